@@ -81,6 +81,19 @@ static int check_one(const char *key, int64_t value)
     return not_available(key, text, "set it to 1");
 }
 
+bool config_is_float8(const struct config *config)
+{
+    return strcmp(config->converters, "quantize.linear.float8") == 0 ||
+           strcmp(config->converters, "float8") == 0; /* its name before torchtitan 0.2 */
+}
+
+const char *config_describe_type(char out[CONFIG_TYPE_MAX], const struct config *config)
+{
+    snprintf(out, CONFIG_TYPE_MAX, "%s%s", config->mixed_precision_param,
+             config_is_float8(config) ? ", float8 products" : "");
+    return out;
+}
+
 static int check_available(const struct config *config)
 {
     if (strcmp(config->cp_rotate_method, "allgather") != 0)
@@ -89,8 +102,13 @@ static int check_available(const struct config *config)
                              "rank, and the bits would depend on the mesh");
     ERR_TRY(check_one("parallelism.expert_parallel_degree", config->ep));
     ERR_TRY(check_one("canonical.groups", config->groups));
-    if (config->converters[0] != '\0')
-        return not_available("model.converters", config->converters, "leave it empty");
+    if (config->converters[0] != '\0' && !config_is_float8(config))
+        return not_available("model.converters", config->converters,
+                             "leave it empty, or give quantize.linear.float8");
+    if (config_is_float8(config) && config->float8_recipe[0] != '\0' &&
+        strcmp(config->float8_recipe, "tensorwise") != 0)
+        return not_available("quantize.linear.float8.recipe_name", config->float8_recipe,
+                             "give tensorwise");
     return 0;
 }
 

@@ -43,7 +43,8 @@ struct config {
     int64_t rope_original_positions;
     char tokenizer_path[CONFIG_TEXT_MAX]; /* the file; model.hf_assets_path or tokenizer_path; may
                                              be "" */
-    char converters[CONFIG_TEXT_MAX];     /* accepted only as "" by this version */
+    char converters[CONFIG_TEXT_MAX];     /* "", or as config_is_float8 has it */
+    char float8_recipe[32], float8_filter[CONFIG_TEXT_MAX];
     /* optimizer */
     char optimizer_name[16];
     double lr, beta1, beta2, eps, weight_decay;
@@ -152,6 +153,11 @@ struct config {
 int trainer_config_load(struct config *out, int argc, char **argv);
 /* What the run's data are called in messages and manifests. */
 const char *trainer_config_data(const struct config *config);
+/* Do products read float8 operands? */
+bool config_is_float8(const struct config *config);
+/* "bfloat16, float8 products" */
+#define CONFIG_TYPE_MAX 48
+const char *config_describe_type(char out[CONFIG_TYPE_MAX], const struct config *config);
 const char *trainer_config_validation_data(const struct config *config);
 /* The effective settings as JSON, to be freed. */
 char *trainer_config_to_json(const struct config *config);

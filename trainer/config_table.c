@@ -31,7 +31,8 @@
 #define NO_CONTEXT "chunks of a sequence are always paired, head with tail (headtail)"
 #define NO_EXPERTS "there is no mixture-of-experts model"
 #define NO_RECOMPUTE "recomputation gives the same bits always"
-#define NO_QUANTIZE "this version has no quantized products"
+#define NO_QUANTIZE "this version has no such products"
+#define FLOAT8_GATHER "parameters are gathered in the compute type, and rounded where they are used"
 #define NO_FT "ranks restart from ckptd's memory; TorchFT is not used"
 #define ONE_FORM "there is one implementation"
 #define BY_CKPTD "ckptd places and keeps checkpoints; see its configuration"
@@ -102,7 +103,7 @@ const struct option config_table[] = {
            "one that "
            "made the tokens"),
     ALIAS("model.tokenizer_path", "model.hf_assets_path"),
-    STRING(converters, "model.converters", "", "only an empty list is available"),
+    STRING(converters, "model.converters", "", "quantize.linear.float8, or nothing"),
     IGNORED("model.print_after_conversion", NO_QUANTIZE),
     FIXED("model.norm_type", "rmsnorm,fused_rmsnorm,compiled_rmsnorm", "Llama's norm is RMSNorm"),
 
@@ -381,11 +382,14 @@ const struct option config_table[] = {
     IGNORED("compile.components", NO_COMPILE),
     IGNORED("compile.backend", NO_COMPILE),
 
-    IGNORED("quantize.linear.float8.enable_fsdp_float8_all_gather", NO_QUANTIZE),
-    IGNORED("quantize.linear.float8.precompute_float8_dynamic_scale_for_fsdp", NO_QUANTIZE),
-    IGNORED("quantize.linear.float8.recipe_name", NO_QUANTIZE),
-    IGNORED("quantize.linear.float8.filter_fqns", NO_QUANTIZE),
-    IGNORED("quantize.linear.float8.emulate", NO_QUANTIZE),
+    IGNORED("quantize.linear.float8.enable_fsdp_float8_all_gather", FLOAT8_GATHER),
+    IGNORED("quantize.linear.float8.precompute_float8_dynamic_scale_for_fsdp", FLOAT8_GATHER),
+    STRING(float8_recipe, "quantize.linear.float8.recipe_name", "",
+           "tensorwise (the default): one scale, a power of two, for what a product reads"),
+    STRING(float8_filter, "quantize.linear.float8.filter_fqns", "",
+           "parts of names of products that stay in the compute type; the output always does"),
+    IGNORED("quantize.linear.float8.emulate",
+            "a CPU computes the float8 product with wider numbers"),
     IGNORED("quantize.linear.mx.mxfp8_dim1_cast_kernel_choice", NO_QUANTIZE),
     IGNORED("quantize.linear.mx.recipe_name", NO_QUANTIZE),
     IGNORED("quantize.linear.mx.filter_fqns", NO_QUANTIZE),

@@ -32,12 +32,14 @@ int identity_write(char **out_identity, char **out_data, const struct identity *
 {
     const struct config *c = of->config;
     const char *kernels = of->kernels;
-    char isa[32]; /* the description begins with it: "avx512, products by ..." */
+    char dtype[CONFIG_TYPE_MAX],
+        isa[32]; /* the description begins with it: "avx512, products by ..." */
     snprintf(isa, sizeof(isa), "%.*s", (int)strcspn(kernels, ","), kernels);
-    ERR_TRY(pack_json(out_identity, json_pack("{ss ss ss ss so so}", "isa", isa, "kernels", kernels,
-                                              "dtype", c->mixed_precision_param, "reduction",
-                                              c->reduction, "canonical", canonical_json(c), "model",
-                                              model_shape_identity(&of->model->shape))));
+    config_describe_type(dtype, c);
+    ERR_TRY(pack_json(out_identity,
+                      json_pack("{ss ss ss ss so so}", "isa", isa, "kernels", kernels, "dtype",
+                                dtype, "reduction", c->reduction, "canonical", canonical_json(c),
+                                "model", model_shape_identity(&of->model->shape))));
     return pack_json(out_data, data_run_json(of->data, trainer_config_data(c)));
 }
 

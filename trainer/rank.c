@@ -270,7 +270,7 @@ static int introduce(const struct rank *r)
 {
     const struct config *config = r->config;
     const struct mesh *mesh = parallel_mesh_of(r->parallel);
-    char axes[128];
+    char type[CONFIG_TYPE_MAX], axes[128];
     if (r->world->rank != 0)
         return 0;
     describe_mesh(axes, mesh);
@@ -279,7 +279,7 @@ static int introduce(const struct rank *r)
         return report_error(ERR_MEMORY, NULL, "no memory for the configuration's text");
     log_info("train", "%s %s: %.2f M parameters, vocabulary %u, %s", config->model_name,
              shape_name(config), (double)model_shape_parameters(&r->table->shape) * 1e-6,
-             r->table->shape.vocab, config->mixed_precision_param);
+             r->table->shape.vocab, config_describe_type(type, config));
     log_info("train",
              "mesh %s (%s), %lld threads each, %s; a step is %lld micro-batches of %lld x %lld "
              "tokens, %s reduction",

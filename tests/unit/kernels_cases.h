@@ -491,15 +491,17 @@ static inline void case_convert(KERNELS)
 }
 static inline void float8_with(KERNELS, enum kernel_float8 format)
 {
-    void *out = new_buffer(run, ROWS * s->dim, s->dtype);
+    size_t count = ROWS * s->dim;
+    void *out = new_buffer(run, count, s->dtype), *x = random_buffer(run, count, s->dtype);
     run->num_outputs = 1;
+    if (s->dtype == KERNEL_F32) /* the largest comes last */
+        ((float *)x)[count - 1] = 37;
+    else
+        ((uint16_t *)x)[count - 1] = 0x4214;
     kernel_round_float8(
         k, lane,
-        &(struct kernel_round_float8){.out = out,
-                                      .x = random_buffer(run, ROWS * s->dim, s->dtype),
-                                      .count = ROWS * s->dim,
-                                      .format = format,
-                                      .dtype = s->dtype});
+        &(struct kernel_round_float8){
+            .out = out, .x = x, .count = count, .format = format, .dtype = s->dtype});
 }
 static inline void case_e4m3(KERNELS)
 {

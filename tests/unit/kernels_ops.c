@@ -230,6 +230,11 @@ static void test_kernels__float8_rounds_between_any_two_codes(void **state)
                 &(struct kernel_round_float8){.out = out, .x = x + first, .count = 5 - first});
             assert_true(isnan(out[0]) && isnan(out[4 - first]));
         }
+        /* Above 1.75 the scale is a half: what is small lies between 0 and the first step. */
+        float small[] = {0x1p-17f, 1.8f}, rounded[2];
+        kernel_round_float8(e.kernels, e.lane,
+                            &(struct kernel_round_float8){.out = rounded, .x = small, .count = 2});
+        assert_true(rounded[0] == 0 && rounded[1] == 1.75f);
         memset(x, 0, sizeof(x));
         kernel_round_float8(e.kernels, e.lane,
                             &(struct kernel_round_float8){.out = out, .x = x, .count = 5});

@@ -166,7 +166,10 @@ static void test_config__what_this_version_lacks_is_refused(void **state)
     check_refused("--parallelism.pipeline_parallel_schedule DualPipeV", "DualPipeV", "1F1B");
     check_refused("--parallelism.context_parallel_rotate_method alltoall", "rotate_method", "ring");
     check_refused("--canonical.groups 2", "canonical.groups = 2", "to 1");
-    check_refused("--model.converters float8", "model.converters", "float8");
+    check_refused("--model.converters quantize.linear.mx", "model.converters",
+                  "quantize.linear.mx");
+    check_refused("--model.converters float8 --quantize.linear.float8.recipe_name rowwise",
+                  "quantize.linear.float8.recipe_name", "rowwise");
     check_refused("--training.dtype bfloat16", "training.dtype", "float32");
     check_refused("--checkpoint.initial_load_path /x", "checkpoint.initial_load_path",
                   "checkpoint.enable");
@@ -351,12 +354,14 @@ static void test_config__the_json_names_every_setting(void **state)
     assert_non_null(json);
     size_t count = 0;
     for (const struct option *option = config_table; option->key != NULL; option++) {
-        char section[64];
-        const char *dot = strchr(option->key, '.');
+        char path[96], *rest = NULL;
+        json_t *at = json;
         if (!stores(option))
             continue;
-        snprintf(section, sizeof(section), "%.*s", (int)(dot - option->key), option->key);
-        assert_non_null(json_object_get(json_object_get(json, section), dot + 1));
+        snprintf(path, sizeof(path), "%s", option->key);
+        for (char *part = strtok_r(path, ".", &rest); part; part = strtok_r(NULL, ".", &rest))
+            at = json_object_get(at, part);
+        assert_non_null(at);
         count++;
     }
     assert_true(count > 50);

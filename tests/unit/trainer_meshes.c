@@ -207,6 +207,42 @@ static void test_meshes__blocks_are_another_order_of_sums(void **state)
     want_other_order("--canonical.cp_blocks", "true");
 }
 
+/* ---- float8 ---- */
+
+static void test_meshes__float8_products_give_the_same_bits(void **state)
+{
+    (void)state;
+    const char *extra[] = {"--canonical.tp_blocks",
+                           "2",
+                           "--canonical.cp_blocks",
+                           "2",
+                           "--quantize.linear.float8.filter_fqns",
+                           "layers.1.attention.wo,w2",
+                           "--activation_checkpoint.mode",
+                           "none",
+                           "--model.converters",
+                           "quantize.linear.float8"};
+    static const struct place list[] = {{1, 2, 1, 1, 1, 2}, {1, 1, 1, 2, 2, 1}, {2, 1, 2, 1, 2, 1}};
+    struct outcome *reference = new_outcome(), *without = new_outcome();
+    struct outcome *unnamed = new_outcome();
+    run_on(reference, alone, 0, 2, extra, 10);
+    run_on(without, alone, 0, 2, extra, 8);
+    for (size_t i = 0; i < sizeof(list) / sizeof(list[0]); i++) {
+        struct outcome *outcome = new_outcome();
+        extra[7] = i == 0 ? "full" : "none";
+        run_on(outcome, list[i], 0, 2, extra, 10);
+        want_same(reference, outcome, list[i]);
+        free_outcome(outcome);
+    }
+    extra[5] = "layers.1.attention.wo";
+    run_on(unnamed, alone, 0, 2, extra, 10);
+    assert_true(reference->loss[1] != without->loss[1]);
+    assert_true(reference->loss[1] != unnamed->loss[1]);
+    free_outcome(unnamed);
+    free_outcome(without);
+    free_outcome(reference);
+}
+
 static void test_meshes__a_run_moves_between_all_axes(void **state)
 {
     (void)state;
@@ -268,6 +304,7 @@ int main(void)
         cmocka_unit_test(test_meshes__every_tensor_parallel_degree_gives_the_same_bits),
         cmocka_unit_test(test_meshes__every_context_parallel_degree_gives_the_same_bits),
         cmocka_unit_test(test_meshes__blocks_are_another_order_of_sums),
+        cmocka_unit_test(test_meshes__float8_products_give_the_same_bits),
         cmocka_unit_test(test_meshes__a_run_moves_between_all_axes),
         cmocka_unit_test(test_meshes__what_blocks_cannot_cut_is_refused_with_the_sum),
     };

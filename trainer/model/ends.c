@@ -151,7 +151,8 @@ int head_forward(struct model *m, uint32_t slot, const void *const *w)
                          s->is_active));
     last->carry = NULL;
     if (s->is_active)
-        product_columns(m, s->logits, s->head_norm, w[OUTPUT], m->s.dim, m->vocab, m->blocks);
+        product_columns(m, s->logits, s->head_norm, w[OUTPUT], m->s.dim, m->vocab, m->blocks,
+                        false);
     return 0;
 }
 
@@ -290,7 +291,7 @@ static int output_backward(struct model *m, uint32_t slot, uint32_t halves, cons
                            float *dw)
 {
     const struct slot *s = &m->slots[slot];
-    const struct product_term term = {s->logits, w, m->vocab, m->blocks};
+    const struct product_term term = {s->logits, w, m->vocab, m->blocks, false};
     if (halves & MODEL_INPUT)
         ERR_TRY(product_columns_input(m, s->d_head_norm, &term, 1, s->is_active));
     if ((halves & MODEL_WEIGHT) == 0)

@@ -41,18 +41,19 @@ static int attention_part(struct model *m, uint32_t slot, uint32_t layer, uint32
         ERR_TRY(norm_forward(m, a[SAVED_ATTENTION_NORM], a[SAVED_ATTENTION_RSTD], l->x_in, l->carry,
                              w[ATTENTION_NORM], s->is_active));
     if (s->is_active && (todo & BIT(SAVED_Q))) {
-        product_columns(m, a[SAVED_Q], a[SAVED_ATTENTION_NORM], w[WQ], c, m->q_width, m->blocks);
-        product_columns(m, a[SAVED_K], a[SAVED_ATTENTION_NORM], w[WK], c, m->kv_width,
-                        m->kv_blocks);
-        product_columns(m, a[SAVED_V], a[SAVED_ATTENTION_NORM], w[WV], c, m->kv_width,
-                        m->kv_blocks);
+        product_columns(m, a[SAVED_Q], a[SAVED_ATTENTION_NORM], w[WQ], c, m->q_width, m->blocks,
+                        model_is_float8(m, layer, WQ));
+        product_columns(m, a[SAVED_K], a[SAVED_ATTENTION_NORM], w[WK], c, m->kv_width, m->kv_blocks,
+                        model_is_float8(m, layer, WK));
+        product_columns(m, a[SAVED_V], a[SAVED_ATTENTION_NORM], w[WV], c, m->kv_width, m->kv_blocks,
+                        model_is_float8(m, layer, WV));
         attention_rotate(m, s, a[SAVED_Q], m->blocks, heads, false);
         attention_rotate(m, s, a[SAVED_K], m->kv_blocks, kv_heads, false);
     }
     ERR_TRY(attention_forward(m, slot, layer, todo));
     if (todo & BIT(SAVED_X_MID))
-        ERR_TRY(
-            product_rows(m, a[SAVED_X_MID], a[SAVED_ATTENTION], w[WO], m->q_width, s->is_active));
+        ERR_TRY(product_rows(m, a[SAVED_X_MID], a[SAVED_ATTENTION], w[WO], m->q_width,
+                             model_is_float8(m, layer, WO), s->is_active));
     return 0;
 }
 
@@ -68,8 +69,10 @@ static int feed_forward_part(struct model *m, uint32_t slot, uint32_t layer, uin
         ERR_TRY(norm_forward(m, a[SAVED_FFN_NORM], a[SAVED_FFN_RSTD], a[SAVED_X_MID], residual,
                              w[FFN_NORM], s->is_active));
     if (s->is_active && (todo & BIT(SAVED_GATE))) {
-        product_columns(m, a[SAVED_GATE], a[SAVED_FFN_NORM], w[W1], c, m->hidden, m->blocks);
-        product_columns(m, a[SAVED_UP], a[SAVED_FFN_NORM], w[W3], c, m->hidden, m->blocks);
+        product_columns(m, a[SAVED_GATE], a[SAVED_FFN_NORM], w[W1], c, m->hidden, m->blocks,
+                        model_is_float8(m, layer, W1));
+        product_columns(m, a[SAVED_UP], a[SAVED_FFN_NORM], w[W3], c, m->hidden, m->blocks,
+                        model_is_float8(m, layer, W3));
     }
     if (s->is_active && (todo & BIT(SAVED_SWIGLU)))
         kernel_swiglu(m->kernels, m->lane,
@@ -85,11 +88,14 @@ int layer_forward(struct model *m, uint32_t slot, uint32_t layer, const void *co
 {
     uint32_t kept = model_kept(m, layer);
     model_take_saved(m, slot, layer, ALL_SAVED);
+    model_take_operands(m, layer);
     void *out = model_take_stream(m, slot, layer + 2);
     void *const *a = of(m, slot, layer)->saved;
     ERR_TRY(attention_part(m, slot, layer, ALL_SAVED, w));
     ERR_TRY(feed_forward_part(m, slot, layer, ALL_SAVED, w));
-    ERR_TRY(product_rows(m, out, a[SAVED_SWIGLU], w[W2], m->hidden, m->slots[slot].is_active));
+    ERR_TRY(product_rows(m, out, a[SAVED_SWIGLU], w[W2], m->hidden, model_is_float8(m, layer, W2),
+                         m->slots[slot].is_active));
+    model_give_operands(m, layer);
     of(m, slot, layer)->carry = NULL;
     of(m, slot, layer + 1)->carry = a[SAVED_X_MID];
     if ((kept & BIT(SAVED_X_MID)) == 0)
@@ -103,8 +109,11 @@ int layer_recompute(struct model *m, uint32_t slot, uint32_t layer, const void *
     uint32_t todo = ALL_SAVED & ~model_kept(m, layer);
     /* A norm that is computed again writes its statistics again, too: the same. */
     model_take_saved(m, slot, layer, todo);
+    model_take_operands(m, layer);
     ERR_TRY(attention_part(m, slot, layer, todo, w));
-    return feed_forward_part(m, slot, layer, todo, w);
+    ERR_TRY(feed_forward_part(m, slot, layer, todo, w));
+    model_give_operands(m, layer);
+    return 0;
 }
 
 /* ---- backward ---- */
@@ -146,7 +155,8 @@ static int feed_forward_input(struct model *m, uint32_t slot, uint32_t layer, co
     const struct slot *s = &m->slots[slot];
     void *const *a = s->layers[layer].saved, *const *t = s->layers[layer].temporary;
     if (s->is_active) {
-        product_rows_input(m, t[TEMPORARY_D_SWIGLU], d_out, w[W2], m->hidden);
+        product_rows_input(m, t[TEMPORARY_D_SWIGLU], d_out, w[W2], m->hidden,
+                           model_is_float8(m, layer, W2));
         kernel_swiglu_backward(
             m->kernels, m->lane,
             &(struct kernel_swiglu_backward){.dgate = t[TEMPORARY_D_GATE],
@@ -157,8 +167,9 @@ static int feed_forward_input(struct model *m, uint32_t slot, uint32_t layer, co
                                              .count = (size_t)m->rows * m->hidden,
                                              .dtype = m->dtype});
     }
-    const struct product_term terms[] = {{t[TEMPORARY_D_GATE], w[W1], m->hidden, m->blocks},
-                                         {t[TEMPORARY_D_UP], w[W3], m->hidden, m->blocks}};
+    const struct product_term terms[] = {
+        {t[TEMPORARY_D_GATE], w[W1], m->hidden, m->blocks, model_is_float8(m, layer, W1)},
+        {t[TEMPORARY_D_UP], w[W3], m->hidden, m->blocks, model_is_float8(m, layer, W3)}};
     return product_columns_input(m, t[TEMPORARY_D_NORM], terms, 2, s->is_active);
 }
 
@@ -169,15 +180,17 @@ static int attention_input(struct model *m, uint32_t slot, uint32_t layer, const
     void *const *t = s->layers[layer].temporary;
     uint32_t heads = m->q_width / m->s.head_dim, d_kv_heads = m->d_kv_width / m->s.head_dim;
     if (s->is_active)
-        product_rows_input(m, t[TEMPORARY_D_ATTENTION], d_mid, w[WO], m->q_width);
+        product_rows_input(m, t[TEMPORARY_D_ATTENTION], d_mid, w[WO], m->q_width,
+                           model_is_float8(m, layer, WO));
     ERR_TRY(attention_backward(m, slot, layer));
     if (s->is_active) {
         attention_rotate(m, s, t[TEMPORARY_D_Q], m->blocks, heads, true);
         attention_rotate(m, s, t[TEMPORARY_D_K], m->blocks, d_kv_heads, true);
     }
-    const struct product_term terms[] = {{t[TEMPORARY_D_Q], w[WQ], m->q_width, m->blocks},
-                                         {t[TEMPORARY_D_K], w[WK], m->d_kv_width, m->kv_blocks},
-                                         {t[TEMPORARY_D_V], w[WV], m->d_kv_width, m->kv_blocks}};
+    const struct product_term terms[] = {
+        {t[TEMPORARY_D_Q], w[WQ], m->q_width, m->blocks, model_is_float8(m, layer, WQ)},
+        {t[TEMPORARY_D_K], w[WK], m->d_kv_width, m->kv_blocks, model_is_float8(m, layer, WK)},
+        {t[TEMPORARY_D_V], w[WV], m->d_kv_width, m->kv_blocks, model_is_float8(m, layer, WV)}};
     return product_columns_input(m, t[TEMPORARY_D_NORM], terms, 3, s->is_active);
 }
 
@@ -208,17 +221,23 @@ static int feed_forward_weights(struct model *m, uint32_t slot, uint32_t layer, 
 {
     const struct slot *s = &m->slots[slot];
     void *const *a = s->layers[layer].saved, *const *t = s->layers[layer].temporary;
-    const struct product_weight w2 = {
-        .name = "partial w2", .dw = dw[W2], .dout = d_out, .x = a[SAVED_SWIGLU], .in = m->hidden};
+    const struct product_weight w2 = {.name = "partial w2",
+                                      .dw = dw[W2],
+                                      .dout = d_out,
+                                      .x = a[SAVED_SWIGLU],
+                                      .in = m->hidden,
+                                      .is_float8 = model_is_float8(m, layer, W2)};
     struct product_weight w1 = {.name = "partial w1 and w3",
                                 .dw = dw[W1],
                                 .dout = t[TEMPORARY_D_GATE],
                                 .x = a[SAVED_FFN_NORM],
-                                .out_dim = m->hidden};
+                                .out_dim = m->hidden,
+                                .is_float8 = model_is_float8(m, layer, W1)};
     ERR_TRY(rows_weight(m, s, w2));
     ERR_TRY(columns_weight(m, s, w1));
     w1.dw = dw[W3];
     w1.dout = t[TEMPORARY_D_UP];
+    w1.is_float8 = model_is_float8(m, layer, W3);
     return columns_weight(m, s, w1);
 }
 
@@ -232,24 +251,28 @@ static int attention_weights(struct model *m, uint32_t slot, uint32_t layer, con
                                       .dw = dw[WO],
                                       .dout = d_mid,
                                       .x = a[SAVED_ATTENTION],
-                                      .in = m->q_width};
+                                      .in = m->q_width,
+                                      .is_float8 = model_is_float8(m, layer, WO)};
     const struct product_weight wq = {.name = "partial wq",
                                       .dw = dw[WQ],
                                       .dout = t[TEMPORARY_D_Q],
                                       .x = x,
-                                      .out_dim = m->q_width};
+                                      .out_dim = m->q_width,
+                                      .is_float8 = model_is_float8(m, layer, WQ)};
     struct product_weight wk = {.name = "partial wk and wv",
                                 .dw = dw[WK],
                                 .dout = t[TEMPORARY_D_K],
                                 .x = x,
                                 .out_dim = m->d_kv_width,
-                                .w_blocks = m->kv_blocks};
+                                .w_blocks = m->kv_blocks,
+                                .is_float8 = model_is_float8(m, layer, WK)};
     wk.sharers = m->cut.tp > m->s.kv_heads ? m->cut.tp / m->s.kv_heads : 1;
     ERR_TRY(rows_weight(m, s, wo));
     ERR_TRY(columns_weight(m, s, wq));
     ERR_TRY(columns_weight(m, s, wk));
     wk.dw = dw[WV];
     wk.dout = t[TEMPORARY_D_V];
+    wk.is_float8 = model_is_float8(m, layer, WV);
     return columns_weight(m, s, wk);
 }
 
@@ -305,6 +328,7 @@ int layer_backward(struct model *m, uint32_t slot, uint32_t layer, uint32_t halv
     uint32_t for_weights = TEMPORARIES_FOR_WEIGHTS & ~(BIT(TEMPORARY_D_OUT) | BIT(TEMPORARY_D_MID) |
                                                        BIT(TEMPORARY_D_NORM_WEIGHTS));
     for_weights |= stream_copies(m, halves) | (is_apart ? BIT(TEMPORARY_D_NORM_WEIGHTS) : 0);
+    model_take_operands(m, layer);
     if (halves & MODEL_INPUT) {
         model_take_temporaries(m, slot, layer, for_weights | TEMPORARIES_FOR_INPUT);
         ERR_TRY(backward_together(m, slot, layer, halves, w, dw));
@@ -314,6 +338,7 @@ int layer_backward(struct model *m, uint32_t slot, uint32_t layer, uint32_t halv
     } else {
         ERR_TRY(backward_weights(m, slot, layer, dw));
     }
+    model_give_operands(m, layer);
     if (halves & MODEL_WEIGHT) {
         model_give_temporaries(m, slot, layer, for_weights);
         model_give_saved(m, slot, layer, SAVED_FOR_WEIGHTS);

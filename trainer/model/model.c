@@ -96,13 +96,16 @@ static int allocate(struct model *m, const struct model_options *options)
     uint32_t layers = m->s.layers, tp = m->cut.tp, cp = m->cut.cp;
     size_t table_floats = (size_t)m->seq * (m->s.head_dim / 2);
     m->num_slots = options->num_slots;
+    if (options->not_float8 != NULL)
+        m->float8 = calloc(layers, sizeof(*m->float8));
     m->slots = calloc(m->num_slots, sizeof(*m->slots));
     m->keep = calloc(layers, sizeof(*m->keep));
     m->lists = calloc(4 * (size_t)(tp > cp ? tp : cp), sizeof(*m->lists));
     m->rope_cos = malloc(table_floats * sizeof(float));
     m->rope_sin = malloc(table_floats * sizeof(float));
-    bool is_short = m->slots == NULL || m->keep == NULL || m->lists == NULL ||
-                    m->rope_cos == NULL || m->rope_sin == NULL;
+    bool is_short = (options->not_float8 != NULL && m->float8 == NULL) || m->slots == NULL ||
+                    m->keep == NULL || m->lists == NULL || m->rope_cos == NULL ||
+                    m->rope_sin == NULL;
     for (uint32_t i = 0; i < m->num_slots && !is_short; i++) {
         m->slots[i].layers = calloc(layers + 1, sizeof(*m->slots[i].layers));
         is_short = m->slots[i].layers == NULL;
@@ -111,6 +114,8 @@ static int allocate(struct model *m, const struct model_options *options)
         return report_error(ERR_MEMORY, NULL, "no memory for the model");
     if (options->keep != NULL)
         memcpy(m->keep, options->keep, layers);
+    for (uint32_t i = 0; i < layers && m->float8 != NULL; i++)
+        m->float8[i] = model_float8_of(m->table, i, options->not_float8);
     return 0;
 }
 
@@ -144,6 +149,7 @@ void model_free(struct model *m)
         free(m->slots[i].layers);
     free(m->slots);
     free(m->keep);
+    free(m->float8);
     free(m->lists);
     free(m->rope_cos);
     free(m->rope_sin);

@@ -104,6 +104,10 @@ struct model_options {
     uint32_t num_slots;
     struct model_cut cut;
     const uint8_t *keep; /* [L] enum model_keep; NULL: all is kept. Copied. */
+    /* Parts of names, separated by commas, of products that are not of float8 operands; the head's
+     * never is, nor one of which a dimension is no multiple of 16 (torchtitan's rules). NULL: none
+     * is. */
+    const char *not_float8;
 };
 
 /* ERR_INVALID with the sum: the shape, the batch or the sequence does not fit the cut. */

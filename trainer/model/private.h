@@ -12,6 +12,9 @@
 enum { WQ, WK, WV, WO, W1, W2, W3, ATTENTION_NORM, FFN_NORM, NUM_LAYER_TENSORS };
 enum { NORM, OUTPUT, NUM_HEAD_TENSORS };
 
+/* Copies in float8 of what a product reads. */
+enum operand { OPERAND_X, OPERAND_W, OPERAND_GRADIENT, NUM_OPERANDS };
+
 /* ---- the buffers of a layer ---- */
 
 /* Kept from a layer's forward for its backward, in the order of their making. */
@@ -83,8 +86,10 @@ struct model {
     uint32_t d_kv_width;                    /* of dK: kv_width, or more where blocks share a head */
     uint32_t vocab;                         /* this rank's */
     enum kernel_dtype dtype;
-    size_t element;             /* bytes of dtype */
-    uint8_t *keep;              /* [L] */
+    size_t element;  /* bytes of dtype */
+    uint8_t *keep;   /* [L] */
+    uint8_t *float8; /* [L] bits of the layer's products, or NULL */
+    void *operands[NUM_OPERANDS];
     float *rope_cos, *rope_sin; /* [T, D/2] */
     uint32_t num_slots;
     struct slot *slots;
@@ -112,22 +117,35 @@ static inline char *at_byte(const void *base, size_t bytes)
     return (char *)(uintptr_t)base + bytes;
 }
 
+/* Which products of the layer have float8 operands: bits of WQ to W3 (float8.c). */
+uint8_t model_float8_of(const struct model_table *table, uint32_t layer, const char *others);
+/* The copies in float8, while a layer computes; nothing where it has no such product. */
+void model_take_operands(struct model *m, uint32_t layer);
+void model_give_operands(struct model *m, uint32_t layer);
+static inline bool model_is_float8(const struct model *m, uint32_t layer, uint32_t tensor)
+{
+    return m->float8 != NULL && (m->float8[layer] >> tensor & 1) != 0;
+}
+
 /* ---- products over blocks (products.c); all but walks compute ---- */
 
-/* out[blocks][rows, O / blocks] = x[rows, I] w^T, w[O, I]. */
+/* out[blocks][rows, O / blocks] = x[rows, I] w^T, w[O, I]. is_float8: between operand_take and
+ * operand_give, here and below. */
 void product_columns(struct model *m, void *out, const void *x, const void *w, uint32_t in,
-                     uint32_t out_dim, uint32_t blocks);
+                     uint32_t out_dim, uint32_t blocks, bool is_float8);
 /* own_out[own rows, C] = sum over all blocks of x[blocks][rows, I / blocks] w^T; w is laid out by
  * blocks. Takes its buffers in a walk, too. */
 int product_rows(struct model *m, void *own_out, const void *x, const void *w, uint32_t in,
-                 bool is_active);
+                 bool is_float8, bool is_active);
 /* dx[blocks][rows, I / blocks] = dout[rows, C] w, of a product by rows. */
-void product_rows_input(struct model *m, void *dx, const void *dout, const void *w, uint32_t in);
+void product_rows_input(struct model *m, void *dx, const void *dout, const void *w, uint32_t in,
+                        bool is_float8);
 /* own_dx[own rows, C] = sum over all blocks and terms of dout w, of products by columns. */
 struct product_term {
     const void *dout; /* [m->blocks][rows, out_dim / m->blocks] */
     const void *w;    /* [w_blocks] */
     uint32_t out_dim, w_blocks;
+    bool is_float8;
 };
 int product_columns_input(struct model *m, void *own_dx, const struct product_term *terms,
                           uint32_t num_terms, bool is_active);
@@ -139,7 +157,7 @@ struct product_weight {
     float *dw;
     const void *dout, *x;
     uint32_t out_dim, in; /* of one block */
-    bool dout_is_cut, x_is_cut;
+    bool dout_is_cut, x_is_cut, is_float8;
     uint32_t w_blocks, sharers;
 };
 int product_weight(struct model *m, const struct product_weight *args, bool is_active);

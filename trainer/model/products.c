@@ -17,7 +17,9 @@
  * - blocks of cp: all weights; here the sum over this rank's blocks alone, the rest is added by who
  *   owns the gradient (parallel/reduce.c). Gradients of keys and values: see context.c.
  *
- * With one block there is no partial result: the product itself writes the result. */
+ * With one block there is no partial result: the product itself writes the result.
+ *
+ * Float8. Operands are rounded one by one in front of the product that reads them. */
 #include "proto/report.h"
 #include "trainer/comm/comm.h"
 #include "trainer/model/private.h"
@@ -129,25 +131,57 @@ static const void *part_of(const struct model *m, const void *base, uint32_t blo
     return at_byte(base, row * width * m->element);
 }
 
+/* An operand of a product, or its copy in float8. The scale is that of what one product reads, a
+ * block of rows or of a weight: no rank has another one, whatever the mesh. */
+static const void *operand(struct model *m, enum operand which, bool is_float8, const void *x,
+                           size_t count)
+{
+    if (!is_float8)
+        return x;
+    kernel_round_float8(m->kernels, m->lane,
+                        &(struct kernel_round_float8){
+                            .out = m->operands[which],
+                            .x = x,
+                            .count = count,
+                            .format = which == OPERAND_GRADIENT ? KERNEL_E5M2 : KERNEL_E4M3,
+                            .dtype = m->dtype});
+    return m->operands[which];
+}
+
+static const void *weight_operand(struct model *m, bool is_float8, const void *w, uint32_t block,
+                                  size_t count)
+{
+    return operand(m, OPERAND_W, is_float8, at_byte(w, block * count * m->element), count);
+}
+
+static const void *row_operand(struct model *m, enum operand which, bool is_float8, const void *x,
+                               uint32_t block, uint32_t p, uint32_t width)
+{
+    return operand(m, which, is_float8, part_of(m, x, block, p, width),
+                   (size_t)m->block_rows * width);
+}
+
 void product_columns(struct model *m, void *out, const void *x, const void *w, uint32_t in,
-                     uint32_t out_dim, uint32_t blocks)
+                     uint32_t out_dim, uint32_t blocks, bool is_float8)
 {
     uint32_t width = out_dim / blocks;
-    for (uint32_t b = 0; b < blocks; b++)
+    for (uint32_t b = 0; b < blocks; b++) {
+        const void *part = weight_operand(m, is_float8, w, b, (size_t)width * in);
         for (uint32_t p = 0; p < m->row_blocks; p++)
             kernel_linear(
                 m->kernels, m->lane,
                 &(struct kernel_linear){.out = (void *)(uintptr_t)part_of(m, out, b, p, width),
-                                        .x = part_of(m, x, 0, p, in),
-                                        .w = at_byte(w, (size_t)b * width * in * m->element),
+                                        .x = row_operand(m, OPERAND_X, is_float8, x, 0, p, in),
+                                        .w = part,
                                         .rows = m->block_rows,
                                         .in = in,
                                         .out_dim = width,
                                         .dtype = m->dtype});
+    }
 }
 
 int product_rows(struct model *m, void *own_out, const void *x, const void *w, uint32_t in,
-                 bool is_active)
+                 bool is_float8, bool is_active)
 {
     uint32_t width = in / m->blocks, c = m->s.dim;
     bool is_partial = m->cut.tp_blocks > 1;
@@ -164,8 +198,8 @@ int product_rows(struct model *m, void *own_out, const void *x, const void *w, u
             kernel_linear(
                 m->kernels, m->lane,
                 &(struct kernel_linear){.out = to,
-                                        .x = part_of(m, x, b, p, width),
-                                        .w = at_byte(w, (size_t)b * width * c * m->element),
+                                        .x = row_operand(m, OPERAND_X, is_float8, x, b, p, width),
+                                        .w = weight_operand(m, is_float8, w, b, (size_t)width * c),
                                         .rows = m->block_rows,
                                         .in = width,
                                         .out_dim = c,
@@ -184,20 +218,24 @@ int product_rows(struct model *m, void *own_out, const void *x, const void *w, u
     return 0;
 }
 
-void product_rows_input(struct model *m, void *dx, const void *dout, const void *w, uint32_t in)
+void product_rows_input(struct model *m, void *dx, const void *dout, const void *w, uint32_t in,
+                        bool is_float8)
 {
     uint32_t width = in / m->blocks, c = m->s.dim;
-    for (uint32_t b = 0; b < m->blocks; b++)
+    for (uint32_t b = 0; b < m->blocks; b++) {
+        const void *part = weight_operand(m, is_float8, w, b, (size_t)width * c);
         for (uint32_t p = 0; p < m->row_blocks; p++)
-            kernel_linear_backward_input(m->kernels, m->lane,
-                                         &(struct kernel_linear_backward_input){
-                                             .dx = (void *)(uintptr_t)part_of(m, dx, b, p, width),
-                                             .dout = part_of(m, dout, 0, p, c),
-                                             .w = at_byte(w, (size_t)b * width * c * m->element),
-                                             .rows = m->block_rows,
-                                             .in = width,
-                                             .out_dim = c,
-                                             .dtype = m->dtype});
+            kernel_linear_backward_input(
+                m->kernels, m->lane,
+                &(struct kernel_linear_backward_input){
+                    .dx = (void *)(uintptr_t)part_of(m, dx, b, p, width),
+                    .dout = row_operand(m, OPERAND_GRADIENT, is_float8, dout, 0, p, c),
+                    .w = part,
+                    .rows = m->block_rows,
+                    .in = width,
+                    .out_dim = c,
+                    .dtype = m->dtype});
+    }
 }
 
 /* All terms of one block and one row block, one after the other. */
@@ -213,8 +251,8 @@ static void input_terms(struct model *m, void *to, const struct product_term *te
             m->kernels, m->lane,
             &(struct kernel_linear_backward_input){
                 .dx = to,
-                .dout = part_of(m, term->dout, b, p, width),
-                .w = at_byte(term->w, (size_t)w_block * width * c * m->element),
+                .dout = row_operand(m, OPERAND_GRADIENT, term->is_float8, term->dout, b, p, width),
+                .w = weight_operand(m, term->is_float8, term->w, w_block, (size_t)width * c),
                 .rows = m->block_rows,
                 .in = c,
                 .out_dim = width,
@@ -261,8 +299,9 @@ static void weight_part(struct model *m, const struct product_weight *a, float *
         m->kernels, m->lane,
         &(struct kernel_linear_backward_weight){
             .dw = to,
-            .dout = part_of(m, a->dout, a->dout_is_cut ? b : 0, p, a->out_dim),
-            .x = part_of(m, a->x, a->x_is_cut ? b : 0, p, a->in),
+            .dout = row_operand(m, OPERAND_GRADIENT, a->is_float8, a->dout, a->dout_is_cut ? b : 0,
+                                p, a->out_dim),
+            .x = row_operand(m, OPERAND_X, a->is_float8, a->x, a->x_is_cut ? b : 0, p, a->in),
             .rows = m->block_rows,
             .in = a->in,
             .out_dim = a->out_dim,

@@ -381,6 +381,7 @@ static int new_model(struct parallel *p)
     struct model_options options = model_options_of(p);
     options.num_slots = p->program->num_slots;
     options.keep = p->keep;
+    options.not_float8 = config_is_float8(p->config) ? p->config->float8_filter : NULL;
     p->num_reads = p->program->num_reads;
     p->tokens = calloc(p->num_reads, sizeof(*p->tokens));
     if (p->tokens == NULL)

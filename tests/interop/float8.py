@@ -1,0 +1,114 @@
+#!/usr/bin/env python3
+"""float8 - training with float8 products beside PyTorch's float8 types.
+
+Goal: forward and backward of the trainer's float8 products are those of PyTorch's casts. Method:
+from the same weights and samples 20 steps in fp32, PyTorch's with linear layers whose operands are
+scaled by a power of two, cast to torch.float8_e4m3fn (gradients: float8_e5m2) and cast back; each
+sample on its own, as the trainer's micro-batches are. A number that lies between two float8 numbers
+follows the last bits of a sum, and AdamW's first steps follow the sign of a small gradient, so what
+comes after the first step drifts. Tolerances, relative: first loss 1e-6, first gradient norm 1e-4,
+each loss 1e-2, each norm 5e-2. Without float8 the first loss is further away than its tolerance, so
+the comparison sees it.
+"""
+import math
+
+from lib_llama import TINY, compare, load, our_steps, save_random, torch, transformers
+from lib_hf import SEQ, cli, main, test
+import reference
+
+STEPS, FIRST_LOSS, FIRST_NORM, LOSS, NORM = 20, 1e-6, 1e-4, 1e-2, 5e-2
+E4M3, E5M2 = torch.float8_e4m3fn, torch.float8_e5m2
+CONVERT = "--model.converters", "quantize.linear.float8"
+MADE = {}
+
+
+def rounded(x, dtype):
+    scale = 2.0 ** math.floor(math.log2(torch.finfo(dtype).max / x.abs().max().item()))
+    return (x * scale).to(dtype).float() / scale
+
+
+class Product(torch.autograd.Function):
+    @staticmethod
+    def forward(context, x, weight):
+        context.save_for_backward(x, weight)
+        return rounded(x, E4M3) @ rounded(weight, E4M3).t()
+
+    @staticmethod
+    def backward(context, gradient):
+        x, weight = context.saved_tensors
+        g = rounded(gradient, E5M2)
+        return g @ rounded(weight, E4M3), g.flatten(0, -2).t() @ rounded(x, E4M3).flatten(0, -2)
+
+
+def with_float8(model, others):
+    """Not the head, and no layer with a name of `others`."""
+    for name, layer in model.named_modules():
+        if isinstance(layer, torch.nn.Linear) and name != "lm_head" and not any(
+                part in name for part in others):
+            layer.forward = lambda x, layer=layer: Product.apply(x, layer.weight)
+    return model
+
+
+def their_steps(model, bed, config):
+    settings, data = config["optimizer"], reference.Data(bed.path("tokens"), SEQ, 0)
+    count = config["canonical"]["micro_batches"]
+    optimizer = torch.optim.AdamW(model.parameters(), 1.0, (settings["beta1"], settings["beta2"]),
+                                  settings["eps"], settings["weight_decay"])
+    out = []
+    for step in range(STEPS):
+        inputs, targets = (torch.from_numpy(part) for part in data.read(step * count, count))
+        optimizer.zero_grad()
+        total = 0
+        for i in range(count):
+            loss = torch.nn.functional.cross_entropy(model(inputs[i:i + 1]).logits[0],
+                                                     targets[i]) / count
+            loss.backward()
+            total += loss.item()
+        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), config["training"]["max_norm"])
+        optimizer.param_groups[0]["lr"] = reference.learning_rate(config, step)
+        optimizer.step()
+        out.append((total, norm.item()))
+    return out
+
+
+def train(bed, *options):
+    store = bed.fresh("float8.store")
+    cli("import", MADE["folder"], "--run", "float8", "--store", store, "--shards", 2)
+    return our_steps(bed, store, "float8", MADE["folder"], STEPS, *options)
+
+
+def prepare(bed):
+    torch.manual_seed(3)
+    MADE["folder"] = save_random(bed, transformers.LlamaConfig(
+        **TINY, tie_word_embeddings=False, initializer_range=0.1))
+
+
+def compare_ways(bed, name, others, *options):
+    ours, config = train(bed, *CONVERT, *options)
+    theirs = their_steps(with_float8(load(MADE["folder"]).train(), others), bed, config)
+    compare(f"{name}: loss of the first step", abs(ours[0][0] / theirs[0][0] - 1), FIRST_LOSS)
+    compare(f"{name}: gradient norm of the first step", abs(ours[0][1] / theirs[0][1] - 1),
+            FIRST_NORM)
+    for part, (what, most) in enumerate((("loss", LOSS), ("gradient norm", NORM))):
+        compare(f"{name}: {what} of {STEPS} steps",
+                max(abs(a[part] / b[part] - 1) for a, b in zip(ours, theirs)), most)
+    return ours
+
+
+@test
+def products_are_those_of_pytorchs_casts(bed):
+    ours = compare_ways(bed, "all layers", ())
+    plain, _ = train(bed)
+    away = abs(ours[0][0] / plain[0][0] - 1)
+    print(f"# without float8 the first loss is {away:.3g} away")
+    assert away > 5 * FIRST_LOSS
+
+
+@test
+def layers_that_are_named_stay(bed):
+    compare_ways(bed, "without w2", ("down_proj",), "--quantize.linear.float8.filter_fqns",
+                 "feed_forward.w2")
+
+
+if __name__ == "__main__":
+    main(prepare)

@@ -1,0 +1,69 @@
+/* float8.c - which products read float8 operands, and the copies that they read.
+ *
+ * A copy is made in front of each product that reads it, in one buffer for each side of a product;
+ * a layer has them while it computes. */
+#include "trainer/model/private.h"
+
+#include <string.h>
+
+#define FLOAT8_MULTIPLE 16u /* of dimensions: what a GPU's float8 product takes */
+
+/* Is some part of the list in the name? An empty part is in none. */
+static bool is_named(const char *name, const char *list)
+{
+    char part[128];
+    while (*list != '\0') {
+        size_t length = strcspn(list, ",");
+        if (length > 0 && length < sizeof(part)) {
+            memcpy(part, list, length);
+            part[length] = '\0';
+            if (strstr(name, part) != NULL)
+                return true;
+        }
+        list += length + (list[length] == ',');
+    }
+    return false;
+}
+
+uint8_t model_float8_of(const struct model_table *table, uint32_t layer, const char *others)
+{
+    uint32_t first;
+    uint8_t out = 0;
+    model_block_tensors(table, layer + 1, &first);
+    for (uint32_t i = WQ; i <= W3; i++) {
+        const struct model_tensor *tensor = &table->tensors[first + i];
+        bool fits = tensor->rows % FLOAT8_MULTIPLE == 0 && tensor->width % FLOAT8_MULTIPLE == 0;
+        if (fits && !is_named(tensor->name, others))
+            out |= (uint8_t)(1u << i);
+    }
+    return out;
+}
+
+/* The largest that a product of a layer reads: rows, and a block of a weight. */
+static void operand_bytes(const struct model *m, size_t out[NUM_OPERANDS])
+{
+    uint32_t widths[] = {m->s.dim, m->q_width / m->blocks, m->hidden / m->blocks}, most = 0;
+    for (size_t i = 0; i < sizeof(widths) / sizeof(widths[0]); i++)
+        most = widths[i] > most ? widths[i] : most;
+    out[OPERAND_X] = out[OPERAND_GRADIENT] = (size_t)m->block_rows * most * m->element;
+    uint32_t kv = m->kv_width / m->kv_blocks, cut = m->q_width / m->blocks;
+    cut = kv > cut ? kv : cut;
+    cut = widths[2] > cut ? widths[2] : cut;
+    out[OPERAND_W] = (size_t)m->s.dim * cut * m->element;
+}
+
+void model_take_operands(struct model *m, uint32_t layer)
+{
+    size_t bytes[NUM_OPERANDS];
+    if (m->float8 == NULL || m->float8[layer] == 0)
+        return;
+    operand_bytes(m, bytes);
+    for (uint32_t i = 0; i < NUM_OPERANDS; i++)
+        m->operands[i] = model_take_bytes(m, "float8 operand", i, bytes[i]);
+}
+
+void model_give_operands(struct model *m, uint32_t layer)
+{
+    for (uint32_t i = 0; i < NUM_OPERANDS && m->float8 != NULL && m->float8[layer] != 0; i++)
+        model_give(m, "float8 operand", i);
+}
