@@ -89,6 +89,34 @@ static void test_meshes__a_run_moves_between_pipelines_on_a_ramp(void **state)
     free_outcome(moving);
 }
 
+/* What one leaf leaves for the next: parameters that stay gathered, leaves that all wait for the
+ * last one's forward. */
+static void test_meshes__what_outlives_a_leaf_has_room_of_its_own(void **state)
+{
+    (void)state;
+    static const struct place two = {1, 1, 1, 1, 1, 2};
+    const char *extra[] = {"--canonical.tp_blocks",
+                           "4",
+                           "--canonical.cp_blocks",
+                           "4",
+                           "--training.local_batch_size",
+                           "2",
+                           "",
+                           ""};
+    struct outcome *reference = new_outcome(), *outcome = new_outcome();
+    run_on(reference, alone, 0, 2, extra, 6);
+    extra[6] = "--parallelism.fsdp_reshard_after_forward";
+    extra[7] = "never";
+    run_on(outcome, two, 0, 2, extra, 8);
+    want_same(reference, outcome, two);
+    extra[6] = "--parallelism.pipeline_parallel_schedule";
+    extra[7] = "GPipe";
+    run_on(outcome, alone, 0, 2, extra, 8);
+    want_same(reference, outcome, alone);
+    free_outcome(outcome);
+    free_outcome(reference);
+}
+
 /* ---- tensor parallel ---- */
 
 /* The blocks belong to the run; one rank has them all. */
@@ -301,6 +329,7 @@ int main(void)
         cmocka_unit_test(test_meshes__every_pipeline_gives_the_same_bits),
         cmocka_unit_test(test_meshes__a_schedule_from_a_file_gives_the_same_bits),
         cmocka_unit_test(test_meshes__a_run_moves_between_pipelines_on_a_ramp),
+        cmocka_unit_test(test_meshes__what_outlives_a_leaf_has_room_of_its_own),
         cmocka_unit_test(test_meshes__every_tensor_parallel_degree_gives_the_same_bits),
         cmocka_unit_test(test_meshes__every_context_parallel_degree_gives_the_same_bits),
         cmocka_unit_test(test_meshes__blocks_are_another_order_of_sums),

@@ -319,14 +319,15 @@ static int walk_step(struct parallel *p, uint32_t num_leaves)
     return rc;
 }
 
-/* The dry run: the walk of a step notes every buffer. Without a pipeline one leaf stands for all;
- * with one, each length that a step may have is walked. */
+/* The dry run: the walk of a step notes every buffer. Where one leaf is on its way at a time and
+ * leaves nothing for the next, it stands for all. Else (a pipeline, GPipe on one stage, gathered
+ * parameters that are never dropped) each length that a step may have is walked. */
 static int plan_memory(struct parallel *p)
 {
     struct execution walk = {0};
     uint32_t d = num_data_ranks(p), most = p->num_micro_steps;
     take_kept(p);
-    if (p->mesh.degree[AXIS_PP] == 1) {
+    if (p->mesh.degree[AXIS_PP] == 1 && p->program->num_slots == 1 && p->shape.drops) {
         ERR_TRY(walk_step(p, 1));
         return memory_place(p->memory);
     }
