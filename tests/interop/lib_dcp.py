@@ -1,8 +1,12 @@
 """lib_dcp - jobs of torch on gloo for tests/interop/dcp.py: a model and its optimizer on a mesh.
 
-job() starts ranks as processes, each of which makes the model on its mesh and does one thing.
+job() starts ranks as processes, each of which makes the model on its mesh and does one thing. They
+are forked from a server that has imported torch, which costs a rank seconds. A rank that takes
+longer than LIMIT_SECONDS prints where it is and ends, so that a hang is a failure.
 """
+import faulthandler
 import logging
+import multiprocessing
 import os
 import sys
 import tempfile
@@ -28,6 +32,11 @@ from torch.distributed.fsdp import fully_shard  # noqa: E402
 from torch.distributed.tensor import DTensor  # noqa: E402
 from torch.distributed.tensor.parallel import (ColwiseParallel, RowwiseParallel,  # noqa: E402
                                                parallelize_module)
+
+LIMIT_SECONDS = 300 * float(os.environ.get("TEST_TIME_SCALE", "1"))
+multiprocessing.set_forkserver_preload([
+    "torch.distributed.checkpoint.state_dict", "torch.distributed.fsdp",
+    "torch.distributed.tensor.parallel", "numpy"])
 
 # name: (degrees, names of the axes)
 MESHES = {"single": ((1,), ("dp",)), "fsdp": ((4,), ("dp",)), "fsdp2": ((2,), ("dp",)),
@@ -102,6 +111,18 @@ def spoil(state):
         state.update(step=0, note="", list=[0, 0, 0])
 
 
+def start(task, arguments, ranks):
+    """task(rank, *arguments) in a process for each rank."""
+    torch.multiprocessing.start_processes(_limited, (task, arguments), ranks,
+                                          start_method="forkserver")
+
+
+def _limited(rank, task, arguments):
+    faulthandler.dump_traceback_later(LIMIT_SECONDS, exit=True)
+    task(rank, *arguments)
+    faulthandler.cancel_dump_traceback_later()
+
+
 def _rank(rank, task, mesh, meeting, arguments):
     warnings.simplefilter("ignore")
     logging.getLogger("torch.distributed.tensor._redistribute").setLevel(logging.ERROR)
@@ -118,5 +139,4 @@ def _rank(rank, task, mesh, meeting, arguments):
 def job(task, mesh, *arguments):
     """task(rank, mesh, *arguments) on every rank; an exception in one is raised here."""
     folder = tempfile.mkdtemp(prefix="job-")
-    torch.multiprocessing.spawn(_rank, (task, mesh, os.path.join(folder, "meeting"), arguments),
-                                world_of(mesh))
+    start(_rank, (task, mesh, os.path.join(folder, "meeting"), arguments), world_of(mesh))
