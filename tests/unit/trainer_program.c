@@ -176,6 +176,96 @@ static void test_program__leaves_out_of_order_are_found(void **state)
     bed_close(&bed);
 }
 
+/* ---- lanes ---- */
+
+/* As bed_open, with gathers ahead and exchanges behind compute. */
+static void bed_open_lanes(struct bed *bed, enum pipe_schedule schedule, uint32_t num_ranks,
+                           uint32_t depth)
+{
+    bed_open(bed, schedule, num_ranks, true);
+    bed->o.gather_ahead = bed->o.exchange_behind = depth;
+    for (uint32_t r = 0; r < num_ranks; r++) {
+        program_free(bed->ranks[r]);
+        bed->o.rank = r;
+        assert_int_equal(program_build(&bed->ranks[r], &bed->o), 0);
+    }
+}
+
+static void test_program__lanes_pass_in_every_schedule_and_depth(void **state)
+{
+    (void)state;
+    static const enum pipe_schedule all[] = {PIPE_GPIPE, PIPE_1F1B, PIPE_INTERLEAVED, PIPE_ZBH1};
+    for (uint32_t i = 0; i < 4 * 3 * 3; i++) {
+        struct bed bed;
+        bed_open_lanes(&bed, all[i % 4], i / 4 % 3 + 1, i / 12 + 1);
+        if (check(&bed) != 0)
+            fail_msg("schedule %u, %u ranks, depth %u: %s", i % 4, i / 4 % 3 + 1, i / 12 + 1,
+                     report_line());
+        bed_close(&bed);
+    }
+}
+
+/* Blocks that are gathered, and exchanges under way, when the nth compute of a block begins. */
+static void test_program__a_block_is_gathered_while_the_one_in_front_is_computed(void **state)
+{
+    (void)state;
+    struct bed bed;
+    uint32_t ahead = 0, behind = 0, most_behind = 0, gathered = 0, exchanged = 0, waited = 0;
+    bed_open_lanes(&bed, PIPE_GPIPE, 1, 1);
+    for (uint32_t i = 0; i < bed.ranks[0]->num_ops; i++) {
+        const struct op *op = &bed.ranks[0]->ops[i];
+        gathered += op->kind == OP_GATHER;
+        exchanged += op->kind == OP_EXCHANGE;
+        if (op->kind == OP_EXCHANGE || op->kind == OP_GATHER)
+            assert_int_not_equal(op->lane, LANE_COMPUTE);
+        if (op->after[LANE_GATHER] > 0 && op->kind == OP_FORWARD)
+            for (uint32_t later = op->after[LANE_GATHER]; later < i; later++)
+                ahead += bed.ranks[0]->ops[later].kind == OP_GATHER;
+        if (op->kind != OP_BACKWARD)
+            continue;
+        waited = op->after[LANE_REDUCE] > waited ? op->after[LANE_REDUCE] : waited;
+        behind = 0;
+        for (uint32_t at = waited; at < i; at++)
+            behind += bed.ranks[0]->ops[at].kind == OP_EXCHANGE;
+        most_behind = behind > most_behind ? behind : most_behind;
+    }
+    assert_true(gathered > 0 && exchanged > 0);
+    assert_true(ahead >= 5 * 5); /* all forwards but the last block's, of five leaves */
+    assert_int_equal(most_behind, 1);
+    bed_close(&bed);
+}
+
+/* Takes one wait after the other out of a program: those that tell something new are missed. */
+static void test_program__a_missing_wait_between_lanes_is_found(void **state)
+{
+    (void)state;
+    struct bed bed;
+    uint32_t num_missed = 0;
+    bed_open_lanes(&bed, PIPE_1F1B, 1, 1);
+    struct program *p = bed.ranks[0];
+    uint32_t waited = 0;
+    for (uint32_t i = 0; i < p->num_ops; i++) {
+        struct op *op = &p->ops[i];
+        uint32_t after = op->after[LANE_GATHER];
+        bool is_new = after > waited && op->kind != OP_REDUCE;
+        waited = after > waited ? after : waited;
+        if (!is_new)
+            continue;
+        op->after[LANE_GATHER] = 0;
+        assert_int_equal(check(&bed), ERR_INVALID);
+        assert_non_null(strstr(report_message(), "does not wait for the gather"));
+        op->after[LANE_GATHER] = after;
+        num_missed++;
+    }
+    assert_true(num_missed > 30);
+    for (uint32_t i = 0; i < p->num_ops; i++)
+        if (p->ops[i].kind == OP_REDUCE)
+            p->ops[i].after[LANE_REDUCE] = 0;
+    assert_int_equal(check(&bed), ERR_INVALID);
+    assert_non_null(strstr(report_message(), "a lane is still at work"));
+    bed_close(&bed);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -184,6 +274,9 @@ int main(void)
         cmocka_unit_test(test_program__an_operation_that_comes_twice_is_found),
         cmocka_unit_test(test_program__ranks_that_wait_for_each_other_are_found),
         cmocka_unit_test(test_program__leaves_out_of_order_are_found),
+        cmocka_unit_test(test_program__lanes_pass_in_every_schedule_and_depth),
+        cmocka_unit_test(test_program__a_block_is_gathered_while_the_one_in_front_is_computed),
+        cmocka_unit_test(test_program__a_missing_wait_between_lanes_is_found),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -46,51 +46,57 @@ static void unpack_shard(const struct parallel *p, const struct block *block, ui
     }
 }
 
-/* The shards of all ranks of the shard group. */
-static int gather_shards(struct parallel *p, struct block *block)
-{
-    size_t element = kernel_dtype_bytes(p->dtype), total = 0;
-    uint32_t shards = p->mesh.degree[AXIS_SHARD];
-    size_t *bytes = p->lists, *at = p->lists + shards;
-    for (uint32_t s = 0; s < shards; s++) {
-        bytes[s] = block->shard_counts[s] * element;
-        at[s] = total;
-        total += bytes[s];
-    }
-    char *packed = memory_take(p->memory, "gathered shards", block->take_index, total);
-    if (!memory_is_recording(p->memory)) {
-        struct comm *comm = p->mesh.of[GROUP_SHARD];
-        const char *mine = (const char *)p->compute_params + block->at * element;
-        ERR_TRY(comm_all_gather_v(comm, mine, bytes[p->mesh.place[AXIS_SHARD]], packed, bytes, at));
-        for (uint32_t s = 0; s < shards; s++)
-            unpack_shard(p, block, s, packed + at[s], element);
-    }
-    memory_give(p->memory, "gathered shards", block->take_index);
-    return 0;
-}
-
 static bool is_in_place(const struct parallel *p, const struct block *block)
 {
     return p->mesh.degree[AXIS_SHARD] == 1 && !block->is_strided;
 }
 
-int gather_block(struct parallel *p, uint32_t index, bool is_second)
+void gather_take(struct parallel *p, uint32_t index, bool is_second)
 {
     struct block *block = &p->blocks[index];
+    uint32_t shards = p->mesh.degree[AXIS_SHARD];
     size_t element = kernel_dtype_bytes(p->dtype);
-    char *mine = (char *)p->compute_params + block->at * element;
     if (is_in_place(p, block)) {
-        block->gathered = mine;
-        return 0;
+        block->gathered = (char *)p->compute_params + block->at * element;
+        return;
     }
     block->take_index = 2 * index + is_second;
     block->gathered = memory_take(p->memory, "gathered parameters", block->take_index,
                                   block->full_count * element);
-    if (p->mesh.degree[AXIS_SHARD] > 1)
-        return gather_shards(p, block);
-    if (!memory_is_recording(p->memory))
+    if (shards > 1)
+        block->packed = memory_take(p->memory, "gathered shards", block->take_index,
+                                    sum_of(block->shard_counts, shards) * element);
+}
+
+int gather_run(struct parallel *p, uint32_t index)
+{
+    const struct block *block = &p->blocks[index];
+    uint32_t shards = p->mesh.degree[AXIS_SHARD], me = p->mesh.place[AXIS_SHARD];
+    size_t element = kernel_dtype_bytes(p->dtype), total = 0;
+    const char *mine = (const char *)p->compute_params + block->at * element;
+    size_t *bytes = p->lane_lists[LANE_GATHER], *at = bytes + shards;
+    if (is_in_place(p, block))
+        return 0;
+    if (shards == 1) {
         unpack_shard(p, block, 0, mine, element);
+        return 0;
+    }
+    for (uint32_t s = 0; s < shards; s++) {
+        bytes[s] = block->shard_counts[s] * element;
+        at[s] = total;
+        total += bytes[s];
+    }
+    struct comm *comm = p->mesh.of[GROUP_SHARD];
+    ERR_TRY(comm_all_gather_v(comm, mine, bytes[me], block->packed, bytes, at));
+    for (uint32_t s = 0; s < shards; s++)
+        unpack_shard(p, block, s, block->packed + at[s], element);
     return 0;
+}
+
+void gather_give(struct parallel *p, uint32_t index)
+{
+    if (p->mesh.degree[AXIS_SHARD] > 1)
+        memory_give(p->memory, "gathered shards", p->blocks[index].take_index);
 }
 
 void gather_drop(struct parallel *p, uint32_t index)

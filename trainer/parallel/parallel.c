@@ -156,6 +156,10 @@ static int make_programs(struct parallel *p)
     p->shape.num_ranks = p->mesh.degree[AXIS_PP];
     p->shape.rank = p->mesh.place[AXIS_PP];
     p->shape.num_leaves = p->num_micro_steps;
+    if (p->mesh.degree[AXIS_SHARD] > 1) /* else there is nothing to wait for */
+        p->shape.gather_ahead = (uint32_t)p->config->gather_ahead;
+    if (mesh_group_size(&p->mesh, GROUP_OWNERS) > 1)
+        p->shape.exchange_behind = (uint32_t)p->config->exchange_behind;
     p->shape.drops = drops_parameters(p);
     ERR_TRY(choose_schedule(p));
     ERR_TRY(count_chunks(p));
@@ -228,7 +232,9 @@ static int lay_out(struct parallel *p)
     p->blocks = calloc(num_blocks, sizeof(*p->blocks));
     p->full_at = calloc(p->table->num_tensors, sizeof(*p->full_at));
     p->state.slices = calloc(p->table->num_tensors + 1, sizeof(*p->state.slices));
-    p->lists = calloc(4 * (size_t)owners, sizeof(*p->lists));
+    p->lists = calloc(4 * NUM_LANES * (size_t)owners, sizeof(*p->lists));
+    for (uint32_t lane = 0; lane < NUM_LANES && p->lists != NULL; lane++)
+        p->lane_lists[lane] = p->lists + lane * 4 * (size_t)owners;
     size_t values = (size_t)p->num_micro_steps * (1 + 2 * (size_t)p->config->local_batch_size);
     p->losses = calloc(values, sizeof(*p->losses));
     p->all_losses = calloc(values * d, sizeof(*p->all_losses));
@@ -288,6 +294,8 @@ static void take_kept(struct parallel *p)
         lane_set_scratch(p->lane, p->scratch, scratch_bytes);
 }
 
+#define LIKE_LEAVES 4u /* a step of so many has all that a longer one has */
+
 /* The programs of all stages of a step of so many leaves against each other. */
 static int check_programs(const struct parallel *p, uint32_t num_leaves)
 {
@@ -320,15 +328,20 @@ static int walk_step(struct parallel *p, uint32_t num_leaves)
 }
 
 /* The dry run: the walk of a step notes every buffer. Where one leaf is on its way at a time and
- * leaves nothing for the next, it stands for all. Else (a pipeline, GPipe on one stage, gathered
- * parameters that are never dropped) each length that a step may have is walked. */
+ * leaves nothing for the next, it stands for all; with lanes, the leaves between the first and the
+ * last do. Else (a pipeline, GPipe on one stage, gathered parameters that are never dropped) each
+ * length that a step may have is walked. */
 static int plan_memory(struct parallel *p)
 {
     struct execution walk = {0};
     uint32_t d = num_data_ranks(p), most = p->num_micro_steps;
     take_kept(p);
     if (p->mesh.degree[AXIS_PP] == 1 && p->program->num_slots == 1 && p->shape.drops) {
-        ERR_TRY(walk_step(p, 1));
+        bool overlaps = p->shape.gather_ahead + p->shape.exchange_behind > 0;
+        for (uint32_t leaves = 1; leaves <= (overlaps ? LIKE_LEAVES : 1); leaves++)
+            ERR_TRY(walk_step(p, leaves < most ? leaves : most));
+        if (overlaps)
+            ERR_TRY(execute_program(p, p->evaluation, &walk));
         return memory_place(p->memory);
     }
     ERR_TRY(walk_step(p, most));
@@ -460,6 +473,7 @@ static int apply(struct parallel *p)
     ERR_TRY(parallel_agree(p->mesh.world, prepare(p)));
     /* 6. The groups in which it communicates. */
     ERR_TRY(mesh_split(&p->mesh));
+    ERR_TRY(side_lanes_open(p));
     model_set_groups(p->model, p->mesh.of[GROUP_TP], p->mesh.of[GROUP_CP]);
     return 0;
 }
@@ -493,6 +507,7 @@ void parallel_free(struct parallel *p)
 {
     if (p == NULL)
         return;
+    side_lanes_close(p);
     mesh_free_groups(&p->mesh);
     for (uint32_t b = 0; p->blocks != NULL && b < num_all_blocks(p); b++) {
         free(p->blocks[b].shard_counts);

@@ -26,6 +26,8 @@ struct block {
     size_t fast_at;       /* of the block in the fast accumulators */
     void *gathered;       /* whole tensors in the compute dtype */
     uint32_t take_index;
+    char *packed;              /* shards as they are gathered */
+    float *leaf, *send, *recv; /* its gradient of one leaf, and on the way to the owners */
 };
 
 /* The tokens of a leaf, [B, T] in the order of this rank's rows. */
@@ -56,6 +58,7 @@ struct parallel {
     size_t piece_count, fast_count; /* floats of the accumulators, without those of a tied output
                                      * beside its embedding */
     size_t *lists; /* four lists of as many byte counts or places as the largest group has ranks */
+    size_t *lane_lists[NUM_LANES]; /* likewise, of each lane's thread; compute's are `lists` */
     double *losses, *all_losses;
     /* The step. */
     struct program_options shape; /* of the programs; num_leaves of the one at hand */
@@ -70,7 +73,7 @@ struct parallel {
     struct tokens *tokens; /* [num_reads] */
     uint32_t num_reads;
     struct tokens raw; /* in the order of the data, where rows have another; else tokens[0] */
-    float *leaf;       /* gradient of the current block */
+    struct side_lanes *sides; /* NULL: everything is compute's */
 };
 
 static inline size_t aligned(size_t count)
@@ -136,8 +139,11 @@ static inline bool rank_has_leaf(const struct parallel *p, uint32_t data_rank, u
 
 /* ---- gather.c ---- */
 
-/* The parameters of a block for the model, until gather_drop. */
-int gather_block(struct parallel *p, uint32_t block, bool is_second);
+/* The parameters of a block for the model: places, the gather itself (on any thread), what it
+ * needed alone; they are there until gather_drop. */
+void gather_take(struct parallel *p, uint32_t block, bool is_second);
+int gather_run(struct parallel *p, uint32_t block);
+void gather_give(struct parallel *p, uint32_t block);
 void gather_drop(struct parallel *p, uint32_t block);
 void gather_pointers(const struct parallel *p, uint32_t block, const void **out_params);
 /* Rows `part` of a tensor between the model's layout and packed, row-major ones. */
@@ -147,10 +153,13 @@ void gather_move_rows(const struct parallel *p, uint32_t tensor, struct part par
 
 /* ---- reduce.c ---- */
 
-/* Where the block's gradient of one leaf goes; then, that leaf of all ranks to its owners, and the
- * fold. Collective in the group of owners. */
+/* Where the block's gradient of one leaf goes. */
 void reduce_begin_block(struct parallel *p, uint32_t block, float **out_grads);
-int reduce_end_block(struct parallel *p, uint32_t block, uint32_t micro_step);
+/* That leaf of all ranks to its owners, and the fold: places, the exchange itself (on any thread;
+ * `lane` is that thread's), the end of all places. Collective in the group of owners. */
+void reduce_take(struct parallel *p, uint32_t block);
+int reduce_run(struct parallel *p, struct lane *lane, uint32_t block, uint32_t micro_step);
+void reduce_give(struct parallel *p, uint32_t block);
 /* Floats of a rank's sums of a step, those of the tied output behind the others. */
 size_t reduce_accumulator_count(const struct parallel *p);
 /* The end of a step: whole sums to the shards. Collective. */
@@ -170,6 +179,10 @@ struct execution {
     int (*at_op)(struct parallel *p, struct execution *e, const struct op *op);
 };
 int execute_program(struct parallel *p, const struct program *program, struct execution *e);
+/* Threads for the lanes beside compute, where the program has any and the communicators allow it.
+ * ERR_BUSY, ERR_MEMORY. Closing waits for what is on them. */
+int side_lanes_open(struct parallel *p);
+void side_lanes_close(struct parallel *p);
 int transfers_new(struct parallel *p);
 void transfers_free(struct parallel *p);
 void transfers_take(struct parallel *p); /* their buffers, which live for the whole run */

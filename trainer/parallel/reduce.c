@@ -25,10 +25,9 @@
 
 #include <string.h>
 
-static void fold(struct parallel *p, float *acc, const float *leaf, size_t count)
+static void fold(struct parallel *p, struct lane *lane, float *acc, const float *leaf, size_t count)
 {
-    kernel_fold(p->kernels, p->lane,
-                &(struct kernel_fold){.acc = acc, .leaf = leaf, .count = count});
+    kernel_fold(p->kernels, lane, &(struct kernel_fold){.acc = acc, .leaf = leaf, .count = count});
 }
 
 static uint32_t num_owners(const struct parallel *p)
@@ -43,43 +42,46 @@ static uint32_t my_owner(const struct parallel *p)
 
 void reduce_begin_block(struct parallel *p, uint32_t index, float **out_grads)
 {
-    const struct block *block = &p->blocks[index];
-    p->leaf = memory_take(p->memory, "leaf gradient", index, block->full_count * sizeof(*p->leaf));
+    struct block *block = &p->blocks[index];
+    size_t bytes = block->full_count * sizeof(*block->leaf);
+    block->leaf = memory_take(p->memory, "leaf gradient", index, bytes);
     for (uint32_t i = 0; i < block->num; i++)
-        out_grads[i] = p->leaf != NULL ? p->leaf + p->full_at[block->first + i] : NULL;
+        out_grads[i] = block->leaf != NULL ? block->leaf + p->full_at[block->first + i] : NULL;
 }
 
-static float *pack_rows(struct parallel *p, float *packed, uint32_t tensor, struct part part)
+static float *pack_rows(struct parallel *p, const struct block *block, float *packed,
+                        uint32_t tensor, struct part part)
 {
-    gather_move_rows(p, tensor, part, p->leaf, packed, sizeof(*packed), ROWS_PACK);
+    gather_move_rows(p, tensor, part, block->leaf, packed, sizeof(*packed), ROWS_PACK);
     return packed + aligned(part.rows * width_of(p, &p->table->tensors[tensor]));
 }
 
 /* Of one data rank: the parts of its leaf that the ranks of its cp group have, to parts[0]. C2. */
-static void add_parts(struct parallel *p, float *parts, size_t count)
+static void add_parts(struct parallel *p, struct lane *lane, float *parts, size_t count)
 {
     for (uint32_t step = 1; step < p->mesh.degree[AXIS_CP]; step *= 2)
         for (uint32_t i = 0; i < p->mesh.degree[AXIS_CP]; i += 2 * step)
-            fold(p, parts + i * count, parts + (i + step) * count, count);
+            fold(p, lane, parts + i * count, parts + (i + step) * count, count);
 }
 
-static void pack_for_owners(struct parallel *p, const struct block *block, float *send)
+static void pack_for_owners(struct parallel *p, const struct block *block)
 {
+    float *send = block->send;
     for (uint32_t o = 0; o < num_owners(p); o++)
         for (uint32_t i = block->first; i < block->first + block->num; i++)
-            send = pack_rows(p, send, i, piece_of(p, &p->table->tensors[i], o));
+            send = pack_rows(p, block, send, i, piece_of(p, &p->table->tensors[i], o));
 }
 
 /* Leaf pieces to their owners, and the fold over the data ranks' leaves in their order. */
-static int exchange(struct parallel *p, uint32_t index, uint32_t micro_step)
+static int exchange(struct parallel *p, struct lane *lane, const struct block *block,
+                    uint32_t micro_step)
 {
-    const struct block *block = &p->blocks[index];
     struct comm *comm = p->mesh.of[GROUP_OWNERS];
-    uint32_t num = num_owners(p), me = my_owner(p), cp = p->mesh.degree[AXIS_CP];
+    uint32_t num = num_owners(p), cp = p->mesh.degree[AXIS_CP];
     bool is_mine = rank_has_leaf(p, my_data_rank(p), micro_step);
-    size_t *send_bytes = p->lists, *send_at = p->lists + num;
-    size_t *recv_bytes = p->lists + 2 * num, *recv_at = p->lists + 3 * num;
-    size_t send_total = 0, mine = block->piece_counts[me];
+    size_t *lists = p->lane_lists[LANE_REDUCE], *send_bytes = lists, *send_at = lists + num;
+    size_t *recv_bytes = lists + 2 * num, *recv_at = lists + 3 * num;
+    size_t send_total = 0, mine = block->piece_counts[my_owner(p)];
     for (uint32_t o = 0; o < num; o++) {
         send_at[o] = send_total;
         send_total += block->piece_counts[o] * sizeof(float);
@@ -87,53 +89,78 @@ static int exchange(struct parallel *p, uint32_t index, uint32_t micro_step)
         recv_at[o] = o * mine * sizeof(float);
         recv_bytes[o] = rank_has_leaf(p, o / cp, micro_step) ? mine * sizeof(float) : 0;
     }
-    float *send = memory_take(p->memory, "leaf pieces to send", index, send_total);
-    float *recv = memory_take(p->memory, "leaf pieces received", index, num * mine * sizeof(float));
-    if (!memory_is_recording(p->memory)) {
-        if (is_mine)
-            pack_for_owners(p, block, send);
-        ERR_TRY(comm_all_to_all_v(comm, send, send_bytes, send_at, recv, recv_bytes, recv_at));
-        for (uint32_t r = 0; r < num_data_ranks(p) && rank_has_leaf(p, r, micro_step); r++) {
-            float *parts = recv + r * cp * mine;
-            add_parts(p, parts, mine);
-            fold(p, p->accumulators + block->piece_at, parts, mine); /* C3 */
-        }
+    if (is_mine)
+        pack_for_owners(p, block);
+    ERR_TRY(comm_all_to_all_v(comm, block->send, send_bytes, send_at, block->recv, recv_bytes,
+                              recv_at));
+    for (uint32_t r = 0; r < num_data_ranks(p) && rank_has_leaf(p, r, micro_step); r++) {
+        float *parts = block->recv + r * cp * mine;
+        add_parts(p, lane, parts, mine);
+        fold(p, lane, p->accumulators + block->piece_at, parts, mine); /* C3 */
     }
-    memory_give(p->memory, "leaf pieces to send", index);
-    memory_give(p->memory, "leaf pieces received", index);
     return 0;
 }
 
 /* Adds a leaf to this rank's own sum, in the order in which reduce_scatter wants it. */
-static void add_packed_by_shard(struct parallel *p, uint32_t index, bool is_mine)
+static void add_packed_by_shard(struct parallel *p, struct lane *lane, const struct block *block)
 {
-    const struct block *block = &p->blocks[index];
     uint32_t shards = p->mesh.degree[AXIS_SHARD];
-    size_t count = sum_of(block->shard_counts, shards);
-    float *packed = memory_take(p->memory, "leaf by shard", index, count * sizeof(float));
-    if (!memory_is_recording(p->memory) && is_mine) {
-        float *at = packed;
-        for (uint32_t s = 0; s < shards; s++)
-            for (uint32_t i = block->first; i < block->first + block->num; i++)
-                at = pack_rows(p, at, i, shard_of(p, &p->table->tensors[i], s));
-        fold(p, p->accumulators + block->fast_at, packed, count);
-    }
-    memory_give(p->memory, "leaf by shard", index);
+    float *at = block->send;
+    for (uint32_t s = 0; s < shards; s++)
+        for (uint32_t i = block->first; i < block->first + block->num; i++)
+            at = pack_rows(p, block, at, i, shard_of(p, &p->table->tensors[i], s));
+    fold(p, lane, p->accumulators + block->fast_at, block->send,
+         sum_of(block->shard_counts, shards));
 }
 
-int reduce_end_block(struct parallel *p, uint32_t index, uint32_t micro_step)
+enum way { EXCHANGE, PACK, IN_PLACE };
+
+static enum way way_of(const struct parallel *p, const struct block *block)
+{
+    if (p->is_canonical && num_owners(p) > 1)
+        return EXCHANGE;
+    return p->mesh.degree[AXIS_SHARD] > 1 || block->is_strided ? PACK : IN_PLACE;
+}
+
+void reduce_take(struct parallel *p, uint32_t index)
+{
+    struct block *block = &p->blocks[index];
+    uint32_t num = num_owners(p);
+    if (way_of(p, block) == EXCHANGE) {
+        block->send = memory_take(p->memory, "leaf pieces to send", index,
+                                  sum_of(block->piece_counts, num) * sizeof(float));
+        block->recv = memory_take(p->memory, "leaf pieces received", index,
+                                  num * block->piece_counts[my_owner(p)] * sizeof(float));
+    } else if (way_of(p, block) == PACK) {
+        size_t count = sum_of(block->shard_counts, p->mesh.degree[AXIS_SHARD]);
+        block->send = memory_take(p->memory, "leaf by shard", index, count * sizeof(float));
+    }
+}
+
+int reduce_run(struct parallel *p, struct lane *lane, uint32_t index, uint32_t micro_step)
 {
     const struct block *block = &p->blocks[index];
     bool is_mine = rank_has_leaf(p, my_data_rank(p), micro_step);
-    int rc = 0;
-    if (p->is_canonical && num_owners(p) > 1)
-        rc = exchange(p, index, micro_step);
-    else if (p->mesh.degree[AXIS_SHARD] > 1 || block->is_strided)
-        add_packed_by_shard(p, index, is_mine);
-    else if (!memory_is_recording(p->memory) && is_mine)
-        fold(p, p->accumulators + block->fast_at, p->leaf, block->full_count);
+    enum way way = way_of(p, block);
+    if (way == EXCHANGE)
+        return exchange(p, lane, block, micro_step);
+    if (way == PACK && is_mine)
+        add_packed_by_shard(p, lane, block);
+    else if (is_mine)
+        fold(p, lane, p->accumulators + block->fast_at, block->leaf, block->full_count);
+    return 0;
+}
+
+void reduce_give(struct parallel *p, uint32_t index)
+{
+    enum way way = way_of(p, &p->blocks[index]);
+    if (way == EXCHANGE) {
+        memory_give(p->memory, "leaf pieces to send", index);
+        memory_give(p->memory, "leaf pieces received", index);
+    } else if (way == PACK) {
+        memory_give(p->memory, "leaf by shard", index);
+    }
     memory_give(p->memory, "leaf gradient", index);
-    return rc;
 }
 
 /* ---- the end of a step: whole sums to the shards, norm ---- */
@@ -220,7 +247,7 @@ static int swap_tied(struct parallel *p, const struct block *block)
         if (rc == 0)
             rc = comm_wait(comm, &request);
         if (rc == 0)
-            fold(p, sum_at(p, block), other, sum_count(p, block));
+            fold(p, p->lane, sum_at(p, block), other, sum_count(p, block));
     }
     memory_give(p->memory, "sum of the tied matrix", 0);
     return rc;
@@ -231,7 +258,7 @@ static int add_tied(struct parallel *p)
 {
     const struct block *in = &p->blocks[0], *out = &p->blocks[p->table->num_blocks];
     if (in->is_here && out->is_here && !memory_is_recording(p->memory))
-        fold(p, sum_at(p, in), sum_at(p, out), sum_count(p, in));
+        fold(p, p->lane, sum_at(p, in), sum_at(p, out), sum_count(p, in));
     if (in->is_here != out->is_here)
         return swap_tied(p, in->is_here ? in : out);
     return 0;

@@ -19,8 +19,12 @@ struct check {
     bool *arrived[2];     /* likewise */
     bool *loss;           /* [leaves] */
     bool *is_held;        /* [num_ranks][blocks] */
-    uint32_t *at;         /* [num_ranks] the next operation */
-    const char *reason;   /* why an operation is wrong */
+    uint32_t
+        *begun[NUM_LANES]; /* [num_ranks][blocks] the last of its block on a lane, as op.after */
+    uint32_t *latest;      /* [num_ranks][NUM_LANES] the last of all on a lane */
+    uint32_t *waited;      /* [num_ranks][NUM_LANES] up to where compute has waited */
+    uint32_t *at;          /* [num_ranks] the next operation */
+    const char *reason;    /* why an operation is wrong */
 };
 
 static bool *of_block(const struct check *c, enum done what, const struct op *op)
@@ -129,6 +133,33 @@ static bool transfer(struct check *c, const struct op *op)
     return true;
 }
 
+/* What an operation needs of other lanes, its own waits included. */
+static void check_lanes(struct check *c, uint32_t rank, const struct op *op)
+{
+    uint32_t *waited = c->waited + (size_t)rank * NUM_LANES;
+    uint32_t *latest = c->latest + (size_t)rank * NUM_LANES;
+    size_t at = (size_t)rank * c->blocks + op->block;
+    bool is_backward = op->kind == OP_BACKWARD || op->kind == OP_BACKWARD_INPUT;
+    bool reads = op->kind == OP_FORWARD || op->kind == OP_RECOMPUTE ||
+                 (is_backward && op->block > 0); /* the embedding's needs no parameters */
+    bool writes = op->kind == OP_BACKWARD || op->kind == OP_BACKWARD_WEIGHT;
+    for (uint32_t lane = 0; lane < NUM_LANES; lane++) {
+        if (op->after[lane] > c->at[rank])
+            c->reason = "it waits for what comes behind it";
+        waited[lane] = op->after[lane] > waited[lane] ? op->after[lane] : waited[lane];
+        if (op->kind == OP_REDUCE && waited[lane] < latest[lane])
+            c->reason = "a lane is still at work";
+    }
+    if (op->block == PROGRAM_BLOCK_NONE)
+        return;
+    if ((reads || op->kind == OP_DROP) && c->begun[LANE_GATHER][at] > waited[LANE_GATHER])
+        c->reason = "it does not wait for the gather of its parameters";
+    if (writes && c->begun[LANE_REDUCE][at] > waited[LANE_REDUCE])
+        c->reason = "it does not wait for the exchange of the gradient that it overwrites";
+    if (op->lane != LANE_COMPUTE)
+        c->begun[op->lane][at] = latest[op->lane] = c->at[rank] + 1;
+}
+
 /* One operation of a rank; false: it has to wait. */
 static bool advance(struct check *c, uint32_t rank)
 {
@@ -137,6 +168,7 @@ static bool advance(struct check *c, uint32_t rank)
                        op->kind == OP_SEND_GRADIENT || op->kind == OP_RECEIVE_GRADIENT;
     if (is_transfer)
         return transfer(c, op);
+    check_lanes(c, rank, op);
     if (op->block != PROGRAM_BLOCK_NONE)
         check_block(c, op, &c->is_held[(size_t)rank * c->blocks + op->block]);
     return true;
@@ -202,6 +234,12 @@ static bool allocate(struct check *c)
     c->loss = calloc(c->leaves, sizeof(bool));
     c->is_held = calloc((size_t)c->o->num_ranks * c->blocks, sizeof(bool));
     c->at = calloc(c->o->num_ranks, sizeof(*c->at));
+    size_t blocks = (size_t)c->o->num_ranks * c->blocks, lanes = c->o->num_ranks * NUM_LANES;
+    for (uint32_t lane = 0; lane < NUM_LANES; lane++)
+        is_whole = (c->begun[lane] = calloc(blocks, sizeof(uint32_t))) != NULL && is_whole;
+    c->latest = calloc(lanes, sizeof(*c->latest));
+    c->waited = calloc(lanes, sizeof(*c->waited));
+    is_whole = is_whole && c->latest != NULL && c->waited != NULL;
     return is_whole && c->loss != NULL && c->is_held != NULL && c->at != NULL;
 }
 
@@ -223,6 +261,10 @@ int program_check(const struct program *const *ranks, const struct program_optio
         free(c.arrived[i]);
     }
     free(c.loss);
+    for (uint32_t lane = 0; lane < NUM_LANES; lane++)
+        free(c.begun[lane]);
+    free(c.latest);
+    free(c.waited);
     free(c.is_held);
     free(c.at);
     return rc;

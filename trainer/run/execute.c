@@ -1,4 +1,10 @@
-/* execute.c - runs the program of a step, operation by operation, on one lane.
+/* execute.c - runs the program of a step, operation by operation.
+ *
+ * The thread that walks the program computes. It posts gathers and exchanges on lanes of their own,
+ * each a thread with a queue, and waits where the program says `after`. Where communicators do not
+ * allow threads, what is posted has ended at once: the same order, the same places, no overlap.
+ * Places in memory are taken when an operation is posted, and given back when it has been waited
+ * for, by the walking thread alone.
  *
  * The same walk with nothing to compute records the memory plan: every buffer is taken and given by
  * the operation that needs it. What concerns the step and not the model (tokens, losses, the norm,
@@ -7,6 +13,7 @@
  * What is sent to another stage is copied to a buffer of its own, which lives for the whole run,
  * one for each leaf under way: a send never waits for its receiver, but when that buffer is needed
  * again. */
+#include "kernels/device.h"
 #include "proto/report.h"
 #include "trainer/parallel/private.h"
 #include "trainer/run/memory.h"
@@ -134,6 +141,128 @@ static int settle_all(struct parallel *p)
     return 0;
 }
 
+/* ---- lanes beside compute ---- */
+
+#define UNDER_WAY_MAX 64u /* of a lane; more than gather_ahead and exchange_behind allow */
+
+struct side_ring {
+    struct under_way {
+        const struct op *op;
+        uint32_t after; /* as those that wait count it */
+        struct mark mark;
+    } ops[UNDER_WAY_MAX]; /* in the order of posting */
+    uint32_t first, num;
+};
+
+struct side_lanes {
+    struct device *device;
+    struct lane *here; /* computes on the thread that posts on it */
+    struct lane *of[NUM_LANES];
+};
+
+struct side_work {
+    struct parallel *p;
+    struct op op;
+};
+
+int side_lanes_open(struct parallel *p)
+{
+    bool has_sides = p->shape.gather_ahead + p->shape.exchange_behind > 0;
+    bool is_queued = (p->mesh.world->ops->flags & COMM_THREADS) != 0;
+    if (!has_sides)
+        return 0;
+    p->sides = calloc(1, sizeof(*p->sides));
+    if (p->sides == NULL)
+        return report_error(ERR_MEMORY, NULL, "no memory for lanes");
+    ERR_TRY(lane_open(&p->sides->here, p->device, "fold"));
+    ERR_TRY(device_open(&p->sides->device, &device_cpu,
+                        &(struct device_options){.is_queued = is_queued}));
+    for (uint32_t lane = LANE_COMPUTE + 1; lane < NUM_LANES; lane++)
+        ERR_TRY(lane_open(&p->sides->of[lane], p->sides->device, lane_name(lane)));
+    if (p->mesh.of[GROUP_SHARD] != NULL)
+        p->mesh.of[GROUP_SHARD]->lane = lane_name(LANE_GATHER);
+    if (p->mesh.of[GROUP_OWNERS] != NULL)
+        p->mesh.of[GROUP_OWNERS]->lane = lane_name(LANE_REDUCE);
+    return 0;
+}
+
+void side_lanes_close(struct parallel *p)
+{
+    if (p->sides == NULL)
+        return;
+    for (uint32_t lane = 0; lane < NUM_LANES; lane++)
+        lane_close(p->sides->of[lane]);
+    lane_close(p->sides->here);
+    device_close(p->sides->device);
+    free(p->sides);
+    p->sides = NULL;
+}
+
+static void take_for(struct parallel *p, const struct op *op)
+{
+    if (op->kind == OP_GATHER)
+        gather_take(p, op->block, op->is_second);
+    else
+        reduce_take(p, op->block);
+}
+
+static int run_for(struct parallel *p, struct lane *lane, const struct op *op)
+{
+    return op->kind == OP_GATHER ? gather_run(p, op->block)
+                                 : reduce_run(p, lane, op->block, op->leaf);
+}
+
+static void give_for(struct parallel *p, const struct op *op)
+{
+    if (op->kind == OP_GATHER)
+        gather_give(p, op->block);
+    else
+        reduce_give(p, op->block);
+}
+
+static int run_side_work(void *args)
+{
+    const struct side_work *work = args;
+    return run_for(work->p, work->p->sides->here, &work->op);
+}
+
+static void post_side(struct parallel *p, struct side_ring *ring, const struct op *op,
+                      uint32_t index)
+{
+    CHECK(ring->num < UNDER_WAY_MAX);
+    struct under_way *at = &ring->ops[(ring->first + ring->num++) % UNDER_WAY_MAX];
+    *at = (struct under_way){.op = op, .after = index + 1};
+    take_for(p, op);
+    if (memory_is_recording(p->memory))
+        return;
+    struct lane *lane = p->sides->of[op->lane];
+    lane_call(lane, run_side_work, &(struct side_work){p, *op}, sizeof(struct side_work));
+    lane_mark(lane, &at->mark);
+}
+
+/* Waits for what a lane was given up to `after`. */
+static int settle_side(struct parallel *p, struct side_ring *ring, uint32_t lane, uint32_t after)
+{
+    while (ring->num > 0 && ring->ops[ring->first].after <= after) {
+        struct under_way *at = &ring->ops[ring->first];
+        if (!memory_is_recording(p->memory))
+            ERR_TRY(lane_settle_mark(p->sides->of[lane], &at->mark));
+        give_for(p, at->op);
+        ring->first = (ring->first + 1) % UNDER_WAY_MAX;
+        ring->num--;
+    }
+    return 0;
+}
+
+/* Gather or exchange on the thread that computes. */
+static int run_here(struct parallel *p, const struct op *op)
+{
+    take_for(p, op);
+    int rc = memory_is_recording(p->memory) ? 0 : run_for(p, p->lane, op);
+    give_for(p, op);
+    return rc;
+}
+
 /* ---- blocks ---- */
 
 static int run_forward(struct parallel *p, const struct op *op, uint32_t slot)
@@ -174,7 +303,8 @@ static int run(struct parallel *p, struct execution *e, const struct op *op, uin
         model_begin(p->model, slot, e->batch);
         return 0;
     case OP_GATHER:
-        return gather_block(p, op->block, op->is_second);
+    case OP_EXCHANGE:
+        return run_here(p, op);
     case OP_DROP:
         gather_drop(p, op->block);
         return 0;
@@ -188,8 +318,6 @@ static int run(struct parallel *p, struct execution *e, const struct op *op, uin
     case OP_BACKWARD_INPUT:
     case OP_BACKWARD_WEIGHT:
         return run_backward(p, op, slot);
-    case OP_EXCHANGE:
-        return reduce_end_block(p, op->block, op->leaf);
     case OP_FORGET:
         model_forget(p->model, slot, first, end);
         return 0;
@@ -206,16 +334,29 @@ static int run(struct parallel *p, struct execution *e, const struct op *op, uin
     }
 }
 
+static int run_op(struct parallel *p, const struct program *program, struct execution *e,
+                  const struct op *op)
+{
+    uint32_t slot = program_slot(program, &p->shape, op->stage, op->leaf);
+    if (op->kind == OP_BEGIN && e->at_op != NULL) /* says which batch it is */
+        ERR_TRY(e->at_op(p, e, op));
+    ERR_TRY(run(p, e, op, slot));
+    return op->kind != OP_BEGIN && e->at_op != NULL ? e->at_op(p, e, op) : 0;
+}
+
 int execute_program(struct parallel *p, const struct program *program, struct execution *e)
 {
+    struct side_ring sides[NUM_LANES] = {0};
     for (uint32_t i = 0; i < program->num_ops && !e->is_asked_to_stop; i++) {
         const struct op *op = &program->ops[i];
-        uint32_t slot = program_slot(program, &p->shape, op->stage, op->leaf);
-        if (op->kind == OP_BEGIN && e->at_op != NULL) /* says which batch it is */
-            ERR_TRY(e->at_op(p, e, op));
-        ERR_TRY(run(p, e, op, slot));
-        if (op->kind != OP_BEGIN && e->at_op != NULL)
-            ERR_TRY(e->at_op(p, e, op));
+        for (uint32_t lane = 0; lane < NUM_LANES; lane++)
+            ERR_TRY(settle_side(p, &sides[lane], lane, op->after[lane]));
+        if (op->lane == LANE_COMPUTE)
+            ERR_TRY(run_op(p, program, e, op));
+        else
+            post_side(p, &sides[op->lane], op, i);
     }
+    for (uint32_t lane = 0; lane < NUM_LANES; lane++)
+        ERR_TRY(settle_side(p, &sides[lane], lane, UINT32_MAX));
     return 0;
 }

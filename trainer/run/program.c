@@ -32,9 +32,16 @@ static const char *const names[NUM_OP_KINDS] = {
     [OP_LOSSES] = "losses",
 };
 
+static const char *const lane_names[NUM_LANES] = {"compute", "gather", "reduce"};
+
 const char *op_name(enum op_kind kind)
 {
     return names[kind];
+}
+
+const char *lane_name(enum lane_of lane)
+{
+    return lane_names[lane];
 }
 
 uint32_t program_stage_of(const struct program_options *o, uint32_t block)
@@ -249,7 +256,8 @@ static int lower(struct program *p, const struct program_options *o, const struc
     add(&l, OP_NORM, 0, 0, PROGRAM_BLOCK_NONE);
     add(&l, OP_LOSSES, 0, 0, PROGRAM_BLOCK_NONE);
     free(l.is_held);
-    return l.is_full ? report_error(ERR_MEMORY, NULL, "no memory for the step's program") : 0;
+    return l.is_full ? report_error(ERR_MEMORY, NULL, "no memory for the step's program")
+                     : program_overlap(p, o);
 }
 
 int program_build(struct program **out, const struct program_options *o)
@@ -299,6 +307,11 @@ int program_build_evaluation(struct program **out, const struct program_options 
         program_free(p);
         return report_error(ERR_MEMORY, NULL, "no memory for the program of an evaluation");
     }
+    int rc = program_overlap(p, o);
+    if (rc != 0) {
+        program_free(p);
+        return rc;
+    }
     *out = p;
     return 0;
 }
@@ -326,6 +339,11 @@ void program_print(const struct program *p, FILE *out)
         if (op->kind == OP_SEND || op->kind == OP_RECEIVE || op->kind == OP_SEND_GRADIENT ||
             op->kind == OP_RECEIVE_GRADIENT)
             fprintf(out, " peer %u", op->peer);
+        if (op->lane != LANE_COMPUTE)
+            fprintf(out, " lane %s", lane_names[op->lane]);
+        for (uint32_t lane = 0; lane < NUM_LANES; lane++)
+            if (op->after[lane] > 0)
+                fprintf(out, " after %u", op->after[lane] - 1);
         fputc('\n', out);
     }
 }

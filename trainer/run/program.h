@@ -37,12 +37,18 @@ enum op_kind {
     NUM_OP_KINDS
 };
 
+/* Queues of work. Each runs its operations in the order of the program, and none before all compute
+ * in front of it has ended; between lanes there is no other order than `after`. */
+enum lane_of { LANE_COMPUTE, LANE_GATHER, LANE_REDUCE, NUM_LANES };
+
 struct op {
     uint8_t kind;
+    uint8_t lane;
     uint8_t is_second; /* OP_GATHER: for a backward */
     uint16_t peer;     /* rank of the pipeline */
     uint32_t stage, leaf;
     uint32_t block;
+    uint32_t after[NUM_LANES]; /* 1 + an operation of that lane that must have ended; 0: none */
 };
 
 #define PROGRAM_BLOCK_NONE UINT32_MAX
@@ -65,8 +71,10 @@ struct program_options {
     const uint32_t *first_block;      /* [num_ranks * chunks + 1] of each stage, and the end */
     enum pipe_schedule schedule;
     const char *file;
-    uint32_t num_leaves; /* per data rank */
-    bool drops;          /* parameters are dropped after each use, else held to the step's end */
+    uint32_t num_leaves;      /* per data rank */
+    uint32_t gather_ahead;    /* uses ahead of which blocks are gathered; 0: when they are used */
+    uint32_t exchange_behind; /* exchanges that a backward need not wait for; 0: none */
+    bool drops; /* parameters are dropped after each use, else held to the step's end */
 };
 
 /* ERR_INVALID as pipe_new; ERR_MEMORY. */
@@ -74,6 +82,8 @@ int program_build(struct program **out, const struct program_options *options);
 /* One leaf forward through all stages, its loss, and nothing kept. */
 int program_build_evaluation(struct program **out, const struct program_options *options);
 void program_free(struct program *program);
+/* lanes.c: the end of both. ERR_MEMORY. */
+int program_overlap(struct program *program, const struct program_options *options);
 
 /* The slot of a leaf in a stage of this rank. */
 uint32_t program_slot(const struct program *program, const struct program_options *options,
@@ -87,6 +97,7 @@ uint32_t program_stage_of(const struct program_options *options, uint32_t block)
 int program_check(const struct program *const *ranks, const struct program_options *options);
 
 const char *op_name(enum op_kind kind);
+const char *lane_name(enum lane_of lane);
 void program_print(const struct program *program, FILE *out);
 
 #endif

@@ -1,4 +1,4 @@
-/* comm.c - every call of a communicator passes here, and through the flight recorder. */
+/* calls.c - every call of a communicator passes here, and through the flight recorder. */
 #include "proto/report.h"
 #include "trainer/comm/private.h"
 

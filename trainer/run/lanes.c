@@ -1,0 +1,157 @@
+/* lanes.c - which operations of a program run beside its compute, and what waits for them.
+ *
+ * Lowering (program.c) puts a gather in front of its first use and an exchange behind its backward.
+ * Here gathers move ahead, by `gather_ahead` uses, and get a lane of their own; exchanges get one,
+ * too, and at most `exchange_behind` of them are under way when the next backward begins. A lane
+ * runs its operations in the order of the program, so folds stay in leaf order, and begins none
+ * before all compute in front of it in the program has ended. What waits is compute alone: for the
+ * gather of the block that it reads, and for the exchange that still reads what it will write. */
+#include "proto/report.h"
+#include "trainer/run/program.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct overlap {
+    const struct program_options *o;
+    struct op *ops; /* of the program as it will be */
+    uint32_t num_ops;
+    bool *is_held; /* [num_blocks + 1] */
+    const struct op *gathers;
+    uint32_t num_gathers, next; /* the first gather that is not placed */
+    uint32_t *use; /* [num_gathers] counts uses: gathers for the same one have the same number */
+};
+
+/* The next gathers, up to a use, whose blocks are not held any more. */
+static void place_gathers(struct overlap *v, uint32_t last_use)
+{
+    while (v->next < v->num_gathers && v->use[v->next] <= last_use &&
+           !v->is_held[v->gathers[v->next].block]) {
+        const struct op *gather = &v->gathers[v->next++];
+        v->is_held[gather->block] = true;
+        v->ops[v->num_ops++] = *gather;
+    }
+}
+
+static void move_gathers(struct overlap *v, const struct program *p)
+{
+    uint32_t seen = 0, last_use = v->o->gather_ahead > 0 ? v->o->gather_ahead - 1 : 0;
+    for (uint32_t i = 0; i < p->num_ops; i++) {
+        const struct op *op = &p->ops[i];
+        if (op->kind == OP_GATHER) {
+            last_use = v->use[seen++] + v->o->gather_ahead;
+        } else {
+            v->ops[v->num_ops++] = *op;
+            if (op->kind == OP_DROP)
+                v->is_held[op->block] = false;
+        }
+        bool is_use = op->kind == OP_GATHER && p->ops[i + 1].kind != OP_GATHER;
+        if (is_use || op->kind == OP_DROP)
+            place_gathers(v, last_use);
+    }
+}
+
+static int reorder(struct program *p, const struct program_options *o)
+{
+    struct overlap v = {.o = o};
+    struct op *gathers = calloc(p->num_ops, sizeof(*gathers));
+    v.ops = calloc(p->num_ops, sizeof(*v.ops));
+    v.use = calloc(p->num_ops, sizeof(*v.use));
+    v.is_held = calloc(o->num_blocks + 1, sizeof(*v.is_held));
+    bool is_short = gathers == NULL || v.ops == NULL || v.use == NULL || v.is_held == NULL;
+    uint32_t use = 0;
+    for (uint32_t i = 0; i < p->num_ops && !is_short; i++) {
+        if (p->ops[i].kind != OP_GATHER)
+            continue;
+        use += i > 0 && p->ops[i - 1].kind != OP_GATHER;
+        v.use[v.num_gathers] = use;
+        gathers[v.num_gathers++] = p->ops[i];
+    }
+    v.gathers = gathers;
+    if (!is_short) {
+        move_gathers(&v, p);
+        memcpy(p->ops, v.ops, p->num_ops * sizeof(*v.ops));
+        CHECK(v.num_ops == p->num_ops);
+    }
+    free(gathers);
+    free(v.ops);
+    free(v.use);
+    free(v.is_held);
+    return is_short ? report_error(ERR_MEMORY, NULL, "no memory for the step's program") : 0;
+}
+
+/* ---- what waits for what ---- */
+
+/* Operations of a lane so far, as program_op.after counts them. */
+struct waits {
+    uint32_t *gather;   /* [num_blocks + 1] the last of each block; 0: none */
+    uint32_t *exchange; /* likewise */
+    uint32_t *order;    /* [num_ops] all exchanges */
+    uint32_t num_exchanges, last_gather;
+};
+
+static uint32_t larger(uint32_t a, uint32_t b)
+{
+    return a > b ? a : b;
+}
+
+static void wait_for(struct waits *w, const struct program_options *o, struct op *op)
+{
+    uint32_t head = o->num_blocks - 1;
+    switch (op->kind) {
+    case OP_FORWARD:
+        op->after[LANE_GATHER] = w->gather[op->block];
+        if (op->block == head && o->is_tied)
+            op->after[LANE_GATHER] = larger(w->gather[head], w->gather[o->num_blocks]);
+        break;
+    case OP_RECOMPUTE:
+    case OP_BACKWARD_INPUT:
+        op->after[LANE_GATHER] = w->gather[op->block];
+        break;
+    case OP_BACKWARD:
+        if (op->block > 0) /* the embedding needs no parameters */
+            op->after[LANE_GATHER] = w->gather[op->block];
+        /* fall through */
+    case OP_BACKWARD_WEIGHT:
+        op->after[LANE_REDUCE] = w->exchange[op->block];
+        if (w->num_exchanges > o->exchange_behind)
+            op->after[LANE_REDUCE] =
+                larger(op->after[LANE_REDUCE], w->order[w->num_exchanges - 1 - o->exchange_behind]);
+        break;
+    case OP_REDUCE:
+        op->after[LANE_GATHER] = w->last_gather;
+        op->after[LANE_REDUCE] = w->num_exchanges > 0 ? w->order[w->num_exchanges - 1] : 0;
+        break;
+    default:
+        break;
+    }
+}
+
+static int assign(struct program *p, const struct program_options *o)
+{
+    struct waits w = {.gather = calloc(o->num_blocks + 1, sizeof(uint32_t)),
+                      .exchange = calloc(o->num_blocks + 1, sizeof(uint32_t)),
+                      .order = calloc(p->num_ops, sizeof(uint32_t))};
+    bool is_short = w.gather == NULL || w.exchange == NULL || w.order == NULL;
+    for (uint32_t i = 0; i < p->num_ops && !is_short; i++) {
+        struct op *op = &p->ops[i];
+        wait_for(&w, o, op);
+        if (op->kind == OP_GATHER && o->gather_ahead > 0) {
+            op->lane = LANE_GATHER;
+            w.gather[op->block] = w.last_gather = i + 1;
+        } else if (op->kind == OP_EXCHANGE && o->exchange_behind > 0) {
+            op->lane = LANE_REDUCE;
+            w.exchange[op->block] = w.order[w.num_exchanges++] = i + 1;
+        }
+    }
+    free(w.gather);
+    free(w.exchange);
+    free(w.order);
+    return is_short ? report_error(ERR_MEMORY, NULL, "no memory for the step's program") : 0;
+}
+
+int program_overlap(struct program *p, const struct program_options *o)
+{
+    ERR_TRY(o->gather_ahead > 0 ? reorder(p, o) : 0);
+    return assign(p, o);
+}
