@@ -26,6 +26,15 @@
 
 #define BLOCKS_AT_ONCE 8u
 
+enum tiers_need tiers_need(bool goes_far, bool is_far, int64_t age_s, int64_t verify_age_s)
+{
+    if (!goes_far)
+        return TIERS_NOTHING;
+    if (!is_far)
+        return TIERS_ARRIVAL;
+    return age_s < 0 || age_s > verify_age_s ? TIERS_PROOF : TIERS_PRESENCE;
+}
+
 void tiers_note_other(struct other_copy *out, const struct checkpoint *checkpoint,
                       enum tier_index tier)
 {
@@ -34,12 +43,11 @@ void tiers_note_other(struct other_copy *out, const struct checkpoint *checkpoin
     *out = (struct other_copy){.tier = TIER_FAR, .manifest_hash = checkpoint->far_manifest_hash};
     if (tier != TIER_LOCAL || !tier_has_far(service))
         return;
-    out->is_awaited = !far->is_there && checkpoint->goes_far;
-    out->is_needed = checkpoint->goes_far;
     /* It was sent behind its commit: the time of that is the latest that is known after a start. */
     int64_t age = far->read_ms > 0 ? (loop_now_ms() - far->read_ms) / 1000
                                    : (int64_t)time(NULL) - retain_time(checkpoint->summary.time);
-    out->is_old = age > service->config->tier_verify_age_s || age < 0;
+    out->need =
+        tiers_need(checkpoint->goes_far, far->is_there, age, service->config->tier_verify_age_s);
 }
 
 /* ---- reading it back ---- */
@@ -103,11 +111,11 @@ int tiers_check_other(struct service *service, const struct manifest_summary *su
                       const struct other_copy *other)
 {
     struct storage *storage = service->tiers[other->tier].storage;
-    if (!other->is_needed)
+    if (other->need == TIERS_NOTHING)
         return 0;
-    if (other->is_awaited)
+    if (other->need == TIERS_ARRIVAL)
         return report_error(ERR_BUSY, NULL, "it is not in the %s tier yet",
                             tier_kinds[other->tier].name);
     ERR_TRY(presence_check(storage, storage_fetch, summary, other->manifest_hash));
-    return other->is_old ? prove_all(storage, summary) : 0;
+    return other->need == TIERS_PROOF ? prove_all(storage, summary) : 0;
 }

@@ -12,11 +12,20 @@ struct service;
 struct checkpoint;
 
 /* What must be so before a copy in one tier goes. */
+enum tiers_need {
+    TIERS_NOTHING,  /* it may go */
+    TIERS_ARRIVAL,  /* the other is still on its way: not now */
+    TIERS_PRESENCE, /* the other is there, which is looked at now */
+    TIERS_PROOF     /* and each block of it is read back now */
+};
+
+/* Pure. Of the local copy of a checkpoint that is to be in the far tier or not, `is_far` there as
+ * far as is known, and last proven there `age_s` ago; a negative age: the clock was set back. */
+enum tiers_need tiers_need(bool goes_far, bool is_far, int64_t age_s, int64_t verify_age_s);
+
 struct other_copy {
     enum tier_index tier; /* where it is, or is to be */
-    bool is_needed;       /* false: nothing is asked of another tier */
-    bool is_awaited;      /* it is still on its way there */
-    bool is_old;          /* it was last proven longer than tier.verify_age_s ago */
+    enum tiers_need need;
     uint64_t manifest_hash;
 };
 
