@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Goal: a run over two hosts goes on with one when the other is lost, takes it again when it is back,
-# and saves on both when it is asked to stop; all losses are those of the run that was left alone.
-# Method: real mpirun, trainer and ckptd; the hosts are namespaces (lib_nodes.sh), and mpirun's agent
-# enters them instead of ssh. The host that is lost ends with all its processes, and its link is
-# gone. Both hosts use one ckptd, through the file system they share; nothing is shown here of one
-# ckptd per host.
+# Goal: a run over two hosts goes on with one when the other is lost, takes it again when it is
+# back, and saves on both when it is asked to stop; all losses are those of the run that was left
+# alone. Method: real mpirun, trainer and ckptd; the hosts are namespaces (lib_nodes.sh), and
+# mpirun's agent enters them instead of ssh. The host that is lost ends with all its processes, and
+# its link is gone. Both hosts use one ckptd, through the file system they share; nothing is shown
+# here of one ckptd per host.
 . "$(dirname "$0")/lib.sh"
 . tests/integration/lib_nodes.sh "$0"
 . tests/integration/lib_tiny.sh

@@ -1,0 +1,527 @@
+/* ckptd_sim.c - two nodes and a bucket, simulated: the machines of ckptd together.
+ *
+ * Goal: what the machines promise each for itself, they hold together. Method: the real decisions
+ * (run/commit.c, drain/pick.c, drain/transfer.c, keep/tiers.c, proto/retain.c) of two nodes that
+ * train one run, at times both at once as on two sides of a cut, against one bucket. A seeded
+ * scheduler has processes crash, disks lost with their node and node ids used again, clocks that
+ * jump; requests to the bucket refused, lost, unanswered or late in their effect; listings that lag
+ * in both directions. Nothing here knows when a machine does what; the world is checked after each
+ * event. One node's saves alone, in any order, are ckptd_commit_any's matter; one transfer's
+ * requests ckptd_transfer_any's.
+ *
+ *   S1  What was acknowledged as local is on that disk, whole, until the disk is lost or the rules
+ *       removed it.
+ *   S2  What was acknowledged as in the bucket is there, whole, until the rules of the bucket
+ *       removed it, whatever became of its node.
+ *   S3  A manifest in the bucket, also one that came late, has every shard there, all of the store
+ *       that owns the attempt's number.
+ *   S4  An attempt's number in the bucket is one store's for ever, and only that one is told that
+ *       its checkpoint is there.
+ *   S5  A local copy of what is to be in the bucket goes only when the bucket has it.
+ *   S6  The rules leave a disk its last two whole checkpoints, the bucket as many as they say.
+ *   S7  When the faults stop, all that is to be in the bucket comes there, or its number is known
+ *       to be another store's.
+ *   S8  The same seed gives the same trace.
+ *
+ * Two things are taken for granted. A request has its effect, if ever, before the rules of the
+ * bucket come to what it would publish. And they leave alone what is leased, which a checkpoint on
+ * its way is until its node, or that node's disk, gives it up (storage/group.c; storage_group.c
+ * proves it).
+ *
+ * SIM_SEED=<seed> replays one world, and SIM_TRACE=1 prints its events; SIM_WORLDS=<n> sets how
+ * many; `make sim` takes a million. */
+#include "ckptd/drain/pick.h"
+#include "ckptd/keep/tiers.h"
+#include "proto/retain.h"
+#include "tests/unit/sim_bed.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include <cmocka.h>
+
+#define EVENTS 500u
+#define HEAL_EVENTS 4000u
+#define VERIFY_AGE_S 1000
+#define STEP_S 60
+
+static const struct retain_rules local_rules = {.keep_last = 1, .may_remove_most = true};
+static const struct retain_rules far_rules = {.keep_last = 4, .may_remove_most = true};
+
+/* ---- a node and the bucket ---- */
+
+static int newest_first(const void *a, const void *b)
+{
+    const struct saved *x = a, *y = b;
+    if (x->attempt != y->attempt)
+        return x->attempt > y->attempt ? -1 : 1;
+    return x->step > y->step ? -1 : x->step < y->step;
+}
+
+/* All that the node knows of, as a run's catalog: what it has nowhere has vanished. */
+static void make_plan(struct retain_item *out, const struct node *node)
+{
+    for (uint32_t i = 0; i < node->num_saved; i++) {
+        const struct saved *saved = &node->saved[i];
+        out[i] = (struct retain_item){.step = saved->step,
+                                      .attempt = saved->attempt,
+                                      .time = saved->time,
+                                      .is_vanished = !is_local(saved) && !saved->is_far};
+    }
+}
+
+/* As queue.c: newest first. Sets goes_far; the index of what drains next, or -1. */
+static int64_t plan_drain(struct node *node)
+{
+    const struct pick_rule rule = {PICK_ALL, 0};
+    struct pick_item items[SAVED_MAX];
+    struct retain_item plan[SAVED_MAX];
+    uint32_t left;
+    make_plan(plan, node);
+    retain_plan(plan, node->num_saved, &far_rules, &left);
+    for (uint32_t i = 0; i < node->num_saved; i++) {
+        const struct saved *saved = &node->saved[i];
+        items[i] = (struct pick_item){.step = saved->step,
+                                      .is_local = is_local(saved),
+                                      .is_far = saved->is_far,
+                                      .is_given_up = saved->is_given_up,
+                                      .is_kept = !plan[i].is_vanished && plan[i].reasons != 0};
+    }
+    pick_mark(&rule, items, node->num_saved);
+    for (uint32_t i = 0; i < node->num_saved; i++)
+        node->saved[i].goes_far = items[i].goes;
+    return pick_next(items, node->num_saved, &left);
+}
+
+static bool has_live(const struct node *node)
+{
+    return commit_num_saves(node->commit) != 0;
+}
+
+static void begin_transfer(struct world *world, struct node *node)
+{
+    if (node->transfer.state != TRANSFER_FREE || node->due.kind != TRANSFER_NOTHING)
+        return;
+    if (!has_live(node)) /* the list is as the catalog's, in order; indices in use stay */
+        qsort(node->saved, node->num_saved, sizeof node->saved[0], newest_first);
+    int64_t next = plan_drain(node);
+    if (next < 0)
+        return;
+    node->sends = (uint32_t)next;
+    note(world, "send", node->saved[next].attempt, node->saved[next].step);
+    node->due = transfer_begin(&node->transfer, RANKS, 100);
+}
+
+static struct transfer_action copy_shard(struct world *world, struct node *node,
+                                         struct object *object, uint32_t shard)
+{
+    uint32_t other = object->shard[shard];
+    require(world, is_local(&node->saved[node->sends]), "S3: what is sent is there");
+    if (fault(world) && below(world, 2) == 0)
+        return transfer_copied(&node->transfer, shard, ERR_IO, false); /* torn, and no name */
+    require(world, other == 0 || other == node->store, "S4: no store writes to another's shards");
+    object->shard[shard] = node->store;
+    return transfer_copied(&node->transfer, shard, fault(world) ? ERR_IO : 0, false);
+}
+
+static void hold(struct world *world, struct node *node, struct saved *saved, struct object *object)
+{
+    require(world, object->manifest == node->store || object->is_removed,
+            "S4: told of what is not its own");
+    saved->is_far = true;
+    saved->sent = node->clock;
+    object->is_acked = true;
+    world->num_far++;
+}
+
+static void go_on_sending(struct world *world, struct node *node)
+{
+    struct saved *saved = &node->saved[node->sends];
+    const struct transfer_action due = node->due;
+    if (due.kind == TRANSFER_NOTHING)
+        return;
+    uint32_t index = object_of(world, saved);
+    struct object *object = &world->bucket.objects[index];
+    const struct late number = {node->store, 0, saved->attempt};
+    const struct late manifest = {node->store, index, saved->attempt};
+    note(world, "drain", due.kind, due.shard);
+    bool fails;
+    node->due = (struct transfer_action){.kind = TRANSFER_NOTHING};
+    switch (due.kind) {
+    case TRANSFER_CLAIM:
+        if (object->is_removed) /* it comes anew */
+            *object = (struct object){
+                .attempt = saved->attempt, .step = saved->step, .time = saved->time};
+        object->lease = node->store;
+        node->due = transfer_claimed(&node->transfer, publish(world, &number));
+        break;
+    case TRANSFER_COPY:
+        node->due = copy_shard(world, node, object, due.shard);
+        break;
+    case TRANSFER_NAMES:
+        fails = fault(world);
+        object->names = fails && below(world, 2) == 0 ? object->names : node->store;
+        node->due = transfer_named(&node->transfer, fails ? ERR_IO : 0);
+        break;
+    case TRANSFER_PUBLISH:
+        node->due = transfer_published(&node->transfer, publish(world, &manifest));
+        break;
+    case TRANSFER_SETTLE:
+        node->due = transfer_settled(&node->transfer, fault(world) ? PUBLICATION_UNKNOWN
+                                                                   : read_back(world, &manifest));
+        break;
+    case TRANSFER_REST:
+        node->due = transfer_rested(&node->transfer);
+        break;
+    case TRANSFER_HELD:
+        object->lease = 0;
+        hold(world, node, saved, object);
+        break;
+    default: /* TRANSFER_OVER */
+        require(world, world->bucket.owner[saved->attempt] != node->store,
+                "S7: given up, and its own");
+        saved->is_given_up = true;
+        object->lease = object->lease == node->store ? 0 : object->lease;
+    }
+}
+
+/* ---- removal ---- */
+
+struct looking {
+    struct world *world;
+    struct node *node;
+    struct retain_item *items;
+};
+
+static int look_far(void *user, uint32_t index)
+{
+    struct looking *looking = user;
+    const struct saved *saved = &looking->node->saved[index];
+    const struct object *object = &looking->world->bucket.objects[object_of(looking->world, saved)];
+    if (fault(looking->world))
+        return ERR_UNAVAILABLE;
+    looking->items[index].is_vanished |= !is_whole(object) || object->is_removed;
+    return 0;
+}
+
+static int look_local(void *user, uint32_t index)
+{
+    struct looking *looking = user;
+    looking->items[index].is_vanished |= !is_local(&looking->node->saved[index]);
+    return 0;
+}
+
+/* How many of what is there are newer than it. */
+static uint32_t newer_local(const struct node *node, const struct saved *saved)
+{
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < node->num_saved; i++)
+        count += is_local(&node->saved[i]) && newest_first(&node->saved[i], saved) < 0;
+    return count;
+}
+static uint32_t newer_far(const struct bucket *bucket, const struct saved *saved)
+{
+    uint32_t count = 0;
+    for (uint32_t i = 1; i <= bucket->num_objects; i++) {
+        const struct object *object = &bucket->objects[i];
+        const struct saved other = {.attempt = object->attempt, .step = object->step};
+        count += is_whole(object) && !object->is_removed && newest_first(&other, saved) < 0;
+    }
+    return count;
+}
+
+static void remove_local(struct world *world, struct node *node, struct saved *saved)
+{
+    const struct object *object = &world->bucket.objects[object_of(world, saved)];
+    bool is_there = is_whole(object) && !object->is_removed;
+    enum tiers_need need =
+        tiers_need(saved->goes_far, saved->is_far, node->clock - saved->sent, VERIFY_AGE_S);
+    if (need == TIERS_ARRIVAL || (need != TIERS_NOTHING && (fault(world) || !is_there)))
+        return;
+    note(world, "remove local", saved->attempt, saved->step);
+    require(world, !saved->goes_far || is_there, "S5: the bucket has what a disk gives up");
+    require(world, newer_local(node, saved) >= RETAIN_GOOD_MIN, "S6: a disk keeps its last two");
+    saved->is_removed = saved->is_ruled_out = true;
+    world->num_removed++;
+}
+
+static void retain_local(struct world *world, struct node *node)
+{
+    struct retain_item items[SAVED_MAX];
+    struct looking looking = {world, node, items};
+    uint32_t removed;
+    plan_drain(node);
+    make_plan(items, node);
+    for (uint32_t i = 0; i < node->num_saved; i++) {
+        items[i].is_vanished = !is_local(&node->saved[i]);
+        items[i].is_leased = node->transfer.state != TRANSFER_FREE && node->sends == i;
+    }
+    if (retain_plan_seen(items, node->num_saved, &local_rules, &removed, look_local, &looking) != 0)
+        return;
+    for (uint32_t i = 0; i < node->num_saved; i++)
+        if (items[i].reasons == 0)
+            remove_local(world, node, &node->saved[i]);
+}
+
+static bool is_under_way(const struct bucket *bucket, uint32_t index)
+{
+    for (uint32_t i = 0; i < bucket->num_late; i++)
+        if (bucket->late[i].object == index)
+            return true;
+    return false;
+}
+
+static void retain_far(struct world *world, struct node *node)
+{
+    struct retain_item items[SAVED_MAX];
+    struct looking looking = {world, node, items};
+    uint32_t removed;
+    make_plan(items, node);
+    for (uint32_t i = 0; i < node->num_saved; i++) {
+        uint32_t index = object_of(world, &node->saved[i]);
+        items[i].is_vanished = !node->saved[i].is_far;
+        items[i].is_leased = world->bucket.objects[index].lease != 0;
+    }
+    if (retain_plan_seen(items, node->num_saved, &far_rules, &removed, look_far, &looking) != 0)
+        return;
+    for (uint32_t i = 0; i < node->num_saved; i++) {
+        uint32_t index = object_of(world, &node->saved[i]);
+        if (items[i].reasons != 0 || is_under_way(&world->bucket, index))
+            continue;
+        note(world, "remove far", node->saved[i].attempt, node->saved[i].step);
+        require(world, newer_far(&world->bucket, &node->saved[i]) >= far_rules.keep_last,
+                "S6: the bucket keeps its last ones");
+        world->bucket.objects[index].is_removed = true;
+        node->saved[i].is_far = false;
+        world->num_removed++;
+    }
+}
+
+/* ---- crashes and losses ---- */
+
+static void restart(struct node *node)
+{
+    node->num_pending = 0;
+    transfer_forget(&node->transfer);
+    node->due = (struct transfer_action){.kind = TRANSFER_NOTHING};
+    memset(node->commit->latest, 0, RANKS * sizeof node->commit->latest[0]);
+    memset(node->commit->unaware, 0, RANKS * sizeof node->commit->unaware[0]);
+    commit_init(node->commit, node->durable_attempt);
+}
+
+/* What a start lists of the bucket: what is new may be missing, what is removed still be there. */
+static void list_far(struct world *world, struct node *node)
+{
+    for (uint32_t i = 0; i < node->num_saved; i++)
+        node->saved[i].is_far = node->saved[i].is_given_up = false;
+    for (uint32_t i = 1; i <= world->bucket.num_objects; i++) {
+        struct object *object = &world->bucket.objects[i];
+        if (object->manifest == 0 || (object->is_new && fault(world)) ||
+            (object->is_removed && !fault(world)))
+            continue;
+        struct saved *found = NULL;
+        for (uint32_t j = 0; j < node->num_saved && !found; j++)
+            if (node->saved[j].attempt == object->attempt && node->saved[j].step == object->step &&
+                object->manifest == node->store)
+                found = &node->saved[j];
+        if (!found && node->num_saved < SAVED_MAX && object->manifest != node->store) {
+            found = &node->saved[node->num_saved++];
+            *found = (struct saved){.attempt = object->attempt,
+                                    .step = object->step,
+                                    .time = object->time,
+                                    .is_removed = true};
+        }
+        if (found) {
+            found->is_far = true;
+            found->sent = found->time;
+            object->is_acked = true;
+        }
+    }
+}
+
+static void crash(struct world *world, struct node *node)
+{
+    note(world, "crash", node->store, 0);
+    for (uint32_t i = 0; i < node->num_pending; i++) {
+        const struct pending *pending = &node->pending[i];
+        struct saved *saved = find_saved(node, pending->save);
+        if (pending->kind == COMMIT_PUBLISH && saved)
+            saved->maybe = true;
+        if (pending->kind == COMMIT_TAKE && below(world, 2) == 0 &&
+            pending->number > node->durable_attempt)
+            node->durable_attempt = pending->number;
+    }
+    for (uint32_t i = 0; i < node->num_saved; i++) {
+        struct saved *saved = &node->saved[i];
+        if (saved->maybe)
+            saved->manifest = below(world, 2) == 0;
+        saved->maybe = saved->is_live = false;
+        saved->is_removed |= !saved->manifest; /* the scan of the start */
+    }
+    restart(node);
+    list_far(world, node);
+}
+
+static void lose_disk(struct world *world, struct node *node)
+{
+    note(world, "lost", node->store, 0);
+    world->num_lost++;
+    for (uint32_t i = 1; i <= world->bucket.num_objects; i++)
+        if (world->bucket.objects[i].lease == node->store)
+            world->bucket.objects[i].lease = 0; /* it expires */
+    node->store = ++world->stores;
+    node->num_saved = 0;
+    node->answered = node->durable_attempt = 0;
+    memset(node->step, 0, sizeof node->step);
+    for (uint64_t i = 0; i < ATTEMPTS_MAX; i++)
+        if (world->bucket.owner[i] != 0 && !fault(world))
+            node->durable_attempt = i;
+    restart(node);
+    list_far(world, node);
+}
+
+/* ---- the world ---- */
+
+static void check_world(struct world *world)
+{
+    for (uint32_t n = 0; n < NODES; n++)
+        for (uint32_t i = 0; i < world->nodes[n].num_saved; i++) {
+            const struct saved *saved = &world->nodes[n].saved[i];
+            bool is_whole_here = saved->manifest && saved->names && saved->shard[0] &&
+                                 saved->shard[1] && !saved->is_removed;
+            require(world, !saved->is_acked || saved->is_ruled_out || is_whole_here,
+                    "S1: acknowledged as local, and lost");
+        }
+    for (uint32_t i = 1; i <= world->bucket.num_objects; i++) {
+        const struct object *object = &world->bucket.objects[i];
+        require(world, !object->is_acked || object->is_removed || is_whole(object),
+                "S2: acknowledged as in the bucket, and lost");
+    }
+}
+
+static void one_event(struct world *world)
+{
+    struct node *node = &world->nodes[below(world, NODES)];
+    uint32_t choice = below(world, 200), rank = below(world, RANKS);
+    node->clock += STEP_S;
+    if (choice < 40)
+        begin_save(world, node, rank);
+    else if (choice < 90)
+        move_save(world, node);
+    else if (choice < 120)
+        complete(world, node);
+    else if (choice < 180) {
+        begin_transfer(world, node);
+        go_on_sending(world, node);
+    } else if (choice < 184)
+        retain_local(world, node);
+    else if (choice < 187)
+        retain_far(world, node);
+    else if (choice < 191)
+        one_late_effect(world);
+    else if (choice < 192)
+        open_attempt(world, node);
+    else if (choice < 196)
+        commit_resume(node->commit, node->answered, RANKS);
+    else if (choice < 197 && fault(world))
+        node->clock += (int64_t)below(world, 20000) - 10000;
+    else if (choice < 198 && world->faults != 0)
+        crash(world, node);
+    else if (fault(world))
+        lose_disk(world, node);
+}
+
+static void heal(struct world *world)
+{
+    world->faults = 0;
+    while (world->bucket.num_late > 0)
+        one_late_effect(world);
+    for (uint32_t i = 0; i < HEAL_EVENTS; i++) {
+        struct node *node = &world->nodes[i % NODES];
+        complete(world, node);
+        begin_transfer(world, node);
+        go_on_sending(world, node);
+    }
+    for (uint32_t n = 0; n < NODES; n++)
+        require(world, plan_drain(&world->nodes[n]) < 0, "S7: all that goes there comes there");
+}
+
+static void run_world(struct world *world, uint64_t seed)
+{
+    static struct commit machines[NODES];
+    memset(world, 0, sizeof *world);
+    world->is_said = getenv("SIM_TRACE") != NULL;
+    world->random = seed;
+    world->faults = below(world, 4) * 60; /* swarm: none, few, many */
+    for (uint32_t n = 0; n < NODES; n++) {
+        world->nodes[n].commit = &machines[n];
+        world->nodes[n].store = ++world->stores;
+        world->nodes[n].clock = 1000000000 + below(world, 10000);
+        restart(&world->nodes[n]);
+        open_attempt(world, &world->nodes[n]);
+    }
+    for (uint32_t i = 0; i < EVENTS && !world->broken; i++) {
+        one_event(world);
+        check_world(world);
+    }
+    if (!world->broken)
+        heal(world);
+    check_world(world);
+}
+
+static void test_sim__no_schedule_of_two_nodes_and_a_bucket_breaks_an_invariant(void **state)
+{
+    (void)state;
+    static struct world world;
+    const char *one = getenv("SIM_SEED");
+    uint64_t count = one ? 1 : random_rounds("SIM_WORLDS", 10000);
+    uint64_t acked = 0, far = 0, lost = 0, removed = 0, events = 0;
+    struct timespec begun, ended;
+    clock_gettime(CLOCK_MONOTONIC, &begun);
+    for (uint64_t i = 0; i < count; i++) {
+        uint64_t seed = one ? strtoull(one, NULL, 10) : 1 + i;
+        run_world(&world, seed);
+        if (world.broken)
+            fail_msg("SIM_SEED=%llu breaks %s", (unsigned long long)seed, world.broken);
+        acked += world.num_acked, far += world.num_far, lost += world.num_lost;
+        removed += world.num_removed, events += world.events;
+    }
+    clock_gettime(CLOCK_MONOTONIC, &ended);
+    double hours =
+        ((double)(ended.tv_sec - begun.tv_sec) + (double)(ended.tv_nsec - begun.tv_nsec) / 1e9) /
+        3600;
+    print_message("# %llu schedules, %.2g an hour: %llu events, %llu saves acknowledged, "
+                  "%llu in the bucket, %llu removed, %llu disks lost\n",
+                  (unsigned long long)count, (double)count / hours, (unsigned long long)events,
+                  (unsigned long long)acked, (unsigned long long)far, (unsigned long long)removed,
+                  (unsigned long long)lost);
+    assert_true(one || (acked > count && far > count && lost > 0 && removed > count));
+}
+
+static void test_sim__the_same_seed_gives_the_same_trace(void **state)
+{
+    (void)state;
+    static struct world first, second;
+    for (uint64_t seed = 1; seed <= 100; seed++) {
+        run_world(&first, seed);
+        run_world(&second, seed);
+        assert_true(first.trace == second.trace && first.events == second.events); /* S8 */
+        run_world(&second, seed + 1);
+        assert_true(first.trace != second.trace);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_sim__no_schedule_of_two_nodes_and_a_bucket_breaks_an_invariant),
+        cmocka_unit_test(test_sim__the_same_seed_gives_the_same_trace),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
