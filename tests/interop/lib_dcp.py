@@ -138,5 +138,5 @@ def _rank(rank, task, mesh, meeting, arguments):
 
 def job(task, mesh, *arguments):
     """task(rank, mesh, *arguments) on every rank; an exception in one is raised here."""
-    folder = tempfile.mkdtemp(prefix="job-")
-    start(_rank, (task, mesh, os.path.join(folder, "meeting"), arguments), world_of(mesh))
+    with tempfile.TemporaryDirectory(prefix="job-") as folder:
+        start(_rank, (task, mesh, os.path.join(folder, "meeting"), arguments), world_of(mesh))

@@ -177,6 +177,7 @@ def train(make, world=2):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    out = tempfile.mktemp(prefix="losses-")
-    lib_dcp.start(_rank, (world, port, out, make), world)
-    return torch.load(out, weights_only=True)
+    with tempfile.TemporaryDirectory(prefix="titan-") as folder:
+        out = os.path.join(folder, "losses")
+        lib_dcp.start(_rank, (world, port, out, make), world)
+        return torch.load(out, weights_only=True)
