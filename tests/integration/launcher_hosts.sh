@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # Goal: a run over two hosts goes on with one when the other is lost, takes it again when it is
-# back, and saves on both when it is asked to stop; all losses are those of the run that was left
-# alone. Method: real mpirun, trainer and ckptd; the hosts are namespaces (lib_nodes.sh), and
-# mpirun's agent enters them instead of ssh. The host that is lost ends with all its processes, and
-# its link is gone. Both hosts use one ckptd, through the file system they share; nothing is shown
-# here of one ckptd per host.
+# back, and saves on another host than the launcher's when it is asked to stop; all losses are those
+# of the run that was left alone. Method: real mpirun, trainer and ckptd; the hosts are namespaces
+# (lib_nodes.sh), and mpirun's agent enters them instead of ssh. The host that is lost ends with all
+# its processes, and its link is gone. Both hosts use one ckptd, through the file system they share;
+# nothing is shown here of one ckptd per host.
 . "$(dirname "$0")/lib.sh"
 . tests/integration/lib_nodes.sh "$0"
 . tests/integration/lib_tiny.sh
@@ -65,9 +65,13 @@ kill -KILL "$(cat "$tmp/two.dir/start-2/rank-0.pid")"
 check "a host that is back is taken again" wait_for 20 has_starts two 3
 trains two
 check_equal "with all ranks, as the other that lost one but answers" "$(starts two)" "2 1 2"
+echo n1 >"$tmp/hosts" # where nothing can be signalled
+kill -KILL "$(cat "$tmp/two.dir/start-3/rank-0.pid")"
+wait_for 20 has_starts two 4 || give_up "no start without ctl" "$tmp/two.log"
+trains two
 stop
-saved=$(cat "$tmp/two.dir/start-3"/rank-*.end | paste -sd' ')
-check_equal "asked to stop, the ranks of both hosts save" "$status: $saved" "75: 75 75"
+saved=$(cat "$tmp/two.dir/start-4"/rank-*.end | paste -sd' ')
+check_equal "asked to stop, the ranks of another host save" "$status: $saved" "75: 75"
 last=$(tail -n 1 "$tmp/two.loss" | cut -d ' ' -f 1)
 check "the last step is there" "$BUILD/ckpt-cli" verify --store "$store" "two@$last"
 
