@@ -1,0 +1,105 @@
+/* delay_comm.h - a communicator that is as slow as numbers say: latency and bytes per second.
+ *
+ * It wraps another. A collective is made by the one inside, which is also where ranks wait for each
+ * other; then it lasts until the link of the rank has carried what the rank receives from others.
+ * A rank has one link for all its groups, first come, first served. Messages between two ranks,
+ * splits and barriers are not delayed. */
+#ifndef HOLDFAST_TESTS_DELAY_COMM_H
+#define HOLDFAST_TESTS_DELAY_COMM_H
+
+#include "trainer/comm/comm.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <time.h>
+
+struct delay_link {
+    pthread_mutex_t lock;
+    double latency, bytes_per_second; /* 0 bytes per second: nothing is delayed */
+    double free;                      /* from when on, on CLOCK_MONOTONIC */
+};
+
+struct delay_comm {
+    struct comm base;
+    struct comm *inner;
+    struct delay_link *link;
+};
+
+static inline double delay_now(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+static inline void delay_until(double at)
+{
+    struct timespec until = {.tv_sec = (time_t)at};
+    until.tv_nsec = (long)((at - (double)until.tv_sec) * 1e9);
+    clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, NULL);
+}
+
+/* Received from others. */
+static inline size_t delay_bytes(const struct comm *comm, const struct comm_call *call)
+{
+    size_t bytes = comm_call_bytes(comm, call);
+    if (call->kind == COMM_ALL_GATHER || call->kind == COMM_ALL_TO_ALL)
+        bytes -= call->recv_bytes[comm->rank];
+    return bytes;
+}
+
+static inline int delay_open(struct comm **out, struct comm *inner, struct delay_link *link);
+
+static inline int delay_run(struct comm *comm, const struct comm_call *call)
+{
+    struct delay_comm *d = (struct delay_comm *)comm;
+    struct delay_link *link = d->link;
+    int rc = d->inner->ops->run(d->inner, call);
+    if (rc == 0 && call->kind == COMM_SPLIT) {
+        (*call->out)->flight = comm->flight;
+        (*call->out)->name = comm->name;
+        return delay_open(call->out, *call->out, link);
+    }
+    bool is_slow = call->kind < COMM_SEND && call->kind != COMM_BARRIER;
+    if (rc != 0 || !is_slow || link->bytes_per_second <= 0)
+        return rc;
+    pthread_mutex_lock(&link->lock);
+    double now = delay_now(), begin = link->free > now ? link->free : now;
+    double end = begin + link->latency + (double)delay_bytes(comm, call) / link->bytes_per_second;
+    link->free = end;
+    pthread_mutex_unlock(&link->lock);
+    delay_until(end);
+    return 0;
+}
+
+static inline void delay_free(struct comm *comm)
+{
+    struct delay_comm *d = (struct delay_comm *)comm;
+    comm_free(d->inner);
+    free(d);
+}
+
+static inline void delay_abort(struct comm *comm, int exit_code)
+{
+    struct delay_comm *d = (struct delay_comm *)comm;
+    d->inner->ops->abort(d->inner, exit_code);
+}
+
+/* Of the result and of what is split from it, free() frees what is inside, too. */
+static inline int delay_open(struct comm **out, struct comm *inner, struct delay_link *link)
+{
+    static const struct comm_ops ops = {.name = "delayed",
+                                        .flags = COMM_THREADS,
+                                        .run = delay_run,
+                                        .free = delay_free,
+                                        .abort = delay_abort};
+    struct delay_comm *d = calloc(1, sizeof(*d));
+    if (d == NULL)
+        return -1;
+    *d = (struct delay_comm){.base = *inner, .inner = inner, .link = link};
+    d->base.ops = &ops;
+    *out = &d->base;
+    return 0;
+}
+
+#endif

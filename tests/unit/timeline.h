@@ -1,0 +1,131 @@
+/* timeline.h - when each operation of a program begins and ends, walked with given figures.
+ *
+ * The walk obeys what the executor obeys: compute in the order of the program, lanes beside it,
+ * `after` between them. Whatever is on another lane than compute moves bytes over one link of the
+ * rank, first come, first served. So the end of the last operation is the length of the critical
+ * path. What other ranks' lateness adds is not in it: a receive lasts as long as its figure.
+ *
+ * Compute goes ahead as far as it can and posts what it passes; when it needs an operation of
+ * another lane, lanes' first operations get the link in the order in which they are ready, until
+ * that one has its end. Nothing that is posted later can be ready earlier, so this order is the
+ * order of time. */
+#ifndef HOLDFAST_TESTS_TIMELINE_H
+#define HOLDFAST_TESTS_TIMELINE_H
+
+#include "proto/report.h"
+#include "trainer/run/program.h"
+
+#include <stdlib.h>
+
+struct timeline_span {
+    double begin, end; /* seconds from the step's begin */
+};
+
+struct timeline {
+    double total;   /* seconds of the step */
+    double compute; /* that compute worked */
+    double link;    /* that the link was taken */
+};
+
+/* What an operation lasts, in seconds: of compute its work, of other lanes its time on the link. */
+typedef double timeline_seconds(const void *user, const struct op *op);
+
+struct walk {
+    const struct program *program;
+    timeline_seconds *seconds;
+    const void *user;
+    struct timeline_span *spans;
+    double *posted;             /* [num_ops] */
+    bool *has_end;              /* [num_ops] */
+    uint32_t *queue[NUM_LANES]; /* [num_ops] each */
+    uint32_t first[NUM_LANES], num[NUM_LANES];
+    double lane_free[NUM_LANES], link_free;
+    struct timeline *out;
+};
+
+static inline double later(double a, double b)
+{
+    return a > b ? a : b;
+}
+
+/* Gives the link to the lane whose first operation is ready first; false: there is none. */
+static inline bool advance_link(struct walk *w)
+{
+    uint32_t best = NUM_LANES;
+    double best_ready = 0;
+    for (uint32_t lane = 0; lane < NUM_LANES; lane++) {
+        if (w->first[lane] == w->num[lane])
+            continue;
+        double ready = later(w->posted[w->queue[lane][w->first[lane]]], w->lane_free[lane]);
+        if (best == NUM_LANES || ready < best_ready) {
+            best = lane;
+            best_ready = ready;
+        }
+    }
+    if (best == NUM_LANES)
+        return false;
+    uint32_t index = w->queue[best][w->first[best]++];
+    double begin = later(best_ready, w->link_free);
+    double lasts = w->seconds(w->user, &w->program->ops[index]);
+    w->spans[index] = (struct timeline_span){begin, begin + lasts};
+    w->has_end[index] = true;
+    w->lane_free[best] = w->link_free = begin + lasts;
+    w->out->link += lasts;
+    w->out->total = later(w->out->total, begin + lasts);
+    return true;
+}
+
+static inline int walk_op(struct walk *w, uint32_t index, double *now)
+{
+    const struct op *op = &w->program->ops[index];
+    for (uint32_t lane = 0; lane < NUM_LANES; lane++) {
+        if (op->after[lane] == 0)
+            continue;
+        while (op->after[lane] <= index && !w->has_end[op->after[lane] - 1] && advance_link(w))
+            ;
+        if (op->after[lane] > index || !w->has_end[op->after[lane] - 1])
+            return report_error(ERR_INVALID, NULL, "operation %u waits for one behind it", index);
+        *now = later(*now, w->spans[op->after[lane] - 1].end);
+    }
+    if (op->lane != LANE_COMPUTE) {
+        w->posted[index] = *now;
+        w->queue[op->lane][w->num[op->lane]++] = index;
+        return 0;
+    }
+    double lasts = w->seconds(w->user, op);
+    w->spans[index] = (struct timeline_span){*now, *now + lasts};
+    w->has_end[index] = true;
+    w->out->compute += lasts;
+    *now += lasts;
+    return 0;
+}
+
+/* `spans`: one per operation, the caller's. ERR_INVALID: an operation waits for one behind it. */
+static inline int timeline_walk(const struct program *program, timeline_seconds *seconds,
+                                const void *user, struct timeline_span *spans, struct timeline *out)
+{
+    struct walk w = {
+        .program = program, .seconds = seconds, .user = user, .spans = spans, .out = out};
+    double now = 0;
+    *out = (struct timeline){0};
+    w.posted = calloc(program->num_ops + 1u, sizeof(*w.posted));
+    w.has_end = calloc(program->num_ops + 1u, sizeof(*w.has_end));
+    bool is_short = w.posted == NULL || w.has_end == NULL;
+    for (uint32_t lane = 0; lane < NUM_LANES; lane++) {
+        w.queue[lane] = calloc(program->num_ops + 1u, sizeof(**w.queue));
+        is_short = is_short || w.queue[lane] == NULL;
+    }
+    int rc = is_short ? report_error(ERR_MEMORY, NULL, "no memory to walk the program") : 0;
+    for (uint32_t i = 0; i < program->num_ops && rc == 0; i++)
+        rc = walk_op(&w, i, &now);
+    while (rc == 0 && advance_link(&w))
+        ;
+    out->total = later(out->total, now);
+    free(w.posted);
+    free(w.has_end);
+    for (uint32_t lane = 0; lane < NUM_LANES; lane++)
+        free(w.queue[lane]);
+    return rc;
+}
+
+#endif
