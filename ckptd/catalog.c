@@ -168,6 +168,7 @@ void catalog_drop(struct checkpoint *checkpoint)
     checkpoint->run->service->catalog->num_promised -= checkpoint->is_promised;
     manifest_free(checkpoint->manifest);
     free(checkpoint->pin_note);
+    free(checkpoint->tier_text);
     free(checkpoint);
 }
 
@@ -261,6 +262,20 @@ bool catalog_take_out(struct checkpoint *checkpoint)
     return true;
 }
 
+enum tier_index catalog_source(const struct checkpoint *checkpoint)
+{
+    const struct tier *tiers = checkpoint->run->service->tiers;
+    unsigned first = NUM_TIERS;
+    for (unsigned tier = 0; tier < NUM_TIERS; tier++) {
+        if (!catalog_has_copy(checkpoint, (enum tier_index)tier))
+            continue;
+        if (!tiers[tier].offline[0])
+            return (enum tier_index)tier;
+        first = first < NUM_TIERS ? first : tier;
+    }
+    return first < NUM_TIERS ? (enum tier_index)first : TIER_LOCAL;
+}
+
 /* ---- quarantine ---- */
 
 bool catalog_has_flaw(const struct checkpoint *checkpoint, const char *flaw)
@@ -336,8 +351,9 @@ static void report_damaged_copy(struct checkpoint *checkpoint, enum tier_index t
               "run %s, step %llu, attempt %llu is damaged in the %s tier, and served "
               "from the %s one: %s",
               checkpoint->run->name, (unsigned long long)checkpoint->summary.step,
-              (unsigned long long)checkpoint->summary.attempt, tier_kinds[tier].name,
-              tier_kinds[catalog_source(checkpoint)].name, text);
+              (unsigned long long)checkpoint->summary.attempt,
+              tier_name(checkpoint->run->service, tier),
+              tier_name(checkpoint->run->service, catalog_source(checkpoint)), text);
 }
 
 void catalog_damage(struct checkpoint *checkpoint, enum tier_index tier, const struct fault *fault)
@@ -352,7 +368,9 @@ void catalog_damage(struct checkpoint *checkpoint, enum tier_index tier, const s
         report_damaged_copy(checkpoint, tier, text);
     else
         catalog_quarantine(checkpoint, text, catalog_is_proof(fault));
-    struct noting *noting = catalog_is_proof(fault) ? calloc(1, sizeof *noting) : NULL;
+    /* What lies on another node is for that one to note. */
+    bool is_noted = catalog_is_proof(fault) && !tier_is_peer(tier);
+    struct noting *noting = is_noted ? calloc(1, sizeof *noting) : NULL;
     if (!noting)
         return;
     noting->storage = service->tiers[tier].storage;
@@ -373,22 +391,52 @@ bool catalog_in_memory(const struct checkpoint *checkpoint)
     return checkpoint->summary.shards > 0;
 }
 
+uint32_t catalog_sites(struct site out[MEMBERS_PEERS_MAX + 1], const struct checkpoint *checkpoint)
+{
+    const struct service *service = checkpoint->run->service;
+    const struct members *members = &service->config->members;
+    out[0] = (struct site){.domain = service->config->nodes_domain,
+                           .has_copy = catalog_has_copy(checkpoint, TIER_LOCAL)};
+    for (uint32_t i = 0; i < members->count; i++) {
+        enum tier_index at = (enum tier_index)(TIER_PEER + i);
+        const struct tier *tier = &service->tiers[at];
+        out[i + 1] =
+            (struct site){.domain = members->peers[i].domain,
+                          .has_copy = catalog_has_copy(checkpoint, at),
+                          .is_away = tier->offline[0] || tier->takes_nothing,
+                          .order = placement_order(checkpoint->run->name, members->peers[i].name)};
+    }
+    return members->count + 1;
+}
+
 enum durability catalog_durability(const struct checkpoint *checkpoint)
 {
     enum durability best = DURABLE_NOT;
     for (unsigned tier = 0; tier < NUM_TIERS; tier++) {
-        enum durability gives = tier_kinds[tier].gives;
+        enum durability gives = tier == TIER_FAR ? DURABLE_BUCKET : DURABLE_LOCAL;
         if (catalog_has_copy(checkpoint, (enum tier_index)tier) && gives > best)
             best = gives;
     }
-    return best;
+    const struct config *config = checkpoint->run->service->config;
+    struct site sites[MEMBERS_PEERS_MAX + 1];
+    uint32_t count = catalog_sites(sites, checkpoint);
+    bool is_replicated = config->nodes_replicas > 1 &&
+                         placement_domains(sites, count) >= (uint32_t)config->nodes_replicas;
+    return best == DURABLE_LOCAL && is_replicated ? DURABLE_REPLICATED : best;
 }
 
-/* The tiers that list it, nearest first. */
-static const char *tier_names(const struct checkpoint *checkpoint)
+/* The tiers that list it, nearest first: "local,n2,far". */
+static char *tier_names(struct checkpoint *checkpoint)
 {
-    static const char *const names[2][2] = {{"", "far"}, {"local", "local,far"}};
-    return names[checkpoint->copies[TIER_LOCAL].is_there][checkpoint->copies[TIER_FAR].is_there];
+    char text[NUM_TIERS * (MEMBER_NAME_MAX + 1)] = "";
+    size_t used = 0;
+    for (unsigned tier = 0; tier < NUM_TIERS; tier++)
+        if (checkpoint->copies[tier].is_there)
+            used += (size_t)snprintf(text + used, sizeof text - used, "%s%s", used ? "," : "",
+                                     tier_name(checkpoint->run->service, (enum tier_index)tier));
+    free(checkpoint->tier_text);
+    checkpoint->tier_text = strdup(text);
+    return checkpoint->tier_text ? checkpoint->tier_text : "";
 }
 
 void catalog_summary(Holdfast__V1__CheckpointSummary *out, struct checkpoint *checkpoint)
@@ -404,7 +452,7 @@ void catalog_summary(Holdfast__V1__CheckpointSummary *out, struct checkpoint *ch
     out->durability =
         (char *)(uintptr_t)(checkpoint->damaged ? checkpoint->flaw
                                                 : durability_text(catalog_durability(checkpoint)));
-    out->tiers = (char *)(uintptr_t)tier_names(checkpoint);
+    out->tiers = tier_names(checkpoint);
     out->origin = checkpoint->summary.origin;
     out->in_memory = catalog_in_memory(checkpoint);
     out->pinned = checkpoint->pinned;

@@ -4,6 +4,7 @@
 #define HOLDFAST_CKPTD_CATALOG_H
 
 #include "ckptd/checkpoint.h"
+#include "ckptd/nodes/placement.h"
 #include "proto/ckpt.pb-c.h"
 #include "proto/manifest.h"
 #include "storage/storage.h"
@@ -64,6 +65,9 @@ bool catalog_take_out(struct checkpoint *checkpoint);
 /* Its copy in the tier is damaged: `fault` says why. What is proof of damage (ERR_CORRUPT) is also
  * noted durably there, by a worker. Without another whole copy it is quarantined. */
 void catalog_damage(struct checkpoint *checkpoint, enum tier_index tier, const struct fault *fault);
+/* Where its bytes are read: the first tier that has it whole and answers, else the first that has
+ * it whole. */
+enum tier_index catalog_source(const struct checkpoint *checkpoint);
 /* Is that fault a proof of damage? A file that was not found may be one that could not be looked
  * for: the next start lists it. */
 bool catalog_is_proof(const struct fault *fault);
@@ -76,8 +80,10 @@ void catalog_set_aside(struct checkpoint *checkpoint, const char *flaw, const ch
 void catalog_quarantine(struct checkpoint *checkpoint, const char *text, bool is_proven);
 /* The durable note beside it. Blocks; any thread. */
 void catalog_write_note(struct storage *storage, const char *prefix, const char *text);
+/* This node and its peers, for the checkpoint; so many. */
+uint32_t catalog_sites(struct site out[MEMBERS_PEERS_MAX + 1], const struct checkpoint *checkpoint);
 enum durability
-catalog_durability(const struct checkpoint *checkpoint);     /* the best of its copies */
+catalog_durability(const struct checkpoint *checkpoint);     /* of its copies together */
 bool catalog_in_memory(const struct checkpoint *checkpoint); /* all of it */
 /* Empties the list of a run. */
 void catalog_forget(struct run *run);

@@ -35,6 +35,9 @@ struct copy {
     bool is_damaged; /* what damaged it is in the log, and in a note beside it */
     int64_t
         read_ms; /* loop_now_ms() when all of it was last proven there; 0: not since the start */
+    uint64_t manifest_hash; /* of its text there, once it was sent or loaded; else 0; not of the
+                               local one */
+    bool is_given_up;       /* it is not sent there until a restart */
 };
 
 struct checkpoint {
@@ -53,10 +56,10 @@ struct checkpoint {
     uint32_t num_images;               /* entered and not left yet */
     struct manifest *manifest;         /* cached while leased */
     uint64_t manifest_hash;            /* of its text, once it was written or loaded; else 0 */
-    uint64_t far_manifest_hash;        /* likewise, of that in the far tier */
-    bool goes_far;      /* it is to be there: queue_plan(), when that was last asked */
-    bool is_wanted_far; /* somebody waits for it there: it drains first */
-    char given_up[256]; /* why it never drains, until a restart; "": it may */
+    bool goes_far;             /* it is to be there: queue_plan(), when that was last asked */
+    bool is_wanted_far;        /* somebody waits for it there: it drains first */
+    bool is_wanted_replicated; /* likewise, on other nodes */
+    char given_up[256];        /* why it never goes far, until a restart; "": it may */
     uint32_t *wanted; /* while leased; per shard: loads that planned it and have not released it */
     uint32_t leases;  /* loads, their opening, and passes for them */
     bool is_scrubbed; /* the scrub is reading it */
@@ -64,6 +67,7 @@ struct checkpoint {
     bool is_awaited;  /* with one that a reader of the ckptd before may open again, */
     struct storage_hold *hold; /* and the file that says so; NULL: there is none */
     bool is_promised;          /* it is not in the list yet: a save or a tool may bring it */
+    char *tier_text;           /* for answers, owned */
     char *pin_note;            /* as last seen with the pin, owned; NULL: none */
 };
 
@@ -110,15 +114,6 @@ static inline bool catalog_in_use(const struct checkpoint *checkpoint)
 static inline bool catalog_has_copy(const struct checkpoint *checkpoint, enum tier_index tier)
 {
     return checkpoint->copies[tier].is_there && !checkpoint->copies[tier].is_damaged;
-}
-
-/* Where its bytes are read: the first tier that has it whole. */
-static inline enum tier_index catalog_source(const struct checkpoint *checkpoint)
-{
-    for (unsigned tier = 0; tier < NUM_TIERS; tier++)
-        if (catalog_has_copy(checkpoint, (enum tier_index)tier))
-            return (enum tier_index)tier;
-    return TIER_LOCAL;
 }
 
 /* The image of a shard, or NULL. */

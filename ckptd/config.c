@@ -151,6 +151,23 @@ static const struct option table[] = {
                "a local copy goes when the far one was read back within so long, else it is read"),
     OPTION_INT(struct config, tier_look_ms, "tier.look_ms", 60000, 0, 86400000,
                "lists and loads look for others' checkpoints there when the last look is older"),
+    OPTION_STRING(struct config, nodes_name, "nodes.name", "",
+                  "of this node, as in its certificate: holdfast://node/NAME"),
+    OPTION_STRING(struct config, nodes_domain, "nodes.domain", "",
+                  "failure domain of this node: what is lost at once; empty: its name"),
+    OPTION_STRING(struct config, nodes_peers, "nodes.peers", "",
+                  "NAME@DOMAIN=HOST:PORT, ...: the other nodes, at most 8; empty: none"),
+    OPTION_INT(struct config, nodes_replicas, "nodes.replicas", 2, 1, 8,
+               "failure domains that are to have the newest checkpoint of a run"),
+    OPTION_CHOICE(struct config, nodes_attempts, "nodes.attempts", "majority", "majority,local",
+                  "majority: a start needs most of the nodes; local: it does not, and two nodes "
+                  "that do not reach each other may train one run apart"),
+    OPTION_INT(struct config, nodes_connections, "nodes.connections", 2, 1, 32,
+               "parts under way at once to each peer"),
+    OPTION_BYTES(struct config, nodes_rate, "nodes.rate", "256MiB", 0, (double)PACE_RATE_MAX,
+                 "bytes per second to each peer; 0: no limit"),
+    OPTION_INT(struct config, nodes_wait_ms, "nodes.wait_ms", 30000, 0, 3600000,
+               "how long a start waits for a majority of the nodes"),
     OPTION_BYTES(struct config, scrub_rate, "scrub.rate", "4MiB", 0, TIB,
                  "bytes per second that are read again to find damage; 0: none"),
     OPTION_INT(struct config, scrub_period, "scrub.period_s", 604800, 0, 1ll << 32,
@@ -317,6 +334,24 @@ static int check_bulk(const struct config *config)
     return 0;
 }
 
+static int check_nodes(struct config *config)
+{
+    ERR_TRY(members_parse(&config->members, config->nodes_name, config->nodes_peers));
+    if (config->members.count > 0 && config->nodes_name[0] == '\0')
+        return report_error(ERR_INVALID, "set nodes.name",
+                            "nodes.peers is set, and this node has "
+                            "no name");
+    if (config->members.count > 0 && config->tls_listen[0] == '\0')
+        return report_error(ERR_INVALID, "set tls.listen",
+                            "nodes.peers is set, and no peer can come to this node");
+    if (config->nodes_domain[0] == '\0')
+        snprintf(config->nodes_domain, sizeof config->nodes_domain, "%s", config->nodes_name);
+    if (config->nodes_rate != 0 && config->nodes_rate < PACE_RATE_MIN)
+        return report_error(ERR_INVALID, "0 is no limit",
+                            "nodes.rate is below %lld bytes per second", (long long)PACE_RATE_MIN);
+    return 0;
+}
+
 static int check_addresses(const struct config *config)
 {
     struct address address;
@@ -355,8 +390,9 @@ static int check_relations(struct config *config)
     if (config->pool_bytes % config->segment_bytes != 0)
         return report_error(ERR_INVALID, NULL,
                             "memory.pool_bytes is not a multiple of memory.segment_bytes");
-    error = check_tier(config);
-    return error == 0 ? check_pace(config) : error;
+    ERR_TRY(check_tier(config));
+    ERR_TRY(check_nodes(config));
+    return check_pace(config);
 }
 
 /* The value of --config, which must be read before the arguments that override it. */

@@ -2,6 +2,7 @@
 #ifndef HOLDFAST_CKPTD_CONFIG_H
 #define HOLDFAST_CKPTD_CONFIG_H
 
+#include "ckptd/nodes/members.h"
 #include "ckptd/policy.h"
 
 #include <stdbool.h>
@@ -48,6 +49,9 @@ struct config {
     int64_t tier_keep_last, tier_keep_every, tier_keep_within, tier_verify_age_s;
     bool tier_quiet;
     int64_t tier_cpu_nice, tier_wait_ms, tier_retry_ms, tier_look_ms;
+    char nodes_name[33], nodes_domain[33], nodes_peers[2048], nodes_attempts[16];
+    int64_t nodes_replicas, nodes_connections, nodes_rate, nodes_wait_ms;
+    struct members members; /* nodes.peers, parsed */
     int64_t scrub_rate, scrub_period, scrub_start_ms; /* bytes per second, 0: none; seconds */
 };
 /* Defaults, then the file named by --config, then the other arguments. ERR_INVALID. With --help,

@@ -141,6 +141,7 @@ struct showing {
     struct rpc_call *call;
     char key[STORAGE_KEY_MAX + 1], prefix[STORAGE_KEY_MAX + 1];
     const char *durability; /* static */
+    char tiers[320];        /* that have it */
     bool is_read_back;
     char pin_note[PIN_NOTE_MAX];
     bool is_pinned;
@@ -178,6 +179,7 @@ static void shown(struct event *event)
     Holdfast__V1__ShowReply reply = HOLDFAST__V1__SHOW_REPLY__INIT;
     reply.manifest_json = showing->text;
     reply.durability = (char *)(uintptr_t)showing->durability;
+    reply.tiers = showing->tiers;
     reply.damage = showing->damage;
     reply.pinned = showing->is_pinned;
     reply.pin_note = showing->pin_note;
@@ -266,6 +268,7 @@ void list_show(struct service *service, struct rpc_call *call,
     }
     catalog_summary(&summary, checkpoint);
     showing->durability = summary.durability;
+    snprintf(showing->tiers, sizeof showing->tiers, "%s", summary.tiers);
     showing->is_read_back = summary.read_back;
     snprintf(showing->damage, sizeof showing->damage, "%s", summary.damage);
     showing->service = service;

@@ -13,8 +13,8 @@ static const unsigned rights[NUM_ROLES] = {
     [ROLE_TRAINER] = MAY_LOOK | MAY(LOAD) | MAY(SAVE) | MAY(PIN),
     [ROLE_READER] = MAY_LOOK | MAY(LOAD),
     [ROLE_PRUNER] = MAY_LOOK | MAY(PIN) | MAY(PRUNE),
-    [ROLE_OPERATOR] = (1u << NUM_RIGHTS) - 1,
-    [ROLE_NODE] = MAY_LOOK | MAY(LOAD),
+    [ROLE_OPERATOR] = ((1u << NUM_RIGHTS) - 1) & ~MAY(PEER),
+    [ROLE_NODE] = MAY_LOOK | MAY(LOAD) | MAY(PEER),
 };
 
 static const char *const what[NUM_RIGHTS] = {
@@ -25,13 +25,14 @@ static const char *const what[NUM_RIGHTS] = {
     [RIGHT_PIN] = "pin checkpoints",
     [RIGHT_PRUNE] = "prune checkpoints",
     [RIGHT_OPERATE] = "remove, free or add checkpoints",
+    [RIGHT_PEER] = "work on the store as another node",
 };
 
 int rights_check(const struct principal *principal, const char *who, enum right right,
                  const char *run)
 {
     bool is_user = principal->kind == PRINCIPAL_USER;
-    if ((rights[principal->role] & (1u << right)) == 0 && is_user)
+    if ((rights[principal->role] & (1u << right)) == 0 && is_user && right != RIGHT_PEER)
         return report_error(ERR_DENIED,
                             "come as ckptd's user or root, or be one of access.operators",
                             "only operators may %s, and %s is none", what[right], who);

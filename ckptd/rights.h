@@ -12,6 +12,7 @@ enum right {
     RIGHT_PIN,     /* protect a checkpoint */
     RIGHT_PRUNE,   /* remove by rules, which spare what is pinned or in use */
     RIGHT_OPERATE, /* remove by name, free, add, take a protection away, reload */
+    RIGHT_PEER,    /* put copies of checkpoints into the store, and read those that are there */
     NUM_RIGHTS
 };
 

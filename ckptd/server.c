@@ -20,6 +20,7 @@
 #include "ckptd/door.h"
 #include "ckptd/drain/drain.h"
 #include "ckptd/drain/far.h"
+#include "ckptd/drain/level.h"
 #include "ckptd/health.h"
 #include "ckptd/history.h"
 #include "ckptd/keep/admit.h"
@@ -41,6 +42,7 @@
 #include "ckptd/node/renew.h"
 #include "ckptd/node/session.h"
 #include "ckptd/node/stage.h"
+#include "ckptd/nodes/serve.h"
 #include "ckptd/reload.h"
 #include "ckptd/rescan.h"
 #include "ckptd/restore/held.h"
@@ -259,6 +261,7 @@ LOOKS_FIRST(load, OpenLoadRequest, restore_open_load)
     X(Undelete, UndeleteRequest, undelete, undelete_call, UNLESS_DRY(RIGHT_OPERATE), true, false) \
     X(Reload, ReloadRequest, reload, reload_call, RIGHT_OPERATE, true, false)                     \
     X(OpenBulk, OpenBulkRequest, open_bulk, plane_open_bulk, RIGHT_LOAD, false, false)            \
+    X(Peer, PeerRequest, peer, serve_peer, RIGHT_PEER, false, false)                              \
     X(Status, StatusRequest, status, do_status, RIGHT_LOOK, false, false)
 
 /* Per method: the typed call on the service thread, and what an RPC thread does. */
@@ -413,10 +416,11 @@ static int open_rpc(struct service *service)
 
 /* In this order; each may use those before it. */
 static int (*const parts[])(struct service *service) = {
-    open_loop,    reload_open, history_open,  rescan_open,  open_storage, tier_open,    open_pool,
-    renew_open,   gate_open,   open_sessions, restore_open, open_runs,    open_catalog, scan_store,
-    held_open,    far_open,    scrub_open,    retain_open,  trash_open,   drain_open,   place_watch,
-    metrics_open, open_rpc,    health_open,   door_open,    network_open, plane_open};
+    open_loop,   reload_open,  history_open, rescan_open, open_storage,  tier_open,
+    serve_open,  open_pool,    renew_open,   gate_open,   open_sessions, restore_open,
+    open_runs,   open_catalog, scan_store,   held_open,   far_open,      scrub_open,
+    retain_open, trash_open,   drain_open,   place_watch, metrics_open,  open_rpc,
+    health_open, door_open,    network_open, plane_open};
 
 /* ---- opening ---- */
 
@@ -538,7 +542,7 @@ static void fail_waiting(struct service *service)
     }
     rescan_end(service);
     far_end(service);
-    drain_end(service);
+    level_end(service);
     save_begin_close(service);
     attempt_open_close(service);
 }
@@ -559,6 +563,7 @@ void service_close(struct service *service)
     if (service->loop)
         loop_run_pending(service->loop);
     tier_end(service);
+    serve_end(service);
     door_close(service);
     session_table_close(service);
     restore_close(service);
@@ -575,6 +580,7 @@ void service_close(struct service *service)
     scrub_close(service);
     metrics_close(service);
     tier_close(service);
+    serve_close(service);
     if (service->storage)
         storage_close(service->storage);
     pool_close(service->pool);

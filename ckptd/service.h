@@ -53,23 +53,25 @@ struct service {
     const struct coordinator_ops *coordinator_ops;       /* run/run.c */
     const struct coordinator_policy *coordinator_policy; /* server.c */
     struct outcomes *outcomes;                           /* run/outcomes.c */
-    struct newcomer *newcomers;    /* run/open.c: starts that wait for a run, oldest first */
-    struct beginning *beginnings;  /* run/begin.c: calls that wait for an image, oldest first */
-    struct load_table *loads;      /* restore/lease.c */
-    struct held_files *held;       /* restore/held.c */
-    struct collecting *collecting; /* keep/gc.c: a Gc under way, or NULL */
-    struct retention *retention;   /* keep/retain.c */
-    struct trash *trash;           /* keep/trash.c */
-    struct scrub *scrub;           /* keep/scrub.c; NULL: off */
-    struct rescans *rescans;       /* rescan.c */
-    struct reload *reload;         /* reload.c */
-    struct journals *journals;     /* history.c */
-    struct drain *drain;           /* drain/upload.c; NULL: there is no far tier */
-    struct far *far;               /* drain/far.c; likewise */
-    struct metrics *metrics;       /* metrics.c; NULL: off */
-    struct door *door;             /* door.c */
-    struct network *network;       /* network.c; NULL: no other machine comes in */
-    struct bulk_plane *bulk;       /* bulk/plane.c; NULL: nor do bytes */
+    struct newcomer *newcomers;      /* run/open.c: starts that wait for a run, oldest first */
+    struct beginning *beginnings;    /* run/begin.c: calls that wait for an image, oldest first */
+    struct load_table *loads;        /* restore/lease.c */
+    struct held_files *held;         /* restore/held.c */
+    struct collecting *collecting;   /* keep/gc.c: a Gc under way, or NULL */
+    struct retention *retention;     /* keep/retain.c */
+    struct trash *trash;             /* keep/trash.c */
+    struct scrub *scrub;             /* keep/scrub.c; NULL: off */
+    struct rescans *rescans;         /* rescan.c */
+    struct reload *reload;           /* reload.c */
+    struct journals *journals;       /* history.c */
+    struct drain *drains[NUM_TIERS]; /* drain/drain.c; NULL: there is no such tier */
+    struct far *fars[NUM_TIERS];     /* drain/far.c; likewise */
+    struct drain_waiter *level_waiters; /* drain/level.c */
+    struct serving *serving;            /* nodes/serve.c */
+    struct metrics *metrics;            /* metrics.c; NULL: off */
+    struct door *door;                  /* door.c */
+    struct network *network;            /* network.c; NULL: no other machine comes in */
+    struct bulk_plane *bulk;            /* bulk/plane.c; NULL: nor do bytes */
 };
 
 /* From any thread, also again: stop taking work, finish what runs within limits.drain_ms, end. */

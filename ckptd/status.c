@@ -15,6 +15,7 @@
 #include "ckptd/node/place.h"
 #include "ckptd/node/pool.h"
 #include "ckptd/node/session.h"
+#include "ckptd/nodes/nodes.h"
 #include "ckptd/restore/loads.h"
 #include "ckptd/run/commit.h"
 #include "ckptd/run/coordinator.h"
@@ -225,7 +226,7 @@ static json_t *describe_runs(const struct service *service)
 
 static json_t *describe_tier(const struct service *service)
 {
-    return drain_describe(service);
+    return drain_describe(service, TIER_FAR);
 }
 
 /* The parts of Status, in its order. */
@@ -233,13 +234,21 @@ static const struct {
     const char *name;
     json_t *(*describe)(const struct service *service);
 } status_parts[] = {
-    {"health", describe_health},      {"runs", describe_runs},
-    {"pool", describe_pool},          {"sessions", describe_sessions},
-    {"catalog", describe_catalog},    {"disk", describe_disk},
-    {"tier", describe_tier},          {"scrub", describe_scrub},
-    {"saves", describe_saves},        {"images", describe_images},
-    {"last_commit", describe_commit}, {"last_unchanged", describe_unchanged},
-    {"pace", describe_pace},          {"since_start", describe_totals},
+    {"health", describe_health},
+    {"runs", describe_runs},
+    {"pool", describe_pool},
+    {"sessions", describe_sessions},
+    {"catalog", describe_catalog},
+    {"disk", describe_disk},
+    {"tier", describe_tier},
+    {"nodes", nodes_describe},
+    {"scrub", describe_scrub},
+    {"saves", describe_saves},
+    {"images", describe_images},
+    {"last_commit", describe_commit},
+    {"last_unchanged", describe_unchanged},
+    {"pace", describe_pace},
+    {"since_start", describe_totals},
 };
 
 char *service_status(const struct service *service)

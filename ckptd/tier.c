@@ -10,6 +10,7 @@
  *   the name is taken ──► read it ── our nonce ────► DURABLE: an earlier try had its effect
  *                               └─── another ──────► TAKEN
  *   refused before any effect ─────────────────────► ABSENT (no room, no rights, too large)
+ *   refused, as its shards are not there ──────────► LOST (by a peer that was started again)
  *   no answer, or an error ──► read it ── our nonce ──────► DURABLE
  *                                    ├─ another ───► TAKEN
  *                                    └─ nothing ───► UNKNOWN: the effect may be late
@@ -27,12 +28,21 @@
 #define BUCKET_PART_MIN (5ll << 20) /* S3's, of every part but the last */
 #define CREW_BESIDE 2u              /* threads for looks, beside those that move parts */
 
-const struct tier_kind tier_kinds[NUM_TIERS] = {
-    [TIER_LOCAL] = {"local", DURABLE_LOCAL}, [TIER_FAR] = {"far", DURABLE_BUCKET}};
+const char *tier_name(const struct service *service, enum tier_index tier)
+{
+    if (tier_is_peer(tier))
+        return service->config->members.peers[tier - TIER_PEER].name;
+    return tier == TIER_LOCAL ? "local" : "far";
+}
+
+bool tier_is_open(const struct service *service, enum tier_index tier)
+{
+    return service->tiers[tier].storage != NULL;
+}
 
 bool tier_has_far(const struct service *service)
 {
-    return service->tiers[TIER_FAR].storage != NULL;
+    return tier_is_open(service, TIER_FAR);
 }
 
 void tier_work(struct service *service, enum tier_index tier, struct job *job)
@@ -73,6 +83,8 @@ enum publication tier_publish(struct storage *storage, const char *key, const vo
     int error = storage_publish(storage, key, text, bytes);
     if (error == 0)
         return PUBLICATION_DURABLE;
+    if (error == ERR_STALE)
+        return PUBLICATION_LOST;
     if (is_refusal(error))
         return PUBLICATION_ABSENT;
     report_keep(&kept);
@@ -124,22 +136,41 @@ static int open_far(struct service *service)
     return error;
 }
 
+static int open_peer(struct service *service, uint32_t index)
+{
+    const struct config *config = service->config;
+    const struct member *peer = &config->members.peers[index];
+    struct tier *tier = &service->tiers[TIER_PEER + index];
+    const struct storage_options options = {.num_threads = (uint32_t)config->nodes_connections,
+                                            .tls_directory = config->tls_directory};
+    ERR_TRY(storage_open(&tier->storage, &storage_peer, peer->address, &options));
+    ERR_TRY(crew_open(&tier->crew, service->loop, (uint32_t)config->nodes_connections + CREW_BESIDE,
+                      (int)config->tier_cpu_nice));
+    log_info("tier", "node %s is at %s, in domain %s", peer->name, peer->address, peer->domain);
+    return 0;
+}
+
 int tier_open(struct service *service)
 {
     service->tiers[TIER_LOCAL] = (struct tier){.storage = service->storage};
+    for (uint32_t i = 0; i < service->config->members.count; i++)
+        ERR_TRY(open_peer(service, i));
     return service->config->tier_store[0] ? open_far(service) : 0;
 }
 
 void tier_end(struct service *service)
 {
-    crew_close(service->tiers[TIER_FAR].crew);
-    service->tiers[TIER_FAR].crew = NULL;
+    for (unsigned tier = TIER_PEER; tier < NUM_TIERS; tier++) {
+        crew_close(service->tiers[tier].crew);
+        service->tiers[tier].crew = NULL;
+    }
 }
 
 void tier_close(struct service *service)
 {
-    struct tier *far = &service->tiers[TIER_FAR];
-    if (far->storage)
-        storage_close(far->storage);
-    far->storage = NULL;
+    for (unsigned tier = TIER_PEER; tier < NUM_TIERS; tier++) {
+        if (service->tiers[tier].storage)
+            storage_close(service->tiers[tier].storage);
+        service->tiers[tier].storage = NULL;
+    }
 }

@@ -1,10 +1,11 @@
-/* tier.h - where checkpoints lie durably, nearest first: the node's own disk, and the far tier (a
- * shared directory or a bucket), which outlives the node; see tier.c. Loads take their bytes from
- * the first tier that has them. Nobody asks which back-end a tier has. */
+/* tier.h - where checkpoints lie durably, nearest first: the node's own disk, those of its peers,
+ * and the far tier (a shared directory or a bucket), which outlives the nodes; see tier.c. Loads
+ * take their bytes from the first tier that has them. Nobody asks which back-end a tier has. */
 #ifndef HOLDFAST_CKPTD_TIER_H
 #define HOLDFAST_CKPTD_TIER_H
 
 #include "ckptd/loop.h"
+#include "ckptd/nodes/members.h"
 #include "proto/durability.h"
 #include "storage/storage.h"
 
@@ -13,17 +14,20 @@
 
 struct service;
 
-enum tier_index { TIER_LOCAL, TIER_FAR, NUM_TIERS };
+/* TIER_PEER + i is the store of nodes.peers[i]. */
+enum tier_index { TIER_LOCAL, TIER_PEER, TIER_FAR = TIER_PEER + MEMBERS_PEERS_MAX, NUM_TIERS };
 
-struct tier_kind {
-    const char *name;      /* in answers and lists */
-    enum durability gives; /* to what is committed there */
-};
-extern const struct tier_kind tier_kinds[NUM_TIERS];
+static inline bool tier_is_peer(enum tier_index tier)
+{
+    return tier != TIER_LOCAL && tier != TIER_FAR;
+}
+/* In answers and lists: "local", "far", or a node's name. */
+const char *tier_name(const struct service *service, enum tier_index tier);
 
 struct tier {
     struct storage *storage; /* NULL: there is no such tier */
     struct crew *crew;       /* NULL: what blocks on it is the loop's workers' */
+    bool takes_nothing;      /* the last thing that was sent there was not taken */
     char offline[512];       /* why it is not used any more, or does not answer; "" normally */
 };
 
@@ -32,6 +36,7 @@ enum publication {
     PUBLICATION_UNKNOWN, /* it may be there, now or later: ask again, remove nothing */
     PUBLICATION_ABSENT,  /* it is certainly not there, and never will be by this call */
     PUBLICATION_TAKEN,   /* another object has the name */
+    PUBLICATION_LOST,    /* ABSENT, and so may be what it belongs to: begin again */
     PUBLICATION_DURABLE  /* it is there and survives what the tier survives */
 };
 
@@ -39,6 +44,8 @@ int tier_open(struct service *service); /* behind open_storage; ERR_INVALID, tho
 void tier_end(struct service *service); /* nothing of the far tier is under way any more */
 void tier_close(struct service *service);
 bool tier_has_far(const struct service *service);
+/* Is there such a tier? */
+bool tier_is_open(const struct service *service, enum tier_index tier);
 /* Blocking work on that tier. */
 void tier_work(struct service *service, enum tier_index tier, struct job *job);
 

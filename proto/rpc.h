@@ -75,6 +75,8 @@ struct rpc_client;
  * lazily; never fails for an absent server. ERR_INVALID; ERR_NOT_FOUND, ERR_DENIED: of those files.
  */
 int rpc_client_open(struct rpc_client **out, const char *target);
+/* Likewise, as whom the files of this directory say. */
+int rpc_client_open_as(struct rpc_client **out, const char *target, const char *tls_directory);
 /* Where this user's ckptd listens unless it is told otherwise: unix:/tmp/holdfast-UID/ckptd.sock.
  * In /tmp anybody may have made that directory first. ERR_DENIED: somebody else did. */
 int rpc_default_address(char *out, size_t size);

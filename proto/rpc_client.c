@@ -49,11 +49,11 @@ int rpc_default_address(char *out, size_t size)
                         (unsigned)uid, (unsigned)info.st_uid);
 }
 
-/* The text of a file of the client's TLS directory; to be freed. */
-static int read_pem(char **out, const char *name)
+/* The text of a file of a TLS directory; to be freed. */
+static int read_pem(char **out, const char *directory, const char *name)
 {
     char path[TLS_PATH_MAX];
-    tls_path(path, tls_client_directory(), name);
+    tls_path(path, directory, name);
     FILE *file = fopen(path, "re");
     size_t bytes = 0;
     if (!file)
@@ -72,20 +72,20 @@ static int read_pem(char **out, const char *name)
                         "%s could not be read, or is no certificate", path);
 }
 
-static int tls_credentials(grpc_channel_credentials **out)
+static int tls_credentials(grpc_channel_credentials **out, const char *directory)
 {
     char *authority = NULL, *certificate = NULL, *key = NULL;
-    int error = read_pem(&authority, "authority.pem");
+    int error = read_pem(&authority, directory, "authority.pem");
     if (error == 0)
-        error = read_pem(&certificate, "certificate.pem");
+        error = read_pem(&certificate, directory, "certificate.pem");
     if (error == 0)
-        error = read_pem(&key, "key.pem");
+        error = read_pem(&key, directory, "key.pem");
     if (error == 0) {
         grpc_ssl_pem_key_cert_pair pair = {.private_key = key, .cert_chain = certificate};
         *out = grpc_ssl_credentials_create(authority, &pair, NULL, NULL);
         if (!*out)
             error = report_error(ERR_INVALID, "make them anew: deploy/certificates",
-                                 "the files of %s do not fit each other", tls_client_directory());
+                                 "the files of %s do not fit each other", directory);
     }
     if (key)
         explicit_bzero(key, strlen(key));
@@ -96,21 +96,27 @@ static int tls_credentials(grpc_channel_credentials **out)
 }
 
 /* gRPC would call a wrong target an internal error, at the first call. */
-static int make_credentials(grpc_channel_credentials **out, const char *target)
+static int make_credentials(grpc_channel_credentials **out, const char *target,
+                            const char *directory)
 {
     struct address address;
     ERR_TRY(address_parse(&address, target));
     if (address.kind == ADDRESS_TLS)
-        return tls_credentials(out);
+        return tls_credentials(out, directory);
     *out = grpc_insecure_credentials_create();
     return 0;
 }
 
 int rpc_client_open(struct rpc_client **out, const char *target)
 {
+    return rpc_client_open_as(out, target, tls_client_directory());
+}
+
+int rpc_client_open_as(struct rpc_client **out, const char *target, const char *tls_directory)
+{
     grpc_channel_credentials *credentials = NULL;
     rpc_start();
-    ERR_TRY(make_credentials(&credentials, target));
+    ERR_TRY(make_credentials(&credentials, target, tls_directory));
     struct rpc_client *client = calloc(1, sizeof *client);
     if (!client) {
         grpc_channel_credentials_release(credentials);

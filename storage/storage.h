@@ -164,6 +164,7 @@ struct storage_options {
      * open-file-description locks on, and the log says so. */
     bool is_shared;
     const struct storage_bucket *bucket; /* `s3`; NULL: as the environment says */
+    const char *tls_directory;           /* `peer`: who asks, proto/tls/tls.h */
 };
 
 /* Where a store is, as people write it: "s3://BUCKET[/PREFIX]", "dir:/PATH" (a directory that other
@@ -292,6 +293,8 @@ struct storage_ops {
 extern const struct storage_ops storage_local;
 extern const struct storage_ops storage_memory;
 extern const struct storage_ops storage_s3; /* `where`: "BUCKET" or "BUCKET/PREFIX" */
+/* The store of another ckptd, over the network; `where`: "HOST:PORT". See peer.c. */
+extern const struct storage_ops storage_peer;
 /* One more back-end, for storage_find: tests link one that injects faults (tests/fault/). Before
  * any other call. */
 void storage_add(const struct storage_ops *ops);

@@ -105,7 +105,7 @@ struct config {
     char when_busy[8];         /* "skip", "wait": when ckptd still writes older saves; ours */
     int64_t busy_wait_seconds; /* bound of "wait" */
     int64_t final_seconds;     /* bound of the last save; ours */
-    char durability[8];        /* "local", "bucket": of the last save; ours */
+    char durability[16];       /* "local", "replicated", "bucket": of the last save; ours */
     int64_t load_step;         /* -1: newest */
     bool load_only;
     bool take_over; /* checkpoint.take_over: end who trains the run; ours */

@@ -271,9 +271,9 @@ const struct option config_table[] = {
     INT(final_seconds, "checkpoint.final_seconds", 600, 1, 86400,
         "the longest that the end waits for the last checkpoint; then it ends with 75 (ours)"),
     CHOICE(
-        durability, "checkpoint.durability", "local", "local,bucket",
+        durability, "checkpoint.durability", "local", "local,replicated,bucket",
         "how much the last checkpoint must survive before training ends: a loss of power, or that "
-        "of the node (in ckptd's far tier, tier.store) (ours)"),
+        "of the node (on others, nodes.peers, or in ckptd's far tier, tier.store) (ours)"),
     INT(load_step, "checkpoint.load_step", -1, -1, COUNT_MAX, "step to resume from; -1: newest"),
     BOOL(load_only, "checkpoint.load_only", "false", "load, never save"),
     BOOL(take_over, "checkpoint.take_over", "false",

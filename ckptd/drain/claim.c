@@ -1,4 +1,4 @@
-/* claim.c - what a transfer holds in the far tier before its first byte.
+/* claim.c - what a transfer holds in another tier before its first byte.
  *
  *   <run>/attempts/0003              exclusively: of two stores that took one number apart from
  *                                    each other, one drains and the other stops with an alarm
@@ -76,7 +76,7 @@ static enum publication claim_attempt(const struct claim *claim, const struct se
         outcome = tier_publish(claim->storage, key, made ? made : text, bytes, nonce);
     if (outcome == PUBLICATION_TAKEN)
         report_error(ERR_EXISTS, "give the run another name",
-                     "another store has taken attempt %" PRIu64 " of run %s in the far tier",
+                     "another store has taken attempt %" PRIu64 " of run %s there",
                      summary->attempt, summary->run);
     free(text);
     free(made);
@@ -97,17 +97,18 @@ static enum publication claim_directory(struct claim *claim, const struct servic
     return tier_publish(claim->storage, key, text, strlen(text), summary->nonce);
 }
 
-enum publication claim_take(struct claim *claim, struct service *service,
+enum publication claim_take(struct claim *claim, struct service *service, enum tier_index tier,
                             const struct manifest_summary *summary)
 {
-    claim->storage = service->tiers[TIER_FAR].storage;
+    claim->storage = service->tiers[tier].storage;
     if (shard_dir_key(claim->prefix, sizeof claim->prefix, summary->run, summary->step,
                       summary->attempt) != 0)
         return PUBLICATION_UNKNOWN;
     enum publication outcome = claim_attempt(claim, service, summary);
     if (outcome != PUBLICATION_DURABLE)
         return outcome;
-    if (storage_groups_prepare(claim->storage, summary->run) != 0)
+    /* A peer sees to its own tombstones. */
+    if (!tier_is_peer(tier) && storage_groups_prepare(claim->storage, summary->run) != 0)
         return PUBLICATION_UNKNOWN;
     return claim_directory(claim, service, summary);
 }
@@ -124,9 +125,9 @@ void claim_end(struct claim *claim, bool is_held)
     *claim = (struct claim){0};
 }
 
-void claim_leave(struct claim *claim, struct service *service)
+void claim_leave(struct claim *claim)
 {
-    if (claim->lease && service->tiers[TIER_FAR].storage)
+    if (claim->lease)
         storage_leave(claim->storage, claim->lease);
     *claim = (struct claim){0};
 }

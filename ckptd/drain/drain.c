@@ -1,5 +1,5 @@
-/* drain.c - the drain: what the local tier has committed and the far one lacks goes there, one
- * checkpoint after the other. transfer.c decides, this file performs:
+/* drain.c - a drain per tier, the far one and each peer: what the local tier has committed and that
+ * one lacks goes there, one checkpoint after the other. transfer.c decides, this file performs:
  *
  *   pick.c: which is next ──► its manifest is read ──► TRANSFER_CLAIM    claim.c
  *                                                      TRANSFER_COPY     ship.c, shard by shard
@@ -9,8 +9,9 @@
  *   the catalog, who waits, one log line  ◄────────── TRANSFER_HELD
  *
  * The far tier's manifest is the local one with the hashes of what was sent behind it
- * (proto/manifest.h). The queue is what the tiers hold; a start looks at the far tier first and
- * goes on where the last process stopped. What somebody waits for goes first and unpaced.
+ * (proto/manifest.h); a peer's is the local one, byte for byte, as it is its local one, too. The
+ * queue is what the tiers hold; a start looks at the far tier first and goes on where the last
+ * process stopped. What somebody waits for goes first and unpaced.
  *
  * A checkpoint whose attempt number or place another store has taken is given up until a restart,
  * with an alarm: a person must act. So is one that is damaged here. */
@@ -20,6 +21,7 @@
 #include "ckptd/config.h"
 #include "ckptd/drain/claim.h"
 #include "ckptd/drain/far.h"
+#include "ckptd/drain/level.h"
 #include "ckptd/drain/queue.h"
 #include "ckptd/drain/ship.h"
 #include "ckptd/drain/transfer.h"
@@ -38,17 +40,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct drain_waiter {
-    struct drain_waiter *next;
-    struct service *service;
-    struct rpc_call *call;
-    struct run *run;
-    uint64_t step, attempt;
-    struct timer timer;
-};
-
 struct drain {
     struct service *service;
+    enum tier_index tier;
     struct far_waiter first_look;
     struct timer look_again;
     bool has_looked; /* at the far tier, since the start */
@@ -67,7 +61,6 @@ struct drain {
     uint64_t bytes_before; /* ship.bytes_sent when it began */
     bool is_held;          /* how it ended */
     /* Since the start. */
-    struct drain_waiter *waiters;
     uint64_t checkpoints, errors, given_up;
     uint64_t left, left_bytes; /* as of the last look */
     double rate;               /* bytes per second of the last checkpoint */
@@ -81,78 +74,12 @@ static void start_work(struct drain *drain, void (*work)(struct job *),
 {
     drain->fault = (struct fault){0};
     drain->job = (struct job){.work = work, .done.run = done};
-    tier_work(drain->service, TIER_FAR, &drain->job);
+    tier_work(drain->service, drain->tier, &drain->job);
 }
 
 static struct storage *far_of(const struct drain *drain)
 {
-    return drain->service->tiers[TIER_FAR].storage;
-}
-
-/* ---- who waits ---- */
-
-static void answer(struct drain_waiter *waiter, Holdfast__V1__SaveState state, const char *reason)
-{
-    Holdfast__V1__WaitSaveReply reply = HOLDFAST__V1__WAIT_SAVE_REPLY__INIT;
-    struct drain_waiter **at = &waiter->service->drain->waiters;
-    while (*at != waiter)
-        at = &(*at)->next;
-    *at = waiter->next;
-    loop_timer_cancel(waiter->service->loop, &waiter->timer);
-    reply.state = state;
-    reply.reason = (char *)(uintptr_t)reason;
-    reply.durability = (char *)(uintptr_t)durability_text(
-        state == HOLDFAST__V1__SAVE_STATE__SAVE_COMMITTED ? DURABLE_BUCKET : DURABLE_LOCAL);
-    rpc_call_reply(waiter->call, &reply.base);
-    free(waiter);
-}
-
-static void waited_enough(struct timer *timer)
-{
-    answer(CONTAINER_OF(timer, struct drain_waiter, timer), HOLDFAST__V1__SAVE_STATE__SAVE_STAGING,
-           "");
-}
-
-/* Those whose checkpoint is there, or never will be. */
-static void answer_waiters(struct drain *drain)
-{
-    struct drain_waiter *next;
-    for (struct drain_waiter *waiter = drain->waiters; waiter; waiter = next) {
-        next = waiter->next;
-        const struct checkpoint *checkpoint =
-            catalog_find(waiter->run, waiter->step, waiter->attempt);
-        if (checkpoint && catalog_has_copy(checkpoint, TIER_FAR))
-            answer(waiter, HOLDFAST__V1__SAVE_STATE__SAVE_COMMITTED, "");
-        else if (!checkpoint)
-            answer(waiter, HOLDFAST__V1__SAVE_STATE__SAVE_FAILED,
-                   "the checkpoint was removed before it was in the far tier");
-        else if (checkpoint->given_up[0])
-            answer(waiter, HOLDFAST__V1__SAVE_STATE__SAVE_FAILED, checkpoint->given_up);
-    }
-}
-
-void drain_wait(struct service *service, struct rpc_call *call, struct checkpoint *checkpoint,
-                uint32_t timeout_ms)
-{
-    struct drain_waiter *waiter = calloc(1, sizeof *waiter);
-    if (!waiter) {
-        rpc_call_fail(call, report_error(ERR_MEMORY, NULL, "no memory to wait for a checkpoint"));
-        return;
-    }
-    *waiter = (struct drain_waiter){.next = service->drain->waiters,
-                                    .service = service,
-                                    .call = call,
-                                    .run = checkpoint->run,
-                                    .step = checkpoint->summary.step,
-                                    .attempt = checkpoint->summary.attempt,
-                                    .timer.run = waited_enough};
-    service->drain->waiters = waiter;
-    checkpoint->is_wanted_far = true;
-    loop_timer(service->loop, &waiter->timer,
-               timeout_ms < service->config->limit_wait_ms ? (int64_t)timeout_ms
-                                                           : service->config->limit_wait_ms);
-    answer_waiters(service->drain);
-    drain_look(service);
+    return drain->service->tiers[drain->tier].storage;
 }
 
 /* ---- the end of one ---- */
@@ -171,7 +98,7 @@ static void closed(struct event *event)
     drain->manifest = NULL;
     drain->checkpoint = NULL;
     catalog_unlease(checkpoint);
-    answer_waiters(drain);
+    level_look(drain->service);
     drain->service->coordinator_policy->apply_retention(checkpoint->run);
     drain_look(drain->service);
 }
@@ -182,6 +109,13 @@ static void close_transfer(struct drain *drain, bool is_held)
     start_work(drain, work_close, closed);
 }
 
+/* It takes what is sent. */
+static void forget_error(struct drain *drain)
+{
+    drain->newest_error[0] = '\0';
+    drain->service->tiers[drain->tier].takes_nothing = false;
+}
+
 static void do_held(struct drain *drain, const struct transfer_action *action)
 {
     struct checkpoint *checkpoint = drain->checkpoint;
@@ -189,37 +123,42 @@ static void do_held(struct drain *drain, const struct transfer_action *action)
     double seconds = (double)(loop_now_ms() - drain->begun_ms) / 1000.0;
     uint64_t sent = drain->ship.bytes_sent - drain->bytes_before;
     (void)action;
-    catalog_found(checkpoint, TIER_FAR);
-    checkpoint->is_wanted_far = false;
-    checkpoint->copies[TIER_FAR].read_ms = loop_now_ms();
-    checkpoint->far_manifest_hash = drain->text_hash;
+    catalog_found(checkpoint, drain->tier);
+    checkpoint->is_wanted_far &= drain->tier != TIER_FAR;
+    checkpoint->copies[drain->tier].read_ms = loop_now_ms();
+    checkpoint->copies[drain->tier].manifest_hash = drain->text_hash;
     drain->checkpoints++;
     drain->rate = seconds > 0 ? (double)sent / seconds : drain->rate;
-    drain->newest_error[0] = '\0';
-    history_note(checkpoint->run, &(struct history_event){.name = "drain",
-                                                          .step = summary->step,
-                                                          .attempt = summary->attempt,
-                                                          .by = "ckptd"});
+    forget_error(drain);
+    history_note(checkpoint->run,
+                 &(struct history_event){.name = drain->tier == TIER_FAR ? "drain" : "replicate",
+                                         .step = summary->step,
+                                         .attempt = summary->attempt,
+                                         .by = "ckptd"});
     log_info("drain",
-             "run %s, step %llu, attempt %llu is in the far tier: %llu of %llu bytes sent in "
+             "run %s, step %llu, attempt %llu is in the tier %s: %llu of %llu bytes sent in "
              "%.3f s (%.3f GB/s), durability %s",
              checkpoint->run->name, (unsigned long long)summary->step,
-             (unsigned long long)summary->attempt, (unsigned long long)sent,
-             (unsigned long long)summary->bytes, seconds,
-             seconds > 0 ? (double)sent / seconds / 1e9 : 0.0, durability_text(DURABLE_BUCKET));
+             (unsigned long long)summary->attempt, tier_name(drain->service, drain->tier),
+             (unsigned long long)sent, (unsigned long long)summary->bytes, seconds,
+             seconds > 0 ? (double)sent / seconds / 1e9 : 0.0,
+             durability_text(catalog_durability(checkpoint)));
     close_transfer(drain, true);
 }
 
 static void give_up(struct drain *drain, const char *why)
 {
     struct checkpoint *checkpoint = drain->checkpoint;
-    snprintf(checkpoint->given_up, sizeof checkpoint->given_up, "%s", why);
+    checkpoint->copies[drain->tier].is_given_up = true;
+    if (drain->tier == TIER_FAR)
+        snprintf(checkpoint->given_up, sizeof checkpoint->given_up, "%s", why);
     drain->given_up++;
     log_error("drain",
-              "run %s, step %llu, attempt %llu does not go into the far tier until ckptd is "
+              "run %s, step %llu, attempt %llu does not go into the tier %s until ckptd is "
               "started again: %s",
               checkpoint->run->name, (unsigned long long)checkpoint->summary.step,
-              (unsigned long long)checkpoint->summary.attempt, why);
+              (unsigned long long)checkpoint->summary.attempt,
+              tier_name(drain->service, drain->tier), why);
 }
 
 static void do_over(struct drain *drain, const struct transfer_action *action)
@@ -243,12 +182,15 @@ static void rested(struct timer *timer)
 static void do_rest(struct drain *drain, const struct transfer_action *action)
 {
     bool is_first = !drain->newest_error[0];
+    drain->service->tiers[drain->tier].takes_nothing = true;
     drain->errors++;
     catalog_damage_text(drain->newest_error, sizeof drain->newest_error, &drain->fault);
     if (is_first)
-        log_error("drain", "the far tier takes nothing, and is tried again: %s",
-                  drain->newest_error);
+        log_error("drain", "the tier %s takes nothing, and is tried again: %s",
+                  tier_name(drain->service, drain->tier), drain->newest_error);
     loop_timer(drain->service->loop, &drain->rest, action->ms);
+    if (is_first)
+        drain_look(drain->service); /* another node may do */
 }
 
 /* ---- claim ---- */
@@ -256,7 +198,8 @@ static void do_rest(struct drain *drain, const struct transfer_action *action)
 static void work_claim(struct job *job)
 {
     struct drain *drain = CONTAINER_OF(job, struct drain, job);
-    drain->outcome = claim_take(&drain->claim, drain->service, &drain->manifest->summary);
+    drain->outcome =
+        claim_take(&drain->claim, drain->service, drain->tier, &drain->manifest->summary);
     if (drain->outcome != PUBLICATION_DURABLE)
         fault_take(&drain->fault, ERR_IO);
 }
@@ -280,8 +223,10 @@ static void arrived(struct ship *ship)
     struct drain *drain = CONTAINER_OF(ship, struct drain, ship);
     drain->fault = ship->fault;
     if (ship->fault.code == 0) {
-        memcpy(drain->manifest->part_sums[ship->shard].sha256, ship->sha256, CHECKSUM_SHA256_HEX);
-        drain->newest_error[0] = '\0';
+        if (drain->tier == TIER_FAR)
+            memcpy(drain->manifest->part_sums[ship->shard].sha256, ship->sha256,
+                   CHECKSUM_SHA256_HEX);
+        forget_error(drain);
     }
     perform(drain,
             transfer_copied(&drain->machine, ship->shard, ship->fault.code, ship->is_of_source));
@@ -289,7 +234,7 @@ static void arrived(struct ship *ship)
 
 static void do_copy(struct drain *drain, const struct transfer_action *action)
 {
-    drain->ship.is_hurried = drain->checkpoint->is_wanted_far;
+    drain->ship.is_hurried = queue_is_wanted(drain->checkpoint, drain->tier);
     ship_start(&drain->ship, drain->checkpoint, drain->manifest, action->shard);
 }
 
@@ -330,23 +275,37 @@ static void do_names(struct drain *drain, const struct transfer_action *action)
     start_work(drain, work_names, named);
 }
 
-static void work_publish(struct job *job)
+/* The manifest as the tier is to have it; to be freed. */
+static int make_text(char **out, size_t *out_bytes, const struct drain *drain, const char *key)
 {
-    struct drain *drain = CONTAINER_OF(job, struct drain, job);
     struct manifest far = *drain->manifest;
-    char key[STORAGE_KEY_MAX + 1], *text = NULL;
-    size_t bytes = 0;
-    drain->outcome = PUBLICATION_ABSENT;
-    int error = manifest_key(key, sizeof key, &far.summary);
+    void *text = NULL;
+    if (tier_is_peer(drain->tier)) {
+        ERR_TRY(
+            storage_fetch_all(drain->service->storage, key, MANIFEST_BYTES_MAX, &text, out_bytes));
+        *out = text;
+        return 0;
+    }
     if (far.summary.origin[0])
         memcpy(far.summary.run, far.summary.origin, sizeof far.summary.run);
     far.summary.version = MANIFEST_VERSION_OF_TIER;
     far.part_bytes = (uint64_t)drain->service->config->tier_part_bytes;
+    return manifest_write(out, out_bytes, &far);
+}
+
+static void work_publish(struct job *job)
+{
+    struct drain *drain = CONTAINER_OF(job, struct drain, job);
+    char key[STORAGE_KEY_MAX + 1], *text = NULL;
+    size_t bytes = 0;
+    drain->outcome = PUBLICATION_ABSENT;
+    int error = manifest_key(key, sizeof key, &drain->manifest->summary);
     if (error == 0)
-        error = manifest_write(&text, &bytes, &far);
+        error = make_text(&text, &bytes, drain, key);
     if (error == 0) {
         drain->text_hash = checksum_bytes(text, bytes);
-        drain->outcome = tier_publish(far_of(drain), key, text, bytes, far.summary.nonce);
+        drain->outcome =
+            tier_publish(far_of(drain), key, text, bytes, drain->manifest->summary.nonce);
         error = drain->outcome == PUBLICATION_DURABLE ? 0 : ERR_IO;
     }
     free(text);
@@ -443,17 +402,17 @@ static void begun(struct event *event)
                                   config->tier_retry_ms));
 }
 
-void drain_look(struct service *service)
+static void look_at_queue(struct drain *drain)
 {
-    struct drain *drain = service->drain;
-    if (!drain || !drain->has_looked || service->draining)
+    struct service *service = drain->service;
+    if (!drain->has_looked || service->draining)
         return;
     if (drain->checkpoint) {
-        drain->ship.is_hurried = drain->checkpoint->is_wanted_far;
+        drain->ship.is_hurried = queue_is_wanted(drain->checkpoint, drain->tier);
         ship_look(&drain->ship);
         return;
     }
-    drain->checkpoint = queue_next(service, &drain->left, &drain->left_bytes);
+    drain->checkpoint = queue_next(service, drain->tier, &drain->left, &drain->left_bytes);
     if (!drain->checkpoint)
         return;
     catalog_lease(drain->checkpoint);
@@ -464,10 +423,18 @@ void drain_look(struct service *service)
     start_work(drain, work_begin, begun);
 }
 
+void drain_look(struct service *service)
+{
+    for (unsigned tier = 0; tier < NUM_TIERS; tier++)
+        if (service->drains[tier])
+            look_at_queue(service->drains[tier]);
+}
+
 void drain_phase_changed(struct service *service)
 {
-    if (service->drain)
-        ship_look(&service->drain->ship);
+    for (unsigned tier = 0; tier < NUM_TIERS; tier++)
+        if (service->drains[tier])
+            ship_look(&service->drains[tier]->ship);
 }
 
 /* ---- beginning and end ---- */
@@ -475,7 +442,7 @@ void drain_phase_changed(struct service *service)
 static void look_first(struct timer *timer)
 {
     struct drain *drain = CONTAINER_OF(timer, struct drain, look_again);
-    far_look(drain->service, &drain->first_look, drain->service->config->tier_wait_ms);
+    far_look(drain->service, drain->tier, &drain->first_look, drain->service->config->tier_wait_ms);
 }
 
 /* Without knowing what is there everything would be read again. */
@@ -490,40 +457,44 @@ static void looked_first(struct far_waiter *waiter)
     drain_look(drain->service);
 }
 
-int drain_open(struct service *service)
+static int open_one(struct service *service, enum tier_index tier)
 {
-    if (!tier_has_far(service))
-        return 0;
     struct drain *drain = calloc(1, sizeof *drain);
     if (!drain)
-        return report_error(ERR_MEMORY, NULL, "no memory for the drain");
-    service->drain = drain;
+        return report_error(ERR_MEMORY, NULL, "no memory for a drain");
+    service->drains[tier] = drain;
     drain->service = service;
+    drain->tier = tier;
     drain->first_look.go_on = looked_first;
     drain->look_again.run = look_first;
     drain->rest.run = rested;
-    int error = ship_open(&drain->ship, service, TIER_LOCAL, TIER_FAR);
+    int error = ship_open(&drain->ship, service, TIER_LOCAL, tier);
     drain->ship.arrived = arrived;
     if (error == 0)
-        far_look(service, &drain->first_look, service->config->tier_wait_ms);
+        far_look(service, tier, &drain->first_look, service->config->tier_wait_ms);
     return error;
 }
 
-void drain_end(struct service *service)
+int drain_open(struct service *service)
 {
-    while (service->drain && service->drain->waiters)
-        answer(service->drain->waiters, HOLDFAST__V1__SAVE_STATE__SAVE_STAGING, "");
+    for (unsigned tier = TIER_PEER; tier < NUM_TIERS; tier++)
+        if (tier_is_open(service, (enum tier_index)tier))
+            ERR_TRY(open_one(service, (enum tier_index)tier));
+    return 0;
 }
 
 void drain_close(struct service *service)
 {
-    if (!service->drain)
-        return;
-    ship_close(&service->drain->ship);
-    claim_leave(&service->drain->claim, service);
-    manifest_free(service->drain->manifest);
-    free(service->drain);
-    service->drain = NULL;
+    for (unsigned tier = 0; tier < NUM_TIERS; tier++) {
+        struct drain *drain = service->drains[tier];
+        if (!drain)
+            continue;
+        ship_close(&drain->ship);
+        claim_leave(&drain->claim);
+        manifest_free(drain->manifest);
+        free(drain);
+        service->drains[tier] = NULL;
+    }
 }
 
 /* ---- Status ---- */
@@ -546,20 +517,21 @@ static json_t *describe_now(const struct drain *drain)
                      "seconds_left", rate > 0 ? json_real((double)left / rate) : json_null());
 }
 
-json_t *drain_describe(const struct service *service)
+json_t *drain_describe(const struct service *service, enum tier_index tier)
 {
-    const struct drain *drain = service->drain;
+    const struct drain *drain = service->drains[tier];
+    const bool is_far = tier == TIER_FAR;
     json_int_t held = 0;
     if (!drain)
         return json_null();
-    const char *unread = service->tiers[TIER_FAR].offline; /* else it may take nothing */
+    const char *unread = service->tiers[tier].offline; /* else it may take nothing */
     const char *offline = unread[0] ? unread : drain->newest_error;
     for (const struct run *run = service->catalog->runs; run; run = run->next)
         for (const struct checkpoint *c = run->checkpoints; c; c = c->next)
-            held += c->copies[TIER_FAR].is_there;
+            held += c->copies[tier].is_there;
     return json_pack("{s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:s, s:o}",
-                     "store", service->config->tier_store, "storage",
-                     storage_describe(service->tiers[TIER_FAR].storage), "offline", offline,
+                     "store", is_far ? service->config->tier_store : tier_name(service, tier),
+                     "storage", storage_describe(service->tiers[tier].storage), "offline", offline,
                      "checkpoints", held, "waiting", (json_int_t)drain->left, "waiting_bytes",
                      (json_int_t)drain->left_bytes, "drained", (json_int_t)drain->checkpoints,
                      "bytes_sent", (json_int_t)drain->ship.bytes_sent, "bytes_from_memory",

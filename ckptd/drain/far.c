@@ -1,5 +1,5 @@
-/* far.c - looks at what the far tier holds: at the start, before each attempt is opened, and when a
- * list or a load comes and the last look is old.
+/* far.c - looks at what another tier holds, the far one or a peer's store: at the start, before
+ * each attempt is opened, and when a list or a load comes and the last look is old.
  *
  *   service thread: what is known to be there ──► crew: the runs, their attempts, their directories
  *   of steps; of those that are not known the summary of the manifest ──► service thread: the
@@ -46,6 +46,7 @@ struct far_run {
 
 struct look {
     struct service *service;
+    enum tier_index tier;
     struct far_waiter *waiters;
     struct far_run *runs;
     uint32_t num_runs, room_runs;
@@ -55,6 +56,7 @@ struct look {
 };
 
 struct far {
+    enum tier_index tier;
     struct look *now;           /* under way, or NULL */
     struct far_waiter *waiters; /* for the next */
     uint64_t changes;           /* removals by this ckptd */
@@ -169,7 +171,7 @@ static int look_at_run(struct storage *storage, struct far_run *run)
 static void work_look(struct job *job)
 {
     struct look *look = CONTAINER_OF(job, struct look, job);
-    struct storage *storage = look->service->tiers[TIER_FAR].storage;
+    struct storage *storage = look->service->tiers[look->tier].storage;
     int error = storage_list(storage, "", visit_run, look);
     for (uint32_t i = 0; error == 0 && i < look->num_runs; i++)
         error = look_at_run(storage, &look->runs[i]);
@@ -179,26 +181,27 @@ static void work_look(struct job *job)
 
 /* ---- into the catalog ---- */
 
-static void report_other(const struct checkpoint *checkpoint)
+static void report_other(const struct checkpoint *checkpoint, enum tier_index tier)
 {
     log_error("tier",
-              "run %s, step %llu, attempt %llu is in the far tier with another nonce: another "
+              "run %s, step %llu, attempt %llu is in the tier %s with another nonce: another "
               "store has taken this attempt's number; its checkpoint is not this one",
               checkpoint->run->name, (unsigned long long)checkpoint->summary.step,
-              (unsigned long long)checkpoint->summary.attempt);
+              (unsigned long long)checkpoint->summary.attempt,
+              tier_name(checkpoint->run->service, tier));
 }
 
-static void enter_step(struct run *run, const struct far_step *step)
+static void enter_step(struct run *run, const struct far_step *step, enum tier_index tier)
 {
     struct checkpoint *checkpoint = catalog_find(run, step->step, step->attempt);
-    if (checkpoint && checkpoint->copies[TIER_FAR].is_there)
+    if (checkpoint && checkpoint->copies[tier].is_there)
         return;
     if (checkpoint && strcmp(checkpoint->summary.nonce, step->summary.nonce) != 0) {
-        report_other(checkpoint);
+        report_other(checkpoint, tier);
         return;
     }
     if (checkpoint) {
-        catalog_found(checkpoint, TIER_FAR);
+        catalog_found(checkpoint, tier);
         return;
     }
     if (catalog_check_room(run->service) != 0 || catalog_new(&checkpoint, run) != 0) {
@@ -206,26 +209,27 @@ static void enter_step(struct run *run, const struct far_step *step)
                  (unsigned long long)step->step, report_line());
         return;
     }
-    checkpoint->copies[TIER_FAR].is_there = true;
+    checkpoint->copies[tier].is_there = true;
     catalog_enter(checkpoint, &step->summary);
 }
 
 /* It was there, and neither a listing nor its manifest's name finds it. */
-static void leave_step(struct run *run, const struct far_step *step)
+static void leave_step(struct run *run, const struct far_step *step, enum tier_index tier)
 {
     struct checkpoint *checkpoint = catalog_find(run, step->step, step->attempt);
-    if (!checkpoint || !checkpoint->copies[TIER_FAR].is_there)
+    if (!checkpoint || !checkpoint->copies[tier].is_there)
         return;
-    if (!catalog_lost(checkpoint, TIER_FAR)) {
+    if (!catalog_lost(checkpoint, tier)) {
         if (!catalog_take_out(checkpoint))
             return; /* in use: the next look */
         catalog_drop(checkpoint);
     }
-    log_warn("tier", "run %s, step %llu, attempt %llu has vanished from the far tier", run->name,
-             (unsigned long long)step->step, (unsigned long long)step->attempt);
+    log_warn("tier", "run %s, step %llu, attempt %llu has vanished from the tier %s", run->name,
+             (unsigned long long)step->step, (unsigned long long)step->attempt,
+             tier_name(run->service, tier));
 }
 
-static void take_run(struct service *service, const struct far_run *far)
+static void take_run(struct service *service, enum tier_index tier, const struct far_run *far)
 {
     struct run *run = NULL;
     uint64_t newest = far->attempt;
@@ -242,9 +246,9 @@ static void take_run(struct service *service, const struct far_run *far)
     bool is_changing = run->pruning || run->adopting == UINT64_MAX;
     for (uint32_t i = 0; i < far->num_steps && !is_changing; i++) {
         if (far->steps[i].is_there && !far->steps[i].is_known)
-            enter_step(run, &far->steps[i]);
+            enter_step(run, &far->steps[i], tier);
         else if (!far->steps[i].is_there && far->steps[i].is_known)
-            leave_step(run, &far->steps[i]);
+            leave_step(run, &far->steps[i], tier);
     }
     if (newest > run->newest_attempt) {
         run->newest_attempt = newest;
@@ -252,7 +256,7 @@ static void take_run(struct service *service, const struct far_run *far)
     }
 }
 
-static void start_look(struct service *service);
+static void start_look(struct service *service, enum tier_index at);
 
 static void go_on(struct far_waiter *waiter, const struct fault *fault)
 {
@@ -264,13 +268,13 @@ static void go_on(struct far_waiter *waiter, const struct fault *fault)
 /* It may have seen what was removed meanwhile. Who waits goes on waiting. */
 static void look_anew(struct look *look)
 {
-    struct far *far = look->service->far;
+    struct far *far = look->service->fars[look->tier];
     struct far_waiter **at = &far->waiters;
     while (*at)
         at = &(*at)->next;
     *at = look->waiters;
     far->now = NULL;
-    start_look(look->service);
+    start_look(look->service, look->tier);
     free_look(look);
 }
 
@@ -278,9 +282,11 @@ static void looked(struct event *event)
 {
     struct look *look = CONTAINER_OF(event, struct look, job.done);
     struct service *service = look->service;
-    struct tier *tier = &service->tiers[TIER_FAR];
+    struct tier *tier = &service->tiers[look->tier];
+    struct far *far = service->fars[look->tier];
+    const char *name = tier_name(service, look->tier);
     bool was_offline = tier->offline[0];
-    if (look->fault.code == 0 && look->changes != service->far->changes) {
+    if (look->fault.code == 0 && look->changes != far->changes) {
         look_anew(look);
         return;
     }
@@ -288,25 +294,25 @@ static void looked(struct event *event)
     if (look->fault.code != 0) {
         snprintf(tier->offline, sizeof tier->offline, "%s", look->fault.message);
         if (!was_offline)
-            log_error("tier", "the far tier cannot be read: %s", tier->offline);
+            log_error("tier", "the tier %s cannot be read: %s", name, tier->offline);
     } else {
         for (uint32_t i = 0; i < look->num_runs; i++)
-            take_run(service, &look->runs[i]);
-        service->far->looked_ms = loop_now_ms();
+            take_run(service, look->tier, &look->runs[i]);
+        far->looked_ms = loop_now_ms();
         if (was_offline)
-            log_info("tier", "the far tier answers again");
+            log_info("tier", "the tier %s answers again", name);
     }
     struct far_waiter *waiters = look->waiters;
     struct fault fault = look->fault;
-    service->far->now = NULL;
+    far->now = NULL;
     free_look(look);
     while (waiters) {
         struct far_waiter *waiter = waiters;
         waiters = waiter->next;
         go_on(waiter, &fault);
     }
-    if (service->far->waiters && !service->far->now)
-        start_look(service);
+    if (far->waiters && !far->now)
+        start_look(service, far->tier);
 }
 
 /* ---- beginning ---- */
@@ -316,7 +322,7 @@ static int note_known(struct look *look, const struct run *run)
     struct far_run *far;
     ERR_TRY(add_run(&far, look, run->name));
     for (const struct checkpoint *c = run->checkpoints; c; c = c->next)
-        if (c->copies[TIER_FAR].is_there)
+        if (c->copies[look->tier].is_there)
             ERR_TRY(add_step(far, &(struct far_step){.step = c->summary.step,
                                                      .attempt = c->summary.attempt,
                                                      .is_known = true}));
@@ -335,13 +341,15 @@ static void give_up(struct far_waiter *waiters, int error)
     }
 }
 
-static void start_look(struct service *service)
+static void start_look(struct service *service, enum tier_index at)
 {
-    struct far *far = service->far;
+    struct far *far = service->fars[at];
     struct look *look = calloc(1, sizeof *look);
     struct far_waiter *waiters = far->waiters;
     int error = look ? 0 : report_error(ERR_MEMORY, NULL, "no memory for a look at the far tier");
     far->waiters = NULL;
+    if (look)
+        look->tier = at;
     for (const struct run *run = service->catalog->runs; run && error == 0; run = run->next)
         if (run->unreadable.code == 0)
             error = note_known(look, run);
@@ -356,7 +364,7 @@ static void start_look(struct service *service)
     look->changes = far->changes;
     look->job = (struct job){.work = work_look, .done.run = looked};
     far->now = look;
-    tier_work(service, TIER_FAR, &look->job);
+    tier_work(service, at, &look->job);
 }
 
 static bool take_out(struct far_waiter **at, const struct far_waiter *waiter)
@@ -372,34 +380,40 @@ static bool take_out(struct far_waiter **at, const struct far_waiter *waiter)
 static void waited_enough(struct timer *timer)
 {
     struct far_waiter *waiter = CONTAINER_OF(timer, struct far_waiter, timer);
-    struct far *far = waiter->service->far;
+    struct far *far = waiter->service->fars[waiter->tier];
     struct fault fault;
     if (!take_out(&far->waiters, waiter))
         take_out(&far->now->waiters, waiter);
-    fault_take(&fault, report_error(ERR_TIMEOUT, NULL, "the far tier has not answered yet"));
+    fault_take(&fault, report_error(ERR_TIMEOUT, NULL, "the tier %s has not answered yet",
+                                    tier_name(waiter->service, waiter->tier)));
     go_on(waiter, &fault);
 }
 
-void far_look(struct service *service, struct far_waiter *waiter, int64_t ms)
+void far_look(struct service *service, enum tier_index tier, struct far_waiter *waiter, int64_t ms)
 {
+    struct far *far = service->fars[tier];
+    waiter->tier = tier;
     waiter->service = service;
     waiter->fault = (struct fault){0};
-    waiter->next = service->far->waiters;
+    waiter->next = far->waiters;
     waiter->timer = (struct timer){.run = waited_enough};
-    service->far->waiters = waiter;
+    far->waiters = waiter;
     loop_timer(service->loop, &waiter->timer, ms);
-    if (!service->far->now)
-        start_look(service);
+    if (!far->now)
+        start_look(service, tier);
 }
 
-bool far_is_fresh(const struct service *service, int64_t max_age_ms)
+bool far_is_fresh(const struct service *service, enum tier_index tier, int64_t max_age_ms)
 {
-    const struct far *far = service->far;
+    const struct far *far = service->fars[tier];
     return !far || (far->looked_ms > 0 && loop_now_ms() - far->looked_ms <= max_age_ms);
 }
 
+/* A call that waits for looks at several tiers. */
 struct first {
-    struct far_waiter waiter;
+    struct far_waiter waiters[NUM_TIERS];
+    struct service *service;
+    uint32_t num_waiting;
     struct rpc_call *call;
     const ProtobufCMessage *request;
     void (*handle)(struct service *service, struct rpc_call *call, const ProtobufCMessage *request);
@@ -407,8 +421,11 @@ struct first {
 
 static void handle_now(struct far_waiter *waiter)
 {
-    struct first *first = CONTAINER_OF(waiter, struct first, waiter);
-    first->handle(waiter->service, first->call, first->request);
+    struct far_waiter *all = waiter - waiter->tier;
+    struct first *first = CONTAINER_OF(all, struct first, waiters);
+    if (--first->num_waiting > 0)
+        return;
+    first->handle(first->service, first->call, first->request);
     free(first);
 }
 
@@ -416,37 +433,54 @@ void far_first(struct service *service, struct rpc_call *call, const ProtobufCMe
                void (*handle)(struct service *service, struct rpc_call *call,
                               const ProtobufCMessage *request))
 {
-    bool is_needed = !service->draining && !far_is_fresh(service, service->config->tier_look_ms);
-    struct first *first = is_needed ? calloc(1, sizeof *first) : NULL;
+    bool is_old[NUM_TIERS];
+    uint32_t count = 0;
+    for (unsigned tier = 0; tier < NUM_TIERS; tier++) {
+        is_old[tier] = !service->draining &&
+                       !far_is_fresh(service, (enum tier_index)tier, service->config->tier_look_ms);
+        count += is_old[tier];
+    }
+    struct first *first = count > 0 ? calloc(1, sizeof *first) : NULL;
     if (!first) {
         handle(service, call, request);
         return;
     }
-    *first = (struct first){.waiter.go_on = handle_now, call, request, handle};
-    far_look(service, &first->waiter, FIRST_WAIT_MS);
+    first->service = service;
+    first->num_waiting = count;
+    first->call = call;
+    first->request = request;
+    first->handle = handle;
+    for (unsigned tier = 0; tier < NUM_TIERS && count > 0; tier++) {
+        if (!is_old[tier])
+            continue;
+        count--; /* the last may free it */
+        first->waiters[tier].go_on = handle_now;
+        far_look(service, (enum tier_index)tier, &first->waiters[tier], FIRST_WAIT_MS);
+    }
 }
 
 void far_changed(struct service *service)
 {
-    service->far->changes++;
+    service->fars[TIER_FAR]->changes++;
 }
 
 int far_open(struct service *service)
 {
-    if (!tier_has_far(service))
-        return 0;
-    service->far = calloc(1, sizeof *service->far);
-    if (!service->far)
-        return report_error(ERR_MEMORY, NULL, "no memory for the far tier");
-    start_look(service);
+    for (unsigned tier = TIER_PEER; tier < NUM_TIERS; tier++) {
+        if (!tier_is_open(service, (enum tier_index)tier))
+            continue;
+        struct far *far = calloc(1, sizeof *far);
+        if (!far)
+            return report_error(ERR_MEMORY, NULL, "no memory for a tier");
+        far->tier = (enum tier_index)tier;
+        service->fars[tier] = far;
+        start_look(service, far->tier);
+    }
     return 0;
 }
 
-void far_end(struct service *service)
+static void end_one(struct far *far)
 {
-    struct far *far = service->far;
-    if (!far)
-        return;
     report_error(ERR_UNAVAILABLE, NULL, "ckptd ends");
     struct far_waiter *waiters = far->waiters;
     far->waiters = NULL;
@@ -457,13 +491,20 @@ void far_end(struct service *service)
     give_up(waiters, ERR_UNAVAILABLE);
 }
 
+void far_end(struct service *service)
+{
+    for (unsigned tier = 0; tier < NUM_TIERS; tier++)
+        if (service->fars[tier])
+            end_one(service->fars[tier]);
+}
+
 void far_close(struct service *service)
 {
-    struct far *far = service->far;
-    if (!far)
-        return;
-    if (far->now)
-        free_look(far->now);
-    free(far);
-    service->far = NULL;
+    for (unsigned tier = 0; tier < NUM_TIERS; tier++) {
+        struct far *far = service->fars[tier];
+        if (far && far->now)
+            free_look(far->now);
+        free(far);
+        service->fars[tier] = NULL;
+    }
 }

@@ -5,6 +5,7 @@
 #include "ckptd/checkpoint.h"
 #include "ckptd/config.h"
 #include "ckptd/drain/pick.h"
+#include "ckptd/nodes/placement.h"
 #include "ckptd/service.h"
 #include "proto/report.h"
 #include "proto/retain.h"
@@ -12,8 +13,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-static struct pick_rule rule_of(const struct config *config)
+/* Peers get the newest: a node that is lost costs the time since that one, and older copies there
+ * only go by the peer's own rules. */
+static struct pick_rule rule_of(const struct config *config, enum tier_index tier)
 {
+    if (tier_is_peer(tier))
+        return (struct pick_rule){PICK_LAST, 0};
     enum pick_what what = strcmp(config->tier_what, "all") == 0    ? PICK_ALL
                           : strcmp(config->tier_what, "last") == 0 ? PICK_LAST
                                                                    : PICK_EVERY;
@@ -46,10 +51,32 @@ static int mark_kept(struct pick_item *items, uint32_t count, const struct run *
     return error;
 }
 
-/* The run's, in the order of its list, marked; to be freed. NULL: no memory. */
-static struct pick_item *make_items(uint32_t *out_count, const struct run *run)
+bool queue_is_wanted(const struct checkpoint *checkpoint, enum tier_index tier)
 {
-    const struct pick_rule rule = rule_of(run->service->config);
+    return tier == TIER_FAR ? checkpoint->is_wanted_far : checkpoint->is_wanted_replicated;
+}
+
+/* Is that peer to have it? */
+static bool goes_to_peer(const struct checkpoint *checkpoint, enum tier_index tier)
+{
+    struct site sites[MEMBERS_PEERS_MAX + 1];
+    uint32_t count = catalog_sites(sites, checkpoint);
+    return placement_goes(sites, count, (uint32_t)checkpoint->run->service->config->nodes_replicas,
+                          (uint32_t)(tier - TIER_PEER) + 1);
+}
+
+/* It is there, or another node is to have it. */
+static bool is_served(const struct checkpoint *checkpoint, enum tier_index tier)
+{
+    return checkpoint->copies[tier].is_there ||
+           (tier_is_peer(tier) && !goes_to_peer(checkpoint, tier));
+}
+
+/* The run's, in the order of its list, marked; to be freed. NULL: no memory. */
+static struct pick_item *make_items(uint32_t *out_count, const struct run *run,
+                                    enum tier_index tier)
+{
+    const struct pick_rule rule = rule_of(run->service->config, tier);
     uint32_t count = 0, i = 0;
     for (const struct checkpoint *c = run->checkpoints; c; c = c->next)
         count++;
@@ -57,10 +84,11 @@ static struct pick_item *make_items(uint32_t *out_count, const struct run *run)
     for (const struct checkpoint *c = run->checkpoints; c && items; c = c->next)
         items[i++] = (struct pick_item){.step = c->summary.step,
                                         .is_local = catalog_has_copy(c, TIER_LOCAL) && !c->damaged,
-                                        .is_far = c->copies[TIER_FAR].is_there,
-                                        .is_wanted = c->is_wanted_far,
-                                        .is_given_up = c->given_up[0] != '\0'};
-    if (items && mark_kept(items, count, run) != 0) {
+                                        .is_far = is_served(c, tier),
+                                        .is_wanted = queue_is_wanted(c, tier),
+                                        .is_given_up = c->copies[tier].is_given_up,
+                                        .is_kept = true};
+    if (items && tier == TIER_FAR && mark_kept(items, count, run) != 0) {
         free(items);
         items = NULL;
     }
@@ -71,11 +99,11 @@ static struct pick_item *make_items(uint32_t *out_count, const struct run *run)
 }
 
 /* What of the run goes next, or NULL. */
-static struct checkpoint *next_of_run(const struct run *run, uint64_t *out_left,
-                                      uint64_t *out_left_bytes)
+static struct checkpoint *next_of_run(const struct run *run, enum tier_index tier,
+                                      uint64_t *out_left, uint64_t *out_left_bytes)
 {
     uint32_t count, left = 0;
-    struct pick_item *items = make_items(&count, run);
+    struct pick_item *items = make_items(&count, run, tier);
     int64_t next = items ? pick_next(items, count, &left) : -1; /* without memory: the next look */
     free(items);
     struct checkpoint *found = run->checkpoints;
@@ -90,28 +118,28 @@ static struct checkpoint *next_of_run(const struct run *run, uint64_t *out_left,
 void queue_plan(struct run *run)
 {
     uint32_t count, i = 0;
-    struct pick_item *items = tier_has_far(run->service) ? make_items(&count, run) : NULL;
+    struct pick_item *items = tier_has_far(run->service) ? make_items(&count, run, TIER_FAR) : NULL;
     /* Without memory all are to go: none is removed for want of it. */
     for (struct checkpoint *c = run->checkpoints; c; c = c->next, i++)
         c->goes_far = tier_has_far(run->service) && (!items || items[i].goes);
     free(items);
 }
 
-static bool is_before(const struct checkpoint *a, const struct checkpoint *b)
+static bool is_before(const struct checkpoint *a, const struct checkpoint *b, enum tier_index tier)
 {
-    if (a->is_wanted_far != b->is_wanted_far)
-        return a->is_wanted_far;
+    if (queue_is_wanted(a, tier) != queue_is_wanted(b, tier))
+        return queue_is_wanted(a, tier);
     return strcmp(a->summary.time, b->summary.time) > 0; /* the newest of all runs */
 }
 
-struct checkpoint *queue_next(const struct service *service, uint64_t *out_left,
-                              uint64_t *out_left_bytes)
+struct checkpoint *queue_next(const struct service *service, enum tier_index tier,
+                              uint64_t *out_left, uint64_t *out_left_bytes)
 {
     struct checkpoint *best = NULL;
     *out_left = *out_left_bytes = 0;
     for (const struct run *run = service->catalog->runs; run; run = run->next) {
-        struct checkpoint *found = next_of_run(run, out_left, out_left_bytes);
-        if (found && (!best || is_before(found, best)))
+        struct checkpoint *found = next_of_run(run, tier, out_left, out_left_bytes);
+        if (found && (!best || is_before(found, best, tier)))
             best = found;
     }
     return best;

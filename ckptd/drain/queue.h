@@ -2,15 +2,21 @@
 #ifndef HOLDFAST_CKPTD_DRAIN_QUEUE_H
 #define HOLDFAST_CKPTD_DRAIN_QUEUE_H
 
+#include "ckptd/tier.h"
+
+#include <stdbool.h>
 #include <stdint.h>
 
 struct service;
 struct checkpoint;
 struct run;
 
-/* NULL: none. So many are left, it included, and about so many bytes. */
-struct checkpoint *queue_next(const struct service *service, uint64_t *out_left,
-                              uint64_t *out_left_bytes);
+/* What goes into that tier next; NULL: none. So many are left, it included, and about so many
+ * bytes. */
+struct checkpoint *queue_next(const struct service *service, enum tier_index tier,
+                              uint64_t *out_left, uint64_t *out_left_bytes);
+/* Does somebody wait for it there? */
+bool queue_is_wanted(const struct checkpoint *checkpoint, enum tier_index tier);
 /* Sets goes_far of the run's checkpoints: is it to be in the far tier, by the rules or because
  * somebody waits for that? */
 void queue_plan(struct run *run);

@@ -71,6 +71,12 @@ static void part_range(const struct ship *ship, uint64_t index, uint64_t *out_st
     *out_bytes = (uint32_t)(left < size ? left : size);
 }
 
+/* A peer's manifest is the local one, without the hashes of what was sent. */
+static int hash_part(const struct ship *ship, uint64_t index, const void *data, uint32_t bytes)
+{
+    return tier_is_peer(ship->to) ? 0 : checksum_sha256_hex(ship->sums[index], data, bytes);
+}
+
 static int read_part(const struct ship *ship, enum tier_index tier, struct storage_object *object,
                      void *data, uint64_t index)
 {
@@ -79,7 +85,7 @@ static int read_part(const struct ship *ship, enum tier_index tier, struct stora
     part_range(ship, index, &start, &bytes);
     ERR_TRY(storage_transfer(storage_of(ship, tier), STORAGE_READ, object, start, data, bytes));
     ERR_TRY(prove(ship, data, start, bytes));
-    return checksum_sha256_hex(ship->sums[index], data, bytes);
+    return hash_part(ship, index, data, bytes);
 }
 
 /* ---- the beginning, on the crew ---- */
@@ -172,7 +178,7 @@ static void work_end(struct job *job)
     if (ship->source)
         storage_object_close(storage_of(ship, ship->from), ship->source);
     ship->target = ship->source = NULL;
-    if (error == 0 && ship->fault.code == 0)
+    if (error == 0 && ship->fault.code == 0 && !tier_is_peer(ship->to))
         error = sum_parts(ship);
     if (error != 0)
         fault_take(&ship->fault, error);
@@ -203,7 +209,7 @@ static void end(struct ship *ship)
     loop_timer_cancel(ship->service->loop, &ship->timer);
     ship->is_ending = true;
     ship->job = (struct job){.work = work_end, .done.run = ended};
-    tier_work(ship->service, TIER_FAR, &ship->job);
+    tier_work(ship->service, ship->to, &ship->job);
 }
 
 static void end_if_done(struct ship *ship)
@@ -224,7 +230,7 @@ static void work_take(struct job *job)
         image_get(part->image, part->start, part->data, part->bytes);
         error = prove(ship, part->data, part->start, part->bytes);
         if (error == 0)
-            error = checksum_sha256_hex(ship->sums[part->index], part->data, part->bytes);
+            error = hash_part(ship, part->index, part->data, part->bytes);
     } else {
         error = read_part(ship, ship->from, ship->source, part->data, part->index);
     }
@@ -256,7 +262,7 @@ static void take(struct part *part)
     if (part->image)
         part->image->readers++;
     part->job = (struct job){.work = work_take, .done.run = taken};
-    tier_work(ship->service, TIER_FAR, &part->job);
+    tier_work(ship->service, ship->to, &part->job);
 }
 
 static void fail_part(struct part *part, bool is_of_source)
@@ -318,7 +324,7 @@ static void taken(struct event *event)
     if (was_image)
         ship->bytes_from_memory += part->bytes;
     part->job = (struct job){.work = work_send, .done.run = sent};
-    tier_work(ship->service, TIER_FAR, &part->job);
+    tier_work(ship->service, ship->to, &part->job);
 }
 
 /* ---- when ---- */
@@ -415,20 +421,24 @@ void ship_start(struct ship *ship, struct checkpoint *checkpoint, const struct m
         return;
     }
     ship->job = (struct job){.work = work_prepare, .done.run = prepared};
-    tier_work(ship->service, TIER_FAR, &ship->job);
+    tier_work(ship->service, ship->to, &ship->job);
 }
 
 int ship_open(struct ship *ship, struct service *service, enum tier_index from, enum tier_index to)
 {
     const struct config *config = service->config;
-    const struct pace_options options = {.write_rate = config->tier_rate,
+    bool is_peer = tier_is_peer(to);
+    uint32_t connections =
+        (uint32_t)(is_peer ? config->nodes_connections : config->tier_connections);
+    const struct pace_options options = {.write_rate =
+                                             is_peer ? config->nodes_rate : config->tier_rate,
                                          .quiet = config->tier_quiet,
                                          .quiet_wait_ms = config->pace_quiet_wait_ms,
-                                         .in_flight_max = (uint32_t)config->tier_connections,
+                                         .in_flight_max = connections,
                                          .chunk_bytes = (uint32_t)config->tier_part_bytes};
     *ship = (struct ship){.service = service, .from = from, .to = to, .timer.run = look_again};
     pace_init(&ship->pace, &options);
-    ship->num_parts_max = (uint32_t)config->tier_connections;
+    ship->num_parts_max = connections;
     ship->parts = calloc(ship->num_parts_max, sizeof *ship->parts);
     for (uint32_t i = 0; ship->parts && i < ship->num_parts_max; i++) {
         ship->parts[i].ship = ship;

@@ -15,6 +15,7 @@
  *          ├──── DURABLE: HELD ─── SETTLING ─────────────────────┘
  *          └──── TAKEN: OVER ──────  │ ▲
  *                                    └─┘ UNKNOWN: rest, then read again
+ *   PUBLISHING, LOST: rest, then CLAIMING
  *
  * An error of the tier in any state rests there and goes on with the same step; pauses double.
  *
@@ -26,8 +27,9 @@
  *   T4  Nothing is copied before the attempt's number is this store's in the tier, so two stores
  *       that took one number apart from each other never mix their files.
  *   T5  What somebody else has taken ends the transfer: it is never overwritten.
- *   T6  No error of the tier ends a transfer, and no pause is longer than 2^TRANSFER_DOUBLINGS
- *       times the first.
+ *   T7  When the tier says that shards are gone which it had taken (LOST), all of them are proven
+ * or sent again, behind a new claim, before the manifest is sent again. T6  No error of the tier
+ * ends a transfer, and no pause is longer than 2^TRANSFER_DOUBLINGS times the first.
  *
  * What a crash finds. The machine is memory only. The next start sees in the catalog that the tier
  * lacks the checkpoint and begins again: numbers, marks and shards that are there already are met
@@ -86,6 +88,13 @@ static struct transfer_action rest(struct transfer *transfer, enum transfer_stat
     transfer->failures++;
     transfer->is_resting = true;
     return (struct transfer_action){.kind = TRANSFER_REST, .ms = transfer->retry_ms << doublings};
+}
+
+/* T7. */
+static struct transfer_action begin_again(struct transfer *transfer)
+{
+    transfer->shard = 0;
+    return rest(transfer, TRANSFER_CLAIMING);
 }
 
 static struct transfer_action end(struct transfer *transfer, enum transfer_kind kind, int error)
@@ -147,6 +156,8 @@ struct transfer_action transfer_published(struct transfer *transfer, enum public
         return end(transfer, TRANSFER_HELD, 0);
     if (outcome == PUBLICATION_TAKEN) /* T5 */
         return end(transfer, TRANSFER_OVER, ERR_EXISTS);
+    if (outcome == PUBLICATION_LOST) /* T7 */
+        return begin_again(transfer);
     /* T3: only a refusal says that it may simply be sent again. */
     return rest(transfer, outcome == PUBLICATION_ABSENT ? TRANSFER_PUBLISHING : TRANSFER_SETTLING);
 }

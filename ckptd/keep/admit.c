@@ -220,17 +220,17 @@ static int check_shard(struct storage *storage, const struct manifest *manifest,
     return error;
 }
 
-static int check_shards(const struct admission *admission)
+int admit_check_shards(struct storage *storage, const struct manifest_summary *summary,
+                       const void *text, size_t bytes)
 {
     struct manifest *manifest = NULL;
-    const struct manifest_summary *summary = &admission->summary;
-    int error = manifest_read(&manifest, admission->text, admission->text_bytes);
+    int error = manifest_read(&manifest, text, bytes);
     if (error == 0)
         error = origin_settle(&manifest->summary,
                               &(struct origin_place){summary->run, summary->step, summary->attempt,
-                                                     storage_fetch, admission->service->storage});
+                                                     storage_fetch, storage});
     for (uint32_t i = 0; error == 0 && i < manifest->summary.shards; i++)
-        error = check_shard(admission->service->storage, manifest, i);
+        error = check_shard(storage, manifest, i);
     manifest_free(manifest);
     return error;
 }
@@ -266,7 +266,8 @@ static int adopt(struct admission *admission)
     if (error == 0)
         error = check_files(admission);
     if (error == 0)
-        error = check_shards(admission);
+        error = admit_check_shards(storage, &admission->summary, admission->text,
+                                   admission->text_bytes);
     if (error == 0 && admission->has_note)
         error = scrub_keep(storage, &admission->note);
     if (error == 0)

@@ -465,7 +465,7 @@ static void fill_items(struct pruning *pruning)
             continue;
         pruning->candidates[i].summary = c->summary;
         pruning->candidates[i].manifest_hash =
-            pruning->tier == TIER_LOCAL ? c->manifest_hash : c->far_manifest_hash;
+            pruning->tier == TIER_LOCAL ? c->manifest_hash : c->copies[TIER_FAR].manifest_hash;
         tiers_note_other(&pruning->candidates[i].other, c, pruning->tier);
         pruning->items[i++] =
             (struct retain_item){.step = c->summary.step,

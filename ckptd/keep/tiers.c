@@ -40,7 +40,7 @@ void tiers_note_other(struct other_copy *out, const struct checkpoint *checkpoin
 {
     const struct service *service = checkpoint->run->service;
     const struct copy *far = &checkpoint->copies[TIER_FAR];
-    *out = (struct other_copy){.tier = TIER_FAR, .manifest_hash = checkpoint->far_manifest_hash};
+    *out = (struct other_copy){.tier = TIER_FAR, .manifest_hash = far->manifest_hash};
     if (tier != TIER_LOCAL || !tier_has_far(service))
         return;
     /* It was sent behind its commit: the time of that is the latest that is known after a start. */
@@ -114,8 +114,8 @@ int tiers_check_other(struct service *service, const struct manifest_summary *su
     if (other->need == TIERS_NOTHING)
         return 0;
     if (other->need == TIERS_ARRIVAL)
-        return report_error(ERR_BUSY, NULL, "it is not in the %s tier yet",
-                            tier_kinds[other->tier].name);
+        return report_error(ERR_BUSY, NULL, "it is not in the tier %s yet",
+                            tier_name(service, other->tier));
     ERR_TRY(presence_check(storage, storage_fetch, summary, other->manifest_hash));
     return other->need == TIERS_PROOF ? prove_all(storage, summary) : 0;
 }

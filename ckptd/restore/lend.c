@@ -48,7 +48,7 @@ void lend_shard(struct shard_wait *wait, struct image *image)
     reply.bytes = image->geometry.file_bytes;
     /* From disk for all loads that were open when it was read, whoever asked first. */
     bool from_memory = image->state != IMAGE_READING && load->number > image->read_until;
-    reply.tier = from_memory ? "memory" : (char *)(uintptr_t)tier_kinds[image->tier].name;
+    reply.tier = from_memory ? "memory" : (char *)(uintptr_t)tier_name(wait->service, image->tier);
     rpc_call_reply(wait->call, &reply.base);
     free(wait);
 }

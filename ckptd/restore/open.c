@@ -278,8 +278,8 @@ static int finish_opening(struct opening *opening)
 static int hold_to_first_manifest(const struct opening *opening)
 {
     struct checkpoint *checkpoint = opening->checkpoint;
-    uint64_t *hash =
-        opening->tier == TIER_LOCAL ? &checkpoint->manifest_hash : &checkpoint->far_manifest_hash;
+    uint64_t *hash = opening->tier == TIER_LOCAL ? &checkpoint->manifest_hash
+                                                 : &checkpoint->copies[opening->tier].manifest_hash;
     if (!opening->manifest)
         return 0;
     if (*hash == 0)

@@ -10,6 +10,7 @@
 #include "ckptd/checkpoint.h"
 #include "ckptd/config.h"
 #include "ckptd/loop.h"
+#include "ckptd/nodes/majority.h"
 #include "ckptd/run/commit.h"
 #include "ckptd/run/coordinator.h"
 #include "ckptd/service.h"
@@ -264,15 +265,28 @@ int attempt_read_back(struct attempt **out, const struct run *run, uint64_t numb
     return error;
 }
 
+static void read_nonce(char out[33], const char *text)
+{
+    const char *at = strstr(text, "\"nonce\":\"");
+    CHECK(at && strlen(at) > 9 + 32); /* attempt_write */
+    memcpy(out, at + 9, 32);
+    out[32] = '\0';
+}
+
+static int take_majority(const struct run *run, const char *key, const char *text)
+{
+    char nonce[33];
+    read_nonce(nonce, text);
+    return majority_publish(run->service, key, text, nonce);
+}
+
 /* Exclusively among all that share the far tier. Nothing is known while it does not answer: the
  * number may be ours or another's, so no attempt is opened with it. */
 static int take_far(const struct run *run, const char *key, const char *text)
 {
     struct service *service = run->service;
-    char nonce[33] = "";
-    const char *at = strstr(text, "\"nonce\":\"");
-    CHECK(at && strlen(at) > 9 + 32); /* attempt_write */
-    memcpy(nonce, at + 9, 32);
+    char nonce[33];
+    read_nonce(nonce, text);
     switch (tier_publish(service->tiers[TIER_FAR].storage, key, text, strlen(text), nonce)) {
     case PUBLICATION_DURABLE:
         return 0;
@@ -289,6 +303,8 @@ int attempt_publish(struct attempt **out, const struct run *run, uint64_t number
 {
     char key[STORAGE_KEY_MAX];
     key_of(key, sizeof key, run, number, false);
+    if (majority_is_needed(run->service))
+        ERR_TRY(take_majority(run, key, text));
     if (attempt_needs_far(run->service))
         ERR_TRY(take_far(run, key, text));
     int error = storage_publish(run->service->storage, key, text, strlen(text));

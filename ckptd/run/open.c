@@ -15,6 +15,7 @@
 #include "ckptd/history.h"
 #include "ckptd/loop.h"
 #include "ckptd/node/session.h"
+#include "ckptd/nodes/majority.h"
 #include "ckptd/run/attempt.h"
 #include "ckptd/run/commit.h"
 #include "ckptd/run/coordinator.h"
@@ -60,6 +61,14 @@ static void taken(struct event *event)
     run_perform(run, &actions);
 }
 
+/* On whose crew it may take long. */
+static enum tier_index tier_of_take(const struct service *service)
+{
+    if (majority_is_needed(service))
+        return TIER_PEER;
+    return attempt_needs_far(service) ? TIER_FAR : TIER_LOCAL;
+}
+
 void open_take(struct run *run, const struct commit_action *action)
 {
     uint64_t number = action->number;
@@ -72,8 +81,7 @@ void open_take(struct run *run, const struct commit_action *action)
         attempt_write(&work->text, run, number,
                       (const Holdfast__V1__OpenAttemptRequest *)run->coordinator->opening.message);
     if (error == 0) {
-        tier_work(run->service, attempt_needs_far(run->service) ? TIER_FAR : TIER_LOCAL,
-                  &work->job);
+        tier_work(run->service, tier_of_take(run->service), &work->job);
         return;
     }
     struct commit_actions actions = {0};
@@ -177,6 +185,7 @@ struct newcomer {
     struct timer timer;
     int64_t came_ms;
     struct far_waiter looked;
+    struct majority_waiter asked;
 };
 
 static bool is_same_launcher(const struct run *run, struct rpc_call *call,
@@ -319,11 +328,50 @@ static int64_t time_left(const struct newcomer *newcomer)
     return left > 1 ? left : 1;
 }
 
+static void ask_nodes(struct newcomer *newcomer);
+
+static void ask_nodes_again(struct timer *timer)
+{
+    struct newcomer *newcomer = CONTAINER_OF(timer, struct newcomer, timer);
+    unpark(newcomer);
+    ask_nodes(newcomer);
+}
+
+/* Most of the nodes were looked at, or a start must not be: see majority.c. */
+static void asked_nodes(struct majority_waiter *waiter)
+{
+    struct newcomer *newcomer = CONTAINER_OF(waiter, struct newcomer, asked);
+    struct service *service = newcomer->service;
+    const struct config *config = service->config;
+    if (waiter->fault.code == 0) {
+        newcomer->came_ms = loop_now_ms(); /* the wait for the run begins now */
+        look(newcomer);
+        return;
+    }
+    if (!service->is_closing && !service->draining &&
+        loop_now_ms() - newcomer->came_ms < config->nodes_wait_ms) {
+        park(newcomer, ask_nodes_again, config->tier_retry_ms);
+        return;
+    }
+    rpc_call_fail(newcomer->call, fault_raise(&waiter->fault));
+    free(newcomer);
+}
+
+static void ask_nodes(struct newcomer *newcomer)
+{
+    if (!majority_is_needed(newcomer->service)) {
+        look(newcomer);
+        return;
+    }
+    newcomer->asked = (struct majority_waiter){.go_on = asked_nodes};
+    majority_look(newcomer->service, &newcomer->asked, newcomer->service->config->nodes_wait_ms);
+}
+
 static void look_far_again(struct timer *timer)
 {
     struct newcomer *newcomer = CONTAINER_OF(timer, struct newcomer, timer);
     unpark(newcomer);
-    far_look(newcomer->service, &newcomer->looked, time_left(newcomer));
+    far_look(newcomer->service, TIER_FAR, &newcomer->looked, time_left(newcomer));
 }
 
 /* What others have committed and opened is known now. Without that a start would train on from an
@@ -337,8 +385,8 @@ static void looked_far(struct far_waiter *waiter)
         if (fault->code != 0)
             log_warn("session", "run %s is started without the far tier: %s",
                      newcomer->request->run, fault->message);
-        newcomer->came_ms = loop_now_ms(); /* the wait for the run begins now */
-        look(newcomer);
+        newcomer->came_ms = loop_now_ms(); /* the wait for the nodes begins now */
+        ask_nodes(newcomer);
         return;
     }
     if (!service->is_closing && !service->draining &&
@@ -365,9 +413,9 @@ void attempt_open(struct service *service, struct rpc_call *call,
         .service = service, .call = call, .request = request, .came_ms = loop_now_ms()};
     newcomer->looked.go_on = looked_far;
     if (tier_has_far(service))
-        far_look(service, &newcomer->looked, time_left(newcomer));
+        far_look(service, TIER_FAR, &newcomer->looked, time_left(newcomer));
     else
-        look(newcomer);
+        ask_nodes(newcomer);
 }
 
 void attempt_open_close(struct service *service)

@@ -3,7 +3,7 @@
  * Limit: limits.wait_ms per WaitSave (answered SAVE_STAGING). */
 #include "ckptd/catalog.h"
 #include "ckptd/checkpoint.h"
-#include "ckptd/drain/drain.h"
+#include "ckptd/drain/level.h"
 #include "ckptd/loop.h"
 #include "ckptd/node/gate.h"
 #include "ckptd/node/stage.h"
@@ -64,8 +64,9 @@ void save_answer_waiters(struct save *save, Holdfast__V1__SaveState state, const
         loop_timer_cancel(save->service->loop, &waiter->timer);
         /* A commit is only half of the way to a better level than local. */
         if (state == HOLDFAST__V1__SAVE_STATE__SAVE_COMMITTED && waiter->level > DURABLE_LOCAL)
-            drain_wait(save->service, waiter->call,
-                       catalog_find(save->run, save->step, save->attempt), waiter->timeout_ms);
+            level_wait(save->service, waiter->call,
+                       catalog_find(save->run, save->step, save->attempt), waiter->level,
+                       waiter->timeout_ms);
         else
             answer_wait(waiter->call, save, state, reason);
         free(waiter);
@@ -168,11 +169,14 @@ static void wait_for(struct save *save, struct rpc_call *call, uint32_t timeout_
 static int read_level(enum durability *out, const struct service *service, const char *text)
 {
     bool is_known = text[0] == '\0' || durability_parse(out, text);
-    bool is_given = *out <= DURABLE_LOCAL || (*out == DURABLE_BUCKET && tier_has_far(service));
+    bool is_given = *out <= DURABLE_LOCAL || (*out == DURABLE_BUCKET && tier_has_far(service)) ||
+                    (*out == DURABLE_REPLICATED && service->config->members.count > 0);
     return is_known && is_given
                ? 0
-               : report_error(ERR_INVALID, "wait for accepted or local; bucket needs tier.store",
-                              "this ckptd has no tier that makes a save %.32s", text);
+               : report_error(
+                     ERR_INVALID,
+                     "wait for accepted or local; bucket needs tier.store, replicated nodes.peers",
+                     "this ckptd has no tier that makes a save %.32s", text);
 }
 
 void save_wait(struct service *service, struct rpc_call *call,
@@ -194,7 +198,7 @@ void save_wait(struct service *service, struct rpc_call *call,
     if (checkpoint && !catalog_has_flaw(checkpoint, FLAW_ASIDE)) {
         char text[SAVE_REPEAT_BYTES];
         if (level > DURABLE_LOCAL && catalog_durability(checkpoint) < level)
-            drain_wait(service, call, checkpoint, request->timeout_ms);
+            level_wait(service, call, checkpoint, level, request->timeout_ms);
         else
             answer_committed(call, checkpoint, save_repeat_text(text, &checkpoint->repeat));
         return;

@@ -22,6 +22,7 @@
 /* One line of a list, from either side. */
 struct row {
     const char *run, *origin, *nonce, *time, *durability, *damage, *pin_note;
+    const char *tiers; /* that have it, of a server; NULL: not known */
     uint64_t step, attempt, bytes;
     uint32_t world_size;
     bool in_memory, is_pinned, is_read_back;
@@ -29,6 +30,12 @@ struct row {
     const struct tags *tags;
     bool begins_run; /* the row before is of another run */
 };
+
+/* Has another tier than the local one a copy? */
+static bool has_copies(const char *tiers)
+{
+    return tiers && tiers[0] != '\0' && strcmp(tiers, "local") != 0;
+}
 
 /* ---- list ---- */
 
@@ -90,6 +97,10 @@ static void print_row_json(const struct row *row, bool is_first)
     text_json(stdout, row->time);
     printf(", \"durability\": ");
     text_json(stdout, row->durability);
+    if (has_copies(row->tiers)) {
+        printf(", \"tiers\": ");
+        text_json(stdout, row->tiers);
+    }
     printf(", \"in_memory\": %s, \"read_back\": %s, \"pinned\": %s",
            row->in_memory ? "true" : "false", row->is_read_back ? "true" : "false",
            row->is_pinned ? "true" : "false");
@@ -310,6 +321,7 @@ static void print_page(struct storage *store, const struct cli *cli, struct tall
             .nonce = from->nonce,
             .time = from->time,
             .durability = from->durability,
+            .tiers = from->tiers,
             .damage = from->damage,
             .step = from->step,
             .attempt = from->attempt,
@@ -456,6 +468,7 @@ struct shown {
     const char *text; /* the manifest's */
     size_t bytes;
     const char *durability, *damage; /* as of list */
+    const char *tiers;               /* likewise */
     const struct skipped *skipped;
     size_t num_skipped;
     bool is_read_back, is_pinned;
@@ -507,6 +520,8 @@ static int print_manifest(const struct shown *shown, const struct lineage *linea
            text_count(summary->shards, "shard").text);
     printf("%-12s %u\n", "ranks", summary->world_size);
     printf("%-12s %s\n", "durability", text_safe(text, sizeof text, shown->durability));
+    if (has_copies(shown->tiers))
+        printf("%-12s %s\n", "copies", text_safe(text, sizeof text, shown->tiers));
     printf("%-12s %s\n", "read back", shown->is_read_back ? "yes" : "not yet");
     print_tags(shown);
     if (verified_find(&verified, shown->store, summary))
@@ -568,6 +583,8 @@ static int add_state(json_t *root, const struct shown *shown)
     if (shown->damage[0] != '\0')
         json_object_set_new(root, "damage",
                             json_string(text_safe(safe, sizeof safe, shown->damage)));
+    if (has_copies(shown->tiers))
+        json_object_set_new(root, "tiers", json_string(text_safe(safe, sizeof safe, shown->tiers)));
     json_object_set_new(root, "read_back", json_boolean(shown->is_read_back));
     if (verified_find(&verified, shown->store, summary))
         json_object_set_new(root, "verified", verified_json(&verified));
@@ -712,6 +729,7 @@ static int show_server(const struct cli *cli)
                                 .text = reply->manifest_json,
                                 .bytes = bytes,
                                 .durability = reply->durability,
+                                .tiers = reply->tiers,
                                 .damage = reply->damage,
                                 .skipped = skipped,
                                 .num_skipped = reply->n_skipped,

@@ -38,10 +38,11 @@ NODE_ONLY = {"OpenAttempt", "Describe", "BeginSave", "AbortSave", "OpenLoad", "L
              "ReleaseShard", "CloseLoad"}  # need shared memory
 OPERATE = {"Release", "Adopt", "Gc", "Scrub", "Remove", "Undelete", "Reload"}
 LOAD = {"OpenBulk"}
-CALLS = LOOK | SEE | OF_ALL | LOAD | NODE_ONLY | OPERATE | {"Prune", "Pin"}
+PEER = {"Peer"}  # between nodes
+CALLS = LOOK | SEE | OF_ALL | LOAD | PEER | NODE_ONLY | OPERATE | {"Prune", "Pin"}
 MAY = {
-    "holdfast://operator/anna": CALLS - NODE_ONLY,
-    "holdfast://node/n2": LOOK | SEE | OF_ALL | LOAD,
+    "holdfast://operator/anna": CALLS - NODE_ONLY - PEER,
+    "holdfast://node/n2": LOOK | SEE | OF_ALL | LOAD | PEER,
     "holdfast://reader": LOOK | SEE | OF_ALL | LOAD,
     "holdfast://reader/a": LOOK | SEE | LOAD,
     "holdfast://reader/b": LOOK,  # every call names the run a
@@ -53,7 +54,7 @@ MAY = {
 RUN = {**dict.fromkeys(("OpenAttempt", "Describe", "WaitSave", "List", "Show", "Prune", "Pin",
                         "Release", "History", "Remove", "Undelete"), b"\x0a\x01a"),
        "OpenLoad": b"\x12\x01a", "OpenBulk": b"\x12\x01a", "Scrub": b"\x12\x01a",
-       "Adopt": b"\x1a\x01a"}
+       "Adopt": b"\x1a\x01a", "Peer": b"\x08\x09"}  # of Peer: list the store
 SILENT = 200  # connections that say nothing
 
 

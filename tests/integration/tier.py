@@ -221,7 +221,7 @@ def taken(world, other, options):
     wait_until(lambda: tier_of(other)["given_up"] == 1, "the alarm")
     run = world.listed()[0]["run"]
     test("a number that another store has taken ends the drain with an alarm",
-         f"another store has taken attempt 1 of run {run} in the far tier" in other.log() and
+         f"another store has taken attempt 1 of run {run} there" in other.log() and
          verified(world, run) is None, other.log()[-2000:])
     for one in (world, other):
         one.stop()

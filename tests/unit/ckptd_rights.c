@@ -1,11 +1,12 @@
 /* ckptd_rights.c - who may ask ckptd for what.
  *
  * Goal: of those who may come in, only operators get what removes, frees or adds checkpoints: every
- * method is either for all or for operators, here as there, also one that is new; a refusal says
- * what to change and is in the log with who it was; ckptd's own user and root are operators, and
- * operators come in. Method: the service of ckptd_bed.h. The callers are children that become other
- * users before anything of gRPC is started here, and ask when they are told to; requests say no
- * more than the one flag that decides, so nothing is done by those that are let through. */
+ * method is for all, for operators or for other nodes, here as there, also one that is new; a
+ * refusal says what to change and is in the log with who it was; ckptd's own user and root are
+ * operators, and operators come in. Method: the service of ckptd_bed.h. The callers are children
+ * that become other users before anything of gRPC is started here, and ask when they are told to;
+ * requests say no more than the one flag that decides, so nothing is done by those that are let
+ * through. */
 #include "tests/unit/ckptd_bed.h"
 
 #include <sys/stat.h>
@@ -17,39 +18,41 @@
 struct ask {
     char method[16];
     char flag[16]; /* a field of the request that is set; "": none */
-    bool for_operators;
+    bool for_operators, for_nodes;
 };
 
 static const struct ask asks[] = {
-    {"Hello", "", false},
-    {"OpenAttempt", "", false},
-    {"Describe", "", false},
-    {"BeginSave", "", false},
-    {"WaitSave", "", false},
-    {"AbortSave", "", false},
-    {"OpenLoad", "", false},
-    {"LoadShard", "", false},
-    {"ReleaseShard", "", false},
-    {"CloseLoad", "", false},
-    {"List", "", false},
-    {"Show", "", false},
-    {"Prune", "", true},
-    {"Prune", "dry_run", false},
-    {"Pin", "", false},
-    {"Pin", "unpin", true},
-    {"Release", "", true},
-    {"Adopt", "", true},
-    {"Gc", "", true},
-    {"Gc", "dry_run", false},
-    {"Status", "", false},
-    {"Scrub", "", true},
-    {"History", "", false},
-    {"Rescan", "", false},
-    {"Remove", "", true},
-    {"Remove", "dry_run", false},
-    {"Reload", "", true},
-    {"Undelete", "", true},
-    {"Undelete", "dry_run", false},
+    {"Hello", "", false, false},
+    {"OpenAttempt", "", false, false},
+    {"Describe", "", false, false},
+    {"BeginSave", "", false, false},
+    {"WaitSave", "", false, false},
+    {"AbortSave", "", false, false},
+    {"OpenLoad", "", false, false},
+    {"LoadShard", "", false, false},
+    {"ReleaseShard", "", false, false},
+    {"CloseLoad", "", false, false},
+    {"List", "", false, false},
+    {"Show", "", false, false},
+    {"Prune", "", true, false},
+    {"Prune", "dry_run", false, false},
+    {"Pin", "", false, false},
+    {"Pin", "unpin", true, false},
+    {"Release", "", true, false},
+    {"Adopt", "", true, false},
+    {"Gc", "", true, false},
+    {"Gc", "dry_run", false, false},
+    {"Status", "", false, false},
+    {"Scrub", "", true, false},
+    {"History", "", false, false},
+    {"Rescan", "", false, false},
+    {"Remove", "", true, false},
+    {"Remove", "dry_run", false, false},
+    {"Reload", "", true, false},
+    {"Undelete", "", true, false},
+    {"Undelete", "dry_run", false, false},
+    {"OpenBulk", "", false, false},
+    {"Peer", "", false, true},
 };
 #define NUM_ASKS (sizeof asks / sizeof *asks)
 
@@ -183,7 +186,7 @@ static void test_rights__a_user_is_refused_what_operators_may(void **state)
         bool is_refused =
             answer.error == ERR_DENIED && strstr(answer.line, "access.operators") != NULL;
         if (is_refused != asks[i].for_operators ||
-            (answer.error == ERR_DENIED) != asks[i].for_operators ||
+            (answer.error == ERR_DENIED) != (asks[i].for_operators || asks[i].for_nodes) ||
             answer.error == ERR_UNAVAILABLE)
             fail_msg("%s %s: %d %s", asks[i].method, asks[i].flag, answer.error, answer.line);
     }
@@ -196,7 +199,7 @@ static void test_rights__an_operator_and_ckptds_own_user_are_refused_nothing(voi
     for (size_t i = 0; i < NUM_ASKS; i++) {
         struct answer answer = ask_as(&chief, bed, &asks[i]);
         struct answer own = ask(bed->config.listen, &asks[i]);
-        if (answer.error == ERR_DENIED || answer.error == ERR_UNAVAILABLE ||
+        if ((answer.error == ERR_DENIED) != asks[i].for_nodes || answer.error == ERR_UNAVAILABLE ||
             own.error != answer.error)
             fail_msg("%s %s: %d %s, own user: %d %s", asks[i].method, asks[i].flag, answer.error,
                      answer.line, own.error, own.line);
@@ -205,7 +208,7 @@ static void test_rights__an_operator_and_ckptds_own_user_are_refused_nothing(voi
 
 static void test_rights__operators_alone_open_the_door_to_themselves(void **state)
 {
-    static const struct ask hello = {"Hello", "", false}, gc = {"Gc", "", true};
+    static const struct ask hello = {"Hello", "", false, false}, gc = {"Gc", "", true, false};
     struct bed *bed = *state;
     restart(bed, "", "12346");
     assert_int_equal(ask_as(&chief, bed, &gc).error, 0);
@@ -218,7 +221,8 @@ static void test_rights__operators_alone_open_the_door_to_themselves(void **stat
 
 static void test_rights__who_is_refused_is_in_the_log(void **state)
 {
-    static const struct ask adopt = {"Adopt", "", true}, unpin = {"Pin", "unpin", true};
+    static const struct ask adopt = {"Adopt", "", true, false},
+                            unpin = {"Pin", "unpin", true, false};
     struct bed *bed = *state;
     char path[200], want[120], text[8192] = "";
     restart(bed, "12345", "12346");

@@ -350,6 +350,23 @@ static void test_pick__the_rules_say_which_go_and_who_waits_overrules_them(void 
     assert_int_equal(next_of(PICK_LAST, items, 3, &left), 2);
 }
 
+/* The tier was started again: all is proven or sent once more, behind a new claim. */
+static void test_transfer__shards_that_were_lost_are_sent_again_before_the_manifest(void **state)
+{
+    struct transfer transfer = {0};
+    (void)state;
+    transfer_begin(&transfer, 2, RETRY_MS);
+    transfer_claimed(&transfer, PUBLICATION_DURABLE);
+    transfer_copied(&transfer, 0, 0, false);
+    assert_int_equal(transfer_copied(&transfer, 1, 0, false).kind, TRANSFER_NAMES);
+    assert_int_equal(transfer_named(&transfer, 0).kind, TRANSFER_PUBLISH);
+    assert_int_equal(transfer_published(&transfer, PUBLICATION_LOST).kind, TRANSFER_REST);
+    assert_int_equal(transfer_rested(&transfer).kind, TRANSFER_CLAIM);
+    struct transfer_action action = transfer_claimed(&transfer, PUBLICATION_DURABLE);
+    assert_int_equal(action.kind, TRANSFER_COPY);
+    assert_int_equal(action.shard, 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -357,6 +374,7 @@ int main(void)
         cmocka_unit_test(test_transfer__pauses_double_up_to_a_bound_and_begin_anew),
         cmocka_unit_test(test_pick__the_newest_goes_first_but_behind_what_is_waited_for),
         cmocka_unit_test(test_pick__the_rules_say_which_go_and_who_waits_overrules_them),
+        cmocka_unit_test(test_transfer__shards_that_were_lost_are_sent_again_before_the_manifest),
     };
     seed_random();
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -142,12 +142,21 @@ static int take_attempt(struct snapshot *s, int64_t answer[2])
     return rc;
 }
 
+enum ckpt_level snapshot_level(const struct snapshot *s)
+{
+    const char *name = s->config->durability;
+    return strcmp(name, "bucket") == 0       ? CKPT_LEVEL_BUCKET
+           : strcmp(name, "replicated") == 0 ? CKPT_LEVEL_REPLICATED
+                                             : CKPT_LEVEL_LOCAL;
+}
+
 /* A ckptd that never reaches checkpoint.durability says so now, not after days of training. */
 static int check_level(const struct snapshot *s)
 {
-    if (strcmp(s->config->durability, "bucket") != 0)
+    enum ckpt_level level = snapshot_level(s);
+    if (level == CKPT_LEVEL_LOCAL)
         return 0;
-    int rc = ckpt_save_wait_for(s->ckpt, 0, CKPT_LEVEL_BUCKET, 0);
+    int rc = ckpt_save_wait_for(s->ckpt, 0, level, 0);
     if (rc == ERR_INVALID)
         return rc;
     report_clear();

@@ -60,6 +60,8 @@ struct snapshot {
 
 double snapshot_now(void); /* seconds, CLOCK_MONOTONIC */
 bool snapshot_is_rank_0(const struct snapshot *s);
+/* open.c: checkpoint.durability. */
+enum ckpt_level snapshot_level(const struct snapshot *s);
 
 /* open.c: from here on saves hold no moments. Collective; no save is being copied. */
 int snapshot_leave_moments_out(struct snapshot *s);

@@ -347,10 +347,10 @@ static bool may_pass(int rc)
 static int await_level(struct snapshot *s, int64_t step)
 {
     int rc = ERR_TIMEOUT;
-    log_info("checkpoint", "waiting for step %" PRId64 " to be in the far tier, at most %.0f s",
-             step, seconds_left(s, snapshot_now()));
+    log_info("checkpoint", "waiting for step %" PRId64 " to be durable (%s), at most %.0f s", step,
+             s->config->durability, seconds_left(s, snapshot_now()));
     while (may_pass(rc) && snapshot_now() < s->deadline) {
-        rc = ckpt_save_wait_for(s->ckpt, (uint64_t)step, CKPT_LEVEL_BUCKET, ASK_MS);
+        rc = ckpt_save_wait_for(s->ckpt, (uint64_t)step, snapshot_level(s), ASK_MS);
         if (may_pass(rc) && rc != ERR_TIMEOUT)
             sleep_for(PAUSE_SECONDS_MAX);
     }
@@ -364,14 +364,15 @@ static int await_level(struct snapshot *s, int64_t step)
 static int end_at_level(struct snapshot *s, int64_t step)
 {
     uint32_t first;
-    if (strcmp(s->config->durability, "bucket") != 0)
+    if (snapshot_level(s) == CKPT_LEVEL_LOCAL)
         return 0;
     int rc = snapshot_is_rank_0(s) ? await_level(s, step) : 0;
     if (rc != 0)
-        rc = report_error(err_retry(rc) ? rc : ERR_ABORTED, "start the run again",
-                          "the last checkpoint, of step %" PRId64
-                          ", is on the node's disk, but not in the far tier: %s",
-                          step, report_line());
+        rc = report_error(
+            err_retry(rc) ? rc : ERR_ABORTED, "start the run again",
+            "the last checkpoint, of step %" PRId64
+            ", is on the node's disk, but not durable as checkpoint.durability = \"%s\" says: %s",
+            step, s->config->durability, report_line());
     return parallel_agree_quietly(s->mesh->world, rc, &first);
 }
 

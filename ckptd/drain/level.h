@@ -1,0 +1,21 @@
+/* level.h - WaitSave for a better level than local; see level.c. On the service thread. */
+#ifndef HOLDFAST_CKPTD_DRAIN_LEVEL_H
+#define HOLDFAST_CKPTD_DRAIN_LEVEL_H
+
+#include "proto/durability.h"
+#include "proto/rpc.h"
+
+#include <stdint.h>
+
+struct service;
+struct checkpoint;
+
+/* For a committed checkpoint that has not reached the level yet: it goes first, at full speed. The
+ * call is answered when it has it, when it never will, or after `timeout_ms`. */
+void level_wait(struct service *service, struct rpc_call *call, struct checkpoint *checkpoint,
+                enum durability level, uint32_t timeout_ms);
+/* What the tiers hold has changed: who waits for that? */
+void level_look(struct service *service);
+void level_end(struct service *service); /* ckptd ends: calls that wait are answered */
+
+#endif

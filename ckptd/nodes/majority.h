@@ -1,0 +1,30 @@
+/* majority.h - what must be known to, or held by, most of the nodes before a run is started; see
+ * majority.c. */
+#ifndef HOLDFAST_CKPTD_NODES_MAJORITY_H
+#define HOLDFAST_CKPTD_NODES_MAJORITY_H
+
+#include "ckptd/loop.h"
+#include "ckptd/tier.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct service;
+
+/* nodes.attempts, and there are peers. */
+bool majority_is_needed(const struct service *service);
+/* Who waits for a look at most of the nodes; lies still until go_on, which is called once. `fault`:
+ * why there is no majority; code 0: the catalog knows what they held. */
+struct majority_waiter {
+    struct fault fault;
+    void (*go_on)(struct majority_waiter *waiter);
+};
+/* On the service thread; at most `ms`. */
+void majority_look(struct service *service, struct majority_waiter *waiter, int64_t ms);
+/* Publishes an attempt's number at so many peers that with this node they are most. ERR_EXISTS:
+ * another has taken it. ERR_UNAVAILABLE: too few answered; nobody may count on the number, nor take
+ * it again. Blocks; any thread. */
+int majority_publish(const struct service *service, const char *key, const char *text,
+                     const char *nonce);
+
+#endif

@@ -1,0 +1,68 @@
+/* members.c - the parser of nodes.peers. */
+#include "ckptd/nodes/members.h"
+#include "proto/address.h"
+#include "proto/report.h"
+
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+
+#define ITEM_MAX 400
+
+static int refuse(const char *item, const char *why)
+{
+    return report_error(ERR_INVALID, "write NAME@DOMAIN=HOST:PORT, as n2@rack-b=10.0.0.2:7070",
+                        "nodes.peers: \"%.200s\" %s", item, why);
+}
+
+/* Takes what is before `end` off the text. False: it is no name. */
+static bool take_name(char out[MEMBER_NAME_MAX], const char **at, char end)
+{
+    static const char letters[] =
+        "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-";
+    size_t length = strspn(*at, letters);
+    if (length == 0 || length >= MEMBER_NAME_MAX || (*at)[length] != end)
+        return false;
+    memcpy(out, *at, length);
+    out[length] = '\0';
+    *at += length + (end != '\0');
+    return true;
+}
+
+static int add(struct members *members, const char *own, const char *item)
+{
+    struct member *peer = &members->peers[members->count];
+    struct address address;
+    const char *at = item;
+    if (members->count == MEMBERS_PEERS_MAX)
+        return refuse(item, "is one more than the 8 peers that a node has");
+    if (!take_name(peer->name, &at, '@') || !take_name(peer->domain, &at, '='))
+        return refuse(item, "names no node and domain");
+    if (strlen(at) >= sizeof peer->address || address_parse(&address, at) != 0 ||
+        address.kind != ADDRESS_TLS)
+        return refuse(item, "has no address");
+    for (uint32_t i = 0; i < members->count; i++)
+        if (strcmp(members->peers[i].name, peer->name) == 0)
+            return refuse(item, "is there twice");
+    if (strcmp(peer->name, own) == 0)
+        return refuse(item, "is this node itself");
+    snprintf(peer->address, sizeof peer->address, "%s", at);
+    members->count++;
+    return 0;
+}
+
+int members_parse(struct members *out, const char *own, const char *text)
+{
+    memset(out, 0, sizeof *out);
+    while (*(text += strspn(text, ", ")) != '\0') {
+        char item[ITEM_MAX];
+        size_t length = strcspn(text, ", ");
+        if (length >= sizeof item)
+            return refuse(text, "is too long");
+        memcpy(item, text, length);
+        item[length] = '\0';
+        ERR_TRY(add(out, own, item));
+        text += length;
+    }
+    return 0;
+}

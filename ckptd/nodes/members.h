@@ -1,0 +1,26 @@
+/* members.h - the nodes of a cluster, as the settings [nodes] name them: this one, and its peers.
+ */
+#ifndef HOLDFAST_CKPTD_NODES_MEMBERS_H
+#define HOLDFAST_CKPTD_NODES_MEMBERS_H
+
+#include <stdint.h>
+
+#define MEMBERS_PEERS_MAX 8u
+#define MEMBER_NAME_MAX 33u /* with the NUL: [A-Za-z0-9._-] */
+
+struct member {
+    char name[MEMBER_NAME_MAX]; /* as its certificate says: holdfast://node/NAME */
+    char domain[MEMBER_NAME_MAX];
+    char address[280]; /* "host:port" */
+};
+
+struct members {
+    uint32_t count;
+    struct member peers[MEMBERS_PEERS_MAX];
+};
+
+/* Of "NAME@DOMAIN=HOST:PORT, ..."; "" is none. `own` is this node's name. ERR_INVALID says what is
+ * wrong with it. */
+int members_parse(struct members *out, const char *own, const char *text);
+
+#endif

@@ -1,0 +1,53 @@
+/* nodes.c - what Status says of the nodes: who they are, whether they answer, what they lack. */
+#include "ckptd/nodes/nodes.h"
+#include "ckptd/catalog.h"
+#include "ckptd/checkpoint.h"
+#include "ckptd/config.h"
+#include "ckptd/drain/drain.h"
+#include "ckptd/service.h"
+
+#include <jansson.h>
+
+static json_t *describe_peer(const struct service *service, uint32_t index)
+{
+    const struct member *peer = &service->config->members.peers[index];
+    json_t *text = drain_describe(service, (enum tier_index)(TIER_PEER + index));
+    json_object_set_new(text, "name", json_string(peer->name));
+    json_object_set_new(text, "domain", json_string(peer->domain));
+    json_object_set_new(text, "address", json_string(peer->address));
+    return text;
+}
+
+/* The newest whole checkpoint, and the newest that is replicated: what a lost node costs. */
+static json_t *describe_run(const struct run *run)
+{
+    const struct checkpoint *newest = catalog_newest(run), *replicated = newest;
+    uint32_t behind = 0;
+    while (replicated && catalog_durability(replicated) < DURABLE_REPLICATED) {
+        behind += !replicated->damaged;
+        replicated = replicated->next;
+    }
+    return json_pack("{s:s, s:o, s:o, s:i}", "run", run->name, "newest_step",
+                     newest ? json_integer((json_int_t)newest->summary.step) : json_null(),
+                     "replicated_step",
+                     replicated ? json_integer((json_int_t)replicated->summary.step) : json_null(),
+                     "checkpoints_behind", (int)behind);
+}
+
+json_t *nodes_describe(const struct service *service)
+{
+    const struct config *config = service->config;
+    json_t *peers = json_array(), *runs = json_array();
+    if (config->members.count == 0) {
+        json_decref(peers);
+        json_decref(runs);
+        return json_null();
+    }
+    for (uint32_t i = 0; i < config->members.count; i++)
+        json_array_append_new(peers, describe_peer(service, i));
+    for (const struct run *run = service->catalog->runs; run; run = run->next)
+        json_array_append_new(runs, describe_run(run));
+    return json_pack("{s:s, s:s, s:I, s:o, s:o}", "name", config->nodes_name, "domain",
+                     config->nodes_domain, "replicas", (json_int_t)config->nodes_replicas, "peers",
+                     peers, "runs", runs);
+}

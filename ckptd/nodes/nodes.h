@@ -1,0 +1,11 @@
+/* nodes.h - this node and its peers, for Status; see nodes.c. On the service thread. */
+#ifndef HOLDFAST_CKPTD_NODES_NODES_H
+#define HOLDFAST_CKPTD_NODES_NODES_H
+
+struct service;
+struct json_t;
+
+/* NULL of JSON where there are no peers. */
+struct json_t *nodes_describe(const struct service *service);
+
+#endif

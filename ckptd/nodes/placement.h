@@ -1,0 +1,26 @@
+/* placement.h - which node gets a copy of a checkpoint, what its copies survive, and what a
+ * majority is. Pure; see placement.c. */
+#ifndef HOLDFAST_CKPTD_NODES_PLACEMENT_H
+#define HOLDFAST_CKPTD_NODES_PLACEMENT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* A node, for one checkpoint. The first of a list is this node itself. */
+struct site {
+    const char *domain;
+    bool has_copy;  /* whole, as far as this node knows */
+    bool is_away;   /* it does not answer, or takes nothing */
+    uint64_t order; /* placement_order() */
+};
+
+/* The number of failure domains that have a copy. */
+uint32_t placement_domains(const struct site *sites, uint32_t count);
+/* Is sites[index] to get a copy, so that `replicas` domains have one? */
+bool placement_goes(const struct site *sites, uint32_t count, uint32_t replicas, uint32_t index);
+/* Spreads the copies of several runs over the nodes: lower ones first. */
+uint64_t placement_order(const char *run, const char *node);
+/* May a number count that so many of all nodes, this one included, hold durably? */
+bool placement_is_majority(uint32_t holders, uint32_t nodes);
+
+#endif

@@ -1,0 +1,621 @@
+/* serve.c - other nodes put copies of their checkpoints into this ckptd's store, and read what is
+ * there: the server's side of storage/peer.c.
+ *
+ *   service thread: who asks, is the key one that a node may name, whose handle is it ──► crew: the
+ *   operation on the storage ──► service thread: the answer; after a manifest, a look at the store,
+ *   so that the checkpoint is listed, loaded and retained like this ckptd's own
+ *
+ * Invariants (cited in the code):
+ *   P1  A manifest becomes durable only when every shard that it names is here, with its header,
+ *       size and checksum table. Else the answer is ERR_STALE, and the node sends them again: what
+ *       it sent before may have been removed as unfinished work when this ckptd was started again.
+ *   P2  A node removes nothing of a committed checkpoint, and no manifest, attempt, pin or note: it
+ *       takes away its own unfinished files alone.
+ *   P3  A handle is used by the node that it was given to, and by no other.
+ *
+ * A handle ends when its node has been silent for SILENT_MS, or HANDLES_MAX are open. What a node
+ * holds (leases) keeps this ckptd's own removals away meanwhile. */
+#include "ckptd/nodes/serve.h"
+#include "ckptd/catalog.h"
+#include "ckptd/checkpoint.h"
+#include "ckptd/config.h"
+#include "ckptd/drain/drain.h"
+#include "ckptd/keep/admit.h"
+#include "ckptd/ledger.h"
+#include "ckptd/loop.h"
+#include "ckptd/nodes/placement.h"
+#include "ckptd/rescan.h"
+#include "ckptd/run/coordinator.h"
+#include "ckptd/service.h"
+#include "proto/array.h"
+#include "proto/manifest.h"
+#include "proto/mark.h"
+#include "proto/origin.h"
+#include "proto/report.h"
+#include "proto/retain.h"
+#include "proto/shard.h"
+#include "storage/storage.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define CREW_THREADS 2u
+#define HANDLES_MAX 256u
+#define SILENT_MS 120000
+#define CHUNK_MAX (1u << 20)
+#define TEXT_MAX (RPC_MESSAGE_BYTES_MAX - 4096u)
+#define ENTRIES_MAX 65536u
+
+struct handle {
+    struct handle *next;
+    uint64_t token;
+    char who[PRINCIPAL_NAME_MAX];
+    struct storage_object *object;
+    struct storage_hold *hold;
+    uint64_t bytes;
+    bool is_writer;
+    uint32_t busy;
+    int64_t used_ms;
+};
+
+struct serving {
+    struct crew *crew;
+    struct handle *handles;
+    uint32_t num_handles;
+};
+
+/* A call on its way through the crew. */
+struct errand {
+    struct service *service;
+    struct rpc_call *call;
+    const Holdfast__V1__PeerRequest *request; /* the call's */
+    struct principal principal;
+    struct handle *handle; /* busy, or made by this call, or NULL */
+    struct handle *old;    /* ended: to be closed */
+    void *data;
+    uint64_t bytes, data_bytes;
+    Holdfast__V1__PeerEntry **entries;
+    uint32_t num_entries, room_entries;
+    bool is_commit;
+    struct manifest_summary summary; /* of a commit */
+    struct fault fault;
+    struct job job;
+    struct rescan_waiter look;
+};
+
+/* ---- handles ---- */
+
+static struct handle *find_handle(const struct serving *serving, const struct principal *principal,
+                                  uint64_t token)
+{
+    for (struct handle *handle = serving->handles; handle; handle = handle->next)
+        if (handle->token == token && strcmp(handle->who, principal->name) == 0) /* P3 */
+            return handle;
+    return NULL;
+}
+
+static void take_out(struct serving *serving, const struct handle *handle)
+{
+    struct handle **at = &serving->handles;
+    while (*at != handle)
+        at = &(*at)->next;
+    *at = handle->next;
+    serving->num_handles--;
+}
+
+/* The handles of nodes that have been silent, chained. */
+static struct handle *take_out_silent(struct serving *serving)
+{
+    struct handle *old = NULL;
+    for (struct handle *handle = serving->handles, *next; handle; handle = next) {
+        next = handle->next;
+        if (handle->busy > 0 || loop_now_ms() - handle->used_ms < SILENT_MS)
+            continue;
+        take_out(serving, handle);
+        handle->next = old;
+        old = handle;
+    }
+    return old;
+}
+
+/* Blocks. */
+static void close_handles(struct storage *storage, struct handle *handles, bool stays)
+{
+    while (handles) {
+        struct handle *handle = handles;
+        handles = handle->next;
+        if (handle->object)
+            storage_object_close(storage, handle->object);
+        if (stays)
+            storage_leave(storage, handle->hold);
+        else
+            storage_release(storage, handle->hold);
+        free(handle);
+    }
+}
+
+static int new_handle(struct errand *errand)
+{
+    struct serving *serving = errand->service->serving;
+    if (serving->num_handles >= HANDLES_MAX)
+        return report_error(ERR_BUSY, "try again", "nodes have %u objects open here already",
+                            serving->num_handles);
+    struct handle *handle = calloc(1, sizeof *handle);
+    if (!handle)
+        return report_error(ERR_MEMORY, NULL, "no memory for a handle");
+    service_random(&handle->token, sizeof handle->token);
+    snprintf(handle->who, sizeof handle->who, "%s", errand->principal.name);
+    handle->busy = 1;
+    handle->used_ms = loop_now_ms();
+    handle->next = serving->handles;
+    serving->handles = handle;
+    serving->num_handles++;
+    errand->handle = handle;
+    return 0;
+}
+
+/* ---- keys ---- */
+
+/* The summary's place, by the key "<run>/step-.../NAME". False: it is no such key. */
+static bool parse_key(struct manifest_summary *out, const char **out_name, const char *key)
+{
+    char run[RUN_NAME_MAX + 1], directory[64];
+    int used = 0;
+    if (sscanf(key, "%100[^/]/%63[^/]/%n", run, directory, &used) != 2 || used == 0 ||
+        !retain_parse(directory, &out->step, &out->attempt))
+        return false;
+    snprintf(out->run, sizeof out->run, "%s", run);
+    *out_name = key + used;
+    return true;
+}
+
+static bool is_number(const char *text)
+{
+    size_t length = strlen(text);
+    return length > 0 && length <= 20 && strspn(text, "0123456789") == length;
+}
+
+/* "<run>/attempts/NUMBER": the number. */
+static bool parse_attempt(char run[RUN_NAME_MAX + 1], uint64_t *out, const char *key)
+{
+    int used = 0;
+    if (sscanf(key, "%100[^/]/attempts/%n", run, &used) != 1 || used == 0 || !is_number(key + used))
+        return false;
+    *out = strtoull(key + used, NULL, 10);
+    return run_name_valid(run);
+}
+
+/* What a key may be, by what is done with it. */
+enum key_kind {
+    KEY_NONE,
+    KEY_ANY,   /* in a run, or the root: to look */
+    KEY_SHARD, /* of a checkpoint */
+    KEY_SMALL, /* a manifest, a mark, an origin, an attempt */
+    KEY_LEASE
+};
+
+static bool key_is(enum key_kind kind, const char *key)
+{
+    struct manifest_summary place = {0};
+    const char *name = "", *slash = strchr(key, '/');
+    char run[RUN_NAME_MAX + 1];
+    uint64_t number;
+    bool is_in_step = parse_key(&place, &name, key) && run_name_valid(place.run);
+    switch (kind) {
+    case KEY_ANY:
+        return true; /* storage.c refuses what leaves the store */
+    case KEY_SHARD:
+        return is_in_step && shard_is_file_name(name);
+    case KEY_SMALL:
+        return (is_in_step && !shard_is_file_name(name) &&
+                (strcmp(name, MANIFEST_NAME) == 0 || strcmp(name, MARK_NAME) == 0 ||
+                 origin_is_member(name))) ||
+               parse_attempt(run, &number, key);
+    case KEY_LEASE:
+        return slash && strncmp(slash, "/leases/", 8) == 0 && !strchr(slash + 8, '/');
+    default:
+        return false;
+    }
+}
+
+static int check_key(enum key_kind kind, const char *key)
+{
+    if (kind == KEY_NONE || (strlen(key) <= STORAGE_KEY_MAX && key_is(kind, key)))
+        return 0;
+    return report_error(ERR_DENIED, NULL, "a node may not do that with \"%.200s\"", key);
+}
+
+static bool is_committed(struct storage *storage, const struct manifest_summary *place)
+{
+    char key[STORAGE_KEY_MAX];
+    uint64_t bytes;
+    int error = manifest_key(key, sizeof key, place);
+    if (error == 0)
+        error = storage_fetch(storage, key, NULL, 0, &bytes);
+    return error != ERR_NOT_FOUND; /* nobody knows: kept */
+}
+
+/* ---- the operations, on the crew ---- */
+
+static int do_create(struct errand *errand, struct storage *storage)
+{
+    struct storage_space space;
+    const Holdfast__V1__PeerRequest *request = errand->request;
+    struct ledger ledger = {.usable_fraction = errand->service->config->usable_fraction};
+    if (request->bytes == 0 || request->bytes % STORAGE_ALIGN != 0)
+        return report_error(ERR_INVALID, NULL, "a shard of %llu bytes is not whole blocks",
+                            (unsigned long long)request->bytes);
+    ERR_TRY(storage_space(storage, &space));
+    if (space.bytes_total > 0 && ledger_room(&ledger, &space) < request->bytes)
+        return report_error(ERR_SPACE, "free space on the node, or raise its usable_fraction",
+                            "no room for %llu bytes of a copy", (unsigned long long)request->bytes);
+    errand->handle->is_writer = true;
+    errand->handle->bytes = request->bytes;
+    return storage_object_create(storage, &errand->handle->object, request->key, request->bytes);
+}
+
+static int do_open(struct errand *errand, struct storage *storage)
+{
+    struct handle *handle = errand->handle;
+    int error = storage_object_open(storage, &handle->object, errand->request->key, &handle->bytes);
+    errand->bytes = handle->bytes;
+    return error;
+}
+
+static int do_close(struct errand *errand, struct storage *storage)
+{
+    struct handle *handle = errand->handle;
+    errand->handle = NULL;
+    handle->next = NULL;
+    close_handles(storage, handle, errand->request->stays);
+    return 0;
+}
+
+/* Requests of the storage are aligned, in memory and on the disk. */
+static int check_range(const struct errand *errand, uint64_t offset, uint64_t bytes)
+{
+    const struct handle *handle = errand->handle;
+    if (handle->object && bytes > 0 && bytes <= CHUNK_MAX && bytes % STORAGE_ALIGN == 0 &&
+        offset % STORAGE_ALIGN == 0 && offset <= handle->bytes && bytes <= handle->bytes - offset)
+        return 0;
+    return report_error(ERR_INVALID, NULL, "%llu bytes at %llu are not blocks of the object",
+                        (unsigned long long)bytes, (unsigned long long)offset);
+}
+
+static int make_room(struct errand *errand, uint64_t bytes)
+{
+    errand->data_bytes = bytes;
+    return posix_memalign(&errand->data, STORAGE_ALIGN, bytes) == 0
+               ? 0
+               : report_error(ERR_MEMORY, NULL, "no memory for a chunk");
+}
+
+static int do_write(struct errand *errand, struct storage *storage)
+{
+    const Holdfast__V1__PeerRequest *request = errand->request;
+    ERR_TRY(check_range(errand, request->offset, request->data.len));
+    if (!errand->handle->is_writer)
+        return report_error(ERR_INVALID, NULL, "the object is open for reading");
+    ERR_TRY(make_room(errand, request->data.len));
+    memcpy(errand->data, request->data.data, request->data.len);
+    errand->data_bytes = 0;
+    return storage_transfer(storage, STORAGE_WRITE, errand->handle->object, request->offset,
+                            errand->data, (uint32_t)request->data.len);
+}
+
+static int do_read(struct errand *errand, struct storage *storage)
+{
+    const Holdfast__V1__PeerRequest *request = errand->request;
+    ERR_TRY(check_range(errand, request->offset, request->bytes));
+    ERR_TRY(make_room(errand, request->bytes));
+    return storage_transfer(storage, STORAGE_READ, errand->handle->object, request->offset,
+                            errand->data, (uint32_t)request->bytes);
+}
+
+static int do_sync(struct errand *errand, struct storage *storage)
+{
+    if (!errand->handle->object || !errand->handle->is_writer)
+        return report_error(ERR_INVALID, NULL, "the object is not open for writing");
+    return storage_transfer(storage, STORAGE_SYNC, errand->handle->object, 0, NULL, 0);
+}
+
+static int do_sync_names(struct errand *errand, struct storage *storage)
+{
+    return storage_sync_names(storage, errand->request->key);
+}
+
+/* P1. */
+static int publish_manifest(struct errand *errand, struct storage *storage,
+                            const struct manifest_summary *place)
+{
+    const ProtobufCBinaryData *text = &errand->request->data;
+    size_t bytes = text->len < MANIFEST_SUMMARY_BYTES ? text->len : MANIFEST_SUMMARY_BYTES;
+    ERR_TRY(manifest_read_summary(&errand->summary, (const char *)text->data, bytes));
+    ERR_TRY(catalog_settle(&errand->summary, storage, place->run, place->step, place->attempt));
+    int error = admit_check_shards(storage, &errand->summary, text->data, text->len);
+    if (error == ERR_NOT_FOUND || error == ERR_CORRUPT)
+        return report_error(ERR_STALE, "send them again", "its shards are not whole here: %s",
+                            report_message());
+    if (error == 0)
+        error = storage_publish(storage, errand->request->key, text->data, text->len);
+    errand->is_commit = error == 0;
+    return error;
+}
+
+static int do_publish(struct errand *errand, struct storage *storage)
+{
+    struct manifest_summary place = {0};
+    const char *name = "";
+    const Holdfast__V1__PeerRequest *request = errand->request;
+    if (parse_key(&place, &name, request->key) && strcmp(name, MANIFEST_NAME) == 0)
+        return publish_manifest(errand, storage, &place);
+    return storage_publish(storage, request->key, request->data.data, request->data.len);
+}
+
+static int do_fetch(struct errand *errand, struct storage *storage)
+{
+    uint64_t size = errand->request->bytes < TEXT_MAX ? errand->request->bytes : TEXT_MAX;
+    ERR_TRY(make_room(errand, size + 1));
+    int error = storage_fetch(storage, errand->request->key, errand->data, size, &errand->bytes);
+    errand->data_bytes = errand->bytes < size ? errand->bytes : size;
+    return error;
+}
+
+static int visit_entry(void *user, const struct storage_entry *entry)
+{
+    struct errand *errand = user;
+    if (errand->num_entries == ENTRIES_MAX)
+        return report_error(ERR_INVALID, NULL, "more than %u names", ENTRIES_MAX);
+    ERR_TRY(array_reserve(&errand->entries, &errand->room_entries, errand->num_entries,
+                          sizeof(Holdfast__V1__PeerEntry *)));
+    Holdfast__V1__PeerEntry *found = malloc(sizeof *found);
+    char *name = strdup(entry->name);
+    if (!found || !name) {
+        free(found);
+        free(name);
+        return report_error(ERR_MEMORY, NULL, "no memory for names");
+    }
+    holdfast__v1__peer_entry__init(found);
+    found->name = name;
+    found->is_dir = entry->is_dir;
+    found->bytes = entry->bytes;
+    errand->entries[errand->num_entries++] = found;
+    return 0;
+}
+
+static int do_list(struct errand *errand, struct storage *storage)
+{
+    return storage_list(storage, errand->request->key, visit_entry, errand);
+}
+
+/* P2. */
+static int do_remove(struct errand *errand, struct storage *storage)
+{
+    struct manifest_summary place = {0};
+    const char *name = "";
+    bool is_in_step = parse_key(&place, &name, errand->request->key);
+    bool is_mark = is_in_step && strcmp(name, MARK_NAME) == 0;
+    bool is_shard = is_in_step && shard_is_file_name(name) && !is_committed(storage, &place);
+    if (!is_mark && !is_shard)
+        return report_error(ERR_DENIED, "ask an operator of that node",
+                            "a node may not remove %.200s", errand->request->key);
+    return storage_remove(storage, errand->request->key);
+}
+
+static int do_hold(struct errand *errand, struct storage *storage)
+{
+    const ProtobufCBinaryData *text = &errand->request->data;
+    return storage_hold(storage, &errand->handle->hold, errand->request->key, text->data,
+                        text->len);
+}
+
+enum handle_use { NO_HANDLE, NEW_HANDLE, USES_HANDLE, LAST_OF_HANDLE };
+
+static const struct operation {
+    int (*perform)(struct errand *errand, struct storage *storage);
+    enum handle_use use;
+    enum key_kind key;
+} operations[] = {
+    [HOLDFAST__V1__PEER_OP__PEER_CREATE] = {do_create, NEW_HANDLE, KEY_SHARD},
+    [HOLDFAST__V1__PEER_OP__PEER_OPEN] = {do_open, NEW_HANDLE, KEY_SHARD},
+    [HOLDFAST__V1__PEER_OP__PEER_CLOSE] = {do_close, LAST_OF_HANDLE, KEY_NONE},
+    [HOLDFAST__V1__PEER_OP__PEER_WRITE] = {do_write, USES_HANDLE, KEY_NONE},
+    [HOLDFAST__V1__PEER_OP__PEER_READ] = {do_read, USES_HANDLE, KEY_NONE},
+    [HOLDFAST__V1__PEER_OP__PEER_SYNC] = {do_sync, USES_HANDLE, KEY_NONE},
+    [HOLDFAST__V1__PEER_OP__PEER_SYNC_NAMES] = {do_sync_names, NO_HANDLE, KEY_ANY},
+    [HOLDFAST__V1__PEER_OP__PEER_PUBLISH] = {do_publish, NO_HANDLE, KEY_SMALL},
+    [HOLDFAST__V1__PEER_OP__PEER_FETCH] = {do_fetch, NO_HANDLE, KEY_ANY},
+    [HOLDFAST__V1__PEER_OP__PEER_LIST] = {do_list, NO_HANDLE, KEY_ANY},
+    [HOLDFAST__V1__PEER_OP__PEER_REMOVE] = {do_remove, NO_HANDLE, KEY_ANY},
+    [HOLDFAST__V1__PEER_OP__PEER_HOLD] = {do_hold, NEW_HANDLE, KEY_LEASE},
+    [HOLDFAST__V1__PEER_OP__PEER_RELEASE] = {do_close, LAST_OF_HANDLE, KEY_NONE},
+};
+
+static void work_errand(struct job *job)
+{
+    struct errand *errand = CONTAINER_OF(job, struct errand, job);
+    struct storage *storage = errand->service->storage;
+    close_handles(storage, errand->old, false);
+    errand->old = NULL;
+    int error = operations[errand->request->op].perform(errand, storage);
+    if (error != 0)
+        fault_take(&errand->fault, error);
+}
+
+/* ---- the answer ---- */
+
+static void free_errand(struct errand *errand)
+{
+    for (uint32_t i = 0; i < errand->num_entries; i++) {
+        free(errand->entries[i]->name);
+        free(errand->entries[i]);
+    }
+    free(errand->entries);
+    free(errand->data);
+    free(errand);
+}
+
+static void reply(struct errand *errand)
+{
+    Holdfast__V1__PeerReply reply = HOLDFAST__V1__PEER_REPLY__INIT;
+    reply.handle = errand->handle ? errand->handle->token : 0;
+    reply.bytes = errand->bytes;
+    reply.data = (ProtobufCBinaryData){errand->data_bytes, errand->data};
+    reply.n_entries = errand->num_entries;
+    reply.entries = errand->entries;
+    rpc_call_reply(errand->call, &reply.base);
+}
+
+/* The node that sent a copy has one itself. */
+static void note_sender(struct run *run, const struct errand *errand)
+{
+    const struct members *members = &run->service->config->members;
+    struct checkpoint *checkpoint =
+        catalog_find(run, errand->summary.step, errand->summary.attempt);
+    const char *name = strrchr(errand->principal.name, '/');
+    for (uint32_t i = 0; checkpoint && i < members->count; i++)
+        if (strcmp(members->peers[i].name, name + 1) == 0)
+            catalog_found(checkpoint, (enum tier_index)(TIER_PEER + i));
+}
+
+/* The copy is listed now. */
+static void looked(struct rescan_waiter *waiter)
+{
+    struct errand *errand = CONTAINER_OF(waiter, struct errand, look);
+    struct service *service = errand->service;
+    struct run *run;
+    if (!service->is_closing && run_find(&run, service, errand->summary.run, false) == 0) {
+        note_sender(run, errand);
+        service->coordinator_policy->apply_retention(run);
+        drain_look(service);
+    }
+    free_errand(errand);
+}
+
+/* Another node starts a run, or has: no start here may take an older number. */
+static void note_attempt(const struct errand *errand)
+{
+    char name[RUN_NAME_MAX + 1];
+    uint64_t number;
+    struct run *run;
+    struct service *service = errand->service;
+    if (errand->request->op != HOLDFAST__V1__PEER_OP__PEER_PUBLISH ||
+        !parse_attempt(name, &number, errand->request->key) ||
+        run_find(&run, service, name, true) != 0 || number <= run->newest_attempt)
+        return;
+    run->newest_attempt = number;
+    service->catalog->events->saw(run);
+}
+
+static void performed(struct event *event)
+{
+    struct errand *errand = CONTAINER_OF(event, struct errand, job.done);
+    struct service *service = errand->service;
+    struct handle *handle = errand->handle;
+    bool is_new = operations[errand->request->op].use == NEW_HANDLE;
+    if (handle) {
+        handle->busy--;
+        handle->used_ms = loop_now_ms();
+    }
+    if (errand->fault.code != 0) {
+        rpc_call_fail(errand->call, fault_raise(&errand->fault));
+        if (handle && is_new) {
+            take_out(service->serving, handle);
+            free(handle);
+        }
+        free_errand(errand);
+        return;
+    }
+    note_attempt(errand);
+    reply(errand);
+    if (!errand->is_commit) {
+        free_errand(errand);
+        return;
+    }
+    log_info("nodes", "run %s, step %llu, attempt %llu: a copy from %s, %llu bytes in %u shards",
+             errand->summary.run, (unsigned long long)errand->summary.step,
+             (unsigned long long)errand->summary.attempt, errand->principal.name,
+             (unsigned long long)errand->summary.bytes, errand->summary.shards);
+    errand->look.go_on = looked;
+    rescan_wait(service, &errand->look);
+}
+
+static int start(struct errand *errand)
+{
+    struct serving *serving = errand->service->serving;
+    const Holdfast__V1__PeerRequest *request = errand->request;
+    if ((unsigned)request->op >= sizeof operations / sizeof operations[0])
+        return report_error(ERR_INVALID, "are both nodes of the same release?",
+                            "a node asked for the unknown operation %u", (unsigned)request->op);
+    const struct operation *operation = &operations[request->op];
+    ERR_TRY(service_check_open(errand->service));
+    ERR_TRY(check_key(operation->key, request->key));
+    if (operation->use == NEW_HANDLE)
+        ERR_TRY(new_handle(errand));
+    if (operation->use != USES_HANDLE && operation->use != LAST_OF_HANDLE)
+        return 0;
+    struct handle *handle = find_handle(serving, &errand->principal, request->handle);
+    if (!handle)
+        return report_error(ERR_UNAVAILABLE, "open it again", "the node has no such handle here");
+    if (operation->use == LAST_OF_HANDLE && handle->busy > 0)
+        return report_error(ERR_BUSY, "try again", "the handle is in use");
+    if (operation->use == LAST_OF_HANDLE)
+        take_out(serving, handle);
+    handle->busy++;
+    errand->handle = handle;
+    return 0;
+}
+
+void serve_peer(struct service *service, struct rpc_call *call,
+                const Holdfast__V1__PeerRequest *request)
+{
+    char who[RPC_WHO_MAX];
+    struct errand *errand = calloc(1, sizeof *errand);
+    if (!errand) {
+        rpc_call_fail(call, report_error(ERR_MEMORY, NULL, "no memory for a node's request"));
+        return;
+    }
+    *errand = (struct errand){.service = service, .call = call, .request = request};
+    int error = rpc_call_principal(call, &errand->principal, who)
+                    ? start(errand)
+                    : report_error(ERR_DENIED, NULL, "the connection has gone");
+    if (error != 0) {
+        rpc_call_fail(call, error);
+        free(errand);
+        return;
+    }
+    errand->old = take_out_silent(service->serving);
+    errand->job = (struct job){.work = work_errand, .done.run = performed};
+    crew_work(service->serving->crew, &errand->job);
+}
+
+/* ---- beginning and end ---- */
+
+int serve_open(struct service *service)
+{
+    service->serving = calloc(1, sizeof *service->serving);
+    if (!service->serving)
+        return report_error(ERR_MEMORY, NULL, "no memory to serve nodes");
+    if (service->config->tls_listen[0] == '\0')
+        return 0; /* no node can come */
+    return crew_open(&service->serving->crew, service->loop, CREW_THREADS,
+                     (int)service->config->pace_cpu_nice);
+}
+
+void serve_end(struct service *service)
+{
+    if (!service->serving)
+        return;
+    crew_close(service->serving->crew);
+    service->serving->crew = NULL;
+}
+
+void serve_close(struct service *service)
+{
+    if (!service->serving)
+        return;
+    close_handles(service->storage, service->serving->handles, true);
+    free(service->serving);
+    service->serving = NULL;
+}

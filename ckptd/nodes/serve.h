@@ -1,0 +1,16 @@
+/* serve.h - what other nodes may do with this ckptd's store; see serve.c. On the service thread. */
+#ifndef HOLDFAST_CKPTD_NODES_SERVE_H
+#define HOLDFAST_CKPTD_NODES_SERVE_H
+
+#include "proto/ckpt.pb-c.h"
+#include "proto/rpc.h"
+
+struct service;
+
+int serve_open(struct service *service);   /* behind open_storage */
+void serve_end(struct service *service);   /* nothing of it is under way any more */
+void serve_close(struct service *service); /* before the storage is closed */
+void serve_peer(struct service *service, struct rpc_call *call,
+                const Holdfast__V1__PeerRequest *request);
+
+#endif

@@ -1,0 +1,359 @@
+/* peer.c - the store of another node's ckptd, over mutual TLS: a tier like any other.
+ *
+ * Every operation is a call of the method Peer (proto/ckpt.proto), carried out there on the objects
+ * of that ckptd's own store; large transfers are cut into messages of CHUNK_BYTES. Who asks is the
+ * node whose certificate lies in the TLS directory; what it may do there is in ckptd/nodes/serve.c:
+ * it adds checkpoints, whole, and reads; it changes and removes nothing that is committed.
+ *
+ * A handle that the other ckptd does not know any more (it was started again, or this node was
+ * silent for too long) is ERR_UNAVAILABLE: whoever writes begins the object anew. A publication
+ * whose answer was lost is ERR_UNSETTLED, as in a bucket. ERR_STALE, of the publication of a
+ * manifest: shards that were written are gone with the ckptd that had them, and are to be sent
+ * again.
+ *
+ * Limits: calls of CALL_MS, those that wait for a disk of SYNC_MS. num_threads transfers at once.
+ * The certificate is read when the store is opened. */
+#include "proto/ckpt.pb-c.h"
+#include "proto/rpc.h"
+#include "storage/engine.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define CALL_MS 10000u
+#define SYNC_MS 60000u
+#define CHUNK_BYTES (1u << 20)
+#define THREADS_DEFAULT 2u
+#define METHOD "/holdfast.v1.Checkpoint/Peer"
+
+struct peer {
+    struct storage_base base;
+    struct rpc_client *rpc;
+    struct workers *workers;
+    char text[STORAGE_WHERE_BYTES + 32];
+};
+
+struct peer_object {
+    struct storage_base base;
+    struct peer *peer;
+    uint64_t handle, bytes;
+};
+
+struct storage_hold {
+    uint64_t handle;
+};
+
+static struct peer *peer_of(struct storage *storage)
+{
+    return (struct peer *)storage;
+}
+
+/* The reply is the caller's. */
+static int call(Holdfast__V1__PeerReply **out, struct peer *peer,
+                const Holdfast__V1__PeerRequest *request)
+{
+    bool waits = request->op == HOLDFAST__V1__PEER_OP__PEER_SYNC ||
+                 request->op == HOLDFAST__V1__PEER_OP__PEER_CREATE;
+    ProtobufCMessage *reply = NULL;
+    int error =
+        rpc_client_call(peer->rpc, METHOD, &request->base, &holdfast__v1__peer_reply__descriptor,
+                        &reply, waits ? SYNC_MS : CALL_MS);
+    *out = (Holdfast__V1__PeerReply *)reply;
+    return error;
+}
+
+static void free_reply(Holdfast__V1__PeerReply *reply)
+{
+    if (reply)
+        holdfast__v1__peer_reply__free_unpacked(reply, NULL);
+}
+
+/* A call of which only the handle and the number matter. */
+static int call_for(uint64_t *out_handle, uint64_t *out_bytes, struct peer *peer,
+                    const Holdfast__V1__PeerRequest *request)
+{
+    Holdfast__V1__PeerReply *reply;
+    int error = call(&reply, peer, request);
+    if (error == 0 && out_handle)
+        *out_handle = reply->handle;
+    if (error == 0 && out_bytes)
+        *out_bytes = reply->bytes;
+    free_reply(reply);
+    return error;
+}
+
+static Holdfast__V1__PeerRequest ask(Holdfast__V1__PeerOp op, const char *key)
+{
+    Holdfast__V1__PeerRequest request = HOLDFAST__V1__PEER_REQUEST__INIT;
+    request.op = op;
+    request.key = (char *)(uintptr_t)key;
+    return request;
+}
+
+/* ---- transfers ---- */
+
+static int write_chunk(struct peer_object *object, uint64_t offset, void *data, uint32_t bytes)
+{
+    Holdfast__V1__PeerRequest request = ask(HOLDFAST__V1__PEER_OP__PEER_WRITE, "");
+    request.handle = object->handle;
+    request.offset = offset;
+    request.data = (ProtobufCBinaryData){bytes, data};
+    return call_for(NULL, NULL, object->peer, &request);
+}
+
+static int read_chunk(struct peer_object *object, uint64_t offset, void *data, uint32_t bytes)
+{
+    Holdfast__V1__PeerRequest request = ask(HOLDFAST__V1__PEER_OP__PEER_READ, "");
+    Holdfast__V1__PeerReply *reply;
+    request.handle = object->handle;
+    request.offset = offset;
+    request.bytes = bytes;
+    int error = call(&reply, object->peer, &request);
+    if (error == 0 && reply->data.len != bytes)
+        error = report_error(ERR_CORRUPT, NULL, "a peer sent %zu bytes instead of %u",
+                             reply->data.len, bytes);
+    if (error == 0)
+        memcpy(data, reply->data.data, bytes);
+    free_reply(reply);
+    return error;
+}
+
+static int transfer(struct storage_request *request)
+{
+    struct peer_object *object = (struct peer_object *)request->object;
+    int (*move)(struct peer_object *, uint64_t, void *, uint32_t) =
+        request->op == STORAGE_WRITE ? write_chunk : read_chunk;
+    if (request->op != STORAGE_WRITE && request->offset + request->bytes > object->bytes)
+        return ERR_CORRUPT;
+    for (uint32_t at = 0; at < request->bytes; at += CHUNK_BYTES) {
+        uint32_t left = request->bytes - at, bytes = left < CHUNK_BYTES ? left : CHUNK_BYTES;
+        ERR_TRY(move(object, request->offset + at, (char *)request->data + at, bytes));
+    }
+    return 0;
+}
+
+static void perform(struct storage_request *request)
+{
+    struct peer_object *object = (struct peer_object *)request->object;
+    if (!engine_is_wanted(request))
+        return;
+    if (request->op == STORAGE_SYNC) {
+        Holdfast__V1__PeerRequest sync = ask(HOLDFAST__V1__PEER_OP__PEER_SYNC, "");
+        sync.handle = object->handle;
+        request->error = call_for(NULL, NULL, object->peer, &sync);
+    } else {
+        request->error = transfer(request);
+    }
+    request->bytes_done = request->error == 0 ? request->bytes : 0;
+}
+
+static void peer_submit(struct storage *storage, struct storage_request *request)
+{
+    request->error = request->error_number = 0;
+    workers_submit(peer_of(storage)->workers, request);
+}
+
+/* ---- big objects ---- */
+
+static int new_object(struct storage_object **out, struct peer *peer,
+                      const Holdfast__V1__PeerRequest *request, uint64_t *out_bytes)
+{
+    struct peer_object *object = calloc(1, sizeof *object);
+    if (!object)
+        return report_error(ERR_MEMORY, NULL, "no memory for an object of a peer");
+    object->peer = peer;
+    int error = call_for(&object->handle, &object->bytes, peer, request);
+    if (error != 0) {
+        free(object);
+        return error;
+    }
+    if (out_bytes)
+        *out_bytes = object->bytes;
+    object->base.ops = peer->base.ops;
+    *out = (struct storage_object *)object;
+    return 0;
+}
+
+static int peer_object_create(struct storage *storage, struct storage_object **out, const char *key,
+                              uint64_t bytes)
+{
+    Holdfast__V1__PeerRequest request = ask(HOLDFAST__V1__PEER_OP__PEER_CREATE, key);
+    request.bytes = bytes;
+    return new_object(out, peer_of(storage), &request, NULL);
+}
+
+static int peer_object_open(struct storage *storage, struct storage_object **out, const char *key,
+                            uint64_t *out_bytes)
+{
+    const Holdfast__V1__PeerRequest request = ask(HOLDFAST__V1__PEER_OP__PEER_OPEN, key);
+    return new_object(out, peer_of(storage), &request, out_bytes);
+}
+
+/* A handle that could not be given back ends with our silence. */
+static void peer_object_close(struct storage *storage, struct storage_object *object)
+{
+    Holdfast__V1__PeerRequest request = ask(HOLDFAST__V1__PEER_OP__PEER_CLOSE, "");
+    request.handle = ((struct peer_object *)object)->handle;
+    call_for(NULL, NULL, peer_of(storage), &request);
+    free(object);
+}
+
+/* ---- small objects and names ---- */
+
+static int peer_sync_names(struct storage *storage, const char *prefix)
+{
+    const Holdfast__V1__PeerRequest request = ask(HOLDFAST__V1__PEER_OP__PEER_SYNC_NAMES, prefix);
+    return call_for(NULL, NULL, peer_of(storage), &request);
+}
+
+static int peer_publish(struct storage *storage, const char *key, const void *data, size_t bytes)
+{
+    Holdfast__V1__PeerRequest request = ask(HOLDFAST__V1__PEER_OP__PEER_PUBLISH, key);
+    request.data = (ProtobufCBinaryData){bytes, (uint8_t *)(uintptr_t)data};
+    int error = call_for(NULL, NULL, peer_of(storage), &request);
+    if (error != ERR_UNAVAILABLE && error != ERR_TIMEOUT)
+        return error;
+    return report_error(ERR_UNSETTLED, NULL, "the peer did not answer the publication of %s: %s",
+                        key, report_message());
+}
+
+static int peer_fetch(struct storage *storage, const char *key, void *data, size_t size,
+                      uint64_t *out_bytes)
+{
+    Holdfast__V1__PeerRequest request = ask(HOLDFAST__V1__PEER_OP__PEER_FETCH, key);
+    Holdfast__V1__PeerReply *reply;
+    request.bytes = size;
+    int error = call(&reply, peer_of(storage), &request);
+    if (error == 0 && reply->data.len > size)
+        error = report_error(ERR_CORRUPT, NULL, "a peer sent more of %s than was asked for", key);
+    if (error == 0 && reply->data.len > 0)
+        memcpy(data, reply->data.data, reply->data.len);
+    if (error == 0)
+        *out_bytes = reply->bytes;
+    free_reply(reply);
+    return error;
+}
+
+static int peer_list(struct storage *storage, const char *prefix,
+                     int (*visit)(void *user, const struct storage_entry *entry), void *user)
+{
+    const Holdfast__V1__PeerRequest request = ask(HOLDFAST__V1__PEER_OP__PEER_LIST, prefix);
+    Holdfast__V1__PeerReply *reply;
+    int error = call(&reply, peer_of(storage), &request);
+    for (size_t i = 0; error == 0 && i < reply->n_entries; i++) {
+        const Holdfast__V1__PeerEntry *entry = reply->entries[i];
+        if (storage_name_is_valid(entry->name, strlen(entry->name)))
+            error = visit(user, &(struct storage_entry){.name = entry->name,
+                                                        .is_dir = entry->is_dir,
+                                                        .bytes = entry->bytes});
+    }
+    free_reply(reply);
+    return error;
+}
+
+static int peer_remove(struct storage *storage, const char *key)
+{
+    const Holdfast__V1__PeerRequest request = ask(HOLDFAST__V1__PEER_OP__PEER_REMOVE, key);
+    return call_for(NULL, NULL, peer_of(storage), &request);
+}
+
+static int peer_space(struct storage *storage, struct storage_space *out)
+{
+    (void)storage;
+    *out = (struct storage_space){0}; /* the peer's own ledger refuses what does not fit */
+    return 0;
+}
+
+/* ---- holds ---- */
+
+static int peer_hold(struct storage *storage, struct storage_hold **out, const char *key,
+                     const void *data, size_t bytes)
+{
+    Holdfast__V1__PeerRequest request = ask(HOLDFAST__V1__PEER_OP__PEER_HOLD, key);
+    request.data = (ProtobufCBinaryData){bytes, (uint8_t *)(uintptr_t)data};
+    struct storage_hold *hold = calloc(1, sizeof *hold);
+    if (!hold)
+        return report_error(ERR_MEMORY, NULL, "no memory for a lease");
+    int error = call_for(&hold->handle, NULL, peer_of(storage), &request);
+    if (error != 0)
+        free(hold);
+    else
+        *out = hold;
+    return error;
+}
+
+static void peer_release(struct storage *storage, struct storage_hold *hold, bool stays)
+{
+    Holdfast__V1__PeerRequest request = ask(HOLDFAST__V1__PEER_OP__PEER_RELEASE, "");
+    request.handle = hold->handle;
+    request.stays = stays;
+    if (!stays) /* else it does not wait: the handle ends with our silence */
+        call_for(NULL, NULL, peer_of(storage), &request);
+    free(hold);
+}
+
+/* Whose it is is the other ckptd's business. */
+static int peer_find_holder(struct storage *storage, const char *key)
+{
+    (void)storage;
+    (void)key;
+    return 0;
+}
+
+/* ---- open, close ---- */
+
+static void peer_close(struct storage *storage)
+{
+    struct peer *peer = peer_of(storage);
+    workers_close(peer->workers);
+    rpc_client_close(peer->rpc);
+    free(peer);
+}
+
+static int peer_open(struct storage **out, const char *where, const struct storage_options *options)
+{
+    struct peer *peer = calloc(1, sizeof *peer);
+    if (!peer)
+        return report_error(ERR_MEMORY, NULL, "no memory for a peer");
+    peer->base.ops = &storage_peer;
+    snprintf(peer->text, sizeof peer->text, "peer at %.4000s, TLS", where);
+    int error = rpc_client_open_as(&peer->rpc, where, options->tls_directory);
+    if (error == 0)
+        error = workers_open(&peer->workers,
+                             options->num_threads ? options->num_threads : THREADS_DEFAULT, "peer",
+                             perform);
+    if (error != 0)
+        peer_close((struct storage *)peer);
+    else
+        *out = (struct storage *)peer;
+    return error;
+}
+
+static const char *peer_describe(struct storage *storage)
+{
+    return peer_of(storage)->text;
+}
+
+const struct storage_ops storage_peer = {
+    .name = "peer",
+    .version = 1,
+    .flags = STORAGE_DURABLE | STORAGE_REMOTE,
+    .open = peer_open,
+    .close = peer_close,
+    .object_create = peer_object_create,
+    .object_open = peer_object_open,
+    .object_close = peer_object_close,
+    .submit = peer_submit,
+    .sync_names = peer_sync_names,
+    .publish = peer_publish,
+    .fetch = peer_fetch,
+    .list = peer_list,
+    .remove = peer_remove,
+    .space = peer_space,
+    .hold = peer_hold,
+    .release = peer_release,
+    .find_holder = peer_find_holder,
+    .describe = peer_describe,
+};

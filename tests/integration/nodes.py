@@ -1,0 +1,223 @@
+#!/usr/bin/env python3
+"""nodes - several ckptd: copies on other nodes, and a node that is lost for good.
+
+Goal: a checkpoint that was acknowledged as replicated survives the loss of its node with everything
+on it: another node lists it, and a fresh trainer there resumes from it with the losses of the run
+that was never touched, bit for bit. Copies go to other failure domains alone. kill -9 of a node
+that sends or receives, at random moments, loses nothing that was acknowledged. A start needs most
+of the nodes; a node that comes back with old state neither reuses a number nor begins behind an
+older checkpoint. Method: real ckptd on loopback addresses, certificates by deploy/certificates,
+SIGKILL, removed directories.
+"""
+
+import glob
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+
+import lib_tap
+import lib_train
+from lib_nodes import Cluster, wait_until
+from lib_tap import end, test
+
+SEED = int(os.environ.get("SEED", random.randrange(1 << 30)))
+STEPS = 8
+KILLS = int(os.environ.get("KILLS", 4))
+
+lib_tap.need("grpc")
+if not shutil.which("openssl"):
+    print("openssl is missing")
+    sys.exit(77)
+import grpc  # noqa: E402
+
+PUBLISH, REMOVE = 7, 10  # PeerOp of ckpt.proto
+
+
+def train(folder, node, run, *options):
+    return subprocess.Popen(
+        lib_train.command(folder, node.server, run, "--training.steps", STEPS,
+                          "--checkpoint.interval", "1", "--checkpoint.when_busy", "wait",
+                          "--comm.ranks", "2",
+                          "--metrics.loss_file", os.path.join(folder, run + ".loss"),
+                          *options), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+
+
+def losses(folder, run):
+    with open(os.path.join(folder, run + ".loss")) as file:
+        return {int(line.split()[0]): line for line in file}
+
+
+def stores_with(cluster, run, step):
+    """The nodes on whose disk it is committed."""
+    return {node.name for node in cluster.nodes if not node.is_lost and
+            glob.glob(os.path.join(node.store, run, f"step-{step:08d}-a*", "manifest.json"))}
+
+
+def levels(folder, cluster):
+    """n1 and n2 share a domain, n3 has another."""
+    first, _, third = cluster.nodes
+    process = train(folder, first, "whole", "--checkpoint.durability", "replicated")
+    said = process.communicate()[1]
+    test("a run trains, and its end waits until the last checkpoint is replicated",
+         process.returncode == 0 and f"step {STEPS} is durable (replicated)" in said, said[-2000:])
+    test("the copy is in the other domain, and nowhere else",
+         stores_with(cluster, "whole", STEPS) == {"n1", "n3"}, stores_with(cluster, "whole", STEPS))
+    entry = first.entry("whole", STEPS)
+    test("the sender lists who has it", entry.get("durability") == "replicated" and
+         entry.get("tiers") == "local,n3", entry)
+    wait_until(lambda: third.entry("whole", STEPS).get("durability") == "replicated", third.said)
+    test("the receiver, too", third.entry("whole", STEPS)["tiers"] == "local,n1",
+         third.entry("whole", STEPS))
+    test("the copy verifies on its disk", third.all_verify() == [], third.all_verify())
+    code, out, err = first.cli("status", "--json", *first.where)
+    status = json.loads(out)["nodes"] if code == 0 else {}
+    behind = {run["run"]: run["checkpoints_behind"] for run in status.get("runs", [])}
+    test("status says which nodes there are, and that nothing is behind",
+         [peer["name"] for peer in status.get("peers", [])] == ["n2", "n3"] and
+         behind.get("whole") == 0, (out, err))
+
+
+def field(number, data):
+    """A field of a message: at most 2 MiB."""
+    size, length = len(data), b""
+    while size > 127:
+        length += bytes([size & 127 | 128])
+        size >>= 7
+    return bytes([number << 3 | 2]) + length + bytes([size]) + data
+
+
+def refusal(node, asks, operation, key, data=b""):
+    """What a node answers to another that asks for that; "": it did it."""
+    def read(name):
+        with open(os.path.join(asks.folder, "tls", name), "rb") as pem:
+            return pem.read()
+    with grpc.secure_channel(node.address, grpc.ssl_channel_credentials(
+            read("authority.pem"), read("key.pem"), read("certificate.pem"))) as channel:
+        try:
+            channel.unary_unary("/holdfast.v1.Checkpoint/Peer")(
+                bytes([8, operation]) + field(2, key.encode()) + field(6, data), timeout=30)
+        except grpc.RpcError as error:
+            return error.details()
+    return ""
+
+
+def liar(cluster):
+    """A node with a good certificate that asks for what would lose a checkpoint."""
+    first, second, third = cluster.nodes
+    manifest = glob.glob(os.path.join(third.store, "whole", f"step-{STEPS:08d}-a*",
+                                      "manifest.json"))[0]
+    key = os.path.relpath(manifest, third.store)
+    folder = os.path.dirname(key)
+    shard = os.path.basename(glob.glob(os.path.join(third.store, folder, "shard-*"))[0])
+    for name in (f"{folder}/{shard}", key, "whole/attempts/0001"):
+        said = refusal(third, first, REMOVE, name)
+        test(f"a node cannot remove {os.path.basename(name)} of a committed checkpoint",
+             "may not remove" in said, said)
+    with open(manifest, "rb") as file:
+        said = refusal(second, first, PUBLISH, key, file.read())
+    test("a manifest without its shards is refused", "not whole here" in said and
+         not os.path.exists(os.path.join(second.store, key)), said)
+    for name in ("whole/tombstones/step-00000001-a0001", "../x/attempts/0001", "whole/pins/x"):
+        said = refusal(third, first, PUBLISH, name, b"x")
+        test(f"nor may a node write {name}", "may not do that" in said, said)
+
+
+def lost(folder, cluster):
+    """The newest replicated checkpoint of a node that is gone is where another one goes on."""
+    first, second, third = cluster.nodes
+    expected = losses(folder, "whole")
+    process = train(folder, first, "r", "--debug.pause_at_step", STEPS // 2 + 1)
+    wait_until(lambda: first.entry("r", STEPS // 2).get("durability") == "replicated", first.said)
+    first.lose()
+    process.kill()
+    process.communicate()
+    process = train(folder, third, "r")
+    said = process.communicate()[1]
+    test("a fresh trainer on another node resumes, bit for bit",
+         process.returncode == 0 and losses(folder, "r") == expected, said[-2000:])
+    test("from the newest checkpoint that was replicated",
+         f"newest checkpoint: step {STEPS // 2}" in third.log(), third.log()[-3000:])
+    wait_until(lambda: third.entry("r", STEPS).get("durability") == "replicated", third.said)
+    test("and what it saves is replicated to the node that is left",
+         stores_with(cluster, "r", STEPS) == {"n2", "n3"}, stores_with(cluster, "r", STEPS))
+    second.kill()
+    process = train(folder, third, "new")
+    said = process.communicate(timeout=100)[1]
+    test("one of three nodes starts nothing", process.returncode == 75 and
+         "more than half" in said + third.log(), (process.returncode, said[-2000:]))
+
+
+def kills(folder, cluster, chance):
+    """Whoever sends or receives is killed at random moments; what was acknowledged is there."""
+    first, second, third = cluster.nodes
+    acknowledged = []
+    for round_ in range(KILLS):
+        step = round_ + 1
+        first.save_one(step, ranks=2)
+        name = first.run or first.listed(*first.where)[0]["run"]
+        first.run = name
+        victim = chance.choice((first, third))
+        wait_until(lambda: chance.random() < 0.3, "a moment")
+        victim.kill()
+        victim.start("--nodes.rate", "8MiB")
+        wait_until(lambda: first.entry(name, step).get("durability") == "replicated", first.said)
+        acknowledged.append(step)
+    held = {step: stores_with(cluster, name, step) for step in acknowledged[-2:]}
+    test(f"seed {SEED}: after {KILLS} kills what was acknowledged is on two domains",
+         all(who >= {"n1", "n3"} for who in held.values()), held)
+    test("and verifies there", third.all_verify() == [] and first.all_verify() == [],
+         (third.all_verify(), first.all_verify()))
+
+
+def returned(cluster):
+    """n1 trains, is away while n3 goes on, and comes back."""
+    first, second, third = cluster.nodes
+    first.save_one(100, ranks=2)
+    run = first.run
+    wait_until(lambda: first.entry(run, 100).get("durability") == "replicated", first.said)
+    old = first.entry(run, 100)["attempt"]
+    first.kill()
+    third.save_one(101, ranks=2)
+    newer = third.entry(run, 101)["attempt"]
+    test("the node that goes on takes a higher number", newer > old, (old, newer))
+    wait_until(lambda: third.entry(run, 101).get("durability") == "replicated", third.said)
+    third.kill()
+    first.start()
+    first.save_one(102, ranks=2)
+    test("the node that comes back takes one that is higher still",
+         first.entry(run, 102)["attempt"] > newer, first.entry(run, 102))
+    second.kill()
+    third.start()
+
+
+def main():
+    folder = tempfile.mkdtemp(prefix="no-", dir=os.environ.get("TMPDIR", "/var/tmp"))
+    chance = random.Random(SEED)
+    lib_train.make_tokens(folder, lib_train.prose())
+    try:
+        cluster = Cluster(folder, ("a", "a", "b"))
+        cluster.start("--nodes.rate", "8MiB")  # so that a kill finds a transfer under way
+        try:
+            kills(folder, cluster, chance)
+            returned(cluster)
+        finally:
+            cluster.close()
+        os.rename(os.path.join(folder, "authority"), os.path.join(folder, "before"))
+        cluster = Cluster(folder, ("a", "a", "b"))
+        cluster.start()
+        try:
+            levels(folder, cluster)
+            liar(cluster)
+            lost(folder, cluster)
+        finally:
+            cluster.close()
+    finally:
+        shutil.rmtree(folder)
+    end()
+
+
+main()
