@@ -63,6 +63,13 @@ wait)
     touch "$RULES/waits.$rank"
     for i in $(seq 200); do sleep 0.05; done
     ;;
+wait-ckptd) # its last save is to the ckptd that is started again
+    trap 'until [ "$(cat "$RULES/ckptd-pid")" != "$former" ]; do sleep 0.05; done
+        echo $rank >>"$RULES/saved"; exit 75' TERM
+    former=$(cat "$RULES/ckptd-pid")
+    touch "$RULES/waits.$rank"
+    for i in $(seq 200); do sleep 0.05; done
+    ;;
 late75) sleep 11 && exit 75 ;;
 exit*) exit "${action#exit}" ;;
 end) exit 0 ;;
@@ -193,7 +200,7 @@ check "nothing is said of ranks that did not save" \
     eval '! grep "did not end with 75" "$tmp"/{only,group}-*.log'
 
 # As systemd and batch systems do: to every process of the job, here with its own ckptd.
-scenario "1 all wait"
+scenario "1 all wait-ckptd"
 echo "serve 1" >"$tmp/ckptd"
 in_background every 2
 ranks_wait every
