@@ -35,6 +35,8 @@ static const struct option table[] = {
                   "host:port, for clients with a certificate; empty: none"),
     OPTION_STRING(struct config, tls_bulk, "tls.bulk", "",
                   "host:port of the bulk plane, for ranks and peers on other nodes; empty: none"),
+    OPTION_STRING(struct config, tls_bulk_advertise, "tls.bulk_advertise", "",
+                  "host:port that clients are told instead of tls.bulk"),
     OPTION_BOOL(struct config, tls_bulk_plain, "tls.bulk_plain", "false",
                 "without TLS: tickets alone say who may; only on a loopback address"),
     OPTION_STRING(struct config, tls_directory, "tls.directory", "/etc/holdfast/tls",
@@ -331,6 +333,11 @@ static int check_bulk(const struct config *config)
         return report_error(ERR_INVALID, "listen on 127.0.0.1 or [::1], or leave it off",
                             "tls.bulk_plain is for this machine alone, and tls.bulk is \"%s\"",
                             config->tls_bulk);
+    if (config->tls_bulk_advertise[0] != '\0' &&
+        (address_parse(&address, config->tls_bulk_advertise) != 0 || address.kind != ADDRESS_TLS))
+        return report_error(ERR_INVALID, "use HOST:PORT",
+                            "tls.bulk_advertise = \"%s\" is not an address and a port",
+                            config->tls_bulk_advertise);
     return 0;
 }
 

@@ -18,6 +18,7 @@ struct config {
     char listen[128];                         /* "unix:/path" */
     char tls_listen[280], tls_directory[256]; /* "host:port"; "": none */
     char tls_bulk[280];                       /* likewise */
+    char tls_bulk_advertise[280]; /* likewise; "": as tls_bulk */
     bool tls_bulk_plain;
     char store[512];
     bool store_must_exist, make_store, check;

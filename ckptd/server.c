@@ -47,6 +47,7 @@
 #include "ckptd/rescan.h"
 #include "ckptd/restore/held.h"
 #include "ckptd/restore/lease.h"
+#include "ckptd/restore/loads.h"
 #include "ckptd/restore/open.h"
 #include "ckptd/restore/restore.h"
 #include "ckptd/restore/shard.h"
@@ -161,37 +162,64 @@ static size_t put_field(char *out, size_t size, const ProtobufCFieldDescriptor *
     return (size_t)bytes < size ? (size_t)bytes : size - 1;
 }
 
-/* The run that a request names; "" where it names none. */
-static const char *run_of(const ProtobufCMessage *message)
+/* A field of a request; NULL: it has none of that name and type. */
+static const void *field_of(const ProtobufCMessage *message, const char *name, ProtobufCType type)
 {
     const ProtobufCFieldDescriptor *field =
-        protobuf_c_message_descriptor_get_field_by_name(message->descriptor, "run");
-    if (!field || field->type != PROTOBUF_C_TYPE_STRING)
-        return "";
-    return *(char *const *)(const void *)((const char *)message + field->offset);
+        protobuf_c_message_descriptor_get_field_by_name(message->descriptor, name);
+    return field && field->type == type ? (const char *)message + field->offset : NULL;
+}
+
+/* The run of the session or load that a request names; NULL: it names none that is there. */
+static const char *owner_of(struct service *service, const ProtobufCMessage *message)
+{
+    const uint64_t *token = field_of(message, "session", PROTOBUF_C_TYPE_UINT64);
+    const uint64_t *number = field_of(message, "load", PROTOBUF_C_TYPE_UINT64);
+    struct session *session;
+    struct load *load;
+    if (token && *token != 0 && session_find(&session, service, *token) == 0)
+        return session->run->name;
+    if (number && load_find(&load, service, *number) == 0)
+        return load->checkpoint->run->name;
+    return NULL;
+}
+
+/* Of the run that the request names, and of the one whose session or load it names. That there is
+ * no such session anybody may hear. */
+static int check_runs(struct service *service, const ProtobufCMessage *message,
+                      const struct principal *principal, const char *who, enum right right)
+{
+    char *const *field = field_of(message, "run", PROTOBUF_C_TYPE_STRING);
+    bool has_owner = field_of(message, "session", PROTOBUF_C_TYPE_UINT64) ||
+                     field_of(message, "load", PROTOBUF_C_TYPE_UINT64);
+    const char *owner = owner_of(service, message), *run = field ? *field : "";
+    if (run[0] != '\0' || !has_owner)
+        ERR_TRY(rights_check(principal, who, right, run));
+    return rights_check(principal, who, right, owner ? owner : has_owner ? principal->run : run);
 }
 
 /* Who asks, and in words, and what for. */
 struct asking {
     const char *method;
     enum right right;
-    bool is_logged;       /* also when it is granted */
-    bool is_of_this_node; /* it is of no use without shared memory */
+    bool is_logged;    /* also when it is granted */
+    bool takes_memory; /* it is of no use without memory that is shared, or the bulk plane */
 };
 
 /* May who asks have it? The log says who it was, and what was asked for, also when it is refused;
  * the files of keep/ tell what came of it. */
-static bool is_granted(struct rpc_call *call, const ProtobufCMessage *message,
-                       const struct asking *asking)
+static bool is_granted(struct service *service, struct rpc_call *call,
+                       const ProtobufCMessage *message, const struct asking *asking)
 {
     struct principal principal;
     char who[RPC_WHO_MAX], what[1024] = "";
     size_t used = 0;
     bool is_known = rpc_call_principal(call, &principal, who);
-    int error = is_known ? rights_check(&principal, who, asking->right, run_of(message))
+    int error = is_known ? check_runs(service, message, &principal, who, asking->right)
                          : report_error(ERR_DENIED, NULL, "the connection has gone");
-    if (error == 0 && asking->is_of_this_node && principal.kind != PRINCIPAL_USER)
-        error = report_error(ERR_DENIED, "ask the ckptd of the node that the ranks run on",
+    if (error == 0 && asking->takes_memory && principal.kind != PRINCIPAL_USER && !service->bulk)
+        error = report_error(ERR_DENIED,
+                             "set tls.bulk, or ask the ckptd of the node that the ranks run on",
                              "%s needs memory that is shared with ckptd, and %s is on another node",
                              asking->method, who);
     if (error == 0 && !asking->is_logged)
@@ -233,7 +261,7 @@ LOOKS_FIRST(load, OpenLoadRequest, restore_open_load)
  * request is at hand where the right is asked.
  *
  * X(method, message type, descriptor prefix, handler, right, is it logged when it is granted?, does
- * it need shared memory?) */
+ * it need shared memory, or the bulk plane?) */
 #define UNLESS_DRY(right) (request->dry_run ? RIGHT_LOOK : (right))
 #define METHODS(X)                                                                                \
     X(Hello, HelloRequest, hello, do_hello, RIGHT_CONNECT, false, false)                          \
@@ -265,13 +293,13 @@ LOOKS_FIRST(load, OpenLoadRequest, restore_open_load)
     X(Status, StatusRequest, status, do_status, RIGHT_LOOK, false, false)
 
 /* Per method: the typed call on the service thread, and what an RPC thread does. */
-#define X(method, type, prefix, function, right, is_logged, is_of_this_node)                      \
+#define X(method, type, prefix, function, right, is_logged, takes_memory)                         \
     static void run_##prefix(struct service *service, struct rpc_call *call,                      \
                              const ProtobufCMessage *message)                                     \
     {                                                                                             \
         const Holdfast__V1__##type *request = (const Holdfast__V1__##type *)message;              \
-        const struct asking asking = {#method, right, is_logged, is_of_this_node};                \
-        if (is_granted(call, message, &asking))                                                   \
+        const struct asking asking = {#method, right, is_logged, takes_memory};                   \
+        if (is_granted(service, call, message, &asking))                                          \
             function(service, call, request);                                                     \
     }                                                                                             \
     static void take_##prefix(void *user, struct rpc_call *call, const ProtobufCMessage *message) \
@@ -282,7 +310,7 @@ METHODS(X)
 #undef X
 
 static const struct rpc_method methods[] = {
-#define X(method, type, prefix, function, right, is_logged, is_of_this_node)            \
+#define X(method, type, prefix, function, right, is_logged, takes_memory)               \
     {"/holdfast.v1.Checkpoint/" #method, &holdfast__v1__##prefix##_request__descriptor, \
      &holdfast__v1__##prefix##_reply__descriptor, take_##prefix},
     METHODS(X)

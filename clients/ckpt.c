@@ -2,6 +2,7 @@
  *
  * Saving is in save.c, loading in load.c, the session with ckptd in session.c. */
 #include "clients/offline.h"
+#include "clients/remote.h"
 #include "clients/session.h"
 
 #include "proto/durability.h"
@@ -33,6 +34,7 @@ _Static_assert(CKPT_DIMS_MAX <= LAYOUT_DIMS_MAX && CKPT_ARRAY_DIMS_MAX == LAYOUT
 
 #define CONNECT_MS_DEFAULT 10000u
 #define DESCRIBE_MS_DEFAULT 60000u
+#define CLOSE_MS 60000u /* for the last save of a rank on another node to arrive */
 #define CONNECT_PAUSE_MS 50u /* between two tries of the first connection */
 
 static _Thread_local const volatile int *stop_of_thread;
@@ -118,6 +120,8 @@ void ckpt_close(struct ckpt *ckpt)
 {
     if (ckpt == NULL)
         return;
+    if (!ckpt->save.is_open && session_alive(ckpt))
+        remote_wait(ckpt, CLOSE_MS); /* of shared memory ckptd would write the rest by itself */
     session_forget(ckpt);
     if (ckpt->rpc != NULL)
         rpc_client_close(ckpt->rpc);

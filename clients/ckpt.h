@@ -95,8 +95,10 @@ struct ckpt_tensor {
 };
 
 struct ckpt_options {
-    const char *server; /* "unix:/path"; of version 2 "dir:/path", a store's directory, which is
-                           read without ckptd: metadata, lists and loads, all verified */
+    const char *server; /* "unix:/path"; "host:port" of a ckptd on another node, with the
+                           certificates of $HOLDFAST_TLS; of version 2 "dir:/path", a store's
+                           directory, which is read without ckptd: metadata, lists and loads, all
+                           verified */
     const char *run;    /* [A-Za-z0-9._-], not '.' first, at most 100 bytes */
     uint32_t rank, world_size;
     uint32_t connect_ms;  /* first connection; 0: 10,000 */

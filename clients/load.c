@@ -65,11 +65,15 @@ static int open_plan(struct load *load, const struct ckpt_load_options *options)
     if (load->segment_bytes == 0 || load->segment_bytes > SESSION_SEGMENT_BYTES_MAX)
         return report_error(ERR_CORRUPT, NULL, "ckptd has impossible segments of %llu bytes",
                             (unsigned long long)load->segment_bytes);
-    load->arena = &ckpt->link;
-    if (request.session != 0 && load->plan->session == request.session)
+    bool is_of_rank = request.session != 0 && load->plan->session == request.session;
+    if (remote_is(ckpt)) {
+        load->remote = is_of_rank ? remote_session_link(ckpt) : &load->own_remote;
+        return is_of_rank ? 0 : remote_link_open(load->remote, ckpt, load->plan->session);
+    }
+    load->arena = is_of_rank ? &ckpt->link : &load->link;
+    if (is_of_rank)
         return 0;
-    load->arena = &load->link;
-    return session_link_open(&load->link, ckpt->arena_path, load->plan->session);
+    return arena_link_open(&load->link, ckpt->arena_path, load->plan->session);
 }
 
 static void close_plan(struct load *load)
@@ -329,7 +333,8 @@ static int open_plan_again(struct load *load)
     Holdfast__V1__OpenLoadReply *before = load->plan;
     const struct ckpt_load_options same = {.step = (int64_t)before->checkpoint->step,
                                            .attempt = before->checkpoint->attempt};
-    session_link_close(&load->link);
+    arena_link_close(&load->link);
+    remote_link_close(&load->own_remote);
     load->plan = NULL;
     int error = open_plan(load, &same);
     if (error == 0)
@@ -502,7 +507,8 @@ static int load_tensors(struct ckpt *ckpt, const struct session_tensors *tensors
         close_plan(&load);
         protobuf_c_message_free_unpacked(&load.plan->base, NULL);
     }
-    session_link_close(&load.link);
+    arena_link_close(&load.link);
+    remote_link_close(&load.own_remote);
     free(load.covered);
     if (error != 0) {
         ckpt_loaded_free(*out);

@@ -3,13 +3,15 @@
 #define HOLDFAST_CLIENTS_LOAD_H
 
 #include "clients/offline.h"
+#include "clients/remote.h"
 #include "clients/session.h"
 
 struct load {
     struct ckpt *ckpt;
-    struct session_tensors tensors; /* what is wanted */
-    struct session_link link;       /* its own, when the handle has no session */
-    struct session_link *arena;     /* the one in use */
+    struct session_tensors tensors;         /* what is wanted */
+    struct arena_link link;                 /* its own, when the handle has no session */
+    struct arena_link *arena;               /* the one in use */
+    struct remote_link own_remote, *remote; /* likewise, of a ckptd on another node */
     Holdfast__V1__OpenLoadReply *plan;
     struct offline_load *offline; /* NULL: of ckptd */
     uint64_t segment_bytes;

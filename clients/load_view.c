@@ -15,6 +15,25 @@
 #define BUSY_WAIT_MS 60000u
 #define BUSY_PAUSE_MS 20u
 
+/* Fetches the segment of number `index` to its place in the view. */
+static int fetch_part(struct shard_view *view, struct load *load, uint32_t segment, uint64_t index)
+{
+    uint64_t start = index * load->segment_bytes, left = view->bytes - start;
+    return remote_fetch(load->remote, view->data + start, segment,
+                        left < load->segment_bytes ? left : load->segment_bytes);
+}
+
+static int fetch_shard(struct shard_view *view, struct load *load, const uint32_t *segments,
+                       uint64_t need)
+{
+    int error = 0;
+    if (mprotect(view->data, view->mapped, PROT_READ | PROT_WRITE) != 0)
+        return report_errno(ERR_MEMORY, "no memory for a shard", "mprotect");
+    for (uint64_t i = 0; i < need && error == 0; i++)
+        error = fetch_part(view, load, segments[i], i);
+    return error;
+}
+
 /* Maps the `count` segments that begin with number `first` at their places in the view. */
 static int map_part(struct shard_view *view, struct load *load, const uint32_t *segments,
                     uint32_t first, uint32_t count)
@@ -26,7 +45,7 @@ static int map_part(struct shard_view *view, struct load *load, const uint32_t *
                                     .num_segments = count};
     int fds[ARENA_FDS_MAX];
     memcpy(request.segments, segments + first, count * sizeof *segments);
-    int error = session_link_fetch(load->arena, fds, &request, count);
+    int error = arena_link_fetch(load->arena, fds, &request, count);
     if (error != 0)
         return error;
     for (uint32_t i = 0; i < count; i++) {
@@ -70,7 +89,10 @@ static int map_shard(struct shard_view *view, struct load *load,
     error = arena_reserve((void **)&view->data, view->mapped);
     if (error != 0)
         return error;
-    for (uint64_t first = 0; first < need && error == 0; first += ARENA_FDS_MAX) {
+    if (load->remote != NULL)
+        error = fetch_shard(view, load, reply->segments, need);
+    for (uint64_t first = 0; load->remote == NULL && first < need && error == 0;
+         first += ARENA_FDS_MAX) {
         uint64_t count = need - first < ARENA_FDS_MAX ? need - first : ARENA_FDS_MAX;
         error = map_part(view, load, reply->segments, (uint32_t)first, (uint32_t)count);
     }

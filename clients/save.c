@@ -11,6 +11,7 @@
  *
  * Bounds: when the ring is full the rank waits for ckptd at most RING_WAIT_MS, then the save fails.
  */
+#include "clients/remote.h"
 #include "clients/session.h"
 
 #include "proto/durability.h"
@@ -54,6 +55,9 @@ static int map_image(struct ckpt_save *save, const Holdfast__V1__BeginSaveReply 
         return report_error(ERR_MEMORY, NULL, "no memory for %zu segments", reply->n_segments);
     save->segments = room;
     save->num_segments = (uint32_t)reply->n_segments;
+    if (ckpt->remote != NULL)
+        ERR_TRY(
+            remote_begin(ckpt, save->id, reply->segments, reply->generations, save->num_segments));
     return session_map_writable(ckpt, save->segments, reply->segments, reply->generations,
                                 save->num_segments);
 }
@@ -119,7 +123,9 @@ int ckpt_save_begin(struct ckpt *ckpt, struct ckpt_save **out, uint64_t step,
         error = session_renew(ckpt);
     if (error != 0)
         return error;
-    error = call_begin(ckpt, step, state_json);
+    error = remote_wait(ckpt, ckpt->busy_ms);
+    if (error == 0)
+        error = call_begin(ckpt, step, state_json);
     if (error == 0)
         *out = &ckpt->save;
     /* ckptd is gone, or is another one that does not know the session: the next save renews it. */
@@ -282,6 +288,7 @@ void ckpt_save_abort(struct ckpt_save *save)
      * hangs up. The caller's error text is kept. */
     struct report_text text;
     report_keep(&text);
+    remote_give_up(ckpt);
     if (session_alive(ckpt) &&
         session_call(ckpt, &answer, "AbortSave", &request.base,
                      &holdfast__v1__abort_save_reply__descriptor, ABORT_CALL_MS) == 0)

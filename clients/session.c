@@ -7,20 +7,18 @@
  * reset and the rank describes again, waiting SESSION_DESCRIBE_AGAIN_MS for the others: ranks whose
  * tries fell on different saves find each other at the next one.
  *
- * Bounds: one exchange on the arena socket takes at most SESSION_ARENA_MS. Segment numbers above
+ * Bounds: one exchange on the arena socket takes at most ARENA_LINK_MS. Segment numbers above
  * SESSION_POOL_SEGMENTS_MAX are not believed. */
 #include "clients/session.h"
+#include "clients/remote.h"
 
 #include "proto/report.h"
 
-#include <errno.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/socket.h>
-#include <sys/un.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -49,106 +47,19 @@ int session_call(struct ckpt *ckpt, ProtobufCMessage **out_reply, const char *me
     return error;
 }
 
-/* ---- the arena socket ---- */
-
-void session_link_close(struct session_link *link)
-{
-    if (link->socket >= 0)
-        close(link->socket);
-    *link = (struct session_link){-1, 0};
-}
-
-static int send_request(int socket, const struct arena_request *request)
-{
-    const char *bytes = (const char *)request;
-    for (size_t sent = 0; sent < sizeof *request;) {
-        ssize_t now = send(socket, bytes + sent, sizeof *request - sent, MSG_NOSIGNAL);
-        if (now < 0 && errno == EINTR)
-            continue;
-        if (now <= 0)
-            return report_errno(ERR_UNAVAILABLE, "ckptd's arena went away", "send");
-        sent += (size_t)now;
-    }
-    return 0;
-}
-
-int session_link_fetch(struct session_link *link, int *out_fds, const struct arena_request *request,
-                       uint32_t count)
-{
-    struct arena_reply reply;
-    int error = send_request(link->socket, request);
-    if (error == 0)
-        error = arena_receive_reply(link->socket, &reply, out_fds, count);
-    if (error != 0)
-        return error;
-    if (reply.error == 0 && reply.num_fds == count)
-        return 0;
-    for (uint32_t i = 0; i < reply.num_fds && i < count; i++)
-        close(out_fds[i]);
-    if (reply.error != 0)
-        return report_error(reply.error, NULL, "ckptd refused to share memory: %s",
-                            err_text(reply.error));
-    return report_error(ERR_CORRUPT, "client and ckptd may be of different versions",
-                        "ckptd sent %u descriptors for %u", reply.num_fds, count);
-}
-
-static struct arena_request make_request(uint32_t kind, uint64_t token)
-{
-    return (struct arena_request){
-        .magic = ARENA_MAGIC, .version = ARENA_VERSION, .kind = kind, .session = token};
-}
-
-int session_link_open(struct session_link *out, const char *arena_path, uint64_t token)
-{
-    struct sockaddr_un address = {.sun_family = AF_UNIX};
-    struct timeval limit = {.tv_sec = SESSION_ARENA_MS / 1000};
-    *out = (struct session_link){-1, token};
-    if (strlen(arena_path) >= sizeof address.sun_path)
-        return report_error(ERR_INVALID, "use a shorter listen path",
-                            "the arena path is too long: %s", arena_path);
-    strcpy(address.sun_path, arena_path);
-    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (fd < 0)
-        return report_errno(ERR_IO, "could not make a socket", arena_path);
-    if (setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit) != 0 ||
-        setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit) != 0 ||
-        connect(fd, (struct sockaddr *)&address, sizeof address) != 0) {
-        int error = report_errno(ERR_UNAVAILABLE, "could not connect to ckptd's arena", arena_path);
-        close(fd);
-        return error;
-    }
-    out->socket = fd;
-    struct arena_request request = make_request(ARENA_REQUEST_BIND, token);
-    int error = session_link_fetch(out, NULL, &request, 0);
-    if (error != 0)
-        session_link_close(out);
-    return error;
-}
-
-/* Maps `bytes` of a descriptor and closes it; of them the first `used` are made present, so that no
- * copy takes a page fault. Where the kernel does not know how (before 5.14), it does. */
-static int map_fd(void **out, int fd, uint64_t bytes, uint64_t used)
-{
-    void *mapping = NULL;
-    int error = arena_map(&mapping, NULL, fd, bytes, PROT_READ | PROT_WRITE);
-    if (error == 0 && used > 0)
-        madvise(mapping, used, MADV_POPULATE_WRITE);
-    *out = mapping;
-    close(fd);
-    return error;
-}
+/* ---- shared memory ---- */
 
 /* Gets the control page set and the eventfd of the session that `link` names. */
 static int map_control(struct ckpt *ckpt)
 {
     int fds[2];
-    struct arena_request request = make_request(ARENA_REQUEST_CONTROL, ckpt->link.token);
-    int error = session_link_fetch(&ckpt->link, fds, &request, 2);
+    struct arena_request request = arena_request_make(ARENA_REQUEST_CONTROL, ckpt->link.token);
+    int error = arena_link_fetch(&ckpt->link, fds, &request, 2);
     if (error != 0)
         return error;
     ckpt->event = fds[1];
     const uint64_t bytes = sizeof(struct arena_control);
-    error = map_fd((void **)&ckpt->control, fds[0], bytes, bytes);
+    error = arena_link_map((void **)&ckpt->control, fds[0], bytes, bytes);
     if (error == 0 &&
         (ckpt->control->magic != ARENA_MAGIC || ckpt->control->version != ARENA_VERSION ||
          ckpt->control->entries != ARENA_RING_ENTRIES ||
@@ -172,10 +83,10 @@ static int map_batch(struct ckpt *ckpt, const struct arena_request *request,
                      const uint32_t *generations, const uint64_t *used)
 {
     int fds[ARENA_FDS_MAX];
-    int error = session_link_fetch(&ckpt->link, fds, request, request->num_segments);
+    int error = arena_link_fetch(&ckpt->link, fds, request, request->num_segments);
     for (uint32_t i = 0; i < request->num_segments && error == 0; i++) {
         void *mapping = NULL;
-        error = map_fd(&mapping, fds[i], ckpt->segment_bytes, used[i]);
+        error = arena_link_map(&mapping, fds[i], ckpt->segment_bytes, used[i]);
         ckpt->mappings[request->segments[i]] =
             (struct session_mapping){.data = mapping, .generation = generations[i]};
         for (uint32_t j = i + 1; j < request->num_segments && error != 0; j++)
@@ -219,9 +130,11 @@ static bool is_mapped(struct ckpt *ckpt, uint32_t segment, uint32_t generation)
 int session_map_writable(struct ckpt *ckpt, unsigned char **out, const uint32_t *segments,
                          const uint32_t *generations, uint32_t count)
 {
-    struct arena_request request = make_request(ARENA_REQUEST_SEGMENTS, ckpt->link.token);
+    struct arena_request request = arena_request_make(ARENA_REQUEST_SEGMENTS, ckpt->link.token);
     uint64_t used[ARENA_FDS_MAX];
     uint32_t wanted[ARENA_FDS_MAX];
+    if (remote_is(ckpt))
+        return remote_map(ckpt, out, count);
     int error = grow_mappings(ckpt, segments, count);
     request.writable = 1;
     for (uint32_t i = 0; i < count && error == 0; i++) {
@@ -244,7 +157,8 @@ int session_map_writable(struct ckpt *ckpt, unsigned char **out, const uint32_t 
 
 void session_drop(struct ckpt *ckpt)
 {
-    session_link_close(&ckpt->link);
+    remote_close(ckpt);
+    arena_link_close(&ckpt->link);
     if (ckpt->control != NULL)
         munmap(ckpt->control, sizeof *ckpt->control);
     ckpt->control = NULL;
@@ -261,6 +175,7 @@ void session_forget(struct ckpt *ckpt)
         if (ckpt->mappings[i].data != NULL)
             munmap(ckpt->mappings[i].data, ckpt->mapped_bytes);
     }
+    remote_unmap(ckpt);
     free(ckpt->mappings);
     ckpt->mappings = NULL;
     ckpt->num_mappings = 0;
@@ -269,6 +184,8 @@ void session_forget(struct ckpt *ckpt)
 bool session_alive(const struct ckpt *ckpt)
 {
     struct pollfd state = {.fd = ckpt->link.socket, .events = POLLIN | POLLRDHUP};
+    if (ckpt->remote != NULL)
+        return remote_alive(ckpt);
     /* Nothing is ever sent unasked, so any event means the end. */
     return ckpt->link.socket >= 0 && poll(&state, 1, 0) == 0;
 }
@@ -312,6 +229,12 @@ static int take_image_size(struct ckpt *ckpt, const Holdfast__V1__DescribeReply 
     return 0;
 }
 
+static int share_memory(struct ckpt *ckpt, uint64_t token)
+{
+    int error = arena_link_open(&ckpt->link, ckpt->arena_path, token);
+    return error == 0 ? map_control(ckpt) : error;
+}
+
 /* Takes the places over and connects to the arena. */
 static int begin_session(struct ckpt *ckpt, const Holdfast__V1__DescribeReply *reply)
 {
@@ -327,9 +250,8 @@ static int begin_session(struct ckpt *ckpt, const Holdfast__V1__DescribeReply *r
     if (error == 0)
         error = session_items_take(ckpt, reply);
     if (error == 0)
-        error = session_link_open(&ckpt->link, ckpt->arena_path, reply->session);
-    if (error == 0)
-        error = map_control(ckpt);
+        error = remote_is(ckpt) ? remote_open(ckpt, reply->session)
+                                : share_memory(ckpt, reply->session);
     if (error != 0)
         session_drop(ckpt);
     return error;

@@ -15,6 +15,7 @@
 
 #include "clients/ckpt.h"
 #include "proto/arena.h"
+#include "proto/arena_link.h"
 #include "proto/ckpt.pb-c.h"
 #include "proto/layout.h"
 #include "proto/rpc.h"
@@ -28,19 +29,12 @@
 #define SESSION_BACKOFF_MS_MAX 5000u
 #define SESSION_POOL_SEGMENTS_MAX 65536u /* pool indices that are believed */
 #define SESSION_SEGMENT_BYTES_MAX (1ull << 30)
-#define SESSION_ARENA_MS 10000u /* one exchange on the arena socket */
 
 /* Tensors as the wire and the algebra see them, and where their bytes are. */
 struct session_tensors {
     struct slice *slices;
     unsigned char **data;
     uint32_t count;
-};
-
-/* A connection to the arena socket, bound to one session token. */
-struct session_link {
-    int socket; /* -1: none */
-    uint64_t token;
 };
 
 /* One contiguous copy of a save: see ImageItem in ckpt.proto. Sorted by tensor. */
@@ -82,7 +76,7 @@ struct ckpt {
     char arena_path[108];
 
     /* The session; link.socket < 0: there is none. */
-    struct session_link link;
+    struct arena_link link;
     struct arena_control *control;
     int event; /* eventfd to wake ckptd after a push */
     uint64_t image_bytes, segment_bytes;
@@ -93,6 +87,12 @@ struct ckpt {
     uint32_t num_items;
     uint32_t *order; /* tensors in the order of their places; those without one come last */
     uint64_t *left;  /* per tensor: bytes that the save in progress has to announce yet */
+
+    /* On another node (remote.h); NULL: none, or shared memory is used. */
+    struct remote *remote;
+    unsigned char *staging; /* memory for an image */
+    uint64_t staging_bytes;
+    uint32_t window_changes; /* as ckptd counts them */
 
     struct session_mapping *mappings; /* per pool index */
     uint32_t num_mappings;
@@ -132,14 +132,6 @@ void session_forget(struct ckpt *ckpt);
 /* Fills out[i] with the writable mapping of pool segment segments[i], segment i of an image. */
 int session_map_writable(struct ckpt *ckpt, unsigned char **out, const uint32_t *segments,
                          const uint32_t *generations, uint32_t count);
-
-/* Connects to the arena socket and says whose connection it is; each request repeats the token. */
-int session_link_open(struct session_link *out, const char *arena_path, uint64_t token);
-void session_link_close(struct session_link *link);
-/* One exchange; `count` <= ARENA_FDS_MAX descriptors, owned by the caller. ERR_CORRUPT when the
- * answer has another number of descriptors than was asked for. */
-int session_link_fetch(struct session_link *link, int *out_fds, const struct arena_request *request,
-                       uint32_t count);
 
 /* Checks and copies what the user gave. ERR_INVALID names the tensor. */
 int session_tensors_copy(struct session_tensors *out, const struct ckpt_tensor *tensors,

@@ -10,6 +10,7 @@
  * busy_ms where the rank may wait longer: the disk hangs. So does one that has waited, all waits
  * together, longer than that and than its image takes at WINDOW_RATE_MIN: the disk crawls, and
  * training is worth more than this save. A ckptd that dies is noticed after WINDOW_SLEEP_MS. */
+#include "clients/remote.h"
 #include "clients/session.h"
 
 #include "proto/report.h"
@@ -86,7 +87,10 @@ static uint64_t total_ms(const struct ckpt *ckpt)
 static int wait_for_change(const struct ckpt_save *save, uint32_t changes, uint64_t begun_ns)
 {
     const struct ckpt *ckpt = save->ckpt;
-    arena_window_wait(ckpt->control, changes, WINDOW_SLEEP_MS);
+    if (ckpt->remote != NULL)
+        remote_window(save->ckpt, WINDOW_SLEEP_MS);
+    else
+        arena_window_wait(ckpt->control, changes, WINDOW_SLEEP_MS);
     uint64_t waited_ns = session_clock_ns() - begun_ns;
     uint64_t all_ms = (save->waited_ns + waited_ns) / 1000000;
     if (!session_alive(ckpt))
@@ -115,6 +119,8 @@ int window_wait(uint64_t *out_end, struct ckpt_save *save, uint32_t tensor, uint
     if (!ckpt->is_window)
         return 0;
     for (uint32_t looks = 0; error == 0; looks++) {
+        if (looks == 0 && ckpt->remote != NULL && image_byte >= ckpt->control->window_end)
+            remote_window(save->ckpt, 0);
         arena_window_get(&window, ckpt->control);
         if (window.save != save->id)
             return report_error(ERR_ABORTED, "older checkpoints are unharmed",

@@ -7,6 +7,7 @@
  * Whatever depends on the number of ranks is checked where the mesh is built. */
 #include "trainer/config.h"
 
+#include "proto/address.h"
 #include "proto/options.h"
 #include "proto/report.h"
 #include "proto/rpc.h"
@@ -347,10 +348,8 @@ static int settle_ckptd(struct config *config)
         if (error != 0)
             return error;
     }
-    if (strncmp(config->ckptd_address, "unix:/", 6) != 0)
-        return report_error(ERR_INVALID, "give unix: and an absolute path",
-                            "ckptd.address = \"%s\" is no unix socket", config->ckptd_address);
-    return 0;
+    struct address address;
+    return address_parse(&address, config->ckptd_address);
 }
 
 /* torchtitan's sizes of Llama 3 have the scaling of Llama 3.1 since October 2025; ours have the one

@@ -352,7 +352,8 @@ const struct option config_table[] = {
     INT(threads, "kernels.threads", 1, 1, 256, "threads of a rank; never changes a bit (ours)"),
 
     STRING(ckptd_address, "ckptd.address", "",
-           "unix:/path; empty: unix:/tmp/holdfast-<uid>/ckptd.sock (ours)"),
+           "unix:/path, or host:port of one on another node; empty: "
+           "unix:/tmp/holdfast-<uid>/ckptd.sock (ours)"),
 
     INT(seed, "debug.seed", 0, 0, 9.2e18, "of initial weights and sample order"),
     INT(crash_at_step, "debug.pause_at_step", -1, -1, COUNT_MAX,

@@ -2,14 +2,17 @@
  *
  * OpenBulk looks a checkpoint up on the service thread and puts what was granted into a ticket; a
  * connection that comes with it serves itself from there, on a thread of its own, and never touches
- * the service's state. So a ticket says all: it is made after rights.c has been asked. */
+ * the service's state. So a ticket says all: it is made after rights.c has been asked. Files are in
+ * stored.c, sessions of ranks in standin.c. */
 #include "ckptd/bulk/plane.h"
+#include "ckptd/bulk/standin.h"
 #include "ckptd/bulk/stored.h"
 #include "ckptd/bulk/tickets.h"
 #include "ckptd/catalog.h"
 #include "ckptd/config.h"
 #include "ckptd/loop.h"
 #include "ckptd/network.h"
+#include "ckptd/node/session.h"
 #include "ckptd/service.h"
 #include "proto/address.h"
 #include "proto/bulk/server.h"
@@ -20,16 +23,22 @@
 #include <string.h>
 
 #define CONNECTIONS 256u
+#define SWEEP_MS 500
 
 struct bulk_plane {
     struct service *service;
     struct tickets *tickets;
+    struct standins *standins;
+    struct timer sweep; /* of the stand-ins */
     struct bulk_server *server;
     char address[288]; /* as clients are told */
 };
 
+/* A connection: of a stored checkpoint, or of a session. */
 struct bulk_entered {
     struct stored stored;
+    struct standin *standin; /* NULL: of a stored one */
+    struct standin_map map;  /* of the GET being served */
 };
 
 /* ---- connections, each on its thread ---- */
@@ -44,61 +53,65 @@ static int enter(void *user, struct bulk_entered **out, const uint8_t *ticket,
     if (!entered)
         return report_error(ERR_MEMORY, NULL, "no memory for a connection");
     entered->stored = (struct stored){.storage = plane->service->storage, .summary = right.summary};
-    *out = entered;
-    return 0;
+    int error = 0;
+    if (right.session != 0)
+        error = standin_enter(&entered->standin, plane->standins, right.session);
+    if (error == 0)
+        *out = entered;
+    else
+        free(entered);
+    return error;
 }
 
 static void leave(struct bulk_entered *entered)
 {
+    if (entered->standin)
+        standin_leave(entered->standin, loop_now_ms());
     stored_close(&entered->stored);
     free(entered);
 }
 
 static int get_begin(struct bulk_entered *entered, const struct bulk_request *request)
 {
-    return stored_begin(&entered->stored, request);
+    return entered->standin ? standin_map(&entered->map, entered->standin, request)
+                            : stored_begin(&entered->stored, request);
 }
 
 static int get_block(struct bulk_entered *entered, const struct bulk_request *request,
                      uint64_t offset, uint64_t bytes, void *room, const void **out)
 {
-    return stored_block(&entered->stored, request, offset, bytes, room, out);
+    if (!entered->standin)
+        return stored_block(&entered->stored, request, offset, bytes, room, out);
+    *out = (const char *)entered->map.at + offset;
+    return 0;
 }
 
 static void get_end(struct bulk_entered *entered)
 {
+    standin_unmap(&entered->map);
     stored_end(&entered->stored);
 }
 
 static int refuse(void)
 {
-    return report_error(ERR_DENIED, NULL, "the ticket is for reading");
+    return report_error(ERR_DENIED, NULL, "the ticket is for reading a stored checkpoint");
 }
 
 static int put_begin(struct bulk_entered *entered, const struct bulk_request *request, void **to,
                      struct tls_stream *cut)
 {
-    (void)entered;
-    (void)request;
-    (void)to;
-    (void)cut;
-    return refuse();
+    return entered->standin ? standin_put_begin(entered->standin, request, to, cut) : refuse();
 }
 
 static int put_end(struct bulk_entered *entered, const struct bulk_request *request, int error)
 {
-    (void)entered;
-    (void)request;
-    return error;
+    return standin_put_end(entered->standin, request, error);
 }
 
 static int ask(struct bulk_entered *entered, const struct bulk_request *request,
                struct bulk_answer *answer)
 {
-    (void)entered;
-    (void)request;
-    (void)answer;
-    return refuse();
+    return entered->standin ? standin_ask(entered->standin, request, answer) : refuse();
 }
 
 static const struct bulk_ops ops = {.enter = enter,
@@ -141,13 +154,14 @@ static int grant(struct service *service, const Holdfast__V1__OpenBulkRequest *r
                  struct ticket_right *right, Holdfast__V1__CheckpointSummary *summary)
 {
     struct checkpoint *checkpoint;
+    struct session *session;
     if (!service->bulk)
         return report_error(ERR_INVALID, "set tls.bulk", "this ckptd has no bulk plane");
+    *right = (struct ticket_right){.session = request->session};
     if (request->session != 0)
-        return report_error(ERR_DENIED, "ask for a stored checkpoint",
-                            "sessions do not use the bulk plane in this version");
+        return session_find(&session, service, request->session);
     ERR_TRY(find_stored(&checkpoint, service, request));
-    *right = (struct ticket_right){.summary = checkpoint->summary};
+    right->summary = checkpoint->summary;
     catalog_summary(summary, checkpoint);
     return 0;
 }
@@ -173,6 +187,7 @@ void plane_open_bulk(struct service *service, struct rpc_call *call,
     reply.ticket = (ProtobufCBinaryData){sizeof ticket, ticket};
     reply.address = service->bulk->address;
     reply.valid_ms = TICKETS_VALID_MS;
+    reply.plain = service->config->tls_bulk_plain;
     if (right.session == 0)
         reply.checkpoint = &summary;
     rpc_call_reply(call, &reply.base);
@@ -190,6 +205,13 @@ static void take_address(struct bulk_plane *plane, const char *text)
              is_any ? address.port : text);
 }
 
+static void sweep(struct timer *timer)
+{
+    struct bulk_plane *plane = CONTAINER_OF(timer, struct bulk_plane, sweep);
+    standins_sweep(plane->standins, loop_now_ms());
+    loop_timer(plane->service->loop, &plane->sweep, SWEEP_MS);
+}
+
 int plane_open(struct service *service)
 {
     const struct config *config = service->config;
@@ -201,8 +223,10 @@ int plane_open(struct service *service)
         return report_error(ERR_MEMORY, NULL, "no memory for the bulk plane");
     service->bulk = plane;
     plane->service = service;
-    take_address(plane, config->tls_bulk);
+    take_address(plane,
+                 config->tls_bulk_advertise[0] ? config->tls_bulk_advertise : config->tls_bulk);
     ERR_TRY(tickets_open(&plane->tickets));
+    ERR_TRY(standins_open(&plane->standins, service->arena_path));
     ERR_TRY(network_listen(&listener, config->tls_bulk, "tls.bulk"));
     const struct bulk_server_options options = {
         .ops = &ops,
@@ -211,6 +235,8 @@ int plane_open(struct service *service)
         .directory = config->tls_bulk_plain ? NULL : config->tls_directory,
         .num_connections = CONNECTIONS};
     ERR_TRY(bulk_server_open(&plane->server, &options));
+    plane->sweep.run = sweep;
+    loop_timer(service->loop, &plane->sweep, SWEEP_MS);
     log_info("bulk", "listening on %s%s", config->tls_bulk,
              config->tls_bulk_plain ? ", without TLS" : "");
     return 0;
@@ -221,7 +247,10 @@ void plane_close(struct service *service)
     struct bulk_plane *plane = service->bulk;
     if (!plane)
         return;
+    loop_timer_cancel(service->loop, &plane->sweep);
+    standins_cut(plane->standins);
     bulk_server_close(plane->server);
+    standins_close(plane->standins);
     tickets_close(plane->tickets);
     free(plane);
     service->bulk = NULL;

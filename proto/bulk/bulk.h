@@ -41,6 +41,7 @@
 #define BULK_CONNECTIONS_MAX 16u
 #define BULK_STALL_MS 5000u
 
+#define BULK_ADDRESS_MAX 300u
 /* Where the bulk plane of the ckptd at `server` ("host:port") is, which told "host:port" or
  * ":port". ERR_INVALID. */
 int bulk_address(char *out, size_t size, const char *server, const char *told);
@@ -89,6 +90,8 @@ int bulk_flush(struct bulk *bulk);
 void bulk_drop(struct bulk *bulk);
 /* As arena_window_wait and _get, of the session's image. */
 int bulk_window(struct bulk *bulk, struct arena_window *out, uint32_t changes, uint32_t wait_ms);
+/* Tells that nobody comes again; then bulk_close. Takes a second at most. */
+void bulk_leave(struct bulk *bulk);
 /* What it has moved since it was opened. */
 struct bulk_counts {
     uint64_t bytes_got, bytes_put, bytes_again; /* again: that had to be sent or asked for twice */

@@ -10,29 +10,26 @@
  * its other jobs. */
 #include "proto/address.h"
 #include "proto/bulk/bulk.h"
+#include "proto/bulk/connect.h"
 #include "proto/bulk/wire.h"
 #include "proto/checksum.h"
 #include "proto/report.h"
 #include "proto/tls/stream.h"
 
 #include <errno.h>
-#include <netdb.h>
-#include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
 #include <time.h>
-#include <unistd.h>
 
 #define CONNECTIONS 4u
 #define GET_JOB_BYTES (4u << 20)
-#define GETS_AHEAD 2u /* of a connection, so that the next answer is on its way */
-#define CONNECT_MS 2000u
+#define GETS_AHEAD 2u    /* of a connection, so that the next answer is on its way */
 #define AGAIN_MS_MIN 20u /* between two tries to connect; doubles */
 #define AGAIN_MS_MAX 500u
+#define LEAVE_MS 1000
 #define LOOK_MS 500    /* an idle connection is looked at so often */
 #define DAMAGED_MAX 3u /* a block that comes damaged so often is an error */
 
@@ -50,7 +47,7 @@ struct job {
     struct bulk_answer *answer; /* (optional) */
     uint64_t done;              /* GET: bytes that are there */
     uint32_t num_damaged;
-    bool is_again; /* it may have arrived */
+    bool is_again, was_again; /* it may have arrived; it was sent before */
 };
 
 struct worker {
@@ -171,7 +168,7 @@ static void put_back(struct worker *worker)
     if (!worker->first)
         return;
     for (struct job *job = worker->first; job; job = job->next) {
-        job->is_again = true;
+        job->is_again = job->was_again = true;
         bulk->counts.bytes_again += job->request.bytes - job->done;
     }
     *worker->last = bulk->first;
@@ -186,35 +183,6 @@ static void put_back(struct worker *worker)
 }
 
 /* ---- connecting ---- */
-
-static int connect_socket(int *out, const struct address *address)
-{
-    const struct addrinfo hints = {.ai_socktype = SOCK_STREAM};
-    struct addrinfo *found = NULL;
-    int rc = getaddrinfo(address->host, address->port, &hints, &found), fd = -1;
-    if (rc != 0)
-        return report_error(ERR_UNAVAILABLE, "look at the address", "%s cannot be resolved: %s",
-                            address->host, gai_strerror(rc));
-    rc = ERR_UNAVAILABLE;
-    for (const struct addrinfo *at = found; at && rc != 0; at = at->ai_next) {
-        fd = socket(at->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-        int reason = 0;
-        socklen_t size = sizeof reason;
-        struct pollfd state = {.fd = fd, .events = POLLOUT};
-        if (fd >= 0 && (connect(fd, at->ai_addr, at->ai_addrlen) == 0 ||
-                        (errno == EINPROGRESS && poll(&state, 1, CONNECT_MS) == 1 &&
-                         getsockopt(fd, SOL_SOCKET, SO_ERROR, &reason, &size) == 0 && reason == 0)))
-            rc = 0;
-        else if (fd >= 0)
-            close(fd);
-        errno = reason ? reason : errno;
-    }
-    freeaddrinfo(found);
-    *out = fd;
-    return rc == 0 ? 0
-                   : report_errno(ERR_UNAVAILABLE, "could not connect to the bulk plane",
-                                  address->host);
-}
 
 /* An error that the peer has told, with its text. */
 static int read_error(struct tls_stream *stream, const struct bulk_answer *answer)
@@ -271,7 +239,7 @@ static int open_connection(struct worker *worker)
     uint8_t ticket[BULK_TICKET_BYTES];
     struct tls_stream *stream;
     int fd = -1;
-    ERR_TRY(connect_socket(&fd, &bulk->address));
+    ERR_TRY(bulk_connect(&fd, &bulk->address));
     ERR_TRY(tls_stream_open(&stream, bulk->keys, fd, bulk->keys ? bulk->address.host : NULL,
                             BULK_STALL_MS, NULL));
     pthread_mutex_lock(&bulk->mutex);
@@ -446,6 +414,9 @@ static int receive_oldest(struct worker *worker)
         error = read_error(worker->stream, &answer);
         if (error != answer.error)
             return error;
+        /* The connection before had brought it, after HAVE had been answered. */
+        if (error == ERR_EXISTS && job->was_again)
+            error = 0;
     } else if (job->answer)
         *job->answer = answer;
     finish_oldest(worker, error);
@@ -564,16 +535,6 @@ static void init_locks(struct bulk *bulk)
     pthread_cond_init(&bulk->work, &attributes);
     pthread_cond_init(&bulk->done, &attributes);
     pthread_condattr_destroy(&attributes);
-}
-
-int bulk_address(char *out, size_t size, const char *server, const char *told)
-{
-    const char *colon = strrchr(server, ':');
-    struct address address;
-    int length = told[0] == ':' && colon ? (int)(colon - server) : 0;
-    if ((size_t)snprintf(out, size, "%.*s%s", length, server, told) >= size)
-        return report_error(ERR_INVALID, NULL, "the address of a bulk plane is too long");
-    return address_parse(&address, out);
 }
 
 int bulk_open(struct bulk **out, const struct bulk_options *options)
@@ -763,6 +724,21 @@ int bulk_window(struct bulk *bulk, struct arena_window *out, uint32_t changes, u
     pthread_mutex_unlock(&bulk->mutex);
     *out = (struct arena_window){answer.window_save, answer.window_end, answer.window_changes};
     return error;
+}
+
+void bulk_leave(struct bulk *bulk)
+{
+    struct group group = {.left = 1};
+    struct job job = {.group = &group, .request = {.magic = BULK_MAGIC, .verb = BULK_LEAVE}};
+    struct report_text text;
+    report_keep(&text);
+    pthread_mutex_lock(&bulk->mutex);
+    if (bulk->lost == 0) {
+        push_job(bulk, &job);
+        wait_group(bulk, &group, now_ms() + LEAVE_MS);
+    }
+    pthread_mutex_unlock(&bulk->mutex);
+    report_restore(&text, 0);
 }
 
 void bulk_count(struct bulk *bulk, struct bulk_counts *out)

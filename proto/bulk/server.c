@@ -172,7 +172,7 @@ static int serve_ask(struct connection *connection, const struct bulk_request *r
 
 static int (*const serve[NUM_BULK_VERBS])(struct connection *, const struct bulk_request *) = {
     [BULK_GET] = serve_get, [BULK_PUT] = serve_put,    [BULK_HAVE] = serve_ask,
-    [BULK_END] = serve_ask, [BULK_WINDOW] = serve_ask,
+    [BULK_END] = serve_ask, [BULK_WINDOW] = serve_ask, [BULK_LEAVE] = serve_ask,
 };
 
 static int serve_one(struct connection *connection)

@@ -41,7 +41,7 @@ struct bulk_ops {
     int (*put_begin)(struct bulk_entered *entered, const struct bulk_request *request, void **to,
                      struct tls_stream *cut);
     int (*put_end)(struct bulk_entered *entered, const struct bulk_request *request, int error);
-    /* HAVE, END, WINDOW: fills in what the answer says. */
+    /* HAVE, END, WINDOW, LEAVE: fills in what the answer says. */
     int (*ask)(struct bulk_entered *entered, const struct bulk_request *request,
                struct bulk_answer *answer);
 };

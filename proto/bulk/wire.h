@@ -9,10 +9,13 @@
  *             may be shorter), with the block's bytes behind it and their hash in it
  *     PUT     one block, whose bytes follow the request; the answer says that it is there, proven
  *     HAVE    is the PUT or END of that number there? `bytes` of the answer is 1 or 0. Before a
- *             block is sent again.
+ *             block is sent again. One that arrives meanwhile makes that PUT fail with ERR_EXISTS,
+ *             which is as good.
  *     END     no PUT of the save will come any more
  *     WINDOW  the window of the session's image (proto/arena.h) when it is not as `number` changes
  *             say any more, or after `bytes` milliseconds, at most BULK_WINDOW_MS
+ *
+ *     LEAVE   the client goes, and comes again no more: its session need not wait for it
  *
  * Hashes are XXH3-64 of the bytes (checksum_bytes). */
 #ifndef HOLDFAST_BULK_WIRE_H
@@ -35,6 +38,7 @@ enum bulk_verb {
     BULK_HAVE = 3,
     BULK_END = 4,
     BULK_WINDOW = 5,
+    BULK_LEAVE = 6,
     NUM_BULK_VERBS
 };
 

@@ -15,9 +15,7 @@ import shutil
 import socket
 import ssl
 import struct
-import subprocess
 import sys
-import time
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import lib_tap  # noqa: E402
@@ -27,28 +25,30 @@ if not shutil.which("openssl"):
     print("openssl is missing")
     sys.exit(77)
 import grpc  # noqa: E402
-from lib_store import CLI, PATIENCE, World  # noqa: E402
+from lib_network import Network, soon  # noqa: E402
+from lib_store import PATIENCE  # noqa: E402
 from lib_tap import test  # noqa: E402
 
-ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 LOOK = {"Hello"}
 SEE = {"List", "Show", "History", "WaitSave"}
 OF_ALL = {"Status", "Rescan"}  # name no run
-NODE_ONLY = {"OpenAttempt", "Describe", "BeginSave", "AbortSave", "OpenLoad", "LoadShard",
-             "ReleaseShard", "CloseLoad"}  # need shared memory
+SAVE = {"OpenAttempt", "Describe"}
+SESSION_SAVE = {"BeginSave", "AbortSave"}  # name a session, here one that is not there
 OPERATE = {"Release", "Adopt", "Gc", "Scrub", "Remove", "Undelete", "Reload"}
-LOAD = {"OpenBulk"}
+LOAD = {"OpenLoad", "OpenBulk"}
+SESSION_LOAD = {"LoadShard", "ReleaseShard", "CloseLoad"}
 PEER = {"Peer"}  # between nodes
-CALLS = LOOK | SEE | OF_ALL | LOAD | PEER | NODE_ONLY | OPERATE | {"Prune", "Pin"}
+MAY_SAVE, MAY_LOAD = SAVE | SESSION_SAVE, LOAD | SESSION_LOAD
+CALLS = LOOK | SEE | OF_ALL | MAY_LOAD | MAY_SAVE | PEER | OPERATE | {"Prune", "Pin"}
 MAY = {
-    "holdfast://operator/anna": CALLS - NODE_ONLY - PEER,
-    "holdfast://node/n2": LOOK | SEE | OF_ALL | LOAD | PEER,
-    "holdfast://reader": LOOK | SEE | OF_ALL | LOAD,
-    "holdfast://reader/a": LOOK | SEE | LOAD,
-    "holdfast://reader/b": LOOK,  # every call names the run a
+    "holdfast://operator/anna": CALLS - PEER,
+    "holdfast://node/n2": LOOK | SEE | OF_ALL | MAY_LOAD | PEER,
+    "holdfast://reader": LOOK | SEE | OF_ALL | MAY_LOAD,
+    "holdfast://reader/a": LOOK | SEE | MAY_LOAD,
+    "holdfast://reader/b": LOOK | SESSION_LOAD,  # every call names the run a
     "holdfast://pruner": LOOK | SEE | OF_ALL | {"Prune", "Pin"},
-    "holdfast://trainer/a": LOOK | SEE | LOAD | {"Pin"},
-    "holdfast://trainer/b": LOOK,
+    "holdfast://trainer/a": LOOK | SEE | MAY_LOAD | MAY_SAVE | {"Pin"},
+    "holdfast://trainer/b": LOOK | SESSION_LOAD | SESSION_SAVE,
 }
 # The run a, in the field that each request has for it; the others have none.
 RUN = {**dict.fromkeys(("OpenAttempt", "Describe", "WaitSave", "List", "Show", "Prune", "Pin",
@@ -56,79 +56,6 @@ RUN = {**dict.fromkeys(("OpenAttempt", "Describe", "WaitSave", "List", "Show", "
        "OpenLoad": b"\x12\x01a", "OpenBulk": b"\x12\x01a", "Scrub": b"\x12\x01a",
        "Adopt": b"\x1a\x01a", "Peer": b"\x08\x09"}  # of Peer: list the store
 SILENT = 200  # connections that say nothing
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-class Network(World):
-    def __init__(self):
-        super().__init__()
-        self.authority = os.path.join(self.folder, "authority")
-        self.certificates("authority", self.authority)
-        self.issue("node", "holdfast://node/n1", "127.0.0.1")
-        self.address = f"127.0.0.1:{free_port()}"
-        self.bulk = f"127.0.0.1:{free_port()}"
-
-    def certificates(self, *words, **environment):
-        done = subprocess.run([os.path.join(ROOT, "deploy/certificates"), *words], text=True,
-                              capture_output=True, env={**os.environ, **environment})
-        assert done.returncode == 0, done.stderr
-
-    def path(self, name, file=""):
-        return os.path.join(self.folder, name, file)
-
-    def issue(self, name, uri, *hosts, authority=None, **environment):
-        self.certificates("issue", authority or self.authority, self.path(name), uri, *hosts,
-                          **environment)
-        return name
-
-    def serve(self):
-        self.start("--tls.listen", self.address, "--tls.bulk", self.bulk, "--tls.directory",
-                   self.path("node"))
-
-    def ask(self, name, *words, address=None):
-        done = subprocess.run([CLI, *words, "--server", address or self.address], text=True,
-                              capture_output=True, timeout=PATIENCE,
-                              env={**os.environ, "HOLDFAST_TLS": self.path(name)})
-        return done.returncode, done.stdout + done.stderr
-
-    def channel(self, name):
-        def read(file):
-            with open(self.path(name, file), "rb") as pem:
-                return pem.read()
-        return grpc.secure_channel(self.address, grpc.ssl_channel_credentials(
-            read("authority.pem"), read("key.pem"), read("certificate.pem")))
-
-    def bulk_socket(self, name, protocol="holdfast-bulk/1"):
-        context = self.context(name, ssl.TLSVersion.TLSv1_3)
-        context.set_alpn_protocols([protocol])
-        host, port = self.bulk.split(":")
-        return context.wrap_socket(socket.create_connection((host, int(port)), PATIENCE),
-                                   server_hostname=host)
-
-    def context(self, name, version):
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        context.load_verify_locations(self.path("node", "authority.pem"))
-        if name:
-            context.load_cert_chain(self.path(name, "certificate.pem"), self.path(name, "key.pem"))
-        context.maximum_version = version
-        context.set_alpn_protocols(["h2"])
-        return context
-
-    def comes_in(self, name, version=ssl.TLSVersion.TLSv1_3):
-        """Does the server keep the connection? With TLS 1.3 it refuses behind the handshake."""
-        host, port = self.address.split(":")
-        try:
-            with socket.create_connection((host, int(port)), PATIENCE) as plain:
-                with self.context(name, version).wrap_socket(plain, server_hostname=host) as tls:
-                    tls.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0")
-                    return tls.recv(1) != b""
-        except (ssl.SSLError, ConnectionError):
-            return False
 
 
 def allowed(world, channel):
@@ -144,15 +71,6 @@ def allowed(world, channel):
             assert error.code() != grpc.StatusCode.UNAVAILABLE, (name, error, world.log())
         good.add(name)
     return good
-
-
-def soon(condition):
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.1)
-    return True
 
 
 def roles(world):
@@ -275,7 +193,8 @@ def bulk(world):
 
 def bulk_reload(world):
     """Behind the revocation of `gone`."""
-    test("the bulk plane reads the list of the revoked, too", turned_away(world, "gone") and
+    test("the bulk plane reads the list of the revoked, too",
+         soon(lambda: turned_away(world, "gone")) and
          fetch(world, "peer", ticket_for(world, "peer", world.run, 3), 0, 1)[0] == 0, world.log())
 
 

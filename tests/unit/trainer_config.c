@@ -321,7 +321,7 @@ static void test_config__paths_and_names_are_checked(void **state)
     check_refused("--model.hf_assets_path /nowhere", "/nowhere", "tokenizer train");
     check_refused("--model.tokenizer_path /nowhere", "model.hf_assets_path", "tokenizer train");
     check_refused("--job.run ../x", "job.run", "../x");
-    check_refused("--ckptd.address host:80", "ckptd.address", "unix:");
+    check_refused("--ckptd.address host", "'host'", "unix:");
     check_refused("--checkpoint.exclude_from_loading optimizer,model", "\"model\"", "dataloader");
     check_refused("--checkpoint.create_seed_checkpoint", "create_seed_checkpoint", "enable");
     assert_int_equal(trainer_config_load(&config, 1, none), ERR_INVALID);

@@ -1,0 +1,432 @@
+/* remote.c - a rank whose ckptd is on another node.
+ *
+ * Everything above is as with shared memory: a ring, and an image to copy into. Here the image is
+ * the rank's own memory, and a thread reads the ring in ckptd's place: what is announced it cuts
+ * into blocks and puts over the bulk plane into the segments that ckptd lent, where ckptd's
+ * stand-in announces them again (ckptd/bulk/standin.c). The end of a save goes when all its blocks
+ * are there. So training goes on while the bytes travel, as it does while a disk writes them.
+ *
+ * There is memory for one image: the next save may begin when the last one has arrived (busy_ms,
+ * else ERR_BUSY). What has not arrived when the rank dies is lost, as no one was told that it is
+ * safe.
+ *
+ * Bounds: those of the bulk plane. A link that stands still for BULK_STALL_MS ends the session: the
+ * next save describes again. */
+#include "clients/remote.h"
+
+#include "proto/address.h"
+#include "proto/report.h"
+#include "proto/tls/tls.h"
+
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+#define CONNECTIONS 4u
+#define FETCH_MS 600000u /* of one segment */
+#define LOOK_MS 100      /* at the end, beside the eventfd */
+
+struct remote {
+    struct ckpt *ckpt;
+    struct remote_link link;
+    pthread_t thread;
+    bool has_thread;
+    pthread_mutex_t mutex;
+    pthread_cond_t changed;
+    bool is_closing;
+    int error; /* of the connection: the session is over */
+    struct report_text text;
+    /* The save that is on its way. */
+    uint64_t save;  /* 0: none */
+    bool is_taking; /* the thread is putting what was announced last */
+    uint32_t *segments, *generations;
+    uint32_t num_segments, number;
+};
+
+bool remote_is(const struct ckpt *ckpt)
+{
+    struct address address;
+    return ckpt->rpc != NULL && address_parse(&address, ckpt->server) == 0 &&
+           address.kind == ADDRESS_TLS;
+}
+
+/* ---- connections ---- */
+
+/* Asks ckptd for a ticket. On any thread: nothing of the handle changes. */
+static int call_open_bulk(Holdfast__V1__OpenBulkReply **out, struct remote_link *link)
+{
+    Holdfast__V1__OpenBulkRequest request = HOLDFAST__V1__OPEN_BULK_REQUEST__INIT;
+    request.session = link->token;
+    ERR_TRY(rpc_client_call(link->ckpt->rpc, "/holdfast.v1.Checkpoint/OpenBulk", &request.base,
+                            &holdfast__v1__open_bulk_reply__descriptor, (ProtobufCMessage **)out,
+                            BULK_STALL_MS));
+    if ((*out)->ticket.len == BULK_TICKET_BYTES)
+        return 0;
+    protobuf_c_message_free_unpacked(&(*out)->base, NULL);
+    return report_error(ERR_CORRUPT, "client and ckptd may be of different versions",
+                        "ckptd gave an impossible ticket");
+}
+
+static int renew(void *user, uint8_t ticket[BULK_TICKET_BYTES])
+{
+    Holdfast__V1__OpenBulkReply *reply = NULL;
+    ERR_TRY(call_open_bulk(&reply, user));
+    memcpy(ticket, reply->ticket.data, BULK_TICKET_BYTES);
+    protobuf_c_message_free_unpacked(&reply->base, NULL);
+    return 0;
+}
+
+/* Plain bytes leave no machine, whatever a ckptd says. */
+static int check_plain(const char *text)
+{
+    struct address address;
+    ERR_TRY(address_parse(&address, text));
+    if (strcmp(address.host, "127.0.0.1") == 0 || strcmp(address.host, "::1") == 0)
+        return 0;
+    return report_error(ERR_DENIED, "set tls.bulk_plain to false",
+                        "ckptd wants bytes without TLS at %s, which is another machine", text);
+}
+
+int remote_link_open(struct remote_link *out, struct ckpt *ckpt, uint64_t token)
+{
+    Holdfast__V1__OpenBulkReply *reply = NULL;
+    char address[BULK_ADDRESS_MAX];
+    struct arena_window window;
+    *out = (struct remote_link){.ckpt = ckpt, .token = token};
+    ERR_TRY(call_open_bulk(&reply, out));
+    const struct bulk_options options = {.address = address,
+                                         .directory = reply->plain ? NULL : tls_client_directory(),
+                                         .ticket = reply->ticket.data,
+                                         .num_connections = CONNECTIONS,
+                                         .renew = renew,
+                                         .user = out};
+    int error = bulk_address(address, sizeof address, ckpt->server, reply->address);
+    if (error == 0 && reply->plain)
+        error = check_plain(address);
+    if (error == 0)
+        error = bulk_open(&out->bulk, &options);
+    protobuf_c_message_free_unpacked(&reply->base, NULL);
+    if (error == 0)
+        error = bulk_window(out->bulk, &window, 0, 0); /* it is there from now on */
+    if (error != 0)
+        remote_link_close(out);
+    return error;
+}
+
+void remote_link_close(struct remote_link *link)
+{
+    if (link->bulk != NULL)
+        bulk_leave(link->bulk);
+    bulk_close(link->bulk);
+    link->bulk = NULL;
+}
+
+int remote_fetch(struct remote_link *link, void *to, uint32_t segment, uint64_t bytes)
+{
+    const struct bulk_get get = {.part = segment, .bytes = bytes, .to = to};
+    return bulk_get(link->bulk, &get, FETCH_MS);
+}
+
+struct remote_link *remote_session_link(struct ckpt *ckpt)
+{
+    return &ckpt->remote->link;
+}
+
+/* ---- the thread ---- */
+
+/* The save is over here: it has arrived, or it failed. Of the connection's errors the session ends;
+ * of others ckptd says what became of the save. */
+static void end_save(struct remote *remote, int error)
+{
+    bool is_lost = error == ERR_UNAVAILABLE || error == ERR_NOT_FOUND || error == ERR_DENIED ||
+                   error == ERR_TIMEOUT;
+    struct report_text text;
+    report_keep(&text);
+    if (error != 0)
+        bulk_drop(remote->link.bulk);
+    pthread_mutex_lock(&remote->mutex);
+    if (is_lost) {
+        remote->error = error;
+        remote->text = text;
+    }
+    remote->save = 0;
+    pthread_cond_broadcast(&remote->changed);
+    pthread_mutex_unlock(&remote->mutex);
+}
+
+/* The next block of what `entry` announces from byte `done` on. False: the save is over. */
+static bool next_block(struct remote *remote, struct bulk_put *out, const struct arena_entry *entry,
+                       uint64_t done)
+{
+    const struct ckpt *ckpt = remote->ckpt;
+    uint64_t at = entry->offset + done, inside = at % ckpt->segment_bytes;
+    uint64_t bytes =
+        entry->bytes - done < BULK_BLOCK_BYTES ? entry->bytes - done : BULK_BLOCK_BYTES;
+    pthread_mutex_lock(&remote->mutex);
+    bool is_on = remote->save == entry->save && !remote->is_closing;
+    if (is_on) {
+        uint64_t segment = at / ckpt->segment_bytes % remote->num_segments;
+        *out = (struct bulk_put){.segment = remote->segments[segment],
+                                 .generation = remote->generations[segment],
+                                 .image = entry->image,
+                                 .number = remote->number++,
+                                 .offset = inside,
+                                 .bytes = bytes,
+                                 .save = entry->save,
+                                 .image_byte = at,
+                                 .from = ckpt->staging + segment * ckpt->segment_bytes + inside};
+    }
+    pthread_mutex_unlock(&remote->mutex);
+    return is_on;
+}
+
+/* Puts what was announced: a range lies in one segment (save.c). */
+static void take_entry(struct remote *remote, const struct arena_entry *entry)
+{
+    struct bulk_put put;
+    int error = 0;
+    uint64_t done = 0;
+    do {
+        if (!next_block(remote, &put, entry, done))
+            return;
+        error = bulk_put(remote->link.bulk, &put);
+        done += put.bytes;
+    } while (error == 0 && done < entry->bytes);
+    if (error == 0 && entry->kind == ARENA_ENTRY_END)
+        error = bulk_flush(remote->link.bulk);
+    if (error != 0 || entry->kind == ARENA_ENTRY_END)
+        end_save(remote, error);
+}
+
+static void set_taking(struct remote *remote, bool is_taking)
+{
+    pthread_mutex_lock(&remote->mutex);
+    remote->is_taking = is_taking;
+    pthread_cond_broadcast(&remote->changed);
+    pthread_mutex_unlock(&remote->mutex);
+}
+
+static bool is_closing(struct remote *remote)
+{
+    pthread_mutex_lock(&remote->mutex);
+    bool answer = remote->is_closing;
+    pthread_mutex_unlock(&remote->mutex);
+    return answer;
+}
+
+static void *forward(void *argument)
+{
+    struct remote *remote = argument;
+    struct pollfd state = {.fd = remote->ckpt->event, .events = POLLIN};
+    uint64_t count;
+    while (!is_closing(remote)) {
+        struct arena_entry entry;
+        bool any = poll(&state, 1, LOOK_MS) > 0;
+        if (any)
+            (void)!read(state.fd, &count, sizeof count);
+        for (any = true; any && !is_closing(remote);) {
+            set_taking(remote, true);
+            CHECK(arena_pop(remote->ckpt->control, &entry, &any) == 0); /* the ring is our own */
+            if (any)
+                take_entry(remote, &entry);
+            set_taking(remote, false);
+        }
+    }
+    return NULL;
+}
+
+/* ---- the session ---- */
+
+static int make_ring(struct ckpt *ckpt, uint64_t token)
+{
+    void *pages = mmap(NULL, sizeof *ckpt->control, PROT_READ | PROT_WRITE,
+                       MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (pages == MAP_FAILED)
+        return report_errno(ERR_MEMORY, "could not make a ring", "mmap");
+    ckpt->control = pages;
+    *ckpt->control = (struct arena_control){.magic = ARENA_MAGIC,
+                                            .version = ARENA_VERSION,
+                                            .entries = ARENA_RING_ENTRIES,
+                                            .session = token};
+    ckpt->event = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    return ckpt->event >= 0 ? 0 : report_errno(ERR_MEMORY, "could not make a ring", "eventfd");
+}
+
+static int start_thread(struct remote *remote)
+{
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    remote->has_thread = pthread_create(&remote->thread, NULL, forward, remote) == 0;
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return remote->has_thread ? 0 : report_error(ERR_MEMORY, NULL, "no memory for a thread");
+}
+
+int remote_open(struct ckpt *ckpt, uint64_t token)
+{
+    pthread_condattr_t attributes;
+    struct remote *remote = calloc(1, sizeof *remote);
+    if (remote == NULL)
+        return report_error(ERR_MEMORY, NULL, "no memory for a session");
+    ckpt->remote = remote;
+    ckpt->link.token = token;
+    remote->ckpt = ckpt;
+    pthread_condattr_init(&attributes);
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    pthread_mutex_init(&remote->mutex, NULL);
+    pthread_cond_init(&remote->changed, &attributes);
+    pthread_condattr_destroy(&attributes);
+    ERR_TRY(make_ring(ckpt, token));
+    ERR_TRY(remote_link_open(&remote->link, ckpt, token));
+    return start_thread(remote);
+}
+
+void remote_close(struct ckpt *ckpt)
+{
+    struct remote *remote = ckpt->remote;
+    if (remote == NULL)
+        return;
+    pthread_mutex_lock(&remote->mutex);
+    remote->is_closing = true;
+    pthread_mutex_unlock(&remote->mutex);
+    if (remote->has_thread) {
+        remote_give_up(ckpt);
+        pthread_join(remote->thread, NULL);
+    }
+    remote_link_close(&remote->link);
+    pthread_cond_destroy(&remote->changed);
+    pthread_mutex_destroy(&remote->mutex);
+    free(remote->segments);
+    free(remote->generations);
+    free(remote);
+    ckpt->remote = NULL;
+}
+
+bool remote_alive(const struct ckpt *ckpt)
+{
+    struct remote *remote = ckpt->remote;
+    if (remote == NULL)
+        return false;
+    pthread_mutex_lock(&remote->mutex);
+    bool is_fine = remote->error == 0;
+    pthread_mutex_unlock(&remote->mutex);
+    return is_fine && bulk_check(remote->link.bulk) == 0;
+}
+
+int remote_map(struct ckpt *ckpt, unsigned char **out, uint32_t count)
+{
+    uint64_t bytes = count * ckpt->segment_bytes;
+    if (ckpt->staging_bytes != bytes) {
+        void *memory = NULL;
+        remote_unmap(ckpt);
+        memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (memory == MAP_FAILED)
+            return report_error(ERR_MEMORY, "give the rank's node more memory",
+                                "no memory for an image of %llu bytes", (unsigned long long)bytes);
+        ckpt->staging = memory;
+        ckpt->staging_bytes = bytes;
+        madvise(memory, bytes, MADV_HUGEPAGE);
+        madvise(memory, bytes, MADV_DONTDUMP);
+        madvise(memory, ckpt->image_bytes < bytes ? ckpt->image_bytes : bytes,
+                MADV_POPULATE_WRITE); /* what the kernel does not know, the copies do */
+    }
+    for (uint32_t i = 0; i < count; i++)
+        out[i] = ckpt->staging + i * ckpt->segment_bytes;
+    return 0;
+}
+
+void remote_unmap(struct ckpt *ckpt)
+{
+    if (ckpt->staging != NULL)
+        munmap(ckpt->staging, ckpt->staging_bytes);
+    ckpt->staging = NULL;
+    ckpt->staging_bytes = 0;
+}
+
+/* ---- saves ---- */
+
+static struct timespec after_ms(uint32_t ms)
+{
+    uint64_t at = session_clock_ns() + ms * 1000000ull;
+    return (struct timespec){.tv_sec = (time_t)(at / 1000000000u),
+                             .tv_nsec = (long)(at % 1000000000u)};
+}
+
+int remote_wait(struct ckpt *ckpt, uint32_t timeout_ms)
+{
+    struct remote *remote = ckpt->remote;
+    struct timespec until = after_ms(timeout_ms);
+    int rc = 0;
+    if (remote == NULL)
+        return 0;
+    pthread_mutex_lock(&remote->mutex);
+    while (remote->save != 0 && rc == 0)
+        rc = pthread_cond_timedwait(&remote->changed, &remote->mutex, &until);
+    bool is_busy = remote->save != 0;
+    int error = remote->error != 0 ? report_restore(&remote->text, remote->error) : 0;
+    pthread_mutex_unlock(&remote->mutex);
+    if (error == 0 && is_busy)
+        error = report_error(ERR_BUSY, "wait longer (busy_ms), or save less often",
+                             "the save before is still on its way to ckptd");
+    return error;
+}
+
+int remote_begin(struct ckpt *ckpt, uint64_t save, const uint32_t *segments,
+                 const uint32_t *generations, uint32_t count)
+{
+    struct remote *remote = ckpt->remote;
+    size_t bytes = (count + 1) * sizeof *segments;
+    remote_give_up(ckpt); /* nothing, unless a save was forgotten */
+    pthread_mutex_lock(&remote->mutex);
+    free(remote->segments);
+    free(remote->generations);
+    remote->segments = malloc(bytes);
+    remote->generations = malloc(bytes);
+    bool is_made = remote->segments != NULL && remote->generations != NULL;
+    if (is_made) {
+        memcpy(remote->segments, segments, count * sizeof *segments);
+        memcpy(remote->generations, generations, count * sizeof *generations);
+        remote->num_segments = count;
+        remote->number = 0;
+        remote->save = save;
+    }
+    pthread_mutex_unlock(&remote->mutex);
+    return is_made ? 0 : report_error(ERR_MEMORY, NULL, "no memory for %u segments", count);
+}
+
+void remote_give_up(struct ckpt *ckpt)
+{
+    struct remote *remote = ckpt->remote;
+    if (remote == NULL)
+        return;
+    pthread_mutex_lock(&remote->mutex);
+    remote->save = 0;
+    while (remote->is_taking) { /* it may wait for room in the queue of blocks */
+        struct timespec until = after_ms(LOOK_MS / 10);
+        pthread_mutex_unlock(&remote->mutex);
+        bulk_drop(remote->link.bulk);
+        pthread_mutex_lock(&remote->mutex);
+        if (remote->is_taking)
+            pthread_cond_timedwait(&remote->changed, &remote->mutex, &until);
+    }
+    pthread_mutex_unlock(&remote->mutex);
+    bulk_drop(remote->link.bulk);
+}
+
+void remote_window(struct ckpt *ckpt, uint32_t wait_ms)
+{
+    struct arena_window window, shown;
+    arena_window_get(&shown, ckpt->control);
+    if (ckpt->remote == NULL ||
+        bulk_window(ckpt->remote->link.bulk, &window, ckpt->window_changes, wait_ms) != 0)
+        return; /* session_alive() tells it */
+    ckpt->window_changes = window.changes;
+    if (window.save != shown.save || window.end != shown.end)
+        arena_window_set(ckpt->control, window.save, window.end);
+}

@@ -1,0 +1,95 @@
+/* arena_link.c - see arena_link.h. */
+#include "proto/arena_link.h"
+#include "proto/report.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+void arena_link_close(struct arena_link *link)
+{
+    if (link->socket >= 0)
+        close(link->socket);
+    *link = (struct arena_link){-1, 0};
+}
+
+static int send_request(int socket, const struct arena_request *request)
+{
+    const char *bytes = (const char *)request;
+    for (size_t sent = 0; sent < sizeof *request;) {
+        ssize_t now = send(socket, bytes + sent, sizeof *request - sent, MSG_NOSIGNAL);
+        if (now < 0 && errno == EINTR)
+            continue;
+        if (now <= 0)
+            return report_errno(ERR_UNAVAILABLE, "ckptd's arena went away", "send");
+        sent += (size_t)now;
+    }
+    return 0;
+}
+
+int arena_link_fetch(struct arena_link *link, int *out_fds, const struct arena_request *request,
+                     uint32_t count)
+{
+    struct arena_reply reply;
+    int error = send_request(link->socket, request);
+    if (error == 0)
+        error = arena_receive_reply(link->socket, &reply, out_fds, count);
+    if (error != 0)
+        return error;
+    if (reply.error == 0 && reply.num_fds == count)
+        return 0;
+    for (uint32_t i = 0; i < reply.num_fds && i < count; i++)
+        close(out_fds[i]);
+    if (reply.error != 0)
+        return report_error(reply.error, NULL, "ckptd refused to share memory: %s",
+                            err_text(reply.error));
+    return report_error(ERR_CORRUPT, "client and ckptd may be of different versions",
+                        "ckptd sent %u descriptors for %u", reply.num_fds, count);
+}
+
+struct arena_request arena_request_make(uint32_t kind, uint64_t token)
+{
+    return (struct arena_request){
+        .magic = ARENA_MAGIC, .version = ARENA_VERSION, .kind = kind, .session = token};
+}
+
+int arena_link_open(struct arena_link *out, const char *arena_path, uint64_t token)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    struct timeval limit = {.tv_sec = ARENA_LINK_MS / 1000};
+    *out = (struct arena_link){-1, token};
+    if (strlen(arena_path) >= sizeof address.sun_path)
+        return report_error(ERR_INVALID, "use a shorter listen path",
+                            "the arena path is too long: %s", arena_path);
+    strcpy(address.sun_path, arena_path);
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (fd < 0)
+        return report_errno(ERR_IO, "could not make a socket", arena_path);
+    if (setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit) != 0 ||
+        setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit) != 0 ||
+        connect(fd, (struct sockaddr *)&address, sizeof address) != 0) {
+        int error = report_errno(ERR_UNAVAILABLE, "could not connect to ckptd's arena", arena_path);
+        close(fd);
+        return error;
+    }
+    out->socket = fd;
+    struct arena_request request = arena_request_make(ARENA_REQUEST_BIND, token);
+    int error = arena_link_fetch(out, NULL, &request, 0);
+    if (error != 0)
+        arena_link_close(out);
+    return error;
+}
+
+int arena_link_map(void **out, int fd, uint64_t bytes, uint64_t used)
+{
+    void *mapping = NULL;
+    int error = arena_map(&mapping, NULL, fd, bytes, PROT_READ | PROT_WRITE);
+    if (error == 0 && used > 0)
+        madvise(mapping, used, MADV_POPULATE_WRITE);
+    *out = mapping;
+    close(fd);
+    return error;
+}

@@ -1,0 +1,32 @@
+/* arena_link.h - the client's side of the arena socket (arena.h has the story): a rank's, or that
+ * of who stands in for one.
+ *
+ * Bound: one exchange takes at most ARENA_LINK_MS. */
+#ifndef HOLDFAST_ARENA_LINK_H
+#define HOLDFAST_ARENA_LINK_H
+
+#include "proto/arena.h"
+
+#define ARENA_LINK_MS 10000u
+
+/* A connection to the arena socket, bound to one session token. */
+struct arena_link {
+    int socket; /* -1: none */
+    uint64_t token;
+};
+
+/* Connects and says whose connection it is. ERR_UNAVAILABLE; ERR_INVALID: the path is too long. */
+int arena_link_open(struct arena_link *out, const char *arena_path, uint64_t token);
+void arena_link_close(struct arena_link *link);
+/* A request of the session, to be completed. */
+struct arena_request arena_request_make(uint32_t kind, uint64_t token);
+/* One exchange; `count` <= ARENA_FDS_MAX descriptors, owned by the caller. ERR_CORRUPT when the
+ * answer has another number of descriptors than was asked for. */
+int arena_link_fetch(struct arena_link *link, int *out_fds, const struct arena_request *request,
+                     uint32_t count);
+/* Maps `bytes` of a descriptor, to be written, and closes it; of them the first `used` are made
+ * present, so that no copy takes a page fault. Where the kernel does not know how (before 5.14), it
+ * does. */
+int arena_link_map(void **out, int fd, uint64_t bytes, uint64_t used);
+
+#endif

@@ -1,0 +1,202 @@
+#!/usr/bin/env python3
+"""remote - ranks whose node has no ckptd: they save into, and load from, that of another.
+
+Goal: a run over TCP and TLS has the losses and weights of one on shared memory, bit for bit, also
+when ranks or ckptd are killed with SIGKILL, when links are cut in mid-stream or stand still, when
+ckptd's memory holds a part of an image only, and when no byte may be encrypted. Who has another
+run's certificate, or none, gets nothing.
+Method: the real trainer and ckptd with certificates of a test authority. A relay stands in front of
+the bulk plane, and cuts its connections every so many bytes.
+"""
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import lib_tap  # noqa: E402
+import lib_train  # noqa: E402
+
+if not shutil.which("openssl"):
+    print("openssl is missing")
+    sys.exit(77)
+from lib_network import Network, free_port, soon  # noqa: E402
+from lib_store import PATIENCE  # noqa: E402
+from lib_tap import test  # noqa: E402
+
+STEPS = 6
+RUN = "far"
+
+
+class Relay:
+    """Passes bytes on to `to`; with `every`, cuts each connection after so many, `times` in all."""
+
+    def __init__(self, to):
+        self.to = to
+        self.every, self.times, self.cuts, self.still = None, 0, 0, False
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self.listener.getsockname()[1]}"
+        threading.Thread(target=self.accept, daemon=True).start()
+
+    def accept(self):
+        while True:
+            client, _ = self.listener.accept()
+            try:
+                host, port = self.to.split(":")
+                server = socket.create_connection((host, int(port)))
+            except OSError:
+                client.close()
+                continue
+            for a, b in ((client, server), (server, client)):
+                threading.Thread(target=self.move, args=(a, b), daemon=True).start()
+
+    def move(self, a, b):
+        left = self.every
+        try:
+            while data := a.recv(65536):
+                while self.still:
+                    time.sleep(0.01)
+                if left is not None and self.times > 0 and (left := left - len(data)) <= 0:
+                    self.times -= 1
+                    self.cuts += 1
+                    b.sendall(data[:len(data) // 2])
+                    break
+                b.sendall(data)
+        except OSError:
+            pass
+        for end in (a, b):
+            try:
+                end.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass
+
+
+def train(world, name, server, *options, identity="trainer", run=RUN):
+    return subprocess.Popen(
+        lib_train.command(world.folder, server, run, "--training.steps", STEPS,
+                          "--checkpoint.interval", "1", "--checkpoint.when_busy", "wait",
+                          "--checkpoint.required", "--comm.ranks", "2",
+                          "--metrics.loss_file", os.path.join(world.folder, name + ".loss"),
+                          *options), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+        env={**os.environ, "HOLDFAST_TLS": world.path(identity)})
+
+
+def ends(process, code=0):
+    said = process.communicate(timeout=3 * PATIENCE)[1]
+    return code is None or process.returncode == code, said
+
+
+def losses(world, name):
+    with open(os.path.join(world.folder, name + ".loss")) as file:
+        return {int(line.split()[0]): line for line in file}
+
+
+def is_the_same(world, name, run=RUN):
+    """As the run on shared memory: every loss, and every byte of the last checkpoint."""
+    code, out, err = world.cli("diff", *world.where, f"near@{STEPS}", f"{run}@{STEPS}")
+    good = losses(world, name) == losses(world, "near") and code == 0
+    return good, (out, err, world.log()[-2000:])
+
+
+def start(world, *options):
+    world.start("--tls.listen", world.address, "--tls.bulk", world.bulk, "--tls.directory",
+                world.path("node"), "--tls.bulk_advertise", world.relay.address, *options)
+
+
+def whole(world):
+    good, said = ends(train(world, "whole", world.address))
+    test("a run whose ckptd is on another node trains and saves", good, said)
+    test("as one on shared memory, bit for bit", *is_the_same(world, "whole"))
+
+
+def resumed(world):
+    process = train(world, "killed", world.address, "--training.steps", STEPS, run="killed",
+                    identity="operator")
+    soon(lambda: "run killed, step 2" in world.log())
+    process.kill()
+    process.communicate()
+    good, said = ends(train(world, "killed", world.address, run="killed", identity="operator"))
+    test("ranks that are killed resume from what was acknowledged", good, said)
+    test("and end as if they had not been", *is_the_same(world, "killed", "killed"))
+
+
+def cut(world):
+    relay = world.relay
+    relay.every, relay.times, relay.cuts = 300_000, 12, 0
+    good, said = ends(train(world, "cut", world.address, run="cut", identity="operator"))
+    test("a run goes on over links that are cut in mid-stream", good and relay.cuts == 12,
+         (relay.cuts, said))
+    test("and no bit differs", *is_the_same(world, "cut", "cut"))
+    relay.every, relay.times, relay.cuts = 200_000, 4, 0
+    good, said = ends(train(world, "cut", world.address, "--training.steps", STEPS + 1, run="cut",
+                            identity="operator"))
+    test("so does a load", good and f"loaded step {STEPS} " in said, said)
+    relay.every = None
+
+
+def other_ckptd(world):
+    """ckptd dies in mid-stream, and another comes; then one whose memory is short."""
+    world.relay.still = True
+    process = train(world, "lost", world.address, run="lost", identity="operator")
+    soon(lambda: "run lost: attempt 1" in world.log())
+    time.sleep(0.3)
+    world.process.send_signal(signal.SIGKILL)
+    world.process.wait()
+    world.relay.still = False
+    start(world, "--memory.pool_bytes", "4MiB")
+    ends(process, None)
+    good, said = ends(train(world, "lost", world.address, run="lost", identity="operator"))
+    test("after a ckptd that died in mid-stream, and through windows, a run ends", good, said)
+    test("as if nothing had been", *is_the_same(world, "lost", "lost"))
+
+
+def strangers(world):
+    world.issue("other", "holdfast://trainer/other")
+    world.issue("reader", "holdfast://reader")
+    for name, what in (("other", "another run's trainer"), ("reader", "a reader")):
+        process = train(world, name, world.address, "--training.steps", STEPS + 1, identity=name)
+        good, said = ends(process, 78)
+        test(f"{what} may not save into the run", good and "may" in said, said)
+    world.stop()
+    world.start("--tls.listen", world.address, "--tls.directory", world.path("node"))
+    good, said = ends(train(world, "none", world.address), 78)
+    test("without a bulk plane a rank of another node is refused, with what to set",
+         good and "tls.bulk" in said, said)
+
+
+def plain(world):
+    world.stop()
+    start(world, "--tls.bulk_plain")
+    good, said = ends(train(world, "plain", world.address, run="plain", identity="operator"))
+    test("on one machine the bytes may go without TLS", good, said)
+    test("with the same bits", *is_the_same(world, "plain", "plain"))
+
+
+def main():
+    world = Network()
+    world.relay = Relay(world.bulk)
+    try:
+        lib_train.make_tokens(world.folder, lib_train.prose())
+        world.issue("trainer", f"holdfast://trainer/{RUN}")
+        world.issue("operator", "holdfast://operator/anna")
+        start(world)
+        good, said = ends(train(world, "near", world.server, run="near"))
+        assert good, said
+        whole(world)
+        resumed(world)
+        cut(world)
+        other_ckptd(world)
+        plain(world)
+        strangers(world)
+        world.stop()
+    finally:
+        world.close()
+    lib_tap.end()
+
+
+main()
