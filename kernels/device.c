@@ -1,6 +1,20 @@
 /* device.c - the functions of device.h: thin calls of a back-end's table, which hold the asserts.
  */
+#include <string.h>
+
 #include "kernels/backend.h"
+
+/* There in programs that are linked with kernels/cuda/device.c. */
+extern const struct device_ops device_cuda __attribute__((weak));
+
+const struct device_ops *device_find(const char *name)
+{
+    const struct device_ops *const all[] = {&device_cpu, &device_cuda};
+    for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
+        if (all[i] && strcmp(all[i]->name, name) == 0)
+            return all[i];
+    return NULL;
+}
 
 int device_open(struct device **out, const struct device_ops *ops,
                 const struct device_options *options)

@@ -101,6 +101,8 @@ struct device_ops {
 };
 
 extern const struct device_ops device_cpu;
+/* "cpu", "cuda"; NULL: there is no such device in this program. */
+const struct device_ops *device_find(const char *name);
 
 int device_open(struct device **out, const struct device_ops *ops,
                 const struct device_options *options);

@@ -137,6 +137,7 @@ struct config {
     char trace_folder[CONFIG_TEXT_MAX], trace_prefix[CONFIG_TEXT_MAX];
     /* kernels */
     char kernels_backend[16]; /* "best" or "reference" */
+    char device[8];           /* "cpu" or "cuda" */
     char kernels_isa[16];     /* "auto", ... */
     int64_t threads;          /* per rank */
     /* ckptd */

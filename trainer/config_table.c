@@ -347,6 +347,8 @@ const struct option config_table[] = {
 
     CHOICE(kernels_backend, "kernels.backend", "best", "best,reference",
            "reference: the plain C twins (ours)"),
+    CHOICE(device, "kernels.device", "cpu", "cpu,cuda",
+           "cuda: GPUs, where the trainer was built with nvcc (also --device; ours)"),
     CHOICE(kernels_isa, "kernels.isa", "auto", "auto,avx512,avx2,sse2",
            "vector instructions; auto: the most that the CPU has (ours)"),
     INT(threads, "kernels.threads", 1, 1, 256, "threads of a rank; never changes a bit (ours)"),

@@ -8,10 +8,13 @@
  * progress holds up no tensor that it has copied.
  */
 #include "trainer/optimizer.h"
+#include "kernels/device.h"
 #include "trainer/save/copier.h"
 
 #include <math.h>
 #include <string.h>
+
+enum { DECAYS, DECAYS_NOT };
 
 void optimizer_update(struct state *state, struct kernels *kernels, struct lane *lane,
                       const struct config *config, const struct optimizer_step *step)
@@ -29,21 +32,27 @@ void optimizer_update(struct state *state, struct kernels *kernels, struct lane 
         .bias2 = (float)(1.0 - pow(config->beta2, (double)step->update)),
     };
     bool is_adam = strcmp(config->optimizer_name, "Adam") == 0;
-    for (uint32_t i = 0; i < state->num_slices; i++) {
-        bool is_norm = state->slices[i].tensor->dims == 1; /* no other vector is in the model */
-        float decay = is_norm && config->no_decay_norms ? 0 : (float)config->weight_decay;
+    for (uint32_t i = 0; i < 2; i++) { /* the lane has taken those of the update before */
+        float decay = i == DECAYS_NOT ? 0 : (float)config->weight_decay;
         numbers.weight_decay = is_adam ? 0 : decay;
         numbers.l2 = is_adam ? decay : 0;
+        state->host_numbers[i] = numbers;
+    }
+    lane_copy(lane, state->numbers, state->host_numbers, 2 * sizeof(numbers));
+    for (uint32_t i = 0; i < state->num_slices; i++) {
+        bool is_norm = state->slices[i].tensor->dims == 1; /* no other vector is in the model */
+        bool decays_not = is_norm && config->no_decay_norms;
         size_t at = state->slices[i].at;
-        if (step->copier != NULL)
+        if (step->copier != NULL && state->host.param == state->param)
             copier_wait_slice(step->copier, i);
         if (state->slices[i].count > 0)
             kernel_adamw(kernels, lane,
-                         &(struct kernel_adamw){.param = state->param + at,
-                                                .exp_avg = state->exp_avg + at,
-                                                .exp_avg_sq = state->exp_avg_sq + at,
-                                                .grad = state->grad + at,
-                                                .count = state->slices[i].count,
-                                                .numbers = &numbers});
+                         &(struct kernel_adamw){
+                             .param = state->param + at,
+                             .exp_avg = state->exp_avg + at,
+                             .exp_avg_sq = state->exp_avg_sq + at,
+                             .grad = state->grad + at,
+                             .count = state->slices[i].count,
+                             .numbers = &state->numbers[decays_not ? DECAYS_NOT : DECAYS]});
     }
 }

@@ -1,5 +1,6 @@
 /* rank.c - starts ranks, opens and closes the parts of each (see rank.h). */
 #include "trainer/rank.h"
+#include "kernels/device.h"
 #include "proto/report.h"
 #include "trainer/comm/flight.h"
 #include "trainer/corpus/corpus.h"
@@ -19,13 +20,15 @@
 
 #define PREPARING_LOG_SECONDS 10
 
-static int new_kernels(struct kernels **out, const struct config *config)
+static int new_kernels(struct kernels **out, const struct config *config,
+                       const struct device *device)
 {
     bool is_reference = strcmp(config->kernels_backend, "reference") == 0;
     struct kernels_options options = {
         .backend = is_reference ? KERNEL_BACKEND_REFERENCE : KERNEL_BACKEND_BEST,
         .num_threads = (uint32_t)config->threads,
-        .isa = strcmp(config->kernels_isa, "auto") == 0 ? NULL : config->kernels_isa};
+        .isa = strcmp(config->kernels_isa, "auto") == 0 ? NULL : config->kernels_isa,
+        .device = device};
     int rc = kernels_new(out, &options);
     if (rc == ERR_INVALID)
         return report_error(rc, "set kernels.isa to auto", "this CPU has no %s (kernels.isa)",
@@ -54,16 +57,38 @@ static int check_tokenizer(const struct config *config, const struct data_info *
     return 0;
 }
 
-/* What is done once per node is this rank's. */
-static bool is_first_on_node(const struct rank *r)
+/* Which of the processes of this node it is; `unsaid` where no launcher says. */
+static uint32_t place_on_node(const struct rank *r, uint32_t unsaid)
 {
     static const char *const names[] = {"OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID",
                                         "SLURM_LOCALID"};
     bool is_local = strcmp(r->config->comm_backend, "local") == 0;
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]) && !is_local; i++)
         if (getenv(names[i]) != NULL)
-            return strcmp(getenv(names[i]), "0") == 0;
-    return r->world->rank == 0;
+            return (uint32_t)strtoul(getenv(names[i]), NULL, 10);
+    return unsaid;
+}
+
+/* What is done once per node is this rank's. */
+static bool is_first_on_node(const struct rank *r)
+{
+    return place_on_node(r, r->world->rank) == 0;
+}
+
+/* The CPU has one of its own (parallel.h). Ranks that are threads share the first. A device that is
+ * not there will not be there at the next start. */
+static int open_device(struct rank *r)
+{
+    const struct device_ops *ops = device_find(r->config->device);
+    struct device_options options = {.index = place_on_node(r, 0)};
+    if (ops == &device_cpu)
+        return 0;
+    if (ops == NULL)
+        return report_error(ERR_INVALID, "set kernels.device to cpu, or build where nvcc is",
+                            "kernels.device = %s: this trainer was built without CUDA",
+                            r->config->device);
+    int rc = device_open(&r->device, ops, &options);
+    return rc == ERR_UNAVAILABLE ? ERR_INVALID : rc;
 }
 
 static int new_table(struct model_table **out, const struct config *config, uint32_t vocab)
@@ -94,7 +119,7 @@ static int plan_without_data(struct rank *plan)
     ERR_TRY(tokenizer_open(&tokenizer, plan->config->tokenizer_path));
     uint32_t vocab = tokenizer_vocab(tokenizer);
     tokenizer_close(tokenizer);
-    ERR_TRY(new_kernels(&plan->kernels, plan->config));
+    ERR_TRY(new_kernels(&plan->kernels, plan->config, NULL));
     ERR_TRY(new_table(&plan->table, plan->config, vocab));
     options.table = plan->table;
     options.kernels = plan->kernels;
@@ -170,7 +195,9 @@ static int open_own(struct rank *r)
     if (is_first_on_node(r) && !config->estimate)
         ERR_TRY(data_prove(r->data));
     ERR_TRY(check_tokenizer(config, data_info(r->data)));
-    ERR_TRY(new_kernels(&r->kernels, config));
+    if (!config->estimate) /* a plan is made without a device */
+        ERR_TRY(open_device(r));
+    ERR_TRY(new_kernels(&r->kernels, config, r->device));
     return new_table(&r->table, config, data_info(r->data)->vocab);
 }
 
@@ -306,7 +333,7 @@ int rank_open(struct rank *r)
     const struct config *config = r->config;
     struct comm *world = r->world;
     ERR_TRY(parallel_agree(world, open_own(r)));
-    struct parallel_options parallel = {config, r->table, r->kernels, world};
+    struct parallel_options parallel = {config, r->table, r->kernels, world, r->device};
     ERR_TRY(parallel_apply(&r->parallel, &parallel));
     int rc = open_ahead(r);
     if (rc == 0)
@@ -335,6 +362,7 @@ void rank_close(struct rank *r)
     model_table_free(r->table);
     if (r->kernels != NULL)
         kernels_free(r->kernels);
+    device_close(r->device);
     ahead_close(r->ahead);
     data_close(r->validation);
     data_close(r->data);
@@ -343,16 +371,17 @@ void rank_close(struct rank *r)
 int rank_load(struct rank *r)
 {
     bool is_loaded = false;
+    int rc;
     /* What a load does not fill is nought, as the memory plan gives it: the moments, when the
      * optimizer is excluded. */
     ERR_TRY(snapshot_load(r->snapshot, &r->progress, &is_loaded));
     metrics_loaded(r->metrics);
     if (is_loaded)
-        parallel_params_changed(r->parallel);
+        rc = parallel_state_loaded(r->parallel);
     else
-        parallel_init_state(r->parallel, (uint64_t)r->config->seed);
+        rc = parallel_init_state(r->parallel, (uint64_t)r->config->seed);
     /* Together, so that the first step's time is not that of another rank's weights. */
-    ERR_TRY(parallel_agree(r->world, 0));
+    ERR_TRY(parallel_agree(r->world, rc));
     metrics_ready(r->metrics);
     return 0;
 }
@@ -415,7 +444,7 @@ int rank_estimate(const struct config *config)
     struct parallel_options options = {.config = config, .world = &world};
     struct corpus_request corpus = corpus_of(config);
     bool has_data = config->mixture[0] != 0 || corpus_is_prepared(&corpus);
-    int rc = has_data ? open_own(&r) : new_kernels(&r.kernels, config);
+    int rc = has_data ? open_own(&r) : new_kernels(&r.kernels, config, NULL);
     if (rc == 0 && r.table == NULL)
         rc = new_table(&r.table, config, 0);
     options.table = r.table;

@@ -14,6 +14,7 @@ struct rank {
     struct data *data;
     struct ahead *ahead;
     struct data *validation; /* NULL: there is none */
+    struct device *device;   /* NULL: the CPU */
     struct kernels *kernels;
     struct model_table *table;
     struct parallel *parallel;

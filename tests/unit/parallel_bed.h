@@ -167,6 +167,7 @@ struct stretch {
     int64_t first_step, last_step; /* steps first + 1 .. last are made */
     struct outcome *outcome;       /* state is taken from it when first_step > 0 */
     bool stop_on_rank_1;
+    struct device *device; /* NULL: the CPU */
     int64_t stopped_after;
 };
 
@@ -190,15 +191,15 @@ static inline void move_slice(struct outcome *outcome, const struct model_table 
     }
 }
 
-static inline void move_state(struct stretch *s, struct parallel *p,
-                              const struct model_table *table, bool out)
+static inline int move_state(struct stretch *s, struct parallel *p, const struct model_table *table,
+                             bool out)
 {
     struct state *state = parallel_state(p);
-    float *const parts[PARTS] = {state->param, state->exp_avg, state->exp_avg_sq};
-    for (uint32_t i = 0; i < state->num_slices; i++)
+    float *const parts[PARTS] = {state->host.param, state->host.exp_avg, state->host.exp_avg_sq};
+    int rc = out ? state_to_host(state) : 0;
+    for (uint32_t i = 0; i < state->num_slices && rc == 0; i++)
         move_slice(s->outcome, table, &state->slices[i], parts, out);
-    if (!out)
-        parallel_params_changed(p);
+    return out ? rc : parallel_state_loaded(p);
 }
 
 /* Of the step that follows `step` steps. */
@@ -215,9 +216,9 @@ static inline int train(struct stretch *s, struct parallel *p, struct ahead *ahe
 {
     const struct config *config = &s->config;
     struct comm *world = parallel_mesh_of(p)->world;
-    parallel_init_state(p, 3);
+    ERR_TRY(parallel_init_state(p, 3));
     if (s->first_step > 0)
-        move_state(s, p, table, false);
+        ERR_TRY(move_state(s, p, table, false));
     for (int64_t step = s->first_step; step < s->last_step; step++) {
         volatile sig_atomic_t stop = s->stop_on_rank_1 && step == 1;
         struct step_input input = {ahead, first_sample(config, step), step + 1,
@@ -243,7 +244,7 @@ static inline int train(struct stretch *s, struct parallel *p, struct ahead *ahe
     const struct mesh *mesh = parallel_mesh_of(p);
     ERR_TRY(comm_barrier(world));
     if (mesh_group_place(mesh, GROUP_COPIES) == mesh_group_size(mesh, GROUP_COPIES) - 1)
-        move_state(s, p, table, true);
+        ERR_TRY(move_state(s, p, table, true));
     return 0;
 }
 
@@ -264,7 +265,8 @@ static inline int rank_main(struct comm *world, void *user)
     if (rc == 0)
         rc = model_table_new(&table, &shape);
     if (rc == 0)
-        rc = parallel_apply(&p, &(struct parallel_options){&s->config, table, kernels, world});
+        rc = parallel_apply(
+            &p, &(struct parallel_options){&s->config, table, kernels, world, s->device});
     if (rc == 0)
         rc = open_ahead(&ahead, &s->config, data, parallel_mesh_of(p));
     if (rc == 0)
@@ -297,6 +299,9 @@ static inline void free_outcome(struct outcome *outcome)
             free(outcome->whole[part][i]);
     free(outcome);
 }
+
+/* Of the runs that follow; NULL: the CPU. All their ranks share it. */
+static struct device *bed_device;
 
 struct place {
     int replicas, shards, threads;
@@ -332,7 +337,8 @@ static inline void run_on(struct outcome *outcome, struct place place, int64_t f
     struct stretch stretch = {.config = configure(arguments, 10 + num_extra),
                               .first_step = first,
                               .last_step = last,
-                              .outcome = outcome};
+                              .outcome = outcome,
+                              .device = bed_device};
     uint32_t size = (uint32_t)(place.replicas * place.shards * degree(place.pp) * degree(place.cp) *
                                degree(place.tp));
     assert_int_equal(comm_local_run(size, rank_main, &stretch), 0);

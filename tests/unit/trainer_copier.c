@@ -28,6 +28,7 @@ struct bed {
     struct config config;
     struct state_slice slices[SLICES];
     struct state state;
+    struct kernel_adamw_numbers numbers[4];
     float param[COUNT], exp_avg[COUNT], exp_avg_sq[COUNT], grad[COUNT];
     float image[3][COUNT];
     uint32_t copied_at[SLICES]; /* a slice is a piece, but where a test says otherwise */
@@ -90,6 +91,9 @@ static int setup(void **out)
                                 .param = bed->param,
                                 .exp_avg = bed->exp_avg,
                                 .exp_avg_sq = bed->exp_avg_sq,
+                                .host = {bed->param, bed->exp_avg, bed->exp_avg_sq},
+                                .numbers = bed->numbers,
+                                .host_numbers = bed->numbers + 2,
                                 .grad = bed->grad};
     for (int i = 0; i < COUNT; i++) {
         bed->param[i] = (float)(i % 97) - 48.5f;

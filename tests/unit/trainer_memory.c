@@ -99,7 +99,7 @@ static void test_memory__buffers_that_live_together_never_overlap(void **state)
         assert_int_equal(memory_new(&memory), 0);
         record(memory, events);
         assert_int_equal(memory_place(memory), 0);
-        assert_int_equal(memory_commit(memory), 0);
+        assert_int_equal(memory_commit(memory, NULL), 0);
         play(memory, events, addresses);
         play(memory, events, addresses);
         assert_true(memory_shared_bytes(memory) < memory_unshared_bytes(memory));
@@ -125,7 +125,7 @@ static void test_memory__a_buffer_is_where_no_other_is_in_any_of_its_lives(void 
             memory_give(memory, "third", 0);
     }
     assert_int_equal(memory_place(memory), 0);
-    assert_int_equal(memory_commit(memory), 0);
+    assert_int_equal(memory_commit(memory, NULL), 0);
     assert_int_equal(memory_shared_bytes(memory), 2048);
     at[0] = memory_take(memory, "first", 0, 1000);
     memory_give(memory, "first", 0);
@@ -164,7 +164,7 @@ static void test_memory__what_is_never_given_back_is_kept_apart(void **state)
     assert_true(memory_is_recording(memory));
     assert_int_equal(memory_place(memory), 0);
     assert_false(memory_is_recording(memory));
-    assert_int_equal(memory_commit(memory), 0);
+    assert_int_equal(memory_commit(memory, NULL), 0);
     unsigned char *kept[2], zeros[500] = {0};
     for (uint32_t i = 0; i < 2; i++) {
         kept[i] = memory_take(memory, "kept", i, 500);

@@ -125,7 +125,7 @@ static double run_forward(struct bed *bed, const struct model_batch *batch, floa
         assert_int_equal(model_forward(bed->model, 0, block, w), 0);
     }
     if (out_logits != NULL)
-        model_copy_logits(bed->model, 0, out_logits);
+        assert_int_equal(model_copy_logits(bed->model, 0, out_logits), 0);
     assert_int_equal(model_loss(bed->model, 0, &loss), 0);
     return loss;
 }
@@ -171,10 +171,10 @@ static void bed_open_way(struct bed *bed, const struct model_shape *shape,
                                             .cp = 1},
                                     .keep = keep};
     assert_int_equal(model_new(&bed->model, &options), 0);
-    model_set_kernels(bed->model, bed->kernels, bed->lane);
+    assert_int_equal(model_set_kernels(bed->model, bed->kernels, bed->lane), 0);
     run_leaf(bed, NULL); /* the walk: what a leaf takes must be what it noted */
     assert_int_equal(memory_place(bed->memory), 0);
-    assert_int_equal(memory_commit(bed->memory), 0);
+    assert_int_equal(memory_commit(bed->memory, NULL), 0);
     model_kernel_shapes(bed->model, &shapes);
     size_t scratch_bytes = kernels_scratch_bytes(bed->kernels, &shapes);
     bed->scratch = aligned_bytes(scratch_bytes);
@@ -218,8 +218,11 @@ static void bed_close(struct bed *bed)
 
 static double loss_of(struct bed *bed)
 {
-    struct model_batch batch = {
-        .inputs = bed->inputs, .targets = bed->targets, .starts = bed->starts, .loss_scale = 1.0f};
+    static const float whole = 1.0f;
+    struct model_batch batch = {.inputs = bed->inputs,
+                                .targets = bed->targets,
+                                .starts = bed->starts,
+                                .loss_scale = &whole};
     double loss = run_leaf(bed, &batch);
     for (size_t k = 0; bed->table->shape.is_tied && k < elements(bed, 0); k++)
         bed->grad[0][k] += bed->tied_grad[k];
@@ -441,7 +444,8 @@ static void test_model__loss_is_the_cross_entropy_of_its_logits(void **state)
     /* The logits are those of the first sequence: make all targets beyond it free. */
     for (uint32_t i = SEQ; i < ROWS; i++)
         bed.targets[i] = -1;
-    struct model_batch batch = {.inputs = bed.inputs, .targets = bed.targets};
+    const float scale = 1.0f;
+    struct model_batch batch = {.inputs = bed.inputs, .targets = bed.targets, .loss_scale = &scale};
     run_forward(&bed, &batch, logits);
     model_forget(bed.model, 0, 0, bed.table->num_blocks);
     for (uint32_t t = 0; t < SEQ; t++) {

@@ -25,6 +25,7 @@ struct bed {
     struct model_tensor norm, matrix;
     struct state_slice slices[2];
     struct state state;
+    struct kernel_adamw_numbers numbers[4];
     float param[COUNT], exp_avg[COUNT], exp_avg_sq[COUNT], grad[COUNT];
 };
 
@@ -46,6 +47,9 @@ static int setup(void **out)
                                 .param = bed->param,
                                 .exp_avg = bed->exp_avg,
                                 .exp_avg_sq = bed->exp_avg_sq,
+                                .host = {bed->param, bed->exp_avg, bed->exp_avg_sq},
+                                .numbers = bed->numbers,
+                                .host_numbers = bed->numbers + 2,
                                 .grad = bed->grad};
     for (int i = 0; i < COUNT; i++) {
         bed->param[i] = 0.5f * (float)(i - 3);

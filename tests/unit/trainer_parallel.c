@@ -164,9 +164,10 @@ static int unread_main(struct comm *world, void *user)
     ERR_TRY(data_open(&data, u->config.dataset_path, (uint32_t)u->config.seq_len, 3));
     ERR_TRY(kernels_new(&kernels, &(struct kernels_options){.num_threads = 1}));
     ERR_TRY(new_table(&table, "tiny", VOCAB));
-    ERR_TRY(parallel_apply(&p, &(struct parallel_options){&u->config, table, kernels, world}));
+    ERR_TRY(
+        parallel_apply(&p, &(struct parallel_options){&u->config, table, kernels, world, NULL}));
     ERR_TRY(open_ahead(&ahead, &u->config, data, parallel_mesh_of(p)));
-    parallel_init_state(p, 3);
+    ERR_TRY(parallel_init_state(p, 3));
     if (world->rank == 0)
         assert_int_equal(truncate(u->config.dataset_path, 4096), 0);
     ERR_TRY(comm_barrier(world));
@@ -295,8 +296,9 @@ static int come_apart(struct comm *world, void *user)
     uint32_t me = world->rank;
     ERR_TRY(new_kernels(&kernels, 1));
     ERR_TRY(new_table(&table, "tiny", VOCAB));
-    ERR_TRY(parallel_apply(&p, &(struct parallel_options){&apart->config, table, kernels, world}));
-    parallel_init_state(p, 3);
+    ERR_TRY(parallel_apply(
+        &p, &(struct parallel_options){&apart->config, table, kernels, world, NULL}));
+    ERR_TRY(parallel_init_state(p, 3));
     struct state *state = parallel_state(p);
     ERR_TRY(replicas_open(&replicas, parallel_mesh_of(p), state));
     apart->before[me] = replicas_compare(replicas);
@@ -383,7 +385,7 @@ static void test_parallel__an_estimate_plans_without_starting_ranks(void **state
     assert_int_equal(new_table(&table, "tiny", VOCAB), 0);
     for (int i = 0; i < 2; i++) {
         world.size = i == 0 ? 4 : 1;
-        struct parallel_options options = {&config, table, kernels, &world};
+        struct parallel_options options = {&config, table, kernels, &world, NULL};
         assert_int_equal(parallel_apply(&p, &options), 0);
         kept[i] = memory_kept_bytes(parallel_memory(p));
         shared[i] = memory_shared_bytes(parallel_memory(p));

@@ -26,6 +26,7 @@
 
 struct comm;
 struct flight;
+struct lane;
 
 /* A send on its way; the caller's, until wait. */
 struct comm_request {
@@ -81,11 +82,15 @@ struct comm_ops {
 struct comm {
     const struct comm_ops *ops;
     uint32_t rank, size;
-    bool is_lost;          /* world communicator: a collective has failed, so only abort() ends all
-                            * ranks */
-    const char *name;      /* of the group: "world", "dp_shard"; a constant */
-    const char *lane;      /* whose thread uses it; a constant */
-    uint64_t num_calls;    /* collectives so far: the sequence number of the next */
+    bool is_lost;       /* world communicator: a collective has failed, so only abort() ends all
+                         * ranks */
+    const char *name;   /* of the group: "world", "dp_shard"; a constant */
+    const char *lane;   /* whose thread uses it; a constant */
+    uint64_t num_calls; /* collectives so far: the sequence number of the next */
+    /* NULL: buffers are the host's. Else they are of its device, of either kind, and what was
+     * queued on it before a call is done before a buffer is read. Sums are of the host's memory
+     * always. Of a group: its owner sets it. */
+    struct lane *device_lane;
     struct flight *flight; /* of the rank; all its communicators share it */
 };
 

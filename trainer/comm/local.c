@@ -9,6 +9,8 @@
  * In-place sums need no scratch: rank k owns the k-th part of the index range, reads that part of
  * every rank's buffer in rank order and writes the result back into all of them.
  *
+ * Of a communicator with a lane the copies are queued on it, and each wait is for it, too.
+ *
  * Waiting is on a condition variable (no spinning: ranks may outnumber cores). One mutex guards
  * every field of every group of a world; bulk copies are made outside of it.
  *
@@ -18,6 +20,7 @@
  * buffers.
  *
  * Sums are in rank order, so this back-end is deterministic in the fast mode too. */
+#include "kernels/device.h"
 #include "proto/report.h"
 #include "trainer/comm/private.h"
 
@@ -130,9 +133,25 @@ static int wait_all_locked(struct local *l, const struct comm_call *call, uint32
     return is_broken(group) ? lost() : comm_late(&l->base, call);
 }
 
+/* What the lane was given before is done: others read it, or it was copied from them. */
+static int settle(const struct comm *comm)
+{
+    return comm->device_lane != NULL ? lane_settle(comm->device_lane) : 0;
+}
+
+/* From another rank's buffer into one of this rank. */
+static void copy_bytes(const struct comm *comm, void *to, const void *from, size_t bytes)
+{
+    if (comm->device_lane != NULL)
+        lane_copy(comm->device_lane, to, from, bytes);
+    else if (bytes > 0)
+        memcpy(to, from, bytes);
+}
+
 static int collective_end(struct local *l, const struct comm_call *call)
 {
     struct group *group = l->group;
+    int copied = settle(&l->base);
     pthread_mutex_lock(&group->world->mutex);
     if (--group->copying == 0)
         pthread_cond_broadcast(&group->changed);
@@ -140,7 +159,7 @@ static int collective_end(struct local *l, const struct comm_call *call)
     while (rc != 0 && group->copying > 0)
         pthread_cond_wait(&group->changed, &group->world->mutex);
     pthread_mutex_unlock(&group->world->mutex);
-    return rc;
+    return copied != 0 ? copied : rc;
 }
 
 /* Do two ranks mean the same collective? */
@@ -160,6 +179,7 @@ static int collective_begin(struct local *l, const struct comm_call *call)
 {
     struct group *group = l->group;
     uint32_t me = l->base.rank;
+    ERR_TRY(settle(&l->base));
     pthread_mutex_lock(&group->world->mutex);
     group->slots[me].call = call;
     int rc = wait_all_locked(l, call, group->size);
@@ -333,12 +353,6 @@ static int local_barrier(struct comm *comm, const struct comm_call *call)
     return collective_end(l, call);
 }
 
-static void copy_bytes(void *to, const void *from, size_t bytes)
-{
-    if (bytes > 0)
-        memcpy(to, from, bytes);
-}
-
 static const struct comm_call *call_of(const struct local *l, uint32_t rank)
 {
     return l->group->slots[rank].call;
@@ -350,7 +364,7 @@ static int local_broadcast(struct comm *comm, const struct comm_call *call)
     CHECK(call->peer < comm->size);
     ERR_TRY(collective_begin(l, call));
     if (comm->rank != call->peer)
-        copy_bytes(call->recv, call_of(l, call->peer)->recv, call->bytes);
+        copy_bytes(comm, call->recv, call_of(l, call->peer)->recv, call->bytes);
     return collective_end(l, call);
 }
 
@@ -359,7 +373,8 @@ static int local_all_gather(struct comm *comm, const struct comm_call *call)
     struct local *l = (struct local *)comm;
     ERR_TRY(collective_begin(l, call));
     for (uint32_t j = 0; j < comm->size; j++)
-        copy_bytes((char *)call->recv + call->recv_at[j], call_of(l, j)->send, call->recv_bytes[j]);
+        copy_bytes(comm, (char *)call->recv + call->recv_at[j], call_of(l, j)->send,
+                   call->recv_bytes[j]);
     return collective_end(l, call);
 }
 
@@ -370,8 +385,8 @@ static int local_all_to_all(struct comm *comm, const struct comm_call *call)
     for (uint32_t j = 0; j < comm->size; j++) {
         const struct comm_call *other = call_of(l, j);
         if (call->recv_bytes[j] > 0)
-            memcpy((char *)call->recv + call->recv_at[j],
-                   (const char *)other->send + other->send_at[comm->rank], call->recv_bytes[j]);
+            copy_bytes(comm, (char *)call->recv + call->recv_at[j],
+                       (const char *)other->send + other->send_at[comm->rank], call->recv_bytes[j]);
     }
     return collective_end(l, call);
 }
@@ -438,6 +453,7 @@ static int local_send(struct comm *comm, const struct comm_call *call)
     struct group *group = l->group;
     struct message *message = (struct message *)call->request, **last = &group->messages;
     CHECK(call->peer < comm->size && call->peer != comm->rank);
+    ERR_TRY(settle(comm));
     *message = (struct message){.data = call->send,
                                 .bytes = call->bytes,
                                 .from = comm->rank,
@@ -489,7 +505,8 @@ static int local_receive(struct comm *comm, const struct comm_call *call)
         CHECK(message->bytes == call->bytes);
         message->state = MESSAGE_COPYING;
         pthread_mutex_unlock(&group->world->mutex);
-        copy_bytes(call->recv, message->data, call->bytes);
+        copy_bytes(comm, call->recv, message->data, call->bytes);
+        rc = settle(comm);
         pthread_mutex_lock(&group->world->mutex);
         end_message(group, message);
     }

@@ -1,5 +1,6 @@
 /* ends.c - the two ends of the model: the embedding, and the final norm with the output projection
  * and the loss. */
+#include "kernels/device.h"
 #include "proto/report.h"
 #include "trainer/comm/comm.h"
 #include "trainer/model/private.h"
@@ -18,21 +19,35 @@ static void local_tokens(const struct model *m, int32_t *out, const int32_t *tok
     }
 }
 
-static void embed(struct model *m, void *out, const int32_t *tokens, const void *table)
+void model_localize(const struct model *m, const int32_t *tokens, int32_t *own,
+                    int32_t *own_or_other, int32_t *owners)
+{
+    uint32_t own_block = m->block_rows / m->cut.tp;
+    local_tokens(m, own, tokens, 0);
+    local_tokens(m, own_or_other, tokens, (int32_t)m->vocab);
+    for (uint32_t row = 0; row < m->own_rows; row++) {
+        uint32_t p = row / own_block, i = row % own_block;
+        uint32_t token = p * m->block_rows + m->cut.tp_place * own_block + i;
+        owners[row] = tokens[token] / (int32_t)m->vocab * (int32_t)own_block + (int32_t)i;
+    }
+}
+
+static void embed(struct model *m, void *out, const int32_t *tokens, const void *table,
+                  uint32_t rows)
 {
     kernel_embedding(m->kernels, m->lane,
                      &(struct kernel_embedding){.out = out,
                                                 .tokens = tokens,
                                                 .table = table,
-                                                .rows = m->rows,
+                                                .rows = rows,
                                                 .dim = m->s.dim,
                                                 .dtype = m->dtype});
 }
 
 /* Of row block p: from each rank what it has for this rank's rows, of which the token's owner's is
- * taken. No sum: the bits of a row are those of the table. */
+ * taken, as a row of a table. No sum: the bits of a row are those of the embedding. */
 static int take_own_rows(struct model *m, char *own, const char *all, char *received,
-                         const int32_t *tokens, uint32_t p)
+                         const int32_t *owners, uint32_t p)
 {
     uint32_t tp = m->cut.tp, own_block = m->block_rows / tp;
     size_t row = m->s.dim * m->element, *bytes = m->lists, *at = m->lists + tp;
@@ -42,11 +57,8 @@ static int take_own_rows(struct model *m, char *own, const char *all, char *rece
     }
     ERR_TRY(comm_all_to_all_v(m->cut.tp_group, all + p * m->block_rows * row, bytes, at, received,
                               bytes, at));
-    for (uint32_t i = 0; i < own_block; i++) {
-        uint32_t token = p * m->block_rows + m->cut.tp_place * own_block + i;
-        uint32_t owner = (uint32_t)tokens[token] / m->vocab;
-        memcpy(own + ((size_t)p * own_block + i) * row, received + at[owner] + i * row, row);
-    }
+    embed(m, own + (size_t)p * own_block * row, owners + (size_t)p * own_block, received,
+          own_block);
     return 0;
 }
 
@@ -58,19 +70,15 @@ int embedding_forward(struct model *m, uint32_t slot, const void *const *w)
     int rc = 0;
     if (m->cut.tp == 1) {
         if (s->is_active)
-            embed(m, out, s->batch.inputs, w[0]);
+            embed(m, out, s->batch.inputs, w[0], m->rows);
         return 0;
     }
-    int32_t *tokens = model_take_bytes(m, "tokens of own vocabulary", 0, m->rows * sizeof(*tokens));
     char *all = model_take_bytes(m, "embedding of own vocabulary", 0, m->rows * row);
     char *received = model_take_bytes(m, "embedding received", 0, m->block_rows * row);
-    if (s->is_active) {
-        local_tokens(m, tokens, s->batch.inputs, 0);
-        embed(m, all, tokens, w[0]);
-    }
+    if (s->is_active)
+        embed(m, all, s->batch.own, w[0], m->rows);
     for (uint32_t p = 0; p < m->row_blocks && s->is_active && rc == 0; p++)
-        rc = take_own_rows(m, out, all, received, s->batch.inputs, p);
-    model_give(m, "tokens of own vocabulary", 0);
+        rc = take_own_rows(m, out, all, received, s->batch.owners, p);
     model_give(m, "embedding of own vocabulary", 0);
     model_give(m, "embedding received", 0);
     return rc;
@@ -103,18 +111,14 @@ static void embedding_weight(struct model *m, const struct slot *s, float *dtabl
 static int embedding_weight_by_vocabulary(struct model *m, const struct slot *s, float *dtable)
 {
     size_t row = m->s.dim * m->element, count = (size_t)m->vocab * m->s.dim;
-    int32_t *tokens = model_take_bytes(m, "tokens of own vocabulary", 0, m->rows * sizeof(*tokens));
     void *all = model_take_bytes(m, "d embedding of all rows", 0, m->rows * row);
     float *table =
         model_take_bytes(m, "d embedding and other rows", 0, (count + m->s.dim) * sizeof(*table));
     int rc = s->is_active ? rows_gather(m, all, s->dx, row) : 0;
-    if (s->is_active && rc == 0)
-        local_tokens(m, tokens, s->batch.inputs, (int32_t)m->vocab);
     if (rc == 0)
-        embedding_weight(m, s, table, tokens, all, m->vocab + 1);
+        embedding_weight(m, s, table, s->batch.own_or_other, all, m->vocab + 1);
     if (s->is_active && rc == 0)
-        memcpy(dtable, table, count * sizeof(*table));
-    model_give(m, "tokens of own vocabulary", 0);
+        lane_copy(m->lane, dtable, table, count * sizeof(*table));
     model_give(m, "d embedding of all rows", 0);
     model_give(m, "d embedding and other rows", 0);
     return rc;
@@ -178,13 +182,42 @@ static void cross_entropy(struct model *m, float *losses, void *logits, const in
                                                         .dtype = m->dtype});
 }
 
+/* Rows of one block of the vocabulary between whole rows and dense ones. */
+static void move_columns(struct model *m, void *by_row, void *dense, size_t first_row,
+                         uint32_t block, bool is_back)
+{
+    uint32_t columns = m->vocab / m->blocks;
+    struct kernel_pack pack = {.packed = dense,
+                               .full = by_row,
+                               .first_row = first_row,
+                               .rows = m->block_rows / m->cut.tp,
+                               .first_column = (size_t)block * columns,
+                               .columns = columns,
+                               .width = m->s.vocab,
+                               .dtype = m->dtype};
+    if (is_back) {
+        kernel_pack(m->kernels, m->lane, &pack);
+        return;
+    }
+    kernel_unpack(m->kernels, m->lane,
+                  &(struct kernel_unpack){.full = by_row,
+                                          .packed = dense,
+                                          .first_row = pack.first_row,
+                                          .rows = pack.rows,
+                                          .first_column = pack.first_column,
+                                          .columns = pack.columns,
+                                          .width = pack.width,
+                                          .dtype = pack.dtype});
+}
+
 /* Turns logits by blocks of the vocabulary into whole rows, or back: block (b, p) of this rank
  * against columns of `by_row` [own rows, V]. `part`: [block_rows, columns of a block]. */
 static int turn_block(struct model *m, char *logits, char *by_row, char *part, uint32_t b,
                       uint32_t p, bool is_back)
 {
     uint32_t tp = m->cut.tp, own_block = m->block_rows / tp;
-    size_t width = m->vocab / m->blocks * m->element, row = m->s.vocab * m->element;
+    uint32_t columns = m->vocab / m->blocks;
+    size_t width = columns * m->element;
     size_t *bytes = m->lists, *at = m->lists + tp;
     char *block = logits + ((size_t)b * m->rows + (size_t)p * m->block_rows) * width;
     char *mine = tp > 1 ? part : block;
@@ -195,11 +228,7 @@ static int turn_block(struct model *m, char *logits, char *by_row, char *part, u
     if (tp > 1 && !is_back)
         ERR_TRY(comm_all_to_all_v(m->cut.tp_group, block, bytes, at, part, bytes, at));
     for (uint32_t r = 0; r < tp; r++)
-        for (uint32_t i = 0; i < own_block; i++) {
-            char *whole = by_row + ((size_t)p * own_block + i) * row;
-            char *of = whole + (r * m->blocks + b) * width, *dense = mine + at[r] + i * width;
-            memcpy(is_back ? dense : of, is_back ? of : dense, width);
-        }
+        move_columns(m, by_row, mine + at[r], (size_t)p * own_block, r * m->blocks + b, is_back);
     if (tp > 1 && is_back)
         ERR_TRY(comm_all_to_all_v(m->cut.tp_group, part, bytes, at, block, bytes, at));
     return 0;
@@ -227,13 +256,13 @@ static int loss_by_rows(struct model *m, const struct slot *s, float *losses)
     int rc = 0;
     if (s->is_active) {
         for (uint32_t p = 0; p < m->row_blocks; p++)
-            memcpy(targets + (size_t)p * own_block,
-                   s->batch.targets + p * m->block_rows + m->cut.tp_place * own_block,
-                   own_block * sizeof(*targets));
+            lane_copy(m->lane, targets + (size_t)p * own_block,
+                      s->batch.targets + p * m->block_rows + m->cut.tp_place * own_block,
+                      own_block * sizeof(*targets));
         float *to = m->cut.tp > 1 ? own : losses;
         rc = turn_logits(m, s, by_row, part, false);
         if (rc == 0) {
-            cross_entropy(m, to, by_row, targets, &s->batch.loss_scale, m->own_rows);
+            cross_entropy(m, to, by_row, targets, s->batch.loss_scale, m->own_rows);
             rc = turn_logits(m, s, by_row, part, true);
         }
         if (rc == 0)
@@ -260,10 +289,23 @@ static int losses_in_order(struct model *m, const struct slot *s, uint32_t index
     return rc;
 }
 
+/* On the host, which waits for them. */
+static int sum_losses(struct model *m, const struct slot *s, const float *losses, double *out)
+{
+    uint32_t rows = m->batch * m->seq;
+    lane_copy(m->lane, m->host_losses, losses, rows * sizeof(*losses));
+    ERR_TRY(lane_settle(m->lane));
+    for (uint32_t i = 0; i < rows; i++)
+        *out += m->host_losses[i];
+    if (s->batch.sequence_losses != NULL)
+        sum_sequences(m, m->host_losses, s->batch.sequence_losses);
+    return 0;
+}
+
 int model_loss(struct model *m, uint32_t slot, double *out_loss)
 {
     const struct slot *s = &m->slots[slot];
-    uint32_t index = slot_index(m, slot, 0), rows = m->batch * m->seq;
+    uint32_t index = slot_index(m, slot, 0);
     float *losses = model_take_bytes(m, "losses", index, m->rows * sizeof(float));
     const float *ordered = losses;
     int rc = 0;
@@ -271,15 +313,11 @@ int model_loss(struct model *m, uint32_t slot, double *out_loss)
     if (m->cut.tp_blocks > 1)
         rc = loss_by_rows(m, s, losses);
     else if (s->is_active)
-        cross_entropy(m, losses, s->logits, s->batch.targets, &s->batch.loss_scale, m->rows);
+        cross_entropy(m, losses, s->logits, s->batch.targets, s->batch.loss_scale, m->rows);
     if (rc == 0)
         rc = losses_in_order(m, s, index, &ordered);
-    if (s->is_active && rc == 0) {
-        for (uint32_t i = 0; i < rows; i++)
-            *out_loss += ordered[i];
-        if (s->batch.sequence_losses != NULL)
-            sum_sequences(m, ordered, s->batch.sequence_losses);
-    }
+    if (s->is_active && rc == 0)
+        rc = sum_losses(m, s, ordered, out_loss);
     if (m->cut.cp_blocks > 1)
         model_give(m, "losses of all rows", index);
     model_give(m, "losses", index);
@@ -336,7 +374,7 @@ static int norm_half(struct model *m, uint32_t slot, float *dweight, const void 
                                  .weight = w[NORM],
                                  .rstd = s->head_rstd};
     if (s->is_active)
-        memset(s->dx, 0, model_stream_bytes(m));
+        lane_zero(m->lane, s->dx, model_stream_bytes(m));
     return norm_backward(m, &norm, s->is_active);
 }
 
@@ -362,7 +400,7 @@ int head_backward(struct model *m, uint32_t slot, uint32_t halves, const void *c
         model_give_stream(m, slot, m->s.layers + 1);
     }
     if (halves == MODEL_WEIGHT && s->is_active)
-        memcpy(dw[NORM], s->d_norm_weight, bytes);
+        lane_copy(m->lane, dw[NORM], s->d_norm_weight, bytes);
     if (halves & MODEL_WEIGHT) {
         if (is_apart)
             model_give(m, "d head norm weight", index);
@@ -384,10 +422,19 @@ static float as_float(const void *values, size_t i, enum kernel_dtype dtype)
     return value;
 }
 
-void model_copy_logits(struct model *m, uint32_t slot, float *out_logits)
+int model_copy_logits(struct model *m, uint32_t slot, float *out_logits)
 {
     size_t count = (size_t)m->seq * m->s.vocab;
+    struct device *device = m->lane->device;
+    void *pinned = NULL;
     CHECK(m->cut.tp == 1 && m->cut.cp == 1);
-    for (size_t i = 0; i < count && m->slots[slot].is_active; i++)
-        out_logits[i] = as_float(m->slots[slot].logits, i, m->dtype);
+    if (!m->slots[slot].is_active)
+        return 0;
+    ERR_TRY(device_alloc(device, &pinned, count * m->element, PINNED));
+    lane_copy(m->lane, pinned, m->slots[slot].logits, count * m->element);
+    int rc = lane_settle(m->lane);
+    for (size_t i = 0; i < count && rc == 0; i++)
+        out_logits[i] = as_float(pinned, i, m->dtype);
+    device_free(device, pinned);
+    return rc;
 }

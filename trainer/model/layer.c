@@ -4,10 +4,9 @@
  * following norm adds the stream to it in place, so no copy is made. Behind the layer that addition
  * is left to the next block's norm (`carry`) where this layer keeps the stream at its second norm;
  * where it does not, the layer adds it itself: the same bits. */
+#include "kernels/device.h"
 #include "proto/report.h"
 #include "trainer/model/private.h"
-
-#include <string.h>
 
 #define BIT(number) (1u << (number))
 #define ALL_SAVED (BIT(NUM_SAVED) - 1)
@@ -130,7 +129,7 @@ static int stream_gradient(struct model *m, uint32_t slot, void *copy, bool is_k
     if (m->cut.tp > 1)
         return rows_gather(m, copy, s->dx, m->s.dim * m->element);
     if (is_kept)
-        memcpy(copy, s->dx, model_stream_bytes(m));
+        lane_copy(m->lane, copy, s->dx, model_stream_bytes(m));
     return 0;
 }
 
@@ -314,8 +313,8 @@ static int backward_weights(struct model *m, uint32_t slot, uint32_t layer, floa
     const float *kept = t[TEMPORARY_D_NORM_WEIGHTS];
     size_t c = m->s.dim;
     if (m->slots[slot].is_active) {
-        memcpy(dw[FFN_NORM], kept, c * sizeof(float));
-        memcpy(dw[ATTENTION_NORM], kept + c, c * sizeof(float));
+        lane_copy(m->lane, dw[FFN_NORM], kept, c * sizeof(float));
+        lane_copy(m->lane, dw[ATTENTION_NORM], kept + c, c * sizeof(float));
     }
     ERR_TRY(feed_forward_weights(m, slot, layer, t[TEMPORARY_D_OUT], dw));
     return attention_weights(m, slot, layer, t[TEMPORARY_D_MID], dw);

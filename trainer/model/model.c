@@ -1,5 +1,6 @@
 /* model.c - Llama by hand, block by block (see model.h): its sizes on this rank, its slots, and
  * which function serves a block. */
+#include "kernels/device.h"
 #include "proto/report.h"
 #include "trainer/model/private.h"
 
@@ -94,18 +95,14 @@ static void set_sizes(struct model *m, const struct model_options *options)
 static int allocate(struct model *m, const struct model_options *options)
 {
     uint32_t layers = m->s.layers, tp = m->cut.tp, cp = m->cut.cp;
-    size_t table_floats = (size_t)m->seq * (m->s.head_dim / 2);
     m->num_slots = options->num_slots;
     if (options->not_float8 != NULL)
         m->float8 = calloc(layers, sizeof(*m->float8));
     m->slots = calloc(m->num_slots, sizeof(*m->slots));
     m->keep = calloc(layers, sizeof(*m->keep));
     m->lists = calloc(4 * (size_t)(tp > cp ? tp : cp), sizeof(*m->lists));
-    m->rope_cos = malloc(table_floats * sizeof(float));
-    m->rope_sin = malloc(table_floats * sizeof(float));
     bool is_short = (options->not_float8 != NULL && m->float8 == NULL) || m->slots == NULL ||
-                    m->keep == NULL || m->lists == NULL || m->rope_cos == NULL ||
-                    m->rope_sin == NULL;
+                    m->keep == NULL || m->lists == NULL;
     for (uint32_t i = 0; i < m->num_slots && !is_short; i++) {
         m->slots[i].layers = calloc(layers + 1, sizeof(*m->slots[i].layers));
         is_short = m->slots[i].layers == NULL;
@@ -134,9 +131,6 @@ int model_new(struct model **out, const struct model_options *options)
         model_free(m);
         return rc;
     }
-    double frequencies[MODEL_HEAD_DIM_MAX / 2];
-    model_shape_frequencies(frequencies, &m->s);
-    kernel_rope_table(m->rope_cos, m->rope_sin, m->seq, m->s.head_dim, frequencies);
     *out = m;
     return 0;
 }
@@ -151,15 +145,43 @@ void model_free(struct model *m)
     free(m->keep);
     free(m->float8);
     free(m->lists);
-    free(m->rope_cos);
-    free(m->rope_sin);
+    if (m->lane != NULL) {
+        device_free(m->lane->device, m->rope_cos);
+        device_free(m->lane->device, m->rope_sin);
+        device_free(m->lane->device, m->host_losses);
+    }
     free(m);
 }
 
-void model_set_kernels(struct model *m, struct kernels *kernels, struct lane *lane)
+/* The table goes by way of `pinned` [2][T, D/2]. */
+static int copy_rope_table(struct model *m, float *pinned)
 {
+    size_t count = (size_t)m->seq * (m->s.head_dim / 2);
+    double frequencies[MODEL_HEAD_DIM_MAX / 2];
+    model_shape_frequencies(frequencies, &m->s);
+    kernel_rope_table(pinned, pinned + count, m->seq, m->s.head_dim, frequencies);
+    lane_copy(m->lane, m->rope_cos, pinned, count * sizeof(*pinned));
+    lane_copy(m->lane, m->rope_sin, pinned + count, count * sizeof(*pinned));
+    return lane_settle(m->lane);
+}
+
+int model_set_kernels(struct model *m, struct kernels *kernels, struct lane *lane)
+{
+    struct device *device = lane->device;
+    size_t bytes = (size_t)m->seq * (m->s.head_dim / 2) * sizeof(float);
+    void *cos, *sin, *losses, *pinned;
     m->kernels = kernels;
     m->lane = lane;
+    ERR_TRY(device_alloc(device, &cos, bytes, ON_DEVICE));
+    m->rope_cos = cos;
+    ERR_TRY(device_alloc(device, &sin, bytes, ON_DEVICE));
+    m->rope_sin = sin;
+    ERR_TRY(device_alloc(device, &losses, (size_t)m->batch * m->seq * sizeof(float), PINNED));
+    m->host_losses = losses;
+    ERR_TRY(device_alloc(device, &pinned, 2 * bytes, PINNED));
+    int rc = copy_rope_table(m, pinned);
+    device_free(device, pinned);
+    return rc;
 }
 
 void model_set_groups(struct model *m, struct comm *tp_group, struct comm *cp_group)

@@ -114,17 +114,25 @@ struct model_options {
 int model_cut_check(const struct model_options *options);
 int model_new(struct model **out, const struct model_options *options);
 void model_free(struct model *model);
-/* After the memory plan is recorded; kernels and lane must outlive the model. */
-void model_set_kernels(struct model *model, struct kernels *kernels, struct lane *lane);
+/* Kernels, lane and its device must outlive the model. ERR_MEMORY, or the lane's error. */
+int model_set_kernels(struct model *model, struct kernels *kernels, struct lane *lane);
 void model_kernel_shapes(const struct model *model, struct kernel_shapes *out);
 void model_set_groups(struct model *model, struct comm *tp_group, struct comm *cp_group);
 
 struct model_batch {
-    const int32_t *inputs, *targets; /* [rows] */
-    const int32_t *starts;   /* [rows] where each input's document begins; NULL: no matter */
-    float loss_scale;        /* gradients are of loss_scale x (sum of the rows' losses) */
-    double *sequence_losses; /* [B] sums of each sequence's rows, in row order; or NULL */
+    const int32_t *inputs, *targets; /* [rows], as all that follows memory of the device */
+    const int32_t *starts; /* [rows] where each input's document begins; NULL: no matter */
+    /* Where tensor parallel cuts the vocabulary: model_localize. */
+    const int32_t *own, *own_or_other, *owners;
+    const float *loss_scale; /* gradients are of loss_scale x (sum of the rows' losses) */
+    double *sequence_losses; /* host: [B] sums of each sequence's rows, in row order; or NULL */
 };
+
+/* Host. Of the rows' tokens: own[rows] as rows of this tp place's part of the vocabulary, 0 where
+ * another has it; own_or_other[rows] with one past the last there; owners[own rows]: where in what
+ * each place has sent for a block of rows (embedding_forward) a row lies. */
+void model_localize(const struct model *model, const int32_t *tokens, int32_t *own,
+                    int32_t *own_or_other, int32_t *owners);
 
 /* A new leaf in the slot. batch NULL: it is walked; else what it points to stays until the leaf's
  * end. */
@@ -145,8 +153,8 @@ int model_backward(struct model *model, uint32_t slot, uint32_t block, uint32_t 
                    const void *const *w, float *const *dw);
 /* Gives what a forward of blocks [first, end) keeps for a backward that does not come. */
 void model_forget(struct model *model, uint32_t slot, uint32_t first, uint32_t end);
-/* Of the slot's first sequence: [T, V]; on a rank that has all of it. */
-void model_copy_logits(struct model *model, uint32_t slot, float *out_logits);
+/* Of the slot's first sequence to the host: [T, V]; on a rank that has all of it. */
+int model_copy_logits(struct model *model, uint32_t slot, float *out_logits);
 
 /* The residual stream in front of a block, as it goes from stage to stage, and its gradient: the
  * buffers, taken by model_take_*, given by the backward and by model_give_gradient. */

@@ -90,7 +90,8 @@ struct model {
     uint8_t *keep;   /* [L] */
     uint8_t *float8; /* [L] bits of the layer's products, or NULL */
     void *operands[NUM_OPERANDS];
-    float *rope_cos, *rope_sin; /* [T, D/2] */
+    float *rope_cos, *rope_sin; /* [T, D/2] of the device */
+    float *host_losses;         /* [B, T] PINNED */
     uint32_t num_slots;
     struct slot *slots;
     size_t *lists; /* of a collective: bytes and places of the tp or cp ranks */

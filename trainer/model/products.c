@@ -20,11 +20,10 @@
  * With one block there is no partial result: the product itself writes the result.
  *
  * Float8. Operands are rounded one by one in front of the product that reads them. */
+#include "kernels/device.h"
 #include "proto/report.h"
 #include "trainer/comm/comm.h"
 #include "trainer/model/private.h"
-
-#include <string.h>
 
 /* ---- trees ---- */
 
@@ -328,7 +327,7 @@ static int add_sharers(struct model *m, float *part, size_t count, uint32_t shar
         }
         ERR_TRY(comm_all_to_all_v(m->cut.tp_group, part, bytes, send_at, all, bytes, at));
         tree_in_place(m, all, sharers, count, count);
-        memcpy(part, all, count * sizeof(float));
+        lane_copy(m->lane, part, all, count * sizeof(float));
     }
     model_give(m, "partial weights of sharers", 0);
     return 0;
@@ -412,7 +411,8 @@ static int norm_parts(struct model *m, const struct norm_gradient *a, float *par
         norm_part(m, a, parts + i * c, (size_t)i * rows, rows);
     for (uint32_t p = 0; p < m->row_blocks; p++) {
         tree_in_place(m, parts + p * m->blocks * c, m->blocks, c, c);
-        memmove(parts + p * c, parts + p * m->blocks * c, c * sizeof(float));
+        if (m->blocks > 1)
+            lane_copy(m->lane, parts + p * c, parts + p * m->blocks * c, c * sizeof(float));
     }
     for (uint32_t r = 0; r < tp; r++) {
         bytes[r] = mine * sizeof(float);
@@ -421,10 +421,10 @@ static int norm_parts(struct model *m, const struct norm_gradient *a, float *par
     if (tp > 1)
         ERR_TRY(comm_all_gather_v(m->cut.tp_group, parts, bytes[0], all, bytes, at));
     else
-        memcpy(all, parts, bytes[0]);
+        lane_copy(m->lane, all, parts, bytes[0]);
     tree_in_place(m, all, tp, mine, mine);
     tree_in_place(m, all, m->row_blocks, c, c);
-    memcpy(a->dweight, all, c * sizeof(float));
+    lane_copy(m->lane, a->dweight, all, c * sizeof(float));
     return 0;
 }
 

@@ -5,14 +5,36 @@
  * units). For a block's compute the F shards are gathered in the compute dtype and unpacked to the
  * tensors of this tp place. A tensor that the model wants by blocks of columns is laid out so on
  * the way, also where there is nothing to gather. What needs neither is used where it lies. */
+#include "kernels/device.h"
 #include "proto/report.h"
 #include "trainer/parallel/private.h"
 #include "trainer/run/memory.h"
 
-#include <string.h>
+/* Columns of block b of the tensor's view, between dense rows of all blocks and that block's. */
+static void move_columns(const struct parallel *p, struct lane *lane, void *of_block, void *dense,
+                         uint64_t rows, uint32_t b, struct kernel_pack how,
+                         enum rows_direction direction)
+{
+    how.first_column = b * how.columns;
+    how.rows = rows;
+    if (direction == ROWS_UNPACK) {
+        how.packed = of_block;
+        how.full = dense;
+        kernel_pack(p->kernels, lane, &how);
+        return;
+    }
+    kernel_unpack(p->kernels, lane,
+                  &(struct kernel_unpack){.full = dense,
+                                          .packed = of_block,
+                                          .rows = rows,
+                                          .first_column = how.first_column,
+                                          .columns = how.columns,
+                                          .width = how.width,
+                                          .dtype = how.dtype});
+}
 
-void gather_move_rows(const struct parallel *p, uint32_t index, struct part part, void *full,
-                      void *packed, size_t element, enum rows_direction direction)
+void gather_move_rows(const struct parallel *p, struct lane *lane, uint32_t index, struct part part,
+                      void *full, void *packed, size_t element, enum rows_direction direction)
 {
     const struct model_tensor *tensor = &p->table->tensors[index];
     struct box tp = layout_tp_box(&p->mesh, tensor);
@@ -21,26 +43,25 @@ void gather_move_rows(const struct parallel *p, uint32_t index, struct part part
     size_t block_bytes = tp.extent[0] * bytes;
     char *whole = (char *)full + p->full_at[index] * element + part.first * bytes;
     char *dense = packed;
-    uint64_t rows = part.rows;
+    const struct kernel_pack how = {.columns = tp.extent[1] / blocks,
+                                    .width = tp.extent[1],
+                                    .dtype = element == 4 ? KERNEL_F32 : KERNEL_BF16};
     if (blocks == 1) {
-        bytes *= rows;
-        rows = rows > 0 ? 1 : 0;
+        lane_copy(lane, direction == ROWS_PACK ? dense : whole,
+                  direction == ROWS_PACK ? whole : dense, part.rows * bytes);
+        return;
     }
-    for (uint64_t row = 0; row < rows; row++)
-        for (uint32_t b = 0; b < blocks; b++) {
-            char *at = whole + b * block_bytes + row * bytes,
-                 *of = dense + (row * blocks + b) * bytes;
-            memcpy(direction == ROWS_PACK ? of : at, direction == ROWS_PACK ? at : of, bytes);
-        }
+    for (uint32_t b = 0; b < blocks && part.rows > 0; b++)
+        move_columns(p, lane, whole + b * block_bytes, dense, part.rows, b, how, direction);
 }
 
-static void unpack_shard(const struct parallel *p, const struct block *block, uint32_t shard,
-                         const char *packed, size_t element)
+static void unpack_shard(const struct parallel *p, struct lane *lane, const struct block *block,
+                         uint32_t shard, const char *packed, size_t element)
 {
     for (uint32_t i = block->first; i < block->first + block->num; i++) {
         const struct model_tensor *tensor = &p->table->tensors[i];
         struct part part = shard_of(p, tensor, shard);
-        gather_move_rows(p, i, part, block->gathered, (void *)(uintptr_t)packed, element,
+        gather_move_rows(p, lane, i, part, block->gathered, (void *)(uintptr_t)packed, element,
                          ROWS_UNPACK);
         packed += aligned(part.rows * width_of(p, tensor)) * element;
     }
@@ -68,7 +89,7 @@ void gather_take(struct parallel *p, uint32_t index, bool is_second)
                                     sum_of(block->shard_counts, shards) * element);
 }
 
-int gather_run(struct parallel *p, uint32_t index)
+int gather_run(struct parallel *p, struct lane *lane, uint32_t index)
 {
     const struct block *block = &p->blocks[index];
     uint32_t shards = p->mesh.degree[AXIS_SHARD], me = p->mesh.place[AXIS_SHARD];
@@ -78,7 +99,7 @@ int gather_run(struct parallel *p, uint32_t index)
     if (is_in_place(p, block))
         return 0;
     if (shards == 1) {
-        unpack_shard(p, block, 0, mine, element);
+        unpack_shard(p, lane, block, 0, mine, element);
         return 0;
     }
     for (uint32_t s = 0; s < shards; s++) {
@@ -89,7 +110,7 @@ int gather_run(struct parallel *p, uint32_t index)
     struct comm *comm = p->mesh.of[GROUP_SHARD];
     ERR_TRY(comm_all_gather_v(comm, mine, bytes[me], block->packed, bytes, at));
     for (uint32_t s = 0; s < shards; s++)
-        unpack_shard(p, block, s, block->packed + at[s], element);
+        unpack_shard(p, lane, block, s, block->packed + at[s], element);
     return 0;
 }
 

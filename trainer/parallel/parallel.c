@@ -236,10 +236,12 @@ static int lay_out(struct parallel *p)
     for (uint32_t lane = 0; lane < NUM_LANES && p->lists != NULL; lane++)
         p->lane_lists[lane] = p->lists + lane * 4 * (size_t)owners;
     size_t values = (size_t)p->num_micro_steps * (1 + 2 * (size_t)p->config->local_batch_size);
-    p->losses = calloc(values, sizeof(*p->losses));
-    p->all_losses = calloc(values * d, sizeof(*p->all_losses));
-    bool is_short = p->blocks == NULL || p->full_at == NULL || p->state.slices == NULL ||
-                    p->lists == NULL || p->losses == NULL || p->all_losses == NULL;
+    if (values < ROUND_NUMBERS)
+        values = ROUND_NUMBERS;
+    ERR_TRY(pinned_new(p, &p->losses, values * sizeof(*p->losses)));
+    ERR_TRY(pinned_new(p, &p->all_losses, values * d * sizeof(*p->all_losses)));
+    bool is_short =
+        p->blocks == NULL || p->full_at == NULL || p->state.slices == NULL || p->lists == NULL;
     for (uint32_t b = 0; b < num_blocks && !is_short; b++) {
         p->blocks[b].shard_counts = calloc(p->mesh.degree[AXIS_SHARD], sizeof(size_t));
         p->blocks[b].piece_counts = calloc(owners, sizeof(size_t));
@@ -254,22 +256,13 @@ static int lay_out(struct parallel *p)
 
 /* ---- memory ---- */
 
-static void take_tokens(struct parallel *p, struct tokens *out, uint32_t index, size_t count)
-{
-    size_t bytes = count * sizeof(int32_t);
-    out->inputs = memory_take(p->memory, "input tokens", index, bytes);
-    if (p->config->document_mask)
-        out->starts = memory_take(p->memory, "document starts", index, bytes);
-    out->targets = memory_take(p->memory, "target tokens", index, bytes);
-}
-
 /* Buffers of the whole run: noted while recording, addresses afterwards. */
 static void take_kept(struct parallel *p)
 {
     struct memory *m = p->memory;
     struct kernel_shapes shapes;
     size_t bytes = p->state.count * sizeof(float);
-    size_t tokens = (size_t)p->config->local_batch_size * (size_t)p->config->seq_len;
+    p->state.lane = p->lane;
     p->state.param = memory_take(m, "parameters", 0, bytes);
     p->state.exp_avg = memory_take(m, "exp_avg", 0, bytes);
     p->state.exp_avg_sq = memory_take(m, "exp_avg_sq", 0, bytes);
@@ -285,10 +278,9 @@ static void take_kept(struct parallel *p)
     model_kernel_shapes(p->model, &shapes);
     size_t scratch_bytes = kernels_scratch_bytes(p->kernels, &shapes);
     p->scratch = memory_take(m, "kernel scratch", 0, scratch_bytes);
-    for (uint32_t i = 0; i < p->num_reads; i++)
-        take_tokens(p, &p->tokens[i], i, tokens / p->cut.cp);
-    if (p->cut.cp_blocks > 1)
-        take_tokens(p, &p->raw, p->num_reads, tokens);
+    pinned_take_tokens(p);
+    p->numbers = memory_take(m, "numbers of the step", 0, sizeof(*p->numbers));
+    p->state.numbers = memory_take(m, "numbers of the optimizer", 0, 2 * sizeof(*p->state.numbers));
     transfers_take(p);
     if (!memory_is_recording(m))
         lane_set_scratch(p->lane, p->scratch, scratch_bytes);
@@ -401,8 +393,7 @@ static int new_model(struct parallel *p)
     if (p->tokens == NULL)
         return report_error(ERR_MEMORY, NULL, "no memory for the tokens' places");
     ERR_TRY(model_new(&p->model, &options));
-    model_set_kernels(p->model, p->kernels, p->lane);
-    return 0;
+    return model_set_kernels(p->model, p->kernels, p->lane);
 }
 
 /* A run keeps its S wherever it goes on: ranks above it help to hold the state. */
@@ -434,6 +425,21 @@ int parallel_check_room(const struct parallel *p)
     return room_check(p->memory, ranks_on_machine(p), room_available(""));
 }
 
+/* What is not there for memory that the host cannot read. */
+static int check_device(const struct parallel *p)
+{
+    const char *name = p->device->ops->name;
+    if (p->device->ops->flags & DEVICE_HOST_MEMORY)
+        return 0;
+    if (!p->is_canonical)
+        return report_error(ERR_INVALID, "set training.reduction to canonical",
+                            "training.reduction = fast is not available on the device %s", name);
+    if (strcmp(p->config->comm_backend, "mpi") == 0)
+        return report_error(ERR_INVALID, "use local: ranks as threads on one GPU",
+                            "comm.backend = mpi does not reach the memory of the device %s", name);
+    return 0;
+}
+
 /* Steps 1 to 5: no communication. */
 static int prepare(struct parallel *p)
 {
@@ -460,10 +466,13 @@ static int prepare(struct parallel *p)
     ERR_TRY(plan_memory(p));
     if (config->estimate)
         return 0;
-    ERR_TRY(parallel_check_room(p));
-    ERR_TRY(memory_commit(p->memory));
+    ERR_TRY(check_device(p));
+    bool is_host = p->own_device != NULL; /* of which the machine's memory is the bound */
+    if (is_host)
+        ERR_TRY(parallel_check_room(p));
+    ERR_TRY(memory_commit(p->memory, is_host ? NULL : p->device));
     take_kept(p);
-    return 0;
+    return pinned_take(p);
 }
 
 static int apply(struct parallel *p)
@@ -473,6 +482,9 @@ static int apply(struct parallel *p)
     ERR_TRY(parallel_agree(p->mesh.world, prepare(p)));
     /* 6. The groups in which it communicates. */
     ERR_TRY(mesh_split(&p->mesh));
+    for (uint32_t group = 0; group < NUM_GROUPS; group++)
+        if (p->mesh.of[group] != NULL)
+            p->mesh.of[group]->device_lane = p->lane;
     ERR_TRY(side_lanes_open(p));
     model_set_groups(p->model, p->mesh.of[GROUP_TP], p->mesh.of[GROUP_CP]);
     return 0;
@@ -490,7 +502,8 @@ int parallel_apply(struct parallel **out, const struct parallel_options *options
     p->mesh.world = options->world;
     p->dtype = strcmp(config->mixed_precision_param, "bfloat16") == 0 ? KERNEL_BF16 : KERNEL_F32;
     p->is_canonical = strcmp(config->reduction, "canonical") == 0;
-    int rc = device_open(&p->device, &device_cpu, NULL);
+    int rc = options->device == NULL ? device_open(&p->own_device, &device_cpu, NULL) : 0;
+    p->device = options->device != NULL ? options->device : p->own_device;
     if (rc == 0)
         rc = lane_open(&p->lane, p->device, "compute");
     if (rc == 0)
@@ -513,10 +526,13 @@ void parallel_free(struct parallel *p)
         free(p->blocks[b].shard_counts);
         free(p->blocks[b].piece_counts);
     }
-    lane_close(p->lane);
-    device_close(p->device);
+    if (p->lane != NULL)
+        (void)lane_settle(p->lane); /* nothing is freed that it still works on */
     model_free(p->model);
     memory_free(p->memory);
+    pinned_free(p);
+    lane_close(p->lane);
+    device_close(p->own_device);
     transfers_free(p);
     program_free(p->program);
     program_free(p->evaluation);
@@ -527,8 +543,6 @@ void parallel_free(struct parallel *p)
     free(p->full_at);
     free(p->state.slices);
     free(p->lists);
-    free(p->losses);
-    free(p->all_losses);
     free(p);
 }
 
@@ -551,18 +565,6 @@ void parallel_print_program(const struct parallel *p, FILE *out)
 const struct memory *parallel_memory(const struct parallel *p)
 {
     return p->memory;
-}
-
-void parallel_init_state(struct parallel *p, uint64_t seed)
-{
-    size_t bytes = p->state.count * sizeof(float);
-    memset(p->state.exp_avg, 0, bytes);
-    memset(p->state.exp_avg_sq, 0, bytes);
-    for (uint32_t i = 0; i < p->state.num_slices; i++) {
-        const struct state_slice *slice = &p->state.slices[i];
-        model_init_box(p->state.param + slice->at, slice->tensor, &slice->box, seed);
-    }
-    parallel_params_changed(p);
 }
 
 void parallel_params_changed(struct parallel *p)

@@ -46,6 +46,13 @@ struct state {
     struct state_slice *slices;
     size_t count; /* floats per buffer, padding included */
     float *param, *exp_avg, *exp_avg_sq;
+    /* What the host has of them: the same memory, or copies (parallel_state_to_host). */
+    struct {
+        float *param, *exp_avg, *exp_avg_sq;
+    } host;
+    struct lane *lane;
+    /* Of the optimizer: [2], of what decays and of what does not, on the device and PINNED. */
+    struct kernel_adamw_numbers *numbers, *host_numbers;
     float *grad; /* valid between parallel_step and the next one */
 };
 
@@ -54,6 +61,7 @@ struct parallel_options {
     const struct model_table *table;
     struct kernels *kernels;
     struct comm *world;
+    struct device *device; /* likewise; NULL: the CPU */
 };
 
 /* The recipe. With config->estimate it ends after the memory plan: only parallel_memory() and
@@ -64,6 +72,9 @@ void parallel_free(struct parallel *parallel);
 const struct mesh *parallel_mesh_of(const struct parallel *parallel);
 struct state *parallel_state(struct parallel *parallel);
 struct lane *parallel_lane(struct parallel *parallel); /* on which it computes */
+/* The state to its host's copies, and back, where it has any. Not while a save reads them. */
+int state_to_host(const struct state *state);
+int parallel_state_loaded(struct parallel *parallel); /* state->host was filled by a load */
 const struct memory *parallel_memory(const struct parallel *parallel);
 /* What a step does, operation by operation. */
 void parallel_print_program(const struct parallel *parallel, FILE *out);
@@ -72,7 +83,7 @@ void parallel_print_program(const struct parallel *parallel, FILE *out);
 int parallel_check_room(const struct parallel *parallel);
 
 /* Initial weights, zero moments. */
-void parallel_init_state(struct parallel *parallel, uint64_t seed);
+int parallel_init_state(struct parallel *parallel, uint64_t seed);
 /* To be called whenever state->param has changed: by init, load or the optimizer. */
 void parallel_params_changed(struct parallel *parallel);
 

@@ -4,6 +4,7 @@
 #ifndef HOLDFAST_TRAINER_PARALLEL_PRIVATE_H
 #define HOLDFAST_TRAINER_PARALLEL_PRIVATE_H
 
+#include "kernels/device.h"
 #include "trainer/parallel/layout.h"
 #include "trainer/parallel/parallel.h"
 #include "trainer/run/program.h"
@@ -12,7 +13,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define ALIGN 32u /* elements: 64 bytes of bf16 */
+#define ALIGN 32u        /* elements: 64 bytes of bf16 */
+#define ROUND_NUMBERS 3u /* that a rank brings to a round of an evaluation */
 
 struct block {
     uint32_t first, num;  /* tensors */
@@ -32,14 +34,27 @@ struct block {
 
 /* The tokens of a leaf, [B, T] in the order of this rank's rows. */
 struct tokens {
-    int32_t *inputs, *targets, *starts; /* starts: NULL without training.document_mask */
+    int32_t *inputs, *targets, *starts;   /* starts: NULL without training.document_mask */
+    int32_t *own, *own_or_other, *owners; /* model_localize; NULL without tensor parallel */
+};
+/* They are read on the host and copied whole. */
+struct leaf_tokens {
+    struct tokens host, device;
+    struct mark copied; /* until then the host's must stay */
+};
+
+/* The numbers of a step, of which the device and the host have one each. */
+struct step_numbers {
+    struct kernel_exact_sum squares;
+    float loss_scale;
 };
 
 struct parallel {
     const struct config *config;
     const struct model_table *table;
     struct kernels *kernels;
-    struct device *device;
+    struct device *device; /* `own_device` or the caller's */
+    struct device *own_device;
     struct lane *lane;
     struct memory *memory;
     struct model *model;
@@ -70,9 +85,10 @@ struct parallel {
     float *accumulators;
     void *compute_params; /* bf16 copy of state.param, or state.param itself */
     void *scratch;
-    struct tokens *tokens; /* [num_reads] */
+    struct leaf_tokens *tokens; /* [num_reads] */
     uint32_t num_reads;
-    struct tokens raw; /* in the order of the data, where rows have another; else tokens[0] */
+    struct tokens raw; /* host: in the order of the data, where rows have another */
+    struct step_numbers *numbers, *host_numbers;
     struct side_lanes *sides; /* NULL: everything is compute's */
 };
 
@@ -142,14 +158,15 @@ static inline bool rank_has_leaf(const struct parallel *p, uint32_t data_rank, u
 /* The parameters of a block for the model: places, the gather itself (on any thread), what it
  * needed alone; they are there until gather_drop. */
 void gather_take(struct parallel *p, uint32_t block, bool is_second);
-int gather_run(struct parallel *p, uint32_t block);
+int gather_run(struct parallel *p, struct lane *lane, uint32_t block);
 void gather_give(struct parallel *p, uint32_t block);
 void gather_drop(struct parallel *p, uint32_t block);
 void gather_pointers(const struct parallel *p, uint32_t block, const void **out_params);
 /* Rows `part` of a tensor between the model's layout and packed, row-major ones. */
 enum rows_direction { ROWS_PACK, ROWS_UNPACK };
-void gather_move_rows(const struct parallel *p, uint32_t tensor, struct part part, void *full,
-                      void *packed, size_t element, enum rows_direction direction);
+void gather_move_rows(const struct parallel *p, struct lane *lane, uint32_t tensor,
+                      struct part part, void *full, void *packed, size_t element,
+                      enum rows_direction direction);
 
 /* ---- reduce.c ---- */
 
@@ -166,6 +183,16 @@ size_t reduce_accumulator_count(const struct parallel *p);
 int reduce_step(struct parallel *p);
 /* Sum of squares of what this rank alone answers for. */
 void reduce_sum_squares(struct parallel *p, struct kernel_exact_sum *sum);
+
+/* ---- pinned.c ---- */
+
+/* Memory that host and lanes share, of zeros; `out`: a pointer of any type. */
+int pinned_new(struct parallel *p, void *out, size_t bytes);
+/* Of the plan: the tokens' places on the device. */
+void pinned_take_tokens(struct parallel *p);
+/* After the plan: all that the host has. The state starts as zeros. */
+int pinned_take(struct parallel *p);
+void pinned_free(struct parallel *p);
 
 /* ---- run/execute.c ---- */
 
@@ -189,7 +216,12 @@ void transfers_take(struct parallel *p); /* their buffers, which live for the wh
 
 /* ---- run/step.c ---- */
 
-/* Rows of [B, T] tokens into the order of this rank's rows. */
-void step_order_tokens(const struct parallel *p, const struct tokens *raw, struct tokens *out);
+/* Where the host may put the numbers of a leaf in the order of the data: the last that were copied
+ * from there are copied. */
+int step_begin_tokens(struct parallel *p, struct leaf_tokens *tokens, struct tokens *out_raw);
+/* From there, in the order of this rank's rows, to the device. */
+void step_send_tokens(struct parallel *p, const struct tokens *raw, struct leaf_tokens *tokens);
+/* What the model gets of a leaf, where it was sent. */
+struct model_batch step_batch(const struct parallel *p, const struct leaf_tokens *tokens);
 
 #endif

@@ -19,11 +19,10 @@
  *
  * Fast. A rank adds its leaves; once per step the sums are reduce-scattered over the shards and
  * all-reduced over the copies. Bits then depend on the mesh and the library. */
+#include "kernels/device.h"
 #include "proto/report.h"
 #include "trainer/parallel/private.h"
 #include "trainer/run/memory.h"
-
-#include <string.h>
 
 static void fold(struct parallel *p, struct lane *lane, float *acc, const float *leaf, size_t count)
 {
@@ -49,10 +48,10 @@ void reduce_begin_block(struct parallel *p, uint32_t index, float **out_grads)
         out_grads[i] = block->leaf != NULL ? block->leaf + p->full_at[block->first + i] : NULL;
 }
 
-static float *pack_rows(struct parallel *p, const struct block *block, float *packed,
-                        uint32_t tensor, struct part part)
+static float *pack_rows(struct parallel *p, struct lane *lane, const struct block *block,
+                        float *packed, uint32_t tensor, struct part part)
 {
-    gather_move_rows(p, tensor, part, block->leaf, packed, sizeof(*packed), ROWS_PACK);
+    gather_move_rows(p, lane, tensor, part, block->leaf, packed, sizeof(*packed), ROWS_PACK);
     return packed + aligned(part.rows * width_of(p, &p->table->tensors[tensor]));
 }
 
@@ -64,12 +63,12 @@ static void add_parts(struct parallel *p, struct lane *lane, float *parts, size_
             fold(p, lane, parts + i * count, parts + (i + step) * count, count);
 }
 
-static void pack_for_owners(struct parallel *p, const struct block *block)
+static void pack_for_owners(struct parallel *p, struct lane *lane, const struct block *block)
 {
     float *send = block->send;
     for (uint32_t o = 0; o < num_owners(p); o++)
         for (uint32_t i = block->first; i < block->first + block->num; i++)
-            send = pack_rows(p, block, send, i, piece_of(p, &p->table->tensors[i], o));
+            send = pack_rows(p, lane, block, send, i, piece_of(p, &p->table->tensors[i], o));
 }
 
 /* Leaf pieces to their owners, and the fold over the data ranks' leaves in their order. */
@@ -90,7 +89,7 @@ static int exchange(struct parallel *p, struct lane *lane, const struct block *b
         recv_bytes[o] = rank_has_leaf(p, o / cp, micro_step) ? mine * sizeof(float) : 0;
     }
     if (is_mine)
-        pack_for_owners(p, block);
+        pack_for_owners(p, lane, block);
     ERR_TRY(comm_all_to_all_v(comm, block->send, send_bytes, send_at, block->recv, recv_bytes,
                               recv_at));
     for (uint32_t r = 0; r < num_data_ranks(p) && rank_has_leaf(p, r, micro_step); r++) {
@@ -108,7 +107,7 @@ static void add_packed_by_shard(struct parallel *p, struct lane *lane, const str
     float *at = block->send;
     for (uint32_t s = 0; s < shards; s++)
         for (uint32_t i = block->first; i < block->first + block->num; i++)
-            at = pack_rows(p, block, at, i, shard_of(p, &p->table->tensors[i], s));
+            at = pack_rows(p, lane, block, at, i, shard_of(p, &p->table->tensors[i], s));
     fold(p, lane, p->accumulators + block->fast_at, block->send,
          sum_of(block->shard_counts, shards));
 }
@@ -194,7 +193,8 @@ static int gather_pieces(struct parallel *p)
                 struct part piece = layout_piece(&p->mesh, &tp, shard, copy);
                 size_t count = piece.rows * tp.extent[1];
                 uint64_t row = tp.offset[0] + piece.first - slice->box.offset[0];
-                memcpy(p->state.grad + slice->at + row * tp.extent[1], from, count * sizeof(*from));
+                lane_copy(p->lane, p->state.grad + slice->at + row * tp.extent[1], from,
+                          count * sizeof(*from));
                 from += aligned(count);
             }
     }

@@ -15,6 +15,7 @@ enum { STOP = 1, FAILED = 2 };
 struct round {
     double loss, counted, flags;
 };
+_Static_assert(sizeof(struct round) == ROUND_NUMBERS * sizeof(double), "a round fits");
 
 /* From rows of `seq` numbers to rows of `row` numbers, in place, the last row first. */
 static void widen_rows(int32_t *numbers, uint32_t rows, uint32_t seq, uint32_t row, int32_t fill)
@@ -61,15 +62,17 @@ static int evaluate_leaf(struct parallel *p, const struct evaluation *of, uint64
     uint32_t batch = (uint32_t)p->config->local_batch_size;
     size_t rows = (size_t)batch * (size_t)p->config->seq_len;
     bool has_leaf = leaf * batch < of->samples;
-    struct tokens *to = &p->tokens[0], raw = p->cut.cp_blocks > 1 ? p->raw : *to;
-    struct model_batch mine = {.inputs = to->inputs, .targets = to->targets, .starts = to->starts};
+    struct leaf_tokens *to = &p->tokens[0];
+    struct tokens raw;
+    struct model_batch mine = step_batch(p, to);
     struct execution execution = {.batch = has_leaf ? &mine : NULL};
     *out = (struct round){0};
     if (has_leaf) {
+        ERR_TRY(step_begin_tokens(p, to, &raw));
         p->failure = read_leaf(p, of, leaf, &raw);
         if (p->failure != 0)
             clear_leaf(p, &raw);
-        step_order_tokens(p, &raw, to);
+        step_send_tokens(p, &raw, to);
     }
     for (size_t i = 0; i < rows && has_leaf; i++)
         out->counted += raw.targets[i] >= 0;
@@ -104,8 +107,9 @@ static int gather_rounds(struct parallel *p, const struct round *mine, const str
         at[r] = r * sizeof(*mine);
     }
     *out = (const struct round *)p->all_losses;
+    memcpy(p->losses, mine, sizeof(*mine));
     if (data != NULL)
-        ERR_TRY(comm_all_gather_v(data, mine, sizeof(*mine), p->all_losses, bytes, at));
+        ERR_TRY(comm_all_gather_v(data, p->losses, sizeof(*mine), p->all_losses, bytes, at));
     else
         memcpy(p->all_losses, mine, sizeof(*mine));
     if (stages == NULL)

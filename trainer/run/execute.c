@@ -19,7 +19,6 @@
 #include "trainer/run/memory.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 enum direction { DOWN, UP, NUM_DIRECTIONS };
 
@@ -94,7 +93,7 @@ static int send(struct parallel *p, const struct op *op, uint32_t slot, enum dir
     struct transfer *transfer = &p->transfers->of[d][slot];
     size_t bytes = model_stream_bytes(p->model);
     ERR_TRY(settle(p, transfer));
-    memcpy(transfer->buffer, data, bytes);
+    lane_copy(p->lane, transfer->buffer, data, bytes);
     transfer->is_posted = true;
     return comm_send(comm, op->peer, tag_of(&p->shape, op, d, d == DOWN), transfer->buffer, bytes,
                      &transfer->request);
@@ -156,7 +155,7 @@ struct side_ring {
 
 struct side_lanes {
     struct device *device;
-    struct lane *here; /* computes on the thread that posts on it */
+    struct lane *here[NUM_LANES]; /* of the rank's device: what a lane's thread posts on */
     struct lane *of[NUM_LANES];
 };
 
@@ -174,11 +173,16 @@ int side_lanes_open(struct parallel *p)
     p->sides = calloc(1, sizeof(*p->sides));
     if (p->sides == NULL)
         return report_error(ERR_MEMORY, NULL, "no memory for lanes");
-    ERR_TRY(lane_open(&p->sides->here, p->device, "fold"));
     ERR_TRY(device_open(&p->sides->device, &device_cpu,
                         &(struct device_options){.is_queued = is_queued}));
-    for (uint32_t lane = LANE_COMPUTE + 1; lane < NUM_LANES; lane++)
+    for (uint32_t lane = LANE_COMPUTE + 1; lane < NUM_LANES; lane++) {
         ERR_TRY(lane_open(&p->sides->of[lane], p->sides->device, lane_name(lane)));
+        ERR_TRY(lane_open(&p->sides->here[lane], p->device, lane_name(lane)));
+    }
+    if (p->mesh.of[GROUP_SHARD] != NULL && p->shape.gather_ahead > 0)
+        p->mesh.of[GROUP_SHARD]->device_lane = p->sides->here[LANE_GATHER];
+    if (p->mesh.of[GROUP_OWNERS] != NULL && p->shape.exchange_behind > 0)
+        p->mesh.of[GROUP_OWNERS]->device_lane = p->sides->here[LANE_REDUCE];
     if (p->mesh.of[GROUP_SHARD] != NULL)
         p->mesh.of[GROUP_SHARD]->lane = lane_name(LANE_GATHER);
     if (p->mesh.of[GROUP_OWNERS] != NULL)
@@ -192,7 +196,8 @@ void side_lanes_close(struct parallel *p)
         return;
     for (uint32_t lane = 0; lane < NUM_LANES; lane++)
         lane_close(p->sides->of[lane]);
-    lane_close(p->sides->here);
+    for (uint32_t lane = 0; lane < NUM_LANES; lane++)
+        lane_close(p->sides->here[lane]);
     device_close(p->sides->device);
     free(p->sides);
     p->sides = NULL;
@@ -208,7 +213,7 @@ static void take_for(struct parallel *p, const struct op *op)
 
 static int run_for(struct parallel *p, struct lane *lane, const struct op *op)
 {
-    return op->kind == OP_GATHER ? gather_run(p, op->block)
+    return op->kind == OP_GATHER ? gather_run(p, lane, op->block)
                                  : reduce_run(p, lane, op->block, op->leaf);
 }
 
@@ -223,7 +228,9 @@ static void give_for(struct parallel *p, const struct op *op)
 static int run_side_work(void *args)
 {
     const struct side_work *work = args;
-    return run_for(work->p, work->p->sides->here, &work->op);
+    struct lane *lane = work->p->sides->here[work->op.lane];
+    ERR_TRY(run_for(work->p, lane, &work->op));
+    return lane_settle(lane); /* who waits for the thread's mark waits for this, too */
 }
 
 static void post_side(struct parallel *p, struct side_ring *ring, const struct op *op,
@@ -236,6 +243,7 @@ static void post_side(struct parallel *p, struct side_ring *ring, const struct o
     if (memory_is_recording(p->memory))
         return;
     struct lane *lane = p->sides->of[op->lane];
+    (void)lane_settle(p->lane); /* all compute in front is over; it keeps its error */
     lane_call(lane, run_side_work, &(struct side_work){p, *op}, sizeof(struct side_work));
     lane_mark(lane, &at->mark);
 }

@@ -8,6 +8,7 @@
  * Guarantees: two buffers whose lives meet never overlap (asserted after placing); take() after the
  * recording asserts name, index and size, so a step that differs from the dry run stops at once. */
 #include "trainer/run/memory.h"
+#include "kernels/device.h"
 #include "proto/report.h"
 
 #include <stdbool.h>
@@ -38,6 +39,7 @@ struct memory {
     uint64_t time;
     uint64_t kept_bytes, shared_bytes;
     char *kept, *shared;
+    struct device *device; /* whose memory they are; NULL: the host's */
     bool is_placed, is_full, is_short;
 };
 
@@ -47,14 +49,20 @@ int memory_new(struct memory **out)
     return *out != NULL ? 0 : report_error(ERR_MEMORY, NULL, "no memory for the memory plan");
 }
 
+static void release(const struct memory *memory, char *area, uint64_t bytes)
+{
+    if (memory->device != NULL)
+        device_free(memory->device, area);
+    else if (area != NULL)
+        munmap(area, bytes);
+}
+
 void memory_free(struct memory *memory)
 {
     if (memory == NULL)
         return;
-    if (memory->kept != NULL)
-        munmap(memory->kept, memory->kept_bytes);
-    if (memory->shared != NULL)
-        munmap(memory->shared, memory->shared_bytes);
+    release(memory, memory->kept, memory->kept_bytes);
+    release(memory, memory->shared, memory->shared_bytes);
     for (uint32_t i = 0; i < memory->num_buffers; i++)
         free(memory->buffers[i].lives);
     free(memory->buffers);
@@ -235,11 +243,17 @@ int memory_place(struct memory *memory)
     return 0;
 }
 
-static int allocate(char **out, uint64_t *bytes)
+static int allocate(struct memory *memory, char **out, uint64_t *bytes)
 {
+    void *data = NULL;
     if (*bytes == 0)
         *bytes = MEMORY_ALIGN;
-    void *data = mmap(NULL, *bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory->device != NULL) {
+        ERR_TRY(device_alloc(memory->device, &data, *bytes, ON_DEVICE));
+        *out = data;
+        return 0;
+    }
+    data = mmap(NULL, *bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (data == MAP_FAILED)
         return report_error(ERR_MEMORY, "use more ranks, or a smaller training.local_batch_size",
                             "could not allocate %llu bytes", (unsigned long long)*bytes);
@@ -248,11 +262,12 @@ static int allocate(char **out, uint64_t *bytes)
     return 0;
 }
 
-int memory_commit(struct memory *memory)
+int memory_commit(struct memory *memory, struct device *device)
 {
     CHECK(memory->is_placed && memory->kept == NULL);
-    ERR_TRY(allocate(&memory->shared, &memory->shared_bytes));
-    return allocate(&memory->kept, &memory->kept_bytes);
+    memory->device = device;
+    ERR_TRY(allocate(memory, &memory->shared, &memory->shared_bytes));
+    return allocate(memory, &memory->kept, &memory->kept_bytes);
 }
 
 bool memory_is_recording(const struct memory *memory)

@@ -14,7 +14,7 @@
  * is never given back lives for the whole run and shares with nobody.
  *
  * Names must be string constants (compared by content; the pointer is kept). Addresses are aligned
- * to MEMORY_ALIGN bytes and start as zeros. Threads: one owner. */
+ * to MEMORY_ALIGN bytes. Threads: one owner. */
 #ifndef HOLDFAST_TRAINER_MEMORY_H
 #define HOLDFAST_TRAINER_MEMORY_H
 
@@ -26,6 +26,7 @@
 #define MEMORY_ALIGN ((size_t)128)
 #define MEMORY_BUFFERS_MAX 16384u /* in one plan; more are refused by memory_place */
 
+struct device;
 struct memory;
 
 int memory_new(struct memory **out); /* recording */
@@ -38,8 +39,9 @@ void memory_give(struct memory *memory, const char *name, uint32_t index);
 bool memory_is_recording(const struct memory *memory);
 /* Ends the recording: places all buffers. ERR_MEMORY. */
 int memory_place(struct memory *memory);
-/* After memory_place: allocates and zeroes. ERR_MEMORY with the sum. */
-int memory_commit(struct memory *memory);
+/* After memory_place: allocates on the device, which must outlive the memory; NULL: pages of the
+ * host, zeroed. ERR_MEMORY with the sum. */
+int memory_commit(struct memory *memory, struct device *device);
 
 /* Bytes of the buffers that live for the whole run, and of the area that the step's buffers share.
  */

@@ -4,6 +4,7 @@
  * pipeline before the step. Norm. Squares are summed exactly (kernel_sum_squares), each element by
  * one rank, limbs as integers over all ranks: the same bits however the rows are held. Loss. Leaf
  * losses are gathered and added in double in leaf order. */
+#include "kernels/device.h"
 #include "proto/report.h"
 #include "trainer/data/ahead.h"
 #include "trainer/parallel/private.h"
@@ -27,7 +28,7 @@ static bool is_asked_to_stop(const struct step_input *input)
 
 /* ---- leaves ---- */
 
-void step_order_tokens(const struct parallel *p, const struct tokens *raw, struct tokens *out)
+static void order_tokens(const struct parallel *p, const struct tokens *raw, struct tokens *out)
 {
     uint32_t batch = (uint32_t)p->config->local_batch_size, seq = (uint32_t)p->config->seq_len;
     uint32_t chunk = model_chunk_length(&p->cut, seq);
@@ -41,6 +42,24 @@ void step_order_tokens(const struct parallel *p, const struct tokens *raw, struc
         if (out->starts != NULL)
             memcpy(out->starts + at, raw->starts + from, chunk * sizeof(int32_t));
     }
+}
+
+int step_begin_tokens(struct parallel *p, struct leaf_tokens *tokens, struct tokens *out_raw)
+{
+    *out_raw = p->cut.cp_blocks > 1 ? p->raw : tokens->host;
+    return lane_settle_mark(p->lane, &tokens->copied);
+}
+
+void step_send_tokens(struct parallel *p, const struct tokens *raw, struct leaf_tokens *tokens)
+{
+    const struct tokens *from = &tokens->host, *to = &tokens->device;
+    size_t rows = (size_t)p->config->local_batch_size * (size_t)p->config->seq_len / p->cut.cp;
+    size_t lists = 2 + (from->starts != NULL) + (from->own != NULL ? 3 : 0);
+    order_tokens(p, raw, &tokens->host);
+    if (from->own != NULL)
+        model_localize(p->model, from->inputs, from->own, from->own_or_other, from->owners);
+    lane_copy(p->lane, to->inputs, from->inputs, lists * rows * sizeof(int32_t));
+    lane_mark(p->lane, &tokens->copied);
 }
 
 static double tokens_that_count(const struct parallel *p)
@@ -65,15 +84,16 @@ static double *values_of(const struct parallel *p, uint32_t leaf)
 }
 
 /* A leaf that could not be read is computed of zeros: the step is void, all learn it at its end. */
-static void read_leaf(struct parallel *p, const struct step *s, uint32_t leaf)
+static int read_leaf(struct parallel *p, const struct step *s, uint32_t leaf)
 {
-    struct tokens *to = &p->tokens[leaf % p->num_reads];
-    struct tokens raw = p->cut.cp_blocks > 1 ? p->raw : *to;
+    struct leaf_tokens *to = &p->tokens[leaf % p->num_reads];
+    struct tokens raw;
     size_t bytes = (size_t)p->config->local_batch_size * (size_t)p->config->seq_len * 4;
     double *values = values_of(p, leaf);
     memset(values, 0, p->leaf_values * sizeof(*values));
     if (!rank_has_leaf(p, my_data_rank(p), leaf))
-        return;
+        return 0;
+    ERR_TRY(step_begin_tokens(p, to, &raw));
     if (p->failure == 0)
         p->failure =
             ahead_take(s->input->ahead, &(struct data_batch){raw.inputs, raw.targets, raw.starts});
@@ -85,16 +105,25 @@ static void read_leaf(struct parallel *p, const struct step *s, uint32_t leaf)
     }
     if (p->leaf_values > 1)
         count_sequences(p, &raw, values + 1 + p->config->local_batch_size);
-    step_order_tokens(p, &raw, to);
+    step_send_tokens(p, &raw, to);
+    return 0;
+}
+
+struct model_batch step_batch(const struct parallel *p, const struct leaf_tokens *tokens)
+{
+    const struct tokens *at = &tokens->device;
+    return (struct model_batch){.inputs = at->inputs,
+                                .targets = at->targets,
+                                .starts = at->starts,
+                                .own = at->own,
+                                .own_or_other = at->own_or_other,
+                                .owners = at->owners,
+                                .loss_scale = &p->numbers->loss_scale};
 }
 
 static void begin_leaf(struct parallel *p, struct step *s, uint32_t leaf)
 {
-    const struct tokens *tokens = &p->tokens[leaf % p->num_reads];
-    s->batch = (struct model_batch){.inputs = tokens->inputs,
-                                    .targets = tokens->targets,
-                                    .starts = tokens->starts,
-                                    .loss_scale = (float)(1.0 / tokens_that_count(p))};
+    s->batch = step_batch(p, &p->tokens[leaf % p->num_reads]);
     if (p->leaf_values > 1)
         s->batch.sequence_losses = values_of(p, leaf) + 1;
     s->execution.batch = rank_has_leaf(p, my_data_rank(p), leaf) ? &s->batch : NULL;
@@ -138,7 +167,11 @@ static int norm_and_stop(struct parallel *p, struct step *s)
         struct kernel_exact_sum sum;
         int64_t stop, failures;
     } all = {.stop = is_asked_to_stop(s->input), .failures = p->failure != 0};
-    reduce_sum_squares(p, &all.sum);
+    lane_zero(p->lane, &p->numbers->squares, sizeof(all.sum));
+    reduce_sum_squares(p, &p->numbers->squares);
+    lane_copy(p->lane, &p->host_numbers->squares, &p->numbers->squares, sizeof(all.sum));
+    ERR_TRY(lane_settle(p->lane));
+    all.sum = p->host_numbers->squares;
     ERR_TRY(comm_all_reduce_i64(p->mesh.world, (int64_t *)&all, sizeof(all) / sizeof(int64_t)));
     s->out->grad_norm = sqrt(kernel_exact_value(&all.sum));
     s->out->stop = all.stop != 0;
@@ -217,8 +250,7 @@ static int at_op(struct parallel *p, struct execution *e, const struct op *op)
             end_leaf(p, s, op->leaf - 1);
         return agree_to_stop(p, s);
     case OP_READ:
-        read_leaf(p, s, op->leaf);
-        return 0;
+        return read_leaf(p, s, op->leaf);
     case OP_BEGIN:
         begin_leaf(p, s, op->leaf);
         return 0;
@@ -258,7 +290,7 @@ static int begin_step(struct parallel *p, const struct step_input *input)
 {
     bool by_source = data_info(ahead_data(input->ahead))->num_sources > 1;
     uint32_t d = num_data_ranks(p);
-    memset(p->accumulators, 0, reduce_accumulator_count(p) * sizeof(float));
+    lane_zero(p->lane, p->accumulators, reduce_accumulator_count(p) * sizeof(float));
     p->failure = 0;
     p->num_leaves = trainer_config_leaves(p->config, input->step - 1);
     p->num_micro_steps = (p->num_leaves + d - 1) / d;
@@ -270,7 +302,11 @@ static int begin_step(struct parallel *p, const struct step_input *input)
         ERR_TRY(program_build(&p->program, &p->shape));
     }
     ahead_step(input->ahead, input->step - 1, input->first_sample);
-    return count_tokens(p, input);
+    ERR_TRY(count_tokens(p, input));
+    /* The copy of the step before is over: its norm was waited for. */
+    p->host_numbers->loss_scale = (float)(1.0 / tokens_that_count(p));
+    lane_copy(p->lane, &p->numbers->loss_scale, &p->host_numbers->loss_scale, sizeof(float));
+    return 0;
 }
 
 int parallel_step(struct parallel *p, const struct step_input *input, struct step_result *out)
@@ -286,15 +322,16 @@ static int at_logits(struct parallel *p, struct execution *e, const struct op *o
 {
     bool is_head = op->kind == OP_FORWARD && op->block == p->table->num_blocks - 1;
     if (is_head && e->logits != NULL)
-        model_copy_logits(p->model, 0, e->logits);
+        return model_copy_logits(p->model, 0, e->logits);
     return 0;
 }
 
 int parallel_logits(struct parallel *p, struct ahead *ahead, uint64_t first_sample,
                     float *out_logits)
 {
-    const struct tokens *tokens = &p->tokens[0];
-    struct model_batch batch = {.inputs = tokens->inputs, .targets = tokens->targets};
+    struct leaf_tokens *tokens = &p->tokens[0];
+    struct model_batch batch = step_batch(p, tokens);
+    struct tokens raw;
     struct execution execution = {.at_op = at_logits};
     uint32_t stages = p->mesh.degree[AXIS_PP];
     int rc = 0;
@@ -305,7 +342,12 @@ int parallel_logits(struct parallel *p, struct ahead *ahead, uint64_t first_samp
                             stages, p->cut.cp_blocks, p->cut.tp_blocks);
     if (p->mesh.world->rank == 0) {
         ahead_step(ahead, 0, first_sample);
-        rc = ahead_take(ahead, &(struct data_batch){tokens->inputs, tokens->targets, NULL});
+        rc = step_begin_tokens(p, tokens, &raw);
+        if (rc == 0)
+            rc = ahead_take(ahead, &(struct data_batch){raw.inputs, raw.targets, NULL});
+        if (rc == 0)
+            step_send_tokens(p, &raw, tokens);
+        batch.starts = NULL;
         /* The others wait in the gathers: what could not be read is walked. */
         execution.batch = rc == 0 ? &batch : NULL;
         execution.logits = out_logits;

@@ -192,8 +192,8 @@ static int load_candidate(struct snapshot *s, struct progress *p, const struct c
                                         .num_tensors = s->num_tensors};
     struct ckpt_loaded *loaded = NULL;
     if (!candidate->has_moments) { /* an older candidate may have left some */
-        memset(s->state->exp_avg, 0, s->state->count * sizeof(float));
-        memset(s->state->exp_avg_sq, 0, s->state->count * sizeof(float));
+        memset(s->state->host.exp_avg, 0, s->state->count * sizeof(float));
+        memset(s->state->host.exp_avg_sq, 0, s->state->count * sizeof(float));
     }
     if (!candidate->has_moments || is_excluded(s->config, "optimizer"))
         options.num_tensors = s->state->num_slices;

@@ -34,7 +34,8 @@ static int describe_tensors(struct snapshot *s)
 {
     static const char *const prefix[STATE_PARTS] = {"", "optimizer.exp_avg.",
                                                     "optimizer.exp_avg_sq."};
-    float *const data[STATE_PARTS] = {s->state->param, s->state->exp_avg, s->state->exp_avg_sq};
+    float *const data[STATE_PARTS] = {s->state->host.param, s->state->host.exp_avg,
+                                      s->state->host.exp_avg_sq};
     uint32_t num = s->state->num_slices;
     s->num_tensors = STATE_PARTS * num;
     s->tensors = calloc(s->num_tensors, sizeof(*s->tensors));

@@ -4,6 +4,7 @@
  * tensor the same rows but for what tp cuts. All peers' hashes go to all; each rank compares those
  * of the peers that hold the same part of the tensor as itself: its copies. */
 #include "trainer/save/replicas.h"
+#include "kernels/device.h"
 #include "proto/checksum.h"
 #include "proto/report.h"
 #include "trainer/parallel/layout.h"
@@ -35,11 +36,14 @@ int replicas_open(struct replicas **out, const struct mesh *mesh, const struct s
     if (replicas == NULL)
         return report_error(ERR_MEMORY, NULL, "no memory to compare the replicas");
     *replicas = (struct replicas){.mesh = mesh, .state = state, .count = count, .num = num};
-    replicas->all = calloc((count + (size_t)1) * num, sizeof(*replicas->all));
+    void *all = NULL;
+    int rc = device_alloc(state->lane->device, &all,
+                          (count + (size_t)1) * num * sizeof(*replicas->all), PINNED);
+    replicas->all = all;
     replicas->bytes = calloc(2 * (size_t)count, sizeof(*replicas->bytes));
-    if (replicas->all == NULL || replicas->bytes == NULL) {
+    if (rc != 0 || replicas->bytes == NULL) {
         replicas_close(replicas);
-        return report_error(ERR_MEMORY, NULL, "no memory to compare the replicas");
+        return rc != 0 ? rc : report_error(ERR_MEMORY, NULL, "no memory to compare the replicas");
     }
     replicas->own = replicas->all + (size_t)count * num;
     replicas->places = replicas->bytes + count;
@@ -55,7 +59,7 @@ void replicas_close(struct replicas *replicas)
 {
     if (replicas == NULL)
         return;
-    free(replicas->all);
+    device_free(replicas->state->lane->device, replicas->all);
     free(replicas->bytes);
     free(replicas);
 }
@@ -63,7 +67,8 @@ void replicas_close(struct replicas *replicas)
 /* Hash [i * PARTS + part] is that of slice i. */
 static void hash_state(uint64_t *out, const struct state *state)
 {
-    const float *const parts[PARTS] = {state->param, state->exp_avg, state->exp_avg_sq};
+    const float *const parts[PARTS] = {state->host.param, state->host.exp_avg,
+                                       state->host.exp_avg_sq};
     for (uint32_t i = 0; i < state->num_slices; i++)
         for (uint32_t part = 0; part < PARTS; part++)
             out[i * PARTS + part] = checksum_bytes(parts[part] + state->slices[i].at,

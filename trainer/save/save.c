@@ -232,10 +232,11 @@ static int begin(struct snapshot *s, struct ckpt_save **out, const struct progre
     return rc;
 }
 
-/* A state that no rank holds must not be saved, and nobody should train on from it: unlike a save
- * that fails this ends training. */
+/* The host's copies of the state are made. A state that no rank holds must not be saved, and nobody
+ * should train on from it: unlike a save that fails this ends training. */
 static int compare_replicas(const struct snapshot *s)
 {
+    ERR_TRY(parallel_agree(s->mesh->world, state_to_host(s->state)));
     return replicas_compare(s->replicas);
 }
 

@@ -1,0 +1,69 @@
+/* trainer_device.c - a step on a device whose lanes run late and whose memory the host cannot read
+ * (tests/device): the bits of the CPU.
+ *
+ * Goal: every read and write of the host is ordered behind the lanes, and reaches the device's
+ * memory by copies alone. Method: parallel_bed.h on meshes of every axis, several seeds of delays.
+ * A host that touches the device's memory dies; one that reads too early has NaN or old numbers. */
+#include "tests/device/async.h"
+#include "tests/unit/parallel_bed.h"
+
+static const char *const ways[][10] = {
+    {"--training.mixed_precision_param", "float32", "--model.tied_embeddings", "false",
+     "--canonical.tp_blocks", "2", "--canonical.cp_blocks", "2", "--training.document_mask",
+     "false"},
+    {"--training.mixed_precision_param", "bfloat16", "--model.tied_embeddings", "true",
+     "--canonical.tp_blocks", "2", "--canonical.cp_blocks", "1", "--training.document_mask",
+     "true"},
+};
+
+static void want_same_on_device(struct place place, int way, uint64_t seed)
+{
+    struct async_options options = {.seed = seed, .delay_us_max = 20};
+    struct device_options device = {.custom = &options};
+    struct outcome *reference = new_outcome(), *outcome = new_outcome();
+    run_on(reference, alone, 0, 2, ways[way], 10);
+    assert_int_equal(device_open(&bed_device, &device_async, &device), 0);
+    run_on(outcome, place, 0, 1, ways[way], 10);
+    run_on(outcome, place, 1, 2, ways[way], 10); /* the state goes out and in again */
+    device_close(bed_device);
+    bed_device = NULL;
+    want_same(reference, outcome, place);
+    free_outcome(outcome);
+    free_outcome(reference);
+}
+
+static void test_device__one_rank_has_the_bits_of_the_cpu(void **state)
+{
+    (void)state;
+    want_same_on_device((struct place){1, 1, 1, 0, 0, 0}, 0, 1);
+    want_same_on_device((struct place){1, 1, 2, 0, 0, 0}, 1, 2);
+}
+
+static void test_device__shards_and_replicas_have_the_bits_of_the_cpu(void **state)
+{
+    (void)state;
+    want_same_on_device((struct place){2, 2, 1, 0, 0, 0}, 1, 3);
+}
+
+static void test_device__stages_have_the_bits_of_the_cpu(void **state)
+{
+    (void)state;
+    want_same_on_device((struct place){1, 1, 1, 2, 0, 0}, 1, 4);
+}
+
+static void test_device__tensor_and_context_parallel_have_the_bits_of_the_cpu(void **state)
+{
+    (void)state;
+    want_same_on_device((struct place){1, 1, 1, 0, 2, 2}, 0, 5);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_device__one_rank_has_the_bits_of_the_cpu),
+        cmocka_unit_test(test_device__shards_and_replicas_have_the_bits_of_the_cpu),
+        cmocka_unit_test(test_device__stages_have_the_bits_of_the_cpu),
+        cmocka_unit_test(test_device__tensor_and_context_parallel_have_the_bits_of_the_cpu),
+    };
+    return cmocka_run_group_tests(tests, make_tokens, remove_tokens);
+}

@@ -1,0 +1,154 @@
+/* pinned.c - what the host writes or reads and lanes copy: tokens, losses, the numbers of a step,
+ * and the state as a save and a load see it.
+ *
+ * On the CPU's device the host's state is the state. Elsewhere it is a page-locked copy: a save
+ * reads the copy, so the next update waits for no save; a load fills it. */
+#include "proto/report.h"
+#include "trainer/parallel/private.h"
+#include "trainer/run/memory.h"
+
+#include <string.h>
+
+int pinned_new(struct parallel *p, void *out, size_t bytes)
+{
+    void *at = NULL;
+    ERR_TRY(device_alloc(p->device, &at, bytes, PINNED));
+    memset(at, 0, bytes);
+    memcpy(out, &at, sizeof(at));
+    return 0;
+}
+
+/* ---- tokens ---- */
+
+/* The numbers of a leaf lie in one piece, list after list. */
+static size_t lists_of_tokens(const struct parallel *p)
+{
+    return 2 + p->config->document_mask + (p->cut.tp > 1 ? 3 : 0);
+}
+
+static size_t rows_of_leaf(const struct parallel *p)
+{
+    return (size_t)p->config->local_batch_size * (size_t)p->config->seq_len;
+}
+
+static struct tokens cut_tokens(const struct parallel *p, int32_t *at, size_t rows)
+{
+    struct tokens out = {.inputs = at, .targets = at + rows};
+    at += 2 * rows;
+    if (p->config->document_mask) {
+        out.starts = at;
+        at += rows;
+    }
+    if (p->cut.tp > 1) {
+        out.own = at;
+        out.own_or_other = at + rows;
+        out.owners = at + 2 * rows;
+    }
+    return out;
+}
+
+void pinned_take_tokens(struct parallel *p)
+{
+    size_t rows = rows_of_leaf(p) / p->cut.cp;
+    for (uint32_t i = 0; i < p->num_reads; i++) {
+        int32_t *at =
+            memory_take(p->memory, "tokens", i, lists_of_tokens(p) * rows * sizeof(int32_t));
+        if (at != NULL)
+            p->tokens[i].device = cut_tokens(p, at, rows);
+    }
+}
+
+/* ---- all of them ---- */
+
+/* The state's copies, where the host cannot read the device's memory. */
+static int take_host_state(struct parallel *p)
+{
+    size_t bytes = p->state.count * sizeof(float);
+    bool is_shared =
+        (p->device->ops->flags & DEVICE_HOST_MEMORY) && !(p->device->ops->flags & DEVICE_QUEUED);
+    p->state.host.param = p->state.param;
+    p->state.host.exp_avg = p->state.exp_avg;
+    p->state.host.exp_avg_sq = p->state.exp_avg_sq;
+    if (is_shared)
+        return 0;
+    ERR_TRY(pinned_new(p, &p->state.host.param, bytes));
+    ERR_TRY(pinned_new(p, &p->state.host.exp_avg, bytes));
+    return pinned_new(p, &p->state.host.exp_avg_sq, bytes);
+}
+
+int pinned_take(struct parallel *p)
+{
+    size_t rows = rows_of_leaf(p), lists = lists_of_tokens(p) * sizeof(int32_t);
+    int32_t *at = NULL;
+    for (uint32_t i = 0; i < p->num_reads; i++) {
+        ERR_TRY(pinned_new(p, &at, lists * rows / p->cut.cp));
+        p->tokens[i].host = cut_tokens(p, at, rows / p->cut.cp);
+    }
+    ERR_TRY(pinned_new(p, &at, lists * rows));
+    p->raw = cut_tokens(p, at, rows);
+    ERR_TRY(pinned_new(p, &p->host_numbers, sizeof(*p->host_numbers)));
+    ERR_TRY(pinned_new(p, &p->state.host_numbers, 2 * sizeof(*p->state.host_numbers)));
+    ERR_TRY(take_host_state(p));
+    lane_zero(p->lane, p->state.param, p->state.count * sizeof(float));
+    lane_zero(p->lane, p->state.exp_avg, p->state.count * sizeof(float));
+    lane_zero(p->lane, p->state.exp_avg_sq, p->state.count * sizeof(float));
+    return lane_settle(p->lane);
+}
+
+void pinned_free(struct parallel *p)
+{
+    if (p->device == NULL)
+        return;
+    bool is_copy = p->state.host.param != p->state.param;
+    void *const all[] = {p->losses,
+                         p->all_losses,
+                         p->raw.inputs,
+                         p->host_numbers,
+                         p->state.host_numbers,
+                         is_copy ? p->state.host.param : NULL,
+                         is_copy ? p->state.host.exp_avg : NULL,
+                         is_copy ? p->state.host.exp_avg_sq : NULL};
+    for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
+        device_free(p->device, all[i]);
+    for (uint32_t i = 0; p->tokens != NULL && i < p->num_reads; i++)
+        device_free(p->device, p->tokens[i].host.inputs);
+}
+
+/* ---- the state ---- */
+
+/* Both ways; the host waits. */
+static int copy_state(const struct state *state, bool to_host)
+{
+    float *const parts[][2] = {{state->param, state->host.param},
+                               {state->exp_avg, state->host.exp_avg},
+                               {state->exp_avg_sq, state->host.exp_avg_sq}};
+    if (state->host.param == state->param)
+        return 0;
+    for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]); i++)
+        lane_copy(state->lane, parts[i][to_host], parts[i][!to_host], state->count * sizeof(float));
+    return lane_settle(state->lane);
+}
+
+int state_to_host(const struct state *state)
+{
+    return copy_state(state, true);
+}
+
+int parallel_state_loaded(struct parallel *p)
+{
+    ERR_TRY(copy_state(&p->state, false));
+    parallel_params_changed(p);
+    return 0;
+}
+
+int parallel_init_state(struct parallel *p, uint64_t seed)
+{
+    size_t bytes = p->state.count * sizeof(float);
+    memset(p->state.host.exp_avg, 0, bytes);
+    memset(p->state.host.exp_avg_sq, 0, bytes);
+    for (uint32_t i = 0; i < p->state.num_slices; i++) {
+        const struct state_slice *slice = &p->state.slices[i];
+        model_init_box(p->state.host.param + slice->at, slice->tensor, &slice->box, seed);
+    }
+    return parallel_state_loaded(p);
+}
