@@ -211,7 +211,8 @@ static int run_late(void *argument)
     struct late *late = argument;
     struct async_device *device = device_of(late->lane->base.device);
     uint64_t us = splitmix64(&late->lane->seed) % device->options.delay_us_max;
-    nanosleep(&(struct timespec){.tv_nsec = (long)us * 1000}, NULL);
+    if (us > 0)
+        nanosleep(&(struct timespec){.tv_nsec = (long)us * 1000}, NULL);
     enter(device);
     int rc = late->fn(late->pointer != NULL ? (void *)late->pointer : late->args);
     leave(device);
