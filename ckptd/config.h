@@ -18,7 +18,7 @@ struct config {
     char listen[128];                         /* "unix:/path" */
     char tls_listen[280], tls_directory[256]; /* "host:port"; "": none */
     char tls_bulk[280];                       /* likewise */
-    char tls_bulk_advertise[280]; /* likewise; "": as tls_bulk */
+    char tls_bulk_advertise[280];             /* likewise; "": as tls_bulk */
     bool tls_bulk_plain;
     char store[512];
     bool store_must_exist, make_store, check;
@@ -52,7 +52,7 @@ struct config {
     int64_t tier_cpu_nice, tier_wait_ms, tier_retry_ms, tier_look_ms;
     char nodes_name[33], nodes_domain[33], nodes_peers[2048], nodes_attempts[16];
     int64_t nodes_replicas, nodes_connections, nodes_rate, nodes_wait_ms;
-    struct members members; /* nodes.peers, parsed */
+    struct members members;                           /* nodes.peers, parsed */
     int64_t scrub_rate, scrub_period, scrub_start_ms; /* bytes per second, 0: none; seconds */
 };
 /* Defaults, then the file named by --config, then the other arguments. ERR_INVALID. With --help,

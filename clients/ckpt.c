@@ -34,7 +34,7 @@ _Static_assert(CKPT_DIMS_MAX <= LAYOUT_DIMS_MAX && CKPT_ARRAY_DIMS_MAX == LAYOUT
 
 #define CONNECT_MS_DEFAULT 10000u
 #define DESCRIBE_MS_DEFAULT 60000u
-#define CLOSE_MS 60000u /* for the last save of a rank on another node to arrive */
+#define CLOSE_MS 60000u      /* for the last save of a rank on another node to arrive */
 #define CONNECT_PAUSE_MS 50u /* between two tries of the first connection */
 
 static _Thread_local const volatile int *stop_of_thread;

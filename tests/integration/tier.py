@@ -35,7 +35,7 @@ def tier_of(world, *where):
 def wait_until(is_so, what):
     deadline = time.monotonic() + PATIENCE
     while not is_so():
-        assert time.monotonic() < deadline, what
+        assert time.monotonic() < deadline, what() if callable(what) else what
         time.sleep(0.02)
 
 
@@ -265,7 +265,7 @@ def retained(world, options):
         return sorted({entry["step"] for entry in world.listed("--store", world.far)})
 
     wait_until(lambda: drained(world)() and world.steps() == [5, 6] and far_steps() == [4, 5, 6],
-               (world.steps(), far_steps(), world.log()[-2000:]))
+               lambda: (world.steps(), far_steps(), world.log()[-2000:]))
     test("each tier keeps what its own rules say",
          verified(world, run) is None and
          {entry["step"] for entry in world.listed(*world.where)} == {4, 5, 6},
