@@ -148,7 +148,7 @@ def other_ckptd(world):
     world.process.send_signal(signal.SIGKILL)
     world.process.wait()
     world.relay.still = False
-    start(world, "--memory.pool_bytes", "4MiB")
+    start(world, "--memory.pool_bytes", "2MiB", "--memory.segment_bytes", "1MiB")
     ends(process, None)
     good, said = ends(train(world, "lost", world.address, run="lost", identity="operator"))
     test("after a ckptd that died in mid-stream, and through windows, a run ends", good, said)
@@ -166,7 +166,7 @@ def strangers(world):
     world.start("--tls.listen", world.address, "--tls.directory", world.path("node"))
     good, said = ends(train(world, "none", world.address), 78)
     test("without a bulk plane a rank of another node is refused, with what to set",
-         good and "tls.bulk" in said, said)
+         good and "tls.bulk" in said and "needs memory that is shared" in said, said)
 
 
 def plain(world):

@@ -139,9 +139,10 @@ static int time_steps(struct bench *b, struct parallel *p, struct sleeping *s)
 
 static int measure(struct bench *b, struct parallel *p, struct delay_link *link)
 {
-    const struct tokens *tokens = &p->tokens[0];
+    static const float scale = 1e-3f;
+    const struct tokens *tokens = &p->tokens[0].device;
     struct sleeping s = {.execution = {.at_op = sleep_at},
-                         .batch = {tokens->inputs, tokens->targets, .loss_scale = 1e-3f}};
+                         .batch = {tokens->inputs, tokens->targets, .loss_scale = &scale}};
     struct figures f = {.p = p, .s = &s, .link = link};
     double bare = 0;
     parallel_init_state(p, 3);
@@ -176,7 +177,8 @@ static int bench_rank(struct comm *inner, void *user)
     if (rc == 0)
         rc = model_table_new(&table, &shape);
     if (rc == 0)
-        rc = parallel_apply(&p, &(struct parallel_options){&b->config, table, kernels, world});
+        rc =
+            parallel_apply(&p, &(struct parallel_options){&b->config, table, kernels, world, NULL});
     if (rc == 0)
         rc = measure(b, p, &link);
     parallel_free(p);
