@@ -1,5 +1,5 @@
-/* elementwise.cu - what treats each element by itself: embedding, RoPE, SwiGLU, add, fold, convert,
- * AdamW. Formulas and bits are those of cpu/isa/elementwise.c.
+/* elementwise.cu - what treats each element by itself: embedding, rectangles, RoPE, SwiGLU, add,
+ * fold, convert, AdamW. Formulas and bits are those of cpu/isa/elementwise.c.
  *
  * A thread moves 16 bytes of the narrowest tensor at a time; the last one of a tensor goes value by
  * value. Each is as fast as memory: nothing is read or written twice. */
@@ -33,6 +33,61 @@ extern "C" int cuda_embedding(const struct cuda_call *call, const void *args)
                       THREADS, 0, embedding<struct quad>, a);
     return LAUNCH(call->stream, blocks_for(a.rows * (row / 2), THREADS), THREADS, 0,
                   embedding<uint16_t>, a);
+}
+
+/* ---- Rectangles to dense rows and back, in the widest units that fit both sides ---- */
+
+struct box_args {
+    void *to;
+    const void *from;
+    size_t rows, columns, to_stride, from_stride; /* of units */
+};
+
+template <class UNIT> KERNEL(THREADS, 4) void box(struct box_args a)
+{
+    size_t i = first_element<1>(), row = i / a.columns, column = i % a.columns;
+    if (row < a.rows)
+        ((UNIT *)a.to)[row * a.to_stride + column] =
+            ((const UNIT *)a.from)[row * a.from_stride + column];
+}
+
+template <class UNIT>
+static int copy_as(const struct cuda_call *call, struct box_args a, size_t element)
+{
+    size_t per_unit = sizeof(UNIT) / element;
+    a.columns /= per_unit;
+    a.to_stride /= per_unit;
+    a.from_stride /= per_unit;
+    return LAUNCH(call->stream, blocks_for(a.rows * a.columns, THREADS), THREADS, 0, box<UNIT>, a);
+}
+
+/* `at` elements from the beginning of the wide side. */
+static int copy_box(const struct cuda_call *call, const struct box_args &a, size_t at,
+                    enum kernel_dtype dtype)
+{
+    size_t element = kernel_dtype_bytes(dtype), quads = sizeof(struct quad) / element;
+    if (a.rows == 0 || a.columns == 0)
+        return 0;
+    if (a.columns % quads == 0 && a.to_stride % quads == 0 && a.from_stride % quads == 0 &&
+        at % quads == 0)
+        return copy_as<struct quad>(call, a, element);
+    return element == 4 ? copy_as<uint32_t>(call, a, element) : copy_as<uint16_t>(call, a, element);
+}
+
+extern "C" int cuda_pack(const struct cuda_call *call, const void *args)
+{
+    const struct kernel_pack &a = *(const struct kernel_pack *)args;
+    size_t at = a.first_row * a.width + a.first_column;
+    const char *from = (const char *)a.full + at * kernel_dtype_bytes(a.dtype);
+    return copy_box(call, {a.packed, from, a.rows, a.columns, a.columns, a.width}, at, a.dtype);
+}
+
+extern "C" int cuda_unpack(const struct cuda_call *call, const void *args)
+{
+    const struct kernel_unpack &a = *(const struct kernel_unpack *)args;
+    size_t at = a.first_row * a.width + a.first_column;
+    char *to = (char *)a.full + at * kernel_dtype_bytes(a.dtype);
+    return copy_box(call, {to, a.packed, a.rows, a.columns, a.width, a.columns}, at, a.dtype);
 }
 
 /* ---- Rotary embedding: (x0, x1) -> (x0 cos - x1 sin, x0 sin + x1 cos) ---- */

@@ -34,6 +34,8 @@ typedef int cuda_fn(const struct cuda_call *call, const void *args);
     X(SWIGLU, swiglu)                                 \
     X(SWIGLU_BACKWARD, swiglu_backward)               \
     X(CROSS_ENTROPY, cross_entropy)                   \
+    X(PACK, pack)                                     \
+    X(UNPACK, unpack)                                 \
     X(ADD, add)                                       \
     X(FOLD, fold)                                     \
     X(CONVERT, convert)                               \

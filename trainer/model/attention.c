@@ -119,12 +119,12 @@ static void forward_chunk(struct model *m, const struct slot *s, void *const *a,
                                                 .dtype = m->dtype});
 }
 
-int attention_forward(struct model *m, uint32_t slot, uint32_t layer, uint32_t todo)
+int attention_forward(struct model *m, uint32_t slot, uint32_t layer, uint32_t wanted)
 {
     const struct slot *s = &m->slots[slot];
     void *const *a = s->layers[layer].saved;
     struct keys all;
-    if ((todo >> SAVED_ATTENTION & 1) == 0)
+    if ((wanted >> SAVED_ATTENTION & 1) == 0)
         return 0;
     ERR_TRY(take_keys(m, slot, layer, &all));
     for (uint32_t b = 0; b < m->blocks && s->is_active; b++)

@@ -27,8 +27,8 @@ static struct layer_buffers *of(const struct model *m, uint32_t slot, uint32_t l
 
 /* ---- forward ---- */
 
-/* Queries, keys, values and attention, of which `todo` is wanted. */
-static int attention_part(struct model *m, uint32_t slot, uint32_t layer, uint32_t todo,
+/* Queries, keys, values and attention, those of bits `wanted`. */
+static int attention_part(struct model *m, uint32_t slot, uint32_t layer, uint32_t wanted,
                           const void *const *w)
 {
     struct layer_buffers *l = of(m, slot, layer);
@@ -36,10 +36,10 @@ static int attention_part(struct model *m, uint32_t slot, uint32_t layer, uint32
     void *const *a = l->saved;
     uint32_t c = m->s.dim, heads = m->q_width / m->s.head_dim;
     uint32_t kv_heads = m->kv_width / m->s.head_dim;
-    if (todo & BIT(SAVED_ATTENTION_NORM))
+    if (wanted & BIT(SAVED_ATTENTION_NORM))
         ERR_TRY(norm_forward(m, a[SAVED_ATTENTION_NORM], a[SAVED_ATTENTION_RSTD], l->x_in, l->carry,
                              w[ATTENTION_NORM], s->is_active));
-    if (s->is_active && (todo & BIT(SAVED_Q))) {
+    if (s->is_active && (wanted & BIT(SAVED_Q))) {
         product_columns(m, a[SAVED_Q], a[SAVED_ATTENTION_NORM], w[WQ], c, m->q_width, m->blocks,
                         model_is_float8(m, layer, WQ));
         product_columns(m, a[SAVED_K], a[SAVED_ATTENTION_NORM], w[WK], c, m->kv_width, m->kv_blocks,
@@ -49,31 +49,31 @@ static int attention_part(struct model *m, uint32_t slot, uint32_t layer, uint32
         attention_rotate(m, s, a[SAVED_Q], m->blocks, heads, false);
         attention_rotate(m, s, a[SAVED_K], m->kv_blocks, kv_heads, false);
     }
-    ERR_TRY(attention_forward(m, slot, layer, todo));
-    if (todo & BIT(SAVED_X_MID))
+    ERR_TRY(attention_forward(m, slot, layer, wanted));
+    if (wanted & BIT(SAVED_X_MID))
         ERR_TRY(product_rows(m, a[SAVED_X_MID], a[SAVED_ATTENTION], w[WO], m->q_width,
                              model_is_float8(m, layer, WO), s->is_active));
     return 0;
 }
 
-static int feed_forward_part(struct model *m, uint32_t slot, uint32_t layer, uint32_t todo,
+static int feed_forward_part(struct model *m, uint32_t slot, uint32_t layer, uint32_t wanted,
                              const void *const *w)
 {
     struct layer_buffers *l = of(m, slot, layer);
     const struct slot *s = &m->slots[slot];
     void *const *a = l->saved;
     uint32_t c = m->s.dim;
-    const void *residual = todo & BIT(SAVED_X_MID) ? l->x_in : NULL; /* else it is in there */
-    if (todo & BIT(SAVED_FFN_NORM))
+    const void *residual = wanted & BIT(SAVED_X_MID) ? l->x_in : NULL; /* else it is in there */
+    if (wanted & BIT(SAVED_FFN_NORM))
         ERR_TRY(norm_forward(m, a[SAVED_FFN_NORM], a[SAVED_FFN_RSTD], a[SAVED_X_MID], residual,
                              w[FFN_NORM], s->is_active));
-    if (s->is_active && (todo & BIT(SAVED_GATE))) {
+    if (s->is_active && (wanted & BIT(SAVED_GATE))) {
         product_columns(m, a[SAVED_GATE], a[SAVED_FFN_NORM], w[W1], c, m->hidden, m->blocks,
                         model_is_float8(m, layer, W1));
         product_columns(m, a[SAVED_UP], a[SAVED_FFN_NORM], w[W3], c, m->hidden, m->blocks,
                         model_is_float8(m, layer, W3));
     }
-    if (s->is_active && (todo & BIT(SAVED_SWIGLU)))
+    if (s->is_active && (wanted & BIT(SAVED_SWIGLU)))
         kernel_swiglu(m->kernels, m->lane,
                       &(struct kernel_swiglu){.out = a[SAVED_SWIGLU],
                                               .gate = a[SAVED_GATE],
@@ -105,12 +105,12 @@ int layer_forward(struct model *m, uint32_t slot, uint32_t layer, const void *co
 
 int layer_recompute(struct model *m, uint32_t slot, uint32_t layer, const void *const *w)
 {
-    uint32_t todo = ALL_SAVED & ~model_kept(m, layer);
+    uint32_t wanted = ALL_SAVED & ~model_kept(m, layer);
     /* A norm that is computed again writes its statistics again, too: the same. */
-    model_take_saved(m, slot, layer, todo);
+    model_take_saved(m, slot, layer, wanted);
     model_take_operands(m, layer);
-    ERR_TRY(attention_part(m, slot, layer, todo, w));
-    ERR_TRY(feed_forward_part(m, slot, layer, todo, w));
+    ERR_TRY(attention_part(m, slot, layer, wanted, w));
+    ERR_TRY(feed_forward_part(m, slot, layer, wanted, w));
     model_give_operands(m, layer);
     return 0;
 }

@@ -211,7 +211,7 @@ int context_reduce(struct model *m, void *const own[2], float *partial, uint32_t
 
 void attention_rotate(struct model *m, const struct slot *slot, void *x, uint32_t blocks,
                       uint32_t heads, bool inverse);
-int attention_forward(struct model *m, uint32_t slot, uint32_t layer, uint32_t todo);
+int attention_forward(struct model *m, uint32_t slot, uint32_t layer, uint32_t wanted);
 int attention_backward(struct model *m, uint32_t slot, uint32_t layer);
 
 /* ---- layer.c, ends.c ---- */

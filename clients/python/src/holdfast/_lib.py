@@ -133,7 +133,7 @@ def _load() -> ctypes.CDLL:
     return library
 
 
-def library() -> Any:
+def libckpt() -> Any:
     """libckpt, loaded at the first use."""
     global _library
     with _lock:
@@ -148,8 +148,8 @@ def text(value: Optional[bytes]) -> str:
 
 def error(code: int) -> HoldfastError:
     """The exception of a code that the calling thread has just got."""
-    hint = text(library().ckpt_error_hint())
-    line = text(library().ckpt_error())
+    hint = text(libckpt().ckpt_error_hint())
+    line = text(libckpt().ckpt_error())
     if hint and line.endswith(f" ({hint})"):
         line = line[:-len(hint) - 3]
     return BY_CODE.get(code, HoldfastError)(line, hint)

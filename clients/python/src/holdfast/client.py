@@ -142,7 +142,7 @@ class Client:
         options = _lib.Options(self.server.encode(), run.encode(), rank, world_size,
                                int(connect_seconds * 1000), int(describe_seconds * 1000),
                                int(busy_seconds * 1000))
-        self._lib = _lib.library()
+        self._lib = _lib.libckpt()
         _lib.check(self._lib.ckpt_open(_lib.byref(self._handle), _lib.byref(options)))
 
     def close(self) -> None:
