@@ -119,10 +119,22 @@ static void test_meshes__what_outlives_a_leaf_has_room_of_its_own(void **state)
 
 /* ---- tensor parallel ---- */
 
+/* The first `common` settings are one rank's, too; extra[1] is the activation checkpoint's mode. */
+static void want_same_in_modes(struct place place, const char **extra, int common, int all, int way)
+{
+    static const char *const modes[] = {"none", "selective", "full"};
+    struct outcome *reference = new_outcome(), *outcome = new_outcome();
+    run_on(reference, alone, 0, 2, extra, common);
+    extra[1] = modes[way % 3];
+    run_on(outcome, place, 0, 2, extra, all);
+    want_same(reference, outcome, place);
+    free_outcome(outcome);
+    free_outcome(reference);
+}
+
 /* The blocks belong to the run; one rank has them all. */
 static void want_same_with_blocks(const char *blocks, struct place place, int way)
 {
-    static const char *const modes[] = {"none", "selective", "full"};
     const char *extra[] = {"--activation_checkpoint.mode",
                            "none",
                            "--training.mixed_precision_param",
@@ -135,13 +147,7 @@ static void want_same_with_blocks(const char *blocks, struct place place, int wa
                            "op",
                            "--parallelism.pipeline_parallel_schedule",
                            way % 4 == 0 ? "ZBH1" : "1F1B"};
-    struct outcome *reference = new_outcome(), *outcome = new_outcome();
-    run_on(reference, alone, 0, 2, extra, 8);
-    extra[1] = modes[way % 3];
-    run_on(outcome, place, 0, 2, extra, 12);
-    want_same(reference, outcome, place);
-    free_outcome(outcome);
-    free_outcome(reference);
+    want_same_in_modes(place, extra, 8, 12, way);
 }
 
 static void test_meshes__every_tensor_parallel_degree_gives_the_same_bits(void **state)
@@ -165,7 +171,6 @@ static void test_meshes__every_tensor_parallel_degree_gives_the_same_bits(void *
 /* The blocks of both axes belong to the run; one rank has them all. */
 static void want_same_with_chunks(const char *blocks, struct place place, int way)
 {
-    static const char *const modes[] = {"none", "selective", "full"};
     const char *extra[] = {"--activation_checkpoint.mode",
                            "none",
                            "--training.mixed_precision_param",
@@ -186,13 +191,7 @@ static void want_same_with_chunks(const char *blocks, struct place place, int wa
                            "op",
                            "--parallelism.pipeline_parallel_schedule",
                            way % 4 == 2 ? "ZBH1" : "1F1B"};
-    struct outcome *reference = new_outcome(), *outcome = new_outcome();
-    run_on(reference, alone, 0, 2, extra, 16);
-    extra[1] = modes[way % 3];
-    run_on(outcome, place, 0, 2, extra, 20);
-    want_same(reference, outcome, place);
-    free_outcome(outcome);
-    free_outcome(reference);
+    want_same_in_modes(place, extra, 16, 20, way);
 }
 
 static void test_meshes__every_context_parallel_degree_gives_the_same_bits(void **state)
