@@ -22,11 +22,6 @@
 
 #define FAULT_OBJECT_BYTES_MAX (1ull << 30)
 
-static struct fault *fault_of(struct storage *storage)
-{
-    return (struct fault *)storage;
-}
-
 /* ---- chance; the mutex is held ---- */
 
 /* Steele, Lea, Flood: SplitMix64. */
@@ -54,7 +49,7 @@ bool fault_operation_fails(struct fault *fault, const char *what)
            (settings->fail_from > 0 && number >= settings->fail_from);
 }
 
-static int begin_operation(struct fault *fault, const char *what, const char *key)
+int fault_begin(struct fault *fault, const char *what, const char *key)
 {
     pthread_mutex_lock(&fault->mutex);
     bool fails = fault_operation_fails(fault, what);
@@ -172,7 +167,7 @@ static const char *fault_describe(struct storage *storage)
 static int fault_register_buffers(struct storage *storage, const struct iovec *buffers,
                                   uint32_t count)
 {
-    int error = begin_operation(fault_of(storage), "register", "");
+    int error = fault_begin(fault_of(storage), "register", "");
     return error != 0 ? error : storage_register_buffers(fault_of(storage)->inner, buffers, count);
 }
 
@@ -221,7 +216,7 @@ static int add_images(struct fault_object *object, uint64_t bytes)
 static int begin_object(struct fault *fault, struct fault_object **out, const char *what,
                         const char *key)
 {
-    ERR_TRY(begin_operation(fault, what, key));
+    ERR_TRY(fault_begin(fault, what, key));
     ERR_TRY(new_object(out));
     pthread_mutex_lock(&fault->names_mutex);
     return 0;
@@ -291,7 +286,7 @@ static void fault_object_close(struct storage *storage, struct storage_object *b
 static int fault_sync_names(struct storage *storage, const char *prefix)
 {
     struct fault *fault = fault_of(storage);
-    int error = begin_operation(fault, "sync_names", prefix);
+    int error = fault_begin(fault, "sync_names", prefix);
     if (error != 0)
         return error;
     pthread_mutex_lock(&fault->names_mutex);
@@ -305,8 +300,8 @@ static int fault_sync_names(struct storage *storage, const char *prefix)
     return error;
 }
 
-/* Does a failed publish fail at its last sync, when the name was there already? */
-static bool is_publish_late(struct fault *fault)
+/* Does a publish or a rename that fails do so at its end, when the name was there already? */
+static bool is_late_failure(struct fault *fault)
 {
     pthread_mutex_lock(&fault->mutex);
     bool is_late = fault_chance(fault, fault->settings.late_rate);
@@ -317,8 +312,8 @@ static bool is_publish_late(struct fault *fault)
 static int fault_publish(struct storage *storage, const char *key, const void *data, size_t bytes)
 {
     struct fault *fault = fault_of(storage);
-    int error = begin_operation(fault, "publish", key);
-    bool is_late = error != 0 && is_publish_late(fault);
+    int error = fault_begin(fault, "publish", key);
+    bool is_late = error != 0 && is_late_failure(fault);
     if (error != 0 && !is_late)
         return error;
     pthread_mutex_lock(&fault->names_mutex);
@@ -339,7 +334,7 @@ static int fault_fetch(struct storage *storage, const char *key, void *data, siz
                        uint64_t *out_bytes)
 {
     struct fault *fault = fault_of(storage);
-    int error = begin_operation(fault, "fetch", key);
+    int error = fault_begin(fault, "fetch", key);
     if (error != 0)
         return error;
     pthread_mutex_lock(&fault->names_mutex);
@@ -362,7 +357,7 @@ static int fault_list(struct storage *storage, const char *prefix,
                       int (*visit)(void *user, const struct storage_entry *entry), void *user)
 {
     struct fault *fault = fault_of(storage);
-    int error = begin_operation(fault, "list", prefix);
+    int error = fault_begin(fault, "list", prefix);
     if (error != 0)
         return error;
     struct name_list *list = NULL;
@@ -379,7 +374,7 @@ static int fault_list(struct storage *storage, const char *prefix,
 static int fault_remove(struct storage *storage, const char *key)
 {
     struct fault *fault = fault_of(storage);
-    int error = begin_operation(fault, "remove", key);
+    int error = fault_begin(fault, "remove", key);
     if (error != 0)
         return error;
     pthread_mutex_lock(&fault->names_mutex);
@@ -388,101 +383,32 @@ static int fault_remove(struct storage *storage, const char *key)
     return error;
 }
 
+/* One that fails may have been carried out all the same: then its caller does not know. */
+static int fault_rename(struct storage *storage, const char *key, const char *other)
+{
+    struct fault *fault = fault_of(storage);
+    int failed = fault_begin(fault, "rename", key);
+    bool is_late = failed != 0 && is_late_failure(fault);
+    if (failed != 0 && !is_late)
+        return failed;
+    pthread_mutex_lock(&fault->names_mutex);
+    int error = fault_names_rename(&fault->names, key, other);
+    pthread_mutex_unlock(&fault->names_mutex);
+    if (error == 0 && is_late)
+        error = report_error(ERR_IO, NULL, "injected fault: rename of \"%s\", at its end", key);
+    return error;
+}
+
 static int fault_lock(struct storage *storage)
 {
-    int error = begin_operation(fault_of(storage), "lock", "");
+    int error = fault_begin(fault_of(storage), "lock", "");
     return error != 0 ? error : storage_lock(fault_of(storage)->inner);
 }
 
 static int fault_space(struct storage *storage, struct storage_space *out)
 {
-    int error = begin_operation(fault_of(storage), "space", "");
+    int error = fault_begin(fault_of(storage), "space", "");
     return error != 0 ? error : storage_space(fault_of(storage)->inner, out);
-}
-
-/* ---- holds ---- */
-
-static int fault_hold(struct storage *storage, struct storage_hold **out, const char *key,
-                      const void *data, size_t bytes)
-{
-    struct fault *fault = fault_of(storage);
-    ERR_TRY(begin_operation(fault, "hold", key));
-    struct fault_hold *hold = calloc(1, sizeof(*hold));
-    if (hold == NULL)
-        return report_error(ERR_MEMORY, NULL, "could not allocate a hold");
-    snprintf(hold->key, sizeof(hold->key), "%s", key);
-    pthread_mutex_lock(&fault->names_mutex);
-    int error = fault_names_prepare(&fault->names, key);
-    if (error == 0)
-        error = storage_hold(fault->inner, &hold->inner, key, data, bytes);
-    if (error == 0 && hold->inner != NULL)
-        error = fault_names_created(&fault->names, key);
-    if (error == 0 && hold->inner != NULL) {
-        hold->next = fault->holds;
-        fault->holds = hold;
-        *out = (struct storage_hold *)hold;
-    } else { /* or the wrapped back-end is within one process, and has none */
-        storage_release(fault->inner, hold->inner);
-        free(hold);
-    }
-    pthread_mutex_unlock(&fault->names_mutex);
-    return error;
-}
-
-static void fault_release(struct storage *storage, struct storage_hold *base, bool stays)
-{
-    struct fault *fault = fault_of(storage);
-    struct fault_hold *hold = (struct fault_hold *)base;
-    pthread_mutex_lock(&fault->names_mutex);
-    struct fault_hold **link = &fault->holds;
-    while (*link != hold)
-        link = &(*link)->next;
-    *link = hold->next;
-    if (hold->inner != NULL && stays) {
-        storage_leave(fault->inner, hold->inner);
-    } else if (hold->inner != NULL) {
-        storage_release(fault->inner, hold->inner);
-        fault_names_released(&fault->names, hold->key);
-    }
-    pthread_mutex_unlock(&fault->names_mutex);
-    free(hold);
-}
-
-static int fault_find_holder(struct storage *storage, const char *key)
-{
-    struct fault *fault = fault_of(storage);
-    ERR_TRY(begin_operation(fault, "find_holder", key != NULL ? key : ""));
-    pthread_mutex_lock(&fault->names_mutex);
-    int error = key != NULL && fault_names_hidden(&fault->names, key)
-                    ? report_error(ERR_NOT_FOUND, NULL, "nobody holds \"%s\"", key)
-                    : storage_find_holder(fault->inner, key);
-    pthread_mutex_unlock(&fault->names_mutex);
-    return error;
-}
-
-static int fault_sweep(struct storage *storage, const char *prefix, struct storage_sweep *sweep)
-{
-    struct fault *fault = fault_of(storage);
-    ERR_TRY(begin_operation(fault, "sweep", prefix));
-    pthread_mutex_lock(&fault->names_mutex);
-    int error =
-        fault_names_hidden(&fault->names, prefix) ? 0 : storage_sweep(fault->inner, prefix, sweep);
-    pthread_mutex_unlock(&fault->names_mutex);
-    return error;
-}
-
-/* The holders are gone with the power. Their files were there, and whether those stay is for the
- * list of names. */
-static int crash_holds(struct fault *fault)
-{
-    int error = 0;
-    for (struct fault_hold *hold = fault->holds; hold != NULL && error == 0; hold = hold->next) {
-        storage_release(fault->inner, hold->inner);
-        if (hold->inner != NULL)
-            error = storage_publish(fault->inner, hold->key, NULL, 0);
-        hold->inner = NULL;
-    }
-    return error;
 }
 
 /* ---- the crash ---- */
@@ -521,7 +447,7 @@ int storage_fault_crash(struct storage *storage)
             error = fault_crash_pages(fault, object);
     }
     if (error == 0)
-        error = crash_holds(fault);
+        error = fault_crash_holds(fault);
     if (error == 0)
         error = fault_names_crash(&fault->names, lose, fault);
     free_objects(fault);
@@ -549,6 +475,7 @@ const struct storage_ops storage_fault = {
     .list = fault_list,
     .stamp = fault_stamp,
     .remove = fault_remove,
+    .rename = fault_rename,
     .lock = fault_lock,
     .space = fault_space,
     .hold = fault_hold,

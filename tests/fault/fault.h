@@ -1,7 +1,8 @@
 /* fault.h - private to fault: the wrapper and what is on its way through it.
  *
- * fault.c has the calls and the crash, requests.c the requests and the pages that they write;
- * names.h keeps the names that are not durable, settings.h what the wrapper is told to do. */
+ * fault.c has the calls and the crash, requests.c the requests and the pages that they write,
+ * holds.c the holds; names.h keeps the names that are not durable, settings.h what the wrapper is
+ * told to do. */
 #ifndef HOLDFAST_TESTS_FAULT_FAULT_H
 #define HOLDFAST_TESTS_FAULT_FAULT_H
 
@@ -55,6 +56,14 @@ struct fault {
     bool crashing, stop;
 };
 
+static inline struct fault *fault_of(struct storage *storage)
+{
+    return (struct fault *)storage;
+}
+
+/* Counts an operation and returns the error that it is to fail with, or 0. No mutex is held. */
+int fault_begin(struct fault *fault, const char *what, const char *key);
+
 /* ---- chance; the mutex is held ---- */
 
 uint64_t fault_draw(struct fault *fault);
@@ -72,5 +81,16 @@ void fault_free_requests(struct fault *fault);
 /* The power is lost: decides what is on the disk of the pages that were not synced. The mutex is
  * held. */
 int fault_crash_pages(struct fault *fault, struct fault_object *object);
+
+/* ---- holds ---- */
+
+int fault_hold(struct storage *storage, struct storage_hold **out, const char *key,
+               const void *data, size_t bytes);
+void fault_release(struct storage *storage, struct storage_hold *base, bool stays);
+int fault_find_holder(struct storage *storage, const char *key);
+int fault_sweep(struct storage *storage, const char *prefix, struct storage_sweep *sweep);
+/* The power is lost, and the holders with it. Their files were there, and whether those stay is for
+ * the list of names. Both mutexes are held. */
+int fault_crash_holds(struct fault *fault);
 
 #endif

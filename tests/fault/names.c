@@ -118,13 +118,16 @@ static struct name_change *find_change(const struct fault_names *names, enum nam
     return NULL;
 }
 
-static int add_change(struct fault_names *names, enum name_change_kind kind, const char *key)
+/* `from`: of a rename, else "". */
+static int add_change(struct fault_names *names, enum name_change_kind kind, const char *key,
+                      const char *from)
 {
     struct name_change *change = calloc(1, sizeof(*change));
     if (change == NULL)
         return report_error(ERR_MEMORY, NULL, "could not allocate a change of a name");
     change->kind = kind;
     snprintf(change->key, sizeof(change->key), "%s", key);
+    snprintf(change->from, sizeof(change->from), "%s", from);
     struct name_change **end = &names->changes;
     while (*end != NULL)
         end = &(*end)->next;
@@ -132,18 +135,65 @@ static int add_change(struct fault_names *names, enum name_change_kind kind, con
     return 0;
 }
 
-/* Forgets every change of `key` and below it: they went with it. */
-static void drop_changes(struct fault_names *names, const char *key)
+/* Forgets the changes of which is_one(change, key) is true. */
+static void drop_those(struct fault_names *names,
+                       bool (*is_one)(const struct name_change *change, const char *key),
+                       const char *key)
 {
     struct name_change **link = &names->changes;
     while (*link != NULL) {
         struct name_change *change = *link;
-        if (!is_below_or_same(change->key, key)) {
+        if (!is_one(change, key)) {
             link = &change->next;
             continue;
         }
         *link = change->next;
         free(change);
+    }
+}
+
+static bool lies_in(const struct name_change *change, const char *key)
+{
+    return is_below_or_same(change->key, key);
+}
+
+/* Forgets every change of `key` and below it: they went with it. */
+static void drop_changes(struct fault_names *names, const char *key)
+{
+    drop_those(names, lies_in, key);
+}
+
+static bool came_from(const struct name_change *change, const char *key)
+{
+    return change->kind == NAME_RENAMED && is_below_or_same(change->from, key);
+}
+
+static bool makes_way_to(const struct name_change *change, const char *key)
+{
+    return change->kind == NAME_CREATED && is_below_or_same(key, change->key);
+}
+
+static bool removes_way_to(const struct name_change *change, const char *key)
+{
+    return change->kind == NAME_REMOVED && is_below_or_same(key, change->key);
+}
+
+static void move_key(char key[STORAGE_KEY_MAX + 1], const char *from, const char *to)
+{
+    char rest[STORAGE_KEY_MAX + 1];
+    if (!is_below_or_same(key, from))
+        return;
+    snprintf(rest, sizeof(rest), "%s", key + strlen(from));
+    /* The wrapped back-end has it under this key, so it is not too long. */
+    CHECK(snprintf(key, STORAGE_KEY_MAX + 1, "%s%s", to, rest) <= STORAGE_KEY_MAX);
+}
+
+/* What lay in `from` lies in `to`; what was renamed out of `from` as well goes back there. */
+static void move_changes(struct fault_names *names, const char *from, const char *to)
+{
+    for (struct name_change *change = names->changes; change != NULL; change = change->next) {
+        move_key(change->key, from, to);
+        move_key(change->from, from, to);
     }
 }
 
@@ -180,11 +230,14 @@ int fault_names_prepare(struct fault_names *names, const char *key)
         int error = end_removal(names, directory);
         if (error == 0)
             error = look_up(names, &exists, &is_dir, directory);
-        if (error == 0 && !exists)
+        if (error == 0 && !exists) {
+            drop_those(names, came_from, directory);
             error = fault_names_created(names, directory);
+        }
         if (error != 0)
             return error;
     }
+    drop_those(names, came_from, key); /* nor what was renamed */
     return end_removal(names, key);
 }
 
@@ -192,7 +245,7 @@ int fault_names_created(struct fault_names *names, const char *key)
 {
     if (find_change(names, NAME_CREATED, key) != NULL)
         return 0;
-    return add_change(names, NAME_CREATED, key);
+    return add_change(names, NAME_CREATED, key, "");
 }
 
 int fault_names_list(struct fault_names *names, struct name_list **out, const char *prefix)
@@ -249,7 +302,7 @@ int fault_names_remove(struct fault_names *names, const char *key)
     if (error != 0)
         return error;
     if (find_change(names, NAME_CREATED, key) == NULL)
-        return add_change(names, NAME_REMOVED, key);
+        return add_change(names, NAME_REMOVED, key, "");
     /* It was never durable: gone is gone. */
     error = remove_tree(names, key);
     if (error == 0)
@@ -257,12 +310,45 @@ int fault_names_remove(struct fault_names *names, const char *key)
     return error;
 }
 
+int fault_names_rename(struct fault_names *names, const char *key, const char *other)
+{
+    bool exists = false, is_taken = false, is_dir = false;
+    ERR_TRY(look_up(names, &exists, &is_dir, key));
+    if (!exists || fault_names_hidden(names, key))
+        return report_error(ERR_NOT_FOUND, NULL, "there is no \"%s\"", key);
+    ERR_TRY(look_up(names, &is_taken, &is_dir, other));
+    if (is_taken && !fault_names_hidden(names, other))
+        return report_error(ERR_EXISTS, NULL, "\"%s\" is there already", other);
+    ERR_TRY(fault_names_prepare(names, other));
+    ERR_TRY(storage_rename(names->inner, key, other));
+    move_changes(names, key, other);
+    return add_change(names, NAME_RENAMED, other, key);
+}
+
 void fault_names_released(struct fault_names *names, const char *key)
 {
     if (find_change(names, NAME_CREATED, key) != NULL)
         drop_changes(names, key);
     else if (storage_publish(names->inner, key, NULL, 0) == 0)
-        CHECK(add_change(names, NAME_REMOVED, key) == 0);
+        CHECK(add_change(names, NAME_REMOVED, key, "") == 0);
+}
+
+static bool is_in_directory(const char *prefix, const char *key)
+{
+    char parent[STORAGE_KEY_MAX + 1];
+    copy_parent(parent, key);
+    return is_below_or_same(prefix, parent);
+}
+
+/* Is `change` durable, now that the directories of `prefix` are? */
+static bool is_settled(struct name_change *change, const char *prefix)
+{
+    bool is_synced = is_in_directory(prefix, change->key);
+    if (change->kind != NAME_RENAMED)
+        return is_synced;
+    change->is_synced |= is_synced;
+    change->is_from_synced |= is_in_directory(prefix, change->from);
+    return change->is_synced && change->is_from_synced;
 }
 
 int fault_names_synced(struct fault_names *names, const char *prefix)
@@ -270,15 +356,18 @@ int fault_names_synced(struct fault_names *names, const char *prefix)
     struct name_change **link = &names->changes;
     while (*link != NULL) {
         struct name_change *change = *link;
-        char parent[STORAGE_KEY_MAX + 1];
-        copy_parent(parent, change->key);
-        if (!is_below_or_same(prefix, parent)) {
+        if (!is_settled(change, prefix)) {
             link = &change->next;
             continue;
         }
-        int error = change->kind == NAME_REMOVED ? remove_tree(names, change->key) : 0;
-        if (error != 0)
-            return error;
+        if (change->kind == NAME_REMOVED) {
+            char key[STORAGE_KEY_MAX + 1];
+            snprintf(key, sizeof(key), "%s", change->key);
+            ERR_TRY(remove_tree(names, key));
+            drop_changes(names, key); /* this one, too */
+            link = &names->changes;
+            continue;
+        }
         *link = change->next;
         free(change);
     }
@@ -292,8 +381,41 @@ int fault_names_published(struct fault_names *names, const char *key)
     return fault_names_synced(names, directory);
 }
 
+/* The last rename that is not durable, off the list; NULL: there is none. */
+static struct name_change *take_rename(struct fault_names *names)
+{
+    struct name_change **last = NULL;
+    for (struct name_change **link = &names->changes; *link != NULL; link = &(*link)->next)
+        if ((*link)->kind == NAME_RENAMED)
+            last = link;
+    struct name_change *change = last != NULL ? *last : NULL;
+    if (change != NULL)
+        *last = change->next;
+    return change;
+}
+
+/* The last rename first, so that each finds what it moved where it left it. One that is kept keeps
+ * the directories that were made for it, one that is undone those that it came from. */
+static int crash_renames(struct fault_names *names, bool (*lose)(void *user), void *user)
+{
+    struct name_change *change;
+    int error = 0;
+    while (error == 0 && (change = take_rename(names)) != NULL) {
+        if (lose(user)) {
+            error = storage_rename(names->inner, change->key, change->from);
+            move_changes(names, change->key, change->from);
+            drop_those(names, removes_way_to, change->from);
+        } else {
+            drop_those(names, makes_way_to, change->key);
+        }
+        free(change);
+    }
+    return error;
+}
+
 int fault_names_crash(struct fault_names *names, bool (*lose)(void *user), void *user)
 {
+    ERR_TRY(crash_renames(names, lose, user));
     while (names->changes != NULL) {
         struct name_change *change = names->changes;
         /* A creation that is lost and a removal that is not: both times the name is gone. */

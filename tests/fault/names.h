@@ -3,18 +3,23 @@
  * The wrapped back-end does everything at once; this keeps the list of changes to names that no
  * sync_names has covered yet. A created name is there and listed; a crash may take it away. A
  * removed name is kept in the wrapped back-end and hidden; a crash may bring it back, a sync
- * removes it for good. Threads: none of its own; fault holds one mutex around every call. */
+ * removes it for good. A renamed one has its new name; until both directories were synced a crash
+ * may give it back the old one: it is under one of the two, as a journal has it, never under none.
+ * Changes of what lies in a renamed directory move with it.
+ * Threads: none of its own; fault holds one mutex around every call. */
 #ifndef HOLDFAST_TESTS_FAULT_NAMES_H
 #define HOLDFAST_TESTS_FAULT_NAMES_H
 
 #include "storage/storage.h"
 
-enum name_change_kind { NAME_CREATED, NAME_REMOVED };
+enum name_change_kind { NAME_CREATED, NAME_REMOVED, NAME_RENAMED };
 
 struct name_change {
     struct name_change *next;
     enum name_change_kind kind;
     char key[STORAGE_KEY_MAX + 1];
+    char from[STORAGE_KEY_MAX + 1]; /* NAME_RENAMED: the key before */
+    bool is_synced, is_from_synced; /* NAME_RENAMED: the directory of each */
 };
 
 struct fault_names {
@@ -31,6 +36,8 @@ int fault_names_prepare(struct fault_names *names, const char *key);
 int fault_names_created(struct fault_names *names, const char *key);
 /* Removes as the caller sees it: ERR_NOT_FOUND, ERR_EXISTS for a directory that is not empty. */
 int fault_names_remove(struct fault_names *names, const char *key);
+/* Renames, as storage_rename() says. */
+int fault_names_rename(struct fault_names *names, const char *key, const char *other);
 /* After the wrapped back-end removed the file of a hold: where that was durable a crash brings it
  * back, held by nobody. */
 void fault_names_released(struct fault_names *names, const char *key);

@@ -14,14 +14,15 @@
  *  - short: chance that a transfer is carried out in two parts;
  *  - torn: chance that a transfer stops part-way with ERR_IO;
  *  - delay_us: every request waits up to so many microseconds before it starts;
- *  - lost: chance, at storage_fault_crash, that an unsynced page, name or removal is lost (0.5);
+ *  - lost: chance, at storage_fault_crash, that an unsynced page, name, removal or rename is lost
+ *    (0.5);
  *  - late: chance that a publish which fails does so at its last sync: it is gone, and a crash may
- *    bring it back;
+ *    bring it back; and that a rename which fails was carried out;
  *  - fail_at: the operation of this number fails, once; counted from 1 over all that can fail;
  *  - fail_from: that operation and every later one fail;
  *  - only: the operations of this name are counted and fail, and no others: "read", "write",
- *    "sync", "create", "open", "publish", "fetch", "list", "remove", "sync_names", "register",
- *    "lock", "space", "hold", "find_holder", "sweep";
+ *    "sync", "create", "open", "publish", "fetch", "list", "remove", "rename", "sync_names",
+ *    "register", "lock", "space", "hold", "find_holder", "sweep";
  *  - errno: the number of the errno with which operations fail, instead of EIO. */
 extern const struct storage_ops storage_fault;
 

@@ -239,6 +239,59 @@ static void test_group__the_term_of_the_trash_is_in_the_store(void **state)
     storage_close(storage);
 }
 
+/* Where the group is: under one of the two names, and whole. */
+static bool is_in_trash(struct storage *storage)
+{
+    bool is_there = bed_exists(storage, "run/trash/step-1.1000/manifest");
+    assert_true(is_there ? count_names(storage, "run/trash/step-1.1000") == SHARDS + 1 &&
+                               count_names(storage, GROUP) == 0
+                         : is_whole(storage));
+    return is_there;
+}
+
+/* Operation `n` of a removal into the trash fails, perhaps after it was carried out, then the
+ * power; then a start and the removal again. False when the operation was never reached. */
+static bool cut_trash_short(int n, const char *settings, int *made)
+{
+    char where[96];
+    snprintf(where, sizeof(where), "seed=%d,%s,fail_at=%d:memory:", n, settings, n);
+    struct storage *storage = open_fault(where);
+    if (make_group(storage) != 0) { /* it failed before the removal */
+        storage_close(storage);
+        return true;
+    }
+    int error = storage_trash_put(storage, GROUP, 1000, false);
+    assert_true(error == 0 || error == ERR_IO);
+    assert_int_equal(storage_fault_crash(storage), 0);
+    if (error == 0) /* the failing operation is still to come: meet it here */
+        assert_int_equal(storage_sync_names(storage, ""), ERR_IO);
+    assert_true(is_in_trash(storage) || error != 0);
+    assert_int_equal(storage_groups_recover(storage, &kind, "run"), 0);
+    assert_int_equal(count_names(storage, "run/tombstones"), 0);
+    if (!is_in_trash(storage))
+        assert_int_equal(storage_trash_put(storage, GROUP, 1000, false), 0);
+    assert_int_equal(storage_fault_crash(storage), 0);
+    assert_true(is_in_trash(storage));
+    *made += error != 0;
+    storage_close(storage);
+    return error != 0;
+}
+
+static void test_group__a_way_into_the_trash_cut_anywhere_leaves_it_whole(void **state)
+{
+    (void)state;
+    static const char *const settings[] = {"lost=0",        "lost=0.5",        "lost=1",
+                                           "lost=0,late=1", "lost=0.5,late=1", "lost=1,late=1"};
+    for (size_t i = 0; i < sizeof(settings) / sizeof(settings[0]); i++) {
+        int made = 0;
+        for (int n = 1; cut_trash_short(n, settings[i], &made); n++)
+            continue;
+        /* tombstone, pin, quarantine, leases, rename, sync of both directories, leases, tombstone,
+         * its sync */
+        assert_int_equal(made, 10);
+    }
+}
+
 /* Of two removals that were cut short one cannot be ended: the error is that of it. */
 static void test_group__recovery_tells_of_the_one_that_stays(void **state)
 {
@@ -354,6 +407,7 @@ int main(void)
         cmocka_unit_test(test_group__what_is_in_quarantine_stays_with_the_reason),
         cmocka_unit_test(test_group__what_is_held_does_not_go_into_the_trash),
         cmocka_unit_test(test_group__the_trash_holds_it_whole_until_it_is_taken_back_or_emptied),
+        cmocka_unit_test(test_group__a_way_into_the_trash_cut_anywhere_leaves_it_whole),
         cmocka_unit_test(test_group__the_term_of_the_trash_is_in_the_store),
         cmocka_unit_test(test_group__recovery_tells_of_the_one_that_stays),
         cmocka_unit_test(test_group__what_is_not_ours_stays_with_its_directory),
