@@ -33,7 +33,8 @@ enum device_memory { ON_DEVICE, PINNED };
 enum device_flag {
     DEVICE_HOST_MEMORY = 1, /* host threads compute on it: the CPU's kernels serve this device */
     DEVICE_QUEUED = 2,      /* posting returns before the work is done */
-    DEVICE_GRAPHS = 4       /* has record and replay */
+    DEVICE_GRAPHS = 4,      /* has record and replay */
+    DEVICE_DRY = 8          /* stores and computes nothing: for plans */
 };
 
 struct device_options {
@@ -101,6 +102,9 @@ struct device_ops {
 };
 
 extern const struct device_ops device_cpu;
+/* ON_DEVICE is addresses without memory; nothing that is posted happens (dry.c). For plans: no name
+ * finds it. */
+extern const struct device_ops device_dry;
 /* "cpu", "cuda"; NULL: there is no such device in this program. */
 const struct device_ops *device_find(const char *name);
 

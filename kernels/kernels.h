@@ -64,6 +64,11 @@ int kernels_new(struct kernels **out, const struct kernels_options *options);
 void kernels_free(struct kernels *kernels);
 /* Names ISA, library and version: part of the numeric identity. Borrowed. */
 const char *kernels_describe(const struct kernels *kernels);
+/* Kernels that count what they are given and pass it on to `inner`, which is borrowed; what is
+ * posted on a lane of device_dry is counted alone. The count: floating-point operations of matrix
+ * products and attention so far (dry.c has the formulas). ERR_MEMORY. */
+int kernels_count_new(struct kernels **out, struct kernels *inner);
+uint64_t kernels_counted(const struct kernels *counting);
 
 /* Bytes of scratch that the operations need on each lane for these shapes (lane_set_scratch). */
 struct kernel_shapes {

@@ -371,7 +371,9 @@ const struct option config_table[] = {
     BOOL(print_program, "debug.print_program", "false",
          "print the operations of a step, stage by stage, and end (also --print-program; ours)"),
     BOOL(estimate, "memory_estimation.enable", "false",
-         "print the memory plan and end (also --estimate)"),
+         "print memory, work and traffic of a step on this mesh, and end (also --estimate)"),
+    BOOL(estimate_json, "memory_estimation.json", "false",
+         "print the estimate as JSON (also --json; ours)"),
     ALIAS("memory_estimation.enabled", "memory_estimation.enable"),
     IGNORED("memory_estimation.disable_fake_mode", "the plan needs no fake tensors"),
 

@@ -5,6 +5,7 @@
 #include "trainer/comm/flight.h"
 #include "trainer/corpus/corpus.h"
 #include "trainer/data/ahead.h"
+#include "trainer/estimate.h"
 #include "trainer/run/memory.h"
 #include "trainer/shape.h"
 #include "trainer/tokenizer.h"
@@ -413,25 +414,21 @@ int rank_write_logits(struct rank *r)
     return parallel_agree(r->world, rc);
 }
 
-/* The memory plan of a rank, or its program. */
-static void print_plan(const struct rank *r)
+static int print_programs(struct rank *r)
 {
-    char axes[128];
-    const struct config *config = r->config;
-    double parameters = (double)model_shape_parameters(&r->table->shape);
-    const struct state *state = parallel_state(r->parallel);
-    uint32_t copies = mesh_group_size(parallel_mesh_of(r->parallel), GROUP_COPIES);
-    if (config->print_program) {
-        parallel_print_program(r->parallel, stdout);
-        return;
+    struct parallel_options options = {
+        .config = r->config, .table = r->table, .kernels = r->kernels, .world = r->world};
+    uint32_t stages = (uint32_t)r->config->pp, num_ranks = r->world->size;
+    int rc = 0;
+    for (uint32_t stage = 0; stage < stages && rc == 0; stage++) {
+        r->world->rank = num_ranks / stages * stage; /* the first rank of each */
+        rc = parallel_apply(&r->parallel, &options);
+        if (rc == 0)
+            parallel_print_program(r->parallel, stdout);
+        parallel_free(r->parallel);
+        r->parallel = NULL;
     }
-    describe_mesh(axes, parallel_mesh_of(r->parallel));
-    printf("%s %s, %.2f M parameters, vocabulary %u, %s: rank %u of %u\n", config->model_name,
-           shape_name(config), parameters * 1e-6, r->table->shape.vocab, axes, r->world->rank,
-           r->world->size);
-    memory_print(parallel_memory(r->parallel), stdout);
-    printf("%-28s %7s %12.2f  in ckptd's memory, per image\n", "checkpoint image", "",
-           3.0 * 4.0 * (double)state->count / copies / 1048576.0);
+    return rc;
 }
 
 int rank_estimate(const struct config *config)
@@ -441,23 +438,15 @@ int rank_estimate(const struct config *config)
     uint32_t num_ranks = (uint32_t)(is_open ? config->comm_ranks : others * config->dp_shard);
     struct comm world = {.rank = 0, .size = num_ranks};
     struct rank r = {.config = config, .world = &world};
-    struct parallel_options options = {.config = config, .world = &world};
     struct corpus_request corpus = corpus_of(config);
     bool has_data = config->mixture[0] != 0 || corpus_is_prepared(&corpus);
     int rc = has_data ? open_own(&r) : new_kernels(&r.kernels, config, NULL);
     if (rc == 0 && r.table == NULL)
         rc = new_table(&r.table, config, 0);
-    options.table = r.table;
-    options.kernels = r.kernels;
-    uint32_t stages = (uint32_t)config->pp;
-    for (uint32_t stage = 0; stage < stages && rc == 0; stage++) {
-        world.rank = num_ranks / stages * stage; /* the first rank of each */
-        rc = parallel_apply(&r.parallel, &options);
-        if (rc == 0)
-            print_plan(&r);
-        parallel_free(r.parallel);
-        r.parallel = NULL;
-    }
+    if (rc == 0 && config->print_program)
+        rc = print_programs(&r);
+    else if (rc == 0)
+        rc = estimate_print(config, r.table, r.kernels, num_ranks);
     rank_close(&r);
     return rc;
 }

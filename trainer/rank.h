@@ -41,8 +41,8 @@ int rank_write_logits(struct rank *rank);
 int rank_run_all(const struct config *config, const volatile sig_atomic_t *want_stop,
                  int (*work)(struct rank *rank, int *out_exit));
 
-/* Prints the memory plan of the first rank of each stage of a mesh (of comm.ranks ranks when
- * dp_shard is -1), or with debug.print_program its program, without starting any. */
+/* Prints what a step takes on a mesh (of comm.ranks ranks when dp_shard is -1; estimate.h), or with
+ * debug.print_program the program of the first rank of each stage, without starting any. */
 int rank_estimate(const struct config *config);
 
 #endif

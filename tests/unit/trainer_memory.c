@@ -243,9 +243,35 @@ static void test_memory__the_tightest_control_group_bounds_what_is_available(voi
     shell("rm -r %s", root);
 }
 
+static bool is_named(const char *name, const void *user)
+{
+    return strchr(user, name[0]) != NULL;
+}
+
+static void test_memory__a_peak_is_of_the_chosen_names_together(void **state)
+{
+    (void)state;
+    struct memory *memory;
+    assert_int_equal(memory_new(&memory), 0);
+    memory_take(memory, "kept", 0, 128);
+    memory_take(memory, "a", 0, 1280);
+    memory_give(memory, "a", 0);
+    memory_take(memory, "b", 0, 640);
+    memory_take(memory, "a", 0, 1280); /* beside b now */
+    memory_give(memory, "b", 0);
+    memory_give(memory, "a", 0);
+    assert_int_equal(memory_place(memory), 0);
+    assert_int_equal(memory_peak(memory, is_named, "a"), 1280);
+    assert_int_equal(memory_peak(memory, is_named, "b"), 640);
+    assert_int_equal(memory_peak(memory, is_named, "ab"), 1920);
+    assert_int_equal(memory_peak(memory, is_named, "kb"), 768);
+    memory_free(memory);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_memory__a_peak_is_of_the_chosen_names_together),
         cmocka_unit_test(test_memory__buffers_that_live_together_never_overlap),
         cmocka_unit_test(test_memory__a_buffer_is_where_no_other_is_in_any_of_its_lives),
         cmocka_unit_test(test_memory__lives_that_do_not_meet_share_one_place),

@@ -53,6 +53,28 @@ size_t comm_call_bytes(const struct comm *comm, const struct comm_call *call)
     }
 }
 
+size_t comm_call_sent(const struct comm *comm, const struct comm_call *call)
+{
+    size_t others = comm->size - 1;
+    switch (call->kind) {
+    case COMM_BROADCAST:
+        return comm->rank == call->peer ? others * call->bytes : 0;
+    case COMM_ALL_GATHER:
+        return others * call->bytes;
+    case COMM_ALL_TO_ALL:
+        return sum_of(call->send_bytes, comm->size) - call->send_bytes[comm->rank];
+    case COMM_SUM_I64:
+    case COMM_SUM_F32:
+        return 2 * others * call->bytes / comm->size;
+    case COMM_REDUCE_SCATTER:
+        return comm_call_bytes(comm, call) - call->counts[comm->rank] * sizeof(float);
+    case COMM_SEND:
+        return call->bytes;
+    default:
+        return 0;
+    }
+}
+
 int comm_mismatch(const struct comm *comm, const struct comm_call *call, uint32_t other_rank,
                   enum comm_kind other_kind, const char *other_site)
 {

@@ -63,6 +63,7 @@ struct comm_call {
     uint32_t peer;                      /* of a message; root of a broadcast */
     int tag;                            /* of a message */
     uint32_t color, key;                /* of a split */
+    uint32_t group_size;                /* of a split: the ranks that the caller expects; 0: any */
     struct comm **out;                  /* of a split */
     struct comm_request *request;       /* of a send and its wait */
 };
@@ -102,9 +103,17 @@ int comm_mpi_open(struct comm **out);
  */
 int comm_local_run(uint32_t size, int (*rank_main)(struct comm *comm, void *user), void *user);
 
+/* `dry`: moves nothing and waits for nobody, for plans; its flight recorder counts (flight_sums).
+ * A split has the group_size that it was asked for. ERR_MEMORY. */
+int comm_dry_open(struct comm **out, uint32_t rank, uint32_t size);
+
 const char *comm_kind_name(enum comm_kind kind);
 /* The bytes of this rank's buffers that a call moves, its own part included. */
 size_t comm_call_bytes(const struct comm *comm, const struct comm_call *call);
+
+/* The bytes that leave this rank: to each receiver its own; of a sum those of a ring,
+ * 2 (n - 1) / n; of a broadcast the root's, to each of the others. */
+size_t comm_call_sent(const struct comm *comm, const struct comm_call *call);
 
 int comm_run(struct comm *comm, const struct comm_call *call);
 void comm_free(struct comm *comm); /* NULL is none */

@@ -11,11 +11,13 @@
 #include <sys/stat.h>
 
 struct flight {
-    pthread_mutex_t lock; /* of ring, num and the count */
+    pthread_mutex_t lock; /* of ring, num, the count and the sums */
     uint32_t rank, num_records;
     uint64_t count; /* records ever made */
     struct flight_record *ring;
     struct flight_options options;
+    struct flight_sum sums[FLIGHT_SUMS_MAX];
+    uint32_t num_sums;
     struct flight *next; /* in all_flights */
 };
 
@@ -102,6 +104,39 @@ static struct flight_record *at(struct flight *flight, uint64_t id)
     return record->id == id ? record : NULL;
 }
 
+/* The lock is held. */
+static void add_to_sums(struct flight *flight, const struct flight_record *record, size_t sent)
+{
+    uint32_t i = 0;
+    while (i < flight->num_sums && (flight->sums[i].kind != record->kind ||
+                                    strcmp(flight->sums[i].group, record->group) != 0))
+        i++;
+    if (i == FLIGHT_SUMS_MAX)
+        return;
+    if (i == flight->num_sums)
+        flight->sums[flight->num_sums++] =
+            (struct flight_sum){.group = record->group, .kind = record->kind};
+    flight->sums[i].calls++;
+    flight->sums[i].bytes += record->bytes;
+    flight->sums[i].sent += sent;
+}
+
+uint32_t flight_sums(struct flight *flight, struct flight_sum out[FLIGHT_SUMS_MAX])
+{
+    pthread_mutex_lock(&flight->lock);
+    uint32_t num = flight->num_sums;
+    memcpy(out, flight->sums, num * sizeof(*out));
+    pthread_mutex_unlock(&flight->lock);
+    return num;
+}
+
+void flight_clear_sums(struct flight *flight)
+{
+    pthread_mutex_lock(&flight->lock);
+    flight->num_sums = 0;
+    pthread_mutex_unlock(&flight->lock);
+}
+
 uint64_t flight_begin(struct flight *flight, const struct comm *comm, const struct comm_call *call)
 {
     if (flight == NULL)
@@ -120,6 +155,7 @@ uint64_t flight_begin(struct flight *flight, const struct comm *comm, const stru
     pthread_mutex_lock(&flight->lock);
     uint64_t id = record.id = ++flight->count;
     flight->ring[id % flight->num_records] = record;
+    add_to_sums(flight, &record, comm_call_sent(comm, call));
     pthread_mutex_unlock(&flight->lock);
     return id;
 }

@@ -52,6 +52,17 @@ void flight_end(struct flight *flight, uint64_t id, int rc);
 /* The record, where the ring still has it. */
 bool flight_find(struct flight *flight, uint64_t id, struct flight_record *out);
 
+/* What a rank has called since the recorder was made or cleared: a sum per group and kind, in the
+ * order of their first calls. */
+struct flight_sum {
+    const char *group;
+    enum comm_kind kind;
+    uint64_t calls, bytes, sent; /* bytes: comm_call_bytes; sent: comm_call_sent */
+};
+#define FLIGHT_SUMS_MAX 64u /* calls of one more are not summed */
+uint32_t flight_sums(struct flight *flight, struct flight_sum out[FLIGHT_SUMS_MAX]);
+void flight_clear_sums(struct flight *flight);
+
 /* JSON: {"rank": .., "reason": "..", "entries": [oldest ..]}. */
 void flight_write(struct flight *flight, const char *reason, FILE *out);
 /* To the log and the folder. */

@@ -14,9 +14,9 @@ static const uint32_t axes_of[NUM_GROUPS] = {
 };
 
 static const char *const group_names[NUM_GROUPS] = {
-    [GROUP_PP] = "pp",         [GROUP_DATA] = "dp",       [GROUP_SHARD] = "dp_shard",
-    [GROUP_COPIES] = "copies", [GROUP_OWNERS] = "owners", [GROUP_CP] = "cp",
-    [GROUP_TP] = "tp",
+    [GROUP_PP] = "pp",         [GROUP_DATA] = "dp",     [GROUP_SHARD] = "dp_shard",
+    [GROUP_COPIES] = "copies", [GROUP_PEERS] = "peers", [GROUP_OWNERS] = "owners",
+    [GROUP_CP] = "cp",         [GROUP_TP] = "tp",
 };
 
 static const char *const names[NUM_AXES] = {"pp", "dp_replicate", "dp_shard", "cp", "tp"};
@@ -106,7 +106,10 @@ int mesh_split(struct mesh *mesh)
             continue;
         uint32_t all = (1u << NUM_AXES) - 1;
         uint32_t color = place_among(mesh, mesh->place, all & ~axes_of[group]);
-        ERR_TRY(comm_split(mesh->world, &mesh->of[group], color, mesh_group_place(mesh, group)));
+        uint32_t size = mesh_group_size(mesh, group);
+        ERR_TRY(COMM_CALL(mesh->world, .kind = COMM_SPLIT, .out = &mesh->of[group], .color = color,
+                          .key = mesh_group_place(mesh, group), .group_size = size));
+        CHECK(mesh->of[group]->size == size);
         mesh->of[group]->name = group_names[group];
     }
     return 0;

@@ -429,7 +429,7 @@ int parallel_check_room(const struct parallel *p)
 static int check_device(const struct parallel *p)
 {
     const char *name = p->device->ops->name;
-    if (p->device->ops->flags & DEVICE_HOST_MEMORY)
+    if (p->device->ops->flags & (DEVICE_HOST_MEMORY | DEVICE_DRY))
         return 0;
     if (!p->is_canonical)
         return report_error(ERR_INVALID, "set training.reduction to canonical",
@@ -565,6 +565,11 @@ void parallel_print_program(const struct parallel *p, FILE *out)
 const struct memory *parallel_memory(const struct parallel *p)
 {
     return p->memory;
+}
+
+void parallel_observe(struct parallel *p, const struct op_observer *observer)
+{
+    p->observer = *observer;
 }
 
 void parallel_params_changed(struct parallel *p)

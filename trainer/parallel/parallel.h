@@ -87,8 +87,17 @@ int parallel_init_state(struct parallel *parallel, uint64_t seed);
 /* To be called whenever state->param has changed: by init, load or the optimizer. */
 void parallel_params_changed(struct parallel *parallel);
 
+/* Is told of each operation of a step when it begins and when it has ended, on the thread that runs
+ * it: what other lanes than compute do is told beside the rest. */
+struct op;
+struct op_observer {
+    void (*at)(void *user, const struct op *op, uint32_t index, bool is_end); /* NULL: nobody */
+    void *user;
+};
+void parallel_observe(struct parallel *parallel, const struct op_observer *observer);
+
 struct step_input {
-    struct ahead *ahead;   /* reads for this rank */
+    struct ahead *ahead;   /* reads for this rank; NULL: in a plan, no sample is read */
     uint64_t first_sample; /* of the step */
     int64_t step;
     const volatile sig_atomic_t *want_stop; /* not 0: this rank was asked to stop; NULL: never is */

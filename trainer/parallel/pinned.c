@@ -64,8 +64,9 @@ void pinned_take_tokens(struct parallel *p)
 static int take_host_state(struct parallel *p)
 {
     size_t bytes = p->state.count * sizeof(float);
+    uint32_t flags = p->device->ops->flags;
     bool is_shared =
-        (p->device->ops->flags & DEVICE_HOST_MEMORY) && !(p->device->ops->flags & DEVICE_QUEUED);
+        (flags & DEVICE_DRY) || ((flags & DEVICE_HOST_MEMORY) && !(flags & DEVICE_QUEUED));
     p->state.host.param = p->state.param;
     p->state.host.exp_avg = p->state.exp_avg;
     p->state.host.exp_avg_sq = p->state.exp_avg_sq;

@@ -90,7 +90,16 @@ struct parallel {
     struct tokens raw; /* host: in the order of the data, where rows have another */
     struct step_numbers *numbers, *host_numbers;
     struct side_lanes *sides; /* NULL: everything is compute's */
+    struct op_observer observer;
 };
+
+/* Of the step's program alone. */
+static inline void observe(const struct parallel *p, const struct op *op, bool is_end)
+{
+    if (p->observer.at != NULL && op >= p->program->ops &&
+        op < p->program->ops + p->program->num_ops)
+        p->observer.at(p->observer.user, op, (uint32_t)(op - p->program->ops), is_end);
+}
 
 static inline size_t aligned(size_t count)
 {

@@ -161,7 +161,7 @@ struct side_lanes {
 
 struct side_work {
     struct parallel *p;
-    struct op op;
+    const struct op *op; /* of the program, which outlives the step */
 };
 
 int side_lanes_open(struct parallel *p)
@@ -228,9 +228,12 @@ static void give_for(struct parallel *p, const struct op *op)
 static int run_side_work(void *args)
 {
     const struct side_work *work = args;
-    struct lane *lane = work->p->sides->here[work->op.lane];
-    ERR_TRY(run_for(work->p, lane, &work->op));
-    return lane_settle(lane); /* who waits for the thread's mark waits for this, too */
+    struct lane *lane = work->p->sides->here[work->op->lane];
+    observe(work->p, work->op, false);
+    ERR_TRY(run_for(work->p, lane, work->op));
+    ERR_TRY(lane_settle(lane)); /* who waits for the thread's mark waits for this, too */
+    observe(work->p, work->op, true);
+    return 0;
 }
 
 static void post_side(struct parallel *p, struct side_ring *ring, const struct op *op,
@@ -244,7 +247,7 @@ static void post_side(struct parallel *p, struct side_ring *ring, const struct o
         return;
     struct lane *lane = p->sides->of[op->lane];
     (void)lane_settle(p->lane); /* all compute in front is over; it keeps its error */
-    lane_call(lane, run_side_work, &(struct side_work){p, *op}, sizeof(struct side_work));
+    lane_call(lane, run_side_work, &(struct side_work){p, op}, sizeof(struct side_work));
     lane_mark(lane, &at->mark);
 }
 
@@ -346,10 +349,14 @@ static int run_op(struct parallel *p, const struct program *program, struct exec
                   const struct op *op)
 {
     uint32_t slot = program_slot(program, &p->shape, op->stage, op->leaf);
+    observe(p, op, false);
     if (op->kind == OP_BEGIN && e->at_op != NULL) /* says which batch it is */
         ERR_TRY(e->at_op(p, e, op));
     ERR_TRY(run(p, e, op, slot));
-    return op->kind != OP_BEGIN && e->at_op != NULL ? e->at_op(p, e, op) : 0;
+    if (op->kind != OP_BEGIN && e->at_op != NULL)
+        ERR_TRY(e->at_op(p, e, op));
+    observe(p, op, true);
+    return 0;
 }
 
 int execute_program(struct parallel *p, const struct program *program, struct execution *e)

@@ -355,6 +355,31 @@ uint32_t memory_largest(const struct memory *memory, struct memory_part *out, ui
     return num;
 }
 
+uint64_t memory_peak(const struct memory *memory, bool (*wants)(const char *name, const void *user),
+                     const void *user)
+{
+    /* What is born and given back at each time of the recording; modulo 2^64. */
+    uint64_t *change = calloc(memory->time + 1, sizeof(*change)), kept = 0, now = 0, peak = 0;
+    if (change == NULL)
+        return UINT64_MAX;
+    for (uint32_t i = 0; i < memory->num_buffers; i++) {
+        const struct buffer *b = &memory->buffers[i];
+        if (!wants(b->name, user))
+            continue;
+        kept += is_kept(b) ? b->bytes : 0;
+        for (uint32_t life = 0; life < b->num_lives && !is_kept(b); life++) {
+            change[b->lives[life].birth] += b->bytes;
+            change[b->lives[life].death] -= b->bytes;
+        }
+    }
+    for (uint64_t t = 0; t < memory->time; t++) {
+        now += change[t];
+        peak = now > peak ? now : peak;
+    }
+    free(change);
+    return kept + peak;
+}
+
 void memory_print(const struct memory *memory, FILE *out)
 {
     const double mib = 1 << 20;

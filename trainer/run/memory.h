@@ -56,6 +56,9 @@ struct memory_part {
 };
 /* The largest names, the largest first; how many there are, at most `most`. */
 uint32_t memory_largest(const struct memory *memory, struct memory_part *out, uint32_t most);
+/* The most that buffers which `wants` chooses by name take at a time. After memory_place. */
+uint64_t memory_peak(const struct memory *memory, bool (*wants)(const char *name, const void *user),
+                     const void *user);
 /* One line per name: how many, bytes, whole run or step. */
 void memory_print(const struct memory *memory, FILE *out);
 

@@ -94,7 +94,7 @@ static int read_leaf(struct parallel *p, const struct step *s, uint32_t leaf)
     if (!rank_has_leaf(p, my_data_rank(p), leaf))
         return 0;
     ERR_TRY(step_begin_tokens(p, to, &raw));
-    if (p->failure == 0)
+    if (p->failure == 0 && s->input->ahead != NULL)
         p->failure =
             ahead_take(s->input->ahead, &(struct data_batch){raw.inputs, raw.targets, raw.starts});
     if (p->failure != 0) {
@@ -229,7 +229,7 @@ static int gather_losses(struct parallel *p, struct step *s)
         if (p->leaf_values > 1)
             add_to_sources(p, s->input, leaf, values + 1, out);
     }
-    out->data_seconds = ahead_waited(s->input->ahead);
+    out->data_seconds = s->input->ahead != NULL ? ahead_waited(s->input->ahead) : 0;
     if (p->counted > 0) {
         out->loss = sum / (double)p->counted;
         return 0;
@@ -275,7 +275,7 @@ static int count_tokens(struct parallel *p, const struct step_input *input)
     int64_t counted = 0;
     uint64_t mine = 0;
     p->counted = 0;
-    if (!data_info(ahead_data(input->ahead))->has_mask)
+    if (input->ahead == NULL || !data_info(ahead_data(input->ahead))->has_mask)
         return 0;
     p->failure = ahead_count(input->ahead, &mine);
     counted = (int64_t)mine;
@@ -288,7 +288,8 @@ static int count_tokens(struct parallel *p, const struct step_input *input)
 /* The sizes of the step, which a ramp changes, and what it is divided by. */
 static int begin_step(struct parallel *p, const struct step_input *input)
 {
-    bool by_source = data_info(ahead_data(input->ahead))->num_sources > 1;
+    bool has_data = input->ahead != NULL;
+    bool by_source = has_data && data_info(ahead_data(input->ahead))->num_sources > 1;
     uint32_t d = num_data_ranks(p);
     lane_zero(p->lane, p->accumulators, reduce_accumulator_count(p) * sizeof(float));
     p->failure = 0;
@@ -301,7 +302,8 @@ static int begin_step(struct parallel *p, const struct step_input *input)
         p->program = NULL;
         ERR_TRY(program_build(&p->program, &p->shape));
     }
-    ahead_step(input->ahead, input->step - 1, input->first_sample);
+    if (has_data)
+        ahead_step(input->ahead, input->step - 1, input->first_sample);
     ERR_TRY(count_tokens(p, input));
     /* The copy of the step before is over: its norm was waited for. */
     p->host_numbers->loss_scale = (float)(1.0 / tokens_that_count(p));

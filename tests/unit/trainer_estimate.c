@@ -1,0 +1,273 @@
+/* trainer_estimate.c - what an estimate says of a mesh, against what that mesh takes.
+ *
+ * Goal: memory, calls, bytes and work of a dry rank are those of the real one, for every axis and
+ * mode; all ranks together work as much as the estimate's sum; the sum follows from the shape.
+ * Method: one step of the tiny model on real ranks (threads), with counting kernels in front of the
+ * real ones and the sums of the flight recorders; memory is what the ranks have allocated. */
+#include "tests/unit/parallel_bed.h"
+#include "trainer/estimate.h"
+
+#define RANKS_MAX 16
+
+/* What a real rank took. */
+struct taken {
+    uint64_t kept, shared, state, work;
+    struct flight_sum sums[FLIGHT_SUMS_MAX];
+    uint32_t num_sums;
+};
+
+struct real_step {
+    struct config config;
+    struct taken of[RANKS_MAX];
+};
+
+static bool is_state(const char *name, const void *user)
+{
+    static const char *const names[] = {"parameters",     "exp_avg",
+                                        "exp_avg_sq",     "gradient accumulators",
+                                        "gradient shard", "parameters in compute dtype"};
+    (void)user;
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+        if (strcmp(name, names[i]) == 0)
+            return true;
+    return false;
+}
+
+static int make_step(struct real_step *s, struct parallel *p, struct data *data,
+                     const struct kernels *counting)
+{
+    struct comm *world = parallel_mesh_of(p)->world;
+    struct taken *taken = &s->of[world->rank];
+    struct ahead *ahead = NULL;
+    struct step_result result;
+    ERR_TRY(open_ahead(&ahead, &s->config, data, parallel_mesh_of(p)));
+    ERR_TRY(parallel_init_state(p, 3));
+    taken->kept = memory_kept_bytes(parallel_memory(p));
+    taken->shared = memory_shared_bytes(parallel_memory(p));
+    taken->state = memory_peak(parallel_memory(p), is_state, NULL);
+    flight_clear_sums(world->flight);
+    int rc = parallel_step(p, &(struct step_input){.ahead = ahead, .step = 1}, &result);
+    taken->num_sums = flight_sums(world->flight, taken->sums);
+    taken->work = kernels_counted(counting);
+    ahead_close(ahead);
+    return rc;
+}
+
+static int real_main(struct comm *world, void *user)
+{
+    struct real_step *s = user;
+    struct data *data = NULL;
+    struct kernels *kernels = NULL, *counting = NULL;
+    struct model_table *table = NULL;
+    struct model_shape shape;
+    struct parallel *p = NULL;
+    ERR_TRY(data_open(&data, s->config.dataset_path, (uint32_t)s->config.seq_len, 3));
+    ERR_TRY(new_kernels(&kernels, 1));
+    ERR_TRY(kernels_count_new(&counting, kernels));
+    ERR_TRY(shape_of_settings(&shape, &s->config, VOCAB));
+    ERR_TRY(model_table_new(&table, &shape));
+    struct parallel_options options = {&s->config, table, counting, world, NULL};
+    int rc = parallel_apply(&p, &options);
+    if (rc == 0)
+        rc = make_step(s, p, data, counting);
+    parallel_free(p);
+    model_table_free(table);
+    kernels_free(counting);
+    kernels_free(kernels);
+    data_close(data);
+    return rc;
+}
+
+static void want_same_calls(const struct dry_rank *dry, const struct taken *real)
+{
+    assert_int_equal(dry->num_sent, real->num_sums);
+    for (uint32_t i = 0; i < dry->num_sent; i++) {
+        uint32_t j = 0; /* lanes call beside each other: in any order */
+        while (j < real->num_sums && (real->sums[j].kind != dry->sent[i].kind ||
+                                      strcmp(real->sums[j].group, dry->sent[i].group) != 0))
+            j++;
+        if (j == real->num_sums || real->sums[j].calls != dry->sent[i].calls ||
+            real->sums[j].bytes != dry->sent[i].bytes || real->sums[j].sent != dry->sent[i].sent)
+            fail_msg("rank %u: %llu calls of %s in %s, %llu bytes, are not what the rank called",
+                     dry->rank, (unsigned long long)dry->sent[i].calls,
+                     comm_kind_name(dry->sent[i].kind), dry->sent[i].group,
+                     (unsigned long long)dry->sent[i].bytes);
+    }
+}
+
+/* Elements of the state of all ranks that are no copies of another's. */
+static void want_memory(const struct dry_rank *dry, const struct taken *real, uint32_t ranks)
+{
+    uint64_t state = 0;
+    for (enum module m = 0; m < NUM_MODULES; m++)
+        state += dry->of[m].weights + dry->of[m].gradients + dry->of[m].optimizer;
+    assert_int_equal(dry->kept, real[0].kept);
+    assert_int_equal(dry->shared, real[0].shared);
+    assert_int_equal((state + 127) / 128, (real[0].state + 127) / 128);
+    assert_true(dry->activations > 0 && dry->activations <= dry->shared + dry->kept);
+    for (uint32_t i = 1; i < ranks; i++) /* of the stage */
+        assert_true(real[i].kept + real[i].shared <= dry->kept + dry->shared);
+}
+
+static void want_estimate(const char *const *settings, int num, uint32_t size)
+{
+    struct real_step *s = calloc(1, sizeof(*s));
+    struct dry_rank *stages = calloc(RANKS_MAX, sizeof(*stages));
+    struct kernels *kernels;
+    struct model_table *table;
+    struct model_shape shape;
+    uint64_t work = 0;
+    s->config = configure(settings, num);
+    assert_int_equal(comm_local_run(size, real_main, s), 0);
+    assert_int_equal(new_kernels(&kernels, 1), 0);
+    assert_int_equal(shape_of_settings(&shape, &s->config, VOCAB), 0);
+    assert_int_equal(model_table_new(&table, &shape), 0);
+    assert_int_equal(estimate_ranks(stages, &s->config, table, kernels, size, NULL), 0);
+    uint32_t per_stage = size / (uint32_t)s->config.pp;
+    for (uint32_t stage = 0; stage < (uint32_t)s->config.pp; stage++) {
+        want_same_calls(&stages[stage], &s->of[stage * per_stage]);
+        want_memory(&stages[stage], &s->of[stage * per_stage], per_stage);
+    }
+    for (uint32_t rank = 0; rank < size; rank++)
+        work += s->of[rank].work;
+    struct estimate_work sum = estimate_work(stages, &s->config, table);
+    assert_true(sum.forward > 0 && sum.backward > sum.forward);
+    double all = sum.forward + sum.backward + sum.recomputation;
+    if (fabs(all / (double)work - 1) > 1e-12)
+        fail_msg("an estimate of %.0f FLOP, the ranks made %llu", all, (unsigned long long)work);
+    model_table_free(table);
+    kernels_free(kernels);
+    free(stages);
+    free(s);
+}
+
+#define WANT(size, ...)                               \
+    want_estimate((const char *const[]){__VA_ARGS__}, \
+                  sizeof((const char *const[]){__VA_ARGS__}) / sizeof(char *), size)
+
+static void test_estimate__a_dry_rank_takes_what_the_real_one_takes(void **state)
+{
+    (void)state;
+    WANT(1, "--activation_checkpoint.mode", "full");
+    WANT(4, "--training.mixed_precision_param", "bfloat16");
+    WANT(3, "--parallelism.data_parallel_replicate_degree", "3", "--model.tied_embeddings", "true");
+    WANT(4, "--parallelism.data_parallel_replicate_degree", "2", "--training.reduction", "fast");
+    WANT(4, "--parallelism.tensor_parallel_degree", "4", "--canonical.tp_blocks", "4");
+    WANT(4, "--parallelism.context_parallel_degree", "2", "--canonical.tp_blocks", "2");
+    WANT(4, "--parallelism.pipeline_parallel_degree", "2", "--model.tied_embeddings", "true",
+         "--activation_checkpoint.mode", "selective");
+    WANT(2, "--parallelism.pipeline_parallel_degree", "2",
+         "--parallelism.pipeline_parallel_schedule", "ZBH1");
+    WANT(16, "--parallelism.pipeline_parallel_degree", "2", "--parallelism.tensor_parallel_degree",
+         "2", "--parallelism.context_parallel_degree", "2",
+         "--parallelism.data_parallel_replicate_degree", "2",
+         "--parallelism.pipeline_parallel_schedule", "Interleaved1F1B");
+}
+
+/* Rank 1 of three: of each kind what leaves it, in sums of their own. */
+static void test_estimate__bytes_sent_are_those_that_leave_the_rank(void **state)
+{
+    (void)state;
+    struct comm *world, *pair;
+    struct flight_sum sums[FLIGHT_SUMS_MAX];
+    struct comm_request request;
+    const size_t send[] = {1, 20, 300}, recv[] = {4, 20, 60}, counts[] = {5, 7, 9},
+                 at[] = {0, 0, 0};
+    int64_t numbers[6];
+    char to[64] = {0};
+    assert_int_equal(comm_dry_open(&world, 1, 3), 0);
+    assert_int_equal(COMM_CALL(world, .kind = COMM_SPLIT, .out = &pair, .group_size = 2), 0);
+    pair->name = "pair";
+    flight_clear_sums(world->flight);
+    assert_int_equal(comm_all_to_all_v(world, to, send, at, to, recv, at), 0);
+    assert_int_equal(comm_all_gather_v(world, to, 20, to, recv, at), 0);
+    assert_int_equal(comm_all_reduce_i64(world, numbers, 6), 0);
+    assert_int_equal(comm_reduce_scatter_f32(world, to, to, counts), 0);
+    assert_int_equal(comm_broadcast(world, to, 50, 1), 0);
+    assert_int_equal(comm_broadcast(world, to, 50, 2), 0);
+    assert_int_equal(comm_send(world, 2, 16, to, 11, &request), 0);
+    assert_int_equal(comm_receive(world, 0, 16, to, 13), 0);
+    assert_int_equal(comm_broadcast(pair, to, 17, 0), 0);
+    static const struct {
+        const char *group;
+        enum comm_kind kind;
+        uint64_t calls, sent;
+    } want[] = {{"world", COMM_ALL_TO_ALL, 1, 301}, {"world", COMM_ALL_GATHER, 1, 40},
+                {"world", COMM_SUM_I64, 1, 64},     {"world", COMM_REDUCE_SCATTER, 1, 56},
+                {"world", COMM_BROADCAST, 2, 100},  {"world", COMM_SEND, 1, 11},
+                {"world", COMM_RECEIVE, 1, 0},      {"pair", COMM_BROADCAST, 1, 17}};
+    assert_int_equal(flight_sums(world->flight, sums), sizeof(want) / sizeof(want[0]));
+    for (size_t i = 0; i < sizeof(want) / sizeof(want[0]); i++) {
+        assert_string_equal(sums[i].group, want[i].group);
+        assert_int_equal(sums[i].kind, want[i].kind);
+        assert_int_equal(sums[i].calls, want[i].calls);
+        assert_int_equal(sums[i].sent, want[i].sent);
+    }
+    comm_free(pair);
+    comm_free(world);
+}
+
+/* Products alone: weights times tokens, and pairs of a query and a key. */
+static void test_estimate__work_follows_from_the_shape(void **state)
+{
+    (void)state;
+    const char *settings[] = {"--activation_checkpoint.mode", "full"};
+    struct config config = configure(settings, 2);
+    struct dry_rank rank;
+    struct kernels *kernels;
+    struct model_table *table;
+    assert_int_equal(new_kernels(&kernels, 1), 0);
+    assert_int_equal(new_table(&table, "tiny", VOCAB), 0);
+    assert_int_equal(estimate_ranks(&rank, &config, table, kernels, 1, NULL), 0);
+    const struct model_shape *s = &table->shape;
+    struct estimate_work work = estimate_work(&rank, &config, table);
+    double tokens = 11.0 * 32, width = (double)s->heads * s->head_dim;
+    double layers = 0, down = (double)s->layers * s->dim * s->hidden; /* w2: into the stream */
+    double output = (double)s->vocab * s->dim;
+    for (uint32_t i = 0; i < table->num_tensors; i++)
+        if (table->tensors[i].dims == 2 && strstr(table->tensors[i].name, "layers") != NULL)
+            layers += (double)table->tensors[i].rows * (double)table->tensors[i].width;
+    double attention = width * s->layers * 11.0 * (32.0 * 33 / 2); /* heads, widths and pairs */
+    assert_true(work.forward == 2 * (layers + output) * tokens + 4 * attention);
+    assert_true(work.recomputation == 2 * (layers - down) * tokens + 4 * attention);
+    assert_true(work.backward == 4 * (layers + output) * tokens + 10 * attention);
+    model_table_free(table);
+    kernels_free(kernels);
+}
+
+/* Of a stage each tensor belongs to one module, and all stages together have the model. */
+static void test_estimate__modules_have_all_parameters_once(void **state)
+{
+    (void)state;
+    const char *settings[] = {"--parallelism.pipeline_parallel_degree", "2",
+                              "--parallelism.data_parallel_shard_degree", "1"};
+    struct config config = configure(settings, 4);
+    struct dry_rank stages[2];
+    struct kernels *kernels;
+    struct model_table *table;
+    uint64_t elements = 0;
+    assert_int_equal(new_kernels(&kernels, 1), 0);
+    assert_int_equal(new_table(&table, "tiny", VOCAB), 0);
+    assert_int_equal(estimate_ranks(stages, &config, table, kernels, 2, NULL), 0);
+    for (int stage = 0; stage < 2; stage++)
+        for (enum module m = 0; m < NUM_MODULES; m++)
+            elements += stages[stage].of[m].elements;
+    assert_int_equal(elements, model_shape_parameters(&table->shape));
+    assert_int_equal(stages[0].of[MODULE_OUTPUT].elements, 0);
+    assert_int_equal(stages[1].of[MODULE_EMBEDDING].elements, 0);
+    assert_int_equal(stages[1].of[MODULE_OUTPUT].elements,
+                     (table->shape.vocab + 1) * (uint64_t)table->shape.dim);
+    model_table_free(table);
+    kernels_free(kernels);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_estimate__a_dry_rank_takes_what_the_real_one_takes),
+        cmocka_unit_test(test_estimate__bytes_sent_are_those_that_leave_the_rank),
+        cmocka_unit_test(test_estimate__work_follows_from_the_shape),
+        cmocka_unit_test(test_estimate__modules_have_all_parameters_once),
+    };
+    return cmocka_run_group_tests(tests, make_tokens, remove_tokens);
+}

@@ -1,0 +1,62 @@
+/* dry.c - a communicator for plans: every call returns at once and moves nothing (see comm.h). */
+#include "proto/report.h"
+#include "trainer/comm/private.h"
+
+#include <stdlib.h>
+
+struct dry {
+    struct comm base;
+    bool is_world;
+};
+
+static const struct comm_ops dry_ops;
+
+static int split(struct comm *comm, const struct comm_call *call)
+{
+    struct dry *part = calloc(1, sizeof(*part));
+    if (part == NULL)
+        return report_error(ERR_MEMORY, NULL, "no memory for a communicator");
+    CHECK(call->key < call->group_size);
+    part->base = comm_base(&dry_ops, call->key, call->group_size, comm->flight);
+    *call->out = &part->base;
+    return 0;
+}
+
+static int dry_run(struct comm *comm, const struct comm_call *call)
+{
+    return call->kind == COMM_SPLIT ? split(comm, call) : 0;
+}
+
+static void dry_free(struct comm *comm)
+{
+    if (((struct dry *)comm)->is_world)
+        flight_free(comm->flight);
+    free(comm);
+}
+
+static void dry_abort(struct comm *comm, int exit_code)
+{
+    (void)comm; /* nobody else runs */
+    (void)exit_code;
+}
+
+static const struct comm_ops dry_ops = {
+    .name = "dry",
+    .run = dry_run,
+    .free = dry_free,
+    .abort = dry_abort,
+};
+
+int comm_dry_open(struct comm **out, uint32_t rank, uint32_t size)
+{
+    struct dry *dry = calloc(1, sizeof(*dry));
+    struct flight *flight = flight_new(rank);
+    if (dry == NULL || flight == NULL) {
+        free(dry);
+        flight_free(flight);
+        return report_error(ERR_MEMORY, NULL, "no memory for a communicator");
+    }
+    *dry = (struct dry){.base = comm_base(&dry_ops, rank, size, flight), .is_world = true};
+    *out = &dry->base;
+    return 0;
+}

@@ -1,0 +1,249 @@
+/* dry.c - a step that is only counted (see dry.h). */
+#include "trainer/run/dry.h"
+#include "kernels/device.h"
+#include "proto/report.h"
+#include "trainer/parallel/private.h"
+#include "trainer/run/memory.h"
+
+#include <string.h>
+
+static const char *const module_names[NUM_MODULES] = {
+    [MODULE_EMBEDDING] = "tok_embeddings", [MODULE_ATTENTION] = "attention",
+    [MODULE_FFN] = "feed_forward",         [MODULE_OUTPUT] = "norm, output",
+    [MODULE_STREAM] = "residual stream",
+};
+
+const char *module_name(enum module module)
+{
+    return module_names[module];
+}
+
+/* ---- buffers ---- */
+
+enum buffer_class { CLASS_STATE, CLASS_ACTIVATION, CLASS_ON_THE_WAY, CLASS_SCRATCH, NUM_CLASSES };
+
+/* Which plan's buffer is what; `module` is of activations. */
+static const struct {
+    const char *name;
+    enum buffer_class class;
+    enum module module;
+} buffer_names[] = {
+    {"parameters", CLASS_STATE, 0},
+    {"exp_avg", CLASS_STATE, 0},
+    {"exp_avg_sq", CLASS_STATE, 0},
+    {"gradient accumulators", CLASS_STATE, 0},
+    {"gradient shard", CLASS_STATE, 0},
+    {"parameters in compute dtype", CLASS_STATE, 0},
+    {"embedding of own vocabulary", CLASS_ACTIVATION, MODULE_EMBEDDING},
+    {"embedding received", CLASS_ACTIVATION, MODULE_EMBEDDING},
+    {"d embedding and other rows", CLASS_ACTIVATION, MODULE_EMBEDDING},
+    {"d embedding of all rows", CLASS_ACTIVATION, MODULE_EMBEDDING},
+    {"attention norm", CLASS_ACTIVATION, MODULE_ATTENTION},
+    {"attention rstd", CLASS_ACTIVATION, MODULE_ATTENTION},
+    {"query", CLASS_ACTIVATION, MODULE_ATTENTION},
+    {"key", CLASS_ACTIVATION, MODULE_ATTENTION},
+    {"value", CLASS_ACTIVATION, MODULE_ATTENTION},
+    {"attention", CLASS_ACTIVATION, MODULE_ATTENTION},
+    {"attention lse", CLASS_ACTIVATION, MODULE_ATTENTION},
+    {"keys of all rows", CLASS_ACTIVATION, MODULE_ATTENTION},
+    {"values of all rows", CLASS_ACTIVATION, MODULE_ATTENTION},
+    {"d attention", CLASS_ACTIVATION, MODULE_ATTENTION},
+    {"d query", CLASS_ACTIVATION, MODULE_ATTENTION},
+    {"d key", CLASS_ACTIVATION, MODULE_ATTENTION},
+    {"d value", CLASS_ACTIVATION, MODULE_ATTENTION},
+    {"ffn norm", CLASS_ACTIVATION, MODULE_FFN},
+    {"ffn rstd", CLASS_ACTIVATION, MODULE_FFN},
+    {"gate", CLASS_ACTIVATION, MODULE_FFN},
+    {"up", CLASS_ACTIVATION, MODULE_FFN},
+    {"swiglu", CLASS_ACTIVATION, MODULE_FFN},
+    {"d swiglu", CLASS_ACTIVATION, MODULE_FFN},
+    {"d gate", CLASS_ACTIVATION, MODULE_FFN},
+    {"d up", CLASS_ACTIVATION, MODULE_FFN},
+    {"head norm", CLASS_ACTIVATION, MODULE_OUTPUT},
+    {"head rstd", CLASS_ACTIVATION, MODULE_OUTPUT},
+    {"d head norm", CLASS_ACTIVATION, MODULE_OUTPUT},
+    {"d head norm weight", CLASS_ACTIVATION, MODULE_OUTPUT},
+    {"logits", CLASS_ACTIVATION, MODULE_OUTPUT},
+    {"logits by rows", CLASS_ACTIVATION, MODULE_OUTPUT},
+    {"logits on their way", CLASS_ACTIVATION, MODULE_OUTPUT},
+    {"losses", CLASS_ACTIVATION, MODULE_OUTPUT},
+    {"losses of all rows", CLASS_ACTIVATION, MODULE_OUTPUT},
+    {"losses of own rows", CLASS_ACTIVATION, MODULE_OUTPUT},
+    {"targets of own rows", CLASS_ACTIVATION, MODULE_OUTPUT},
+    {"residual in", CLASS_ACTIVATION, MODULE_STREAM},
+    {"residual mid", CLASS_ACTIVATION, MODULE_STREAM},
+    {"d residual", CLASS_ACTIVATION, MODULE_STREAM},
+    {"d norm", CLASS_ACTIVATION, MODULE_STREAM},
+    {"d block out", CLASS_ACTIVATION, MODULE_STREAM},
+    {"d block mid", CLASS_ACTIVATION, MODULE_STREAM},
+    {"d norm weights", CLASS_ACTIVATION, MODULE_STREAM},
+    {"gathered parameters", CLASS_ON_THE_WAY, 0},
+    {"gathered shards", CLASS_ON_THE_WAY, 0},
+    {"leaf gradient", CLASS_ON_THE_WAY, 0},
+    {"leaf by shard", CLASS_ON_THE_WAY, 0},
+    {"leaf pieces to send", CLASS_ON_THE_WAY, 0},
+    {"leaf pieces received", CLASS_ON_THE_WAY, 0},
+    {"pieces of the replicas", CLASS_ON_THE_WAY, 0},
+    {"sum of the tied matrix", CLASS_ON_THE_WAY, 0},
+    {"stream to send", CLASS_ON_THE_WAY, 0},
+    {"gradient to send", CLASS_ON_THE_WAY, 0},
+};
+#define NUM_NAMES (sizeof(buffer_names) / sizeof(buffer_names[0]))
+
+/* The rest: tokens, numbers, a library's scratch, partial sums, operands in float8. */
+static size_t find_name(const char *name)
+{
+    size_t i = 0;
+    while (i < NUM_NAMES && strcmp(buffer_names[i].name, name) != 0)
+        i++;
+    return i;
+}
+
+static enum buffer_class class_of(const char *name)
+{
+    size_t i = find_name(name);
+    return i < NUM_NAMES ? buffer_names[i].class : CLASS_SCRATCH;
+}
+
+static bool is_of_class(const char *name, const void *class)
+{
+    return class_of(name) == *(const enum buffer_class *)class;
+}
+
+static bool is_of_module(const char *name, const void *module)
+{
+    size_t i = find_name(name);
+    return i < NUM_NAMES && buffer_names[i].class == CLASS_ACTIVATION &&
+           buffer_names[i].module == *(const enum module *)module;
+}
+
+/* ---- memory ---- */
+
+static enum module module_of_tensor(const struct parallel *p, const struct model_tensor *tensor)
+{
+    if (tensor->block == 0)
+        return MODULE_EMBEDDING;
+    if (tensor->block == p->table->num_blocks - 1)
+        return MODULE_OUTPUT;
+    return strstr(tensor->name, "attention") != NULL ? MODULE_ATTENTION : MODULE_FFN;
+}
+
+/* Floats of the sums of a tensor's gradient on this rank; of the embedding's `twice` where the
+ * output is the same matrix and has sums of its own (reduce_accumulator_count). */
+static size_t sum_count(const struct parallel *p, const struct model_tensor *tensor)
+{
+    uint64_t width = width_of(p, tensor);
+    size_t count = 0;
+    if (p->is_canonical)
+        return aligned(piece_of(p, tensor, mesh_group_place(&p->mesh, GROUP_OWNERS)).rows * width);
+    for (uint32_t s = 0; s < p->mesh.degree[AXIS_SHARD]; s++)
+        count += aligned(shard_of(p, tensor, s).rows * width);
+    return count;
+}
+
+static void add_state(const struct parallel *p, struct dry_rank *out)
+{
+    size_t element =
+        p->dtype != KERNEL_F32 ? sizeof(float) + kernel_dtype_bytes(p->dtype) : sizeof(float);
+    bool has_both = is_tied(p) && p->blocks[0].is_here && p->blocks[p->table->num_blocks].is_here;
+    for (uint32_t i = 0; i < p->state.num_slices; i++) {
+        const struct state_slice *slice = &p->state.slices[i];
+        struct module_memory *m = &out->of[module_of_tensor(p, slice->tensor)];
+        size_t sums = sum_count(p, slice->tensor), count = aligned(slice->count);
+        m->elements += slice->count;
+        m->weights += count * element;
+        m->optimizer += 2 * count * sizeof(float);
+        m->gradients += sums * (slice->tensor->block == 0 && has_both ? 2 : 1) * sizeof(float);
+        m->gradients += p->state.grad != p->accumulators ? count * sizeof(float) : 0;
+    }
+}
+
+static void add_memory(struct parallel *p, struct dry_rank *out)
+{
+    const struct memory *memory = p->memory;
+    uint64_t of_class[NUM_CLASSES];
+    add_state(p, out);
+    for (enum module module = 0; module < NUM_MODULES; module++)
+        out->of[module].activations = memory_peak(memory, is_of_module, &module);
+    for (enum buffer_class class = 0; class < NUM_CLASSES; class ++)
+        of_class[class] = memory_peak(memory, is_of_class, &class);
+    out->activations = of_class[CLASS_ACTIVATION];
+    out->gathered = of_class[CLASS_ON_THE_WAY];
+    out->scratch = of_class[CLASS_SCRATCH];
+    out->kept = memory_kept_bytes(memory);
+    out->shared = memory_shared_bytes(memory);
+    out->image = 3 * sizeof(float) * p->state.count / mesh_group_size(&p->mesh, GROUP_COPIES);
+}
+
+/* ---- a step ---- */
+
+struct counter {
+    struct dry_rank *out;
+    const struct kernels *kernels;
+    uint64_t before;
+};
+
+/* Only compute's operations work, and those one after the other. */
+static void count_op(void *user, const struct op *op, uint32_t index, bool is_end)
+{
+    struct counter *c = user;
+    (void)index;
+    if (is_end)
+        c->out->work[op->kind] += kernels_counted(c->kernels) - c->before;
+    c->before = kernels_counted(c->kernels);
+}
+
+/* The number of steps behind the first of those with the most leaves. */
+static int64_t step_with_most(const struct config *config)
+{
+    int64_t step = 0;
+    for (uint32_t i = 0; i < config->num_ramp; i++)
+        if (config->ramp[i].micro_batches == config->micro_batches)
+            step = config->ramp[i].step;
+    return step;
+}
+
+static int count_step(struct parallel *p, struct comm *world, const struct kernels *kernels,
+                      struct dry_rank *out)
+{
+    struct counter counter = {.out = out, .kernels = kernels};
+    struct step_input input = {.step = step_with_most(p->config) + 1};
+    struct step_result result;
+    parallel_observe(p, &(struct op_observer){count_op, &counter});
+    flight_clear_sums(world->flight);
+    ERR_TRY(parallel_step(p, &input, &result));
+    out->num_sent = flight_sums(world->flight, out->sent);
+    out->stage_rank = p->mesh.place[AXIS_PP];
+    out->bubble = p->program->bubble;
+    for (uint32_t leaf = 0; leaf < p->num_micro_steps; leaf++)
+        out->leaves += rank_has_leaf(p, my_data_rank(p), leaf);
+    return 0;
+}
+
+int dry_run(struct dry_rank *out, const struct dry_options *o)
+{
+    struct config real = *o->config;
+    struct parallel_options options = {.config = &real, .table = o->table};
+    struct parallel *p = NULL;
+    real.estimate = false; /* which would end the recipe in front of the step */
+    *out = (struct dry_rank){.rank = o->rank};
+    int rc = device_open(&options.device, &device_dry, NULL);
+    if (rc == 0)
+        rc = kernels_count_new(&options.kernels, o->kernels);
+    if (rc == 0)
+        rc = comm_dry_open(&options.world, o->rank, o->size);
+    if (rc == 0)
+        rc = parallel_apply(&p, &options);
+    if (rc == 0)
+        rc = count_step(p, options.world, options.kernels, out);
+    if (rc == 0)
+        add_memory(p, out);
+    if (rc == 0 && o->plan != NULL)
+        memory_print(p->memory, o->plan);
+    parallel_free(p);
+    comm_free(options.world);
+    if (options.kernels != NULL)
+        kernels_free(options.kernels);
+    device_close(options.device);
+    return rc;
+}
