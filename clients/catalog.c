@@ -13,7 +13,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
+#define LOOK_EVERY_MS 200u    /* of ckpt_newer */
 #define LIST_PAGES_MAX 65536u /* of 65,536 checkpoints each no store has more */
 
 /* ---- metadata ---- */
@@ -272,6 +274,60 @@ void ckpt_list_free(struct ckpt_list *list)
     }
     free(made->entries);
     free(made);
+}
+
+/* ---- what is newer ---- */
+
+/* Is (attempt, step) of `a` behind that of `b`? */
+static bool is_behind(const struct ckpt_info *a, const struct ckpt_info *b)
+{
+    return a->attempt != b->attempt ? a->attempt > b->attempt : a->step > b->step;
+}
+
+/* *newest moves on to the newest whole one behind it, if there is one. */
+static int look_behind(struct ckpt_info *newest, struct ckpt *ckpt)
+{
+    struct ckpt_list *list = NULL;
+    int error = ckpt_list(ckpt, false, &list);
+    for (uint32_t i = 0; error == 0 && i < list->num_entries; i++) {
+        const struct ckpt_list_entry *entry = &list->entries[i];
+        if (entry->damage[0] == '\0' && is_behind(&entry->info, newest))
+            *newest = entry->info;
+    }
+    ckpt_list_free(list);
+    return error;
+}
+
+/* Not yet, as opposed to never. ckptd cancels calls when it ends. */
+static bool is_to_wait_for(int error, const struct ckpt *ckpt)
+{
+    bool is_stopped = ckpt->stop != NULL && *ckpt->stop != 0;
+    return error == ERR_NOT_FOUND || error == ERR_UNAVAILABLE || error == ERR_TIMEOUT ||
+           error == ERR_BUSY || (error == ERR_ABORTED && !is_stopped);
+}
+
+int ckpt_newer(struct ckpt *ckpt, uint64_t attempt, uint64_t step, uint32_t timeout_ms,
+               struct ckpt_info *out)
+{
+    const struct ckpt_info after = {.attempt = attempt, .step = step};
+    uint64_t end = session_clock_ns() + timeout_ms * 1000000ull;
+    for (;;) {
+        *out = after;
+        int error = look_behind(out, ckpt);
+        bool is_found = error == 0 && is_behind(out, &after);
+        if (is_found && !offline_is(ckpt)) /* which ckptd has it: it may be another than before */
+            error = session_hello(ckpt, SESSION_CALL_MS);
+        if ((is_found && error == 0) || !(error == 0 || is_to_wait_for(error, ckpt)))
+            return error;
+        uint64_t now = session_clock_ns(), left_ms = now < end ? (end - now) / 1000000u : 0;
+        if (left_ms == 0)
+            return report_error(ERR_TIMEOUT, "is the run being trained?",
+                                "no checkpoint of %s behind %llu-a%llu came within %u ms",
+                                ckpt->run, (unsigned long long)step, (unsigned long long)attempt,
+                                timeout_ms);
+        uint64_t pause_ms = left_ms < LOOK_EVERY_MS ? left_ms : LOOK_EVERY_MS;
+        nanosleep(&(struct timespec){.tv_nsec = (long)pause_ms * 1000000L}, NULL);
+    }
 }
 
 /* ---- pins ---- */

@@ -84,7 +84,7 @@ static int connect_first(struct ckpt *ckpt)
 static int open_server(struct ckpt *ckpt)
 {
     ERR_TRY(rpc_client_open(&ckpt->rpc, ckpt->server));
-    rpc_client_heed_stop(ckpt->rpc, stop_of_thread);
+    rpc_client_heed_stop(ckpt->rpc, ckpt->stop);
     return connect_first(ckpt);
 }
 
@@ -103,6 +103,7 @@ int ckpt_open(struct ckpt **out, const struct ckpt_options *options)
     ckpt->connect_ms = options->connect_ms != 0 ? options->connect_ms : CONNECT_MS_DEFAULT;
     ckpt->describe_ms = options->describe_ms != 0 ? options->describe_ms : DESCRIBE_MS_DEFAULT;
     ckpt->busy_ms = options->busy_ms;
+    ckpt->stop = stop_of_thread;
     ckpt->link.socket = -1;
     ckpt->event = -1;
     ckpt->save.ckpt = ckpt;

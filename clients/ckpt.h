@@ -291,6 +291,14 @@ struct ckpt_list {
 };
 int ckpt_list(struct ckpt *ckpt, bool all_runs, struct ckpt_list **out);
 void ckpt_list_free(struct ckpt_list *list);
+/* Weights that flow: the newest checkpoint of the handle's run behind (attempt, step), ordered by
+ * attempt, then step, that is whole; 0, 0: of all. Looks five times a second until there is one,
+ * for timeout_ms; 0: once. What it gives is committed, so it is never half there; a caller that
+ * passes what it got last never goes back, and skips what was committed and passed meanwhile.
+ * A run that has not begun, and a ckptd that went away, are waited for. CKPT_TIMEOUT: none came. A
+ * checkpoint may be removed before it is loaded: then the load is CKPT_NOT_FOUND; ask again. */
+int ckpt_newer(struct ckpt *ckpt, uint64_t attempt, uint64_t step, uint32_t timeout_ms,
+               struct ckpt_info *out);
 /* Keeps a checkpoint of the run from being pruned, and says why; or, with note NULL, no longer. */
 int ckpt_pin(struct ckpt *ckpt, uint64_t step, uint64_t attempt, const char *note);
 

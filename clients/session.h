@@ -65,6 +65,7 @@ struct session_mapping {
 
 struct ckpt {
     struct rpc_client *rpc;
+    const volatile int *stop; /* of ckpt_heed_stop; NULL: none */
     char run[SESSION_RUN_MAX + 1];
     char server[160];
     uint32_t rank, world_size, connect_ms, describe_ms, busy_ms;

@@ -46,6 +46,7 @@ struct cli {
     int64_t shard_size, count;
     double interval;
     char mesh[96], only[1024], exceptions[1024], format[16], tokenizer[4096], run[128];
+    char slices[1024];
     char keep_within[32], metric[64], best[8], note[256];
     char sample[32], from[4200];
     int64_t seed;
@@ -74,6 +75,7 @@ int cli_convert(const struct cli *cli);
 int cli_du(const struct cli *cli);
 int cli_gc(const struct cli *cli);
 int cli_watch(const struct cli *cli);
+int cli_follow(const struct cli *cli);
 int cli_import(const struct cli *cli);
 int cli_reshard(const struct cli *cli);
 int cli_prune(const struct cli *cli);

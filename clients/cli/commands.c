@@ -46,6 +46,8 @@ const struct option command_settings[] = {
                              "other types by name: '*norm*=fp32,output.weight=keep'"),
     [ONLY] = OPTION_STRING(struct cli, only, "only", "",
                            "these tensors alone, by name: 'layers.0.*,norm.weight'"),
+    [SLICE] = OPTION_STRING(struct cli, slices, "slice", "",
+                            "parts of tensors by name: 'layers.*.wq.weight=0:512,:;norm.*=:64'"),
     [FORMAT] = OPTION_CHOICE(struct cli, format, "format", "auto", "auto,safetensors,hf",
                              "one file, or a folder of the weights as Hugging Face has them; auto: "
                              "the folder with --weights-only and without --only"),
@@ -56,7 +58,8 @@ const struct option command_settings[] = {
     [RUN] = OPTION_STRING(struct cli, run, "run", "", "name of the new run"),
     [INTERVAL] =
         OPTION_DOUBLE(struct cli, interval, "interval", 2, 0.01, 86400, "seconds between looks"),
-    [COUNT] = OPTION_INT(struct cli, count, "count", 0, 0, 1ll << 40, "looks, then end; 0: no end"),
+    [COUNT] = OPTION_INT(struct cli, count, "count", 0, 0, 1ll << 40,
+                         "looks, or versions, then end; 0: no end"),
     [ALL] = OPTION_BOOL(struct cli, is_all, "all", "false",
                         "of verify: every checkpoint; of status: everything that is known"),
     [SAMPLE] = OPTION_STRING(struct cli, sample, "sample", "",
@@ -214,6 +217,17 @@ const struct command commands[] = {
      WHERE | BIT(INTERVAL) | BIT(COUNT), cli_watch,
      "--json prints an object per line. A ckptd that goes away is waited for. On a directory\n"
      "nobody tells how far a save is, nor what is read: there it is unfinished, or committed.\n"},
+    {"follow", "RUN", "the weights of each checkpoint, as it is committed", 1, 1,
+     WHERE | OF_A_RUN | BIT(OUTPUT) | BIT(DTYPE) | BIT(EXCEPT) | BIT(ONLY) | BIT(SLICE) |
+         BIT(KEEP_LAST) | BIT(COUNT),
+     cli_follow,
+     "A line per version, and one per tensor: its type, its shape, the digest of what was given.\n"
+     "--output FOLDER leaves each version there as RUN-step-N-aN.safetensors, which has this name\n"
+     "when it is whole and durable; with --keep-last only the newest so many stay. Versions are\n"
+     "ordered by attempt, then step, and never go back; started again it goes on behind the\n"
+     "newest file. One that is slower than the run skips versions, and no save waits for it. The\n"
+     "bytes come out of ckptd's memory while they are there. --json prints an object per line. A\n"
+     "ckptd that goes away is waited for, and so is a run that has not begun.\n"},
     {"status", "", "what a running ckptd is doing, or what a directory holds", 0, 0,
      WHERE | BIT(ALL), cli_status,
      "One screen: can it save, how much room is there, which runs, saves in work. --all prints\n"

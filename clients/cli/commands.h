@@ -30,6 +30,7 @@ enum setting {
     MESH,
     EXCEPT,
     ONLY,
+    SLICE,
     FORMAT,
     SHARD_SIZE,
     TOKENIZER,

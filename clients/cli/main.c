@@ -5,7 +5,8 @@
  * asks a running ckptd, for its answer or for where its directory is. Which of these a command does
  * is in the table, from which help is printed and shells are told what a word can become
  * (--complete). Errors are one line on stderr with a hint, with --json an object; exit codes are
- * those of enum cli_exit. With --json stdout is one JSON document, of watch one per look. */
+ * those of enum cli_exit. With --json stdout is one JSON document, of watch and follow one per
+ * look. */
 #include "clients/cli/commands.h"
 
 #include "proto/address.h"

@@ -95,6 +95,7 @@ _FUNCTIONS = {
     "ckpt_metadata_free": (None, [POINTER(Metadata)]),
     "ckpt_list": (c_int, [c_void_p, c_bool, POINTER(POINTER(List))]),
     "ckpt_list_free": (None, [POINTER(List)]),
+    "ckpt_newer": (c_int, [c_void_p, c_uint64, c_uint64, c_uint32, POINTER(Info)]),
     "ckpt_pin": (c_int, [c_void_p, c_uint64, c_uint64, c_char_p]),
     "ckpt_save_begin": (c_int, [c_void_p, POINTER(c_void_p), c_uint64, c_char_p]),
     "ckpt_save_order": (c_uint32, [c_void_p, c_uint32]),

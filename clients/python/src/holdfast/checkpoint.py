@@ -120,6 +120,7 @@ class Checkpoint(Mapping[str, LazyTensor]):
         self._client = client
         self.metadata: Metadata = client.metadata(step, attempt)
         self.info = self.metadata.info
+        self.weights: Dict[str, "numpy.ndarray[Any, Any]"] = {}  # of follow()
         self._tensors: Dict[str, LazyTensor] = {}
         self._objects: Dict[str, LazyTensor] = {}
         for stored, (dtype, shape) in self.metadata.tensors.items():
@@ -168,6 +169,23 @@ class Checkpoint(Mapping[str, LazyTensor]):
     def load(self, tensors: Mapping[str, Any]) -> None:
         """Fills arrays, tensors or Slices in place."""
         self.read([arrays.part(name, value, writable=True) for name, value in tensors.items()])
+
+    def take(self, slices: Mapping[str, Any],
+             dtype: Optional[str] = None) -> Dict[str, "numpy.ndarray[Any, Any]"]:
+        """Arrays of these slices ({name: index}), all by one load; floats as `dtype`."""
+        parts, found = [], {}
+        for name, index in slices.items():
+            tensor = self[name]
+            offset, extent, rest = _box_of(index, tensor.shape)
+            out = numpy.empty(extent, dtypes.to_numpy(tensor.dtype))
+            if out.size:
+                parts.append(Part(tensor._stored, tensor.dtype, tensor.shape, offset, extent,
+                                  out.ctypes.data, out))
+            found[name] = out, rest, tensor.dtype
+        self.read(parts)
+        return {name: out[rest].astype(dtypes.to_numpy(dtype))
+                if dtype is not None and dtypes.is_float(stored) else out[rest]
+                for name, (out, rest, stored) in found.items()}
 
     def close(self) -> None:
         self._client.close()

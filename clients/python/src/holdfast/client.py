@@ -353,6 +353,14 @@ class Client:
         finally:
             self._lib.ckpt_list_free(found)
 
+    def newer(self, after: Tuple[int, int], timeout: float = 0.0) -> CheckpointInfo:
+        """The newest whole checkpoint of the run behind (attempt, step) `after`, which is waited
+        for so many seconds; then TimeoutError."""
+        found = _lib.Info()
+        _lib.check(self._lib.ckpt_newer(self._handle, *after, int(timeout * 1000),
+                                        _lib.byref(found)))
+        return info_of(found)
+
     def pin(self, step: int, attempt: int, note: str = "") -> None:
         """Keeps a checkpoint from being pruned until unpin()."""
         _lib.check(self._lib.ckpt_pin(self._handle, step, attempt, note.encode()))

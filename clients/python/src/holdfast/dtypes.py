@@ -42,6 +42,11 @@ def size(dtype: str) -> int:
     return _TABLE[dtype][0]
 
 
+def is_float(dtype: str) -> bool:
+    """Is it one of the floating-point types?"""
+    return dtype.startswith(("F", "BF"))
+
+
 def of_numpy(dtype: Any) -> str:
     """The safetensors name of a NumPy type.
 
