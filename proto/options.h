@@ -13,7 +13,8 @@
  *         OPTION_END,
  *     };
  *
- * TOML is read by toml++ behind toml.cpp; lists of strings are kept as one comma separated string.
+ * TOML is read by toml++ behind toml.cpp; lists of strings are kept as one comma separated string,
+ * lists of such lists with semicolons between them.
  * Ownership: strings are stored in fixed char arrays inside the config struct; nothing to free. */
 #ifndef HOLDFAST_OPTIONS_H
 #define HOLDFAST_OPTIONS_H

@@ -62,14 +62,15 @@ bool format_scalar(std::string &out, const toml::node &node)
     return true;
 }
 
-bool format_list(std::string &out, const toml::array &list)
+bool format_list(std::string &out, const toml::array &list, bool is_inner = false)
 {
     bool first = true;
     for (auto &&element : list) {
         std::string text;
-        if (!format_scalar(text, element))
+        auto inner = is_inner ? nullptr : element.as_array();
+        if (inner ? !format_list(text, *inner, true) : !format_scalar(text, element))
             return false;
-        out += (first ? "" : ",") + text;
+        out += (first ? "" : inner ? ";" : ",") + text;
         first = false;
     }
     return true;

@@ -1,6 +1,7 @@
 /* toml.h - the leaves of a TOML document, for options.c; toml.cpp knows the library (toml++).
  *
- * Private to proto. Tables become dotted keys; a list of scalars becomes one comma separated text;
+ * Private to proto. Tables become dotted keys; a list of scalars becomes one comma separated text,
+ * a list of such lists has semicolons between them;
  * the values arrive as text in the order of the file's lines. */
 #ifndef HOLDFAST_TOML_H
 #define HOLDFAST_TOML_H
@@ -20,8 +21,7 @@ struct toml_leaf {
 
 enum toml_result {
     TOML_OK = 0,
-    TOML_BAD =
-        1, /* no TOML, or something that is neither a table, a scalar nor a list of scalars */
+    TOML_BAD = 1, /* no TOML, or something that is neither a table, a scalar nor a list */
     TOML_MEMORY = 2
 };
 

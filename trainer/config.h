@@ -93,6 +93,9 @@ struct config {
     char pipeline_schedule[32];
     char pipeline_csv[CONFIG_TEXT_MAX];        /* "": pipeline_schedule */
     int64_t first_stage_less, last_stage_less; /* layers that the ends of a model cost */
+    char pipeline_cut[8];                      /* "layers" or "cost" */
+    char stage_names[16 * CONFIG_TEXT_MAX];    /* modules of each stage; "": by pipeline_cut */
+    char split_points[CONFIG_TEXT_MAX];        /* modules that begin stages; likewise */
     int64_t layers_per_stage;                  /* 0: what the schedule asks for */
     /* activation_checkpoint */
     char ac_mode[16];            /* "none", "full", "selective", "memory_budget" */

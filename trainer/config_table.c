@@ -26,7 +26,7 @@
 #define NO_BOARD "this version writes no TensorBoard or W&B events; see metrics.loss_file"
 #define NO_LOADER "samples are read straight from the tokens file"
 #define NO_COMPILE "there is nothing to compile at run time"
-#define NO_PIPELINE "stages are cut by layers; a micro-batch is training.local_batch_size"
+#define NO_PIPELINE "a micro-batch is training.local_batch_size"
 #define NO_TENSOR "the loss is cut by vocabulary, and communication waits for nothing else"
 #define NO_CONTEXT "chunks of a sequence are always paired, head with tail (headtail)"
 #define NO_EXPERTS "there is no mixture-of-experts model"
@@ -215,6 +215,14 @@ const struct option config_table[] = {
         "layers that the embedding counts for when stages are cut"),
     INT(last_stage_less, "parallelism.pipeline_parallel_last_stage_less_layers", 1, 0, 1024,
         "layers that the output counts for"),
+    CHOICE(pipeline_cut, "parallelism.pipeline_parallel_cut", "layers", "layers,cost",
+           "stages of equally many layers, or whose most expensive one is the cheapest (ours)"),
+    STRING(
+        stage_names, "parallelism.module_fqns_per_model_part", "",
+        "the modules of each stage, in their order: tok_embeddings,layers.0;layers.1,norm,output "
+        "(in a file a list of lists); in place of the above"),
+    STRING(split_points, "parallelism.pipeline_parallel_split_points", "",
+           "the modules with which further stages begin: layers.2,layers.4; likewise"),
     INT(layers_per_stage, "parallelism.pipeline_parallel_layers_per_stage", 0, 0, 1024,
         "layers of a stage; 0: one stage per rank, two with Interleaved1F1B"),
     INT(ep, "parallelism.expert_parallel_degree", 1, 1, RANKS_MAX, "only 1 is available"),
@@ -235,12 +243,11 @@ const struct option config_table[] = {
     IGNORED("training.disable_loss_parallel", NO_TENSOR),
     IGNORED("parallelism.enable_async_tensor_parallel", NO_TENSOR),
     IGNORED("experimental.enable_async_tensor_parallel", NO_TENSOR),
-    IGNORED("parallelism.module_fqns_per_model_part", NO_PIPELINE),
-    IGNORED("parallelism.pipeline_parallel_split_points", NO_PIPELINE),
     IGNORED("parallelism.pipeline_parallel_microbatch_size", NO_PIPELINE),
     IGNORED("parallelism.pipeline_parallel_microbatches", NO_PIPELINE),
     IGNORED("parallelism.pipeline_parallel_expert_parallel_overlap", NO_EXPERTS),
-    IGNORED("experimental.pipeline_parallel_split_points", NO_PIPELINE),
+    ALIAS("experimental.pipeline_parallel_split_points",
+          "parallelism.pipeline_parallel_split_points"),
     ALIAS("experimental.pipeline_parallel_schedule", "parallelism.pipeline_parallel_schedule"),
     ALIAS("experimental.pipeline_parallel_schedule_csv",
           "parallelism.pipeline_parallel_schedule_csv"),

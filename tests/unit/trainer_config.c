@@ -224,6 +224,8 @@ static void test_config__a_torchtitan_file_loads(void **state)
                "data_parallel_replicate_degree = 1\ndata_parallel_shard_degree = -1\n"
                "fsdp_reshard_after_forward = \"default\"\ntensor_parallel_degree = 1\n"
                "enable_async_tensor_parallel = false\npipeline_parallel_degree = 1\n"
+               "module_fqns_per_model_part = [[\"tok_embeddings\", \"layers.0\"],\n"
+               "    [\"norm\", \"output\"]]\n"
                "context_parallel_degree = 1\n[checkpoint]\nenable = false\n"
                "folder = \"checkpoint\"\ninterval = 10\nlast_save_model_only = false\n"
                "export_dtype = \"float32\"\nasync_mode = \"disabled\"\nkeep_latest_k = 10\n"
@@ -239,6 +241,7 @@ static void test_config__a_torchtitan_file_loads(void **state)
     assert_int_equal(config.seed, 3);
     assert_true(config.decay_ratio == 0.8);
     assert_string_equal(config.exclude_from_loading, "optimizer,lr_scheduler");
+    assert_string_equal(config.stage_names, "tok_embeddings,layers.0;norm,output");
 }
 
 static bool stores(const struct option *option)

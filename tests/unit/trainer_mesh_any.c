@@ -3,15 +3,15 @@
  * Goal: whatever mesh a run is on, and wherever it goes on, it has the bits of one rank. Method: a
  * run is drawn (blocks of both axes, type, tied or not, mask, batch, leaves) and made on one rank;
  * then its three steps are made on three meshes of up to 16 ranks that are drawn, too, each with
- * its own schedule, activations, reshard policy and threads. SEED is printed and repeats a series;
- * RUNS says how many runs (RUNS=34 are 102 meshes and 68 moves). */
+ * its own schedule, stages, activations, reshard policy and threads. SEED is printed and repeats a
+ * series; RUNS says how many runs (RUNS=34 are 102 meshes and 68 moves). */
 #include "tests/unit/parallel_bed.h"
 #include "tests/unit/random.h"
 
 #define RANKS_MAX 16
 #define STEPS 3
 #define NUM_OF_RUN 16
-#define NUM_OF_MESH 8
+#define NUM_OF_MESH 12
 
 /* 1, 2, 4 .. most, each as likely; most is a power of two. */
 static uint32_t power_below(uint32_t most)
@@ -82,6 +82,7 @@ static void draw_mesh(struct any_mesh *out, const struct any_run *run)
     left /= place.pp;
     place.shards = 1 + (int)next_random((uint64_t)left);
     place.replicas = 1 + (int)next_random((uint64_t)(left / place.shards));
+    bool is_named = place.pp == 2 && next_random(3) == 0;
     const char *settings[NUM_OF_MESH] = {
         "--activation_checkpoint.mode",
         ONE_OF("none", "full", "selective"),
@@ -91,8 +92,14 @@ static void draw_mesh(struct any_mesh *out, const struct any_run *run)
         ONE_OF("default", "always", "never"),
         "--parallelism.pipeline_parallel_schedule",
         /* Four stages are as many as two layers make. */
-        place.pp == 2 ? ONE_OF("GPipe", "1F1B", "Interleaved1F1B", "ZBH1")
-                      : ONE_OF("GPipe", "1F1B", "ZBH1"),
+        place.pp == 2 && !is_named ? ONE_OF("GPipe", "1F1B", "Interleaved1F1B", "ZBH1")
+                                   : ONE_OF("GPipe", "1F1B", "ZBH1"),
+        "--parallelism.pipeline_parallel_cut",
+        ONE_OF("layers", "cost"),
+        "--parallelism.module_fqns_per_model_part",
+        !is_named ? ""
+                  : ONE_OF("tok_embeddings;layers.0,layers.1,norm,output",
+                           "tok_embeddings,layers.0,layers.1;norm,output"),
     };
     out->place = place;
     memcpy(out->settings, settings, sizeof(settings));

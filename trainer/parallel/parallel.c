@@ -8,6 +8,7 @@
 #include "trainer/parallel/private.h"
 #include "trainer/room.h"
 #include "trainer/run/memory.h"
+#include "trainer/run/stages.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -42,27 +43,43 @@ static int choose_schedule(struct parallel *p)
                         config->pipeline_schedule);
 }
 
-/* Stages of a rank: several with the interleaved schedule, or as many as the layers per stage ask
- * for. */
+/* Stages that the settings ask for; 0: as many as the schedule has. */
+static int count_stages(const struct parallel *p, uint64_t *out)
+{
+    const struct config *config = p->config;
+    uint32_t ranks = p->mesh.degree[AXIS_PP], named;
+    uint64_t cost = p->table->shape.layers + (uint64_t)config->first_stage_less +
+                    (uint64_t)config->last_stage_less;
+    uint64_t per_stage = (uint64_t)config->layers_per_stage;
+    named = stages_named(config->stage_names, config->split_points);
+    *out = named > 0 ? named : per_stage > 0 ? (cost + per_stage - 1) / per_stage : 0;
+    if (*out % ranks == 0 && *out / ranks <= UINT16_MAX)
+        return 0;
+    if (named > 0)
+        return report_error(ERR_INVALID, "name as many stages for each rank of the pipeline",
+                            "parallelism.%s makes %u stages, not a multiple of %u ranks",
+                            config->stage_names[0] != '\0' ? "module_fqns_per_model_part"
+                                                           : "pipeline_parallel_split_points",
+                            named, ranks);
+    return report_error(ERR_INVALID, "choose layers per stage so that stages divide by ranks",
+                        "parallelism.pipeline_parallel_layers_per_stage = %llu makes %llu stages "
+                        "of %llu layers (ends counted), not a multiple of %u ranks",
+                        (unsigned long long)per_stage, (unsigned long long)*out,
+                        (unsigned long long)cost, ranks);
+}
+
+/* Stages of a rank: several with the interleaved schedule, or as many as the settings ask for. */
 static int count_chunks(struct parallel *p)
 {
     const struct config *config = p->config;
-    uint32_t ranks = p->mesh.degree[AXIS_PP], chunks = 1, layers = p->table->shape.layers;
-    uint64_t cost = layers + (uint64_t)config->first_stage_less + (uint64_t)config->last_stage_less;
+    uint32_t ranks = p->mesh.degree[AXIS_PP], chunks = 1;
+    uint64_t stages = 0;
     if (ranks > 1 && p->shape.schedule == PIPE_INTERLEAVED)
         chunks = 2;
-    if (ranks > 1 && config->layers_per_stage > 0) {
-        uint64_t per_stage = (uint64_t)config->layers_per_stage;
-        uint64_t stages = (cost + per_stage - 1) / per_stage;
-        if (stages % ranks != 0 || stages / ranks > UINT16_MAX)
-            return report_error(ERR_INVALID,
-                                "choose layers per stage so that stages divide by ranks",
-                                "parallelism.pipeline_parallel_layers_per_stage = %llu makes %llu "
-                                "stages of %llu layers (ends counted), not a multiple of %u ranks",
-                                (unsigned long long)per_stage, (unsigned long long)stages,
-                                (unsigned long long)cost, ranks);
+    if (ranks > 1)
+        ERR_TRY(count_stages(p, &stages));
+    if (stages > 0)
         chunks = (uint32_t)(stages / ranks);
-    }
     bool has_chunks = p->shape.schedule == PIPE_INTERLEAVED || p->shape.schedule == PIPE_FILE;
     if (chunks > 1 && !has_chunks)
         return report_error(ERR_INVALID, "take Interleaved1F1B, or more layers per stage",
@@ -73,35 +90,24 @@ static int count_chunks(struct parallel *p)
     return 0;
 }
 
-/* The layers, with the costs of the two ends in layers, in equal parts; the first parts are one
- * layer longer where they do not divide. */
+/* Without a pipeline there is one stage, whatever the names. */
 static int cut_stages(struct parallel *p)
 {
     const struct config *config = p->config;
-    uint32_t stages = p->mesh.degree[AXIS_PP] * p->shape.chunks, layers = p->table->shape.layers;
-    int64_t first_less = stages > 1 ? config->first_stage_less : 0;
-    int64_t last_less = stages > 1 ? config->last_stage_less : 0;
-    int64_t cost = layers + first_less + last_less, next = 1;
-    p->first_block = calloc(stages + 1, sizeof(*p->first_block));
+    uint32_t ranks = p->mesh.degree[AXIS_PP];
+    struct stages_options options = {.table = p->table,
+                                     .num_stages = ranks * p->shape.chunks,
+                                     .first_less = config->first_stage_less,
+                                     .last_less = config->last_stage_less,
+                                     .by_cost = strcmp(config->pipeline_cut, "cost") == 0,
+                                     .seq = (uint32_t)config->seq_len,
+                                     .names = ranks > 1 ? config->stage_names : "",
+                                     .split_points = ranks > 1 ? config->split_points : ""};
+    p->first_block = calloc(options.num_stages + 1, sizeof(*p->first_block));
     if (p->first_block == NULL)
         return report_error(ERR_MEMORY, NULL, "no memory for the stages");
-    for (uint32_t s = 0; s < stages; s++) {
-        int64_t count = cost / stages + (s < cost % stages);
-        count -= s == 0 ? first_less : 0;
-        count -= s == stages - 1 ? last_less : 0;
-        bool has_end = s == 0 || s == stages - 1;
-        if (count < 0 || (count == 0 && !has_end))
-            return report_error(ERR_INVALID, "use fewer stages",
-                                "%u layers in %u pipeline stages, the first with %lld less and the "
-                                "last with %lld: stage %u would have %lld",
-                                layers, stages, (long long)first_less, (long long)last_less, s,
-                                (long long)count);
-        p->first_block[s] = s == 0 ? 0 : (uint32_t)next;
-        next += count;
-    }
-    p->first_block[stages] = p->table->num_blocks;
     p->shape.first_block = p->first_block;
-    return 0;
+    return stages_cut(p->first_block, &options);
 }
 
 /* ---- activations ---- */
