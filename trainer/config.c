@@ -25,17 +25,11 @@
 #define MICRO_BATCHES_MAX (1 << 20)
 #define MICRO_BATCH_TOKENS_MAX (1 << 24) /* what counts rows is 32 bits wide */
 
-static const char *const short_keys[] = {"config",
-                                         "job.config_file",
-                                         "estimate",
-                                         "memory_estimation.enable",
-                                         "json",
-                                         "memory_estimation.json",
-                                         "print-program",
-                                         "debug.print_program",
-                                         "device",
-                                         "kernels.device",
-                                         NULL};
+static const char *const short_keys[] = {
+    "config",   "job.config_file",        "estimate",      "memory_estimation.enable",
+    "json",     "memory_estimation.json", "print-program", "debug.print_program",
+    "timeline", "debug.timeline_file",    "device",        "kernels.device",
+    NULL};
 
 /* ---- reading ---- */
 

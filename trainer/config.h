@@ -147,9 +147,11 @@ struct config {
     char ckptd_address[CONFIG_TEXT_MAX]; /* "unix:/path" */
     /* debug */
     int64_t seed;
-    bool estimate;                     /* --estimate: print what a step takes and end */
-    bool estimate_json;                /* --json: of an estimate */
-    bool print_program;                /* --print-program: print the steps' operations and end */
+    bool estimate;                       /* --estimate: print what a step takes and end */
+    bool estimate_json;                  /* --json: of an estimate */
+    bool print_program;                  /* --print-program: print the steps' operations and end */
+    char timeline_file[CONFIG_TEXT_MAX]; /* --timeline: of one step of all ranks; "": none */
+    int64_t timeline_step;               /* which of this start's, from 1 */
     char logits_file[CONFIG_TEXT_MAX]; /* debug.logits_file: forward of sample 0, write f32, end */
     int64_t crash_at_step;             /* debug.pause_at_step: for the tests, see README; -1 off */
     int64_t slow_copy_us;              /* debug.slow_copy_us: likewise; 0 off */

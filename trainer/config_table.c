@@ -369,6 +369,11 @@ const struct option config_table[] = {
         "for tests: stop in this step until killed; -1: off (ours)"),
     INT(slow_copy_us, "debug.slow_copy_us", 0, 0, 10000000,
         "for tests: microseconds to wait before each tensor of a save is copied (ours)"),
+    STRING(timeline_file, "debug.timeline_file", "",
+           "draw a step of all ranks: a Chrome trace, or where the name ends in .svg a drawing "
+           "(also --timeline; ours)"),
+    INT(timeline_step, "debug.timeline_step", 2, 1, COUNT_MAX,
+        "which step of this start is drawn, from 1 (ours)"),
     STRING(logits_file, "debug.logits_file", "",
            "for tests: write the logits of sample 0 as raw floats and end (ours)"),
     IGNORED("debug.deterministic", DETERMINISTIC),

@@ -7,6 +7,7 @@
 #include "trainer/data/ahead.h"
 #include "trainer/estimate.h"
 #include "trainer/run/memory.h"
+#include "trainer/run/trace.h"
 #include "trainer/shape.h"
 #include "trainer/tokenizer.h"
 
@@ -341,6 +342,8 @@ int rank_open(struct rank *r)
         rc = open_validation(r);
     if (rc == 0)
         rc = open_metrics(r);
+    if (rc == 0 && config->timeline_file[0] != 0)
+        rc = trace_new(&r->trace, config->timeline_file, config->timeline_step, r->parallel);
     if (rc == 0)
         rc = introduce(r);
     ERR_TRY(parallel_agree(world, rc));
@@ -359,6 +362,7 @@ void rank_close(struct rank *r)
 {
     metrics_close(r->metrics);
     snapshot_close(r->snapshot);
+    trace_free(r->trace);
     parallel_free(r->parallel);
     model_table_free(r->table);
     if (r->kernels != NULL)

@@ -18,6 +18,7 @@ struct rank {
     struct kernels *kernels;
     struct model_table *table;
     struct parallel *parallel;
+    struct trace *trace; /* NULL: no step is drawn */
     struct snapshot *snapshot;
     struct metrics *metrics;
     struct progress progress;

@@ -9,6 +9,7 @@
 #include "proto/report.h"
 #include "trainer/optimizer.h"
 #include "trainer/rank.h"
+#include "trainer/run/trace.h"
 #include "trainer/schedule.h"
 
 #include <inttypes.h>
@@ -47,7 +48,7 @@ static int step(struct rank *r, struct step_result *out, bool *out_stop)
     const struct config *config = r->config;
     struct progress next = r->progress;
     struct step_input input = {r->ahead, next.next_sample, next.step + 1, &stop_requested};
-    ERR_TRY(parallel_step(r->parallel, &input, out));
+    ERR_TRY(trace_step(r->trace, r->parallel, &input, out));
     *out_stop = out->stop;
     if (out->is_dropped)
         return 0;

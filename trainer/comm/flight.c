@@ -186,6 +186,14 @@ void flight_end(struct flight *flight, uint64_t id, int rc)
     pthread_mutex_unlock(&flight->lock);
 }
 
+uint64_t flight_last(struct flight *flight)
+{
+    pthread_mutex_lock(&flight->lock);
+    uint64_t id = flight->count;
+    pthread_mutex_unlock(&flight->lock);
+    return id;
+}
+
 bool flight_find(struct flight *flight, uint64_t id, struct flight_record *out)
 {
     pthread_mutex_lock(&flight->lock);

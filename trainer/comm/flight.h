@@ -49,6 +49,7 @@ struct timespec flight_deadline(const struct flight *flight);
 uint64_t flight_begin(struct flight *flight, const struct comm *comm, const struct comm_call *call);
 void flight_start(struct flight *flight, uint64_t id);
 void flight_end(struct flight *flight, uint64_t id, int rc);
+uint64_t flight_last(struct flight *flight); /* the newest record's id; 0: there is none */
 /* The record, where the ring still has it. */
 bool flight_find(struct flight *flight, uint64_t id, struct flight_record *out);
 

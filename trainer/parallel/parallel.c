@@ -573,6 +573,11 @@ const struct memory *parallel_memory(const struct parallel *p)
     return p->memory;
 }
 
+uint32_t parallel_num_ops(const struct parallel *p)
+{
+    return p->program->num_ops;
+}
+
 void parallel_observe(struct parallel *p, const struct op_observer *observer)
 {
     p->observer = *observer;

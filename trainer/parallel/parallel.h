@@ -94,6 +94,8 @@ struct op_observer {
     void (*at)(void *user, const struct op *op, uint32_t index, bool is_end); /* NULL: nobody */
     void *user;
 };
+/* Of the step that is made or was made last; before the first, of the longest. */
+uint32_t parallel_num_ops(const struct parallel *parallel);
 void parallel_observe(struct parallel *parallel, const struct op_observer *observer);
 
 struct step_input {

@@ -1,0 +1,182 @@
+/* trainer_trace.c - the drawing of a real step.
+ *
+ * Goal: every operation of every rank's program is there once, on its lane, in the order of the
+ * lane and of the waits between lanes and stages; so are the rank's calls. Method: two stages of
+ * two shards make three steps, of which the second is drawn; the file is read again as JSON. */
+#include "proto/json.h"
+#include "tests/unit/parallel_bed.h"
+#include "trainer/comm/flight.h"
+#include "trainer/run/trace.h"
+
+#include <unistd.h>
+
+#define RANKS 4
+#define CALLS_OF_GATHERING 4 /* the events, behind the step */
+
+struct drawn {
+    struct config config;
+    char path[128];
+    uint32_t num_ops[RANKS];
+    uint64_t num_calls[RANKS]; /* in the step that is drawn */
+    int64_t at_step;
+};
+
+static int drawn_main(struct comm *world, void *user)
+{
+    struct drawn *d = user;
+    struct data *data = NULL;
+    struct ahead *ahead = NULL;
+    struct kernels *kernels = NULL;
+    struct model_table *table = NULL;
+    struct parallel *p = NULL;
+    struct trace *trace = NULL;
+    ERR_TRY(data_open(&data, d->config.dataset_path, (uint32_t)d->config.seq_len, 3));
+    ERR_TRY(new_kernels(&kernels, 1));
+    ERR_TRY(new_table(&table, "tiny", VOCAB));
+    struct parallel_options options = {&d->config, table, kernels, world, NULL};
+    int rc = parallel_apply(&p, &options);
+    if (rc == 0)
+        rc = open_ahead(&ahead, &d->config, data, parallel_mesh_of(p));
+    if (rc == 0)
+        rc = parallel_init_state(p, 3);
+    if (rc == 0)
+        rc = trace_new(&trace, d->path, d->at_step, p);
+    for (int64_t step = 0; step < 3 && rc == 0; step++) {
+        struct step_input input = {
+            .ahead = ahead, .first_sample = first_sample(&d->config, step), .step = step + 1};
+        struct step_result result;
+        uint64_t before = flight_last(world->flight);
+        rc = trace_step(trace, p, &input, &result);
+        if (step + 1 == d->at_step)
+            d->num_calls[world->rank] = flight_last(world->flight) - before - CALLS_OF_GATHERING;
+        d->num_ops[world->rank] = parallel_num_ops(p);
+    }
+    trace_free(trace);
+    ahead_close(ahead);
+    parallel_free(p);
+    model_table_free(table);
+    kernels_free(kernels);
+    data_close(data);
+    return rc;
+}
+
+static void draw(struct drawn *d, const char *name, int64_t at_step)
+{
+    const char *settings[] = {"--parallelism.pipeline_parallel_degree", "2"};
+    d->config = configure(settings, 2);
+    d->at_step = at_step;
+    snprintf(d->path, sizeof(d->path), "%s/%s", folder, name);
+    assert_int_equal(comm_local_run(RANKS, drawn_main, d), 0);
+}
+
+static json_int_t number_of(const json_t *event, const char *key)
+{
+    return json_integer_value(json_object_get(json_object_get(event, "args"), key));
+}
+
+static bool is_call(const char *name)
+{
+    return strchr(name, '(') != NULL;
+}
+
+static double time_of(const json_t *event, const char *key)
+{
+    return json_number_value(json_object_get(event, key));
+}
+
+/* When the event of this name began; for a stage and leaf. */
+static double begin_of(const json_t *events, const char *name, json_int_t stage, json_int_t leaf)
+{
+    size_t i;
+    json_t *event;
+    json_array_foreach(events, i, event)
+    {
+        const char *its = json_string_value(json_object_get(event, "name"));
+        bool is_it = strcmp(its, name) == 0 && number_of(event, "stage") == stage;
+        if (is_it && number_of(event, "leaf") == leaf && json_object_get(event, "ts") != NULL)
+            return time_of(event, "ts");
+    }
+    fail_msg("no %s of stage %d", name, (int)stage);
+    return 0;
+}
+
+static void test_trace__a_step_is_drawn_operation_by_operation(void **state)
+{
+    (void)state;
+    struct drawn *d = calloc(1, sizeof(*d));
+    uint32_t ops[RANKS] = {0}, calls[RANKS] = {0};
+    double end_of[RANKS][16] = {0}; /* of the last operation of a row */
+    size_t i;
+    json_t *event;
+    draw(d, "step.json", 2);
+    json_t *all = json_load_file(d->path, 0, NULL);
+    json_t *events = json_object_get(all, "traceEvents");
+    assert_true(json_array_size(events) > 0);
+    json_array_foreach(events, i, event)
+    {
+        const char *name = json_string_value(json_object_get(event, "name"));
+        json_int_t rank = json_integer_value(json_object_get(event, "pid"));
+        json_int_t row = json_integer_value(json_object_get(event, "tid"));
+        if (json_object_get(event, "ts") == NULL)
+            continue; /* names of rows */
+        assert_true(rank < RANKS && row < 16);
+        assert_true(time_of(event, "dur") >= 0 && time_of(event, "dur") < 60e6);
+        calls[rank] += is_call(name);
+        ops[rank] += !is_call(name);
+        if (is_call(name))
+            continue;
+        assert_true(time_of(event, "ts") >= end_of[rank][row] - 0.002); /* rounded */
+        end_of[rank][row] = time_of(event, "ts") + time_of(event, "dur");
+    }
+    for (int rank = 0; rank < RANKS; rank++) {
+        assert_int_equal(ops[rank], d->num_ops[rank]);
+        assert_int_equal(calls[rank], d->num_calls[rank]);
+    }
+    for (json_int_t leaf = 0; leaf < 5; leaf++) {
+        assert_true(begin_of(events, "send", 0, leaf) < begin_of(events, "loss", 1, leaf));
+        assert_true(begin_of(events, "backward", 1, leaf) < begin_of(events, "backward", 0, leaf));
+    }
+    json_decref(all);
+    unlink(d->path);
+    free(d);
+}
+
+static void test_trace__a_name_that_ends_in_svg_is_a_drawing(void **state)
+{
+    (void)state;
+    struct drawn *d = calloc(1, sizeof(*d));
+    char line[512];
+    uint32_t rects = 0, ops = 0;
+    draw(d, "step.svg", 1);
+    FILE *file = fopen(d->path, "r");
+    while (fgets(line, sizeof(line), file) != NULL)
+        rects += strstr(line, "<rect ") != NULL;
+    fclose(file);
+    for (int rank = 0; rank < RANKS; rank++)
+        ops += d->num_ops[rank];
+    assert_true(rects > ops); /* and calls */
+    unlink(d->path);
+    free(d);
+}
+
+static void test_trace__a_file_that_cannot_be_made_is_refused_at_the_start(void **state)
+{
+    (void)state;
+    struct drawn *d = calloc(1, sizeof(*d));
+    d->config = configure(NULL, 0);
+    d->at_step = 1;
+    snprintf(d->path, sizeof(d->path), "%s/nowhere/step.json", folder);
+    assert_int_equal(comm_local_run(1, drawn_main, d), ERR_INVALID);
+    assert_non_null(strstr(report_line(), "nowhere/step.json"));
+    free(d);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_trace__a_step_is_drawn_operation_by_operation),
+        cmocka_unit_test(test_trace__a_name_that_ends_in_svg_is_a_drawing),
+        cmocka_unit_test(test_trace__a_file_that_cannot_be_made_is_refused_at_the_start),
+    };
+    return cmocka_run_group_tests(tests, make_tokens, remove_tokens);
+}

@@ -1,0 +1,287 @@
+/* trace.c - one step of all ranks, drawn (see trace.h). */
+#include "trainer/run/trace.h"
+#include "proto/report.h"
+#include "trainer/comm/flight.h"
+#include "trainer/run/program.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define CALLS_MAX 65536u /* of a rank in a step; the flight recorder may keep fewer */
+
+struct trace {
+    FILE *file; /* of rank 0 */
+    char path[512];
+    int64_t at_step, seen;
+    struct comm *world;
+    uint32_t num_ops, capacity;
+    struct trace_event *events; /* [capacity + CALLS_MAX]: operations, then calls */
+    uint64_t begin_ns;
+    bool is_drawn;
+};
+
+static uint64_t now_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+int trace_new(struct trace **out, const char *path, int64_t at_step, struct parallel *parallel)
+{
+    struct trace *trace = calloc(1, sizeof(*trace));
+    if (trace != NULL) {
+        trace->world = parallel_mesh_of(parallel)->world;
+        trace->at_step = at_step;
+        trace->capacity = parallel_num_ops(parallel);
+        trace->events = calloc((size_t)trace->capacity + CALLS_MAX, sizeof(*trace->events));
+    }
+    if (trace == NULL || trace->events == NULL) {
+        free(trace);
+        return report_error(ERR_MEMORY, NULL, "no memory for the timeline of a step");
+    }
+    snprintf(trace->path, sizeof(trace->path), "%s", path);
+    if (trace->world->rank == 0 && (trace->file = fopen(path, "w")) == NULL) {
+        trace_free(trace);
+        return report_error(ERR_INVALID, "make its folder, or name another file",
+                            "could not create debug.timeline_file %s: %s", path, strerror(errno));
+    }
+    *out = trace;
+    return 0;
+}
+
+void trace_free(struct trace *trace)
+{
+    if (trace == NULL)
+        return;
+    if (trace->file != NULL) {
+        fclose(trace->file);
+        if (!trace->is_drawn)
+            log_warn("train", "%s is empty: step %" PRId64 " of this start was not made",
+                     trace->path, trace->at_step);
+    }
+    free(trace->events);
+    free(trace);
+}
+
+/* ---- a step ---- */
+
+/* Each operation has its own event, so lanes need no lock. */
+static void note_op(void *user, const struct op *op, uint32_t index, bool is_end)
+{
+    struct trace *trace = user;
+    struct trace_event *event = &trace->events[index];
+    CHECK(index < trace->capacity);
+    if (is_end) {
+        event->end_ns = now_ns();
+        return;
+    }
+    *event = (struct trace_event){
+        .rank = trace->world->rank, .stage = op->stage, .leaf = op->leaf, .block = op->block};
+    snprintf(event->name, sizeof(event->name), "%s", op_name(op->kind));
+    snprintf(event->row, sizeof(event->row), "%s", lane_name(op->lane));
+    event->begin_ns = now_ns();
+}
+
+/* The calls of the step, behind its operations. */
+static uint32_t note_calls(struct trace *trace)
+{
+    struct flight *flight = trace->world->flight;
+    struct flight_record record;
+    uint32_t num = 0;
+    for (uint64_t id = flight_last(flight); num < CALLS_MAX && flight_find(flight, id, &record);
+         id--) {
+        if (record.started_ns < trace->begin_ns)
+            break;
+        struct trace_event *event = &trace->events[trace->num_ops + num++];
+        *event = (struct trace_event){.rank = trace->world->rank,
+                                      .block = PROGRAM_BLOCK_NONE,
+                                      .begin_ns = record.started_ns,
+                                      .end_ns = record.ended_ns,
+                                      .bytes = record.bytes};
+        snprintf(event->name, sizeof(event->name), "%s (%s)", comm_kind_name(record.kind),
+                 record.group);
+        snprintf(event->row, sizeof(event->row), "%s calls",
+                 record.kind == COMM_SEND ? "send" : record.lane);
+    }
+    return num;
+}
+
+/* Those of all ranks, rank after rank. *out is the caller's. */
+static int gather_events(struct trace *trace, uint32_t num, struct trace_event **out,
+                         size_t *out_num)
+{
+    struct comm *world = trace->world;
+    size_t *lists = calloc(4 * (size_t)world->size, sizeof(*lists)), total = 0;
+    size_t *bytes = lists, *at = lists + world->size, *eight = lists + 2 * (size_t)world->size;
+    size_t *places = lists + 3 * (size_t)world->size, mine = num * sizeof(**out);
+    int rc = lists != NULL ? 0 : report_error(ERR_MEMORY, NULL, "no memory for a timeline");
+    ERR_TRY(parallel_agree(world, rc));
+    for (uint32_t r = 0; r < world->size; r++) {
+        eight[r] = sizeof(mine);
+        places[r] = r * sizeof(mine);
+    }
+    rc = comm_all_gather_v(world, &mine, sizeof(mine), bytes, eight, places);
+    for (uint32_t r = 0; r < world->size && rc == 0; r++) {
+        at[r] = total;
+        total += bytes[r];
+    }
+    *out = rc == 0 ? malloc(total + 1) : NULL;
+    if (rc == 0 && *out == NULL)
+        rc = report_error(ERR_MEMORY, NULL, "no memory for a timeline of %zu bytes", total);
+    rc = parallel_agree(world, rc);
+    if (rc == 0)
+        rc = comm_all_gather_v(world, trace->events, mine, *out, bytes, at);
+    *out_num = total / sizeof(**out);
+    free(lists);
+    return rc;
+}
+
+static void write_file(struct trace *trace, const struct trace_event *events, size_t num)
+{
+    size_t length = strlen(trace->path);
+    bool is_svg = length > 4 && strcmp(trace->path + length - 4, ".svg") == 0;
+    (is_svg ? trace_write_svg : trace_write_chrome)(trace->file, events, num);
+    if (fclose(trace->file) != 0)
+        log_warn("train", "could not write %s: %s", trace->path, strerror(errno));
+    else
+        log_info("train", "wrote the timeline of a step to %s: %zu events", trace->path, num);
+    trace->file = NULL;
+}
+
+int trace_step(struct trace *trace, struct parallel *parallel, const struct step_input *input,
+               struct step_result *out)
+{
+    struct trace_event *all = NULL;
+    size_t num = 0;
+    if (trace == NULL || ++trace->seen != trace->at_step)
+        return parallel_step(parallel, input, out);
+    trace->begin_ns = now_ns();
+    parallel_observe(parallel, &(struct op_observer){note_op, trace});
+    int rc = parallel_step(parallel, input, out);
+    parallel_observe(parallel, &(struct op_observer){0});
+    if (rc != 0 || out->is_dropped)
+        return rc;
+    trace->num_ops = parallel_num_ops(parallel);
+    rc = gather_events(trace, trace->num_ops + note_calls(trace), &all, &num);
+    if (rc == ERR_MEMORY)
+        log_warn("train", "the timeline is left out: %s", report_line());
+    if (rc == 0 && trace->world->rank == 0)
+        write_file(trace, all, num);
+    trace->is_drawn = true;
+    free(all);
+    return rc == ERR_MEMORY ? 0 : rc;
+}
+
+/* ---- drawings ---- */
+
+static uint64_t first_of(const struct trace_event *events, size_t num)
+{
+    uint64_t first = UINT64_MAX;
+    for (size_t i = 0; i < num; i++)
+        first = events[i].begin_ns < first ? events[i].begin_ns : first;
+    return first;
+}
+
+/* The number of the event's row among those of its rank, in the order of their first events;
+ * `is_new`: it is the row's first event. */
+#define ROWS_MAX 16u
+struct rows {
+    uint32_t rank, num;
+    const char *of[ROWS_MAX];
+};
+static uint32_t row_of(struct rows *rows, const struct trace_event *event, bool *is_new)
+{
+    if (event->rank != rows->rank)
+        *rows = (struct rows){.rank = event->rank};
+    uint32_t row = 0;
+    while (row < rows->num && strcmp(rows->of[row], event->row) != 0)
+        row++;
+    *is_new = row == rows->num && row < ROWS_MAX;
+    if (*is_new)
+        rows->of[rows->num++] = event->row;
+    return row;
+}
+
+/* Trace Event Format, complete events ("X"), microseconds; a process is a rank. */
+void trace_write_chrome(FILE *out, const struct trace_event *events, size_t num)
+{
+    uint64_t first = first_of(events, num);
+    struct rows rows = {.rank = UINT32_MAX};
+    fprintf(out, "{\"displayTimeUnit\": \"ms\", \"traceEvents\": [");
+    for (size_t i = 0; i < num; i++) {
+        const struct trace_event *e = &events[i];
+        bool is_new_rank = e->rank != rows.rank, is_new;
+        uint32_t row = row_of(&rows, e, &is_new);
+        if (is_new_rank)
+            fprintf(out,
+                    "%s\n{\"ph\": \"M\", \"name\": \"process_name\", \"pid\": %u, \"args\": "
+                    "{\"name\": \"rank %u\"}}",
+                    i > 0 ? "," : "", e->rank, e->rank);
+        if (is_new)
+            fprintf(out,
+                    ",\n{\"ph\": \"M\", \"name\": \"thread_name\", \"pid\": %u, \"tid\": %u, "
+                    "\"args\": {\"name\": \"%s\"}}",
+                    e->rank, row, e->row);
+        fprintf(out,
+                ",\n{\"ph\": \"X\", \"name\": \"%s\", \"pid\": %u, \"tid\": %u, \"ts\": %.3f, "
+                "\"dur\": %.3f, \"args\": {\"stage\": %u, \"leaf\": %u, \"block\": %d, \"bytes\": "
+                "%" PRIu64 "}}",
+                e->name, e->rank, row, (double)(e->begin_ns - first) * 1e-3,
+                (double)(e->end_ns - e->begin_ns) * 1e-3, e->stage, e->leaf, (int)e->block,
+                e->bytes);
+    }
+    fprintf(out, "\n]}\n");
+}
+
+#define SVG_WIDTH 1800.0
+#define SVG_LEFT 150.0
+#define SVG_ROW 18.0
+
+/* One colour for a name on all ranks. */
+static uint32_t hue_of(const char *name)
+{
+    uint32_t hash = 2166136261u; /* FNV-1a */
+    for (; *name != '\0'; name++)
+        hash = (hash ^ (uint8_t)*name) * 16777619u;
+    return hash % 360;
+}
+
+void trace_write_svg(FILE *out, const struct trace_event *events, size_t num)
+{
+    uint64_t first = first_of(events, num), last = first;
+    struct rows rows = {.rank = UINT32_MAX};
+    uint32_t num_rows = 0, before = 0;
+    bool is_new;
+    for (size_t i = 0; i < num; i++) {
+        last = events[i].end_ns > last ? events[i].end_ns : last;
+        (void)row_of(&rows, &events[i], &is_new);
+        num_rows += is_new;
+    }
+    double scale = (SVG_WIDTH - SVG_LEFT) / ((double)(last - first) + 1);
+    fprintf(out,
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%.0f\" height=\"%.0f\" "
+            "font-family=\"sans-serif\" font-size=\"11\">\n",
+            SVG_WIDTH, SVG_ROW * (num_rows + 1));
+    rows = (struct rows){.rank = UINT32_MAX};
+    for (size_t i = 0; i < num; i++) {
+        const struct trace_event *e = &events[i];
+        uint32_t rows_of_last = rows.num;
+        if (e->rank != rows.rank)
+            before += rows_of_last;
+        double top = SVG_ROW * (before + row_of(&rows, e, &is_new));
+        if (is_new)
+            fprintf(out, "<text x=\"2\" y=\"%.0f\">rank %u %s</text>\n", top + 13, e->rank, e->row);
+        fprintf(out,
+                "<rect x=\"%.2f\" y=\"%.0f\" width=\"%.2f\" height=\"%.0f\" fill=\"hsl(%u,60%%,"
+                "65%%)\"><title>%s, stage %u, leaf %u, block %d: %.3f ms</title></rect>\n",
+                SVG_LEFT + scale * (double)(e->begin_ns - first), top,
+                scale * (double)(e->end_ns - e->begin_ns), SVG_ROW - 3, hue_of(e->name), e->name,
+                e->stage, e->leaf, (int)e->block, (double)(e->end_ns - e->begin_ns) * 1e-6);
+    }
+    fprintf(out, "<text x=\"%.0f\" y=\"%.0f\">%.3f ms</text>\n</svg>\n", SVG_LEFT,
+            SVG_ROW * num_rows + 13, (double)(last - first) * 1e-6);
+}

@@ -1,0 +1,36 @@
+/* trace.h - one real step of all ranks, drawn: what each lane did when.
+ *
+ * Each operation of the step's program and each call of the rank's communicators (flight.h) becomes
+ * an event. After the step rank 0 gets those of all ranks and writes them: as a Chrome trace
+ * (chrome://tracing, ui.perfetto.dev), or where the file's name ends in .svg as a drawing. Times
+ * are of CLOCK_MONOTONIC: ranks on several machines are each drawn by their own clock. */
+#ifndef HOLDFAST_TRAINER_TRACE_H
+#define HOLDFAST_TRAINER_TRACE_H
+
+#include "trainer/parallel/parallel.h"
+
+#include <stdio.h>
+
+/* A row of the drawing is a lane of a rank. */
+struct trace_event {
+    char name[40], row[24];
+    uint32_t rank, stage, leaf, block; /* of an operation; block UINT32_MAX: none */
+    uint64_t begin_ns, end_ns, bytes;  /* bytes: of a call */
+};
+
+struct trace;
+
+/* `at_step`: the how manieth step of this start is drawn, from 1. Before the first step.
+ * ERR_INVALID where rank 0 cannot create the file; ERR_MEMORY. */
+int trace_new(struct trace **out, const char *path, int64_t at_step, struct parallel *parallel);
+/* NULL is none. Warns where no step was drawn. */
+void trace_free(struct trace *trace);
+/* parallel_step, drawn if it is the one; trace NULL: never. A drawing that cannot be written does
+ * not end training. Collective. */
+int trace_step(struct trace *trace, struct parallel *parallel, const struct step_input *input,
+               struct step_result *out);
+
+void trace_write_chrome(FILE *out, const struct trace_event *events, size_t num);
+void trace_write_svg(FILE *out, const struct trace_event *events, size_t num);
+
+#endif
