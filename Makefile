@@ -199,10 +199,13 @@ $(OBJ)/gpu/%.o: %.cu | deps-now
 $(OBJ)/gpu/%.ptx: %.cu | deps-now
 	$(call say,nvcc)
 	$(Q)$(NVCC) $(NVCC_CODE) -arch=compute_80 -ptx -o $@ $<
-# And what is linked with NVIDIA's runtime.
+# And what is linked with NVIDIA's runtime, or in tests with a simulated GPU (tests/simgpu).
 CUDA_HOME = $(patsubst %/bin/nvcc,%,$(realpath $(NVCC)))
-$(OBJ)/kernels/cuda/device.o: CFLAGS += -isystem $(CUDA_HOME)/include
-$(BUILD)/libgpu.a: $(CUDA_O) $(OBJ)/kernels/cuda/device.o $(OBJ)/kernels/cuda/run.o
+CUDA_C_O = $(patsubst %.c,$(OBJ)/%.o,$(wildcard kernels/cuda/*.c))
+SIMGPU_O = $(call obj,$(wildcard tests/simgpu/*.c))
+$(filter-out %/run.o,$(CUDA_C_O)) $(SIMGPU_O): CFLAGS += -isystem $(CUDA_HOME)/include
+SIMGPU = $(if $(wildcard $(CUDA_HOME)/include/cuda_runtime_api.h),$(SIMGPU_O) $(filter-out %/run.o,$(CUDA_C_O)))
+$(BUILD)/libgpu.a: $(CUDA_O) $(CUDA_C_O)
 $(BUILD)/cuda/start: $(OBJ)/tests/cuda/start.o $(BUILD)/libgpu.a $(BUILD)/libkernels.a $(BUILD)/libproto.a
 	$(link) -ldnnl -lgomp -L$(CUDA_HOME)/lib64 -Wl,-rpath,$(CUDA_HOME)/lib64 -lcudart
 cuda: $(if $(SANITIZER),,$(if $(NVCC),$(BUILD)/cuda/start $(CUDA_O:.o=.ptx))) ## compile kernels/cuda for GPUs, where nvcc is
@@ -306,6 +309,7 @@ $(BUILD)/tests/%: $(OBJ)/tests/unit/%.o $(FAULT_O) $(DEVICE_O) $(BUILD)/libckptd
 $(BUILD)/tests/kernels_cuda: $(BUILD)/liblanes.a
 $(BUILD)/tests/kernels_cuda_lanes: $(OBJ)/lanes/tests/cuda/faulty.o $(BUILD)/liblanes.a
 $(BUILD)/tests/kernels_cuda_checked: | $(CHECKED)
+$(addprefix $(BUILD)/tests/,kernels_simgpu trainer_simgpu): $(SIMGPU) $(if $(SIMGPU),$(BUILD)/liblanes.a)
 # Without sanitizers: what they test is the program behind it.
 $(BUILD)/shims/%.so: tests/shims/%.c tests/shims/segment.h
 	$(call say,link)

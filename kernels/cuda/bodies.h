@@ -259,7 +259,6 @@ template <auto kernel, class A> static void lanes_call(const void *args)
 template <auto kernel, class A>
 static int cuda_launch(void *stream, dim3 grid, unsigned threads, size_t shared, const A &args)
 {
-    (void)stream;
     struct lanes_launch launch = {};
     launch.name = __PRETTY_FUNCTION__;
     launch.kernel = lanes_call<kernel, A>;
@@ -268,8 +267,7 @@ static int cuda_launch(void *stream, dim3 grid, unsigned threads, size_t shared,
     launch.shared_bytes = shared;
     launch.grid = {grid.x, grid.y, grid.z};
     launch.threads = threads;
-    lanes_launch(&launch);
-    return 0;
+    return lanes_queue(stream, &launch);
 }
 #endif
 

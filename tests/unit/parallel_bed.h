@@ -248,6 +248,17 @@ static inline int train(struct stretch *s, struct parallel *p, struct ahead *ahe
     return 0;
 }
 
+static inline int stretch_kernels(struct kernels **out, const struct stretch *s)
+{
+    bool is_any = strcmp(s->config.kernels_isa, "auto") == 0;
+    struct kernels_options options = {
+        .backend = wants_plain_kernels() ? KERNEL_BACKEND_REFERENCE : KERNEL_BACKEND_BEST,
+        .num_threads = (uint32_t)s->config.threads,
+        .isa = is_any ? NULL : s->config.kernels_isa,
+        .device = s->device};
+    return kernels_new(out, &options);
+}
+
 static inline int rank_main(struct comm *world, void *user)
 {
     struct stretch *s = user;
@@ -258,7 +269,7 @@ static inline int rank_main(struct comm *world, void *user)
     struct parallel *p = NULL;
     int rc = data_open(&data, s->config.dataset_path, (uint32_t)s->config.seq_len, 3);
     if (rc == 0)
-        rc = new_kernels(&kernels, (uint32_t)s->config.threads);
+        rc = stretch_kernels(&kernels, s);
     struct model_shape shape;
     if (rc == 0)
         rc = shape_of_settings(&shape, &s->config, data_info(data)->vocab);

@@ -60,6 +60,10 @@ struct lanes_launch {
     unsigned threads;
 };
 void lanes_launch(const struct lanes_launch *launch);
+/* What a launch of the .cu files calls: 0, or an error of the CUDA runtime. Defined by a program
+ * that has streams (it has to call lanes_launch later, one at a time, with a copy of args); in
+ * others the kernel has run when it returns. */
+int lanes_queue(void *stream, const struct lanes_launch *launch);
 
 /* ---- Called by fibers ---- */
 

@@ -1,0 +1,255 @@
+/* memory.c - memory of simulated devices, page-locked memory, registered memory (simgpu.h). */
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "proto/report.h"
+#include "tests/simgpu/private.h"
+
+#define PAGE ((size_t)4096)
+#define ALIGN ((size_t)256) /* of what cudaMalloc gives */
+#define POISON 0xff         /* NaN in every type */
+
+struct region *simgpu_region(const void *at)
+{
+    for (struct region *r = simgpu.regions; r != NULL; r = r->next)
+        if ((const char *)at >= r->at && (const char *)at < r->at + r->bytes)
+            return r;
+    return NULL;
+}
+
+static void protect(const struct region *region, int how)
+{
+    if (region->kind == REGION_DEVICE)
+        CHECK(mprotect(region->mapped, region->mapped_bytes - PAGE, how) == 0);
+}
+
+void simgpu_open_memory(void)
+{
+    if (simgpu.num_open++ == 0)
+        for (const struct region *r = simgpu.regions; r != NULL; r = r->next)
+            protect(r, PROT_READ | PROT_WRITE);
+}
+
+void simgpu_close_memory(void)
+{
+    if (--simgpu.num_open == 0)
+        for (const struct region *r = simgpu.regions; r != NULL; r = r->next)
+            protect(r, PROT_NONE);
+}
+
+static size_t device_bytes(int device)
+{
+    size_t bytes = 0;
+    for (const struct region *r = simgpu.regions; r != NULL; r = r->next)
+        if (r->kind == REGION_DEVICE && r->device == device)
+            bytes += r->bytes;
+    return bytes;
+}
+
+static uint64_t *count_of(enum region_kind kind)
+{
+    uint64_t *const counts[] = {&simgpu.counts.allocations, &simgpu.counts.pinned,
+                                &simgpu.counts.registered};
+    return counts[kind];
+}
+
+static void add(const struct region *from)
+{
+    struct region *region = malloc(sizeof(*region));
+    CHECK(region != NULL);
+    *region = *from;
+    region->next = simgpu.regions;
+    simgpu.regions = region;
+    ++*count_of(region->kind);
+}
+
+/* Its end is at a page that nobody may touch. */
+static cudaError_t map(void **out, size_t bytes, enum region_kind kind)
+{
+    size_t whole = (bytes + ALIGN - 1) / ALIGN * ALIGN;
+    size_t mapped_bytes = (whole + PAGE - 1) / PAGE * PAGE + PAGE;
+    char *mapped =
+        mmap(NULL, mapped_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (mapped == MAP_FAILED)
+        return cudaErrorMemoryAllocation;
+    CHECK(mprotect(mapped + mapped_bytes - PAGE, PAGE, PROT_NONE) == 0);
+    struct region region = {.at = mapped + mapped_bytes - PAGE - whole,
+                            .mapped = mapped,
+                            .bytes = bytes,
+                            .mapped_bytes = mapped_bytes,
+                            .kind = kind,
+                            .device = simgpu_device()};
+    memset(region.at, POISON, whole);
+    if (simgpu.num_open == 0)
+        protect(&region, PROT_NONE);
+    add(&region);
+    *out = region.at;
+    return cudaSuccess;
+}
+
+/* Implicitly behind everything that is queued on the device, as CUDA does it. */
+static cudaError_t unmap(void *at, enum region_kind kind)
+{
+    const struct region *found = simgpu_region(at);
+    if (at == NULL)
+        return cudaSuccess;
+    if (found == NULL || found->at != at || found->kind != kind)
+        return cudaErrorInvalidValue;
+    simgpu_finish_device(found->device);
+    struct region **link = &simgpu.regions, *region;
+    while ((*link)->at != at)
+        link = &(*link)->next;
+    region = *link;
+    *link = region->next;
+    --*count_of(kind);
+    if (kind != REGION_REGISTERED)
+        munmap(region->mapped, region->mapped_bytes);
+    free(region);
+    return cudaSuccess;
+}
+
+cudaError_t cudaMalloc(void **out, size_t bytes)
+{
+    cudaError_t error = simgpu_enter(__func__);
+    if (error == cudaSuccess && device_bytes(simgpu_device()) + bytes > simgpu.memory_bytes)
+        error = cudaErrorMemoryAllocation;
+    if (error == cudaSuccess)
+        error = map(out, bytes, REGION_DEVICE);
+    return simgpu_leave(error);
+}
+
+cudaError_t cudaFree(void *at)
+{
+    cudaError_t error = simgpu_enter(__func__);
+    return simgpu_leave(error != cudaSuccess ? error : unmap(at, REGION_DEVICE));
+}
+
+cudaError_t cudaHostAlloc(void **out, size_t bytes, unsigned flags)
+{
+    cudaError_t error = simgpu_enter(__func__);
+    if (error == cudaSuccess && (flags & ~(unsigned)cudaHostAllocPortable) != 0)
+        error = cudaErrorInvalidValue;
+    if (error == cudaSuccess)
+        error = map(out, bytes, REGION_PINNED);
+    return simgpu_leave(error);
+}
+
+cudaError_t cudaFreeHost(void *at)
+{
+    cudaError_t error = simgpu_enter(__func__);
+    return simgpu_leave(error != cudaSuccess ? error : unmap(at, REGION_PINNED));
+}
+
+cudaError_t cudaHostRegister(void *at, size_t bytes, unsigned flags)
+{
+    cudaError_t error = simgpu_enter(__func__);
+    bool is_wrong = at == NULL || bytes == 0 || (flags & ~(unsigned)cudaHostRegisterPortable) != 0;
+    if (error == cudaSuccess && is_wrong)
+        error = cudaErrorInvalidValue;
+    for (const struct region *r = simgpu.regions; r != NULL && error == cudaSuccess; r = r->next)
+        if ((char *)at < r->at + r->bytes && r->at < (char *)at + bytes)
+            error = cudaErrorHostMemoryAlreadyRegistered;
+    if (error == cudaSuccess)
+        add(&(struct region){
+            .at = at, .bytes = bytes, .kind = REGION_REGISTERED, .device = simgpu_device()});
+    return simgpu_leave(error);
+}
+
+cudaError_t cudaHostUnregister(void *at)
+{
+    cudaError_t error = simgpu_enter(__func__);
+    if (error != cudaSuccess)
+        return simgpu_leave(error);
+    error = unmap(at, REGION_REGISTERED);
+    return simgpu_leave(error == cudaErrorInvalidValue ? cudaErrorHostMemoryNotRegistered : error);
+}
+
+cudaError_t cudaMemGetInfo(size_t *free_out, size_t *total)
+{
+    cudaError_t error = simgpu_enter(__func__);
+    if (error == cudaSuccess) {
+        *total = simgpu.memory_bytes;
+        *free_out = *total - device_bytes(simgpu_device());
+    }
+    return simgpu_leave(error);
+}
+
+/* ---- Copies ---- */
+
+struct copy {
+    void *to;
+    const void *from; /* NULL: the bytes behind it; with is_value: `value` in every byte */
+    size_t bytes;
+    bool is_value;
+    int value;
+    char staged[];
+};
+
+static void run_copy(void *args)
+{
+    const struct copy *copy = args;
+    if (copy->is_value)
+        memset(copy->to, copy->value, copy->bytes);
+    else
+        memcpy(copy->to, copy->from != NULL ? copy->from : copy->staged, copy->bytes);
+}
+
+static const struct simgpu_work copy_work = {.run = run_copy};
+
+/* Of both ends: wholly inside one range, or host memory that the device does not know. */
+static bool is_whole(const struct region *region, const void *at, size_t bytes)
+{
+    return region == NULL || (const char *)at + bytes <= region->at + region->bytes;
+}
+
+static void post_copy(cudaStream_t stream, const struct copy *from, bool is_staged)
+{
+    size_t bytes = sizeof(*from) + (is_staged ? from->bytes : 0);
+    struct copy *copy = malloc(bytes);
+    CHECK(copy != NULL);
+    *copy = *from;
+    if (is_staged) {
+        memcpy(copy->staged, from->from, from->bytes);
+        copy->from = NULL;
+    }
+    simgpu_post(stream, simgpu_new_op(OP_WORK, &copy_work, copy, bytes));
+    free(copy);
+}
+
+cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind,
+                            cudaStream_t stream)
+{
+    cudaError_t error = simgpu_enter(__func__);
+    const struct region *target = simgpu_region(to), *source = simgpu_region(from);
+    if (error == cudaSuccess && !simgpu_is_stream(stream))
+        error = cudaErrorInvalidResourceHandle;
+    if (error == cudaSuccess && kind != cudaMemcpyDefault)
+        error = cudaErrorInvalidMemcpyDirection;
+    if (error == cudaSuccess && (!is_whole(target, to, bytes) || !is_whole(source, from, bytes)))
+        error = cudaErrorInvalidValue;
+    if (error == cudaSuccess) {
+        bool is_pageable = target == NULL || source == NULL;
+        simgpu.counts.copies++;
+        simgpu.counts.staged_copies += is_pageable;
+        post_copy(stream, &(struct copy){.to = to, .from = from, .bytes = bytes}, source == NULL);
+        if (target == NULL)
+            simgpu_finish(stream, stream->posted);
+    }
+    return simgpu_leave(error);
+}
+
+cudaError_t cudaMemsetAsync(void *at, int value, size_t bytes, cudaStream_t stream)
+{
+    cudaError_t error = simgpu_enter(__func__);
+    const struct region *region = simgpu_region(at);
+    if (error == cudaSuccess && !simgpu_is_stream(stream))
+        error = cudaErrorInvalidResourceHandle;
+    if (error == cudaSuccess && (region == NULL || !is_whole(region, at, bytes)))
+        error = cudaErrorInvalidValue;
+    if (error == cudaSuccess)
+        post_copy(stream,
+                  &(struct copy){.to = at, .bytes = bytes, .is_value = true, .value = value},
+                  false);
+    return simgpu_leave(error);
+}

@@ -1,0 +1,92 @@
+/* private.h - what the files of the simulated GPU share. One lock guards all of it. */
+#ifndef HOLDFAST_TESTS_SIMGPU_PRIVATE_H
+#define HOLDFAST_TESTS_SIMGPU_PRIVATE_H
+
+#include <cuda_runtime_api.h>
+#include <pthread.h>
+#include <stddef.h>
+
+#include "tests/simgpu/simgpu.h"
+
+#define SIMGPU_DEVICES_MAX 16
+
+enum op_kind { OP_WORK, OP_HOST, OP_RECORD, OP_WAIT };
+struct op {
+    struct op *next;
+    enum op_kind kind;
+    struct CUevent_st *event;
+    uint64_t point; /* of the event's records */
+    struct simgpu_work work;
+    void *user; /* OP_HOST: what its function gets */
+    max_align_t args[];
+};
+
+struct CUstream_st {
+    struct CUstream_st *next;
+    struct op *first, *last;
+    uint64_t posted, done;
+    int device;
+    bool is_busy; /* one of its operations runs */
+};
+
+struct CUevent_st {
+    struct CUevent_st *next;
+    uint64_t recorded, done; /* records so far; the last one that was reached */
+    uint32_t num_users;      /* operations that name it */
+    bool is_destroyed;
+};
+
+enum region_kind { REGION_DEVICE, REGION_PINNED, REGION_REGISTERED };
+struct region {
+    struct region *next;
+    char *at, *mapped;
+    size_t bytes, mapped_bytes;
+    enum region_kind kind;
+    int device;
+};
+
+struct simgpu {
+    pthread_mutex_t lock;
+    pthread_cond_t changed; /* an operation has ended, or was queued */
+    bool is_set, has_driver;
+    uint64_t seed, random;
+    int num_devices;
+    size_t memory_bytes;
+    char fail_call[48];
+    uint64_t fail_at, fail_calls;
+    bool fails_for_ever;
+    cudaError_t lost[SIMGPU_DEVICES_MAX]; /* of a device: every later call gives it */
+    struct CUstream_st *streams;
+    struct CUevent_st *events;
+    struct region *regions;
+    uint32_t num_open; /* runs of operations under way: the devices' memory can be touched */
+    struct simgpu_counts counts;
+};
+extern struct simgpu simgpu;
+
+/* settings.c. With the lock. */
+void simgpu_first_call(void);
+bool simgpu_fails_locked(const char *call);
+uint64_t simgpu_draw(void);
+
+/* memory.c. With the lock. NULL: the address is in none. */
+struct region *simgpu_region(const void *at);
+void simgpu_open_memory(void);
+void simgpu_close_memory(void);
+
+/* streams.c. With the lock. */
+void simgpu_drop_event(struct CUevent_st *event); /* one user less; NULL is none */
+bool simgpu_is_stream(const struct CUstream_st *stream);
+struct op *simgpu_new_op(enum op_kind kind, const struct simgpu_work *work, const void *args,
+                         size_t bytes);
+void simgpu_post(struct CUstream_st *stream, struct op *op); /* may run operations */
+void simgpu_finish(struct CUstream_st *stream, uint64_t posted);
+void simgpu_finish_event(struct CUevent_st *event, uint64_t point);
+void simgpu_finish_device(int device);
+
+/* Each call of the runtime begins with CALL, which ends in CUDA's error when it has to. */
+int simgpu_device(void); /* of this thread */
+cudaError_t simgpu_enter(const char *call);
+cudaError_t simgpu_leave(cudaError_t error);
+
+#endif

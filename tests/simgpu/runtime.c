@@ -1,0 +1,259 @@
+/* runtime.c - devices, streams, events, host functions and launches of the CUDA runtime
+ * (simgpu.h); memory and copies are in memory.c. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/cuda/cpu/lanes.h"
+#include "proto/report.h"
+#include "tests/simgpu/private.h"
+
+/* ---- Devices ---- */
+
+cudaError_t cudaGetDeviceCount(int *count)
+{
+    cudaError_t error = simgpu_enter(__func__);
+    *count = error == cudaSuccess ? simgpu.num_devices : 0;
+    return simgpu_leave(error == cudaSuccess && *count == 0 ? cudaErrorNoDevice : error);
+}
+
+cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *out, int device)
+{
+    cudaError_t error = simgpu_enter(__func__);
+    if (error == cudaSuccess && (device < 0 || device >= simgpu.num_devices))
+        error = cudaErrorInvalidDevice;
+    if (error == cudaSuccess) {
+        *out = (struct cudaDeviceProp){.major = 9,
+                                       .minor = 0,
+                                       .warpSize = LANES_WARP,
+                                       .multiProcessorCount = 132,
+                                       .totalGlobalMem = simgpu.memory_bytes,
+                                       .sharedMemPerBlockOptin = LANES_SHARED_MAX};
+        snprintf(out->name, sizeof(out->name), "simulated GPU");
+    }
+    return simgpu_leave(error);
+}
+
+cudaError_t cudaDriverGetVersion(int *version)
+{
+    cudaError_t error = simgpu_enter(__func__);
+    *version = CUDART_VERSION;
+    return simgpu_leave(error);
+}
+
+cudaError_t cudaRuntimeGetVersion(int *version)
+{
+    cudaError_t error = simgpu_enter(__func__);
+    *version = CUDART_VERSION;
+    return simgpu_leave(error);
+}
+
+#define ERRORS(X)                                                           \
+    X(cudaSuccess, "no error")                                              \
+    X(cudaErrorInvalidValue, "invalid argument")                            \
+    X(cudaErrorMemoryAllocation, "out of memory")                           \
+    X(cudaErrorInsufficientDriver, "CUDA driver version is insufficient")   \
+    X(cudaErrorNoDevice, "no CUDA-capable device is detected")              \
+    X(cudaErrorInvalidDevice, "invalid device ordinal")                     \
+    X(cudaErrorInvalidResourceHandle, "invalid resource handle")            \
+    X(cudaErrorInvalidMemcpyDirection, "invalid copy direction for memcpy") \
+    X(cudaErrorNotPermitted, "operation not permitted")                     \
+    X(cudaErrorHostMemoryAlreadyRegistered, "already mapped")               \
+    X(cudaErrorHostMemoryNotRegistered, "not registered")                   \
+    X(cudaErrorLaunchFailure, "unspecified launch failure")                 \
+    X(cudaErrorUnknown, "unknown error")
+
+const char *cudaGetErrorName(cudaError_t error)
+{
+#define X(code, text)  \
+    if (error == code) \
+        return #code;
+    ERRORS(X)
+#undef X
+    return "unrecognized error code";
+}
+
+const char *cudaGetErrorString(cudaError_t error)
+{
+#define X(code, text)  \
+    if (error == code) \
+        return text;
+    ERRORS(X)
+#undef X
+    return "unrecognized error code";
+}
+
+/* ---- Streams ---- */
+
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t *out, unsigned flags)
+{
+    cudaError_t error = simgpu_enter(__func__);
+    if (error == cudaSuccess && flags != cudaStreamNonBlocking)
+        error = cudaErrorInvalidValue; /* the others are ordered by the stream of no name */
+    if (error == cudaSuccess) {
+        struct CUstream_st *stream = calloc(1, sizeof(*stream));
+        CHECK(stream != NULL);
+        stream->device = simgpu_device();
+        stream->next = simgpu.streams;
+        simgpu.streams = *out = stream;
+        simgpu.counts.streams++;
+    }
+    return simgpu_leave(error);
+}
+
+/* The stream is there until its work is done; here that is waited for. */
+cudaError_t cudaStreamDestroy(cudaStream_t stream)
+{
+    cudaError_t error = simgpu_enter(__func__);
+    if (!simgpu_is_stream(stream))
+        return simgpu_leave(cudaErrorInvalidResourceHandle);
+    simgpu_finish(stream, stream->posted);
+    struct CUstream_st **link = &simgpu.streams;
+    while (*link != stream)
+        link = &(*link)->next;
+    *link = stream->next;
+    simgpu.counts.streams--;
+    free(stream);
+    return simgpu_leave(error);
+}
+
+cudaError_t cudaStreamSynchronize(cudaStream_t stream)
+{
+    cudaError_t error = simgpu_enter(__func__);
+    if (error == cudaSuccess && !simgpu_is_stream(stream))
+        error = cudaErrorInvalidResourceHandle;
+    if (error == cudaSuccess)
+        simgpu_finish(stream, stream->posted);
+    return simgpu_leave(error);
+}
+
+cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t fn, void *user)
+{
+    cudaError_t error = simgpu_enter(__func__);
+    if (error == cudaSuccess && !simgpu_is_stream(stream))
+        error = cudaErrorInvalidResourceHandle;
+    if (error == cudaSuccess) {
+        struct op *op = simgpu_new_op(OP_HOST, &(struct simgpu_work){.run = fn}, NULL, 0);
+        op->user = user;
+        simgpu_post(stream, op);
+    }
+    return simgpu_leave(error);
+}
+
+/* ---- Events ---- */
+
+static bool is_event(const struct CUevent_st *event)
+{
+    for (const struct CUevent_st *e = simgpu.events; e != NULL; e = e->next)
+        if (e == event)
+            return !e->is_destroyed;
+    return false;
+}
+
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t *out, unsigned flags)
+{
+    cudaError_t error = simgpu_enter(__func__);
+    if (error == cudaSuccess && flags != cudaEventDisableTiming)
+        error = cudaErrorInvalidValue; /* nothing is timed here */
+    if (error == cudaSuccess) {
+        struct CUevent_st *event = calloc(1, sizeof(*event));
+        CHECK(event != NULL);
+        event->num_users = 1; /* its owner */
+        event->next = simgpu.events;
+        simgpu.events = *out = event;
+        simgpu.counts.events++;
+    }
+    return simgpu_leave(error);
+}
+
+cudaError_t cudaEventDestroy(cudaEvent_t event)
+{
+    cudaError_t error = simgpu_enter(__func__);
+    if (!is_event(event))
+        return simgpu_leave(cudaErrorInvalidResourceHandle);
+    event->is_destroyed = true;
+    simgpu.counts.events--;
+    simgpu_drop_event(event);
+    return simgpu_leave(error);
+}
+
+static cudaError_t post_event(cudaStream_t stream, cudaEvent_t event, enum op_kind kind)
+{
+    struct op *op;
+    if (!simgpu_is_stream(stream) || !is_event(event))
+        return cudaErrorInvalidResourceHandle;
+    if (kind == OP_RECORD)
+        event->recorded++;
+    if (event->recorded == 0) /* a wait for what was never recorded is none */
+        return cudaSuccess;
+    op = simgpu_new_op(kind, NULL, NULL, 0);
+    op->event = event;
+    op->point = event->recorded;
+    simgpu_post(stream, op);
+    return cudaSuccess;
+}
+
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
+{
+    cudaError_t error = simgpu_enter(__func__);
+    return simgpu_leave(error != cudaSuccess ? error : post_event(stream, event, OP_RECORD));
+}
+
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags)
+{
+    cudaError_t error = simgpu_enter(__func__);
+    if (error == cudaSuccess && flags != 0)
+        error = cudaErrorInvalidValue;
+    return simgpu_leave(error != cudaSuccess ? error : post_event(stream, event, OP_WAIT));
+}
+
+cudaError_t cudaEventSynchronize(cudaEvent_t event)
+{
+    cudaError_t error = simgpu_enter(__func__);
+    if (error == cudaSuccess && !is_event(event))
+        error = cudaErrorInvalidResourceHandle;
+    if (error == cudaSuccess)
+        simgpu_finish_event(event, event->recorded);
+    return simgpu_leave(error);
+}
+
+/* ---- Kernels ---- */
+
+struct launch {
+    struct lanes_launch head;
+    int device;
+    bool is_fatal;
+    max_align_t args[];
+};
+
+static void run_launch(void *args)
+{
+    struct launch *launch = args;
+    if (launch->is_fatal) {
+        simgpu.lost[launch->device] = cudaErrorLaunchFailure;
+        return;
+    }
+    launch->head.args = launch->args;
+    lanes_launch(&launch->head);
+}
+
+/* What the .cu files' launches call in place of the lanes (lanes.h). */
+int lanes_queue(void *stream_at, const struct lanes_launch *head)
+{
+    cudaError_t error = simgpu_enter("cudaLaunchKernel");
+    cudaStream_t stream = stream_at;
+    if (error == cudaSuccess && (!simgpu_is_stream(stream) || stream->device != simgpu_device()))
+        error = cudaErrorInvalidResourceHandle;
+    if (error == cudaSuccess) {
+        struct launch *launch = malloc(sizeof(*launch) + head->args_bytes);
+        CHECK(launch != NULL);
+        *launch = (struct launch){
+            .head = *head, .device = stream->device, .is_fatal = simgpu_fails_locked("kernel")};
+        memcpy(launch->args, head->args, head->args_bytes);
+        simgpu.counts.kernels++;
+        simgpu_post(stream, simgpu_new_op(OP_WORK, &(struct simgpu_work){.run = run_launch}, launch,
+                                          sizeof(*launch) + head->args_bytes));
+        free(launch);
+    }
+    return simgpu_leave(error);
+}

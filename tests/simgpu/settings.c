@@ -1,0 +1,110 @@
+/* settings.c - what is simulated: devices, seed, and calls that fail (simgpu.h). */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/cuda/cpu/lanes.h"
+#include "proto/report.h"
+#include "tests/simgpu/private.h"
+
+struct simgpu simgpu = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
+
+static void set_fail(const char *value)
+{
+    char sign = '\0';
+    unsigned long long at = 0;
+    CHECK(sscanf(value, "%47[A-Za-z_]:%llu%c", simgpu.fail_call, &at, &sign) >= 2 && at > 0);
+    simgpu.fail_at = at;
+    simgpu.fails_for_ever = sign == '+';
+}
+
+static void set_one(char *setting)
+{
+    char *value = strchr(setting, '=');
+    CHECK(value != NULL);
+    *value++ = '\0';
+    unsigned long long number = strtoull(value, NULL, 10);
+    if (strcmp(setting, "seed") == 0)
+        simgpu.seed = number;
+    else if (strcmp(setting, "devices") == 0)
+        simgpu.num_devices = (int)number;
+    else if (strcmp(setting, "memory") == 0)
+        simgpu.memory_bytes = number;
+    else if (strcmp(setting, "driver") == 0)
+        simgpu.has_driver = number != 0;
+    else if (strcmp(setting, "fail") == 0)
+        set_fail(value);
+    else
+        CHECK(!"a setting of simgpu.h");
+}
+
+static void set_all(const char *settings)
+{
+    char text[256], *rest = NULL;
+    CHECK(strlen(settings) < sizeof(text));
+    memcpy(text, settings, strlen(settings) + 1);
+    simgpu.is_set = simgpu.has_driver = true;
+    simgpu.seed = 0;
+    simgpu.num_devices = 1;
+    simgpu.memory_bytes = (size_t)1 << 30;
+    simgpu.fail_at = simgpu.fail_calls = 0;
+    memset(simgpu.lost, 0, sizeof(simgpu.lost));
+    for (char *one = strtok_r(text, ",", &rest); one != NULL; one = strtok_r(NULL, ",", &rest))
+        set_one(one);
+    CHECK(simgpu.num_devices >= 0 && simgpu.num_devices <= SIMGPU_DEVICES_MAX);
+    simgpu.random = simgpu.seed;
+    lanes_seed(simgpu.seed);
+}
+
+void simgpu_set(const char *settings)
+{
+    pthread_mutex_lock(&simgpu.lock);
+    for (const struct CUstream_st *s = simgpu.streams; s != NULL; s = s->next)
+        CHECK(s->first == NULL);
+    set_all(settings);
+    pthread_mutex_unlock(&simgpu.lock);
+}
+
+void simgpu_first_call(void)
+{
+    const char *settings = getenv("SIMGPU");
+    if (!simgpu.is_set)
+        set_all(settings != NULL ? settings : "");
+}
+
+bool simgpu_fails_locked(const char *call)
+{
+    if (simgpu.fail_at == 0 || strcmp(call, simgpu.fail_call) != 0)
+        return false;
+    simgpu.fail_calls++;
+    bool fails = simgpu.fail_calls == simgpu.fail_at ||
+                 (simgpu.fails_for_ever && simgpu.fail_calls > simgpu.fail_at);
+    simgpu.counts.failures += fails;
+    return fails;
+}
+
+bool simgpu_fails(const char *call)
+{
+    pthread_mutex_lock(&simgpu.lock);
+    simgpu_first_call();
+    bool fails = simgpu_fails_locked(call);
+    pthread_mutex_unlock(&simgpu.lock);
+    return fails;
+}
+
+/* splitmix64 */
+uint64_t simgpu_draw(void)
+{
+    uint64_t z = simgpu.random += 0x9e3779b97f4a7c15;
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
+    return z ^ (z >> 31);
+}
+
+struct simgpu_counts simgpu_counts(void)
+{
+    pthread_mutex_lock(&simgpu.lock);
+    struct simgpu_counts counts = simgpu.counts;
+    pthread_mutex_unlock(&simgpu.lock);
+    return counts;
+}

@@ -1,0 +1,64 @@
+/* simgpu.h - simulated GPUs: the CUDA runtime and a part of cuBLASLt, defined against NVIDIA's
+ * headers and linked in place of the libraries. The objects that ship are linked with it as they
+ * are; kernels run on lanes of the CPU (kernels/cuda/cpu/lanes.h).
+ *
+ * Order: an operation of a stream runs behind those in front of it on its stream and behind the
+ * events that its stream was told to wait for, and is not ordered otherwise. There is no thread
+ * for a stream: operations run inside calls of the host, one at a time.
+ *
+ *   seed % 3   0: as late as allowed: only when the host waits, and only what it waits for
+ *              1: as early as allowed: within the call that queues
+ *              2: at random
+ *
+ * Memory: a device's memory holds NaN when it is new, ends at a page that nobody may touch, and
+ * can be touched while an operation runs only: the host that touches it dies of SIGSEGV. A copy
+ * from or to host memory that is neither page-locked nor registered is staged within the call, as
+ * CUDA does it, and counted. What is page-locked is read when the copy runs.
+ *
+ * Refused with CUDA's error: handles that are none, a device that is not there, memory that is not
+ * allocated, calls from a host function, memory registered twice. A kernel that the lanes refuse
+ * ends the process.
+ *
+ * Settings, "name=value,...": of simgpu_set(), or of the variable SIMGPU when the first call comes.
+ *
+ *   seed=N devices=N memory=BYTES   0, 1, 1 GiB for each device
+ *   driver=0                        as on a machine without a driver
+ *   fail=CALL:N                     the N-th call of that name fails, once; N+: it and all later.
+ *                                   "kernel": the launch succeeds and the device is lost later
+ */
+#ifndef HOLDFAST_TESTS_SIMGPU_H
+#define HOLDFAST_TESTS_SIMGPU_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* Programs without NVIDIA's headers are linked without: then these are NULL. */
+#define SIMGPU_WEAK __attribute__((weak))
+
+/* All queued work has to be done. Ends the process at a setting that it does not know. */
+SIMGPU_WEAK void simgpu_set(const char *settings);
+
+struct simgpu_counts {
+    uint64_t kernels, copies, staged_copies, products, heuristics, failures;
+    uint64_t allocations, pinned, registered; /* ranges that are there now */
+    uint64_t streams, events;
+};
+SIMGPU_WEAK struct simgpu_counts simgpu_counts(void);
+
+/* ---- For other libraries that queue on streams, such as one that communicates ---- */
+
+struct simgpu_work {
+    void (*run)(void *args);
+    /* NULL: always. Whether it may run, asked under the lock of all streams; `blocker` names a
+     * stream (cudaStream_t) that has to get on first, NULL: another thread's call changes it. */
+    bool (*is_ready)(void *args);
+    void *(*blocker)(void *args);
+};
+/* 0 or a cudaError_t. args: `bytes` of them are copied; run may touch memory of devices. */
+SIMGPU_WEAK int simgpu_queue(void *stream, const struct simgpu_work *work, const void *args,
+                             size_t bytes);
+/* A call of this name begins: 0, or its N-th time has come (fail=). */
+SIMGPU_WEAK bool simgpu_fails(const char *call);
+
+#endif

@@ -1,0 +1,341 @@
+/* kernels_simgpu.c - a CUDA GPU as a device (kernels/cuda/device.c), on simulated ones.
+ *
+ * Goal: the object that ships keeps what device.h promises in every order that CUDA allows, says
+ * what failed in one line, and leaves nothing behind; and the simulation shows what CUDA does not
+ * forgive. Method: tests/simgpu in place of NVIDIA's runtime, orders by seed; each call of the
+ * runtime fails once, and for ever. For what ends a process there is a child. */
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "kernels/device.h"
+#include "kernels/kernels.h"
+#include "proto/report.h"
+#include "tests/simgpu/simgpu.h"
+
+#define COUNT 3000
+#define BYTES (COUNT * sizeof(float))
+#define SEEDS 9
+
+struct bed {
+    struct device *device;
+    struct kernels *kernels;
+    struct lane *first, *second;
+    float *at, *other, *host; /* two of the device, one page-locked */
+};
+
+static int open_bed(struct bed *bed, const char *settings)
+{
+    void *at = NULL, *other = NULL, *host = NULL;
+    *bed = (struct bed){0};
+    simgpu_set(settings);
+    int rc = device_open(&bed->device, device_find("cuda"), NULL);
+    struct kernels_options options = {.num_threads = 1, .device = bed->device};
+    if (rc == 0)
+        rc = kernels_new(&bed->kernels, &options);
+    if (rc == 0)
+        rc = lane_open(&bed->first, bed->device, "first");
+    if (rc == 0)
+        rc = lane_open(&bed->second, bed->device, "second");
+    if (rc == 0)
+        rc = device_alloc(bed->device, &at, BYTES, ON_DEVICE);
+    if (rc == 0)
+        rc = device_alloc(bed->device, &other, BYTES, ON_DEVICE);
+    if (rc == 0)
+        rc = device_alloc(bed->device, &host, BYTES, PINNED);
+    bed->at = at;
+    bed->other = other;
+    bed->host = host;
+    return rc;
+}
+
+static void close_bed(struct bed *bed)
+{
+    lane_close(bed->first);
+    lane_close(bed->second);
+    kernels_free(bed->kernels);
+    device_close(bed->device);
+}
+
+static void open_seed(struct bed *bed, int seed)
+{
+    char settings[32];
+    snprintf(settings, sizeof(settings), "seed=%d", seed);
+    assert_int_equal(open_bed(bed, settings), 0);
+}
+
+static void add(struct bed *bed, struct lane *lane)
+{
+    kernel_add(
+        bed->kernels, lane,
+        &(struct kernel_add){.y = bed->at, .x = bed->other, .count = COUNT, .dtype = KERNEL_F32});
+}
+
+/* at = 1, 2, ...; other = 2: on the first lane. */
+static void fill(struct bed *bed)
+{
+    for (int i = 0; i < COUNT; i++)
+        bed->host[i] = 2;
+    lane_copy(bed->first, bed->other, bed->host, BYTES);
+    assert_int_equal(lane_settle(bed->first), 0);
+    for (int i = 0; i < COUNT; i++)
+        bed->host[i] = (float)i;
+    lane_copy(bed->first, bed->at, bed->host, BYTES);
+    assert_int_equal(lane_settle(bed->first), 0);
+}
+
+static bool is_all(const float *values, float plus)
+{
+    for (int i = 0; i < COUNT; i++)
+        if (values[i] != (float)i + plus)
+            return false;
+    return true;
+}
+
+/* ---- Order ---- */
+
+static void test_simgpu__marks_order_lanes_under_every_seed(void **state)
+{
+    (void)state;
+    for (int seed = 0; seed < SEEDS; seed++) {
+        struct bed bed;
+        struct mark added = {0}, copied = {0};
+        open_seed(&bed, seed);
+        fill(&bed);
+        for (int turn = 1; turn <= 5; turn++) {
+            lane_wait(bed.first, &copied);
+            add(&bed, bed.first);
+            lane_mark(bed.first, &added);
+            lane_wait(bed.second, &added);
+            lane_copy(bed.second, bed.host, bed.at, BYTES);
+            lane_mark(bed.second, &copied);
+            if (turn % 2 == 0) {
+                assert_int_equal(lane_settle_mark(bed.second, &copied), 0);
+                assert_true(is_all(bed.host, 2.0f * (float)turn));
+            }
+        }
+        assert_int_equal(lane_settle(bed.second), 0);
+        assert_true(is_all(bed.host, 10));
+        close_bed(&bed);
+    }
+}
+
+/* Three mistakes; each shows under some of the seeds. */
+static bool shows(int mistake, int seed)
+{
+    struct bed bed;
+    struct mark added = {0}, copied = {0};
+    open_seed(&bed, seed);
+    fill(&bed);
+    add(&bed, bed.first);
+    lane_mark(mistake == 1 ? bed.second : bed.first, &added); /* 1: on the wrong lane */
+    if (mistake != 0)                                         /* 0: no wait */
+        lane_wait(bed.second, &added);
+    lane_copy(bed.second, bed.host, bed.at, BYTES);
+    lane_mark(bed.second, &copied);
+    if (mistake == 2) /* 2: changed before it was copied */
+        add(&bed, bed.first);
+    assert_int_equal(lane_settle(mistake == 2 ? bed.first : bed.second), 0);
+    assert_int_equal(lane_settle(mistake == 2 ? bed.second : bed.first), 0);
+    bool is_wrong = !is_all(bed.host, 2);
+    close_bed(&bed);
+    return is_wrong;
+}
+
+static void test_simgpu__mistakes_of_order_show(void **state)
+{
+    (void)state;
+    for (int mistake = 0; mistake < 3; mistake++) {
+        int seen = 0;
+        for (int seed = 0; seed < SEEDS; seed++)
+            seen += shows(mistake, seed);
+        assert_in_range(seen, 1, SEEDS);
+    }
+}
+
+static int note(void *args)
+{
+    int *const *at = args;
+    ++**at;
+    return 0;
+}
+
+static void test_simgpu__host_work_runs_in_a_lanes_order(void **state)
+{
+    (void)state;
+    for (int seed = 0; seed < 3; seed++) {
+        struct bed bed;
+        int called = 0, *at = &called;
+        open_seed(&bed, seed);
+        lane_call(bed.first, note, &at, sizeof(at));
+        lane_call(bed.first, note, &at, sizeof(at));
+        assert_int_equal(lane_settle(bed.first), 0);
+        assert_int_equal(called, 2);
+        close_bed(&bed);
+    }
+}
+
+/* ---- Memory ---- */
+
+static int signal_of(void (*work)(struct bed *), struct bed *bed)
+{
+    int status = 0;
+    pid_t child = fork();
+    if (child == 0) {
+        signal(SIGSEGV, SIG_DFL);
+        work(bed);
+        _exit(0);
+    }
+    assert_int_equal(waitpid(child, &status, 0), child);
+    return WIFSIGNALED(status) ? WTERMSIG(status) : 0;
+}
+
+static void touch_device(struct bed *bed)
+{
+    *(volatile float *)bed->at = 1;
+}
+static void touch_pinned(struct bed *bed)
+{
+    *(volatile float *)bed->host = 1;
+}
+/* The kernel, not the host: its last value is past the end. */
+static void run_past_the_end(struct bed *bed)
+{
+    kernel_add(bed->kernels, bed->first,
+               &(struct kernel_add){
+                   .y = bed->at, .x = bed->other, .count = COUNT + 64, .dtype = KERNEL_F32});
+    (void)lane_settle(bed->first);
+}
+
+static void test_simgpu__only_operations_touch_a_devices_memory(void **state)
+{
+    (void)state;
+    struct bed bed;
+    open_seed(&bed, 0);
+    assert_int_equal(signal_of(touch_pinned, &bed), 0);
+    assert_int_equal(signal_of(touch_device, &bed), SIGSEGV);
+    assert_int_equal(signal_of(run_past_the_end, &bed), SIGSEGV);
+    close_bed(&bed);
+}
+
+static void test_simgpu__page_locked_memory_is_read_late_and_other_memory_at_once(void **state)
+{
+    (void)state;
+    struct bed bed;
+    float *pageable = malloc(BYTES);
+    open_seed(&bed, 0); /* as late as allowed */
+    fill(&bed);
+    for (int i = 0; i < COUNT; i++)
+        pageable[i] = bed.host[i] = (float)i + 7;
+    uint64_t staged = simgpu_counts().staged_copies;
+    lane_copy(bed.first, bed.at, bed.host, BYTES);
+    lane_copy(bed.first, bed.other, pageable, BYTES);
+    assert_int_equal(simgpu_counts().staged_copies, staged + 1);
+    for (int i = 0; i < COUNT; i++)
+        pageable[i] = bed.host[i] = (float)i + 8;
+    lane_copy(bed.first, bed.host, bed.at, BYTES);
+    assert_int_equal(lane_settle(bed.first), 0);
+    assert_true(is_all(bed.host, 8));
+    lane_copy(bed.first, bed.host, bed.other, BYTES);
+    assert_int_equal(lane_settle(bed.first), 0);
+    assert_true(is_all(bed.host, 7));
+    free(pageable);
+    close_bed(&bed);
+}
+
+/* ---- Failures ---- */
+
+static int work(const char *settings)
+{
+    struct bed bed;
+    struct mark added = {0};
+    int rc = open_bed(&bed, settings);
+    if (rc == 0) {
+        lane_zero(bed.first, bed.at, BYTES);
+        lane_copy(bed.first, bed.other, bed.at, BYTES);
+        add(&bed, bed.first);
+        lane_mark(bed.first, &added);
+        lane_wait(bed.second, &added);
+        lane_copy(bed.second, bed.host, bed.at, BYTES);
+        rc = lane_settle(bed.first);
+        int second = lane_settle(bed.second);
+        rc = rc != 0 ? rc : second;
+    }
+    close_bed(&bed);
+    return rc;
+}
+
+static void test_simgpu__every_call_fails_once_and_for_ever_and_leaves_nothing(void **state)
+{
+    (void)state;
+    static const char *const calls[] = {"cudaGetDeviceCount",
+                                        "cudaSetDevice",
+                                        "cudaGetDeviceProperties",
+                                        "cudaDriverGetVersion",
+                                        "cudaRuntimeGetVersion",
+                                        "cudaMalloc",
+                                        "cudaHostAlloc",
+                                        "cudaMemsetAsync",
+                                        "cudaMemcpyAsync",
+                                        "cudaLaunchKernel",
+                                        "kernel",
+                                        "cudaEventCreateWithFlags",
+                                        "cudaEventRecord",
+                                        "cudaStreamWaitEvent",
+                                        "cudaStreamSynchronize",
+                                        "cudaStreamCreateWithFlags"};
+    for (size_t i = 0; i < 2 * sizeof(calls) / sizeof(calls[0]); i++) {
+        char settings[64];
+        snprintf(settings, sizeof(settings), "fail=%s:1%s", calls[i / 2], i % 2 ? "+" : "");
+        report_clear();
+        if (work(settings) == 0)
+            fail_msg("%s: no error", settings);
+        assert_non_null(strstr(report_line(), "CUDA: "));
+        struct simgpu_counts left = simgpu_counts();
+        if (strcmp(calls[i / 2], "kernel") == 0) {
+            simgpu_set(""); /* a lost device frees nothing */
+            continue;
+        }
+        assert_int_equal(left.streams + left.events, 0);
+    }
+    assert_int_equal(work(""), 0);
+}
+
+static void test_simgpu__one_line_says_what_is_not_there(void **state)
+{
+    (void)state;
+    assert_int_equal(work("driver=0"), ERR_UNAVAILABLE);
+    assert_non_null(strstr(report_line(), "CUDA: no GPU to compute on: CUDA driver version is "
+                                          "insufficient"));
+    assert_int_equal(work("devices=0"), ERR_UNAVAILABLE);
+    assert_non_null(strstr(report_line(), "CUDA: no GPU to compute on: no CUDA-capable device"));
+    assert_int_equal(work("memory=20000"), ERR_MEMORY);
+    assert_non_null(strstr(report_line(), "CUDA: no buffer of 12000 bytes: out of memory"));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_simgpu__marks_order_lanes_under_every_seed),
+        cmocka_unit_test(test_simgpu__mistakes_of_order_show),
+        cmocka_unit_test(test_simgpu__host_work_runs_in_a_lanes_order),
+        cmocka_unit_test(test_simgpu__only_operations_touch_a_devices_memory),
+        cmocka_unit_test(test_simgpu__page_locked_memory_is_read_late_and_other_memory_at_once),
+        cmocka_unit_test(test_simgpu__every_call_fails_once_and_for_ever_and_leaves_nothing),
+        cmocka_unit_test(test_simgpu__one_line_says_what_is_not_there),
+    };
+    if (device_find("cuda") == NULL) {
+        printf("skipped: NVIDIA's headers are not here (make deps-cuda)\n");
+        return 77;
+    }
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,73 @@
+/* trainer_simgpu.c - steps of training on simulated GPUs (tests/simgpu): the bits of the CPU.
+ *
+ * Goal: the trainer, the back-end and the kernels together compute on a GPU what the CPU computes,
+ * on every mesh and in every order that CUDA allows. Method: parallel_bed.h; in float no tensor
+ * core has a part, so every byte is that of the CPU's back-end at the level avx2 or above. The
+ * state goes out and in again between two stretches. */
+#include "tests/simgpu/simgpu.h"
+#include "tests/unit/parallel_bed.h"
+
+static const char *const way[] = {"--training.mixed_precision_param",
+                                  "float32",
+                                  "--kernels.isa",
+                                  "avx2",
+                                  "--canonical.tp_blocks",
+                                  "2",
+                                  "--canonical.cp_blocks",
+                                  "1",
+                                  "--training.document_mask",
+                                  "true",
+                                  "--canonical.micro_batches",
+                                  "2"};
+#define NUM_WAY ((int)(sizeof(way) / sizeof(way[0])))
+
+static void want_same_on_gpus(struct place place, int seed)
+{
+    char settings[32];
+    struct device_options options = {.index = 0};
+    struct outcome *reference = new_outcome(), *outcome = new_outcome();
+    run_on(reference, alone, 0, 2, way, NUM_WAY);
+    snprintf(settings, sizeof(settings), "seed=%d", seed);
+    simgpu_set(settings);
+    assert_int_equal(device_open(&bed_device, device_find("cuda"), &options), 0);
+    run_on(outcome, place, 0, 1, way, NUM_WAY);
+    run_on(outcome, place, 1, 2, way, NUM_WAY);
+    device_close(bed_device);
+    bed_device = NULL;
+    want_same(reference, outcome, place);
+    free_outcome(outcome);
+    free_outcome(reference);
+}
+
+static void test_simgpu__one_gpu_has_the_bits_of_the_cpu(void **state)
+{
+    (void)state;
+    for (int seed = 0; seed < 3; seed++)
+        want_same_on_gpus((struct place){1, 1, 1, 0, 0, 0}, seed);
+}
+
+static void test_simgpu__shards_have_the_bits_of_the_cpu(void **state)
+{
+    (void)state;
+    want_same_on_gpus((struct place){1, 2, 1, 0, 0, 0}, 2);
+}
+
+static void test_simgpu__stages_and_tensor_parallel_have_the_bits_of_the_cpu(void **state)
+{
+    (void)state;
+    want_same_on_gpus((struct place){1, 1, 1, 2, 0, 2}, 5);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_simgpu__one_gpu_has_the_bits_of_the_cpu),
+        cmocka_unit_test(test_simgpu__shards_have_the_bits_of_the_cpu),
+        cmocka_unit_test(test_simgpu__stages_and_tensor_parallel_have_the_bits_of_the_cpu),
+    };
+    if (device_find("cuda") == NULL) {
+        printf("skipped: NVIDIA's headers are not here (make deps-cuda)\n");
+        return 77;
+    }
+    return cmocka_run_group_tests(tests, make_tokens, remove_tokens);
+}
