@@ -111,8 +111,8 @@ static inline int remove_tokens(void **state)
     return rmdir(folder);
 }
 
-/* Shorter than 2048 bytes of arguments; later ones win. */
-static inline struct config configure(const char *const *extra, int num_extra)
+/* Later ones win. */
+static inline int try_configure(struct config *out, const char *const *extra, int num_extra)
 {
     static const char *const base[] = {
         "test",    "--model.flavor",
@@ -126,14 +126,19 @@ static inline struct config configure(const char *const *extra, int num_extra)
         "1e-2",    "--training.dataset_path"};
     const int num_base = (int)(sizeof(base) / sizeof(base[0]));
     char *argv[80];
-    struct config config;
     int argc = 0;
     for (; argc < num_base; argc++)
         argv[argc] = (char *)(uintptr_t)base[argc];
     argv[argc++] = tokens_path;
     for (int i = 0; i < num_extra; i++)
         argv[argc++] = (char *)(uintptr_t)extra[i];
-    if (trainer_config_load(&config, argc, argv) != 0)
+    return trainer_config_load(out, argc, argv);
+}
+
+static inline struct config configure(const char *const *extra, int num_extra)
+{
+    struct config config;
+    if (try_configure(&config, extra, num_extra) != 0)
         fail_msg("%s", report_line());
     return config;
 }

@@ -90,27 +90,31 @@ static double least_of_all(const struct model_table *table, uint32_t *first, uin
     return least;
 }
 
+static void want_least(const struct model_table *table, uint32_t stages)
+{
+    uint32_t first[STAGES_MAX + 1], tried[STAGES_MAX + 1] = {0};
+    struct stages_options o = {.table = table,
+                               .num_stages = stages,
+                               .by_cost = true,
+                               .seq = SEQ,
+                               .names = "",
+                               .split_points = ""};
+    assert_int_equal(stages_cut(first, &o), 0);
+    assert_int_equal(first[0], 0);
+    assert_int_equal(first[stages], table->num_blocks);
+    for (uint32_t s = 0; s < stages; s++)
+        assert_true(first[s] < first[s + 1]);
+    assert_true(dearest(table, first, stages) == least_of_all(table, tried, 1, stages));
+}
+
 static void test_stages__by_cost_no_other_cut_has_a_cheaper_dearest_stage(void **state)
 {
     (void)state;
     for (uint32_t layers = 1; layers <= 7; layers++)
         for (uint32_t vocab = 100; vocab < 40000; vocab *= 5) {
             struct model_table *table = new_model(layers, vocab);
-            for (uint32_t stages = 1; stages <= STAGES_MAX && stages <= layers + 2; stages++) {
-                uint32_t first[STAGES_MAX + 1], tried[STAGES_MAX + 1] = {0};
-                struct stages_options o = {.table = table,
-                                           .num_stages = stages,
-                                           .by_cost = true,
-                                           .seq = SEQ,
-                                           .names = "",
-                                           .split_points = ""};
-                assert_int_equal(stages_cut(first, &o), 0);
-                assert_int_equal(first[0], 0);
-                assert_int_equal(first[stages], table->num_blocks);
-                for (uint32_t s = 0; s < stages; s++)
-                    assert_true(first[s] < first[s + 1]);
-                assert_true(dearest(table, first, stages) == least_of_all(table, tried, 1, stages));
-            }
+            for (uint32_t stages = 1; stages <= STAGES_MAX && stages <= layers + 2; stages++)
+                want_least(table, stages);
             model_table_free(table);
         }
 }
