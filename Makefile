@@ -238,7 +238,7 @@ $(BUILD)/libclient.a: $(CKPT_O)
 $(BUILD)/libcli.a: $(CLI_O)
 $(BUILD)/libkernels.a: $(KERNELS_O) $(ISA_O)
 $(BUILD)/libtrainer.a: $(TRAINER_O)
-$(BUILD)/libckpt.a: $(CKPT_O) $(PROTO_O)
+$(BUILD)/libckpt.a: $(CKPT_O) $(STORAGE_O) $(PROTO_O)
 $(BUILD)/%.a:
 	$(call say,ar  )
 	@rm -f $@
@@ -259,12 +259,12 @@ $(BUILD)/tests/ckptd: $(OBJ)/ckptd/main.o $(FAULT_O) $(BUILD)/libckptd.a $S $P
 	$(link)
 $(BUILD)/ckpt-cli: $(OBJ)/clients/cli/main.o $(BUILD)/libcli.a $C $S $P
 	$(link)
-$(BUILD)/trainer: $(OBJ)/trainer/train.o $T $K $C $P
+$(BUILD)/trainer: $(OBJ)/trainer/train.o $T $K $C $S $P
 	$(link) $(MPICC_L) -ldnnl -lgomp $(T_LIBS)
 $(BUILD)/tokenizer: $(OBJ)/trainer/tokenize.o $T $P
 	$(link) $(T_LIBS)
 # Its one number is the version of its interface: clients/libckpt.map.
-$(BUILD)/libckpt.so.1: $(CKPT_O) $(PROTO_O) clients/libckpt.map
+$(BUILD)/libckpt.so.1: $(CKPT_O) $(STORAGE_O) $(PROTO_O) clients/libckpt.map
 	$(call say,link)
 	$(Q)$(CC) $(OPT) $(SAN) $(HARDEN_LINK) -shared -pthread -o $@ $(filter %.o,$^) -Wl,-soname,libckpt.so.1 \
 	    -Wl,--version-script=clients/libckpt.map $(if $(SAN),,-Wl,--no-undefined) $(LIBS)

@@ -1,12 +1,11 @@
 /* catalog.c - what checkpoints there are and what is in them: lists, metadata, pins; of a ckptd, or
- * of a store's directory (offline.c).
+ * of a store (offline.c).
  *
  * None of it needs an attempt or a session. Metadata is ckptd's manifest, read by the same parser
  * that ckptd uses: what a hostile answer claims is checked before it is believed. */
 #include "clients/offline.h"
 #include "clients/session.h"
 
-#include "proto/durability.h"
 #include "proto/manifest.h"
 #include "proto/report.h"
 
@@ -106,7 +105,7 @@ static int show_offline(struct metadata *out, const struct ckpt *ckpt, int64_t s
     if (error != 0)
         return error;
     out->damage = strdup(damage);
-    return fill_metadata(out, damage[0] != '\0' ? "damaged" : durability_text(DURABLE_LOCAL));
+    return fill_metadata(out, damage[0] != '\0' ? "damaged" : offline_durability(ckpt));
 }
 
 int ckpt_metadata(struct ckpt *ckpt, int64_t step, uint64_t attempt, struct ckpt_metadata **out)
@@ -199,7 +198,7 @@ static int add_offline_run(struct list *list, const struct ckpt *ckpt, const cha
             break;
         entry->pinned = entries[i].pinned;
         fill_info(&entry->info, &entries[i].summary,
-                  is_damaged ? "damaged" : durability_text(DURABLE_LOCAL));
+                  is_damaged ? "damaged" : offline_durability(ckpt));
         error = keep_text(&entry->damage, entries[i].damage);
     }
     free(entries);

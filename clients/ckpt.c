@@ -107,8 +107,7 @@ int ckpt_open(struct ckpt **out, const struct ckpt_options *options)
     ckpt->link.socket = -1;
     ckpt->event = -1;
     ckpt->save.ckpt = ckpt;
-    error = strncmp(ckpt->server, OFFLINE_PREFIX, strlen(OFFLINE_PREFIX)) == 0 ? offline_open(ckpt)
-                                                                               : open_server(ckpt);
+    error = offline_is_named(ckpt->server) ? offline_open(ckpt) : open_server(ckpt);
     if (error != 0) {
         ckpt_close(ckpt);
         return error;
@@ -126,6 +125,7 @@ void ckpt_close(struct ckpt *ckpt)
     session_forget(ckpt);
     if (ckpt->rpc != NULL)
         rpc_client_close(ckpt->rpc);
+    offline_close(ckpt);
     session_tensors_free(&ckpt->tensors);
     free(ckpt->save.segments);
     session_items_free(ckpt);

@@ -96,9 +96,10 @@ struct ckpt_tensor {
 
 struct ckpt_options {
     const char *server; /* "unix:/path"; "host:port" of a ckptd on another node, with the
-                           certificates of $HOLDFAST_TLS; of version 2 "dir:/path", a store's
-                           directory, which is read without ckptd: metadata, lists and loads, all
-                           verified */
+                           certificates of $HOLDFAST_TLS; of version 2 "dir:/path" or
+                           "s3://bucket/prefix", a store, which is read without ckptd: metadata,
+                           lists and loads, all verified. How a bucket's server is reached AWS's
+                           variables and HOLDFAST_S3_* say, as to ckpt-cli */
     const char *run;    /* [A-Za-z0-9._-], not '.' first, at most 100 bytes */
     uint32_t rank, world_size;
     uint32_t connect_ms;  /* first connection; 0: 10,000 */

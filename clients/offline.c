@@ -1,296 +1,326 @@
-/* offline.c - the catalog of a store's directory, read without ckptd.
+/* offline.c - the catalog of a store, read without ckptd: of a directory, or of a bucket.
  *
  * A checkpoint is a directory with a manifest; what cannot be read, lies under another run's name,
  * or was put into quarantine is listed with the reason and never the newest that is meant. Nothing
  * is written, no lock is taken and no lease: what ckptd removes meanwhile ends a load with
  * ERR_CORRUPT. Keys are made of names that were checked (shard_run_is_valid, parsed numbers), so
- * none leads out of the directory. */
+ * none leads out of the store. Of a bucket each look is a request: what is not asked for is not
+ * read. */
 #include "clients/offline.h"
 
 #include "proto/array.h"
+#include "proto/durability.h"
 #include "proto/origin.h"
 #include "proto/report.h"
 #include "proto/retain.h"
+#include "storage/storage.h"
 
-#include <dirent.h>
-#include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #define KEY_BYTES 512u
+#define DIRECTORY "dir:"
+#define BUCKET "s3://"
 
-static const char *root_of(const struct ckpt *ckpt)
+static bool begins(const char *text, const char *with)
 {
-    return ckpt->server + strlen(OFFLINE_PREFIX);
+    return strncmp(text, with, strlen(with)) == 0;
 }
 
-int offline_open(const struct ckpt *ckpt)
+/* The place of the store, as storage_open_where() takes it. */
+static const char *place_of(const struct ckpt *ckpt)
 {
-    struct stat status;
-    if (stat(root_of(ckpt), &status) != 0 || !S_ISDIR(status.st_mode))
-        return report_error(ERR_NOT_FOUND, "give dir: and the path of a store",
-                            "there is no directory %s", root_of(ckpt));
-    return 0;
+    return ckpt->server + (begins(ckpt->server, DIRECTORY) ? strlen(DIRECTORY) : 0);
 }
 
-static int join(char out[4096], const char *root, const char *key)
+bool offline_is_named(const char *server)
 {
-    if (snprintf(out, 4096, "%s/%s", root, key) >= 4096)
-        return report_error(ERR_INVALID, NULL, "the path of the store is too long: %.64s...", root);
-    return 0;
+    return begins(server, DIRECTORY) || begins(server, BUCKET);
 }
 
-static int read_all(int fd, char *data, uint64_t bytes, const char *key)
+int offline_open(struct ckpt *ckpt)
 {
-    for (uint64_t done = 0; done < bytes;) {
-        ssize_t now = pread(fd, data + done, bytes - done, (off_t)done);
-        if (now < 0 && errno == EINTR)
-            continue;
-        if (now <= 0)
-            return report_errno(ERR_IO, "could not read a file of the store", key);
-        done += (uint64_t)now;
-    }
-    return 0;
+    static const struct storage_options options = {.read_only = true, .is_quiet = true};
+    return storage_open_where(&ckpt->store, place_of(ckpt), &options);
 }
 
-/* storage_fetch() on a directory: the handle stands for the storage. */
-static int fetch(struct storage *handle, const char *key, void *data, size_t size,
-                 uint64_t *out_bytes)
+void offline_close(struct ckpt *ckpt)
 {
-    const struct ckpt *ckpt = (const struct ckpt *)(const void *)handle;
-    char path[4096];
-    struct stat status;
-    ERR_TRY(join(path, root_of(ckpt), key));
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
-    if (fd < 0 && (errno == ENOENT || errno == ENOTDIR))
-        return report_error(ERR_NOT_FOUND, NULL, "there is no %s", key);
-    if (fd < 0)
-        return report_errno(errno == EACCES ? ERR_DENIED : ERR_IO, "could not open a file", key);
-    int error = fstat(fd, &status) != 0 ? report_errno(ERR_IO, "could not look at a file", key) : 0;
-    if (error == 0 && !S_ISREG(status.st_mode))
-        error = report_error(ERR_CORRUPT, NULL, "%s is not a file", key);
-    if (error == 0) {
-        *out_bytes = (uint64_t)status.st_size;
-        error = read_all(fd, data, size < *out_bytes ? size : *out_bytes, key);
-    }
-    close(fd);
-    return error;
+    if (ckpt->store != NULL)
+        storage_close(ckpt->store);
+    ckpt->store = NULL;
 }
 
-static struct storage *as_storage(const struct ckpt *ckpt)
+const char *offline_durability(const struct ckpt *ckpt)
 {
-    return (struct storage *)(uintptr_t)(const void *)ckpt;
+    return durability_text(begins(place_of(ckpt), BUCKET) ? DURABLE_BUCKET : DURABLE_LOCAL);
 }
 
 /* ---- what there is ---- */
 
-/* "<run>/pins/<name>" and its like; the text of a note goes to `out`, as far as there is room. */
-static bool has_note(char *out, size_t size, const struct ckpt *ckpt, const char *folder,
-                     const struct manifest_summary *summary)
-{
-    char dir[KEY_BYTES], key[KEY_BYTES + 32];
-    uint64_t bytes = 0;
-    if (shard_dir_key(dir, sizeof dir, summary->run, summary->step, summary->attempt) != 0)
-        return false;
-    snprintf(key, sizeof key, "%s/%s/%s", summary->run, folder, strrchr(dir, '/') + 1);
-    if (fetch(as_storage(ckpt), key, out, size - 1, &bytes) != 0)
-        return false;
-    out[bytes < size ? bytes : size - 1] = '\0';
-    report_make_printable(out);
-    return true;
-}
+/* Names of checkpoints in a folder, newest first; `any`: something is there. */
+struct marks {
+    struct mark {
+        uint64_t step, attempt;
+    } * list;
+    uint32_t count, room;
+    bool any;
+};
 
-/* The summary of a directory that has a manifest, or what is wrong with that. */
-static int read_entry(struct offline_entry *out, const struct ckpt *ckpt, const char *run,
-                      uint64_t step, uint64_t attempt)
+static int visit_mark(void *user, const struct storage_entry *entry)
 {
-    char dir[KEY_BYTES], key[KEY_BYTES + 32], text[MANIFEST_SUMMARY_BYTES];
-    uint64_t bytes = 0;
-    memset(out, 0, sizeof *out);
-    ERR_TRY(shard_dir_key(dir, sizeof dir, run, step, attempt));
-    snprintf(key, sizeof key, "%s/%s", dir, MANIFEST_NAME);
-    ERR_TRY(fetch(as_storage(ckpt), key, text, sizeof text, &bytes));
-    int error =
-        manifest_read_summary(&out->summary, text, bytes < sizeof text ? bytes : sizeof text);
-    if (error == 0)
-        error = origin_settle(&out->summary,
-                              &(struct origin_place){run, step, attempt, fetch, as_storage(ckpt)});
-    if (error != 0 && error != ERR_MEMORY) {
-        snprintf(out->damage, sizeof out->damage, "%s", report_message());
-        snprintf(out->summary.run, sizeof out->summary.run, "%s", run);
-        out->summary.step = step;
-        out->summary.attempt = attempt;
-        error = 0;
+    struct marks *marks = user;
+    struct mark mark;
+    marks->any = true;
+    if (!retain_parse(entry->name, &mark.step, &mark.attempt))
+        return 0;
+    if (marks->count == marks->room) {
+        uint32_t room = marks->room == 0 ? 64 : 2 * marks->room;
+        struct mark *larger = realloc(marks->list, room * sizeof *larger);
+        if (larger == NULL)
+            return report_error(ERR_MEMORY, NULL, "no memory for a list");
+        marks->list = larger;
+        marks->room = room;
     }
-    if (error == 0 && out->damage[0] == '\0' &&
-        has_note(out->damage, sizeof out->damage, ckpt, "quarantine", &out->summary) &&
-        out->damage[0] == '\0')
-        snprintf(out->damage, sizeof out->damage, "no reason was noted");
-    char note[OFFLINE_DAMAGE_BYTES];
-    out->pinned = error == 0 && has_note(note, sizeof note, ckpt, "pins", &out->summary);
-    return error;
+    marks->list[marks->count++] = mark;
+    return 0;
 }
 
-static int compare_entries(const void *left, const void *right)
+static int compare_marks(const void *left, const void *right)
 {
-    const struct manifest_summary *a = &((const struct offline_entry *)left)->summary;
-    const struct manifest_summary *b = &((const struct offline_entry *)right)->summary;
+    const struct mark *a = left, *b = right;
     if (a->attempt != b->attempt)
         return a->attempt > b->attempt ? -1 : 1;
     return (a->step < b->step) - (a->step > b->step);
 }
 
-static int open_folder(DIR **out, const struct ckpt *ckpt, const char *key)
+/* `folder` "": the run's checkpoints; else what is noted of them. */
+static int list_marks(struct marks *out, const struct ckpt *ckpt, const char *run,
+                      const char *folder)
 {
-    char path[4096];
-    ERR_TRY(join(path, root_of(ckpt), key));
-    *out = opendir(path);
-    if (*out == NULL && (errno == ENOENT || errno == ENOTDIR))
-        return report_error(ERR_NOT_FOUND, "see `ckpt-cli list --store`",
-                            "the store %s has no run '%s'", root_of(ckpt), key);
-    return *out != NULL ? 0 : report_errno(ERR_IO, "could not list a directory", path);
+    char key[KEY_BYTES];
+    *out = (struct marks){0};
+    snprintf(key, sizeof key, folder[0] != '\0' ? "%s/%s" : "%s", run, folder);
+    int error = storage_list(ckpt->store, key, visit_mark, out);
+    if (error == 0 && out->count > 0)
+        qsort(out->list, out->count, sizeof *out->list, compare_marks);
+    return error;
+}
+
+/* Of a run: its checkpoints, and of which there are notes. */
+struct listing {
+    struct marks checkpoints, pins, quarantine;
+};
+
+static void free_listing(struct listing *listing)
+{
+    free(listing->checkpoints.list);
+    free(listing->pins.list);
+    free(listing->quarantine.list);
+}
+
+static int list_run(struct listing *out, const struct ckpt *ckpt, const char *run)
+{
+    *out = (struct listing){0};
+    int error = list_marks(&out->checkpoints, ckpt, run, "");
+    if (error == 0 && !out->checkpoints.any)
+        error = report_error(ERR_NOT_FOUND, "see `ckpt-cli list --store`",
+                             "the store %s has no run '%s'", place_of(ckpt), run);
+    if (error == 0)
+        error = list_marks(&out->pins, ckpt, run, "pins");
+    if (error == 0)
+        error = list_marks(&out->quarantine, ckpt, run, "quarantine");
+    return error;
+}
+
+static bool has_mark(const struct marks *marks, const struct mark *mark)
+{
+    return marks->count > 0 &&
+           bsearch(mark, marks->list, marks->count, sizeof *marks->list, compare_marks) != NULL;
+}
+
+/* Why it is in quarantine: the text of the note, as far as there is room. */
+static void read_reason(char out[OFFLINE_DAMAGE_BYTES], const struct ckpt *ckpt,
+                        const struct manifest_summary *summary)
+{
+    char dir[KEY_BYTES], key[KEY_BYTES + 32];
+    uint64_t bytes = 0;
+    int error = shard_dir_key(dir, sizeof dir, summary->run, summary->step, summary->attempt);
+    if (error == 0) {
+        snprintf(key, sizeof key, "%s/quarantine/%s", summary->run, strrchr(dir, '/') + 1);
+        error = storage_fetch(ckpt->store, key, out, OFFLINE_DAMAGE_BYTES - 1, &bytes);
+    }
+    bytes = bytes < OFFLINE_DAMAGE_BYTES ? bytes : OFFLINE_DAMAGE_BYTES - 1;
+    out[error == 0 ? bytes : 0] = '\0';
+    report_make_printable(out);
+    if (out[0] == '\0')
+        snprintf(out, OFFLINE_DAMAGE_BYTES, "no reason was noted");
+}
+
+/* The summary of a directory that has a manifest, or what is wrong with that. ERR_NOT_FOUND: it was
+ * not committed. */
+static int read_entry(struct offline_entry *out, const struct ckpt *ckpt, const char *run,
+                      const struct listing *listing, const struct mark *mark)
+{
+    char dir[KEY_BYTES], key[KEY_BYTES + 32], text[MANIFEST_SUMMARY_BYTES];
+    uint64_t bytes = 0;
+    memset(out, 0, sizeof *out);
+    ERR_TRY(shard_dir_key(dir, sizeof dir, run, mark->step, mark->attempt));
+    snprintf(key, sizeof key, "%s/%s", dir, MANIFEST_NAME);
+    ERR_TRY(storage_fetch(ckpt->store, key, text, sizeof text, &bytes));
+    int error =
+        manifest_read_summary(&out->summary, text, bytes < sizeof text ? bytes : sizeof text);
+    if (error == 0)
+        error = origin_settle(&out->summary, &(struct origin_place){run, mark->step, mark->attempt,
+                                                                    storage_fetch, ckpt->store});
+    if (error != 0 && error != ERR_MEMORY) {
+        snprintf(out->damage, sizeof out->damage, "%s", report_message());
+        snprintf(out->summary.run, sizeof out->summary.run, "%s", run);
+        out->summary.step = mark->step;
+        out->summary.attempt = mark->attempt;
+        error = 0;
+    }
+    if (error == 0 && out->damage[0] == '\0' && has_mark(&listing->quarantine, mark))
+        read_reason(out->damage, ckpt, &out->summary);
+    out->pinned = has_mark(&listing->pins, mark);
+    return error;
 }
 
 int offline_entries(struct offline_entry **out, uint32_t *out_count, const struct ckpt *ckpt,
                     const char *run)
 {
-    struct offline_entry *entries = NULL, *larger;
-    uint32_t count = 0, room = 0;
-    uint64_t step, attempt;
-    DIR *folder = NULL;
-    int error = open_folder(&folder, ckpt, run);
-    for (struct dirent *name; error == 0 && (name = readdir(folder)) != NULL;) {
-        if (!retain_parse(name->d_name, &step, &attempt))
-            continue;
-        if (count == room) {
-            room = room == 0 ? 16 : 2 * room;
-            larger = realloc(entries, room * sizeof *entries);
-            error = larger != NULL ? 0 : report_error(ERR_MEMORY, NULL, "no memory for a list");
-            entries = larger != NULL ? larger : entries;
-        }
-        if (error == 0)
-            error = read_entry(&entries[count], ckpt, run, step, attempt);
-        count += error == 0;
-        error = error == ERR_NOT_FOUND ? 0 : error; /* not committed */
+    struct listing listing;
+    struct offline_entry *entries = NULL;
+    uint32_t count = 0;
+    int error = list_run(&listing, ckpt, run);
+    if (error == 0) {
+        entries = calloc((size_t)listing.checkpoints.count + 1, sizeof *entries);
+        error = entries != NULL ? 0 : report_error(ERR_MEMORY, NULL, "no memory for a list");
     }
-    if (folder != NULL)
-        closedir(folder);
+    for (uint32_t i = 0; error == 0 && i < listing.checkpoints.count; i++) {
+        error = read_entry(&entries[count], ckpt, run, &listing, &listing.checkpoints.list[i]);
+        count += error == 0;
+        error = error == ERR_NOT_FOUND ? 0 : error;
+    }
+    free_listing(&listing);
     if (error != 0) {
         free(entries);
         return error;
     }
-    if (count > 0)
-        qsort(entries, count, sizeof *entries, compare_entries);
     *out = entries;
     *out_count = count;
     return 0;
 }
 
+/* Names one after the other, as offline_runs() gives them. */
+struct runs {
+    char *names;
+    size_t bytes;
+};
+
+static int visit_run(void *user, const struct storage_entry *entry)
+{
+    struct runs *runs = user;
+    size_t length = strlen(entry->name) + 1;
+    if (!entry->is_dir || entry->name[0] == '.' || !shard_run_is_valid(entry->name))
+        return 0;
+    char *larger = realloc(runs->names, runs->bytes + length);
+    if (larger == NULL)
+        return report_error(ERR_MEMORY, NULL, "no memory for a list");
+    runs->names = larger;
+    memcpy(runs->names + runs->bytes - 1, entry->name, length);
+    runs->bytes += length;
+    runs->names[runs->bytes - 1] = '\0';
+    return 0;
+}
+
 int offline_runs(char **out, const struct ckpt *ckpt)
 {
-    size_t bytes = 1;
-    char *names = calloc(1, 1), *larger;
-    DIR *folder = NULL;
-    int error = open_folder(&folder, ckpt, ".");
-    if (error == 0 && names == NULL)
-        error = report_error(ERR_MEMORY, NULL, "no memory for a list");
-    for (struct dirent *name; error == 0 && (name = readdir(folder)) != NULL;) {
-        size_t length = strlen(name->d_name) + 1;
-        if (name->d_name[0] == '.' || !shard_run_is_valid(name->d_name) || name->d_type == DT_REG)
-            continue;
-        larger = realloc(names, bytes + length);
-        error = larger != NULL ? 0 : report_error(ERR_MEMORY, NULL, "no memory for a list");
-        if (error != 0)
-            break;
-        names = larger;
-        memcpy(names + bytes - 1, name->d_name, length);
-        bytes += length;
-        names[bytes - 1] = '\0';
-    }
-    if (folder != NULL)
-        closedir(folder);
+    struct runs runs = {calloc(1, 1), 1};
+    int error = runs.names != NULL ? storage_list(ckpt->store, "", visit_run, &runs)
+                                   : report_error(ERR_MEMORY, NULL, "no memory for a list");
     if (error != 0)
-        free(names);
+        free(runs.names);
     else
-        *out = names;
+        *out = runs.names;
     return error;
 }
 
 /* ---- one of them ---- */
 
-static const struct offline_entry *choose(const struct offline_entry *entries, uint32_t count,
-                                          const struct offline_choice *choice, bool *out_damaged)
+static bool fits(const struct mark *mark, const struct offline_choice *choice)
 {
-    for (uint32_t i = 0; i < count; i++) {
-        const struct offline_entry *entry = &entries[i];
-        const uint64_t step = entry->summary.step;
-        bool fits = choice->step >= 0
-                        ? step == (uint64_t)choice->step
-                        : choice->below_step <= 0 || step < (uint64_t)choice->below_step;
-        fits = fits && (choice->attempt == 0 || entry->summary.attempt == choice->attempt);
-        if (fits && (choice->step >= 0 || entry->damage[0] == '\0'))
-            return entry;
-        *out_damaged = *out_damaged || fits;
+    bool fits_step = choice->step >= 0
+                         ? mark->step == (uint64_t)choice->step
+                         : choice->below_step <= 0 || mark->step < (uint64_t)choice->below_step;
+    return fits_step && (choice->attempt == 0 || mark->attempt == choice->attempt);
+}
+
+/* The first that is meant; one that is damaged only where its step was named. ERR_NOT_FOUND,
+ * ERR_CORRUPT. */
+static int choose(struct offline_entry *out, const struct ckpt *ckpt,
+                  const struct offline_choice *choice)
+{
+    struct listing listing;
+    bool any_damaged = false;
+    int error = list_run(&listing, ckpt, ckpt->run);
+    if (error != 0) {
+        free_listing(&listing);
+        return error;
     }
-    return NULL;
+    for (uint32_t i = 0; i < listing.checkpoints.count; i++) {
+        const struct mark *mark = &listing.checkpoints.list[i];
+        if (!fits(mark, choice))
+            continue;
+        error = read_entry(out, ckpt, ckpt->run, &listing, mark);
+        bool is_meant = error == 0 && (choice->step >= 0 || out->damage[0] == '\0');
+        any_damaged = any_damaged || (error == 0 && !is_meant);
+        if (is_meant || (error != 0 && error != ERR_NOT_FOUND)) {
+            free_listing(&listing);
+            return error;
+        }
+    }
+    free_listing(&listing);
+    return any_damaged ? report_error(ERR_CORRUPT, "name a step to look at it all the same",
+                                      "every checkpoint of run '%s' is damaged", ckpt->run)
+                       : report_error(ERR_NOT_FOUND, "see `ckpt-cli list --store`",
+                                      "run '%s' of the store %s has no such checkpoint", ckpt->run,
+                                      place_of(ckpt));
 }
 
 static int read_manifest(struct manifest **out, const struct ckpt *ckpt,
                          const struct manifest_summary *summary)
 {
     char dir[KEY_BYTES], key[KEY_BYTES + 32];
-    uint64_t bytes = 0, now = 0;
+    void *text = NULL;
+    size_t bytes = 0;
     ERR_TRY(shard_dir_key(dir, sizeof dir, summary->run, summary->step, summary->attempt));
     snprintf(key, sizeof key, "%s/%s", dir, MANIFEST_NAME);
-    ERR_TRY(fetch(as_storage(ckpt), key, NULL, 0, &bytes));
-    if (bytes > MANIFEST_BYTES_MAX)
-        return report_error(ERR_CORRUPT, NULL, "%s has %llu bytes", key, (unsigned long long)bytes);
-    char *text = malloc(bytes + 1);
-    if (text == NULL)
-        return report_error(ERR_MEMORY, NULL, "no memory for %s", key);
-    int error = fetch(as_storage(ckpt), key, text, bytes, &now);
-    if (error == 0 && now != bytes)
-        error = report_error(ERR_CORRUPT, NULL, "%s changes while it is read", key);
-    if (error == 0)
-        error = manifest_read(out, text, bytes);
+    ERR_TRY(storage_fetch_all(ckpt->store, key, MANIFEST_BYTES_MAX, &text, &bytes));
+    int error = manifest_read(out, text, bytes);
     free(text);
     if (error == 0)
         error = origin_settle(&(*out)->summary,
                               &(struct origin_place){summary->run, summary->step, summary->attempt,
-                                                     fetch, as_storage(ckpt)});
+                                                     storage_fetch, ckpt->store});
     return error;
 }
 
 int offline_manifest(struct manifest **out, char out_damage[OFFLINE_DAMAGE_BYTES],
                      const struct ckpt *ckpt, const struct offline_choice *choice)
 {
-    struct offline_entry *entries = NULL;
-    uint32_t count = 0;
-    bool any_damaged = false;
+    struct offline_entry entry;
     *out = NULL;
-    ERR_TRY(offline_entries(&entries, &count, ckpt, ckpt->run));
-    const struct offline_entry *entry = choose(entries, count, choice, &any_damaged);
-    int error = 0;
-    if (entry == NULL && any_damaged)
-        error = report_error(ERR_CORRUPT, "name a step to look at it all the same",
-                             "every checkpoint of run '%s' is damaged", ckpt->run);
-    else if (entry == NULL)
-        error = report_error(ERR_NOT_FOUND, "see `ckpt-cli list --store`",
-                             "run '%s' of the store %s has no such checkpoint", ckpt->run,
-                             root_of(ckpt));
+    int error = choose(&entry, ckpt, choice);
     if (error == 0 && out_damage != NULL)
-        memcpy(out_damage, entry->damage, OFFLINE_DAMAGE_BYTES);
-    else if (error == 0 && entry->damage[0] != '\0')
+        memcpy(out_damage, entry.damage, OFFLINE_DAMAGE_BYTES);
+    else if (error == 0 && entry.damage[0] != '\0')
         error = report_error(ERR_CORRUPT, "see `ckpt-cli show`", "%s@%llu-a%llu is damaged: %s",
-                             ckpt->run, (unsigned long long)entry->summary.step,
-                             (unsigned long long)entry->summary.attempt, entry->damage);
+                             ckpt->run, (unsigned long long)entry.summary.step,
+                             (unsigned long long)entry.summary.attempt, entry.damage);
     if (error == 0)
-        error = read_manifest(out, ckpt, &entry->summary);
-    free(entries);
+        error = read_manifest(out, ckpt, &entry.summary);
     if (error != 0) {
         manifest_free(*out);
         *out = NULL;

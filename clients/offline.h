@@ -1,4 +1,5 @@
-/* offline.h - a store's directory without ckptd: what ckpt_open("dir:/path") reads; see offline.c.
+/* offline.h - a store without ckptd: what ckpt_open("dir:/path") and
+ * ckpt_open("s3://bucket/prefix") read; see offline.c.
  *
  * The answers take the forms that ckptd's have, so that catalog.c and load.c check and use both
  * alike. */
@@ -8,10 +9,9 @@
 #include "clients/session.h"
 #include "proto/manifest.h"
 
-#define OFFLINE_PREFIX "dir:"
 #define OFFLINE_DAMAGE_BYTES 512u
 
-/* A checkpoint of the directory, and what is wrong with it. */
+/* A checkpoint of the store, and what is wrong with it. */
 struct offline_entry {
     struct manifest_summary summary;
     bool pinned;
@@ -20,10 +20,15 @@ struct offline_entry {
 
 static inline bool offline_is(const struct ckpt *ckpt)
 {
-    return ckpt->rpc == NULL;
+    return ckpt->store != NULL;
 }
-/* Is there such a directory? ERR_NOT_FOUND. */
-int offline_open(const struct ckpt *ckpt);
+/* Does the address name a store, and no ckptd? */
+bool offline_is_named(const char *server);
+/* ERR_NOT_FOUND: there is no such directory. Of a bucket, also what storage_open() says. */
+int offline_open(struct ckpt *ckpt);
+void offline_close(struct ckpt *ckpt);
+/* How durable is what it holds? "local", or "bucket". */
+const char *offline_durability(const struct ckpt *ckpt);
 /* All of a run, newest first (by attempt, then step); *out is freed with free(). ERR_NOT_FOUND:
  * there is no such run. */
 int offline_entries(struct offline_entry **out, uint32_t *out_count, const struct ckpt *ckpt,

@@ -1,36 +1,37 @@
-/* offline_load.c - a load from a store's directory: the plan, and verified parts of its shards.
+/* offline_load.c - a load from a store without ckptd: the plan, and verified parts of its shards.
  *
  * The plan comes from the manifest by the same algebra that ckptd plans with, in the form of
  * ckptd's answer. A shard is opened when it is first read: its size, its header's hash and the hash
  * of its checksum table must be the manifest's; then each block that is read must fit its entry of
- * the table. One shard is open at a time. */
+ * the table. One shard is open at a time. A part is read by several requests at once; of a bucket
+ * each is a ranged GET. */
 #include "clients/offline.h"
 
 #include "proto/origin.h"
 #include "proto/report.h"
+#include "storage/storage.h"
 
-#include <errno.h>
-#include <fcntl.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
 #define HEADER_END_BYTES (2 * SHARD_ALIGN) /* in which the text of a header ends */
 #define ITEMS_MAX (16u << 20)              /* of a plan */
+#define READ_BYTES (4ull << 20)            /* of one request */
+#define READS_MAX (OFFLINE_PART_BYTES / READ_BYTES)
 
 struct offline_load {
-    const char *root;
+    struct storage *store; /* the handle's */
     struct manifest *manifest;
     uint64_t *tensor_bytes; /* per shard */
-    /* The shard that is open; fd < 0: none. */
-    int fd;
+    /* The shard that is open. */
+    struct storage_object *object; /* NULL: none */
     uint32_t shard;
     struct shard_geometry geometry;
     struct shard_identity identity;
-    uint64_t seed; /* of its block checksums */
-    void *table;
+    uint64_t seed;       /* of its block checksums */
+    unsigned char *tail; /* the end of the file, from a multiple of STORAGE_ALIGN on */
+    const void *table;   /* in it */
 };
 
 /* ---- the plan ---- */
@@ -68,7 +69,7 @@ static int make_item(Holdfast__V1__LoadItem **out, const struct load_item *item,
 }
 
 static int fill_summary(Holdfast__V1__CheckpointSummary **out,
-                        const struct manifest_summary *summary)
+                        const struct manifest_summary *summary, const char *durability)
 {
     Holdfast__V1__CheckpointSummary *made = malloc(sizeof *made);
     if (made == NULL)
@@ -82,18 +83,19 @@ static int fill_summary(Holdfast__V1__CheckpointSummary **out,
     made->run = strdup(summary->run);
     made->nonce = strdup(summary->nonce);
     made->time = strdup(summary->time);
-    made->durability = strdup("local");
+    made->durability = strdup(durability);
     return made->run && made->nonce && made->time && made->durability ? 0 : fail_memory();
 }
 
-static int fill_texts(Holdfast__V1__OpenLoadReply *plan, const struct manifest *manifest)
+static int fill_texts(Holdfast__V1__OpenLoadReply *plan, const struct manifest *manifest,
+                      const char *durability)
 {
     plan->state_json = strdup(manifest->state_json != NULL ? manifest->state_json : "{}");
     plan->identity_json = strdup(manifest->identity_json != NULL ? manifest->identity_json : "{}");
     plan->config_json = strdup(manifest->config_json != NULL ? manifest->config_json : "{}");
     plan->data_json = strdup(manifest->data_json != NULL ? manifest->data_json : "{}");
     return plan->state_json && plan->identity_json && plan->config_json && plan->data_json
-               ? fill_summary(&plan->checkpoint, &manifest->summary)
+               ? fill_summary(&plan->checkpoint, &manifest->summary, durability)
                : fail_memory();
 }
 
@@ -125,13 +127,11 @@ int offline_load_open(struct offline_load **out, Holdfast__V1__OpenLoadReply **o
 {
     struct offline_load *load = *out = calloc(1, sizeof *load);
     *out_plan = malloc(sizeof **out_plan);
-    if (load != NULL)
-        load->fd = -1;
     if (*out_plan != NULL)
         holdfast__v1__open_load_reply__init(*out_plan);
     if (load == NULL || *out_plan == NULL)
         return fail_memory();
-    load->root = ckpt->server + strlen(OFFLINE_PREFIX);
+    load->store = ckpt->store;
     ERR_TRY(offline_manifest(&load->manifest, NULL, ckpt, choice));
     uint32_t shards = load->manifest->summary.shards;
     load->tensor_bytes = calloc((size_t)shards + 1, sizeof *load->tensor_bytes);
@@ -140,18 +140,18 @@ int offline_load_open(struct offline_load **out, Holdfast__V1__OpenLoadReply **o
     ERR_TRY(layout_shard_bytes(load->tensor_bytes, load->manifest->table, shards));
     ERR_TRY(plan_items(*out_plan, load->manifest, wanted));
     (*out_plan)->segment_bytes = CHECKSUM_BLOCK_BYTES;
-    return fill_texts(*out_plan, load->manifest);
+    return fill_texts(*out_plan, load->manifest, offline_durability(ckpt));
 }
 
 /* ---- shards ---- */
 
 static void close_shard(struct offline_load *load)
 {
-    if (load->fd >= 0)
-        close(load->fd);
-    load->fd = -1;
-    free(load->table);
-    load->table = NULL;
+    if (load->object != NULL)
+        storage_object_close(load->store, load->object);
+    load->object = NULL;
+    free(load->tail);
+    load->tail = NULL;
 }
 
 void offline_load_free(struct offline_load *load)
@@ -173,37 +173,45 @@ static int fail_shard(const struct offline_load *load, const char *what)
                         (unsigned long long)load->manifest->summary.attempt);
 }
 
+/* Multiples of STORAGE_ALIGN, into memory with that alignment. */
 static int read_bytes(const struct offline_load *load, void *out, uint64_t at, uint64_t bytes)
 {
+    struct storage_transfer transfers[READS_MAX];
     for (uint64_t done = 0; done < bytes;) {
-        ssize_t now = pread(load->fd, (char *)out + done, bytes - done, (off_t)(at + done));
-        if (now < 0 && errno == EINTR)
-            continue;
-        if (now < 0)
-            return report_errno(ERR_IO, "could not read a shard", load->root);
-        if (now == 0)
-            return fail_shard(load, "the file is too short");
-        done += (uint64_t)now;
+        uint32_t count = 0;
+        int error = 0;
+        for (; done < bytes && count < READS_MAX; count++) {
+            uint64_t now = bytes - done < READ_BYTES ? bytes - done : READ_BYTES;
+            storage_begin(&transfers[count], load->store, STORAGE_READ, load->object, at + done,
+                          (char *)out + done, (uint32_t)now);
+            done += now;
+        }
+        for (uint32_t i = 0; i < count; i++) {
+            int ended = storage_end(&transfers[i]);
+            error = error != 0 ? error : ended;
+        }
+        ERR_TRY(error);
     }
     return 0;
 }
 
 /* Header and checksum table must be those that were committed. */
-static int prove_shard(struct offline_load *load)
+static int prove_shard(struct offline_load *load, uint64_t bytes)
 {
     const struct manifest_shard *entry = &load->manifest->shards[load->shard];
     const struct shard_geometry *geometry = &load->geometry;
     uint64_t table_bytes = geometry->file_bytes - geometry->table_start;
     uint64_t end = entry->data_start < HEADER_END_BYTES ? entry->data_start : HEADER_END_BYTES;
-    unsigned char header[HEADER_END_BYTES];
-    if (lseek(load->fd, 0, SEEK_END) != (off_t)geometry->file_bytes ||
-        geometry->file_bytes != entry->bytes)
+    if (bytes != geometry->file_bytes || bytes != entry->bytes)
         return fail_shard(load, "the file has another length than the manifest says");
-    load->table = malloc(table_bytes + 1);
-    if (load->table == NULL)
+    uint64_t tail = geometry->table_start / STORAGE_ALIGN * STORAGE_ALIGN;
+    load->tail = aligned_alloc(STORAGE_ALIGN, bytes - tail + HEADER_END_BYTES);
+    if (load->tail == NULL)
         return fail_memory();
+    unsigned char *header = load->tail + (bytes - tail);
+    load->table = load->tail + (geometry->table_start - tail);
     ERR_TRY(read_bytes(load, header, entry->data_start - end, end));
-    ERR_TRY(read_bytes(load, load->table, geometry->table_start, table_bytes));
+    ERR_TRY(read_bytes(load, load->tail, tail, bytes - tail));
     if (!manifest_header_fits(load->manifest, load->shard, header, end))
         return fail_shard(load, "the manifest does not fit the header");
     if (checksum_bytes(load->table, table_bytes) != entry->table_hash)
@@ -213,8 +221,9 @@ static int prove_shard(struct offline_load *load)
 
 static int open_shard(struct offline_load *load, uint32_t shard)
 {
-    char key[512], path[4096];
-    if (load->fd >= 0 && load->shard == shard)
+    char key[STORAGE_KEY_MAX + 1];
+    uint64_t bytes = 0;
+    if (load->object != NULL && load->shard == shard)
         return 0;
     close_shard(load);
     load->shard = shard;
@@ -224,15 +233,12 @@ static int open_shard(struct offline_load *load, uint32_t shard)
     ERR_TRY(shard_geometry_derive(&load->geometry, load->manifest->shards[shard].data_start,
                                   load->tensor_bytes[shard]));
     ERR_TRY(shard_key(key, sizeof key, &load->identity));
-    if (snprintf(path, sizeof path, "%s/%s", load->root, key) >= (int)sizeof path)
-        return report_error(ERR_INVALID, NULL, "the path of the store is too long");
-    load->fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
-    if (load->fd < 0 && errno == ENOENT)
+    int error = storage_object_open(load->store, &load->object, key, &bytes);
+    if (error == ERR_NOT_FOUND)
         return fail_shard(load, "the file is missing");
-    if (load->fd < 0)
-        return report_errno(ERR_IO, "could not open a shard", path);
+    ERR_TRY(error);
     load->seed = checksum_shard_identity(load->identity.nonce, shard, load->identity.shards);
-    int error = prove_shard(load);
+    error = prove_shard(load, bytes);
     if (error != 0)
         close_shard(load);
     return error;
@@ -265,13 +271,14 @@ int offline_load_part(struct offline_part *out, struct offline_load *load, uint3
     end = (end + CHECKSUM_BLOCK_BYTES - 1) / CHECKSUM_BLOCK_BYTES * CHECKSUM_BLOCK_BYTES;
     stop = end < stop ? end : stop;
     stop = geometry->table_start < stop ? geometry->table_start : stop;
-    out->bytes = out->mapped = stop - out->start;
+    out->bytes = stop - out->start;
+    out->mapped = (out->bytes + STORAGE_ALIGN - 1) / STORAGE_ALIGN * STORAGE_ALIGN;
     void *memory =
         mmap(NULL, out->mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED)
         return fail_memory();
     out->data = memory;
-    int error = read_bytes(load, memory, out->start, out->bytes);
+    int error = read_bytes(load, memory, out->start, out->mapped);
     if (error == 0)
         error = verify_blocks(load, out);
     if (error != 0)

@@ -36,7 +36,7 @@ int session_call(struct ckpt *ckpt, ProtobufCMessage **out_reply, const char *me
     char path[96];
     if (ckpt->rpc == NULL)
         return report_error(ERR_INVALID, "give the address of a ckptd, such as unix:/path",
-                            "%s is a directory, which is only read: %s needs a ckptd", ckpt->server,
+                            "%s is a store, which is only read: %s needs a ckptd", ckpt->server,
                             method);
     snprintf(path, sizeof path, "/holdfast.v1.Checkpoint/%s", method);
     int error = rpc_client_call(ckpt->rpc, path, request, reply_type, out_reply, timeout_ms);

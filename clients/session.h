@@ -65,9 +65,10 @@ struct session_mapping {
 
 struct ckpt {
     struct rpc_client *rpc;
+    struct storage *store; /* offline.h, where there is no ckptd; NULL: there is one */
     const volatile int *stop; /* of ckpt_heed_stop; NULL: none */
     char run[SESSION_RUN_MAX + 1];
-    char server[160];
+    char server[1024];
     uint32_t rank, world_size, connect_ms, describe_ms, busy_ms;
     uint64_t attempt;               /* 0: not described yet */
     struct session_tensors tensors; /* as described */

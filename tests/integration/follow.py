@@ -111,7 +111,8 @@ def slices_and_types_are_those_that_were_asked_for(bed):
         "--only", "tok*,experts,tiny,layers.0.attention.wq.weight", "--except", "tiny=keep",
         "--slice", "tok_*=3:9,:100;experts=2:,:,1:3,:;*.wq.weight=:,810:")
     found = held(os.path.join(folder, os.listdir(folder)[0]))
-    boxes = {0: numpy.s_[3:9, :100], 1: numpy.s_[:, 810:], 4: numpy.s_[2:, :, 1:3, :], 7: numpy.s_[:]}
+    boxes = {0: numpy.s_[3:9, :100], 1: numpy.s_[:, 810:], 4: numpy.s_[2:, :, 1:3, :],
+             7: numpy.s_[:]}
     assert set(found) == {MODEL[index][0] for index in boxes}
     for index, box in boxes.items():
         name, stored, _ = MODEL[index]

@@ -12,11 +12,12 @@ torch.distributed.checkpoint: see holdfast.dcp. Importing the package imports no
 """
 from .arrays import Slice
 from .checkpoint import Checkpoint, LazyTensor, open
-from .client import CheckpointInfo, Client, Loaded, Metadata, Save
+from .client import CheckpointInfo, Client, Loaded, Metadata, Save, store_address
 from .errors import *  # noqa: F401,F403 - the exceptions
 from .errors import HoldfastError
 from .follow import follow
 
 __version__ = "0.1"
 __all__ = ["Checkpoint", "CheckpointInfo", "Client", "HoldfastError", "LazyTensor", "Loaded",
-           "Metadata", "Save", "Slice", "follow", "open"]
+           "Metadata", "Save", "Slice", "follow", "open",
+           "store_address"]

@@ -20,7 +20,7 @@ import holdfast
 
 
 def list_checkpoints(options: argparse.Namespace) -> None:
-    address = f"dir:{options.store}" if options.store else options.server
+    address = holdfast.store_address(options.store) if options.store else options.server
     with holdfast.Client(address, options.run or "any") as client:
         for info in client.list(all_runs=options.run is None):
             marks = " pinned" * info.pinned + " damaged" * bool(info.damage)
@@ -79,7 +79,8 @@ def main(arguments: Optional[List[str]] = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m holdfast", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--server", help="ckptd's address, such as unix:/run/holdfast/ckptd.sock")
-    parser.add_argument("--store", help="a store's directory, read without ckptd")
+    parser.add_argument("--store",
+                        help="a store, read without ckptd: its directory, or s3://bucket/prefix")
     commands = parser.add_subparsers(required=True)
     listing = commands.add_parser("list")
     listing.add_argument("run", nargs="?")

@@ -12,11 +12,12 @@ import numpy
 
 from . import arrays, dtypes
 from .arrays import Part
-from .client import Client, Metadata, default_server, object_bytes
+from .client import Client, Metadata, object_bytes, store_address
 from .errors import InvalidError, NotFoundError
 
 _SPEC = re.compile(r"(?P<run>[^@]+)(@(?P<step>\d+)(-a0*(?P<attempt>\d+))?)?$")
 _FOLDER = re.compile(r"(?P<store>.*?)/*(?P<run>[^/]+)/step-0*(?P<step>\d+)-a0*(?P<attempt>\d+)/*$")
+_STORE = re.compile(r"(?P<store>(s3://|dir:|file://).+)/(?P<name>[^/]+)$")
 
 
 class LazyTensor:
@@ -200,17 +201,23 @@ class Checkpoint(Mapping[str, LazyTensor]):
 def open(spec: str, *, server: Optional[str] = None,  # noqa: A001 - as safetensors' safe_open
          store: Optional[str] = None) -> Checkpoint:
     """Opens "run", "run@step" or "run@step-aN" of a ckptd (`server`, by default HOLDFAST_SERVER or
-    where ckptd listens by default), or of a store's directory (`store`), or the directory of one
-    checkpoint, whose path `spec` is then."""
-    is_folder = server is None and store is None and os.path.isdir(spec)
+    where ckptd listens by default), or of a store without ckptd: `store` is its directory or
+    "s3://bucket/prefix", or stands before the run, "s3://bucket/prefix/run@step", "dir:/path/run",
+    "file:///path/run". Or the directory of one checkpoint, whose path `spec` is then.
+
+    Of a bucket a slice reads the blocks of 1 MiB that hold it, by ranged GETs; where the server is,
+    and whose keys count, AWS's variables and HOLDFAST_S3_* say, as to ckpt-cli."""
+    named = _STORE.match(spec) if server is None and store is None else None
+    is_folder = named is None and server is None and store is None and os.path.isdir(spec)
     folder = _FOLDER.match(spec) if is_folder else None
-    match = folder or _SPEC.match(spec)
+    match = folder or _SPEC.match(named["name"] if named is not None else spec)
     if match is None:
         raise InvalidError(f"{spec!r} names no checkpoint", "write run@step, such as llama@1000")
     if folder is not None:
         store = folder["store"] or ("/" if spec.startswith("/") else ".")
-    address = f"dir:{store}" if store is not None else server or default_server()
-    client = Client(address, match["run"])
+    if named is not None:
+        store = named["store"]
+    client = Client(store_address(store) if store is not None else server, match["run"])
     try:
         step = None if match["step"] is None else int(match["step"])
         return Checkpoint(client, step, int(match["attempt"] or 0))

@@ -30,6 +30,18 @@ def default_server() -> str:
     return os.environ.get("HOLDFAST_SERVER") or f"unix:/tmp/holdfast-{os.getuid()}/ckptd.sock"
 
 
+def store_address(store: str) -> str:
+    """What Client takes as `server` for a store that is read without ckptd: a directory, or
+    "s3://bucket/prefix"; "dir:" and "file://" may stand before a directory.
+
+    >>> store_address("/data/store"), store_address("s3://models/runs")
+    ('dir:/data/store', 's3://models/runs')
+    """
+    if store.startswith("s3://"):
+        return store
+    return "dir:" + store.removeprefix("file://").removeprefix("dir:")
+
+
 @dataclasses.dataclass(frozen=True)
 class CheckpointInfo:
     """One line of a list: which checkpoint, how big, how durable.

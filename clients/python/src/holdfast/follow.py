@@ -18,7 +18,7 @@ import time
 from typing import Any, Callable, Iterator, Mapping, Optional, Tuple
 
 from .checkpoint import Checkpoint
-from .client import CheckpointInfo, Client, default_server
+from .client import CheckpointInfo, Client, default_server, store_address
 from .errors import BusyError, NotFoundError, TimeoutError, UnavailableError
 
 
@@ -46,7 +46,7 @@ def follow(run: str, slices: Optional[Mapping[str, Any]] = None, dtype: Optional
     >>> next(follow("demo", {"w": (0, slice(1, 3))}, "F32", server=server)).weights
     {'w': array([1., 2.], dtype=float32)}
     """
-    address = f"dir:{store}" if store is not None else server or default_server()
+    address = store_address(store) if store is not None else server or default_server()
     client: Optional[Client] = None
     waited = time.monotonic()
     try:

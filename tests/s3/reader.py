@@ -1,0 +1,221 @@
+#!/usr/bin/env python3
+"""reader - libckpt, holdfast and `ckpt-cli follow` on a bucket, without ckptd.
+
+Goal: a checkpoint in a bucket opens as one in a directory does: lists, metadata, lazy tensors, whole
+and in slices, bit for bit; a slice costs the blocks that hold it, by ranged GETs, and of the other
+shards nothing; a damaged byte is named and never given; a server that fails for a while is asked
+again; a wrong key, run or bucket is one line. Method: a ckptd saves, ckpt-cli copies to the
+server, the package reads: the strict server of the tests, which counts and misbehaves, and Ceph's
+RADOS gateway.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+sys.path.insert(0, os.path.join(ROOT, "tests/integration"))
+sys.path.insert(0, os.path.join(ROOT, "clients/python/src"))
+sys.dont_write_bytecode = True
+
+import lib_rgw  # noqa: E402
+from lib_drive import BUILD, environment  # noqa: E402
+from lib_server import Fault, Server  # noqa: E402
+from lib_store import CLI, World, is_sanitized  # noqa: E402
+from lib_tap import Skip, need, run  # noqa: E402
+
+need("numpy")
+import numpy  # noqa: E402
+
+os.environ["HOLDFAST_LIBCKPT"] = os.path.join(BUILD, "libckpt.so.1")
+if is_sanitized("libckpt.so.1"):
+    print("a library with a sanitizer cannot be loaded into Python")
+    sys.exit(77)
+import holdfast  # noqa: E402
+
+MIB = 1 << 20
+ROWS = 24 << 10  # of 1 KiB: 24 MiB
+RANKS = """
+import sys, numpy, holdfast
+server, rank, attempt = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+big = numpy.arange(256 * %d, dtype=numpy.uint32).reshape(-1, 256)
+half = len(big) // 2
+with holdfast.Client(server, "wide", rank, 2) as client:
+    print(client.start(attempt or None), flush=True)
+    for step in (1, 2):
+        client.save(step, {"big": holdfast.Slice(big[half * rank:][:half] + step, big.shape,
+                                                 (half * rank, 0)),
+                           "small": numpy.float32(step)}, {"epoch": step}).wait(timeout=60)
+""" % ROWS
+
+
+class Bed:
+    """A directory with two checkpoints of two shards, and a bucket that has them, too."""
+
+    def __init__(self, folder):
+        self.folder, self.server, self.read = folder, Server(), 0
+        self.world = World()
+        self.world.launch("--memory.pool_bytes", "128MiB")
+        first = self.rank(0, 0)
+        ranks = [first, self.rank(1, int(first.stdout.readline()))]
+        assert [rank.wait(120) for rank in ranks] == [0, 0], self.world.log()
+        self.world.stop()
+        self.upload("s3://checkpoints/models", self.server.environment)
+        get = self.server.get
+        self.server.get = lambda request: self.counted(get(request), request)
+
+    def rank(self, number, attempt):
+        return subprocess.Popen([sys.executable, "-c", RANKS, self.world.server, str(number),
+                                 str(attempt)], stdout=subprocess.PIPE, text=True,
+                                env=dict(os.environ, PYTHONPATH=os.pathsep.join(sys.path)))
+
+    def counted(self, answer, request):
+        self.read += len(answer.body) if request.command == "GET" else 0
+        return answer
+
+    def upload(self, store, settings):
+        subprocess.run([CLI, "cp", "--store", self.world.store, "wide", f"{store}:wide"],
+                       check=True, env=environment(settings), capture_output=True, timeout=120)
+
+    def cli(self, *arguments, settings=None, want=0):
+        done = subprocess.run([CLI, *map(str, arguments)], capture_output=True, text=True,
+                              timeout=60, env=environment(settings or self.server.environment))
+        assert done.returncode == want, (arguments, done.returncode, done.stdout, done.stderr)
+        return done.stdout or done.stderr
+
+    def use(self, settings):
+        for name in list(os.environ):
+            if name.startswith(("AWS_", "HOLDFAST_S3_")):
+                del os.environ[name]
+        os.environ.update(settings, HOLDFAST_S3_RETRY_S="10", HOLDFAST_S3_STALL_S="2")
+
+    def close(self):
+        self.server.close()
+        self.world.close()
+
+
+def big(step):
+    return numpy.arange(256 * ROWS, dtype=numpy.uint32).reshape(-1, 256) + numpy.uint32(step)
+
+
+def check_reads(store):
+    """All that the package does with a store."""
+    with holdfast.Client(holdfast.store_address(store), "wide") as client:
+        assert [(info.step, info.durability) for info in client.list()] == [
+            (2, "bucket"), (1, "bucket")]
+        assert {info.run for info in client.list(all_runs=True)} == {"wide"}
+    with holdfast.open(f"{store}/wide@1") as found:
+        assert (found.step, found.state, set(found)) == (1, {"epoch": 1}, {"big", "small"})
+        assert numpy.array_equal(found["big"][...], big(1)) and found["small"][()] == 1
+    with holdfast.open("wide", store=store) as found:  # the newest
+        assert found.step == 2
+        middle = slice(ROWS // 2 - 3, ROWS // 2 + 3)  # of both shards
+        assert numpy.array_equal(found["big"][middle, 5:9], big(2)[middle, 5:9])
+
+
+def lists_tensors_and_slices_are_those_that_were_saved(bed):
+    bed.use(bed.server.environment)
+    check_reads("s3://checkpoints/models")
+    assert not bed.server.bugs, bed.server.bugs
+
+
+def the_same_names_open_a_directory(bed):
+    for place in ("dir:" + bed.world.store, "file://" + bed.world.store):
+        with holdfast.open(f"{place}/wide@2") as found:
+            assert numpy.array_equal(found["big"][7:9], big(2)[7:9])
+            assert found.info.durability == "local"
+
+
+def a_slice_costs_the_blocks_that_hold_it(bed):
+    bed.use(bed.server.environment)
+    with holdfast.open("s3://checkpoints/models/wide@2") as found:
+        begun, bed.read = len(bed.server.log), 0
+        assert numpy.array_equal(found["big"][100], big(2)[100])
+        asked = [entry for entry in bed.server.log[begun:] if "shard-" in entry[1]]
+        assert bed.read < 2 * MIB, bed.read
+        assert asked and all("shard-00001" in path for _, path, _ in asked), asked
+
+
+def a_damaged_byte_is_named_and_never_given(bed):
+    bed.use(bed.server.environment)
+    key = next(key for key in bed.server.objects if "step-00000002" in key and "shard-00002" in key)
+    good = bed.server.objects[key].data
+    at = len(good) // 2
+    bed.server.objects[key].data = good[:at] + bytes([good[at] ^ 1]) + good[at + 1:]
+    try:
+        with holdfast.open("s3://checkpoints/models/wide@2") as found:
+            assert numpy.array_equal(found["big"][:9], big(2)[:9])  # another shard
+            try:
+                found["big"][...]
+                raise AssertionError("damage was given")
+            except holdfast.CorruptError as error:
+                assert "shard 1 of wide@2" in str(error), error
+    finally:
+        bed.server.objects[key].data = good
+
+
+def a_server_that_fails_is_asked_again(bed):
+    bed.use(bed.server.environment)
+    for what in ("503", "drop", "truncated"):
+        bed.server.fault = Fault(number=3, what=what, times=2)
+        with holdfast.open("s3://checkpoints/models/wide@2") as found:
+            assert numpy.array_equal(found["big"][...], big(2)), what
+        assert bed.server.fault.done > 0
+    bed.server.fault = None
+
+
+def what_is_not_there_is_one_line(bed):
+    bed.use(bed.server.environment)
+    for spec, kind in (("s3://checkpoints/models/none@1", holdfast.NotFoundError),
+                       ("s3://checkpoints/models/wide@9", holdfast.NotFoundError),
+                       ("s3://nobucket/models/wide@1", holdfast.HoldfastError)):
+        try:
+            holdfast.open(spec)
+            raise AssertionError(spec)
+        except kind as error:
+            assert "\n" not in str(error), error
+    with holdfast.Client("s3://checkpoints/models", "wide") as client:
+        try:
+            client.save(3, {"a": numpy.zeros(1)})
+            raise AssertionError("a save into a bucket")
+        except holdfast.InvalidError as error:
+            assert "only read" in str(error), error
+
+
+def follow_gives_versions_out_of_a_bucket(bed):
+    out = os.path.join(bed.folder, "versions")
+    os.makedirs(out)
+    said = json.loads(bed.cli("follow", "wide", "--store", "s3://checkpoints/models", "--json",
+                              "--count", 1, "--output", out, "--slice", "big=5:6,:"))
+    assert said["step"] == 2, said
+    with open(said["file"], "rb") as file:
+        assert big(2)[5].tobytes() in file.read()
+
+
+def another_ones_server_serves_the_same(bed):
+    missing = lib_rgw.missing()
+    if missing:
+        raise Skip(f"of Ceph {', '.join(missing)} is missing: deploy/deps test")
+    with lib_rgw.Gateway(os.path.join(bed.folder, "rgw")) as gateway:
+        bed.upload("s3://checkpoints/models",
+                   dict(gateway.environment, HOLDFAST_S3_PART_BYTES=str(5 * MIB)))
+        bed.use(gateway.environment)
+        check_reads("s3://checkpoints/models")
+
+
+if __name__ == "__main__":
+    folder = tempfile.mkdtemp(prefix="rd-", dir=os.environ.get("TMPDIR", "/var/tmp"))
+    bed = Bed(folder)
+    try:
+        passed = run([lists_tensors_and_slices_are_those_that_were_saved,
+                      the_same_names_open_a_directory, a_slice_costs_the_blocks_that_hold_it,
+                      a_damaged_byte_is_named_and_never_given, a_server_that_fails_is_asked_again,
+                      what_is_not_there_is_one_line, follow_gives_versions_out_of_a_bucket,
+                      another_ones_server_serves_the_same], bed)
+    finally:
+        bed.close()
+        shutil.rmtree(folder, ignore_errors=True)
+    sys.exit(not passed)
