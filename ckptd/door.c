@@ -16,7 +16,8 @@
  * A socket that a dead daemon left behind is replaced; one that somebody answers on is ERR_BUSY.
  * Limits: limits.sessions arena connections, and RPC_CONNECTIONS_BESIDE more of gRPC (further ones
  * are closed), limits.connect_ms until an arena connection has named its session. Out of
- * descriptors, a door stays shut for PAUSE_MS; who waits, waits. */
+ * descriptors, a door stays shut for PAUSE_MS; who waits, waits. A user who has used up what one
+ * may cost (proto/rpc_budget.h) is refused, and cannot connect for a second (shut_out.h). */
 #include "ckptd/door.h"
 #include "ckptd/config.h"
 #include "ckptd/loop.h"
@@ -24,6 +25,7 @@
 #include "ckptd/node/pool.h"
 #include "ckptd/node/session.h"
 #include "ckptd/service.h"
+#include "ckptd/shut_out.h"
 #include "proto/arena.h"
 #include "proto/array.h"
 #include "proto/report.h"
@@ -39,9 +41,10 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#define BACKLOG 256
+#define BACKLOG 2048        /* a flood does not fill it before its user is shut out */
 #define REFUSED_LOG_MS 1000 /* between two lines about those who were refused */
 #define PAUSE_MS 500        /* of a listener when the process is out of descriptors */
+#define COSTLY_PAUSE_MS 5   /* likewise after a user who may cost nothing more now */
 
 struct listener {
     struct service *service;
@@ -57,6 +60,7 @@ struct door {
     struct timer look; /* whether the sockets have their names */
     struct connection *connections;
     struct listener rpc, arena;
+    struct shut_out shut_out;
     uint32_t num_connections;
     int64_t refused_logged_ms;
     uint32_t num_refused; /* since, without a line */
@@ -119,6 +123,25 @@ static void pause_listener(struct listener *listener)
     loop_timer(listener->service->loop, &listener->pause, PAUSE_MS);
 }
 
+static struct principal principal_of(const struct service *service, const struct ucred *peer)
+{
+    return (struct principal){.role = is_operator(service, peer->uid) ? ROLE_OPERATOR : ROLE_USER,
+                              .uid = peer->uid,
+                              .pid = peer->pid};
+}
+
+/* Where the kernel cannot keep the user out, everybody waits a little. */
+static void refuse_costly(struct listener *listener, int fd, const struct ucred *peer)
+{
+    struct service *service = listener->service;
+    log_refused(service, report_line());
+    close(fd);
+    if (shut_out_user(&service->door->shut_out, peer->uid))
+        return;
+    loop_unwatch(service->loop, &listener->watch);
+    loop_timer(service->loop, &listener->pause, COSTLY_PAUSE_MS);
+}
+
 static void accept_one(struct watch *watch)
 {
     struct listener *listener = CONTAINER_OF(watch, struct listener, watch);
@@ -129,17 +152,20 @@ static void accept_one(struct watch *watch)
         return;
     }
     struct ucred peer;
-    if (peer_allowed(listener->service, &peer, fd))
+    if (!peer_allowed(listener->service, &peer, fd)) {
+        close(fd);
+        return;
+    }
+    struct principal who = principal_of(listener->service, &peer);
+    if (rpc_server_charge(listener->service->rpc, &who) == 0)
         listener->adopt(listener->service, fd, &peer);
     else
-        close(fd);
+        refuse_costly(listener, fd, &peer);
 }
 
 static void adopt_rpc(struct service *service, int fd, const struct ucred *peer)
 {
-    struct principal who = {.role = is_operator(service, peer->uid) ? ROLE_OPERATOR : ROLE_USER,
-                            .uid = peer->uid,
-                            .pid = peer->pid};
+    struct principal who = principal_of(service, peer);
     if (rpc_server_adopt(service->rpc, fd, &who) != 0)
         log_refused(service, report_line());
 }
@@ -433,6 +459,7 @@ int door_open(struct service *service)
     if (!door)
         return report_error(ERR_MEMORY, NULL, "no memory for the listeners");
     service->door = door;
+    shut_out_init(&door->shut_out, service->loop, service->socket_path, service->arena_path);
     door->refused_logged_ms = -REFUSED_LOG_MS;
     door->rpc.fd = door->arena.fd = -1;
     door->rpc.path = service->socket_path;
@@ -455,6 +482,7 @@ void door_close(struct service *service)
     if (!service->door)
         return;
     loop_timer_cancel(service->loop, &service->door->look);
+    shut_out_end(&service->door->shut_out);
     close_listener(&service->door->rpc);
     close_listener(&service->door->arena);
     while (service->door->connections)

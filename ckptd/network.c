@@ -39,7 +39,12 @@ struct network {
 static void verified(void *user, int socket, const struct principal *principal)
 {
     struct service *service = user;
-    if (rpc_server_adopt(service->rpc, socket, principal) != 0)
+    int error = rpc_server_charge(service->rpc, principal);
+    if (error != 0)
+        close(socket);
+    else
+        error = rpc_server_adopt(service->rpc, socket, principal);
+    if (error != 0)
         log_warn("tls", "refused %s: %s", principal->name, report_line());
 }
 

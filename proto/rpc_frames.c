@@ -118,6 +118,14 @@ static bool is_priced(const struct frame *frame)
            (frame->bytes < RPC_DATA_FREE_BYTES && (frame->flags & FLAG_END_STREAM) == 0);
 }
 
+static int64_t cost_of(const struct rpc_frames *frames, const struct frame *frame)
+{
+    if (frame->type == FRAME_DATA)
+        return RPC_COST_FRAME + frame->bytes / RPC_DATA_COST_BYTES;
+    bool opens = frame->type == FRAME_HEADERS && frame->stream > frames->last_stream;
+    return opens ? RPC_COST_CALL : RPC_COST_FRAME;
+}
+
 static bool is_answered(const struct frame *frame)
 {
     return frame->type == FRAME_PING || frame->type == FRAME_SETTINGS;
@@ -130,10 +138,11 @@ static bool may_pass(struct rpc_frames *frames, const struct frame *frame)
     frames->wants_more = frame->type == FRAME_DATA && frame->bytes > 0 &&
                          (frames->unfinished >= frames->allowance ||
                           frame->bytes > frames->allowance - frames->unfinished);
-    if (frames->wants_more || (is_priced(frame) && frames->tokens <= 0) ||
+    if (frames->wants_more || frames->budget <= 0 || (is_priced(frame) && frames->tokens <= 0) ||
         (asks && frames->num_unanswered >= RPC_UNANSWERED_MAX))
         return false;
     frames->tokens -= is_priced(frame);
+    frames->budget -= cost_of(frames, frame);
     frames->num_unanswered += asks;
     return true;
 }
@@ -171,6 +180,8 @@ void rpc_frames_from_server(struct rpc_frames *frames, const uint8_t *data, size
                     (frame.flags & FLAG_END_STREAM) != 0;
         if (ends || frame.type == FRAME_RESET)
             close_stream(frames, frame.stream);
+        if (frame.type == FRAME_DATA)
+            frames->budget -= frame.bytes / RPC_DATA_COST_BYTES;
         if (is_answered(&frame) && (frame.flags & FLAG_ACK) != 0 && frames->num_unanswered > 0)
             frames->num_unanswered--;
     }

@@ -7,6 +7,10 @@
  * last frame. Pings and settings wait, too, while RPC_UNANSWERED_MAX of them have no answer yet:
  * the server holds some kilobytes for each (measured with gRPC 1.51: 1.5 KiB a ping).
  *
+ * Every frame also has a cost, taken from the budget of its user (rpc_budget.h): about what it
+ * takes of the server's processors, in units of 10 microseconds. Data of answers cost, too, but
+ * pass.
+ *
  * Source of the format: RFC 9113, sections 3.4, 4.1 and 6. */
 #ifndef HOLDFAST_RPC_FRAMES_H
 #define HOLDFAST_RPC_FRAMES_H
@@ -21,6 +25,12 @@
 #define RPC_DATA_FREE_BYTES 1024u
 #define RPC_UNANSWERED_MAX 16
 
+/* Costs. Measured on a 2-core Zen 5 machine, in processor time of a whole ckptd. */
+#define RPC_COST_FRAME 1
+#define RPC_COST_CALL 16          /* HEADERS that open a stream */
+#define RPC_COST_CONNECTION 32    /* to accept one; see rpc_guard.h */
+#define RPC_DATA_COST_BYTES 1024u /* of data, in either direction: as much as a frame */
+
 struct rpc_frame_reader {
     uint8_t head[9];
     uint32_t head_bytes, payload_left;
@@ -34,6 +44,7 @@ struct rpc_stream {
 struct rpc_frames {
     struct rpc_frame_reader client, server;
     int64_t tokens;         /* the caller adds to them; each priced frame takes one */
+    int64_t budget;         /* the caller's, what its user may still spend; none passes at 0 */
     int32_t num_unanswered; /* pings and settings of the client */
     uint32_t allowance;     /* the caller's: bytes of requests that are not whole */
     uint32_t unfinished;    /* as many there are */

@@ -1,14 +1,13 @@
-/* rpc_guard.c - see rpc_guard.h.
+/* rpc_guard.c - see rpc_guard.h; who gets a place is in rpc_places.c.
  *
  * One thread, one epoll. A link is a client's connection: two sockets and a flow in each direction.
  * A flow reads at most RPC_RELAY_BYTES and writes them on; what the other side does not take is
  * kept, and the flow reads nothing more until it is gone. Links are guarded by the mutex, which the
  * thread holds while it works, but not while it waits. A link that ends while an event of it may be
  * on its way is freed by the thread, after the events that it fetched. */
-#include "proto/rpc_guard.h"
+#include "proto/rpc_guard_private.h"
 
 #include "proto/report.h"
-#include "proto/rpc_frames.h"
 
 #include <errno.h>
 #include <malloc.h>
@@ -28,46 +27,7 @@
 #define LOG_MS 1000            /* between two lines about connections that were closed */
 #define TRIM_BYTES (16u << 20) /* relayed: then free memory is given back when it is quiet */
 
-enum side { CLIENT, LIBRARY, NUM_SIDES };
-
-/* What one side sent and the other has not taken yet. */
-struct flow {
-    uint8_t *rest; /* NULL: nothing */
-    size_t at, bytes;
-    size_t passed;    /* [at, passed) may be written; what follows has to wait */
-    int64_t stuck_ms; /* since when nothing of it could be written */
-};
-
-struct link {
-    struct link *next;
-    int fd[NUM_SIDES];          /* -1: closed */
-    uint32_t events[NUM_SIDES]; /* what epoll watches */
-    bool unwatched[NUM_SIDES];  /* hung up: epoll would tell it for ever */
-    struct flow from[NUM_SIDES];
-    struct rpc_frames frames;
-    struct principal peer;
-    int64_t added_ms, refilled_ms;
-    int64_t active_ms; /* when it last had an open stream */
-    int64_t ticket_ms; /* since when it has one, or waits for one */
-    bool has_ticket, waits;
-    bool ended;
-};
-
-struct rpc_guard {
-    pthread_mutex_t mutex;
-    pthread_t thread;
-    int epoll, wake;
-    uint32_t num_places, num_links;
-    int64_t silent_ms, logged_ms;
-    uint32_t num_unlogged;
-    uint32_t num_tickets; /* that links have */
-    bool someone_waits;
-    size_t relayed; /* since memory was given back */
-    struct link *links, *graves;
-    bool closing;
-};
-
-static int64_t now_ms(void)
+int64_t rpc_guard_now_ms(void)
 {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
@@ -85,10 +45,12 @@ static void unlink_link(struct rpc_guard *guard, struct link *link)
     guard->num_links--;
 }
 
-static void end_link(struct rpc_guard *guard, struct link *link)
+void rpc_guard_end_link(struct rpc_guard *guard, struct link *link)
 {
     link->ended = true;
     guard->num_tickets -= link->has_ticket;
+    if (link->account)
+        link->account->num_links--;
     unlink_link(guard, link);
     for (enum side side = CLIENT; side < NUM_SIDES; side++) {
         close(link->fd[side]);
@@ -108,10 +70,9 @@ static void bury(struct rpc_guard *guard)
     }
 }
 
-/* Ends it for its behaviour. */
-static void expel(struct rpc_guard *guard, struct link *link, const char *why)
+void rpc_guard_expel(struct rpc_guard *guard, struct link *link, const char *why)
 {
-    int64_t now = now_ms();
+    int64_t now = rpc_guard_now_ms();
     if (guard->logged_ms == 0 || now - guard->logged_ms >= LOG_MS) {
         char more[64] = "", who[PRINCIPAL_TEXT_MAX];
         if (guard->num_unlogged > 0)
@@ -123,7 +84,7 @@ static void expel(struct rpc_guard *guard, struct link *link, const char *why)
     } else {
         guard->num_unlogged++;
     }
-    end_link(guard, link);
+    rpc_guard_end_link(guard, link);
 }
 
 /* ---- what epoll watches ---- */
@@ -148,7 +109,7 @@ static void watch(struct rpc_guard *guard, struct link *link)
             continue;
         struct epoll_event event = {.events = events, .data.u64 = (uintptr_t)link | side};
         if (epoll_ctl(guard->epoll, EPOLL_CTL_MOD, link->fd[side], &event) != 0) {
-            expel(guard, link, "it could not be watched");
+            rpc_guard_expel(guard, link, "it could not be watched");
             return;
         }
         link->events[side] = events;
@@ -159,6 +120,7 @@ static void watch(struct rpc_guard *guard, struct link *link)
 
 static void refill(struct link *link, int64_t now)
 {
+    rpc_account_refill(link->account, now);
     link->frames.tokens += (now - link->refilled_ms) * RPC_FRAMES_PER_SECOND / 1000;
     if (link->frames.tokens > RPC_FRAMES_BURST)
         link->frames.tokens = RPC_FRAMES_BURST;
@@ -169,15 +131,22 @@ static void refill(struct link *link, int64_t now)
 static size_t look(struct rpc_guard *guard, struct link *link, enum side from, const uint8_t *data,
                    size_t bytes, const char **out_why)
 {
+    struct rpc_frames *frames = &link->frames;
+    size_t passed = bytes;
     *out_why = NULL;
-    if (from == LIBRARY) {
-        rpc_frames_from_server(&link->frames, data, bytes);
+    if (from == CLIENT)
+        refill(link, rpc_guard_now_ms());
+    frames->budget = link->account ? link->account->left : INT64_MAX;
+    if (from == LIBRARY)
+        rpc_frames_from_server(frames, data, bytes);
+    else
+        passed = rpc_frames_from_client(frames, data, bytes, out_why);
+    if (link->account)
+        link->account->left = frames->budget;
+    if (from == LIBRARY)
         return bytes;
-    }
-    refill(link, now_ms());
-    size_t passed = rpc_frames_from_client(&link->frames, data, bytes, out_why);
     guard->relayed += passed;
-    if (link->frames.num_open > 0)
+    if (frames->num_open > 0)
         link->active_ms = link->refilled_ms;
     return passed;
 }
@@ -211,7 +180,7 @@ static bool keep_rest(struct flow *flow, const uint8_t *data, size_t bytes, size
     flow->at = 0;
     flow->bytes = bytes;
     flow->passed = passed;
-    flow->stuck_ms = now_ms();
+    flow->stuck_ms = rpc_guard_now_ms();
     return true;
 }
 
@@ -226,17 +195,17 @@ static bool flush_rest(struct rpc_guard *guard, struct link *link, enum side fro
         flow->passed +=
             look(guard, link, from, flow->rest + flow->at, flow->bytes - flow->at, &why);
     if (why) {
-        expel(guard, link, why);
+        rpc_guard_expel(guard, link, why);
         return false;
     }
     ssize_t count = write_some(link->fd[!from], flow->rest + flow->at, flow->passed - flow->at);
     if (count < 0) {
-        end_link(guard, link);
+        rpc_guard_end_link(guard, link);
         return false;
     }
     flow->at += (size_t)count;
     if (count > 0)
-        flow->stuck_ms = now_ms();
+        flow->stuck_ms = rpc_guard_now_ms();
     if (flow->at == flow->bytes) {
         free(flow->rest);
         flow->rest = NULL;
@@ -256,19 +225,19 @@ static bool relay(struct rpc_guard *guard, struct link *link, enum side from)
     if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR))
         return false;
     if (count <= 0) {
-        end_link(guard, link);
+        rpc_guard_end_link(guard, link);
         return false;
     }
     const char *why;
     size_t passed = look(guard, link, from, data, (size_t)count, &why);
     if (why) {
-        expel(guard, link, why);
+        rpc_guard_expel(guard, link, why);
         return false;
     }
     ssize_t written = write_some(link->fd[!from], data, passed);
     if (written < 0 || !keep_rest(&link->from[from], data + written, (size_t)(count - written),
                                   passed - (size_t)written)) {
-        end_link(guard, link);
+        rpc_guard_end_link(guard, link);
         return false;
     }
     return count == (ssize_t)sizeof data;
@@ -301,7 +270,7 @@ static struct link *next_waiting(const struct rpc_guard *guard)
     return best;
 }
 
-static void set_allowance(struct link *link)
+void rpc_guard_set_allowance(struct link *link)
 {
     link->frames.allowance = link->has_ticket ? RPC_LARGE_BYTES : RPC_SMALL_BYTES;
 }
@@ -318,9 +287,9 @@ static void give_tickets(struct rpc_guard *guard)
             return;
         link->waits = false;
         link->has_ticket = true;
-        link->ticket_ms = now_ms();
+        link->ticket_ms = rpc_guard_now_ms();
         guard->num_tickets++;
-        set_allowance(link);
+        rpc_guard_set_allowance(link);
         if (flush_rest(guard, link, CLIENT))
             watch(guard, link);
     }
@@ -330,17 +299,17 @@ static void give_tickets(struct rpc_guard *guard)
 static bool settle_ticket(struct rpc_guard *guard, struct link *link)
 {
     if (link->has_ticket && link->frames.wants_more) {
-        expel(guard, link, "its requests were too large");
+        rpc_guard_expel(guard, link, "its requests were too large");
         return false;
     }
     if (link->has_ticket && link->frames.unfinished <= RPC_SMALL_BYTES) {
         link->has_ticket = false;
         guard->num_tickets--;
-        set_allowance(link);
+        rpc_guard_set_allowance(link);
     }
     if (link->frames.wants_more && !link->waits && !link->has_ticket) {
         link->waits = guard->someone_waits = true;
-        link->ticket_ms = now_ms();
+        link->ticket_ms = rpc_guard_now_ms();
     }
     return true;
 }
@@ -349,7 +318,7 @@ static bool settle_ticket(struct rpc_guard *guard, struct link *link)
 static void hung_up(struct rpc_guard *guard, struct link *link, enum side side)
 {
     if (side == CLIENT) {
-        end_link(guard, link);
+        rpc_guard_end_link(guard, link);
         return;
     }
     while (relay(guard, link, LIBRARY))
@@ -389,25 +358,26 @@ static void check_deadlines(struct rpc_guard *guard, struct link *link, int64_t 
     if (link->frames.num_open > 0)
         link->active_ms = now;
     if (is_stuck(&link->from[LIBRARY]) && now - link->from[LIBRARY].stuck_ms >= RPC_STALL_MS)
-        expel(guard, link, "it did not read its answers");
+        rpc_guard_expel(guard, link, "it did not read its answers");
     else if (link->frames.last_stream == 0 && now - link->added_ms >= guard->silent_ms)
-        expel(guard, link, "no request came within limits.connect_ms");
+        rpc_guard_expel(guard, link, "no request came within limits.connect_ms");
     else if (link->has_ticket && now - link->ticket_ms >= RPC_TICKET_MS)
-        expel(guard, link, "its requests did not end");
+        rpc_guard_expel(guard, link, "its requests did not end");
     else if (flush_rest(guard, link, CLIENT) && settle_ticket(guard, link))
         watch(guard, link);
 }
 
-/* Does it wait for tokens? */
+/* Does it wait for tokens, or for its user's budget? */
 static bool is_throttled(const struct link *link)
 {
-    return link->from[CLIENT].rest && link->frames.tokens <= 0;
+    return link->from[CLIENT].rest &&
+           (link->frames.tokens <= 0 || rpc_account_is_empty(link->account));
 }
 
 /* How long to wait for the next event. */
 static int tick(struct rpc_guard *guard, int64_t *last_ms)
 {
-    int64_t now = now_ms();
+    int64_t now = rpc_guard_now_ms();
     bool throttled = false, due = now - *last_ms >= TICK_MS;
     for (struct link *link = guard->links, *next; link; link = next) {
         next = link->next; /* its own is that of the graves when it ends */
@@ -418,6 +388,7 @@ static int tick(struct rpc_guard *guard, int64_t *last_ms)
     give_tickets(guard);
     if (due) {
         *last_ms = now;
+        rpc_budget_sweep(&guard->budget, now);
         if (guard->relayed >= TRIM_BYTES) {
             malloc_trim(0);
             guard->relayed = 0;
@@ -430,7 +401,7 @@ static void *guard_thread(void *argument)
 {
     struct rpc_guard *guard = argument;
     struct epoll_event events[EVENTS_MAX];
-    int64_t last_ms = now_ms();
+    int64_t last_ms = rpc_guard_now_ms();
     int wait_ms = -1;
     for (;;) {
         int count = epoll_wait(guard->epoll, events, EVENTS_MAX, wait_ms);
@@ -449,105 +420,10 @@ static void *guard_thread(void *argument)
         pthread_mutex_unlock(&guard->mutex);
     }
     while (guard->links)
-        end_link(guard, guard->links);
+        rpc_guard_end_link(guard, guard->links);
     bury(guard);
     pthread_mutex_unlock(&guard->mutex);
     return NULL;
-}
-
-/* ---- places ---- */
-
-static uint32_t count_of(const struct rpc_guard *guard, const struct principal *peer)
-{
-    uint32_t count = 0;
-    for (const struct link *link = guard->links; link; link = link->next)
-        count += principal_is_same(&link->peer, peer);
-    return count;
-}
-
-static const struct principal *largest_user(const struct rpc_guard *guard)
-{
-    const struct principal *largest = &guard->links->peer;
-    uint32_t most = 0;
-    for (const struct link *link = guard->links; link; link = link->next) {
-        bool is_counted = most > 0 && principal_is_same(&link->peer, largest);
-        uint32_t count = is_counted ? 0 : count_of(guard, &link->peer);
-        if (count > most) {
-            most = count;
-            largest = &link->peer;
-        }
-    }
-    return largest;
-}
-
-/* The connection of the user with most that has had no open stream for the longest time; or NULL.
- */
-static struct link *find_idle(const struct rpc_guard *guard)
-{
-    const struct principal *largest = largest_user(guard);
-    struct link *idle = NULL;
-    for (struct link *link = guard->links; link; link = link->next)
-        if (principal_is_same(&link->peer, largest) && link->frames.num_open == 0 &&
-            (!idle || link->active_ms <= idle->active_ms)) /* the newest come first */
-            idle = link;
-    return idle;
-}
-
-int rpc_guard_make_room(struct rpc_guard *guard, const struct principal *peer)
-{
-    uint32_t places = guard->num_places;
-    if (!principal_is_privileged(peer) && places > 2 * RPC_PLACES_RESERVED)
-        places -= RPC_PLACES_RESERVED;
-    pthread_mutex_lock(&guard->mutex);
-    bool is_full = guard->num_links >= places;
-    struct link *idle = is_full ? find_idle(guard) : NULL;
-    if (idle)
-        expel(guard, idle, "all places were taken, and it had no request under way");
-    pthread_mutex_unlock(&guard->mutex);
-    if (!is_full || idle)
-        return 0;
-    return report_error(ERR_BUSY, "close some, or raise limits.sessions",
-                        "all %u connections are taken, and each has a request under way", places);
-}
-
-static bool watch_first(struct rpc_guard *guard, struct link *link)
-{
-    for (enum side side = CLIENT; side < NUM_SIDES; side++) {
-        struct epoll_event event = {.events = EPOLLIN, .data.u64 = (uintptr_t)link | side};
-        link->events[side] = EPOLLIN;
-        if (epoll_ctl(guard->epoll, EPOLL_CTL_ADD, link->fd[side], &event) != 0)
-            return false;
-    }
-    return true;
-}
-
-int rpc_guard_add(struct rpc_guard *guard, int client, int library, const struct principal *peer)
-{
-    struct link *link = calloc(1, sizeof *link);
-    if (!link) {
-        close(client);
-        close(library);
-        return report_error(ERR_MEMORY, NULL, "no memory for a connection");
-    }
-    link->fd[CLIENT] = client;
-    link->fd[LIBRARY] = library;
-    link->peer = *peer;
-    link->frames.tokens = RPC_FRAMES_BURST;
-    set_allowance(link);
-    link->added_ms = link->refilled_ms = link->active_ms = now_ms();
-    pthread_mutex_lock(&guard->mutex);
-    link->next = guard->links;
-    guard->links = link;
-    guard->num_links++;
-    int error = 0;
-    if (!watch_first(guard, link)) {
-        error = report_errno(ERR_IO, "could not watch a connection", "epoll_ctl");
-        end_link(guard, link);
-    }
-    pthread_mutex_unlock(&guard->mutex);
-    uint64_t one = 1;
-    (void)!write(guard->wake, &one, sizeof one); /* its deadline begins */
-    return error;
 }
 
 /* ---- opening, closing ---- */
@@ -571,6 +447,7 @@ static void free_guard(struct rpc_guard *guard)
         close(guard->epoll);
     if (guard->wake >= 0)
         close(guard->wake);
+    rpc_budget_deinit(&guard->budget);
     pthread_mutex_destroy(&guard->mutex);
     free(guard);
 }

@@ -9,6 +9,8 @@
  *     RPC_STALL_MS its connection is closed;
  *   - floods of small frames (pings, settings, resets, empty data): RPC_FRAMES_BURST at once, then
  *     RPC_FRAMES_PER_SECOND; the rest waits in the client's socket;
+ *   - all that one user does: RPC_BUDGET_PER_SECOND of all of its connections (rpc_budget.h); the
+ *     rest waits likewise, and new connections are refused;
  *   - large requests: a connection sends RPC_SMALL_BYTES of requests that are not whole, and
  *     RPC_LARGE_BYTES while it has one of RPC_TICKETS tickets, for which it waits; three quarters
  * of them at most are of one user who is not privileged. One that wants more, or has not ended its
@@ -45,6 +47,9 @@ struct rpc_guard_options {
 };
 /* ERR_MEMORY, ERR_IO */
 int rpc_guard_open(struct rpc_guard **out, const struct rpc_guard_options *options);
+/* Takes a connection from the budget of that peer's user, before it costs more than that.
+ * ERR_BUSY: nothing is left; ERR_MEMORY. */
+int rpc_guard_charge(struct rpc_guard *guard, const struct principal *peer);
 /* A place for one more connection of that peer, if need be another's. ERR_BUSY: there is none. */
 int rpc_guard_make_room(struct rpc_guard *guard, const struct principal *peer);
 /* Relays between `client` and `library`, non-blocking sockets that are the guard's from here on,

@@ -7,7 +7,9 @@ less than a tenth of a core on such a client; who does it is named in the log. M
 ckptd that another user may use, and that user's processes (this user's where root is missing),
 which write HTTP/2 frames by hand: pings whose answers they never read, on many connections;
 messages of almost 4 MiB whose end never comes; greetings without a request on every connection
-there is. ckptd's resident memory and its time on the processors are read while they are at it.
+there is; and what costs ckptd work: pings and calls whose answers they read, whole messages of
+almost 4 MiB, connections that are opened and closed. ckptd's resident memory and its time on the
+processors are read while they are at it.
 """
 
 import multiprocessing
@@ -29,7 +31,10 @@ PING_GROWTH = 48  # of it those of connections, and some of gRPC's
 SESSIONS = 64
 PLACES = SESSIONS + 64
 CONNECTIONS, SENDERS, SECONDS = 40, 100, 5
-ALONE_SECONDS, CORE_PART = 2, 0.1  # of an attack before the saves beside it
+# Of an attack before the saves beside it: what a user has saved up of its budget is spent then, or
+# not, and what ckptd may spend on it.
+FIRST_SECONDS, ALONE_SECONDS, CORE_PART = 1, 2, 0.1
+BUDGET_SECONDS = 1.5  # in which a user that is shut out may come again
 
 
 def frame(kind, flags, stream, payload=b""):
@@ -109,14 +114,94 @@ def send_some(sender):
             sender["stream" if stream else "all"] += int.from_bytes(sender["text"][9:13], "big")
         sender["text"] = sender["text"][9 + length:]
     size = min(sender["left"], sender["stream"], sender["all"], 16384)
-    if size < 1024:
+    if size < min(1024, sender["left"]) or size == 0:
         return 0
+    last = 1 if size == sender["left"] and "stream_id" in sender else 0
     try:  # a frame goes as a whole, or this sender is done
-        count = sender["socket"].send(frame(DATA, 0, 1, bytes(size)))
+        count = sender["socket"].send(frame(DATA, last, sender.get("stream_id", 1), bytes(size)))
     except OSError:
         return 0
     for window in ("left", "stream", "all"):
         sender[window] -= size if count == size + 9 else sender[window]
+    return count
+
+
+def drain(connection):
+    """Reads all that is there."""
+    try:
+        while connection.recv(1 << 16):
+            pass
+    except OSError:
+        pass
+
+
+def send_read_pings(path):
+    """Pings whose answers it reads, as fast as they come."""
+    pings, taken = frame(PING, 0, 0, b"holdfast") * 16, 0
+    connections = [greet(path) for _ in range(CONNECTIONS)]
+    for connection in connections:
+        connection.setblocking(False)
+    until = time.monotonic() + SECONDS
+    while time.monotonic() < until:
+        for connection in connections:
+            drain(connection)
+            try:
+                taken += connection.send(pings)
+            except OSError:
+                pass
+    return taken // len(pings) * 16
+
+
+def send_calls(path):
+    """Whole calls of Hello, one after the other on each connection, whose answers it reads."""
+    connections, until, stream = [greet(path) for _ in range(CONNECTIONS)], 0, 1
+    for connection in connections:
+        connection.sendall(frame(WINDOW, 0, 0, struct.pack(">I", 1 << 30)))
+        connection.setblocking(False)
+    until = time.monotonic() + SECONDS
+    while time.monotonic() < until:
+        call = frame(HEADERS, 4, stream, CALL) + frame(DATA, 1, stream, bytes(5))
+        for connection in connections:
+            drain(connection)
+            try:
+                connection.send(call)
+            except OSError:
+                pass
+        stream += 2
+    return stream // 2 * CONNECTIONS
+
+
+def send_whole_messages(path):
+    """Messages of 3.9 MiB that are no request of the method, one after the other."""
+    size, senders = int(3.9 * MIB), [{"socket": greet(path), "stream_id": -1, "left": 0,
+                                      "stream": 0, "all": 65535, "text": b""} for _ in range(8)]
+    for sender in senders:
+        sender["socket"].setblocking(False)
+    until, whole = time.monotonic() + SECONDS, 0
+    while time.monotonic() < until:
+        for sender in senders:
+            if sender["left"] == 0:
+                sender["stream_id"] += 2
+                sender.update(left=size, stream=65000)
+                number = sender["stream_id"]
+                try:
+                    sender["socket"].send(frame(HEADERS, 4, number, CALL) + frame(
+                        DATA, 0, number, b"\0" + struct.pack(">I", size)))
+                except OSError:
+                    continue
+            send_some(sender)
+            whole += sender["left"] == 0
+    return whole
+
+
+def only_connect(path):
+    count, until = 0, time.monotonic() + SECONDS
+    while time.monotonic() < until:
+        try:
+            greet(path).close()
+            count += 1
+        except OSError:
+            pass
     return count
 
 
@@ -126,8 +211,15 @@ def only_greet(path):
     return len(silent)
 
 
-ATTACKS = {"pings": send_unread_pings, "messages": send_endless_messages,
-           "greetings": only_greet}
+def ask_once(path):
+    return subprocess.run([CLI, "list", "--server", "unix:" + path], capture_output=True,
+                          timeout=60).returncode
+
+
+ATTACKS = {"one call": ask_once,
+           "pings": send_unread_pings, "messages": send_endless_messages,
+           "greetings": only_greet, "read pings": send_read_pings, "calls": send_calls,
+           "whole messages": send_whole_messages, "connects": only_connect}
 
 
 def attack(pipe, name, path):
@@ -168,6 +260,7 @@ def under(world, name, step):
     """(most MiB more, every save and look went well, what the attacker said) during an attack."""
     before, most, well = resident(world), 0, True
     attack = Attack(world, name)
+    time.sleep(FIRST_SECONDS)
     begun = processor_seconds(world)
     time.sleep(ALONE_SECONDS)
     spent = processor_seconds(world) - begun
@@ -191,13 +284,20 @@ def main():
     world.launch("--access.uids", str(USER), "--limits.sessions", str(SESSIONS))
     world.save([1])
     step = 1
-    for name, bound in (("pings", PING_GROWTH), ("messages", GROWTH), ("greetings", PING_GROWTH)):
+    for name, bound in (("pings", PING_GROWTH), ("messages", GROWTH), ("greetings", PING_GROWTH),
+                        ("read pings", PING_GROWTH), ("calls", PING_GROWTH),
+                        ("whole messages", GROWTH), ("connects", PING_GROWTH)):
         growth, well, said, step = under(world, name, step)
         print(f"# {name}: {growth} MiB more; {said}")
         test(f"{name}: ckptd grows by at most {bound} MiB", growth <= bound or is_sanitized(),
              growth)
         test(f"{name}: an operator is served and saves go on", well is True,
              (well, world.log()[-900:]))
+    time.sleep(BUDGET_SECONDS)
+    later = Attack(world, "one call")
+    said = later.end()
+    test("a user who flooded is served again, and is named in the log", said == 0 and
+         "has used up what one user may cost" in world.log(), (said, world.log()[-900:]))
     test("who took all places is named in the log", "closed a connection of user" in world.log(),
          world.log()[-900:])
     world.stop()

@@ -11,7 +11,8 @@
 #define HTTP2_PREFACE "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 #define HTTP2_FRAME_MAX 16384u /* without other settings */
 #define HTTP2_WINDOW 65535     /* likewise */
-enum { HTTP2_DATA = 0, HTTP2_HEADERS = 1, HTTP2_RESET = 3, HTTP2_SETTINGS = 4, HTTP2_WINDOWS = 8 };
+enum { HTTP2_DATA = 0, HTTP2_HEADERS = 1, HTTP2_RESET = 3, HTTP2_SETTINGS = 4, HTTP2_PING = 6 };
+enum { HTTP2_WINDOWS = 8 };
 enum { HTTP2_ACK = 1, HTTP2_END_STREAM = 1, HTTP2_END_HEADERS = 4 };
 
 /* False: the server has hung up. */

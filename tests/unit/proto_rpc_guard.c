@@ -1,12 +1,14 @@
 /* proto_rpc_guard.c - what a client can make the RPC layer do and hold.
  *
  * Goal: the heads of frames are read whatever pieces they come in; each bound of rpc_frames.h stops
- * the frame that would break it and none before; answers that a client does not read have a limit.
- * Method: frames made by hand, given to rpc_frames whole and byte by byte; a server on one end of a
- * socket pair. What the bounds do to a real ckptd: tests/integration/flood.py. */
+ * the frame that would break it and none before; a user's connections share a budget; answers that
+ * a client does not read have a limit. Method: frames made by hand, given to rpc_frames whole and
+ * byte by byte; a server on one end of a socket pair. What the bounds do to a real ckptd:
+ * tests/integration/flood.py. */
 #include "proto/ckpt.pb-c.h"
 #include "proto/report.h"
 #include "proto/rpc.h"
+#include "proto/rpc_budget.h"
 #include "proto/rpc_frames.h"
 #include "tests/unit/http2_bed.h"
 
@@ -42,7 +44,7 @@ static void put(struct text *text, uint8_t type, uint8_t flags, uint32_t stream,
 
 static void begin(struct text *text, struct rpc_frames *frames)
 {
-    *frames = (struct rpc_frames){.tokens = 1000, .allowance = 40000};
+    *frames = (struct rpc_frames){.tokens = 1000, .budget = 10000, .allowance = 40000};
     text->count = strlen(HTTP2_PREFACE);
     memcpy(text->bytes, HTTP2_PREFACE, text->count);
 }
@@ -163,11 +165,81 @@ static void test_frames__data_waits_while_unfinished_requests_hold_the_allowance
     expect_stop(&frames, &text, before);
 }
 
+/* The first call costs what there is; the data of the second wait, as all does. */
+static void test_frames__nothing_passes_when_the_users_budget_is_spent(void **state)
+{
+    static struct text text;
+    struct rpc_frames frames;
+    (void)state;
+    begin(&text, &frames);
+    put(&text, HTTP2_HEADERS, HTTP2_END_HEADERS, 1, 40);
+    put(&text, HTTP2_DATA, 0, 1, 4 * RPC_DATA_COST_BYTES);
+    put(&text, HTTP2_DATA, HTTP2_END_STREAM, 1, 10);
+    frames.budget = RPC_COST_CALL + RPC_COST_FRAME + 4 + RPC_COST_FRAME;
+    size_t before = text.count;
+    put(&text, HTTP2_PING, 0, 0, 8);
+    const char *why;
+    FOR_PIECES
+    {
+        struct rpc_frames copy = frames;
+        assert_int_equal(show(&copy, &text, pieces[p], &why),
+                         before + 8); /* but for a head's end */
+        assert_true(copy.budget == 0 && !why);
+        copy.budget = 1;
+        assert_int_equal(rpc_frames_from_client(&copy, text.bytes + before + 8, 9, &why), 9);
+        assert_true(copy.budget == 0);
+        static struct text answer;
+        answer.count = 0;
+        put(&answer, HTTP2_DATA, 0, 1, 2 * RPC_DATA_COST_BYTES);
+        rpc_frames_from_server(&copy, answer.bytes, answer.count);
+        assert_true(copy.budget == -2);
+    }
+}
+
+/* ---- budgets ---- */
+
+static struct principal make_user(uid_t uid, pid_t pid, enum principal_role role)
+{
+    return (struct principal){.role = role, .uid = uid, .pid = pid};
+}
+
+static void test_budget__all_connections_of_a_user_have_one_account(void **state)
+{
+    struct rpc_budget budget = {0};
+    struct rpc_account *first, *again, *other;
+    const struct principal user = make_user(1000, 1, ROLE_USER),
+                           same = make_user(1000, 2, ROLE_USER),
+                           stranger = make_user(1001, 1, ROLE_USER),
+                           operator= make_user(1000, 3, ROLE_OPERATOR);
+    (void)state;
+    assert_int_equal(rpc_budget_find(&first, &budget, &user, 0), 0);
+    assert_int_equal(rpc_budget_find(&again, &budget, &same, 0), 0);
+    assert_int_equal(rpc_budget_find(&other, &budget, &stranger, 0), 0);
+    assert_true(first == again && first != other);
+    assert_int_equal(rpc_budget_find(&again, &budget, &operator, 0), 0);
+    assert_null(again);
+    assert_false(rpc_account_is_empty(again));
+    first->left = 0;
+    assert_true(rpc_account_is_empty(first) && !rpc_account_is_empty(other));
+    rpc_budget_sweep(&budget, 0); /* the stranger's is full, and nobody keeps it */
+    assert_true(budget.accounts == first && first->next == NULL);
+    for (int64_t now = 1; now <= 1000; now++) /* in steps that are no whole millisecond's worth */
+        rpc_account_refill(first, now);
+    assert_true(first->left == RPC_BUDGET_PER_SECOND);
+    first->num_links = 1;
+    rpc_budget_sweep(&budget, 1000000);
+    assert_true(budget.accounts == first && first->left == RPC_BUDGET_BURST);
+    first->num_links = 0;
+    rpc_budget_sweep(&budget, 1000000);
+    assert_null(budget.accounts);
+    rpc_budget_deinit(&budget);
+}
+
 static void expect_closed(const struct text *text, const char *want)
 {
     FOR_PIECES
     {
-        struct rpc_frames frames = {.tokens = 1000, .allowance = 40000};
+        struct rpc_frames frames = {.tokens = 1000, .budget = 10000, .allowance = 40000};
         const char *why;
         show(&frames, text, pieces[p], &why);
         assert_non_null(why);
@@ -284,6 +356,8 @@ int main(void)
         cmocka_unit_test(test_frames__pings_wait_for_their_answers),
         cmocka_unit_test(test_frames__small_frames_wait_for_tokens_and_large_data_does_not),
         cmocka_unit_test(test_frames__data_waits_while_unfinished_requests_hold_the_allowance),
+        cmocka_unit_test(test_frames__nothing_passes_when_the_users_budget_is_spent),
+        cmocka_unit_test(test_budget__all_connections_of_a_user_have_one_account),
         cmocka_unit_test(test_frames__what_no_client_needs_closes_the_connection),
         cmocka_unit_test(test_guard__answers_that_nobody_reads_take_so_much_memory_and_no_more),
     };

@@ -1,0 +1,45 @@
+/* rpc_budget.h - what the connections of one user may cost a server. Private to proto/rpc*.c.
+ *
+ * Every user who is not privileged has one account for all of its connections, whatever socket they
+ * came by. Frames and connections take their costs (rpc_frames.h) from it; it fills up with
+ * RPC_BUDGET_PER_SECOND. A frame passes while something is there, so an account may be overdrawn by
+ * one frame, and by answers. At a cost of 10 microseconds the rate is a twelfth of a processor.
+ *
+ * Not thread-safe: the guard's mutex is held around every call. Time is the caller's. */
+#ifndef HOLDFAST_RPC_BUDGET_H
+#define HOLDFAST_RPC_BUDGET_H
+
+#include "proto/principal.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define RPC_BUDGET_PER_SECOND 8000
+#define RPC_BUDGET_BURST 32768 /* 128 ranks that connect twice and make ten calls each */
+
+struct rpc_account {
+    struct rpc_account *next;
+    struct principal user;
+    int64_t left, refilled_ms;
+    uint32_t num_links; /* that keep it */
+};
+
+struct rpc_budget {
+    struct rpc_account *accounts;
+};
+
+/* The account of that user, filled up to now; *out is NULL for a privileged one, who has none.
+ * ERR_MEMORY */
+int rpc_budget_find(struct rpc_account **out, struct rpc_budget *budget,
+                    const struct principal *user, int64_t now_ms);
+/* NULL is fine. */
+void rpc_account_refill(struct rpc_account *account, int64_t now_ms);
+static inline bool rpc_account_is_empty(const struct rpc_account *account)
+{
+    return account && account->left <= 0;
+}
+/* Frees the accounts that are full and that no connection keeps. */
+void rpc_budget_sweep(struct rpc_budget *budget, int64_t now_ms);
+void rpc_budget_deinit(struct rpc_budget *budget);
+
+#endif
