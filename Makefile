@@ -83,7 +83,7 @@ python: deps-now $(BUILD)/libckpt.so.1 ## a wheel of the Python package, libckpt
 	@BUILD=$(BUILD) WHEEL_VENV=$${WHEEL_VENV:-build/wheel-venv} clients/python/make_wheel
 run: deps-now all ## train on real text, kill it, resume on other world sizes, compare bit for bit
 	@BUILD=$(BUILD) deploy/main-job
-tests-built: $(TESTS) $(BUILD)/tests/ckptd $(SHIMS) $(FUZZERS) $(BENCHES)
+tests-built: $(TESTS) $(BUILD)/tests/ckptd $(if $(SIMGPU),$(BUILD)/tests/trainer_on_simgpu) $(SHIMS) $(FUZZERS) $(BENCHES)
 BOTH ?= --both
 test: deps-now all tests-built ## unit and integration tests; ends with "N passed, N failed"
 	@BUILD=$(BUILD) tests/run $(TEST_OPTIONS) $(BOTH) $(TESTS) $(INTEGRATION)
@@ -259,7 +259,13 @@ $(BUILD)/tests/ckptd: $(OBJ)/ckptd/main.o $(FAULT_O) $(BUILD)/libckptd.a $S $P
 	$(link)
 $(BUILD)/ckpt-cli: $(OBJ)/clients/cli/main.o $(BUILD)/libcli.a $C $S $P
 	$(link)
-$(BUILD)/trainer: $(OBJ)/trainer/train.o $T $K $C $S $P
+# Where nvcc is, the trainer has the kernels for GPUs in it, and what it needs of CUDA to look for a driver.
+GPU_O = $(if $(SANITIZER),,$(if $(NVCC),$(CUDA_O) $(CUDA_C_O)))
+GPU_LIBS = $(if $(GPU_O),-L$(CUDA_HOME)/lib64 -lcudart_static -ldl -lrt)
+$(BUILD)/trainer: $(OBJ)/trainer/train.o $(GPU_O) $T $K $C $S $P
+	$(link) $(MPICC_L) -ldnnl -lgomp $(T_LIBS) $(GPU_LIBS)
+# The same program, and simulated GPUs in place of CUDA.
+$(BUILD)/tests/trainer_on_simgpu: $(OBJ)/trainer/train.o $(SIMGPU) $(BUILD)/liblanes.a $T $K $C $S $P
 	$(link) $(MPICC_L) -ldnnl -lgomp $(T_LIBS)
 $(BUILD)/tokenizer: $(OBJ)/trainer/tokenize.o $T $P
 	$(link) $(T_LIBS)

@@ -39,6 +39,7 @@ enum device_flag {
 
 struct device_options {
     uint32_t index;     /* which of several, as the system counts them */
+    bool is_shared;     /* where there are fewer, counting begins anew */
     bool is_queued;     /* CPU: a thread for each lane; false: work is done when it is posted */
     const void *custom; /* what a device outside this folder wants to be told */
 };

@@ -77,12 +77,14 @@ static bool is_first_on_node(const struct rank *r)
     return place_on_node(r, r->world->rank) == 0;
 }
 
-/* The CPU has one of its own (parallel.h). Ranks that are threads share the first. A device that is
- * not there will not be there at the next start. */
+/* The CPU has one of its own (parallel.h). Ranks that are threads take the devices in turn. A
+ * device that is not there will not be there at the next start. */
 static int open_device(struct rank *r)
 {
     const struct device_ops *ops = device_find(r->config->device);
-    struct device_options options = {.index = place_on_node(r, 0)};
+    bool is_thread = (r->world->ops->flags & COMM_THREADS) != 0;
+    struct device_options options = {.index = place_on_node(r, is_thread ? r->world->rank : 0),
+                                     .is_shared = is_thread};
     if (ops == &device_cpu)
         return 0;
     if (ops == NULL)

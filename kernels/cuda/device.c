@@ -62,13 +62,15 @@ static int fail(cudaError_t error, const char *what)
 
 /* ---- The device ---- */
 
-static int check_device(struct cuda_device *device)
+static int check_device(struct cuda_device *device, const struct device_options *options)
 {
     struct cudaDeviceProp has;
     int driver = 0, runtime = 0, count = 0;
     cudaError_t error = cudaGetDeviceCount(&count);
     if (error != cudaSuccess)
         return fail(error, "no GPU to compute on");
+    if (options && options->is_shared)
+        device->index %= count;
     if (device->index >= count)
         return report_error(ERR_UNAVAILABLE, NULL, "CUDA: no GPU %d, there are %d", device->index,
                             count);
@@ -93,7 +95,7 @@ static int cuda_open(struct device **out, const struct device_options *options)
         return report_error(ERR_MEMORY, NULL, "no memory for a GPU as a device");
     device->base.ops = &device_cuda;
     device->index = options ? (int)options->index : 0;
-    int error = check_device(device);
+    int error = check_device(device, options);
     if (error != 0) {
         free(device);
         return error;

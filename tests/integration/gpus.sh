@@ -1,0 +1,85 @@
+#!/usr/bin/env bash
+# Goal: a run on GPUs has the losses, weights and moments of the CPU, bit for bit where no tensor
+# core has a part, on every mesh, in every order that CUDA allows, and when it is killed and resumed
+# on another mesh, or on the CPU. Without a driver, and when a GPU is lost, one line says so. Method:
+# the trainer's own objects with simulated GPUs in place of CUDA (tests/simgpu), one for each rank;
+# the CPU's run at the level avx2, whose products are those of the plain kernels.
+. "$(dirname "$0")/lib.sh"
+. tests/integration/lib_tiny.sh
+
+steps=6
+[ -x "$BUILD/tests/trainer_on_simgpu" ] ||
+    skip_all "NVIDIA's headers are not here: make deps-cuda gets them"
+make_tiny
+start_ckptd
+
+command_of() { # RUN SIMGPU RANKS [SETTING...]: in $command; SIMGPU - is the CPU
+    local program=$BUILD/tests/trainer_on_simgpu device=cuda
+    [ "$2" != - ] || program=$BUILD/trainer device=cpu
+    command=(env SIMGPU="devices=$3,$2" "$program" --job.config_file "$tiny" --job.run "$1"
+        --ckptd.address "$server" --metrics.loss_file "$tmp/$1.loss" --comm.ranks "$3"
+        --kernels.device $device --kernels.isa avx2 --training.steps $steps --training.seq_len 32
+        --canonical.micro_batches 2 --canonical.tp_blocks 2 --checkpoint.interval 2
+        --lr_scheduler.total_steps $steps "${@:4}")
+}
+train() {
+    command_of "$@"
+    "${command[@]}" >>"$tmp/$1.log" 2>&1
+}
+same() { # RUN: losses (steps made twice are equal both times) and the final checkpoint
+    sort -u "$tmp/$1.loss" | sort -n >"$tmp/$1.sorted"
+    sort -n "$tmp/cpu.loss" | cmp - "$tmp/$1.sorted" &&
+        "$BUILD/ckpt-cli" diff "cpu@$steps" "$1@$steps" --store "$store"
+}
+train_same() { train "$@" && same "$1"; }
+
+# Paused within step 4, killed: the save of step 2 is there.
+killed() { # RUN SIMGPU RANKS [SETTING...]
+    command_of "$@" --debug.pause_at_step 4
+    "${command[@]}" >>"$tmp/$1.log" 2>&1 &
+    pid=$!
+    started_pids+=("$pid")
+    wait_for 60 says "$1" "pauses within step 4" || return
+    kill_ours KILL "$pid"
+    ended
+    [ "$status" = 137 ]
+}
+moved() { # RUN, FROM (SIMGPU RANKS SETTING...) -- TO (likewise)
+    local run=$1 from=()
+    shift
+    while [ "$1" != -- ]; do
+        from+=("$1")
+        shift
+    done
+    killed "$run" "${from[@]}" && train_same "$run" "${@:2}" && says "$run" "loaded step 2 "
+}
+
+late=seed=0 early=seed=1 random=seed=2
+pp=(--parallelism.pipeline_parallel_degree 2)
+tp=(--parallelism.tensor_parallel_degree 2)
+snapshots=(--checkpoint.async_mode async_with_pinned_mem)
+plan 11
+
+check "the CPU trains" train cpu - 1
+check "one GPU has its bits, work as late as allowed" train_same one $late 1
+check "two GPUs with shards have them, snapshots during the step" \
+    train_same two $random 2 "${snapshots[@]}"
+check "four GPUs, stages and tensor parallel, have them" \
+    train_same four $random 4 "${pp[@]}" "${tp[@]}"
+check "killed on two GPUs and resumed on a mesh of four it has them" \
+    moved shrunk $early 2 "${snapshots[@]}" -- seed=3 4 "${pp[@]}" "${tp[@]}"
+check "killed on a mesh of four and resumed on the CPU it has them" \
+    moved grown seed=5 4 "${pp[@]}" "${tp[@]}" -- - 1
+
+no_driver() { train none driver=0 1; }
+check_exit 78 "without a driver a run ends for good" no_driver
+shipped() { # where a GPU is, it trains
+    [ -e /dev/nvidiactl ] || ! "$BUILD/trainer" --job.config_file "$tiny" --kernels.device cuda \
+        --checkpoint.enable false >"$tmp/shipped.log" 2>&1 &&
+        grep -qE "CUDA: no GPU|built without CUDA" "$tmp/shipped.log"
+}
+check "so does the trainer that ships" shipped
+check_equal "and one line says why" "$(grep -c "CUDA: no GPU to compute on: " "$tmp/none.log")" 1
+lost() { train lost "$late,fail=kernel:300" 1; }
+check_exit 75 "a run whose GPU is lost ends to be started again" lost
+check "started again it has the same bits" train_same lost $early 1
