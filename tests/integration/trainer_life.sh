@@ -8,7 +8,7 @@
 . tests/integration/lib_tiny.sh
 
 steps=20
-plan 113
+plan 116
 make_tiny
 start_ckptd
 
@@ -340,3 +340,17 @@ check_equal "with 75" "$status" 75
 check_equal "without any ckptd it ends with 75" "$(status_of train nobody)" 75
 check_equal "an estimate needs neither ckptd nor ranks" \
     "$("$BUILD/trainer" --job.config_file "$tiny" --estimate 2>/dev/null | grep -c 'per rank')" 1
+began=$SECONDS
+check_equal "405B on 16,384 ranks is estimated, and the stages have its parameters" \
+    "$("$BUILD/trainer" --estimate --json --model.flavor 405B --canonical.micro_batches 2048 \
+        --parallelism.pipeline_parallel_degree 16 --parallelism.tensor_parallel_degree 8 \
+        --parallelism.data_parallel_shard_degree 128 --training.local_batch_size 1 2>/dev/null |
+        python3 -c 'import json, sys
+said = json.load(sys.stdin)
+held = sum(m["elements"] for s in said["stages"] for m in s["modules"].values())
+print(said["ranks"], said["parameters"], abs(held * 1024 / said["parameters"] - 1) < 1e-3) # norms are whole on every tp rank')" \
+    "16384 405853388800 True"
+check_equal "within 5 s" $((SECONDS - began < 5 * ${TEST_TIME_SCALE:-1})) 1
+"$BUILD/trainer" --job.config_file "$tiny" --checkpoint.no_enable --training.steps 2 \
+    --comm.ranks 2 --timeline "$tmp/step.json" >"$tmp/drawn.log" 2>&1
+check_equal "a step of two ranks is drawn" "$(grep -c '"name": "rank [01]"' "$tmp/step.json")" 2
