@@ -70,7 +70,7 @@ FUZZ_LINK =
 Q = $(if $(V),,@)
 say = @mkdir -p $(@D)$(if $(V)$(findstring s,$(firstword -$(MAKEFLAGS))),,; echo "  $(1) $@")
 
-.PHONY: help deps all cuda python run test test-no-uring torture sim mutants check fuzz bench bench-peers interop format install clean deps-now tests-built
+.PHONY: help deps all cuda need-nvcc gpu-check gpu-bench gpu-bundle python run test test-no-uring torture sim mutants check fuzz bench bench-peers interop format install clean deps-now tests-built
 .SECONDARY:
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -83,7 +83,8 @@ python: deps-now $(BUILD)/libckpt.so.1 ## a wheel of the Python package, libckpt
 	@BUILD=$(BUILD) WHEEL_VENV=$${WHEEL_VENV:-build/wheel-venv} clients/python/make_wheel
 run: deps-now all ## train on real text, kill it, resume on other world sizes, compare bit for bit
 	@BUILD=$(BUILD) deploy/main-job
-tests-built: $(TESTS) $(BUILD)/tests/ckptd $(if $(SIMGPU),$(BUILD)/tests/trainer_on_simgpu) $(SHIMS) $(FUZZERS) $(BENCHES)
+tests-built: $(TESTS) $(BUILD)/tests/ckptd $(if $(SIMGPU),$(BUILD)/tests/trainer_on_simgpu $(BUILD)/cuda/on_simgpu) $(if $(GPU_O),$(BUILD)/cuda/kernels) \
+    $(SHIMS) $(FUZZERS) $(BENCHES)
 BOTH ?= --both
 test: deps-now all tests-built ## unit and integration tests; ends with "N passed, N failed"
 	@BUILD=$(BUILD) tests/run $(TEST_OPTIONS) $(BOTH) $(TESTS) $(INTEGRATION)
@@ -206,8 +207,24 @@ SIMGPU_O = $(call obj,$(wildcard tests/simgpu/*.c))
 $(filter-out %/run.o,$(CUDA_C_O)) $(SIMGPU_O): CFLAGS += -isystem $(CUDA_HOME)/include
 SIMGPU = $(if $(wildcard $(CUDA_HOME)/include/cuda_runtime_api.h),$(SIMGPU_O) $(filter-out %/run.o,$(CUDA_C_O)))
 $(BUILD)/libgpu.a: $(CUDA_O) $(CUDA_C_O)
+# Where nvcc is, the trainer has the kernels for GPUs in it, and what it needs of CUDA to look for a driver.
+GPU_O = $(if $(SANITIZER),,$(if $(NVCC),$(CUDA_O) $(CUDA_C_O)))
+GPU_LIBS = $(if $(GPU_O),-L$(CUDA_HOME)/lib64 -lcudart_static -ldl -lrt)
 $(BUILD)/cuda/start: $(OBJ)/tests/cuda/start.o $(BUILD)/libgpu.a $(BUILD)/libkernels.a $(BUILD)/libproto.a
 	$(link) -ldnnl -lgomp -L$(CUDA_HOME)/lib64 -Wl,-rpath,$(CUDA_HOME)/lib64 -lcudart
+# The test of the kernels on a GPU, and on a simulated one to test `make gpu-check`.
+$(OBJ)/on_gpu/%.o: %.c | deps-now
+	$(call say,cc  )
+	$(Q)$(CC) $(HARDEN) $(CFLAGS_ALL) -DON_GPU -c -o $@ $<
+GPU_KERNELS = $(OBJ)/on_gpu/tests/unit/kernels_cuda.o $(BUILD)/libkernels.a $(BUILD)/libproto.a
+$(BUILD)/cuda/kernels: $(GPU_KERNELS) $(GPU_O)
+	$(link) -ldnnl -lgomp -lcmocka $(GPU_LIBS)
+$(BUILD)/cuda/on_simgpu: $(GPU_KERNELS) $(SIMGPU) $(BUILD)/liblanes.a
+	$(link) -ldnnl -lgomp -lcmocka
+need-nvcc:
+	$(if $(NVCC),,@echo "no nvcc here: what a GPU runs cannot be built" >&2; exit 78)
+gpu-check: need-nvcc deps-now all $(BUILD)/cuda/kernels ## on a GPU: kernels and steps against the CPU; writes the evidence to commit
+	@BUILD=$(BUILD) tests/cuda/gpu_check $(GPU_OPTIONS)
 cuda: $(if $(SANITIZER),,$(if $(NVCC),$(BUILD)/cuda/start $(CUDA_O:.o=.ptx))) ## compile kernels/cuda for GPUs, where nvcc is
 	$(if $(NVCC),,@echo "cuda: no nvcc here: kernels/cuda is compiled for lanes of a CPU only")
 
@@ -259,9 +276,6 @@ $(BUILD)/tests/ckptd: $(OBJ)/ckptd/main.o $(FAULT_O) $(BUILD)/libckptd.a $S $P
 	$(link)
 $(BUILD)/ckpt-cli: $(OBJ)/clients/cli/main.o $(BUILD)/libcli.a $C $S $P
 	$(link)
-# Where nvcc is, the trainer has the kernels for GPUs in it, and what it needs of CUDA to look for a driver.
-GPU_O = $(if $(SANITIZER),,$(if $(NVCC),$(CUDA_O) $(CUDA_C_O)))
-GPU_LIBS = $(if $(GPU_O),-L$(CUDA_HOME)/lib64 -lcudart_static -ldl -lrt)
 $(BUILD)/trainer: $(OBJ)/trainer/train.o $(GPU_O) $T $K $C $S $P
 	$(link) $(MPICC_L) -ldnnl -lgomp $(T_LIBS) $(GPU_LIBS)
 # The same program, and simulated GPUs in place of CUDA.

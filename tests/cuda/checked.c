@@ -42,14 +42,14 @@ static int run_fault(const char *name)
 
 static int run_cases(const char *name)
 {
-    struct engine lanes = new_lanes_engine();
+    struct engine lanes = new_cuda_engine();
     int num_run = 0;
     for (uint64_t seed = 0; seed < random_rounds("LANES_SEEDS", 1); seed++) {
         for (int i = 0; i < NUM_CASES * 4; i++) {
             int which = i / 4;
-            if ((name && strcmp(name, kernel_cases[which].name) != 0) || !lanes_have_case(which))
+            if ((name && strcmp(name, kernel_cases[which].name) != 0) || !cuda_has_case(which))
                 continue;
-            lanes_seed(seed);
+            set_order(seed);
             struct run run = run_case(&lanes, which, small[i % 2], i / 2 % 2, 0);
             free_run(&run);
             num_run++;

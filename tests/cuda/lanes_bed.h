@@ -1,13 +1,11 @@
 /* lanes_bed.h - the kernels of kernels/cuda on lanes of a CPU, as a back-end of kernels.h: the
- * cases of kernels_cases.h run on it as on any other. */
+ * cases of kernels_cases.h run on it as on any other. gpu_bed.h is the same on a GPU. */
 #ifndef HOLDFAST_TESTS_LANES_BED_H
 #define HOLDFAST_TESTS_LANES_BED_H
 
 #include "kernels/backend.h"
 #include "kernels/cuda/cpu/lanes.h"
-#include "kernels/cuda/run.h"
-#include "tests/unit/kernels_cases.h"
-#include "tests/unit/sanitized.h"
+#include "tests/cuda/bed.h"
 
 static void lanes_close(struct kernels *kernels)
 {
@@ -41,7 +39,7 @@ static const struct kernel_backend_ops lanes_ops = {
 };
 static struct kernels lanes_kernels = {&lanes_ops};
 
-static inline struct engine new_lanes_engine(void)
+static inline struct engine new_cuda_engine(void)
 {
     struct engine e = {.kernels = &lanes_kernels, .lane = new_lane()};
     /* More than each of the shapes that are used here. */
@@ -52,22 +50,10 @@ static inline struct engine new_lanes_engine(void)
     return e;
 }
 
-/* Has the operation of this case a kernel? */
-static inline bool lanes_have_case(int which)
+/* The order of blocks and threads from here on. */
+static inline void set_order(uint64_t seed)
 {
-    return cuda_function(kernel_cases[which].op) != NULL;
-}
-
-/* What lies behind a buffer is as it was made: 0xff. (AddressSanitizer finds this by itself.) */
-static inline void nothing_written_past(const struct run *run)
-{
-    for (int i = 0; !IS_SANITIZED && i < run->num_buffers; i++) {
-        const struct buffer *b = &run->buffers[i];
-        const unsigned char *end =
-            (const unsigned char *)b->data + b->count * kernel_dtype_bytes(b->dtype);
-        for (size_t at = 0; (uintptr_t)(end + at) % 64 != 0; at++)
-            assert_int_equal(end[at], 0xff);
-    }
+    lanes_seed(seed);
 }
 
 #endif

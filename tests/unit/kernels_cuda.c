@@ -5,8 +5,14 @@
  * depends on the order of blocks or threads; nothing is written past a tensor. Method: the cases of
  * kernels_cases.h with the kernels of kernels/cuda (kernels/cuda/cpu/lanes.h): the orders of
  * LANES_SEEDS seeds (3; the first 6 are all kinds of order), at LANES_SHAPES awkward shapes (2;
- * all: 10), each byte compared. */
+ * all: 10), each byte compared. Compiled with -DON_GPU the same runs on a GPU, so often in its own
+ * orders (`make gpu-check`). What was compared is printed by name. */
+#ifdef ON_GPU
+#include "tests/cuda/gpu_bed.h"
+#else
 #include "tests/cuda/lanes_bed.h"
+#define need_gpu() ((void)0)
+#endif
 #include "tests/unit/kernels_close.h"
 
 /* Those of kernels_cases.h, and rows that tensor cores take: several tiles, partial ones. The first
@@ -55,7 +61,7 @@ static void compare(const struct engine *lanes, const struct engine *cpu, int wh
 {
     struct run want = run_case(cpu, which, *shape, dtype, 0), first = {0};
     for (uint64_t seed = 0; seed < random_rounds("LANES_SEEDS", 3); seed++) {
-        lanes_seed(seed);
+        set_order(seed);
         struct run got = run_case(lanes, which, *shape, dtype, 0);
         const struct run *like = is_near && seed > 0 ? &first : &want;
         for (int i = 0; i < want.num_outputs; i++) {
@@ -82,16 +88,20 @@ static void compare_all(const struct engine *cpu,
                         bool wanted(int, const struct kernel_shapes *, enum kernel_dtype),
                         bool is_near)
 {
-    struct engine lanes = new_lanes_engine();
+    struct engine lanes = new_cuda_engine();
+    const char *said = "";
     int num_shapes = (int)random_rounds("LANES_SHAPES", 2), num_run = 0;
     for (int i = 0; i < num_shapes * NUM_CASES * 2; i++) {
         int which = i / 2 % NUM_CASES;
         const struct kernel_shapes *shape = &shapes[i / 2 / NUM_CASES];
         enum kernel_dtype dtype = i % 2 ? KERNEL_BF16 : KERNEL_F32;
-        if (!lanes_have_case(which) || !wanted(which, shape, dtype))
+        if (!cuda_has_case(which) || !wanted(which, shape, dtype))
             continue;
         compare(&lanes, cpu, which, shape, dtype, is_near);
         num_run++;
+        if (strcmp(said, kernel_op_name(kernel_cases[which].op)) != 0)
+            printf("# compared, %s: %s\n", is_near ? "near" : "bits",
+                   said = kernel_op_name(kernel_cases[which].op));
     }
     assert_true(num_run > 0);
     free_engine(&lanes);
@@ -138,25 +148,32 @@ static void test_kernels_cuda__tensor_cores_agree_with_the_plain_twins(void **st
 static void test_kernels_cuda__exact_sums_of_any_size_have_the_limbs_of_the_cpu(void **state)
 {
     (void)state;
-    struct engine lanes = new_lanes_engine(), cpu = new_engine(KERNEL_BACKEND_BEST, "sse2", 1);
-    float x[300];
+    struct engine lanes = new_cuda_engine(), cpu = new_engine(KERNEL_BACKEND_BEST, "sse2", 1);
+    struct run run = {.device = lanes.lane->device};
+    float *x = new_buffer(&run, 300, KERNEL_F32);
+    struct kernel_exact_sum *got =
+        new_buffer(&run, sizeof(*got) / kernel_dtype_bytes(KERNEL_F32), KERNEL_F32);
     for (int i = 0; i < 300; i++)
         x[i] = ldexpf(1 + (float)i / 512, i - 149);
     for (int i = 0; i < 300; i += 100)
         x[i] = i == 0 ? 0 : i == 100 ? INFINITY : NAN;
-    struct kernel_exact_sum got = {{3}}, want = {{3}};
+    struct kernel_exact_sum want = {{3}};
+    *got = want;
     struct kernel_sum_squares args = {.x = x, .rows = 300, .width = 1};
-    args.sum = &got;
+    args.sum = got;
     kernel_sum_squares(lanes.kernels, lanes.lane, &args);
+    assert_int_equal(lane_settle(lanes.lane), 0);
     args.sum = &want;
     kernel_sum_squares(cpu.kernels, cpu.lane, &args);
-    assert_memory_equal(&got, &want, sizeof(want));
+    assert_memory_equal(got, &want, sizeof(want));
+    free_run(&run);
     free_engine(&lanes);
     free_engine(&cpu);
 }
 
 int main(void)
 {
+    need_gpu();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_kernels_cuda__without_products_bits_are_those_of_the_cpu),
         cmocka_unit_test(test_kernels_cuda__without_tensor_cores_bits_are_those_of_avx2),

@@ -1,0 +1,28 @@
+/* bed.h - what lanes_bed.h and gpu_bed.h share: the cases of kernels_cases.h for the kernels of
+ * kernels/cuda, wherever these run. */
+#ifndef HOLDFAST_TESTS_CUDA_BED_H
+#define HOLDFAST_TESTS_CUDA_BED_H
+
+#include "kernels/cuda/run.h"
+#include "tests/unit/kernels_cases.h"
+#include "tests/unit/sanitized.h"
+
+/* Has the operation of this case a kernel? */
+static inline bool cuda_has_case(int which)
+{
+    return cuda_function(kernel_cases[which].op) != NULL;
+}
+
+/* What lies behind a buffer is as it was made: 0xff. (AddressSanitizer finds this by itself.) */
+static inline void nothing_written_past(const struct run *run)
+{
+    for (int i = 0; !IS_SANITIZED && i < run->num_buffers; i++) {
+        const struct buffer *b = &run->buffers[i];
+        const unsigned char *end =
+            (const unsigned char *)b->data + b->count * kernel_dtype_bytes(b->dtype);
+        for (size_t at = 0; (uintptr_t)(end + at) % 64 != 0; at++)
+            assert_int_equal(end[at], 0xff);
+    }
+}
+
+#endif
