@@ -158,6 +158,8 @@ static int copy_rope_table(struct model *m, float *pinned)
 {
     size_t count = (size_t)m->seq * (m->s.head_dim / 2);
     double frequencies[MODEL_HEAD_DIM_MAX / 2];
+    if (m->lane->device->ops->flags & DEVICE_DRY)
+        return 0; /* in a plan nothing reads it */
     model_shape_frequencies(frequencies, &m->s);
     kernel_rope_table(pinned, pinned + count, m->seq, m->s.head_dim, frequencies);
     lane_copy(m->lane, m->rope_cos, pinned, count * sizeof(*pinned));

@@ -35,7 +35,7 @@ struct buffer {
 struct memory {
     struct buffer *buffers;
     uint32_t num_buffers, capacity;
-    uint32_t cursor; /* where the next lookup is expected */
+    uint32_t *places; /* [2 x capacity] hash table: 1 + a buffer's number, or 0 */
     uint64_t time;
     uint64_t kept_bytes, shared_bytes;
     char *kept, *shared;
@@ -66,20 +66,30 @@ void memory_free(struct memory *memory)
     for (uint32_t i = 0; i < memory->num_buffers; i++)
         free(memory->buffers[i].lives);
     free(memory->buffers);
+    free(memory->places);
     free(memory);
 }
 
-static struct buffer *find(struct memory *memory, const char *name, uint32_t index)
+/* Where in the table a buffer is, or would be: the first place from its hash (FNV-1a) on. */
+static uint32_t *place_of(const struct memory *memory, const char *name, uint32_t index)
 {
-    for (uint32_t i = 0; i < memory->num_buffers; i++) {
-        uint32_t at = (memory->cursor + i) % memory->num_buffers;
-        struct buffer *b = &memory->buffers[at];
-        if (b->index == index && (b->name == name || strcmp(b->name, name) == 0)) {
-            memory->cursor = at;
-            return b;
-        }
+    uint32_t hash = 2166136261u ^ index, mask = 2 * memory->capacity - 1;
+    for (const char *at = name; *at != '\0'; at++)
+        hash = (hash ^ (uint8_t)*at) * 16777619u;
+    for (uint32_t i = hash ^ hash >> 15;; i++) {
+        uint32_t *place = &memory->places[i & mask];
+        const struct buffer *b = &memory->buffers[*place - (*place > 0)];
+        bool is_it =
+            *place > 0 && b->index == index && (b->name == name || strcmp(b->name, name) == 0);
+        if (is_it || *place == 0)
+            return place;
     }
-    return NULL;
+}
+
+static struct buffer *find(const struct memory *memory, const char *name, uint32_t index)
+{
+    uint32_t place = memory->capacity > 0 ? *place_of(memory, name, index) : 0;
+    return place > 0 ? &memory->buffers[place - 1] : NULL;
 }
 
 static bool is_kept(const struct buffer *b)
@@ -102,21 +112,37 @@ static void begin_life(struct memory *memory, struct buffer *b)
     b->lives[b->num_lives++] = (struct life){memory->time++, TIME_NEVER};
 }
 
+/* Room for one more buffer; false: there is none. */
+static bool grow(struct memory *memory)
+{
+    uint32_t capacity = memory->capacity == 0 ? 256 : 2 * memory->capacity;
+    if (memory->num_buffers < memory->capacity)
+        return true;
+    if (capacity > MEMORY_BUFFERS_MAX)
+        return false;
+    struct buffer *grown = realloc(memory->buffers, capacity * sizeof(*grown));
+    if (grown == NULL)
+        return false;
+    memory->buffers = grown;
+    uint32_t *places = calloc(2 * (size_t)capacity, sizeof(*places));
+    if (places == NULL)
+        return false;
+    free(memory->places);
+    memory->places = places;
+    memory->capacity = capacity;
+    for (uint32_t i = 0; i < memory->num_buffers; i++)
+        *place_of(memory, grown[i].name, grown[i].index) = i + 1;
+    return true;
+}
+
 static struct buffer *record(struct memory *memory, const char *name, uint32_t index, size_t bytes)
 {
-    if (memory->num_buffers == memory->capacity) {
-        uint32_t capacity = memory->capacity == 0 ? 256 : 2 * memory->capacity;
-        struct buffer *grown = NULL;
-        if (capacity <= MEMORY_BUFFERS_MAX)
-            grown = realloc(memory->buffers, capacity * sizeof(*grown));
-        if (grown == NULL) {
-            memory->is_full = true; /* said by memory_place */
-            return NULL;
-        }
-        memory->buffers = grown;
-        memory->capacity = capacity;
+    if (!grow(memory)) {
+        memory->is_full = true; /* said by memory_place */
+        return NULL;
     }
-    struct buffer *b = &memory->buffers[memory->num_buffers++];
+    struct buffer *b = &memory->buffers[memory->num_buffers];
+    *place_of(memory, name, index) = ++memory->num_buffers;
     *b = (struct buffer){.name = name, .index = index, .bytes = bytes};
     return b;
 }
@@ -208,7 +234,7 @@ static void check_places(struct buffer **order, uint32_t count)
 {
     for (uint32_t i = 0; i < count; i++)
         for (uint32_t j = 0; j < i; j++)
-            CHECK(!lives_meet(order[i], order[j]) || !places_meet(order[i], order[j]));
+            CHECK(!places_meet(order[i], order[j]) || !lives_meet(order[i], order[j]));
 }
 
 int memory_place(struct memory *memory)
