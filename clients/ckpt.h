@@ -243,7 +243,11 @@ struct ckpt_array {
     uint64_t extent[CKPT_ARRAY_DIMS_MAX];
     void *data; /* of a description it may be NULL where the caller copies (ckpt_save_place) */
 };
-/* ckpt_describe with these. */
+/* ckpt_describe with these. A rank may list a tensor several times, with different boxes of it, as
+ * a strided or uneven cut leaves them; then the boxes of all ranks tile it, equal ones being
+ * replicas. Such a tensor is stored as its boxes: ckpt_metadata lists each, by the name
+ * NAME@OFFSETS ("w@4,0", with the box's extents for a shape). Loads by NAME, in any cut, put them
+ * together. */
 int ckpt_describe_arrays(struct ckpt *ckpt, uint64_t attempt, const struct ckpt_array *arrays,
                          uint32_t num_arrays);
 /* The bytes of described tensor `index` are at `data` from now on; no other rank has to know. Not

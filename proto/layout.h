@@ -147,6 +147,14 @@ int layout_shard_tensors(struct shard_tensor **out, uint32_t *out_count, uint64_
 /* Of the tensors of a shard, the first that ends behind a byte of its tensor data. */
 uint32_t layout_tensor_at(const struct shard_tensor *tensors, uint32_t count, uint64_t data_byte);
 
+/* Before a save is planned: where a rank describes a tensor more than once, with different boxes,
+ * each box of it on all ranks becomes a tensor of its own, "NAME@OFFSETS" (layout_boxes.c). *out:
+ * the slices of each rank with these names, for the two calls below; NULL: nobody does. Free with
+ * layout_split_free. ERR_MISMATCH: the boxes overlap or leave a hole. */
+int layout_split(struct slice ***out, const struct slice *const *slices, const uint32_t *counts,
+                 uint32_t num_ranks);
+void layout_split_free(struct slice **split);
+
 /* Plan of a save from the slices of every rank (rank r holds slices[r][0..counts[r])); rank r
  * writes shard r. A tensor may appear once per rank. A band of the grid along dimension 0 is cut
  * into as many pieces as it has rows and every cell of it has replicas; the lowest ranks write one
@@ -178,9 +186,13 @@ struct load_wish {
     uint32_t num_slices;
     uint32_t items_max; /* of its plan */
 };
-/* ERR_NOT_FOUND when the checkpoint lacks a tensor, ERR_MISMATCH when shape or dtype differ,
+/* Of a tensor that is stored as boxes (layout_split) too. ERR_NOT_FOUND when the checkpoint lacks a
+ * tensor, ERR_MISMATCH when shape or dtype differ,
  * ERR_INVALID when the plan has more than items_max, before memory is taken for them. */
 int layout_plan_load(struct load_item **out, uint32_t *out_count, const struct layout_table *table,
                      const struct load_wish *wish);
+/* The same of tensors that the table has by these names: layout_load.c. */
+int layout_plan_cells(struct load_item **out, uint32_t *out_count, const struct layout_table *table,
+                      const struct load_wish *wish);
 
 #endif

@@ -421,8 +421,8 @@ static int make_items(struct load_item *items, const struct load_plan *plan, uin
     return 0;
 }
 
-int layout_plan_load(struct load_item **out, uint32_t *out_count, const struct layout_table *table,
-                     const struct load_wish *wish)
+int layout_plan_cells(struct load_item **out, uint32_t *out_count, const struct layout_table *table,
+                      const struct load_wish *wish)
 {
     struct load_plan plan = {.table = table, .wish = wish};
     struct layout_index *own = NULL;

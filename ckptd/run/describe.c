@@ -122,7 +122,8 @@ static void describe_expired(struct timer *timer)
     group_free(group);
 }
 
-static int plan_rank(struct group *group, uint32_t rank)
+/* `slices`: the rank's, as the plan names them. */
+static int plan_rank(struct group *group, uint32_t rank, const struct slice *slices)
 {
     struct group_rank *mine = &group->ranks[rank];
     uint64_t bytes;
@@ -132,7 +133,7 @@ static int plan_rank(struct group *group, uint32_t rank)
         error = shard_geometry(&mine->geometry, group->table, rank, group->run->name,
                                group->world_size);
     if (error == 0)
-        error = layout_save_items(&mine->items, &mine->num_items, group->table, rank, mine->slices,
+        error = layout_save_items(&mine->items, &mine->num_items, group->table, rank, slices,
                                   mine->count);
     return error;
 }
@@ -197,17 +198,23 @@ static void work_plan(struct job *job)
     struct group *group = CONTAINER_OF(job, struct group, job);
     const struct slice **slices = calloc(group->world_size, sizeof *slices);
     uint32_t *counts = calloc(group->world_size, sizeof *counts);
+    struct slice **split = NULL; /* of ranks with several boxes of a tensor */
     int error = slices && counts ? 0 : report_error(ERR_MEMORY, NULL, "no memory for the plan");
     for (uint32_t i = 0; i < group->world_size && error == 0; i++) {
         slices[i] = group->ranks[i].slices;
         counts[i] = group->ranks[i].count;
     }
     if (error == 0)
+        error = layout_split(&split, slices, counts, group->world_size);
+    for (uint32_t i = 0; split != NULL && i < group->world_size; i++)
+        slices[i] = split[i];
+    if (error == 0)
         error = layout_plan_save(&group->table, slices, counts, group->world_size);
     for (uint32_t i = 0; i < group->world_size && error == 0; i++)
-        error = plan_rank(group, i);
+        error = plan_rank(group, i, slices[i]);
     if (error == 0)
         error = plan_images(group);
+    layout_split_free(split);
     free(slices);
     free(counts);
     if (error != 0)

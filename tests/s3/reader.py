@@ -2,11 +2,11 @@
 """reader - libckpt, holdfast and `ckpt-cli follow` on a bucket, without ckptd.
 
 Goal: a checkpoint in a bucket opens as one in a directory does: lists, metadata, lazy tensors,
-whole and in slices, bit for bit; a slice costs the blocks that hold it, by ranged GETs, and of the other
-shards nothing; a damaged byte is named and never given; a server that fails for a while is asked
-again; a wrong key, run or bucket is one line. Method: a ckptd saves, ckpt-cli copies to the
-server, the package reads: the strict server of the tests, which counts and misbehaves, and Ceph's
-RADOS gateway.
+whole and in slices, bit for bit; a slice costs the blocks that hold it, by ranged GETs, and of the
+other shards nothing; a damaged byte is named and never given; a server that fails for a while is
+asked again; a wrong key, run or bucket is one line. Method: a ckptd saves, ckpt-cli copies to the
+server, the package reads: from the strict server of the tests, which counts and misbehaves, and
+from Ceph's RADOS gateway.
 """
 
 import json

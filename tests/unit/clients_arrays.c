@@ -1,5 +1,6 @@
 /* clients_arrays.c - what version 2 of ckpt.h added: arrays of up to 8 dimensions, metadata, lists,
- * pins, moved pointers, copies by the caller, waits for a level.
+ * pins, moved pointers, copies by the caller, several boxes of a tensor on a rank, waits for a
+ * level.
  *
  * Goal: each does what its comment in ckpt.h says, with any cut on the way back. Method: a real
  * ckptd (clients_bed.h) and one handle, or two that are ranks of one run; the value of an element
@@ -269,6 +270,138 @@ static void test_place__a_tensor_without_data_cannot_be_copied(void **state)
     ckpt_close(ckpt);
 }
 
+/* ---- several boxes of one tensor on a rank ---- */
+
+enum { BOX_ROWS = 11, BOX_COLUMNS = 6, BOXES = 3 };
+/* As a strided cut leaves them, uneven: rows of w, and of all of them the columns. */
+static const uint64_t box_rows[2][BOXES][2] = {{{0, 2}, {4, 3}, {9, 1}}, {{2, 2}, {7, 2}, {10, 1}}};
+
+struct box_rank {
+    struct bed *bed;
+    uint64_t attempt;
+    uint32_t rank;
+    int error;
+};
+
+static int32_t box_value(uint64_t row, uint64_t column)
+{
+    return (int32_t)(100 * row + column);
+}
+
+static struct ckpt_array box_array(uint64_t first, uint64_t rows, uint64_t column, uint64_t columns,
+                                   int32_t *data)
+{
+    return (struct ckpt_array){.size = sizeof(struct ckpt_array),
+                               .dims = 2,
+                               .name = "w",
+                               .dtype = "I32",
+                               .shape = {BOX_ROWS, BOX_COLUMNS},
+                               .offset = {first, column},
+                               .extent = {rows, columns},
+                               .data = data};
+}
+
+static void *save_boxes(void *argument)
+{
+    struct box_rank *mine = argument;
+    int32_t values[BOXES][3 * BOX_COLUMNS];
+    struct ckpt_array arrays[BOXES];
+    struct ckpt_save *save;
+    struct ckpt *ckpt = NULL;
+    for (uint32_t i = 0; i < BOXES; i++) {
+        const uint64_t *rows = box_rows[mine->rank][i];
+        for (uint64_t e = 0; e < rows[1] * BOX_COLUMNS; e++)
+            values[i][e] = box_value(rows[0] + e / BOX_COLUMNS, e % BOX_COLUMNS);
+        arrays[i] = box_array(rows[0], rows[1], 0, BOX_COLUMNS, values[i]);
+    }
+    mine->error = ckpt_open(&ckpt, &(struct ckpt_options){.server = mine->bed->server,
+                                                          .run = "boxes",
+                                                          .rank = mine->rank,
+                                                          .world_size = 2});
+    if (mine->error == 0)
+        mine->error = ckpt_describe_arrays(ckpt, mine->attempt, arrays, BOXES);
+    if (mine->error == 0) /* again, as a rank does that lost its session */
+        mine->error = ckpt_describe_arrays(ckpt, mine->attempt, arrays, BOXES);
+    if (mine->error == 0)
+        mine->error = ckpt_save_begin(ckpt, &save, 1, mine->rank == 0 ? "{}" : NULL);
+    for (uint32_t i = 0; mine->error == 0 && i < BOXES; i++)
+        ckpt_save_copy(save, ckpt_save_order(ckpt, i));
+    if (mine->error == 0)
+        mine->error = ckpt_save_end(save);
+    if (mine->error == 0)
+        mine->error = ckpt_save_wait(ckpt, 1, 30000);
+    ckpt_close(ckpt);
+    return NULL;
+}
+
+/* Every box of the tensor. */
+static void check_boxes(struct ckpt *ckpt)
+{
+    int32_t back[BOX_ROWS * BOX_COLUMNS];
+    for (uint64_t first = 0; first < BOX_ROWS; first++)
+        for (uint64_t rows = 1; first + rows <= BOX_ROWS; rows += 3) {
+            uint64_t column = first % 3, columns = BOX_COLUMNS - column - rows % 2;
+            const struct ckpt_array wanted = box_array(first, rows, column, columns, back);
+            memset(back, 0xff, sizeof back);
+            assert_int_equal(load_arrays(ckpt, 1, &wanted, 1), 0);
+            for (uint64_t e = 0; e < rows * columns; e++)
+                assert_int_equal(back[e], box_value(first + e / columns, column + e % columns));
+        }
+}
+
+static void test_boxes__several_of_one_tensor_on_a_rank_load_in_any_cut(void **state)
+{
+    struct bed *bed = *state;
+    struct box_rank ranks[2] = {{.bed = bed, .rank = 0}, {.bed = bed, .rank = 1}};
+    struct ckpt *reader, *first = NULL;
+    struct ckpt_array other = box_array(0, 1, 0, BOX_COLUMNS, NULL);
+    int32_t row[BOX_COLUMNS];
+    pthread_t threads[2];
+    char place[300];
+    assert_int_equal(
+        ckpt_open(&first,
+                  &(struct ckpt_options){.server = bed->server, .run = "boxes", .world_size = 2}),
+        0);
+    assert_int_equal(ckpt_attempt_open(first, &ranks[0].attempt, NULL, NULL), 0);
+    ranks[1].attempt = ranks[0].attempt;
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(pthread_create(&threads[i], NULL, save_boxes, &ranks[i]), 0);
+    for (int i = 0; i < 2; i++)
+        pthread_join(threads[i], NULL);
+    assert_int_equal(ranks[0].error, 0);
+    assert_int_equal(ranks[1].error, 0);
+    check_boxes(first);
+    other.data = row;
+    other.shape[0]++;
+    assert_int_equal(load_arrays(first, 1, &other, 1), CKPT_MISMATCH);
+    ckpt_close(first);
+    snprintf(place, sizeof place, "dir:%s", bed->store);
+    assert_int_equal(
+        ckpt_open(&reader,
+                  &(struct ckpt_options){.server = place, .run = "boxes", .world_size = 1}),
+        0);
+    check_boxes(reader);
+    ckpt_close(reader);
+}
+
+static void test_boxes__an_overlap_a_hole_or_a_second_time_is_refused(void **state)
+{
+    static const uint64_t wrong[4][2][2] = {
+        {{0, 6}, {5, 6}}, {{0, 4}, {5, 6}}, {{0, 4}, {4, 6}}, {{0, 11}, {0, 11}}};
+    int32_t values[BOX_ROWS * BOX_COLUMNS] = {0};
+    for (int i = 0; i < 4; i++) {
+        uint64_t attempt;
+        struct ckpt *ckpt = open_single(*state, "wrong");
+        struct ckpt_array arrays[2];
+        for (int k = 0; k < 2; k++)
+            arrays[k] = box_array(wrong[i][k][0], wrong[i][k][1], 0, BOX_COLUMNS, values);
+        assert_int_equal(ckpt_attempt_take(ckpt, &attempt, NULL, NULL, CKPT_TAKE_OVER), 0);
+        assert_int_not_equal(ckpt_describe_arrays(ckpt, attempt, arrays, 2), 0);
+        assert_non_null(strstr(ckpt_error(), i < 3 ? "boxes of tensor 'w'" : "w@0,0"));
+        ckpt_close(ckpt);
+    }
+}
+
 /* ---- levels ---- */
 
 /* Two ranks: the save is accepted when the second has ended, not before. */
@@ -329,6 +462,8 @@ int main(void)
         BED_TEST(test_place__the_caller_copies_in_an_order_of_its_own),
         BED_TEST(test_place__what_is_announced_twice_fails_the_save),
         BED_TEST(test_place__a_tensor_without_data_cannot_be_copied),
+        BED_TEST(test_boxes__several_of_one_tensor_on_a_rank_load_in_any_cut),
+        BED_TEST(test_boxes__an_overlap_a_hole_or_a_second_time_is_refused),
         BED_TEST(test_wait_for__accepted_comes_with_the_last_end),
         BED_TEST(test_wait_for__a_level_that_ckptd_has_not_is_refused),
     };

@@ -394,8 +394,8 @@ def _storage_of(one: Stored) -> TensorStorageMetadata:
     """One chunk for the whole tensor: DCP then asks for exactly what this rank lacks of it."""
     return TensorStorageMetadata(
         properties=TensorProperties(dtype=dtypes.to_torch(one.dtype)), size=torch.Size(one.size),
-        chunks=[ChunkStorageMetadata(offsets=torch.Size(offset), sizes=torch.Size(extent))
-                for offset, extent in one.boxes])
+        chunks=[ChunkStorageMetadata(offsets=torch.Size([0] * len(one.size)),
+                                     sizes=torch.Size(one.size))])
 
 
 def _memory_for(target: torch.Tensor, dtype: str) -> torch.Tensor:
@@ -456,16 +456,9 @@ def load_whole(run: str, step: Optional[int] = None, *, server: Optional[str] = 
     parts = []
     for name, stored in reader.tensors.items():
         flat[name] = torch.empty(stored.size, dtype=dtypes.to_torch(stored.dtype))
-        for offset, extent in stored.boxes:
-            box = flat[name] if len(stored.boxes) == 1 else torch.empty(
-                extent, dtype=flat[name].dtype)
-            parts.append((name, offset, box, stored.part(offset, (0,) * len(offset), extent,
-                                                         box.data_ptr(), box)))
-    reader.client.load_parts([part for *_, part in parts], reader.found.info.step,
-                             reader.found.info.attempt)
-    for name, offset, box, _ in parts:
-        if box is not flat[name]:
-            flat[name][tuple(slice(at, at + size) for at, size in zip(offset, box.shape))] = box
+        parts.append(stored.part((0,) * len(stored.size), (0,) * len(stored.size), stored.size,
+                                 flat[name].data_ptr(), flat[name]))
+    reader.client.load_parts(parts, reader.found.info.step, reader.found.info.attempt)
     for name in reader.objects:
         flat[name] = torch.load(reader._object(name), weights_only=not allow_pickle)
     paths = metadata.planner_data or {}

@@ -10,7 +10,8 @@ no mesh splits, take a new attempt, and describe. Then each rank copies and ends
  - A "shard" may be held by several ranks: they hold the same, and ckptd splits the work.
  - A "whole" tensor, and an object, may differ between ranks: the rank with least to write of those
    that have it writes it, the lowest when they are equal.
- - A tensor of which a rank has several boxes is stored as one tensor for each box, "NAME@OFFSETS".
+ - Of a tensor a rank may have several boxes; ckptd stores each as a tensor, "NAME@OFFSETS", and
+   puts them together again (clients/ckpt.h, ckpt_describe_arrays).
  - The objects of a rank are one bytes object, "dcp/RANK": a JSON index, then the bytes.
 """
 from __future__ import annotations
@@ -43,14 +44,6 @@ class Item:
     offset: Tuple[int, ...]
     tensor: Any
     is_shard: bool = False  # replicas hold the same; else it is of this rank alone
-
-
-def piece_name(name: str, offset: Sequence[int]) -> str:
-    """
-    >>> piece_name("w", (0, 4))
-    'w@0,4'
-    """
-    return f"{name}@{','.join(map(str, offset))}"
 
 
 def _plain(name: str) -> str:
@@ -120,7 +113,6 @@ class Saver:
         self._gather = gather
         self._signature: Any = None  # of the description; None: there is none
         self._owned_objects: Set[str] = set()
-        self._pieces: Set[str] = set()
         self._owners: Dict[str, int] = {}
         self._lock = threading.Lock()
         self._waiter: Optional[Client] = None
@@ -152,14 +144,10 @@ class Saver:
 
     def _agree(self, items: Sequence[Item], objects: Mapping[str, bytes]) -> None:
         """Who writes what, and a new attempt."""
-        seen: Set[str] = set()
-        twice = {item.name for item in items if item.name in seen or seen.add(item.name)}
         wholes = [(item.name, _bytes_of(item)) for item in items if not item.is_shard]
-        told = self._gather((sorted(twice), wholes,
-                             [(name, len(value)) for name, value in objects.items()]))
-        self._pieces = {name for names, _, _ in told for name in names}
-        self._owners = _owners([names for _, names, _ in told])
-        owners = _owners([names for _, _, names in told])
+        told = self._gather((wholes, [(name, len(value)) for name, value in objects.items()]))
+        self._owners = _owners([names for names, _ in told])
+        owners = _owners([names for _, names in told])
         self._owned_objects = {name for name, owner in owners.items() if owner == self.rank}
         attempt: Any = None
         if self.rank == 0:
@@ -174,16 +162,9 @@ class Saver:
             self.client.start(attempt)
 
     def _parts(self, items: Sequence[Item]) -> List[Part]:
-        parts = []
-        for item in items:
-            if not item.is_shard and self._owners.get(item.name) != self.rank:
-                continue
-            name = _plain(item.name)
-            if item.name in self._pieces:
-                parts.append(arrays.part(piece_name(name, item.offset), item.tensor))
-            else:
-                parts.append(arrays.part(name, arrays.Slice(item.tensor, item.size, item.offset)))
-        return parts
+        return [arrays.part(_plain(item.name),
+                            arrays.Slice(item.tensor, item.size, item.offset))
+                for item in items if item.is_shard or self._owners.get(item.name) == self.rank]
 
     def _blob(self, objects: Mapping[str, bytes], about: Any) -> Dict[str, bytes]:
         mine = {name: value for name, value in objects.items() if name in self._owned_objects}
@@ -214,8 +195,9 @@ def _signature(items: Sequence[Item], objects: Mapping[str, bytes]) -> Any:
 @dataclasses.dataclass
 class Stored:
     """A tensor as it is stored: its boxes, of which each lies in a tensor of its own unless it is
-    the whole."""
+    the whole. Any part of it loads by its own name."""
 
+    name: str  # as it is stored
     dtype: str
     size: Tuple[int, ...]
     boxes: List[Tuple[Tuple[int, ...], Tuple[int, ...]]]  # offset, extent
@@ -224,9 +206,8 @@ class Stored:
     def part(self, offset: Sequence[int], inner: Sequence[int], extent: Sequence[int], pointer: int,
              source: Any) -> Part:
         """Of the box at `offset`, the elements from `inner` on."""
-        name = self.stored[tuple(offset)]
-        box = next(box for box in self.boxes if box[0] == tuple(offset))
-        return Part(name, self.dtype, box[1], inner, extent, pointer, source)
+        return Part(self.name, self.dtype, self.size,
+                    tuple(low + at for low, at in zip(offset, inner)), extent, pointer, source)
 
 
 def tensors_of(metadata: Metadata) -> Dict[str, Stored]:
@@ -241,7 +222,8 @@ def tensors_of(metadata: Metadata) -> Dict[str, Stored]:
         if match is not None:
             name = match["name"]
             offset = tuple(int(number) for number in match["offset"].split(","))
-        one = found.setdefault(_given(name), Stored(dtype, (0,) * len(shape), [], {}))
+        one = found.setdefault(_given(name), Stored(arrays.stored_name(name), dtype,
+                                                    (0,) * len(shape), [], {}))
         one.boxes.append((offset, shape))
         one.stored[offset] = stored
         one.size = tuple(max(old, at + length)
