@@ -243,6 +243,29 @@ static void test_memory__the_tightest_control_group_bounds_what_is_available(voi
     shell("rm -r %s", root);
 }
 
+/* More than the plan has room for at first: each is found again, and has its own address. */
+static void test_memory__thousands_of_buffers_are_found_by_name_and_index(void **state)
+{
+    (void)state;
+    struct memory *memory;
+    char *first[2] = {NULL, NULL};
+    assert_int_equal(memory_new(&memory), 0);
+    for (int pass = 0; pass < 2; pass++) {
+        for (uint32_t i = 0; i < 3000; i++) {
+            char *at = memory_take(memory, i % 2 == 0 ? "even" : "odd", i, 128);
+            first[pass] = i == 0 ? at : first[pass];
+            assert_true(pass == 0 || at == first[pass] + 128 * (size_t)i);
+        }
+        for (uint32_t i = 3000; i-- > 0;)
+            memory_give(memory, i % 2 == 0 ? "even" : "odd", i);
+        if (pass == 0) {
+            assert_int_equal(memory_place(memory), 0);
+            assert_int_equal(memory_commit(memory, NULL), 0);
+        }
+    }
+    memory_free(memory);
+}
+
 static bool is_named(const char *name, const void *user)
 {
     return strchr(user, name[0]) != NULL;
@@ -271,6 +294,7 @@ static void test_memory__a_peak_is_of_the_chosen_names_together(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_memory__thousands_of_buffers_are_found_by_name_and_index),
         cmocka_unit_test(test_memory__a_peak_is_of_the_chosen_names_together),
         cmocka_unit_test(test_memory__buffers_that_live_together_never_overlap),
         cmocka_unit_test(test_memory__a_buffer_is_where_no_other_is_in_any_of_its_lives),
