@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""gpu_check - `make gpu-check` says what a GPU showed, and nothing else.
+"""gpu_check - `make gpu-check` and `make gpu-bundle` say what a GPU showed, and nothing else.
 
 Goal: without a GPU it is one line and status 78; with one, a difference is status 1; the word "ran"
 in kernels/cuda/README.md is there for what a committed file of evidence says, only. Method: the
 script with the programs that are linked with NVIDIA's runtime, and with those on a simulated GPU
-(tests/simgpu), whose results it does not write; the table, on copies.
+(tests/simgpu), whose results it does not write; the table, on copies; the bundle, unpacked.
 """
 
 import os
@@ -61,6 +61,26 @@ def look_at_simulated(folder):
          said)
 
 
+def look_at_bundle(folder):
+    archive = os.path.join(folder, "bundle.tar.gz")
+    made = subprocess.run(["tests/cuda/gpu_bundle", archive], capture_output=True, text=True)
+    test("the bundle is one archive under 60 MB", made.returncode == 0 and
+         os.path.getsize(archive) < 60e6, made.stdout + made.stderr)
+    subprocess.run(["tar", "-xzf", archive, "-C", folder], check=True)
+    root = os.path.join(folder, "holdfast-gpu")
+    loaded = subprocess.run(["ldd", os.path.join(root, "build/trainer")], capture_output=True,
+                            env=dict(os.environ, LD_LIBRARY_PATH=root + "/lib"), text=True).stdout
+    foreign = [line for line in loaded.splitlines() if "=> /" in line and root not in line and
+               not any(f"/lib{name}.so" in line for name in ("c", "m", "dl", "rt", "pthread",
+                                                             "resolv"))]
+    test("and brings every library that is not glibc's", not foreign, foreign)
+    done = subprocess.run([os.path.join(root, "check"), *OPTIONS], capture_output=True, text=True,
+                          cwd=folder)
+    test("its check starts, says whose products it runs, and that no driver is here",
+         done.returncode == 78 and "products by our own kernels" in done.stdout and
+         len(done.stderr.splitlines()) == 1, done)
+
+
 def main():
     folder = tempfile.mkdtemp(prefix="gc-", dir=os.environ.get("TMPDIR", "/var/tmp"))
     try:
@@ -75,8 +95,10 @@ def main():
             done = check(folder, REAL)
             test("without a driver one line and status 78", done.returncode == 78 and
                  done.stdout == "" and len(done.stderr.splitlines()) == 1, done)
+            look_at_bundle(folder)
         else:
-            skip(["without a driver one line and status 78"], "no nvcc, or there is a driver")
+            skip(["without a driver one line and status 78", "the bundle"],
+                 "no nvcc, or there is a driver")
     finally:
         shutil.rmtree(folder)
     end()
