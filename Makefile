@@ -197,7 +197,8 @@ NVCC_FLAGS = $(NVCC_CODE) -Werror all-warnings -Xcompiler -Wall$(,)-Wextra$(,)-W
 $(OBJ)/gpu/%.o: %.cu | deps-now
 	$(call say,nvcc)
 	$(Q)$(NVCC) $(NVCC_FLAGS) -MMD -MP -c -o $@ $< >$(@:.o=.log) 2>&1 || { cat $(@:.o=.log); rm -f $@; exit 1; }
-$(OBJ)/gpu/%.ptx: %.cu | deps-now
+# A header that changed shows in the object, so that the PTX is as new.
+$(OBJ)/gpu/%.ptx: %.cu $(OBJ)/gpu/%.o
 	$(call say,nvcc)
 	$(Q)$(NVCC) $(NVCC_CODE) -arch=compute_80 -ptx -o $@ $<
 # And what is linked with NVIDIA's runtime, or in tests with a simulated GPU (tests/simgpu).
