@@ -27,9 +27,10 @@ static struct {
     unsigned first;    /* that fails; 0: none */
     const char *only;  /* count and fail calls of this name alone; NULL: all */
     bool for_ever, is_short;
-    int number;                         /* errno */
-    atomic_bool was_named;              /* a rename was made: something has its name */
-    const char *names[CALLS_NAMED_MAX]; /* of the calls by number, when none fails */
+    int number;                            /* errno */
+    atomic_bool was_named;                 /* a rename was made: something has its name */
+    void (*before_rename)(const char *to); /* NULL: nothing happens meanwhile */
+    const char *names[CALLS_NAMED_MAX];    /* of the calls by number, when none fails */
 } failing;
 
 /* The number of this call, from 1; 0: it is none of those that count. */
@@ -88,6 +89,8 @@ int __real_renameat2(int a, const char *from, int b, const char *to, unsigned fl
 int __wrap_renameat2(int a, const char *from, int b, const char *to, unsigned flags);
 int __wrap_renameat2(int a, const char *from, int b, const char *to, unsigned flags)
 {
+    if (failing.before_rename != NULL)
+        failing.before_rename(to);
     int result = fails("renameat2") ? -1 : __real_renameat2(a, from, b, to, flags);
     failing.was_named = failing.was_named || result == 0;
     return result;

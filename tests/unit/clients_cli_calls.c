@@ -294,9 +294,42 @@ static void test_calls__what_is_refused_stays_so_when_nobody_can_look(void **sta
     }
 }
 
+/* ---- somebody else, meanwhile ---- */
+
+#define PINNED "step-00000001-a0001"
+static const struct world *pinning;
+
+/* A removal that is killed behind the manifest, as the pin gets its name. */
+static void remove_manifest(const char *to)
+{
+    char path[400];
+    snprintf(path, sizeof path, "%s/run/" PINNED "/manifest.json", pinning->work);
+    if (strcmp(to, PINNED) == 0)
+        assert_int_equal(remove(path), 0);
+}
+
+static void test_calls__a_pin_on_what_was_removed_meanwhile_is_not_called_made(void **state)
+{
+    struct world *world = *state;
+    static const struct tool pin = {"pin", cli_pin, set_pin, CHANGES, 0, NULL};
+    char path[400];
+    prepare(&pin, world);
+    pinning = world;
+    failing.before_rename = remove_manifest;
+    int error = run_tool(&pin, world, false, false, NULL);
+    failing.before_rename = NULL;
+    assert_int_equal(error, ERR_NOT_FOUND);
+    snprintf(path, sizeof path, "%s/run/pins/" PINNED, world->work);
+    assert_false(exists(path));
+    assert_int_equal(run_tool(&pin, world, false, false, NULL), ERR_NOT_FOUND);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(
+            test_calls__a_pin_on_what_was_removed_meanwhile_is_not_called_made, world_open,
+            world_close),
         cmocka_unit_test_setup_teardown(test_calls__a_command_says_what_failed_and_leaves_nothing,
                                         world_open, world_close),
         cmocka_unit_test_setup_teardown(test_calls__verify_lists_every_read_that_fails, world_open,
