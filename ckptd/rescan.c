@@ -76,7 +76,6 @@ struct look {
 
 struct rescan {
     struct service *service;
-    struct rescan_waiter *waiters;
     struct look *looks;
     uint32_t num_looks, room_looks;
     uint64_t stamp; /* of the root */
@@ -86,9 +85,8 @@ struct rescan {
 
 /* All looks, since the start. */
 struct rescans {
-    struct rescan *now;            /* under way, or NULL */
-    struct rescan_waiter *waiters; /* for the next */
-    uint64_t stamp;                /* of the root, when its names were read last */
+    struct looks looks; /* and who waits for one */
+    uint64_t stamp;     /* of the root, when its names were read last */
     uint64_t added, vanished;
     char *skipped[RESCAN_SKIPPED_MAX]; /* of the last look: what is there and not listed, and why */
     uint32_t num_skipped;
@@ -364,8 +362,6 @@ static void take_look(struct service *service, struct look *look)
     run->looked_stamp = look->is_pending ? 0 : look->stamp;
 }
 
-static void start_look(struct service *service);
-
 static void looked(struct event *event)
 {
     struct rescan *rescan = CONTAINER_OF(event, struct rescan, job.done);
@@ -380,16 +376,9 @@ static void looked(struct event *event)
         take_look(service, &rescan->looks[i]);
     if (can_take)
         service->rescans->stamp = rescan->stamp;
-    service->rescans->now = NULL;
-    while (rescan->waiters) {
-        struct rescan_waiter *waiter = rescan->waiters;
-        rescan->waiters = waiter->next;
-        loop_timer_cancel(service->loop, &waiter->timer);
-        waiter->go_on(waiter);
-    }
+    struct fault fault = rescan->fault;
     free_rescan(rescan);
-    if (service->rescans->waiters && !service->rescans->now)
-        start_look(service);
+    looks_ended(&service->rescans->looks, &fault);
 }
 
 /* ---- beginning ---- */
@@ -414,78 +403,45 @@ static int note_known(struct rescan *rescan, const struct run *run)
     return 0;
 }
 
-static void let_all_go_on(struct rescan_waiter **waiters)
+static void start_look(struct looks *looks)
 {
-    while (*waiters) {
-        struct rescan_waiter *waiter = *waiters;
-        *waiters = waiter->next;
-        loop_timer_cancel(waiter->service->loop, &waiter->timer);
-        waiter->go_on(waiter);
-    }
-}
-
-static void start_look(struct service *service)
-{
+    struct service *service = looks->service;
     struct rescan *rescan = calloc(1, sizeof *rescan);
-    int error = rescan ? 0 : ERR_MEMORY;
+    int error = rescan ? 0 : report_error(ERR_MEMORY, NULL, "no memory for a look at the store");
     for (const struct run *run = service->catalog->runs; run && error == 0; run = run->next)
         if (run->unreadable.code == 0)
             error = note_known(rescan, run);
     if (error != 0) {
         if (rescan)
             free_rescan(rescan);
-        let_all_go_on(&service->rescans->waiters);
+        looks_give_up(looks, error);
         return;
     }
     rescan->service = service;
     rescan->stamp = service->rescans->stamp;
-    rescan->waiters = service->rescans->waiters;
-    service->rescans->waiters = NULL;
-    service->rescans->now = rescan;
+    looks_begun(looks);
     rescan->job = (struct job){.work = work_look, .done.run = looked};
     loop_work(service->loop, &rescan->job);
 }
 
-static bool remove_waiter(struct rescan_waiter **at, const struct rescan_waiter *waiter)
+void rescan_wait(struct service *service, struct look_waiter *waiter)
 {
-    while (*at && *at != waiter)
-        at = &(*at)->next;
-    if (!*at)
-        return false;
-    *at = waiter->next;
-    return true;
-}
-
-static void waited_enough(struct timer *timer)
-{
-    struct rescan_waiter *waiter = CONTAINER_OF(timer, struct rescan_waiter, timer);
-    struct service *service = waiter->service;
-    if (!remove_waiter(&service->rescans->waiters, waiter))
-        remove_waiter(&service->rescans->now->waiters, waiter);
-    waiter->go_on(waiter);
-}
-
-void rescan_wait(struct service *service, struct rescan_waiter *waiter)
-{
-    waiter->service = service;
-    waiter->next = service->rescans->waiters;
-    waiter->timer = (struct timer){.run = waited_enough};
-    service->rescans->waiters = waiter;
-    loop_timer(service->loop, &waiter->timer, RESCAN_WAIT_MS);
-    if (!service->rescans->now)
-        start_look(service);
+    look_wait(&service->rescans->looks, waiter, RESCAN_WAIT_MS);
 }
 
 int rescan_open(struct service *service)
 {
     service->rescans = calloc(1, sizeof *service->rescans);
-    return service->rescans ? 0 : report_error(ERR_MEMORY, NULL, "no memory for the service");
+    if (!service->rescans)
+        return report_error(ERR_MEMORY, NULL, "no memory for the service");
+    looks_init(&service->rescans->looks, service, TIER_LOCAL, start_look);
+    return 0;
 }
 
 void rescan_end(struct service *service)
 {
     if (service->rescans)
-        let_all_go_on(&service->rescans->waiters);
+        looks_end(&service->rescans->looks, report_error(ERR_UNAVAILABLE, NULL, "ckptd ends"));
 }
 
 void rescan_close(struct service *service)
@@ -498,40 +454,13 @@ void rescan_close(struct service *service)
 
 /* ---- calls ---- */
 
-struct first {
-    struct rescan_waiter waiter;
-    struct rpc_call *call;
-    const ProtobufCMessage *request;
-    void (*handle)(struct service *service, struct rpc_call *call, const ProtobufCMessage *request);
-};
-
-static void handle_now(struct rescan_waiter *waiter)
-{
-    struct first *first = CONTAINER_OF(waiter, struct first, waiter);
-    first->handle(waiter->service, first->call, first->request);
-    free(first);
-}
-
-void rescan_first(struct service *service, struct rpc_call *call, const ProtobufCMessage *request,
-                  void (*handle)(struct service *service, struct rpc_call *call,
-                                 const ProtobufCMessage *request))
-{
-    struct first *first = service->draining ? NULL : calloc(1, sizeof *first);
-    if (!first) {
-        handle(service, call, request);
-        return;
-    }
-    *first = (struct first){.waiter.go_on = handle_now, call, request, handle};
-    rescan_wait(service, &first->waiter);
-}
-
 struct asking {
-    struct rescan_waiter waiter;
+    struct look_waiter waiter;
     struct rpc_call *call;
     uint64_t added, vanished; /* before */
 };
 
-static void answer(struct rescan_waiter *waiter)
+static void answer(struct look_waiter *waiter)
 {
     struct asking *asking = CONTAINER_OF(waiter, struct asking, waiter);
     const struct service *service = waiter->service;

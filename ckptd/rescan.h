@@ -3,27 +3,15 @@
 #ifndef HOLDFAST_CKPTD_RESCAN_H
 #define HOLDFAST_CKPTD_RESCAN_H
 
-#include "ckptd/loop.h"
+#include "ckptd/look.h"
 #include "proto/ckpt.pb-c.h"
 #include "proto/rpc.h"
 
 struct service;
 
-/* A call that waits for a look. Lies still until go_on, which is called once. */
-struct rescan_waiter {
-    struct rescan_waiter *next;
-    struct service *service;
-    struct timer timer; /* a look that takes too long is not waited for */
-    void (*go_on)(struct rescan_waiter *waiter);
-};
-
 /* Calls go_on when a look that begins from now on has ended, or after RESCAN_WAIT_MS. */
 #define RESCAN_WAIT_MS 1000
-void rescan_wait(struct service *service, struct rescan_waiter *waiter);
-/* Before a handler that tells of checkpoints: `handle` is called when a look has ended. */
-void rescan_first(struct service *service, struct rpc_call *call, const ProtobufCMessage *request,
-                  void (*handle)(struct service *service, struct rpc_call *call,
-                                 const ProtobufCMessage *request));
+void rescan_wait(struct service *service, struct look_waiter *waiter);
 void rescan_call(struct service *service, struct rpc_call *call,
                  const Holdfast__V1__RescanRequest *request);
 int rescan_open(struct service *service);

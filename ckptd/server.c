@@ -21,6 +21,7 @@
 #include "ckptd/drain/drain.h"
 #include "ckptd/drain/far.h"
 #include "ckptd/drain/level.h"
+#include "ckptd/first.h"
 #include "ckptd/health.h"
 #include "ckptd/history.h"
 #include "ckptd/keep/admit.h"
@@ -243,15 +244,10 @@ static bool is_granted(struct service *service, struct rpc_call *call,
     {                                                                           \
         function(service, call, (const Holdfast__V1__##type *)request);         \
     }                                                                           \
-    static void far_##name(struct service *service, struct rpc_call *call,      \
-                           const ProtobufCMessage *request)                     \
-    {                                                                           \
-        far_first(service, call, request, now_##name);                          \
-    }                                                                           \
     static void look_and_##name(struct service *service, struct rpc_call *call, \
                                 const Holdfast__V1__##type *request)            \
     {                                                                           \
-        rescan_first(service, call, &request->base, far_##name);                \
+        look_first(service, call, &request->base, now_##name);                  \
     }
 LOOKS_FIRST(list, ListRequest, list_call)
 LOOKS_FIRST(show, ShowRequest, list_show)

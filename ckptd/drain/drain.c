@@ -43,7 +43,7 @@
 struct drain {
     struct service *service;
     enum tier_index tier;
-    struct far_waiter first_look;
+    struct look_waiter first_look;
     struct timer look_again;
     bool has_looked; /* at the far tier, since the start */
     /* The checkpoint under way. */
@@ -446,7 +446,7 @@ static void look_first(struct timer *timer)
 }
 
 /* Without knowing what is there everything would be read again. */
-static void looked_first(struct far_waiter *waiter)
+static void looked_first(struct look_waiter *waiter)
 {
     struct drain *drain = CONTAINER_OF(waiter, struct drain, first_look);
     if (drain->service->is_closing)

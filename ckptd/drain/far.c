@@ -28,8 +28,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define FIRST_WAIT_MS 5000 /* of a list or a load, for a far tier that does not answer */
-
 struct far_step {
     uint64_t step, attempt;
     bool is_known; /* when the look began */
@@ -47,7 +45,6 @@ struct far_run {
 struct look {
     struct service *service;
     enum tier_index tier;
-    struct far_waiter *waiters;
     struct far_run *runs;
     uint32_t num_runs, room_runs;
     uint64_t changes; /* when it began */
@@ -56,11 +53,10 @@ struct look {
 };
 
 struct far {
-    enum tier_index tier;
-    struct look *now;           /* under way, or NULL */
-    struct far_waiter *waiters; /* for the next */
-    uint64_t changes;           /* removals by this ckptd */
-    int64_t looked_ms;          /* when the last one that went well ended; 0: none has */
+    struct looks looks;
+    struct look *now;  /* the one under way, or NULL */
+    uint64_t changes;  /* removals by this ckptd */
+    int64_t looked_ms; /* when the last one that went well ended; 0: none has */
 };
 
 static void free_look(struct look *look)
@@ -256,28 +252,6 @@ static void take_run(struct service *service, enum tier_index tier, const struct
     }
 }
 
-static void start_look(struct service *service, enum tier_index at);
-
-static void go_on(struct far_waiter *waiter, const struct fault *fault)
-{
-    loop_timer_cancel(waiter->service->loop, &waiter->timer);
-    waiter->fault = *fault;
-    waiter->go_on(waiter);
-}
-
-/* It may have seen what was removed meanwhile. Who waits goes on waiting. */
-static void look_anew(struct look *look)
-{
-    struct far *far = look->service->fars[look->tier];
-    struct far_waiter **at = &far->waiters;
-    while (*at)
-        at = &(*at)->next;
-    *at = look->waiters;
-    far->now = NULL;
-    start_look(look->service, look->tier);
-    free_look(look);
-}
-
 static void looked(struct event *event)
 {
     struct look *look = CONTAINER_OF(event, struct look, job.done);
@@ -287,7 +261,10 @@ static void looked(struct event *event)
     const char *name = tier_name(service, look->tier);
     bool was_offline = tier->offline[0];
     if (look->fault.code == 0 && look->changes != far->changes) {
-        look_anew(look);
+        /* It may have seen what was removed meanwhile. */
+        far->now = NULL;
+        free_look(look);
+        looks_repeat(&far->looks);
         return;
     }
     tier->offline[0] = '\0';
@@ -302,17 +279,10 @@ static void looked(struct event *event)
         if (was_offline)
             log_info("tier", "the tier %s answers again", name);
     }
-    struct far_waiter *waiters = look->waiters;
     struct fault fault = look->fault;
     far->now = NULL;
     free_look(look);
-    while (waiters) {
-        struct far_waiter *waiter = waiters;
-        waiters = waiter->next;
-        go_on(waiter, &fault);
-    }
-    if (far->waiters && !far->now)
-        start_look(service, far->tier);
+    looks_ended(&far->looks, &fault);
 }
 
 /* ---- beginning ---- */
@@ -329,134 +299,40 @@ static int note_known(struct look *look, const struct run *run)
     return 0;
 }
 
-static void give_up(struct far_waiter *waiters, int error)
+static void start_look(struct looks *looks)
 {
-    struct fault fault = {0};
-    if (waiters)
-        fault_take(&fault, error);
-    while (waiters) {
-        struct far_waiter *waiter = waiters;
-        waiters = waiter->next;
-        go_on(waiter, &fault);
-    }
-}
-
-static void start_look(struct service *service, enum tier_index at)
-{
-    struct far *far = service->fars[at];
+    struct service *service = looks->service;
+    struct far *far = service->fars[looks->tier];
     struct look *look = calloc(1, sizeof *look);
-    struct far_waiter *waiters = far->waiters;
     int error = look ? 0 : report_error(ERR_MEMORY, NULL, "no memory for a look at the far tier");
-    far->waiters = NULL;
     if (look)
-        look->tier = at;
+        look->tier = looks->tier;
     for (const struct run *run = service->catalog->runs; run && error == 0; run = run->next)
         if (run->unreadable.code == 0)
             error = note_known(look, run);
     if (error != 0) {
         if (look)
             free_look(look);
-        give_up(waiters, error);
+        looks_give_up(looks, error);
         return;
     }
+    looks_begun(looks);
     look->service = service;
-    look->waiters = waiters;
     look->changes = far->changes;
     look->job = (struct job){.work = work_look, .done.run = looked};
     far->now = look;
-    tier_work(service, at, &look->job);
+    tier_work(service, looks->tier, &look->job);
 }
 
-static bool take_out(struct far_waiter **at, const struct far_waiter *waiter)
+void far_look(struct service *service, enum tier_index tier, struct look_waiter *waiter, int64_t ms)
 {
-    while (*at && *at != waiter)
-        at = &(*at)->next;
-    if (!*at)
-        return false;
-    *at = waiter->next;
-    return true;
-}
-
-static void waited_enough(struct timer *timer)
-{
-    struct far_waiter *waiter = CONTAINER_OF(timer, struct far_waiter, timer);
-    struct far *far = waiter->service->fars[waiter->tier];
-    struct fault fault;
-    if (!take_out(&far->waiters, waiter))
-        take_out(&far->now->waiters, waiter);
-    fault_take(&fault, report_error(ERR_TIMEOUT, NULL, "the tier %s has not answered yet",
-                                    tier_name(waiter->service, waiter->tier)));
-    go_on(waiter, &fault);
-}
-
-void far_look(struct service *service, enum tier_index tier, struct far_waiter *waiter, int64_t ms)
-{
-    struct far *far = service->fars[tier];
-    waiter->tier = tier;
-    waiter->service = service;
-    waiter->fault = (struct fault){0};
-    waiter->next = far->waiters;
-    waiter->timer = (struct timer){.run = waited_enough};
-    far->waiters = waiter;
-    loop_timer(service->loop, &waiter->timer, ms);
-    if (!far->now)
-        start_look(service, tier);
+    look_wait(&service->fars[tier]->looks, waiter, ms);
 }
 
 bool far_is_fresh(const struct service *service, enum tier_index tier, int64_t max_age_ms)
 {
     const struct far *far = service->fars[tier];
     return !far || (far->looked_ms > 0 && loop_now_ms() - far->looked_ms <= max_age_ms);
-}
-
-/* A call that waits for looks at several tiers. */
-struct first {
-    struct far_waiter waiters[NUM_TIERS];
-    struct service *service;
-    uint32_t num_waiting;
-    struct rpc_call *call;
-    const ProtobufCMessage *request;
-    void (*handle)(struct service *service, struct rpc_call *call, const ProtobufCMessage *request);
-};
-
-static void handle_now(struct far_waiter *waiter)
-{
-    struct far_waiter *all = waiter - waiter->tier;
-    struct first *first = CONTAINER_OF(all, struct first, waiters);
-    if (--first->num_waiting > 0)
-        return;
-    first->handle(first->service, first->call, first->request);
-    free(first);
-}
-
-void far_first(struct service *service, struct rpc_call *call, const ProtobufCMessage *request,
-               void (*handle)(struct service *service, struct rpc_call *call,
-                              const ProtobufCMessage *request))
-{
-    bool is_old[NUM_TIERS];
-    uint32_t count = 0;
-    for (unsigned tier = 0; tier < NUM_TIERS; tier++) {
-        is_old[tier] = !service->draining &&
-                       !far_is_fresh(service, (enum tier_index)tier, service->config->tier_look_ms);
-        count += is_old[tier];
-    }
-    struct first *first = count > 0 ? calloc(1, sizeof *first) : NULL;
-    if (!first) {
-        handle(service, call, request);
-        return;
-    }
-    first->service = service;
-    first->num_waiting = count;
-    first->call = call;
-    first->request = request;
-    first->handle = handle;
-    for (unsigned tier = 0; tier < NUM_TIERS && count > 0; tier++) {
-        if (!is_old[tier])
-            continue;
-        count--; /* the last may free it */
-        first->waiters[tier].go_on = handle_now;
-        far_look(service, (enum tier_index)tier, &first->waiters[tier], FIRST_WAIT_MS);
-    }
 }
 
 void far_changed(struct service *service)
@@ -472,30 +348,19 @@ int far_open(struct service *service)
         struct far *far = calloc(1, sizeof *far);
         if (!far)
             return report_error(ERR_MEMORY, NULL, "no memory for a tier");
-        far->tier = (enum tier_index)tier;
+        looks_init(&far->looks, service, (enum tier_index)tier, start_look);
         service->fars[tier] = far;
-        start_look(service, far->tier);
+        start_look(&far->looks);
     }
     return 0;
-}
-
-static void end_one(struct far *far)
-{
-    report_error(ERR_UNAVAILABLE, NULL, "ckptd ends");
-    struct far_waiter *waiters = far->waiters;
-    far->waiters = NULL;
-    give_up(waiters, ERR_UNAVAILABLE);
-    waiters = far->now ? far->now->waiters : NULL;
-    if (far->now)
-        far->now->waiters = NULL;
-    give_up(waiters, ERR_UNAVAILABLE);
 }
 
 void far_end(struct service *service)
 {
     for (unsigned tier = 0; tier < NUM_TIERS; tier++)
         if (service->fars[tier])
-            end_one(service->fars[tier]);
+            looks_end(&service->fars[tier]->looks,
+                      report_error(ERR_UNAVAILABLE, NULL, "ckptd ends"));
 }
 
 void far_close(struct service *service)

@@ -22,7 +22,7 @@
 struct asking {
     struct service *service;
     struct majority_waiter *waiter; /* NULL: it was told */
-    struct far_waiter looks[MEMBERS_PEERS_MAX];
+    struct look_waiter looks[MEMBERS_PEERS_MAX];
     uint32_t num_looked; /* nodes that were looked at, this one included */
     uint32_t num_waiting;
 };
@@ -52,9 +52,9 @@ static void tell(struct asking *asking, const struct fault *fault)
     waiter->go_on(waiter);
 }
 
-static void looked(struct far_waiter *look)
+static void looked(struct look_waiter *look)
 {
-    struct far_waiter *all = look - (look->tier - TIER_PEER);
+    struct look_waiter *all = look - (look->tier - TIER_PEER);
     struct asking *asking = CONTAINER_OF(all, struct asking, looks);
     uint32_t nodes = asking->service->config->members.count + 1;
     struct fault fault = {0};

@@ -81,7 +81,7 @@ struct errand {
     struct manifest_summary summary; /* of a commit */
     struct fault fault;
     struct job job;
-    struct rescan_waiter look;
+    struct look_waiter look;
 };
 
 /* ---- handles ---- */
@@ -480,7 +480,7 @@ static void note_sender(struct run *run, const struct errand *errand)
 }
 
 /* The copy is listed now. */
-static void looked(struct rescan_waiter *waiter)
+static void looked(struct look_waiter *waiter)
 {
     struct errand *errand = CONTAINER_OF(waiter, struct errand, look);
     struct service *service = errand->service;

@@ -184,7 +184,7 @@ struct newcomer {
     const Holdfast__V1__OpenAttemptRequest *request; /* lives as long as the call */
     struct timer timer;
     int64_t came_ms;
-    struct far_waiter looked;
+    struct look_waiter looked;
     struct majority_waiter asked;
 };
 
@@ -376,7 +376,7 @@ static void look_far_again(struct timer *timer)
 
 /* What others have committed and opened is known now. Without that a start would train on from an
  * older checkpoint than there is: it waits for the far tier, then ends. */
-static void looked_far(struct far_waiter *waiter)
+static void looked_far(struct look_waiter *waiter)
 {
     struct newcomer *newcomer = CONTAINER_OF(waiter, struct newcomer, looked);
     struct service *service = newcomer->service;

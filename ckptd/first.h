@@ -1,0 +1,16 @@
+/* first.h - calls that look before they are handled; see first.c. */
+#ifndef HOLDFAST_CKPTD_FIRST_H
+#define HOLDFAST_CKPTD_FIRST_H
+
+#include "proto/rpc.h"
+
+struct service;
+
+/* Handles the call behind a look at the store's directory, and at every other tier whose last look
+ * is older than tier.look_ms. What comes of the looks does not matter: what is known is answered.
+ */
+void look_first(struct service *service, struct rpc_call *call, const ProtobufCMessage *request,
+                void (*handle)(struct service *service, struct rpc_call *call,
+                               const ProtobufCMessage *request));
+
+#endif
