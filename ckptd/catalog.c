@@ -202,6 +202,12 @@ void catalog_found(struct checkpoint *checkpoint, enum tier_index tier)
     checkpoint->damage[0] = '\0';
 }
 
+void catalog_mended(struct checkpoint *checkpoint, enum tier_index tier)
+{
+    checkpoint->copies[tier].is_damaged = false;
+    catalog_found(checkpoint, tier);
+}
+
 bool catalog_lost(struct checkpoint *checkpoint, enum tier_index tier)
 {
     bool is_elsewhere = false;
@@ -312,6 +318,7 @@ bool catalog_is_proof(const struct fault *fault)
 
 /* The durable note on a damaged checkpoint, made by a worker. */
 struct noting {
+    struct service *service;
     struct storage *storage;
     char prefix[STORAGE_KEY_MAX];
     char text[sizeof((struct checkpoint *)0)->damage];
@@ -334,7 +341,10 @@ static void work_note(struct job *job)
 
 static void noted(struct event *event)
 {
-    free(CONTAINER_OF(event, struct noting, job.done));
+    struct noting *noting = CONTAINER_OF(event, struct noting, job.done);
+    struct service *service = noting->service;
+    free(noting);
+    service->catalog->events->damaged(service);
 }
 
 void catalog_damage_text(char *out, size_t size, const struct fault *fault)
@@ -371,8 +381,11 @@ void catalog_damage(struct checkpoint *checkpoint, enum tier_index tier, const s
     /* What lies on another node is for that one to note. */
     bool is_noted = catalog_is_proof(fault) && !tier_is_peer(tier);
     struct noting *noting = is_noted ? calloc(1, sizeof *noting) : NULL;
-    if (!noting)
+    if (!noting) {
+        service->catalog->events->damaged(service);
         return;
+    }
+    noting->service = service;
     noting->storage = service->tiers[tier].storage;
     memcpy(noting->text, text, sizeof text);
     shard_dir_key(noting->prefix, sizeof noting->prefix, checkpoint->run->name,

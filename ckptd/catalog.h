@@ -22,11 +22,12 @@ extern const struct storage_group_kind checkpoint_kind;
 
 /* What catalog.c and scan.c need of whom attempts and saves belong to: run/coordinator.c. */
 struct catalog_events {
-    int (*made)(struct run *run);           /* a run has come: ERR_MEMORY */
-    void (*read)(struct run *run);          /* its newest attempt is known */
-    void (*freed)(struct run *run);         /* it goes */
-    void (*saw)(struct run *run);           /* newest_attempt has grown without a start of ours */
-    bool (*is_idle)(const struct run *run); /* no attempt, and nothing in work */
+    int (*made)(struct run *run);             /* a run has come: ERR_MEMORY */
+    void (*read)(struct run *run);            /* its newest attempt is known */
+    void (*freed)(struct run *run);           /* it goes */
+    void (*saw)(struct run *run);             /* newest_attempt has grown without a start of ours */
+    bool (*is_idle)(const struct run *run);   /* no attempt, and nothing in work */
+    void (*damaged)(struct service *service); /* a copy was, and that is noted: it may be mended */
 };
 
 /* The runs of the store, and what is in their lists. */
@@ -54,6 +55,8 @@ void catalog_enter(struct checkpoint *checkpoint, const struct manifest_summary 
  * the local one. catalog_lost() is false, and nothing happened, when no tier is left. */
 void catalog_found(struct checkpoint *checkpoint, enum tier_index tier);
 bool catalog_lost(struct checkpoint *checkpoint, enum tier_index tier);
+/* Its copy there was damaged, and every block of it is right again. */
+void catalog_mended(struct checkpoint *checkpoint, enum tier_index tier);
 /* Both at once. ERR_MEMORY, ERR_BUSY. */
 int catalog_add(struct checkpoint **out, struct run *run, const struct manifest_summary *summary);
 struct checkpoint *catalog_find(struct run *run, uint64_t step, uint64_t attempt);

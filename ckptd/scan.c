@@ -169,11 +169,10 @@ static int read_checkpoint(const struct scan *scan, struct step *step, const cha
         damage = catalog_settle(&step->summary, scan->service->storage, scan->run->name, step->step,
                                 step->attempt);
     if (damage == 0)
-        damage = check_files(step, names);
-    else if (damage != ERR_MISMATCH)
+        return check_files(step, names); /* its summary is proven, and another tier may mend it */
+    if (damage != ERR_MISMATCH)
         memset(&step->summary, 0, sizeof step->summary);
-    if (damage != 0)
-        step->summary.shards = 0; /* a number that nothing vouches for */
+    step->summary.shards = 0; /* a number that nothing vouches for */
     return damage;
 }
 

@@ -229,26 +229,25 @@ static json_t *describe_tier(const struct service *service)
     return drain_describe(service, TIER_FAR);
 }
 
+/* What was damaged on the node's own disk and is had from another tier. */
+static json_t *describe_mending(const struct service *service)
+{
+    return drain_describe(service, TIER_LOCAL);
+}
+
 /* The parts of Status, in its order. */
 static const struct {
     const char *name;
     json_t *(*describe)(const struct service *service);
 } status_parts[] = {
-    {"health", describe_health},
-    {"runs", describe_runs},
-    {"pool", describe_pool},
-    {"sessions", describe_sessions},
-    {"catalog", describe_catalog},
-    {"disk", describe_disk},
-    {"tier", describe_tier},
-    {"nodes", nodes_describe},
-    {"scrub", describe_scrub},
-    {"saves", describe_saves},
-    {"images", describe_images},
-    {"last_commit", describe_commit},
-    {"last_unchanged", describe_unchanged},
-    {"pace", describe_pace},
-    {"since_start", describe_totals},
+    {"health", describe_health},      {"runs", describe_runs},
+    {"pool", describe_pool},          {"sessions", describe_sessions},
+    {"catalog", describe_catalog},    {"disk", describe_disk},
+    {"tier", describe_tier},          {"mending", describe_mending},
+    {"nodes", nodes_describe},        {"scrub", describe_scrub},
+    {"saves", describe_saves},        {"images", describe_images},
+    {"last_commit", describe_commit}, {"last_unchanged", describe_unchanged},
+    {"pace", describe_pace},          {"since_start", describe_totals},
 };
 
 char *service_status(const struct service *service)

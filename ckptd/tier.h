@@ -46,6 +46,11 @@ void tier_close(struct service *service);
 bool tier_has_far(const struct service *service);
 /* Is there such a tier? */
 bool tier_is_open(const struct service *service, enum tier_index tier);
+/* Whose threads move bytes between these: what is slow never has those of the local tier. */
+static inline enum tier_index tier_of_crew(enum tier_index from, enum tier_index to)
+{
+    return to == TIER_LOCAL ? from : to;
+}
 /* Blocking work on that tier. */
 void tier_work(struct service *service, enum tier_index tier, struct job *job);
 

@@ -30,9 +30,21 @@ int origin_key(char *out, size_t size, const struct manifest_summary *summary)
     return 0;
 }
 
+static bool is_new_shard(const char *name)
+{
+    char shard[256];
+    size_t length = strlen(name), suffix = strlen(SHARD_NEW_SUFFIX);
+    if (length < suffix || length >= sizeof(shard) ||
+        strcmp(name + length - suffix, SHARD_NEW_SUFFIX) != 0)
+        return false;
+    memcpy(shard, name, length - suffix);
+    shard[length - suffix] = '\0';
+    return shard_is_file_name(shard);
+}
+
 bool origin_is_member(const char *name)
 {
-    return shard_is_file_name(name) || strcmp(name, ORIGIN_NAME) == 0 ||
+    return shard_is_file_name(name) || is_new_shard(name) || strcmp(name, ORIGIN_NAME) == 0 ||
            strcmp(name, VERIFIED_NAME) == 0 || strcmp(name, MANIFEST_DAMAGED_NAME) == 0;
 }
 

@@ -63,6 +63,8 @@ int shard_dir_key(char *out, size_t size, const char *run, uint64_t step, uint64
 int shard_key(char *out, size_t size, const struct shard_identity *identity);
 /* Has a file in such a directory the name of a shard? */
 bool shard_is_file_name(const char *name);
+/* Behind the name of a shard: the one that is to take its place, being written and proven. */
+#define SHARD_NEW_SUFFIX ".new"
 
 /* Upper bound of the header's size that depends on the tensors only, so that data_start is the same
  * for every step: numbers in the header are space-padded by the final padding. ERR_INVALID: a bad

@@ -332,6 +332,7 @@ const struct storage_ops storage_local = {
     .stamp = local_stamp,
     .remove = local_remove,
     .rename = local_rename,
+    .replace = local_replace,
     .lock = local_lock,
     .space = local_space,
     .hold = local_hold,

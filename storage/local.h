@@ -49,6 +49,7 @@ int local_list(struct storage *storage, const char *prefix,
 int local_stamp(struct storage *storage, const char *prefix, uint64_t *out, uint64_t *out_age_ms);
 int local_remove(struct storage *storage, const char *key);
 int local_rename(struct storage *storage, const char *key, const char *other);
+int local_replace(struct storage *storage, const char *key, const char *other);
 int local_sweep(struct storage *storage, const char *prefix, struct storage_sweep *sweep);
 
 /* locks.c: the lock of an open file, until it is closed. 0, or -1 with errno. */

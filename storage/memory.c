@@ -454,6 +454,21 @@ static int memory_rename(struct storage *storage, const char *key, const char *o
     return error;
 }
 
+static int memory_replace(struct storage *storage, const char *key, const char *other)
+{
+    struct memory *memory = memory_of(storage);
+    int error = 0;
+    pthread_mutex_lock(&memory->mutex);
+    if (find_entry(memory, key) == NULL)
+        error = report_error(ERR_NOT_FOUND, NULL, "there is no \"%s\"", key);
+    if (error == 0 && find_entry(memory, other) != NULL)
+        error = remove_locked(memory, other);
+    if (error == 0)
+        error = rename_locked(memory, key, other);
+    pthread_mutex_unlock(&memory->mutex);
+    return error;
+}
+
 static int memory_space(struct storage *storage, struct storage_space *out)
 {
     struct memory *memory = memory_of(storage);
@@ -480,6 +495,7 @@ const struct storage_ops storage_memory = {
     .list = memory_list,
     .remove = memory_remove,
     .rename = memory_rename,
+    .replace = memory_replace,
     .space = memory_space,
     .describe = memory_describe,
 };

@@ -445,7 +445,9 @@ static int move_entry(int parent, const char *name, int other_parent, const char
     return errno == ENOENT ? renameat(parent, name, other_parent, other) : -1;
 }
 
-int local_rename(struct storage *storage, const char *key, const char *other)
+static int move_object(struct storage *storage, const char *key, const char *other,
+                       int (*move)(int parent, const char *name, int other_parent,
+                                   const char *other))
 {
     struct local *local = local_of(storage);
     const char *name, *other_name;
@@ -458,10 +460,20 @@ int local_rename(struct storage *storage, const char *key, const char *other)
     int other_parent = local_open_parent(local, other, true, &other_name);
     if (other_parent < 0)
         error = local_fail("could not open the directory of an object", other);
-    else if (move_entry(parent, name, other_parent, other_name) != 0)
+    else if (move(parent, name, other_parent, other_name) != 0)
         error = local_fail("could not rename an object", key);
     if (other_parent >= 0)
         close(other_parent);
     close(parent);
     return error;
+}
+
+int local_rename(struct storage *storage, const char *key, const char *other)
+{
+    return move_object(storage, key, other, move_entry);
+}
+
+int local_replace(struct storage *storage, const char *key, const char *other)
+{
+    return move_object(storage, key, other, renameat);
 }

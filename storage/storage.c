@@ -271,6 +271,22 @@ int storage_rename(struct storage *storage, const char *key, const char *other)
     return error ? error : ops->rename(storage, key, other);
 }
 
+bool storage_replaces(struct storage *storage)
+{
+    return ops_of(storage)->replace != NULL;
+}
+
+int storage_replace(struct storage *storage, const char *key, const char *other)
+{
+    const struct storage_ops *ops = ops_of(storage);
+    int error = check_key(key);
+    if (error == 0)
+        error = check_key(other);
+    if (error == 0 && !ops->replace)
+        error = report_error(ERR_INVALID, NULL, "a store of kind %s replaces nothing", ops->name);
+    return error ? error : ops->replace(storage, key, other);
+}
+
 int storage_lock(struct storage *storage)
 {
     const struct storage_ops *ops = ops_of(storage);

@@ -267,6 +267,10 @@ struct storage_ops {
      * created; at once, or not at all; not durable until sync_names of both directories.
      * ERR_NOT_FOUND; ERR_EXISTS: the other key is taken. */
     int (*rename)(struct storage *storage, const char *key, const char *other);
+    /* (optional) Gives an object the key of another one, which is gone: at once, or not at all; not
+     * durable until sync_names of both directories. Who has the other one open keeps its bytes.
+     * ERR_NOT_FOUND. */
+    int (*replace)(struct storage *storage, const char *key, const char *other);
     /* (optional) Take the store's one writer lock until close; once, before threads share the
      * store. ERR_BUSY names the holder's pid. ERR_VERSION: it was written by a later version. */
     int (*lock)(struct storage *storage);
@@ -336,6 +340,8 @@ int storage_list(struct storage *storage, const char *prefix,
                  int (*visit)(void *user, const struct storage_entry *entry), void *user);
 int storage_remove(struct storage *storage, const char *key);
 int storage_rename(struct storage *storage, const char *key, const char *other);
+int storage_replace(struct storage *storage, const char *key, const char *other);
+bool storage_replaces(struct storage *storage); /* can it? */
 int storage_lock(struct storage *storage);
 int storage_space(struct storage *storage, struct storage_space *out);
 int storage_hold(struct storage *storage, struct storage_hold **out, const char *key,

@@ -5,6 +5,9 @@
  *   <run>/leases/<step>.<nonce>      so that no gc takes the directory for rubbish
  *   <run>/step-.../unfinished        the proof that it is unfinished work (proto/mark.h)
  *
+ * In the local tier, where a copy is mended, the number is this store's already: its writer's lock
+ * says so.
+ *
  * The number's file is the one that the local store has; an attempt that was opened with the far
  * tier has it there already. Files of before attempts had a nonce, and checkpoints that were
  * brought without an attempt, are claimed with a text of their own, whose nonce is made of
@@ -104,7 +107,8 @@ enum publication claim_take(struct claim *claim, struct service *service, enum t
     if (shard_dir_key(claim->prefix, sizeof claim->prefix, summary->run, summary->step,
                       summary->attempt) != 0)
         return PUBLICATION_UNKNOWN;
-    enum publication outcome = claim_attempt(claim, service, summary);
+    enum publication outcome =
+        tier == TIER_LOCAL ? PUBLICATION_DURABLE : claim_attempt(claim, service, summary);
     if (outcome != PUBLICATION_DURABLE)
         return outcome;
     /* A peer sees to its own tombstones. */

@@ -1,5 +1,8 @@
-/* drain.c - a drain per tier, the far one and each peer: what the local tier has committed and that
- * one lacks goes there, one checkpoint after the other. transfer.c decides, this file performs:
+/* drain.c - a drain per tier: what another tier has committed and this one lacks goes there, one
+ * checkpoint after the other; into the far one and to each peer from the local one. A copy that is
+ * damaged, here or in the far tier, is mended the same way, from a tier that has it whole: its good
+ * shards are kept, the others replaced (ship.c), and the quarantine is lifted. transfer.c decides,
+ * this file performs:
  *
  *   pick.c: which is next ──► its manifest is read ──► TRANSFER_CLAIM    claim.c
  *                                                      TRANSFER_COPY     ship.c, shard by shard
@@ -43,6 +46,7 @@
 struct drain {
     struct service *service;
     enum tier_index tier;
+    enum tier_index from; /* of the checkpoint under way */
     struct look_waiter first_look;
     struct timer look_again;
     bool has_looked; /* at the far tier, since the start */
@@ -60,8 +64,9 @@ struct drain {
     int64_t begun_ms;
     uint64_t bytes_before; /* ship.bytes_sent when it began */
     bool is_held;          /* how it ended */
+    bool is_mending;       /* the copy there is damaged */
     /* Since the start. */
-    uint64_t checkpoints, errors, given_up;
+    uint64_t checkpoints, mended, errors, given_up;
     uint64_t left, left_bytes; /* as of the last look */
     double rate;               /* bytes per second of the last checkpoint */
     char newest_error[sizeof((struct checkpoint *)0)->damage];
@@ -74,7 +79,7 @@ static void start_work(struct drain *drain, void (*work)(struct job *),
 {
     drain->fault = (struct fault){0};
     drain->job = (struct job){.work = work, .done.run = done};
-    tier_work(drain->service, drain->tier, &drain->job);
+    tier_work(drain->service, tier_of_crew(drain->from, drain->tier), &drain->job);
 }
 
 static struct storage *far_of(const struct drain *drain)
@@ -87,13 +92,43 @@ static struct storage *far_of(const struct drain *drain)
 static void work_close(struct job *job)
 {
     struct drain *drain = CONTAINER_OF(job, struct drain, job);
+    char prefix[STORAGE_KEY_MAX];
+    memcpy(prefix, drain->claim.prefix, sizeof prefix);
     claim_end(&drain->claim, drain->is_held);
+    if (!drain->is_held || !drain->is_mending)
+        return;
+    int error = storage_group_unnote(far_of(drain), STORAGE_QUARANTINE, prefix);
+    if (error != 0 && error != ERR_NOT_FOUND) /* an error of a read leaves none */
+        log_warn("drain", "%s stays in quarantine for the next start: %s", prefix, report_line());
+}
+
+/* Whole again: for the list, the journal and status. */
+static void note_mended(struct drain *drain)
+{
+    struct checkpoint *checkpoint = drain->checkpoint;
+    char detail[128];
+    snprintf(detail, sizeof detail, "the copy in the tier %s, from the tier %s",
+             tier_name(drain->service, drain->tier), tier_name(drain->service, drain->from));
+    drain->mended++;
+    catalog_mended(checkpoint, drain->tier);
+    checkpoint->copies[drain->tier].read_ms = loop_now_ms();
+    history_note(checkpoint->run, &(struct history_event){.name = "mend",
+                                                          .step = checkpoint->summary.step,
+                                                          .attempt = checkpoint->summary.attempt,
+                                                          .by = "ckptd",
+                                                          .detail = detail});
+    log_info("drain", "run %s, step %llu, attempt %llu: mended %s, %llu bytes",
+             checkpoint->run->name, (unsigned long long)checkpoint->summary.step,
+             (unsigned long long)checkpoint->summary.attempt, detail,
+             (unsigned long long)(drain->ship.bytes_sent - drain->bytes_before));
 }
 
 static void closed(struct event *event)
 {
     struct drain *drain = CONTAINER_OF(event, struct drain, job.done);
     struct checkpoint *checkpoint = drain->checkpoint;
+    if (drain->is_held && drain->is_mending)
+        note_mended(drain);
     manifest_free(drain->manifest);
     drain->manifest = NULL;
     drain->checkpoint = NULL;
@@ -123,13 +158,17 @@ static void do_held(struct drain *drain, const struct transfer_action *action)
     double seconds = (double)(loop_now_ms() - drain->begun_ms) / 1000.0;
     uint64_t sent = drain->ship.bytes_sent - drain->bytes_before;
     (void)action;
+    forget_error(drain);
+    if (drain->is_mending) {
+        close_transfer(drain, true);
+        return;
+    }
     catalog_found(checkpoint, drain->tier);
     checkpoint->is_wanted_far &= drain->tier != TIER_FAR;
     checkpoint->copies[drain->tier].read_ms = loop_now_ms();
     checkpoint->copies[drain->tier].manifest_hash = drain->text_hash;
     drain->checkpoints++;
     drain->rate = seconds > 0 ? (double)sent / seconds : drain->rate;
-    forget_error(drain);
     history_note(checkpoint->run,
                  &(struct history_event){.name = drain->tier == TIER_FAR ? "drain" : "replicate",
                                          .step = summary->step,
@@ -164,10 +203,12 @@ static void give_up(struct drain *drain, const char *why)
 static void do_over(struct drain *drain, const struct transfer_action *action)
 {
     (void)action;
-    give_up(drain, drain->fault.message);
-    if (drain->ship.is_of_source && catalog_is_proof(&drain->fault) &&
-        catalog_has_copy(drain->checkpoint, TIER_LOCAL))
-        catalog_damage(drain->checkpoint, TIER_LOCAL, &drain->fault);
+    bool is_damage = drain->ship.is_of_source && catalog_is_proof(&drain->fault) &&
+                     catalog_has_copy(drain->checkpoint, drain->from);
+    if (!is_damage || drain->from == TIER_LOCAL)
+        give_up(drain, drain->fault.message); /* else another tier may have it whole */
+    if (is_damage)
+        catalog_damage(drain->checkpoint, drain->from, &drain->fault);
     close_transfer(drain, false);
 }
 
@@ -218,6 +259,11 @@ static void do_claim(struct drain *drain, const struct transfer_action *action)
 
 /* ---- shards ---- */
 
+static bool is_absent_or_damaged(const struct fault *fault)
+{
+    return fault->code == ERR_CORRUPT || fault->code == ERR_NOT_FOUND;
+}
+
 static void arrived(struct ship *ship)
 {
     struct drain *drain = CONTAINER_OF(ship, struct drain, ship);
@@ -228,8 +274,10 @@ static void arrived(struct ship *ship)
                    CHECKSUM_SHA256_HEX);
         forget_error(drain);
     }
-    perform(drain,
-            transfer_copied(&drain->machine, ship->shard, ship->fault.code, ship->is_of_source));
+    /* A source that does not answer says nothing about what lies there. */
+    bool is_of_source =
+        ship->is_of_source && (drain->from == TIER_LOCAL || is_absent_or_damaged(&ship->fault));
+    perform(drain, transfer_copied(&drain->machine, ship->shard, ship->fault.code, is_of_source));
 }
 
 static void do_copy(struct drain *drain, const struct transfer_action *action)
@@ -280,9 +328,9 @@ static int make_text(char **out, size_t *out_bytes, const struct drain *drain, c
 {
     struct manifest far = *drain->manifest;
     void *text = NULL;
-    if (tier_is_peer(drain->tier)) {
-        ERR_TRY(
-            storage_fetch_all(drain->service->storage, key, MANIFEST_BYTES_MAX, &text, out_bytes));
+    if (drain->tier != TIER_FAR) {
+        ERR_TRY(storage_fetch_all(drain->service->tiers[drain->from].storage, key,
+                                  MANIFEST_BYTES_MAX, &text, out_bytes));
         *out = text;
         return 0;
     }
@@ -291,6 +339,17 @@ static int make_text(char **out, size_t *out_bytes, const struct drain *drain, c
     far.summary.version = MANIFEST_VERSION_OF_TIER;
     far.part_bytes = (uint64_t)drain->service->config->tier_part_bytes;
     return manifest_write(out, out_bytes, &far);
+}
+
+/* Every shard is right by now, and the mark says whose work this is. */
+static int remove_damaged_manifest(const struct drain *drain, const char *key)
+{
+    struct manifest *manifest = NULL;
+    int error = catalog_read_manifest(&manifest, far_of(drain), &drain->manifest->summary);
+    manifest_free(manifest);
+    if (error == ERR_CORRUPT)
+        error = storage_remove(far_of(drain), key);
+    return error == ERR_NOT_FOUND ? 0 : error;
 }
 
 static void work_publish(struct job *job)
@@ -302,6 +361,8 @@ static void work_publish(struct job *job)
     int error = manifest_key(key, sizeof key, &drain->manifest->summary);
     if (error == 0)
         error = make_text(&text, &bytes, drain, key);
+    if (error == 0 && drain->is_mending)
+        error = remove_damaged_manifest(drain, key);
     if (error == 0) {
         drain->text_hash = checksum_bytes(text, bytes);
         drain->outcome =
@@ -371,22 +432,44 @@ static void perform(struct drain *drain, struct transfer_action action)
 
 /* ---- the next one ---- */
 
+static int make_room_for_sums(struct manifest *manifest)
+{
+    if (!manifest->part_sums)
+        manifest->part_sums = calloc(manifest->summary.shards, sizeof *manifest->part_sums);
+    return manifest->part_sums
+               ? 0
+               : report_error(ERR_MEMORY, NULL, "no memory for the hashes of shards");
+}
+
 /* The manifest, and room for the hashes that the far one has behind it. */
 static void work_begin(struct job *job)
 {
     struct drain *drain = CONTAINER_OF(job, struct drain, job);
-    int error = catalog_read_manifest(&drain->manifest, drain->service->storage,
+    int error = catalog_read_manifest(&drain->manifest, drain->service->tiers[drain->from].storage,
                                       &drain->checkpoint->summary);
     if (error == 0 && !manifest_has_header_hashes(drain->manifest))
         error = report_error(ERR_VERSION, "ckpt-cli convert makes a new one of it",
                              "its manifest is of version 1, which no tier takes");
     if (error == 0)
-        drain->manifest->part_sums =
-            calloc(drain->manifest->summary.shards, sizeof *drain->manifest->part_sums);
-    if (error == 0 && !drain->manifest->part_sums)
-        error = report_error(ERR_MEMORY, NULL, "no memory for the hashes of shards");
+        error = make_room_for_sums(drain->manifest);
     if (error != 0)
         fault_take(&drain->fault, error);
+}
+
+/* Another tier that does not answer is asked again, later. */
+static void begin_failed(struct drain *drain)
+{
+    if (drain->from == TIER_LOCAL) {
+        give_up(drain, drain->fault.message);
+    } else if (is_absent_or_damaged(&drain->fault)) {
+        catalog_damage(drain->checkpoint, drain->from, &drain->fault);
+    } else {
+        drain->errors++;
+        catalog_damage_text(drain->newest_error, sizeof drain->newest_error, &drain->fault);
+        drain->has_looked = false;
+        loop_timer(drain->service->loop, &drain->look_again, drain->service->config->tier_retry_ms);
+    }
+    close_transfer(drain, false);
 }
 
 static void begun(struct event *event)
@@ -394,8 +477,7 @@ static void begun(struct event *event)
     struct drain *drain = CONTAINER_OF(event, struct drain, job.done);
     const struct config *config = drain->service->config;
     if (drain->fault.code != 0) {
-        give_up(drain, drain->fault.message);
-        close_transfer(drain, false);
+        begin_failed(drain);
         return;
     }
     perform(drain, transfer_begin(&drain->machine, drain->manifest->summary.shards,
@@ -418,6 +500,8 @@ static void look_at_queue(struct drain *drain)
     catalog_lease(drain->checkpoint);
     drain->begun_ms = loop_now_ms();
     drain->bytes_before = drain->ship.bytes_sent;
+    drain->from = drain->ship.from = queue_source(drain->checkpoint, drain->tier);
+    drain->is_mending = queue_is_damaged(drain->checkpoint, drain->tier);
     drain->ship.stamp = drain->ship.pace.quiet_ms;
     drain->claim = (struct claim){0};
     start_work(drain, work_begin, begun);
@@ -442,6 +526,11 @@ void drain_phase_changed(struct service *service)
 static void look_first(struct timer *timer)
 {
     struct drain *drain = CONTAINER_OF(timer, struct drain, look_again);
+    if (drain->tier == TIER_LOCAL) { /* which is known */
+        drain->has_looked = true;
+        drain_look(drain->service);
+        return;
+    }
     far_look(drain->service, drain->tier, &drain->first_look, drain->service->config->tier_wait_ms);
 }
 
@@ -468,9 +557,10 @@ static int open_one(struct service *service, enum tier_index tier)
     drain->first_look.go_on = looked_first;
     drain->look_again.run = look_first;
     drain->rest.run = rested;
-    int error = ship_open(&drain->ship, service, TIER_LOCAL, tier);
+    int error = ship_open(&drain->ship, service, tier);
     drain->ship.arrived = arrived;
-    if (error == 0)
+    drain->has_looked = tier == TIER_LOCAL;
+    if (error == 0 && tier != TIER_LOCAL)
         far_look(service, tier, &drain->first_look, service->config->tier_wait_ms);
     return error;
 }
@@ -480,6 +570,9 @@ int drain_open(struct service *service)
     for (unsigned tier = TIER_PEER; tier < NUM_TIERS; tier++)
         if (tier_is_open(service, (enum tier_index)tier))
             ERR_TRY(open_one(service, (enum tier_index)tier));
+    for (unsigned tier = TIER_PEER; tier < NUM_TIERS; tier++)
+        if (service->drains[tier] && !service->drains[TIER_LOCAL])
+            ERR_TRY(open_one(service, TIER_LOCAL)); /* what is damaged can be had from there */
     return 0;
 }
 
@@ -529,12 +622,13 @@ json_t *drain_describe(const struct service *service, enum tier_index tier)
     for (const struct run *run = service->catalog->runs; run; run = run->next)
         for (const struct checkpoint *c = run->checkpoints; c; c = c->next)
             held += c->copies[tier].is_there;
-    return json_pack("{s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:s, s:o}",
+    return json_pack("{s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:s, s:o}",
                      "store", is_far ? service->config->tier_store : tier_name(service, tier),
                      "storage", storage_describe(service->tiers[tier].storage), "offline", offline,
                      "checkpoints", held, "waiting", (json_int_t)drain->left, "waiting_bytes",
                      (json_int_t)drain->left_bytes, "drained", (json_int_t)drain->checkpoints,
-                     "bytes_sent", (json_int_t)drain->ship.bytes_sent, "bytes_from_memory",
+                     "mended", (json_int_t)drain->mended, "bytes_sent",
+                     (json_int_t)drain->ship.bytes_sent, "bytes_from_memory",
                      (json_int_t)drain->ship.bytes_from_memory, "errors", (json_int_t)drain->errors,
                      "given_up", (json_int_t)drain->given_up, "bytes_per_second", drain->rate,
                      "last_error", drain->newest_error, "now", describe_now(drain));

@@ -15,9 +15,9 @@ struct pick_rule {
 /* A checkpoint of the run, newest first. */
 struct pick_item {
     uint64_t step;
-    bool is_local;    /* the local tier has it whole, */
-    bool is_far;      /* the far one has it */
-    bool is_wanted;   /* somebody waits for it there */
+    bool is_local;    /* the tier that it comes from has it whole, */
+    bool is_far;      /* the one that it goes to has it */
+    bool is_wanted;   /* somebody waits for it there, or the copy there is damaged */
     bool is_given_up; /* its transfer ended, and a person must act */
     bool is_kept;     /* the far tier's own rules would keep it */
     bool goes;        /* pick_mark(): it is to be there */

@@ -19,6 +19,8 @@ static struct pick_rule rule_of(const struct config *config, enum tier_index tie
 {
     if (tier_is_peer(tier))
         return (struct pick_rule){PICK_LAST, 0};
+    if (tier == TIER_LOCAL) /* what is damaged */
+        return (struct pick_rule){PICK_ALL, 0};
     enum pick_what what = strcmp(config->tier_what, "all") == 0    ? PICK_ALL
                           : strcmp(config->tier_what, "last") == 0 ? PICK_LAST
                                                                    : PICK_EVERY;
@@ -53,6 +55,8 @@ static int mark_kept(struct pick_item *items, uint32_t count, const struct run *
 
 bool queue_is_wanted(const struct checkpoint *checkpoint, enum tier_index tier)
 {
+    if (tier == TIER_LOCAL)
+        return false; /* it is served from elsewhere meanwhile */
     return tier == TIER_FAR ? checkpoint->is_wanted_far : checkpoint->is_wanted_replicated;
 }
 
@@ -65,11 +69,34 @@ static bool goes_to_peer(const struct checkpoint *checkpoint, enum tier_index ti
                           (uint32_t)(tier - TIER_PEER) + 1);
 }
 
-/* It is there, or another node is to have it. */
+bool queue_is_damaged(const struct checkpoint *checkpoint, enum tier_index tier)
+{
+    return !tier_is_peer(tier) && checkpoint->copies[tier].is_there &&
+           checkpoint->copies[tier].is_damaged;
+}
+
+/* It is there, or another node is to have it. A peer mends its own. */
 static bool is_served(const struct checkpoint *checkpoint, enum tier_index tier)
 {
-    return checkpoint->copies[tier].is_there ||
+    if (tier == TIER_LOCAL)
+        return !queue_is_damaged(checkpoint, tier);
+    return (checkpoint->copies[tier].is_there && !queue_is_damaged(checkpoint, tier)) ||
            (tier_is_peer(tier) && !goes_to_peer(checkpoint, tier));
+}
+
+/* From which tier it would come. */
+static bool has_source(const struct checkpoint *checkpoint, enum tier_index tier)
+{
+    if (tier != TIER_LOCAL)
+        return catalog_has_copy(checkpoint, TIER_LOCAL) && !checkpoint->damaged;
+    enum tier_index source = catalog_source(checkpoint);
+    return source != TIER_LOCAL && catalog_has_copy(checkpoint, source) &&
+           !checkpoint->run->service->tiers[source].offline[0];
+}
+
+enum tier_index queue_source(const struct checkpoint *checkpoint, enum tier_index tier)
+{
+    return tier == TIER_LOCAL ? catalog_source(checkpoint) : TIER_LOCAL;
 }
 
 /* The run's, in the order of its list, marked; to be freed. NULL: no memory. */
@@ -82,12 +109,13 @@ static struct pick_item *make_items(uint32_t *out_count, const struct run *run,
         count++;
     struct pick_item *items = calloc(count + 1, sizeof *items);
     for (const struct checkpoint *c = run->checkpoints; c && items; c = c->next)
-        items[i++] = (struct pick_item){.step = c->summary.step,
-                                        .is_local = catalog_has_copy(c, TIER_LOCAL) && !c->damaged,
-                                        .is_far = is_served(c, tier),
-                                        .is_wanted = queue_is_wanted(c, tier),
-                                        .is_given_up = c->copies[tier].is_given_up,
-                                        .is_kept = true};
+        items[i++] =
+            (struct pick_item){.step = c->summary.step,
+                               .is_local = has_source(c, tier),
+                               .is_far = is_served(c, tier),
+                               .is_wanted = queue_is_wanted(c, tier) || queue_is_damaged(c, tier),
+                               .is_given_up = c->copies[tier].is_given_up,
+                               .is_kept = true};
     if (items && tier == TIER_FAR && mark_kept(items, count, run) != 0) {
         free(items);
         items = NULL;

@@ -15,6 +15,10 @@ struct run;
  * bytes. */
 struct checkpoint *queue_next(const struct service *service, enum tier_index tier,
                               uint64_t *out_left, uint64_t *out_left_bytes);
+/* From which tier it goes into that one. */
+enum tier_index queue_source(const struct checkpoint *checkpoint, enum tier_index tier);
+/* Is there a copy in that tier which is to be mended? */
+bool queue_is_damaged(const struct checkpoint *checkpoint, enum tier_index tier);
 /* Does somebody wait for it there? */
 bool queue_is_wanted(const struct checkpoint *checkpoint, enum tier_index tier);
 /* Sets goes_far of the run's checkpoints: is it to be in the far tier, by the rules or because

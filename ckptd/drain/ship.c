@@ -1,12 +1,16 @@
 /* ship.c - one shard on its way from one tier into another.
  *
  *   crew: source opened, its checksum table proven by the manifest; what lies at the target under
- *   its name is kept when every block of it is right, else removed; created, with its size
+ *   its name is kept when every block of it is right; created, with its size
  *    ▼
  *   parts, several at once: taken (from the image where it is in memory still, else read), every
  *   block held against the table, SHA-256 of the part ──► sent
  *    ▼
  *   crew: synced, closed ──► arrived
+ *
+ * What lies at the target and is not right stays there until its successor is durable beside it and
+ * was read back whole; then that takes its name. A tier that cannot do this (a bucket, a peer) has
+ * it removed first, and the source proven before that: its good blocks may be the last ones.
  *
  * The bytes are proven in the very buffer that is sent, so what a rank writes into an image too
  * late, or a disk that lies, is found here and never sent. An image is held only while a part of it
@@ -16,7 +20,7 @@
  * Parts wait for their time in pace.c: a rate, and the quiet phases of the ranks; for those a
  * checkpoint waits pace.quiet_wait_ms in all. When somebody waits for it nothing is held back.
  *
- * Memory: tier.connections buffers of tier.part_bytes, and 65 bytes per part of the shard. */
+ * Memory: for each tier tier.connections buffers of tier.part_bytes, and 65 bytes per part. */
 #include "ckptd/drain/ship.h"
 #include "ckptd/checkpoint.h"
 #include "ckptd/config.h"
@@ -31,6 +35,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#define SHIP_KEY_MAX (STORAGE_KEY_MAX + sizeof SHARD_NEW_SUFFIX)
 
 static struct storage *storage_of(const struct ship *ship, enum tier_index tier)
 {
@@ -90,37 +96,78 @@ static int read_part(const struct ship *ship, enum tier_index tier, struct stora
 
 /* ---- the beginning, on the crew ---- */
 
-/* Does a whole shard lie at the target? ERR_NOT_FOUND: nothing does; ERR_CORRUPT: something else
- * or a part of it. Every block is read. */
-static int look_at_target(struct ship *ship)
+static int key_of(char key[SHIP_KEY_MAX], const struct ship *ship, bool is_new)
 {
-    struct storage *storage = storage_of(ship, ship->to);
+    struct shard_identity identity;
+    manifest_identity(&identity, &ship->manifest->summary, ship->shard);
+    ERR_TRY(shard_key(key, STORAGE_KEY_MAX, &identity));
+    if (is_new)
+        strcat(key, SHARD_NEW_SUFFIX);
+    return 0;
+}
+
+/* Does a whole shard lie in that tier under its name, or its new one? ERR_NOT_FOUND: nothing does;
+ * ERR_CORRUPT: something else or a part of it. Every block is read. */
+static int prove_object(struct ship *ship, enum tier_index tier, bool is_new)
+{
+    struct storage *storage = storage_of(ship, tier);
     struct storage_object *object = NULL;
-    int error = file_open(&object, storage, &ship->manifest->summary, ship->shard,
-                          ship->geometry.file_bytes);
+    char key[SHIP_KEY_MAX];
+    uint64_t bytes = 0;
+    int error = key_of(key, ship, is_new);
+    if (error == 0)
+        error = storage_object_open(storage, &object, key, &bytes);
+    if (error == 0 && bytes != ship->geometry.file_bytes)
+        error =
+            report_error(ERR_CORRUPT, NULL, "shard %u has %llu bytes instead of %llu", ship->shard,
+                         (unsigned long long)bytes, (unsigned long long)ship->geometry.file_bytes);
     for (uint64_t i = 0; error == 0 && i < ship->num_parts; i++)
-        error = read_part(ship, ship->to, object, ship->parts[0].data, i);
+        error = read_part(ship, tier, object, ship->parts[0].data, i);
     if (object)
         storage_object_close(storage, object);
     return error;
 }
 
+/* What is not whole there makes way, or waits for its successor. */
+static int make_way(struct ship *ship, const char *key)
+{
+    struct storage *storage = storage_of(ship, ship->to);
+    ship->is_replacing = storage_replaces(storage);
+    if (!ship->is_replacing) {
+        int error = prove_object(ship, ship->from, false);
+        ship->is_of_source = error != 0;
+        return error != 0 ? error : storage_remove(storage, key);
+    }
+    int error = storage_remove(storage, key); /* what a crash left of an earlier try */
+    return error == ERR_NOT_FOUND ? 0 : error;
+}
+
 static int prepare_target(struct ship *ship)
 {
     struct storage *storage = storage_of(ship, ship->to);
-    struct shard_identity identity;
-    char key[STORAGE_KEY_MAX];
-    manifest_identity(&identity, &ship->manifest->summary, ship->shard);
-    ERR_TRY(shard_key(key, sizeof key, &identity));
-    int error = look_at_target(ship);
+    char key[SHIP_KEY_MAX];
+    int error = prove_object(ship, ship->to, false);
+    bool is_damaged = error == ERR_CORRUPT || (error == ERR_IO && ship->to == TIER_LOCAL);
     ship->is_kept = error == 0;
     if (error == 0)
         return 0;
-    if (error == ERR_CORRUPT)
-        error = storage_remove(storage, key);
-    if (error != 0 && error != ERR_NOT_FOUND)
+    if (!is_damaged && error != ERR_NOT_FOUND)
         return error;
+    ERR_TRY(key_of(key, ship, is_damaged && storage_replaces(storage)));
+    if (is_damaged)
+        ERR_TRY(make_way(ship, key));
     return storage_object_create(storage, &ship->target, key, ship->geometry.file_bytes);
+}
+
+/* It is durable beside what it replaces: read back, then it takes the name. */
+static int replace_target(struct ship *ship)
+{
+    struct storage *storage = storage_of(ship, ship->to);
+    char key[SHIP_KEY_MAX], name[SHIP_KEY_MAX];
+    ERR_TRY(key_of(name, ship, false));
+    ERR_TRY(key_of(key, ship, true));
+    ERR_TRY(prove_object(ship, ship->to, true));
+    return storage_replace(storage, key, name);
 }
 
 static int prepare_source(struct ship *ship)
@@ -166,6 +213,17 @@ static int sum_parts(struct ship *ship)
     return error;
 }
 
+/* It did not take the name, and is nobody's; the error that says why stays this thread's. */
+static void remove_new(const struct ship *ship)
+{
+    struct report_text text;
+    char key[SHIP_KEY_MAX];
+    report_keep(&text);
+    if (key_of(key, ship, true) == 0 && storage_remove(storage_of(ship, ship->to), key) != 0)
+        log_debug("drain", "%s stays: %s", key, report_line());
+    report_restore(&text, 0);
+}
+
 static void work_end(struct job *job)
 {
     struct ship *ship = CONTAINER_OF(job, struct ship, job);
@@ -178,6 +236,10 @@ static void work_end(struct job *job)
     if (ship->source)
         storage_object_close(storage_of(ship, ship->from), ship->source);
     ship->target = ship->source = NULL;
+    if (error == 0 && ship->fault.code == 0 && ship->is_replacing)
+        error = replace_target(ship);
+    if (ship->is_replacing && (error != 0 || ship->fault.code != 0))
+        remove_new(ship);
     if (error == 0 && ship->fault.code == 0 && !tier_is_peer(ship->to))
         error = sum_parts(ship);
     if (error != 0)
@@ -209,7 +271,7 @@ static void end(struct ship *ship)
     loop_timer_cancel(ship->service->loop, &ship->timer);
     ship->is_ending = true;
     ship->job = (struct job){.work = work_end, .done.run = ended};
-    tier_work(ship->service, ship->to, &ship->job);
+    tier_work(ship->service, tier_of_crew(ship->from, ship->to), &ship->job);
 }
 
 static void end_if_done(struct ship *ship)
@@ -262,7 +324,7 @@ static void take(struct part *part)
     if (part->image)
         part->image->readers++;
     part->job = (struct job){.work = work_take, .done.run = taken};
-    tier_work(ship->service, ship->to, &part->job);
+    tier_work(ship->service, tier_of_crew(ship->from, ship->to), &part->job);
 }
 
 static void fail_part(struct part *part, bool is_of_source)
@@ -324,7 +386,7 @@ static void taken(struct event *event)
     if (was_image)
         ship->bytes_from_memory += part->bytes;
     part->job = (struct job){.work = work_send, .done.run = sent};
-    tier_work(ship->service, ship->to, &part->job);
+    tier_work(ship->service, tier_of_crew(ship->from, ship->to), &part->job);
 }
 
 /* ---- when ---- */
@@ -405,6 +467,7 @@ void ship_start(struct ship *ship, struct checkpoint *checkpoint, const struct m
     ship->shard = shard;
     ship->fault = (struct fault){0};
     ship->is_of_source = ship->is_kept = ship->is_from_file = ship->is_ending = false;
+    ship->is_replacing = false;
     ship->next_part = ship->num_sent = ship->num_parts = 0;
     ship->is_under_way = true;
     ship->identity =
@@ -421,10 +484,10 @@ void ship_start(struct ship *ship, struct checkpoint *checkpoint, const struct m
         return;
     }
     ship->job = (struct job){.work = work_prepare, .done.run = prepared};
-    tier_work(ship->service, ship->to, &ship->job);
+    tier_work(ship->service, tier_of_crew(ship->from, ship->to), &ship->job);
 }
 
-int ship_open(struct ship *ship, struct service *service, enum tier_index from, enum tier_index to)
+int ship_open(struct ship *ship, struct service *service, enum tier_index to)
 {
     const struct config *config = service->config;
     bool is_peer = tier_is_peer(to);
@@ -436,7 +499,7 @@ int ship_open(struct ship *ship, struct service *service, enum tier_index from, 
                                          .quiet_wait_ms = config->pace_quiet_wait_ms,
                                          .in_flight_max = connections,
                                          .chunk_bytes = (uint32_t)config->tier_part_bytes};
-    *ship = (struct ship){.service = service, .from = from, .to = to, .timer.run = look_again};
+    *ship = (struct ship){.service = service, .to = to, .timer.run = look_again};
     pace_init(&ship->pace, &options);
     ship->num_parts_max = connections;
     ship->parts = calloc(ship->num_parts_max, sizeof *ship->parts);

@@ -32,7 +32,8 @@ struct part {
 /* What moves shards: buffers that are used for one shard after the other. */
 struct ship {
     struct service *service;
-    enum tier_index from, to;
+    enum tier_index from; /* whoever starts a checkpoint sets it */
+    enum tier_index to;
     void (*arrived)(struct ship *ship); /* the shard is durable, or fault says why not */
     /* The shard under way. */
     struct checkpoint *checkpoint;
@@ -45,6 +46,7 @@ struct ship {
     char (*sums)[CHECKSUM_SHA256_HEX]; /* per part */
     uint64_t num_parts, next_part, num_sent;
     bool is_kept;      /* what was there already is whole */
+    bool is_replacing; /* what was there is not: the target is written beside it */
     bool is_hurried;   /* somebody waits: nothing is held back */
     bool is_from_file; /* an image did not hold what it should */
     bool is_of_source; /* the fault is */
@@ -63,7 +65,7 @@ struct ship {
 };
 
 /* ERR_MEMORY. `rate` and `is_quiet` as in pace.h. */
-int ship_open(struct ship *ship, struct service *service, enum tier_index from, enum tier_index to);
+int ship_open(struct ship *ship, struct service *service, enum tier_index to);
 void ship_close(struct ship *ship); /* when nothing is under way, or the crew has ended */
 /* Begins; then `arrived` once. The checkpoint is leased and the manifest stays meanwhile. */
 void ship_start(struct ship *ship, struct checkpoint *checkpoint, const struct manifest *manifest,

@@ -2,6 +2,7 @@
  * the end of a rank means to its run. */
 #include "ckptd/run/run.h"
 #include "ckptd/catalog.h"
+#include "ckptd/drain/drain.h"
 #include "ckptd/node/session.h"
 #include "ckptd/run/attempt.h"
 #include "ckptd/run/begin.h"
@@ -57,8 +58,12 @@ static void freed(struct run *run)
     run->coordinator = NULL;
 }
 
-const struct catalog_events coordinator_events = {
-    .made = made, .read = was_read, .freed = freed, .saw = saw, .is_idle = is_idle};
+const struct catalog_events coordinator_events = {.made = made,
+                                                  .read = was_read,
+                                                  .freed = freed,
+                                                  .saw = saw,
+                                                  .is_idle = is_idle,
+                                                  .damaged = drain_look};
 
 /* ---- what is decided, and by whom it is done ---- */
 

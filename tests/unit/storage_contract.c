@@ -433,6 +433,33 @@ static void test_storage__rename_moves_a_tree_and_replaces_nothing(void **state)
     assert_int_equal(storage_publish(storage, "run/deep/a", "y", 1), 0);
 }
 
+static void test_storage__replace_puts_one_object_in_the_place_of_another(void **state)
+{
+    struct storage *storage = storage_of(state);
+    struct storage_object *object;
+    unsigned char *data = bed_buffer(BLOCK), *expected = bed_buffer(BLOCK);
+    char text[4] = "";
+    uint64_t bytes;
+    bed_fill(expected, BLOCK, 5);
+    bed_put(storage, &object, "run/a", BLOCK, 5);
+    assert_int_equal(storage_publish(storage, "run/a.new", "x", 1), 0);
+    if (!storage_replaces(storage)) {
+        assert_int_equal(storage_replace(storage, "run/a.new", "run/a"), ERR_INVALID);
+    } else {
+        assert_int_equal(storage_replace(storage, "run/none", "run/a"), ERR_NOT_FOUND);
+        assert_int_equal(storage_replace(storage, "run/a.new", "run/a"), 0);
+        assert_int_equal(storage_fetch(storage, "run/a", text, 1, &bytes), 0);
+        assert_string_equal(text, "x");
+        assert_int_equal(bytes, 1);
+        assert_int_equal(storage_fetch(storage, "run/a.new", text, 1, &bytes), ERR_NOT_FOUND);
+    }
+    assert_int_equal(storage_transfer(storage, STORAGE_READ, object, 0, data, BLOCK), 0);
+    assert_memory_equal(data, expected, BLOCK); /* who has it open keeps its bytes */
+    storage_object_close(storage, object);
+    free(expected);
+    free(data);
+}
+
 static void test_storage__removed_object_stays_readable_while_open(void **state)
 {
     struct storage *storage = storage_of(state);
@@ -739,6 +766,7 @@ static const struct {
     CASE(test_storage__list_may_remove_what_it_visits),
     CASE(test_storage__remove_takes_objects_and_empty_directories),
     CASE(test_storage__rename_moves_a_tree_and_replaces_nothing),
+    CASE(test_storage__replace_puts_one_object_in_the_place_of_another),
     CASE(test_storage__removed_object_stays_readable_while_open),
     CASE(test_storage__bad_keys_are_refused_everywhere),
     CASE(test_storage__odd_but_legal_keys_are_kept),

@@ -1,0 +1,159 @@
+#!/usr/bin/env python3
+"""mend - damage of one copy is found, named, and mended from another tier.
+
+Goal: whatever byte of a local shard or manifest changes, whoever reads it first (a load, the scrub)
+finds it, the far copy serves, and the local file is then what it was, to the byte, with the
+quarantine lifted and the journal saying so; also when ckptd is killed in between. A source that is
+damaged, too, replaces nothing. Method: the real programs on a `dir:` tier, bytes flipped at samples.
+"""
+
+import glob
+import json
+import os
+import random
+import subprocess
+
+from lib_store import PATIENCE, SAVER, change
+from lib_tap import end, test
+from tier import drained, new_world, wait_until
+
+SEED = int(os.environ.get("SEED", random.randrange(1 << 30)))
+
+
+def contents(paths):
+    out = {}
+    for path in paths:
+        with open(path, "rb") as file:
+            out[path] = file.read()
+    return out
+
+
+def status(world):
+    code, out, err = world.cli("status", "--json", *world.where)
+    assert code == 0, err
+    return json.loads(out)
+
+
+def read(world, step=1):
+    return subprocess.run([SAVER, "read", world.server, str(step), "5000"], capture_output=True,
+                          text=True, timeout=PATIENCE)
+
+
+def journal(world, run):
+    code, out, err = world.cli("history", run, "--json", *world.where)
+    assert code == 0, err
+    return out
+
+
+def samples(path, chance):
+    """Places in the header, the data, the checksum table."""
+    size = os.path.getsize(path)
+    return [0, 9, chance.randrange(4096, size // 2), chance.randrange(size // 2, size - 8192),
+            size - 1]
+
+
+def is_mended(world, before, folder):
+    return lambda: (contents(before) == before and
+                    not glob.glob(f"{folder}/quarantine/*") and
+                    not glob.glob(f"{folder}/step-*/*.new"))
+
+
+def by_loads(world, options):
+    chance = random.Random(SEED)
+    world.start(*options)
+    world.save_one(1)
+    wait_until(drained(world), "the drain")
+    run = world.listed()[0]["run"]
+    folder = os.path.join(world.store, run)
+    files = glob.glob(f"{folder}/step-*/shard-*") + glob.glob(f"{folder}/step-*/manifest.json")
+    before = contents(files)
+    shard = sorted(files)[-1]
+    assert "shard" in shard
+    for offset in samples(shard, chance):
+        world.stop()
+        change(shard, offset)
+        code, out, err = world.cli("verify", "--store", world.store, run)
+        test(f"byte {offset} of a shard: verify finds it and names it",
+             code != 0 and "shard" in out + err, (code, out, err))
+        world.start(*options)
+        good = read(world)
+        wait_until(is_mended(world, before, folder),
+                   lambda: (offset, world.log()[-3000:], status(world)["mending"]))
+        test(f"byte {offset}: the far copy serves, and the local one is mended to the byte",
+             good.returncode == 0 and status(world)["mending"]["mended"] == 1 and
+             '"mend"' in journal(world, run), (good, status(world)["mending"]))
+        test(f"byte {offset}: the list has a whole checkpoint again",
+             [entry["durability"] for entry in world.listed(*world.where)] == ["bucket"] and
+             world.cli("verify", "--store", world.store, run)[0] == 0, world.listed(*world.where))
+    world.stop()
+    os.remove(shard)
+    world.start(*options)
+    wait_until(is_mended_or_lost(world, before, folder, run), lambda: world.log()[-3000:])
+    test("a shard that is gone comes back", contents(files) == before, world.log()[-2000:])
+    world.stop()
+    return run, folder, before, shard
+
+
+def is_mended_or_lost(world, before, folder, run):
+    def look():
+        read(world)
+        return all(map(os.path.exists, before)) and is_mended(world, before, folder)()
+    return look
+
+
+def by_scrub(world, options, run, folder, before, shard):
+    world.start(*options)
+    change(shard, os.path.getsize(shard) // 3)
+    world.cli("scrub", "start", *world.where)
+    wait_until(is_mended(world, before, folder), lambda: world.log()[-3000:])
+    test("what the scrub finds is mended, too", status(world)["mending"]["mended"] == 1,
+         status(world)["mending"])
+    world.stop()
+
+
+def killed(world, options, run, folder, before, shard):
+    """Between the finding and the end; the note of the quarantine is what the next start sees."""
+    chance = random.Random(SEED)
+    for _ in range(4):
+        change(shard, os.path.getsize(shard) // 2)
+        world.start(*options, "--tier.rate", "4MiB")
+        read(world)
+        wait_until(lambda: glob.glob(f"{folder}/quarantine/*") or
+                   is_mended(world, before, folder)(), "the note")
+        world.process.kill()
+        world.process.wait()
+        world.start(*options)
+        wait_until(is_mended(world, before, folder), lambda: world.log()[-3000:])
+        world.stop()
+    test("a start mends what the one before had found", contents(before) == before,
+         world.log()[-2000:])
+
+
+def both(world, options, run, folder, before, shard):
+    """The source is damaged where the copy is not."""
+    far = shard.replace(world.store, world.far)
+    change(far, os.path.getsize(far) // 4)
+    change(shard, os.path.getsize(shard) // 2)
+    damaged = contents([shard])
+    world.start(*options)
+    read(world)
+    wait_until(lambda: "quarantined" in world.log() and status(world)["mending"]["now"] is None,
+               lambda: world.log()[-3000:])
+    test("a damaged source mends nothing, and replaces nothing",
+         contents([shard]) == damaged and not glob.glob(f"{folder}/step-*/*.new") and
+         status(world)["mending"]["mended"] == 0, status(world)["mending"])
+    world.stop()
+
+
+def main():
+    print(f"# SEED={SEED}")
+    world, options = new_world()
+    bed = by_loads(world, options)
+    by_scrub(world, options, *bed)
+    killed(world, options, *bed)
+    both(world, options, *bed)
+    end()
+
+
+if __name__ == "__main__":
+    main()
