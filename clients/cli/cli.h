@@ -233,6 +233,15 @@ int catalog_read(struct catalog *out, struct storage *store, const char *run);
 void catalog_free(struct catalog *catalog);
 /* Has it one of that name? */
 bool catalog_has(const struct catalog *catalog, const struct manifest_summary *summary);
+struct store_pin {
+    bool is_there;
+    char note[256];
+};
+/* One that cannot be read holds all the same. ERR_MEMORY. */
+int store_read_pin(struct store_pin *out, struct storage *store,
+                   const struct manifest_summary *summary);
+/* Has another tier than the local one a copy? As a server tells which have it, or NULL. */
+bool tiers_have_copies(const char *tiers);
 struct scrub_cursor;
 /* What the scrub of a ckptd has read back of a run, as that reads it at its start: nothing, where
  * nobody can read it, which is told. ERR_MEMORY. */

@@ -508,3 +508,22 @@ void catalog_free(struct catalog *catalog)
     free(catalog->entries);
     memset(catalog, 0, sizeof *catalog);
 }
+
+int store_read_pin(struct store_pin *out, struct storage *store,
+                   const struct manifest_summary *summary)
+{
+    char prefix[STORAGE_KEY_MAX];
+    out->note[0] = '\0';
+    int error = shard_dir_key(prefix, sizeof prefix, summary->run, summary->step, summary->attempt);
+    if (error == 0)
+        error = storage_group_find_pin(store, &out->is_there, prefix, out->note, sizeof out->note);
+    if (error == 0 || error == ERR_MEMORY)
+        return error;
+    snprintf(out->note, sizeof out->note, "its note could not be read");
+    return 0;
+}
+
+bool tiers_have_copies(const char *tiers)
+{
+    return tiers && tiers[0] != '\0' && strcmp(tiers, "local") != 0;
+}

@@ -1,0 +1,368 @@
+/* list.c - which checkpoints a store or a running ckptd has. Reads only.
+ *
+ * The answer is the same from a directory (--store) and from a server (--server), which adds what
+ * only it knows: whether a checkpoint lies in memory. What was read back since it was committed the
+ * cursor tells that ckptd's scrub leaves in the run. */
+#include "clients/cli/cli.h"
+
+#include "proto/ckpt.pb-c.h"
+#include "proto/json.h"
+#include "proto/presence.h"
+#include "proto/retain.h"
+#include "proto/rpc.h"
+
+#include <ctype.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define PIN_NOTE_COLUMNS 40u /* of a list */
+
+/* One line of a list, from either side. */
+struct row {
+    const char *run, *origin, *nonce, *time, *durability, *damage, *pin_note;
+    const char *tiers; /* that have it, of a server; NULL: not known */
+    uint64_t step, attempt, bytes;
+    uint32_t world_size;
+    bool in_memory, is_pinned, is_read_back;
+    struct storage *store; /* with the results of verify; NULL: it cannot be read */
+    const struct tags *tags;
+    bool begins_run; /* the row before is of another run */
+};
+
+/* Nothing is wrong with it but that it lies in another run's directory. */
+static bool is_moved(const struct row *row)
+{
+    return strcmp(row->durability, CLI_MOVED) == 0;
+}
+
+static bool find_verified(struct verified *out, const struct row *row)
+{
+    struct manifest_summary summary = {.step = row->step, .attempt = row->attempt};
+    snprintf(summary.run, sizeof summary.run, "%s", row->run);
+    snprintf(summary.nonce, sizeof summary.nonce, "%s", row->nonce);
+    return verified_find(out, row->store, &summary);
+}
+
+/* What is wrong with a row that has a damage. A ckptd that tells no more calls it damaged. */
+static const char *flaw_of(const struct row *row)
+{
+    static const char *const others[] = {FLAW_MOVED, FLAW_ASIDE, FLAW_NEWER};
+    for (size_t i = 0; i < sizeof others / sizeof others[0]; i++)
+        if (strcmp(row->durability, others[i]) == 0)
+            return others[i];
+    return FLAW_DAMAGED;
+}
+
+static const char *shout(char *out, size_t size, const char *word)
+{
+    size_t length = 0;
+    for (; word[length] != '\0' && length + 1 < size; length++)
+        out[length] = (char)toupper((unsigned char)word[length]);
+    out[length] = '\0';
+    return out;
+}
+
+static void print_row_json(const struct row *row, bool is_first)
+{
+    struct verified result;
+    char tags[256];
+    printf("%s\n  {\"run\": ", is_first ? "" : ",");
+    text_json(stdout, row->run);
+    printf(", \"step\": %llu, \"attempt\": %llu", (unsigned long long)row->step,
+           (unsigned long long)row->attempt);
+    if (row->origin[0] != '\0') {
+        printf(", \"%s\": ", is_moved(row) ? "moved_from" : "origin");
+        text_json(stdout, row->origin);
+    }
+    if (row->damage[0] != '\0') {
+        printf(", \"flaw\": \"%s\", \"damage\": ", flaw_of(row));
+        text_json(stdout, row->damage);
+        printf("}");
+        return;
+    }
+    printf(", \"nonce\": ");
+    text_json(stdout, row->nonce);
+    printf(", \"bytes\": %llu, \"world_size\": %u, \"time\": ", (unsigned long long)row->bytes,
+           row->world_size);
+    text_json(stdout, row->time);
+    printf(", \"durability\": ");
+    text_json(stdout, row->durability);
+    if (tiers_have_copies(row->tiers)) {
+        printf(", \"tiers\": ");
+        text_json(stdout, row->tiers);
+    }
+    printf(", \"in_memory\": %s, \"read_back\": %s, \"pinned\": %s",
+           row->in_memory ? "true" : "false", row->is_read_back ? "true" : "false",
+           row->is_pinned ? "true" : "false");
+    if (tags_text(tags, sizeof tags, row->tags, row->step, row->attempt)[0] != '\0')
+        printf(", \"tags\": \"%s\"", tags);
+    if (find_verified(&result, row)) {
+        json_t *verified = verified_json(&result);
+        printf(", \"verified\": ");
+        text_json_value(stdout, verified, 0);
+        json_decref(verified);
+    }
+    if (row->is_pinned) {
+        printf(", \"pin_note\": ");
+        text_json(stdout, row->pin_note);
+    }
+    printf("}");
+}
+
+/* ", pinned (best so far)"; of a long note the beginning, show tells all of it. */
+static void print_pin(const struct row *row)
+{
+    char note[PIN_NOTE_COLUMNS + 1];
+    bool is_cut = strlen(row->pin_note) > PIN_NOTE_COLUMNS;
+    if (row->is_pinned && row->pin_note[0] != '\0')
+        printf(", pinned (%s%s)", text_safe(note, sizeof note, row->pin_note), is_cut ? "..." : "");
+    else if (row->is_pinned)
+        printf(", pinned");
+}
+
+static void print_row_text(const struct row *row, bool is_first)
+{
+    char name[200], safe[200], size[32], text[160], time[40], flaw[16];
+    if (is_first)
+        printf("%-32s %6s  %11s  %-20s  %s\n", "CHECKPOINT", "RANKS", "SIZE", "TIME", "STATE");
+    if (row->attempt == 0) /* the whole run cannot be read */
+        snprintf(name, sizeof name, "%s", row->run);
+    else
+        snprintf(name, sizeof name, "%s@%llu-a%llu", row->run, (unsigned long long)row->step,
+                 (unsigned long long)row->attempt);
+    text_safe(safe, sizeof safe, name);
+    text_safe(text, sizeof text, row->damage[0] != '\0' ? row->damage : row->durability);
+    if (row->damage[0] != '\0') {
+        printf("%-32s %s: %s\n", safe, shout(flaw, sizeof flaw, flaw_of(row)), text);
+        return;
+    }
+    struct verified verified;
+    bool is_verified = find_verified(&verified, row);
+    printf("%-32s %6u  %11s  %-20s  %s%s%s", safe, row->world_size,
+           text_bytes(size, sizeof size, row->bytes), text_safe(time, sizeof time, row->time), text,
+           is_verified || row->is_read_back ? "" : ", not read back",
+           row->in_memory ? ", in memory" : "");
+    if (tags_text(name, sizeof name, row->tags, row->step, row->attempt)[0] != '\0')
+        printf(", tag %s", name);
+    if (is_verified)
+        printf(", %s", verified_text(text, sizeof text, &verified));
+    print_pin(row);
+    printf("\n");
+}
+
+static void print_name(const struct cli *cli, const char *name)
+{
+    char safe[200];
+    if (strncmp(name, cli->typed, strlen(cli->typed)) == 0)
+        printf("%s\n", text_safe(safe, sizeof safe, name));
+}
+
+/* RUN, once, and RUN@STEP-aATTEMPT, each if it begins as what was typed. */
+static void print_row_names(const struct cli *cli, const struct row *row)
+{
+    char name[200];
+    if (row->begins_run)
+        print_name(cli, row->run);
+    snprintf(name, sizeof name, "%s@%llu-a%llu", row->run, (unsigned long long)row->step,
+             (unsigned long long)row->attempt);
+    if (row->attempt != 0 && !cli->is_run_typed)
+        print_name(cli, name);
+}
+
+/* Has some run nothing but damage? One that was moved has none. The rows of a run follow each
+ * other. */
+struct tally {
+    struct tags tags;          /* of the run of the last row */
+    bool is_lost, is_run_lost; /* some run before; the run of the last row, so far */
+};
+
+static void tally_row(struct tally *tally, const struct row *row)
+{
+    if (row->begins_run) {
+        tally->is_lost |= tally->is_run_lost;
+        tally->is_run_lost = true;
+    }
+    tally->is_run_lost &= row->damage[0] != '\0' && strcmp(flaw_of(row), FLAW_DAMAGED) == 0;
+}
+
+static int tally_code(const struct tally *tally)
+{
+    return tally->is_lost || tally->is_run_lost ? CLI_DIFFERS : 0;
+}
+
+static void print_row(const struct cli *cli, struct tally *tally, const struct row *row,
+                      bool is_first)
+{
+    struct row tagged = *row;
+    tally_row(tally, row);
+    if (row->begins_run && cli->typed == NULL)
+        tags_read(&tally->tags, row->store, row->run);
+    tagged.tags = &tally->tags;
+    if (cli->typed != NULL)
+        print_row_names(cli, row);
+    else
+        (cli->is_json ? print_row_json : print_row_text)(&tagged, is_first);
+}
+
+static void print_rows_begin(const struct cli *cli)
+{
+    if (cli->is_json)
+        printf("[");
+}
+
+static void print_rows_end(const struct cli *cli, size_t count)
+{
+    if (cli->is_json)
+        printf("%s]\n", count > 0 ? "\n" : "");
+    else if (count == 0 && cli->typed == NULL)
+        printf("no checkpoints\n");
+}
+
+/* The rows of a catalog. */
+static int print_catalog(const struct cli *cli, struct tally *tally, struct storage *store,
+                         const struct catalog *catalog)
+{
+    struct scrub_cursor scrubbed = {0}; /* of the row's run */
+    int error = 0;
+    for (uint32_t i = 0; i < catalog->count && error == 0; i++) {
+        const struct catalog_entry *entry = &catalog->entries[i];
+        const struct manifest_summary *from = &entry->summary;
+        struct store_pin pin = {0};
+        bool begins_run = i == 0 || strcmp(from->run, catalog->entries[i - 1].summary.run) != 0;
+        bool is_run = from->attempt == 0; /* that could not be read */
+        if (begins_run && !is_run)
+            error = store_read_cursor(&scrubbed, store, from->run);
+        if (error == 0 && !is_run)
+            error = store_read_pin(&pin, store, from);
+        if (error != 0)
+            break;
+        const struct row row = {
+            .run = from->run,
+            .nonce = from->nonce,
+            .time = from->time,
+            .origin = from->origin,
+            .durability = entry->flaw ? entry->flaw : store_durability(cli->store),
+            .damage = entry->damage != NULL ? entry->damage : "",
+            .step = from->step,
+            .attempt = from->attempt,
+            .bytes = from->bytes,
+            .world_size = from->world_size,
+            .is_read_back = scrub_has_proven(&scrubbed, from->step, from->attempt),
+            .is_pinned = pin.is_there,
+            .pin_note = pin.note,
+            .store = store,
+            .begins_run = begins_run};
+        print_row(cli, tally, &row, i == 0);
+    }
+    return error;
+}
+
+static int list_store(const struct cli *cli)
+{
+    struct storage *store = NULL;
+    struct catalog catalog = {0};
+    struct tally tally = {0};
+    int error = store_open(&store, cli);
+    if (error == 0 && cli->num_args > 0)
+        error = store_need_run(store, cli->args[0]);
+    if (error == 0)
+        error = catalog_read(&catalog, store, cli->num_args > 0 ? cli->args[0] : "");
+    if (error == 0)
+        print_rows_begin(cli);
+    if (error == 0)
+        error = print_catalog(cli, &tally, store, &catalog);
+    if (error == 0)
+        print_rows_end(cli, catalog.count);
+    catalog_free(&catalog);
+    if (store != NULL)
+        storage_close(store);
+    tags_free(&tally.tags);
+    return error == 0 ? tally_code(&tally) : error;
+}
+
+/* `run_before`: of the row before the page, or "". */
+static void print_page(struct storage *store, const struct cli *cli, struct tally *tally,
+                       const Holdfast__V1__ListReply *page, const char *run_before)
+{
+    for (size_t i = 0; i < page->n_checkpoints; i++) {
+        const Holdfast__V1__CheckpointSummary *from = page->checkpoints[i];
+        const struct row row = {
+            .run = from->run,
+            .origin = from->origin,
+            .nonce = from->nonce,
+            .time = from->time,
+            .durability = from->durability,
+            .tiers = from->tiers,
+            .damage = from->damage,
+            .step = from->step,
+            .attempt = from->attempt,
+            .bytes = from->bytes,
+            .world_size = from->world_size,
+            .in_memory = from->in_memory,
+            .is_read_back = from->read_back,
+            .is_pinned = from->pinned,
+            .pin_note = from->pin_note,
+            .store = store,
+            .begins_run =
+                strcmp(i == 0 ? run_before : page->checkpoints[i - 1]->run, from->run) != 0};
+        print_row(cli, tally, &row, i == 0 && run_before[0] == '\0');
+    }
+}
+
+/* *store: opened with the first page, for the caller to close. */
+static int list_pages(struct storage **store, struct tally *tally, const struct cli *cli)
+{
+    Holdfast__V1__ListRequest request = HOLDFAST__V1__LIST_REQUEST__INIT;
+    ProtobufCMessage *answer = NULL;
+    char page[STORAGE_KEY_MAX] = "", run_before[STORAGE_KEY_MAX] = "";
+    size_t count = 0;
+    bool more = true;
+    request.run = (char *)(cli->num_args > 0 ? cli->args[0] : "");
+    request.page = page;
+    while (more) {
+        int error = cli_call(&answer, cli, "/holdfast.v1.Checkpoint/List", &request.base,
+                             &holdfast__v1__list_reply__descriptor, CLI_CALL_MS);
+        if (error != 0)
+            return error;
+        const Holdfast__V1__ListReply *reply = (const Holdfast__V1__ListReply *)answer;
+        if (count == 0) {
+            *store = cli->typed == NULL ? verified_store(cli) : NULL;
+            print_rows_begin(cli);
+        }
+        print_page(*store, cli, tally, reply, run_before);
+        count += reply->n_checkpoints;
+        if (reply->n_checkpoints > 0)
+            snprintf(run_before, sizeof run_before, "%s",
+                     reply->checkpoints[reply->n_checkpoints - 1]->run);
+        more = reply->next[0] != '\0' && reply->n_checkpoints > 0;
+        snprintf(page, sizeof page, "%s", reply->next);
+        protobuf_c_message_free_unpacked(answer, NULL);
+    }
+    print_rows_end(cli, count);
+    return tally_code(tally);
+}
+
+static int list_server(const struct cli *cli)
+{
+    struct storage *store = NULL;
+    struct tally tally = {0};
+    int error = list_pages(&store, &tally, cli);
+    tags_free(&tally.tags);
+    if (store != NULL)
+        storage_close(store);
+    return error;
+}
+
+int cli_list(const struct cli *cli)
+{
+    struct selection selection;
+    if (cli->num_args > 0) {
+        int error = selection_parse(&selection, cli->args[0]);
+        if (error == 0 && selection.step >= 0)
+            error = report_error(ERR_INVALID, "use `ckpt-cli show` for one checkpoint",
+                                 "list takes a run, not a step");
+        if (error != 0)
+            return error;
+    }
+    return cli->store[0] != '\0' ? list_store(cli) : list_server(cli);
+}
