@@ -18,28 +18,25 @@
  * Each tier has its plan: the local one by [retention] or a prune, then the far one by [tier]. What
  * the local one gives up must be in the far tier if it is to be there (tiers.c).
  *
- * Limit: one plan at a time per run (ERR_BUSY). */
-#include "ckptd/keep/retain.h"
+ * Limit: one plan at a time per run (ERR_BUSY). When which rules apply: retain_rules.c. */
+#include "proto/retain.h"
 #include "ckptd/catalog.h"
 #include "ckptd/checkpoint.h"
 #include "ckptd/drain/far.h"
 #include "ckptd/drain/queue.h"
 #include "ckptd/history.h"
 #include "ckptd/keep/gc.h"
+#include "ckptd/keep/retain_private.h"
 #include "ckptd/keep/tiers.h"
 #include "ckptd/keep/trash.h"
 #include "ckptd/ledger.h"
 #include "ckptd/loop.h"
-#include "ckptd/policy.h"
 #include "ckptd/restore/held.h"
-#include "ckptd/run/attempt.h"
-#include "ckptd/run/coordinator.h"
 #include "ckptd/service.h"
 #include "proto/ckpt.pb-c.h"
 #include "proto/manifest.h"
 #include "proto/presence.h"
 #include "proto/report.h"
-#include "proto/retain.h"
 #include "proto/rpc.h"
 #include "proto/shard.h"
 #include "proto/toml.h"
@@ -51,7 +48,6 @@
 #include <time.h>
 
 #define RELEASES_MS 5 /* between two looks whether lease files are still being removed */
-#define AGAIN_MS 1000 /* when rubbish is being removed at the time for retention */
 
 /* One checkpoint of the run, and what became of it. */
 struct candidate {
@@ -258,8 +254,6 @@ static void answer(struct pruning *pruning)
     free(pointers);
 }
 
-static void apply_far(struct run *run);
-
 static void finish(struct pruning *pruning)
 {
     if (pruning->fault.code != 0) {
@@ -278,7 +272,7 @@ static void finish(struct pruning *pruning)
     if (run->retain_again)
         retain_apply(run);
     else if (was_local)
-        apply_far(run);
+        retain_apply_far(run);
 }
 
 /* ---- removal ---- */
@@ -503,17 +497,7 @@ static void start_plan(struct timer *timer)
     tier_work(pruning->service, slowest, &pruning->job);
 }
 
-struct plan_options {
-    struct rpc_call *call; /* NULL: retention */
-    struct retain_rules rules;
-    const char *metric;
-    enum tier_index tier;
-    bool is_dry;
-    bool is_final; /* what goes cannot be taken back */
-};
-
-/* On an error nothing was begun. */
-static int begin(struct run *run, const struct plan_options *options)
+int retain_begin(struct run *run, const struct plan_options *options)
 {
     struct service *service = run->service;
     int error = check_start(service, run, options->is_dry);
@@ -562,124 +546,11 @@ void retain_prune(struct service *service, struct rpc_call *call,
     if (error == 0)
         error = run_find(&run, service, request->run, false);
     if (error == 0)
-        error = begin(run, &(struct plan_options){.call = call,
-                                                  .rules = rules,
-                                                  .metric = request->metric,
-                                                  .is_dry = request->dry_run,
-                                                  .is_final = request->now});
+        error = retain_begin(run, &(struct plan_options){.call = call,
+                                                         .rules = rules,
+                                                         .metric = request->metric,
+                                                         .is_dry = request->dry_run,
+                                                         .is_final = request->now});
     if (error != 0)
         rpc_call_fail(call, error);
-}
-
-/* ---- the rules of the configuration ---- */
-
-static struct retain_rules rules_of(const struct policy *policy)
-{
-    return (struct retain_rules){.keep_last = (uint32_t)policy->keep_last,
-                                 .keep_every = (uint64_t)policy->keep_every,
-                                 .keep_within = (uint64_t)policy->keep_within,
-                                 .keep_best = (uint32_t)policy->keep_best,
-                                 .best_is_highest = strcmp(policy->order, "highest") == 0,
-                                 .may_remove_most = policy->may_remove_most};
-}
-
-/* Has a plan begun? */
-static bool apply(struct run *run, const struct plan_options *options)
-{
-    if (retain_check(&options->rules) != 0 || run->pruning || run->service->draining)
-        return false;
-    int error = begin(run, options);
-    if (error != 0)
-        log_debug("retain", "run %s: %s", run->name, report_line()); /* the next time */
-    return error == 0;
-}
-
-/* Behind the local tier's plan: one at a time. */
-static void apply_far(struct run *run)
-{
-    const struct config *config = run->service->config;
-    const struct policy *policy = policy_of(&run->service->policies, run->name);
-    const struct plan_options options = {
-        .rules = {.keep_last = (uint32_t)config->tier_keep_last,
-                  .keep_every = (uint64_t)config->tier_keep_every,
-                  .keep_within = (uint64_t)config->tier_keep_within,
-                  .may_remove_most = policy->may_remove_most},
-        .metric = "",
-        .tier = TIER_FAR,
-        .is_final = true};
-    if (tier_has_far(run->service))
-        apply(run, &options);
-}
-
-void retain_apply(struct run *run)
-{
-    const struct policy *policy = policy_of(&run->service->policies, run->name);
-    struct retain_rules rules = rules_of(policy);
-    const struct attempt *attempt = run->coordinator->attempt;
-    uint32_t wish = policy->heeds_trainers && attempt ? attempt_wish(attempt) : 0;
-    if (rules.keep_last < wish)
-        rules.keep_last = wish;
-    struct report_text text;
-    report_keep(&text);
-    const struct plan_options options = {.rules = rules, .metric = policy->metric};
-    run->retain_again = run->pruning != NULL;
-    if (!run->retain_again && !apply(run, &options))
-        apply_far(run);
-    report_restore(&text, 0);
-}
-
-/* Rules may have changed since the ckptd before, and a disk that is full waits for them: no commit
- * would come to apply them. What its readers may open again (restore/held.c) goes when they have
- * not come. */
-static void apply_to_all(struct timer *timer)
-{
-    struct service *service = CONTAINER_OF(timer, struct retention, timer)->service;
-    if (gc_is_removing(service)) {
-        loop_timer(service->loop, timer, AGAIN_MS);
-        return;
-    }
-    for (struct run *run = service->catalog->runs; run; run = run->next)
-        if (run->unreadable.code == 0)
-            retain_apply(run);
-    if (service->held->timer.armed)
-        loop_timer(service->loop, timer, AGAIN_MS);
-}
-
-/* Has any run a rule? */
-static bool has_rules(const struct policies *policies)
-{
-    struct retain_rules rules = rules_of(&policies->all);
-    bool any = retain_check(&rules) == 0;
-    for (uint32_t i = 0; i < policies->num_runs && !any; i++) {
-        rules = rules_of(&policies->runs[i].policy);
-        any = retain_check(&rules) == 0;
-    }
-    return any;
-}
-
-void retain_reloaded(struct service *service)
-{
-    service->retention->timer.run = apply_to_all;
-    loop_timer(service->loop, &service->retention->timer, 0);
-}
-
-int retain_open(struct service *service)
-{
-    struct retention *retention = calloc(1, sizeof *retention);
-    if (!retention)
-        return report_error(ERR_MEMORY, NULL, "no memory for retention");
-    retention->service = service;
-    service->retention = retention;
-    if (has_rules(&service->policies))
-        retain_reloaded(service);
-    else
-        log_info("retain", "no rule is set (retention.keep_last, ...): checkpoints are never "
-                           "removed but by ckpt-cli prune");
-    return 0;
-}
-
-void retain_close(struct service *service)
-{
-    free(service->retention);
-    service->retention = NULL;
 }

@@ -1,0 +1,128 @@
+/* retain_rules.c - the rules of the configuration, and when they are applied: with a commit, a save
+ * that found no room, once after the start, and when the configuration was loaded again. The local
+ * tier comes first, by [retention]; then the far one, by [tier]. */
+#include "ckptd/catalog.h"
+#include "ckptd/keep/gc.h"
+#include "ckptd/keep/retain_private.h"
+#include "ckptd/loop.h"
+#include "ckptd/policy.h"
+#include "ckptd/restore/held.h"
+#include "ckptd/run/attempt.h"
+#include "ckptd/run/coordinator.h"
+#include "ckptd/service.h"
+#include "proto/report.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define AGAIN_MS 1000 /* when rubbish is being removed at the time for retention */
+
+static struct retain_rules rules_of(const struct policy *policy)
+{
+    return (struct retain_rules){.keep_last = (uint32_t)policy->keep_last,
+                                 .keep_every = (uint64_t)policy->keep_every,
+                                 .keep_within = (uint64_t)policy->keep_within,
+                                 .keep_best = (uint32_t)policy->keep_best,
+                                 .best_is_highest = strcmp(policy->order, "highest") == 0,
+                                 .may_remove_most = policy->may_remove_most};
+}
+
+/* Has a plan begun? */
+static bool apply(struct run *run, const struct plan_options *options)
+{
+    if (retain_check(&options->rules) != 0 || run->pruning || run->service->draining)
+        return false;
+    int error = retain_begin(run, options);
+    if (error != 0)
+        log_debug("retain", "run %s: %s", run->name, report_line()); /* the next time */
+    return error == 0;
+}
+
+void retain_apply_far(struct run *run)
+{
+    const struct config *config = run->service->config;
+    const struct policy *policy = policy_of(&run->service->policies, run->name);
+    const struct plan_options options = {
+        .rules = {.keep_last = (uint32_t)config->tier_keep_last,
+                  .keep_every = (uint64_t)config->tier_keep_every,
+                  .keep_within = (uint64_t)config->tier_keep_within,
+                  .may_remove_most = policy->may_remove_most},
+        .metric = "",
+        .tier = TIER_FAR,
+        .is_final = true};
+    if (tier_has_far(run->service))
+        apply(run, &options);
+}
+
+void retain_apply(struct run *run)
+{
+    const struct policy *policy = policy_of(&run->service->policies, run->name);
+    struct retain_rules rules = rules_of(policy);
+    const struct attempt *attempt = run->coordinator->attempt;
+    uint32_t wish = policy->heeds_trainers && attempt ? attempt_wish(attempt) : 0;
+    if (rules.keep_last < wish)
+        rules.keep_last = wish;
+    struct report_text text;
+    report_keep(&text);
+    const struct plan_options options = {.rules = rules, .metric = policy->metric};
+    run->retain_again = run->pruning != NULL;
+    if (!run->retain_again && !apply(run, &options))
+        retain_apply_far(run);
+    report_restore(&text, 0);
+}
+
+/* Rules may have changed since the ckptd before, and a disk that is full waits for them: no commit
+ * would come to apply them. What its readers may open again (restore/held.c) goes when they have
+ * not come. */
+static void apply_to_all(struct timer *timer)
+{
+    struct service *service = CONTAINER_OF(timer, struct retention, timer)->service;
+    if (gc_is_removing(service)) {
+        loop_timer(service->loop, timer, AGAIN_MS);
+        return;
+    }
+    for (struct run *run = service->catalog->runs; run; run = run->next)
+        if (run->unreadable.code == 0)
+            retain_apply(run);
+    if (service->held->timer.armed)
+        loop_timer(service->loop, timer, AGAIN_MS);
+}
+
+/* Has any run a rule? */
+static bool has_rules(const struct policies *policies)
+{
+    struct retain_rules rules = rules_of(&policies->all);
+    bool any = retain_check(&rules) == 0;
+    for (uint32_t i = 0; i < policies->num_runs && !any; i++) {
+        rules = rules_of(&policies->runs[i].policy);
+        any = retain_check(&rules) == 0;
+    }
+    return any;
+}
+
+void retain_reloaded(struct service *service)
+{
+    service->retention->timer.run = apply_to_all;
+    loop_timer(service->loop, &service->retention->timer, 0);
+}
+
+int retain_open(struct service *service)
+{
+    struct retention *retention = calloc(1, sizeof *retention);
+    if (!retention)
+        return report_error(ERR_MEMORY, NULL, "no memory for retention");
+    retention->service = service;
+    service->retention = retention;
+    if (has_rules(&service->policies))
+        retain_reloaded(service);
+    else
+        log_info("retain", "no rule is set (retention.keep_last, ...): checkpoints are never "
+                           "removed but by ckpt-cli prune");
+    return 0;
+}
+
+void retain_close(struct service *service)
+{
+    free(service->retention);
+    service->retention = NULL;
+}
