@@ -25,6 +25,7 @@
 #include "ckptd/health.h"
 #include "ckptd/history.h"
 #include "ckptd/keep/admit.h"
+#include "ckptd/keep/far_scrub.h"
 #include "ckptd/keep/gc.h"
 #include "ckptd/keep/pins.h"
 #include "ckptd/keep/remove.h"
@@ -440,11 +441,11 @@ static int open_rpc(struct service *service)
 
 /* In this order; each may use those before it. */
 static int (*const parts[])(struct service *service) = {
-    open_loop,   reload_open,  history_open, rescan_open, open_storage,  tier_open,
-    serve_open,  open_pool,    renew_open,   gate_open,   open_sessions, restore_open,
-    open_runs,   open_catalog, scan_store,   held_open,   far_open,      scrub_open,
-    retain_open, trash_open,   drain_open,   place_watch, metrics_open,  open_rpc,
-    health_open, door_open,    network_open, plane_open};
+    open_loop,   reload_open,  history_open, rescan_open,    open_storage,  tier_open,
+    serve_open,  open_pool,    renew_open,   gate_open,      open_sessions, restore_open,
+    open_runs,   open_catalog, scan_store,   held_open,      far_open,      scrub_open,
+    retain_open, trash_open,   drain_open,   far_scrub_open, place_watch,   metrics_open,
+    open_rpc,    health_open,  door_open,    network_open,   plane_open};
 
 /* ---- opening ---- */
 
@@ -602,6 +603,7 @@ void service_close(struct service *service)
     drain_close(service);
     far_close(service);
     scrub_close(service);
+    far_scrub_close(service);
     metrics_close(service);
     tier_close(service);
     serve_close(service);

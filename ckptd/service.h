@@ -61,6 +61,7 @@ struct service {
     struct retention *retention;     /* keep/retain.c */
     struct trash *trash;             /* keep/trash.c */
     struct scrub *scrub;             /* keep/scrub.c; NULL: off */
+    struct far_scrub *far_scrub;     /* keep/far_scrub.c; likewise */
     struct rescans *rescans;         /* rescan.c */
     struct reload *reload;           /* reload.c */
     struct journals *journals;       /* history.c */

@@ -5,6 +5,7 @@
 #include "ckptd/checkpoint.h"
 #include "ckptd/drain/drain.h"
 #include "ckptd/health.h"
+#include "ckptd/keep/far_scrub.h"
 #include "ckptd/keep/retain.h"
 #include "ckptd/keep/scrub.h"
 #include "ckptd/keep/trash.h"
@@ -240,14 +241,23 @@ static const struct {
     const char *name;
     json_t *(*describe)(const struct service *service);
 } status_parts[] = {
-    {"health", describe_health},      {"runs", describe_runs},
-    {"pool", describe_pool},          {"sessions", describe_sessions},
-    {"catalog", describe_catalog},    {"disk", describe_disk},
-    {"tier", describe_tier},          {"mending", describe_mending},
-    {"nodes", nodes_describe},        {"scrub", describe_scrub},
-    {"saves", describe_saves},        {"images", describe_images},
-    {"last_commit", describe_commit}, {"last_unchanged", describe_unchanged},
-    {"pace", describe_pace},          {"since_start", describe_totals},
+    {"health", describe_health},
+    {"runs", describe_runs},
+    {"pool", describe_pool},
+    {"sessions", describe_sessions},
+    {"catalog", describe_catalog},
+    {"disk", describe_disk},
+    {"tier", describe_tier},
+    {"mending", describe_mending},
+    {"nodes", nodes_describe},
+    {"scrub", describe_scrub},
+    {"far_scrub", far_scrub_describe},
+    {"saves", describe_saves},
+    {"images", describe_images},
+    {"last_commit", describe_commit},
+    {"last_unchanged", describe_unchanged},
+    {"pace", describe_pace},
+    {"since_start", describe_totals},
 };
 
 char *service_status(const struct service *service)

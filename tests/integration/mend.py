@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """mend - damage of one copy is found, named, and mended from another tier.
 
-Goal: whatever byte of a local shard or manifest changes, whoever reads it first (a load, the scrub)
-finds it, the far copy serves, and the local file is then what it was, to the byte, with the
-quarantine lifted and the journal saying so; also when ckptd is killed in between. A source that is
-damaged, too, replaces nothing. Method: the real programs on a `dir:` tier, bytes flipped at samples.
+Goal: whatever byte of a local shard changes, whoever reads it first (a load, the scrub) finds it,
+the far copy serves, and the local file is then what it was, to the byte, with the quarantine lifted
+and the journal saying so; also when ckptd is killed in between. Likewise of a far object, which the
+scrub of the far tier finds. A source that is damaged, too, replaces nothing. Method: the real
+programs on a `dir:` tier, bytes flipped at samples.
 """
 
 import glob
@@ -15,7 +16,7 @@ import subprocess
 
 from lib_store import PATIENCE, SAVER, change
 from lib_tap import end, test
-from tier import drained, new_world, wait_until
+from tier import drained, new_world, tier_of, wait_until
 
 SEED = int(os.environ.get("SEED", random.randrange(1 << 30)))
 
@@ -77,7 +78,8 @@ def by_loads(world, options):
              code != 0 and "shard" in out + err, (code, out, err))
         world.start(*options)
         good = read(world)
-        wait_until(is_mended(world, before, folder),
+        wait_until(lambda: is_mended(world, before, folder)() and
+                   status(world)["mending"]["mended"] == 1,
                    lambda: (offset, world.log()[-3000:], status(world)["mending"]))
         test(f"byte {offset}: the far copy serves, and the local one is mended to the byte",
              good.returncode == 0 and status(world)["mending"]["mended"] == 1 and
@@ -105,7 +107,8 @@ def by_scrub(world, options, run, folder, before, shard):
     world.start(*options)
     change(shard, os.path.getsize(shard) // 3)
     world.cli("scrub", "start", *world.where)
-    wait_until(is_mended(world, before, folder), lambda: world.log()[-3000:])
+    wait_until(lambda: is_mended(world, before, folder)() and
+               status(world)["mending"]["mended"] == 1, lambda: world.log()[-3000:])
     test("what the scrub finds is mended, too", status(world)["mending"]["mended"] == 1,
          status(world)["mending"])
     world.stop()
@@ -127,6 +130,27 @@ def killed(world, options, run, folder, before, shard):
         world.stop()
     test("a start mends what the one before had found", contents(before) == before,
          world.log()[-2000:])
+
+
+def far_by_scrub(world, options, run, folder, before, shard):
+    """A far object is damaged, and nobody loads it."""
+    chance = random.Random(SEED)
+    far = shard.replace(world.store, world.far)
+    there = contents([far])
+    for offset in samples(far, chance):
+        change(far, offset)
+        code, out, err = world.cli("verify", "--store", world.far, run)
+        test(f"byte {offset} of a far object: verify finds it and names it",
+             code != 0 and "shard-00002" in out + err, (code, out, err))
+        world.start(*options, "--scrub.start_ms", "100", "--scrub.rate", "1GiB")
+        wait_until(lambda: contents([far]) == there and tier_of(world)["mended"] == 1 and
+                   status(world)["far_scrub"]["checkpoints_read"] == 0,
+                   lambda: (world.log()[-2000:], tier_of(world), status(world)["far_scrub"]))
+        test(f"byte {offset} of a far object: the scrub finds it, and the local copy mends it",
+             status(world)["far_scrub"]["damaged"] == 1 and
+             not glob.glob(f"{world.far}/{run}/quarantine/*") and
+             world.cli("verify", "--store", world.far, run)[0] == 0, status(world)["far_scrub"])
+        world.stop()
 
 
 def both(world, options, run, folder, before, shard):
@@ -151,6 +175,7 @@ def main():
     bed = by_loads(world, options)
     by_scrub(world, options, *bed)
     killed(world, options, *bed)
+    far_by_scrub(world, options, *bed)
     both(world, options, *bed)
     end()
 

@@ -1,0 +1,13 @@
+/* far_scrub.h - reads what the far tier holds again; see far_scrub.c. On the service thread. */
+#ifndef HOLDFAST_CKPTD_KEEP_FAR_SCRUB_H
+#define HOLDFAST_CKPTD_KEEP_FAR_SCRUB_H
+
+struct service;
+struct json_t;
+
+int far_scrub_open(struct service *service);   /* behind tier_open; nothing without a far tier */
+void far_scrub_close(struct service *service); /* behind tier_end, before tier_close */
+/* For Status; null without a far tier. */
+struct json_t *far_scrub_describe(const struct service *service);
+
+#endif
