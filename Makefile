@@ -210,7 +210,7 @@ SIMGPU = $(if $(wildcard $(CUDA_HOME)/include/cuda_runtime_api.h),$(SIMGPU_O) $(
 $(BUILD)/libgpu.a: $(CUDA_O) $(CUDA_C_O)
 # Where nvcc is, the trainer has the kernels for GPUs in it, and what it needs of CUDA to look for a driver.
 GPU_O = $(if $(SANITIZER),,$(if $(NVCC),$(CUDA_O) $(CUDA_C_O)))
-GPU_LIBS = $(if $(GPU_O),-L$(CUDA_HOME)/lib64 -lcudart_static -ldl -lrt)
+GPU_LIBS = $(if $(GPU_O),-L$(CUDA_HOME)/lib64 -Wl$(,)-rpath$(,)$(CUDA_HOME)/lib64 -lcudart_static -ldl -lrt)
 $(BUILD)/cuda/start: $(OBJ)/tests/cuda/start.o $(BUILD)/libgpu.a $(BUILD)/libkernels.a $(BUILD)/libproto.a
 	$(link) -ldnnl -lgomp -L$(CUDA_HOME)/lib64 -Wl,-rpath,$(CUDA_HOME)/lib64 -lcudart
 # The test of the kernels on a GPU, and on a simulated one to test `make gpu-check`.
@@ -332,6 +332,8 @@ $(BUILD)/tests/%: $(OBJ)/tests/unit/%.o $(FAULT_O) $(DEVICE_O) $(BUILD)/libckptd
 $(BUILD)/tests/kernels_cuda: $(BUILD)/liblanes.a
 $(BUILD)/tests/kernels_cuda_lanes: $(OBJ)/lanes/tests/cuda/faulty.o $(BUILD)/liblanes.a
 $(BUILD)/tests/kernels_cuda_checked: | $(CHECKED)
+# What is looked for at run time is found among the program's symbols.
+$(addprefix $(BUILD)/,cuda/on_simgpu tests/kernels_simgpu tests/trainer_simgpu tests/trainer_on_simgpu): LIBS += -rdynamic
 $(addprefix $(BUILD)/tests/,kernels_simgpu trainer_simgpu): $(SIMGPU) $(if $(SIMGPU),$(BUILD)/liblanes.a)
 # Without sanitizers: what they test is the program behind it.
 $(BUILD)/shims/%.so: tests/shims/%.c tests/shims/segment.h

@@ -14,6 +14,7 @@
 #include <string.h>
 
 #include "kernels/backend.h"
+#include "kernels/cuda/blas.h"
 #include "kernels/cuda/run.h"
 #include "proto/report.h"
 
@@ -339,42 +340,58 @@ const struct device_ops device_cuda = {
 
 struct cuda_kernels {
     struct kernels base;
-    const struct cuda_device *device;
+    struct cuda_blas *blas; /* NULL: our own products */
+    char description[400];
 };
 
 static int backend_open(struct kernels **out, const struct kernels_options *options)
 {
+    const struct cuda_device *device = (const struct cuda_device *)options->device;
     struct cuda_kernels *kernels = calloc(1, sizeof(*kernels));
     if (!kernels)
         return report_error(ERR_MEMORY, NULL, "no memory for the kernels of a GPU");
     kernels->base.ops = &kernel_backend_cuda;
-    kernels->device = (const struct cuda_device *)options->device;
+    cudaError_t error = cudaSetDevice(device->index);
+    int code = error == cudaSuccess ? 0 : fail(error, "the GPU could not be chosen");
+    if (code == 0 && options->backend == KERNEL_BACKEND_BEST)
+        code = cuda_blas_open(&kernels->blas);
+    if (code != 0) {
+        free(kernels);
+        return code;
+    }
+    snprintf(kernels->description, sizeof(kernels->description), "%s, %s", device->name,
+             cuda_blas_describe(kernels->blas));
     *out = &kernels->base;
     return 0;
 }
 
-static void backend_close(struct kernels *kernels)
+static void backend_close(struct kernels *base)
 {
+    struct cuda_kernels *kernels = (struct cuda_kernels *)base;
+    cuda_blas_close(kernels->blas);
     free(kernels);
 }
 
 static const char *backend_describe(const struct kernels *kernels)
 {
-    return ((const struct cuda_kernels *)kernels)->device->name;
+    return ((const struct cuda_kernels *)kernels)->description;
 }
 
 static size_t backend_prepare(const struct kernels *kernels, const struct kernel_shapes *shapes)
 {
-    (void)kernels;
-    return cuda_scratch_bytes(shapes);
+    size_t own = cuda_scratch_bytes(shapes), library = BLAS_WORKSPACE_BYTES + BLAS_ALIGN;
+    bool has_library = ((const struct cuda_kernels *)kernels)->blas != NULL;
+    return has_library && library > own ? library : own;
 }
 
 static void backend_run(struct kernels *kernels, struct lane *base, enum kernel_op op,
                         const void *args)
 {
-    (void)kernels;
     struct cuda_lane *lane = of(base);
-    const struct cuda_call call = {.stream = lane->stream, .scratch = base->scratch};
+    const struct cuda_call call = {
+        .stream = lane->stream,
+        .scratch = base->scratch,
+        .library = (const struct cuda_library *)((struct cuda_kernels *)kernels)->blas};
     cuda_fn *function = cuda_function(op);
     if (error_of(lane) != 0)
         return;

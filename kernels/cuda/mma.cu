@@ -158,18 +158,23 @@ bool cuda_product_fits(const struct product *p)
 }
 
 template <bool A_BY_K, bool B_BY_K, bool IS_FLOAT>
-static int launch(const struct cuda_call *call, const struct product &p)
+static int launch_as(const struct cuda_call *call, const struct product &p)
 {
     dim3 grid(blocks_for(p.n, TILE), blocks_for(p.m, TILE));
     return LAUNCH(call->stream, grid, THREADS, STAGES * sizeof(struct stage),
                   (product_mma<A_BY_K, B_BY_K, IS_FLOAT>), p);
+}
+template <bool A_BY_K, bool B_BY_K>
+static int launch(const struct cuda_call *call, const struct product &p)
+{
+    return p.is_float ? launch_as<A_BY_K, B_BY_K, true>(call, p)
+                      : launch_as<A_BY_K, B_BY_K, false>(call, p);
 }
 
 /* Of the eight ways there could be, those that the operations of kernels.h have. */
 int cuda_product_mma(const struct cuda_call *call, const struct product *p)
 {
     if (p->a_by_k)
-        return p->b_by_k ? launch<true, true, false>(call, *p)
-                         : launch<true, false, false>(call, *p);
-    return launch<false, false, true>(call, *p);
+        return p->b_by_k ? launch<true, true>(call, *p) : launch<true, false>(call, *p);
+    return launch_as<false, false, true>(call, *p);
 }

@@ -1,9 +1,9 @@
 /* product.cu - the products of kernels.h, and the plain kernel behind them.
  *
- * bf16 goes to the tensor cores (mma.cu) where its shape allows; the plain kernel takes the rest:
- * float, and rows that are no multiple of 16 bytes. Its element of c is one chain of fused
- * multiplications and additions over k, in order, as that of cpu/isa/product.c where the level
- * fuses: it has the bits of avx2.
+ * bf16 goes to the tensor cores where its shape allows, by the library (blas.h) or mma.cu; the
+ * plain kernel takes the rest: float, and rows that are no multiple of 16 bytes. Its element of c
+ * is one chain of fused multiplications and additions over k, in order, as that of
+ * cpu/isa/product.c where the level fuses: it has the bits of avx2.
  *
  * A block of 256 threads owns a tile of 64 x 64 and walks k in steps of 16; both operands of a step
  * lie in shared memory as floats, [k][m] and [k][n], each thread has 4 x 4 values of c. */
@@ -94,7 +94,10 @@ int cuda_product_plain(const struct cuda_call *call, const struct product *p)
 
 static int run(const struct cuda_call *call, const struct product &p)
 {
-    return cuda_product_fits(&p) ? cuda_product_mma(call, &p) : cuda_product_plain(call, &p);
+    if (!cuda_product_fits(&p))
+        return cuda_product_plain(call, &p);
+    return call->library != NULL ? call->library->multiply(call->library, call, &p)
+                                 : cuda_product_mma(call, &p);
 }
 
 extern "C" int cuda_linear(const struct cuda_call *call, const void *args)

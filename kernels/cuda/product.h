@@ -15,10 +15,18 @@ struct product {
     enum kernel_dtype dtype; /* of a and b, and of c unless it is float */
 };
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 /* In the order of the CPU's own code, any shape and type (product.cu). */
 int cuda_product_plain(const struct cuda_call *call, const struct product *p);
 /* By tensor cores (mma.cu): bf16, contiguous rows of multiples of 8 values. */
 bool cuda_product_fits(const struct product *p);
 int cuda_product_mma(const struct cuda_call *call, const struct product *p);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

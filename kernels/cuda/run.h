@@ -13,9 +13,17 @@
 extern "C" {
 #endif
 
+struct cuda_call;
+struct product; /* product.h */
+/* Products of bf16 by a library: the head of its own struct. */
+struct cuda_library {
+    int (*multiply)(const struct cuda_library *library, const struct cuda_call *call,
+                    const struct product *p);
+};
 struct cuda_call {
     void *stream;  /* cudaStream_t */
     void *scratch; /* memory of the device, cuda_scratch_bytes of it, for this stream alone */
+    const struct cuda_library *library; /* NULL: products are our own */
 };
 typedef int cuda_fn(const struct cuda_call *call, const void *args);
 

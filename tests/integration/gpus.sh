@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Goal: a run on GPUs has the losses, weights and moments of the CPU, bit for bit where no tensor
-# core has a part, on every mesh, in every order that CUDA allows, and when it is killed and resumed
-# on another mesh, or on the CPU. Without a driver, and when a GPU is lost, one line says so. Method:
+# core has a part, on every mesh, in every order that CUDA allows, and when it is killed and
+# resumed on another mesh, or on the CPU. Without a driver, and when a GPU is lost, one line says so. Method:
 # the trainer's own objects with simulated GPUs in place of CUDA (tests/simgpu), one for each rank;
 # the CPU's run at the level avx2, whose products are those of the plain kernels.
 . "$(dirname "$0")/lib.sh"
@@ -58,7 +58,7 @@ late=seed=0 early=seed=1 random=seed=2
 pp=(--parallelism.pipeline_parallel_degree 2)
 tp=(--parallelism.tensor_parallel_degree 2)
 snapshots=(--checkpoint.async_mode async_with_pinned_mem)
-plan 11
+plan 13
 
 check "the CPU trains" train cpu - 1
 check "one GPU has its bits, work as late as allowed" train_same one $late 1
@@ -70,6 +70,28 @@ check "killed on two GPUs and resumed on a mesh of four it has them" \
     moved shrunk $early 2 "${snapshots[@]}" -- seed=3 4 "${pp[@]}" "${tp[@]}"
 check "killed on a mesh of four and resumed on the CPU it has them" \
     moved grown seed=5 4 "${pp[@]}" "${tp[@]}" -- - 1
+
+# Products by tensor cores: by the library that is simulated with the CPU's, and by our own kernel.
+bf16=(--training.mixed_precision_param bfloat16 --kernels.isa auto)
+same_as() { # RUN RUN
+    cmp "$tmp/$1.loss" "$tmp/$2.loss" &&
+        "$BUILD/ckpt-cli" diff "$1@$steps" "$2@$steps" --store "$store"
+}
+library() { train bf16 - 1 "${bf16[@]}" && train blas $random 2 "${bf16[@]}" && same_as bf16 blas; }
+check "in bfloat16, products by cuBLASLt, two GPUs have its bits" library
+# Losses: the last step's, as hexadecimal floats, within a part in 500.
+near() { # RUN RUN
+    python3 - "$tmp/$1.loss" "$tmp/$2.loss" <<'END'
+import sys
+a, b = ([float.fromhex(line.split()[1]) for line in open(name)] for name in sys.argv[1:])
+sys.exit(len(a) != len(b) or max(abs(x / y - 1) for x, y in zip(a, b)) > 0.002)
+END
+}
+own() {
+    train own $random 2 "${bf16[@]}" --kernels.backend reference && near bf16 own &&
+        says own "own products"
+}
+check "without the library the losses are within 0.2 %" own
 
 no_driver() { train none driver=0 1; }
 check_exit 78 "without a driver a run ends for good" no_driver

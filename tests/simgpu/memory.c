@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include "proto/report.h"
 #include "tests/simgpu/private.h"
@@ -9,6 +10,7 @@
 #define PAGE ((size_t)4096)
 #define ALIGN ((size_t)256) /* of what cudaMalloc gives */
 #define POISON 0xff         /* NaN in every type */
+#define POISON_BYTES ((size_t)4 << 20)
 
 struct region *simgpu_region(const void *at)
 {
@@ -64,13 +66,36 @@ static void add(const struct region *from)
     ++*count_of(region->kind);
 }
 
+/* A file of NaN, of which new memory is a private copy: pages that nobody wrote cost nothing. */
+static int poison_file(void)
+{
+    static int file = -1;
+    static char poison[POISON_BYTES];
+    if (file >= 0)
+        return file;
+    memset(poison, POISON, sizeof(poison));
+    file = memfd_create("simgpu", MFD_CLOEXEC);
+    CHECK(file >= 0 && write(file, poison, sizeof(poison)) == (ssize_t)sizeof(poison));
+    return file;
+}
+
+static char *map_poison(size_t bytes)
+{
+    char *at = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    for (size_t done = 0; at != MAP_FAILED && done < bytes; done += POISON_BYTES) {
+        size_t part = bytes - done < POISON_BYTES ? bytes - done : POISON_BYTES;
+        CHECK(mmap(at + done, part, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED, poison_file(),
+                   0) != MAP_FAILED);
+    }
+    return at;
+}
+
 /* Its end is at a page that nobody may touch. */
 static cudaError_t map(void **out, size_t bytes, enum region_kind kind)
 {
     size_t whole = (bytes + ALIGN - 1) / ALIGN * ALIGN;
     size_t mapped_bytes = (whole + PAGE - 1) / PAGE * PAGE + PAGE;
-    char *mapped =
-        mmap(NULL, mapped_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    char *mapped = map_poison(mapped_bytes);
     if (mapped == MAP_FAILED)
         return cudaErrorMemoryAllocation;
     CHECK(mprotect(mapped + mapped_bytes - PAGE, PAGE, PROT_NONE) == 0);
@@ -80,7 +105,6 @@ static cudaError_t map(void **out, size_t bytes, enum region_kind kind)
                             .mapped_bytes = mapped_bytes,
                             .kind = kind,
                             .device = simgpu_device()};
-    memset(region.at, POISON, whole);
     if (simgpu.num_open == 0)
         protect(&region, PROT_NONE);
     add(&region);

@@ -252,6 +252,153 @@ static void test_simgpu__page_locked_memory_is_read_late_and_other_memory_at_onc
     close_bed(&bed);
 }
 
+/* ---- Products ---- */
+
+#define ROWS 40
+#define IN 48
+#define OUT 64
+#define AREA (OUT * OUT) /* elements; more than any of the three matrices has */
+
+/* One of the three products of a weight [OUT,IN] on any device; c is float where is_partial. */
+static void multiply(struct kernels *kernels, struct lane *lane, char *at, int which, bool partial)
+{
+    void *a = at, *b = at + AREA * 4, *c = at + AREA * 8;
+    if (which == 0)
+        kernel_linear(kernels, lane,
+                      &(struct kernel_linear){c, a, b, ROWS, IN, OUT, KERNEL_BF16, partial});
+    else if (which == 1)
+        kernel_linear_backward_input(kernels, lane,
+                                     &(struct kernel_linear_backward_input){
+                                         c, a, b, ROWS, IN, OUT, false, KERNEL_BF16, partial});
+    else
+        kernel_linear_backward_weight(
+            kernels, lane,
+            &(struct kernel_linear_backward_weight){c, a, b, ROWS, IN, OUT, KERNEL_BF16});
+}
+
+/* Small whole numbers as bf16: every product is exact. */
+static void fill_products(uint16_t *at)
+{
+    for (size_t i = 0; i < (size_t)AREA * 4; i++) {
+        float value = (float)(int)(i * 2654435761u >> 20 & 7) - 3;
+        uint32_t bits;
+        memcpy(&bits, &value, sizeof(bits));
+        at[i] = (uint16_t)(bits >> 16);
+    }
+    memset((char *)at + AREA * 8, 0, AREA * 4);
+}
+
+static void multiply_on(const struct device_ops *ops, enum kernel_backend backend, int which,
+                        bool partial, uint16_t *host)
+{
+    struct device *device;
+    struct kernels *kernels;
+    struct lane *lane;
+    void *at, *scratch, *pinned;
+    assert_int_equal(device_open(&device, ops, NULL), 0);
+    struct kernels_options options = {.backend = backend, .num_threads = 1, .device = device};
+    assert_int_equal(kernels_new(&kernels, &options), 0);
+    assert_int_equal(lane_open(&lane, device, "products"), 0);
+    struct kernel_shapes shapes = {1, ROWS, IN, OUT, 1, 1, 8, OUT, KERNEL_BF16};
+    size_t bytes = kernels_scratch_bytes(kernels, &shapes);
+    assert_int_equal(device_alloc(device, &at, AREA * 12, ON_DEVICE), 0);
+    assert_int_equal(device_alloc(device, &scratch, bytes, ON_DEVICE), 0);
+    assert_int_equal(device_alloc(device, &pinned, AREA * 12, PINNED), 0);
+    lane_set_scratch(lane, scratch, bytes);
+    fill_products(pinned);
+    lane_copy(lane, at, pinned, AREA * 12);
+    for (int turn = 0; turn < 3; turn++)
+        multiply(kernels, lane, at, which, partial);
+    lane_copy(lane, pinned, at, AREA * 12);
+    assert_int_equal(lane_settle(lane), 0);
+    memcpy(host, pinned, AREA * 12);
+    lane_close(lane);
+    kernels_free(kernels);
+    device_close(device);
+}
+
+static void test_simgpu__products_by_library_and_by_us_are_those_of_the_cpu(void **state)
+{
+    (void)state;
+    uint16_t *want = malloc(AREA * 12), *got = malloc(AREA * 12);
+    simgpu_set("seed=2");
+    for (int i = 0; i < 10; i++) {
+        int which = i / 2 % 3;
+        bool partial = i % 2 != 0, is_own = i >= 6;
+        struct simgpu_counts before = simgpu_counts();
+        multiply_on(&device_cpu, KERNEL_BACKEND_BEST, which, partial, want);
+        multiply_on(device_find("cuda"), is_own ? KERNEL_BACKEND_REFERENCE : KERNEL_BACKEND_BEST,
+                    which, partial, got);
+        if (memcmp(want, got, AREA * 12) != 0)
+            fail_msg("product %d, partial %d, own %d", which, partial, is_own);
+        struct simgpu_counts after = simgpu_counts();
+        assert_int_equal(after.products - before.products, is_own ? 0 : 3);
+        assert_int_equal(after.heuristics - before.heuristics, is_own ? 0 : 1);
+    }
+    free(got);
+    free(want);
+}
+
+/* One algorithm for each shape, and for each type of the result. */
+static void test_simgpu__an_algorithm_is_used_for_its_own_shape_alone(void **state)
+{
+    (void)state;
+    struct bed bed;
+    void *at, *scratch;
+    open_seed(&bed, 1);
+    size_t bytes = kernels_scratch_bytes(bed.kernels, &(struct kernel_shapes){.batch = 1});
+    assert_int_equal(device_alloc(bed.device, &at, AREA * 12, ON_DEVICE), 0);
+    assert_int_equal(device_alloc(bed.device, &scratch, bytes, ON_DEVICE), 0);
+    lane_set_scratch(bed.first, scratch, bytes);
+    uint64_t heuristics = simgpu_counts().heuristics;
+    for (int i = 0; i < 12; i++)
+        multiply(bed.kernels, bed.first, at, i % 3, i % 2 != 0);
+    assert_int_equal(lane_settle(bed.first), 0);
+    assert_int_equal(simgpu_counts().heuristics - heuristics, 5);
+    close_bed(&bed);
+}
+
+static int multiply_failing(const char *settings)
+{
+    struct bed bed;
+    void *at = NULL, *scratch = NULL;
+    int rc = open_bed(&bed, settings);
+    if (rc == 0) {
+        size_t bytes = kernels_scratch_bytes(bed.kernels, &(struct kernel_shapes){.batch = 1});
+        rc = device_alloc(bed.device, &at, AREA * 12, ON_DEVICE);
+        rc = rc != 0 ? rc : device_alloc(bed.device, &scratch, bytes, ON_DEVICE);
+        lane_set_scratch(bed.first, scratch, bytes);
+        for (int i = 0; i < 3; i++)
+            multiply(bed.kernels, bed.first, at, i, false);
+        rc = lane_settle(bed.first);
+    }
+    close_bed(&bed);
+    return rc;
+}
+
+static void test_simgpu__every_call_of_the_library_that_fails_is_said(void **state)
+{
+    (void)state;
+    static const char *const calls[] = {"cublasLtCreate",
+                                        "cublasLtMatmulDescCreate",
+                                        "cublasLtMatmulDescSetAttribute",
+                                        "cublasLtMatrixLayoutCreate",
+                                        "cublasLtMatmulPreferenceCreate",
+                                        "cublasLtMatmulPreferenceSetAttribute",
+                                        "cublasLtMatmulAlgoGetHeuristic",
+                                        "cublasLtMatmul"};
+    for (size_t i = 0; i < 2 * sizeof(calls) / sizeof(calls[0]); i++) {
+        char settings[80];
+        snprintf(settings, sizeof(settings), "fail=%s:1%s", calls[i / 2], i % 2 ? "+" : "");
+        report_clear();
+        if (multiply_failing(settings) == 0)
+            fail_msg("%s: no error", settings);
+        assert_non_null(strstr(report_line(), "CUDA: "));
+        assert_int_equal(simgpu_counts().allocations, 0);
+    }
+    assert_int_equal(multiply_failing(""), 0);
+}
+
 /* ---- Failures ---- */
 
 static int work(const char *settings)
@@ -330,6 +477,9 @@ int main(void)
         cmocka_unit_test(test_simgpu__host_work_runs_in_a_lanes_order),
         cmocka_unit_test(test_simgpu__only_operations_touch_a_devices_memory),
         cmocka_unit_test(test_simgpu__page_locked_memory_is_read_late_and_other_memory_at_once),
+        cmocka_unit_test(test_simgpu__products_by_library_and_by_us_are_those_of_the_cpu),
+        cmocka_unit_test(test_simgpu__an_algorithm_is_used_for_its_own_shape_alone),
+        cmocka_unit_test(test_simgpu__every_call_of_the_library_that_fails_is_said),
         cmocka_unit_test(test_simgpu__every_call_fails_once_and_for_ever_and_leaves_nothing),
         cmocka_unit_test(test_simgpu__one_line_says_what_is_not_there),
     };

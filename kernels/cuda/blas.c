@@ -1,0 +1,274 @@
+/* blas.c - products by cuBLASLt (blas.h).
+ *
+ * The library's matrices are column by column, so c = a b is asked for as c^T = b^T a^T: its first
+ * operand is our b, its rows are our columns. Sums are float throughout and rounded once: parts of
+ * a sum over k may be added in float alone. All that belongs to a shape (descriptors, algorithm)
+ * is made once and kept; of SHAPES_MAX shapes the oldest makes room.
+ *
+ * Lock: guards the kept shapes; it is held while a product is queued. */
+#include "kernels/cuda/blas.h"
+
+#include <cublasLt.h>
+#include <cuda_runtime_api.h>
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "proto/report.h"
+
+#define SHAPES_MAX 256u
+#define OPERAND_ALIGN 16u /* what cuda_product_fits demands of rows */
+#define TEXT_OF(x) #x
+#define TEXT(x) TEXT_OF(x)
+
+#define CALLS(X)                    \
+    X(Create)                       \
+    X(Destroy)                      \
+    X(GetVersion)                   \
+    X(MatmulDescCreate)             \
+    X(MatmulDescDestroy)            \
+    X(MatmulDescSetAttribute)       \
+    X(MatrixLayoutCreate)           \
+    X(MatrixLayoutDestroy)          \
+    X(MatmulPreferenceCreate)       \
+    X(MatmulPreferenceDestroy)      \
+    X(MatmulPreferenceSetAttribute) \
+    X(MatmulAlgoGetHeuristic)       \
+    X(Matmul)
+
+struct calls {
+#define X(name) __typeof__(cublasLt##name) *name;
+    CALLS(X)
+#undef X
+};
+
+/* What an algorithm depends on. */
+struct key {
+    uint32_t m, n, k;
+    uint32_t a_by_k, b_by_k, is_added, is_float;
+};
+struct shape {
+    struct key key;
+    cublasLtMatmulDesc_t product;
+    cublasLtMatrixLayout_t a, b, c; /* ours: the library's second, first, and result */
+    bool has_algorithm;             /* false: the library has none for this shape */
+    cublasLtMatmulAlgo_t algorithm;
+};
+
+struct cuda_blas {
+    struct cuda_library base;
+    struct calls calls;
+    cublasLtHandle_t handle;
+    void *library; /* of dlopen; NULL: the program's own symbols */
+    char description[48];
+    pthread_mutex_t lock;
+    struct shape shapes[SHAPES_MAX];
+    uint32_t num_shapes, oldest;
+};
+
+/* ---- Opening ---- */
+
+static bool find_calls(struct calls *calls, void *library)
+{
+    void *found[sizeof(*calls) / sizeof(void *)] = {
+#define X(name) dlsym(library, "cublasLt" #name),
+        CALLS(X)
+#undef X
+    };
+    for (size_t i = 0; i < sizeof(found) / sizeof(found[0]); i++)
+        if (!found[i])
+            return false;
+    memcpy(calls, found, sizeof(*calls));
+    return true;
+}
+
+static bool find_library(struct cuda_blas *blas)
+{
+    if (find_calls(&blas->calls, RTLD_DEFAULT))
+        return true;
+    blas->library = dlopen("libcublasLt.so." TEXT(CUBLAS_VER_MAJOR), RTLD_NOW | RTLD_LOCAL);
+    return blas->library && find_calls(&blas->calls, blas->library);
+}
+
+static int multiply(const struct cuda_library *library, const struct cuda_call *call,
+                    const struct product *p);
+
+int cuda_blas_open(struct cuda_blas **out)
+{
+    struct cuda_blas *blas = calloc(1, sizeof(*blas));
+    *out = NULL;
+    if (!blas)
+        return report_error(ERR_MEMORY, NULL, "no memory for a GPU's products");
+    blas->base.multiply = multiply;
+    pthread_mutex_init(&blas->lock, NULL);
+    if (!find_library(blas)) {
+        cuda_blas_close(blas);
+        return 0;
+    }
+    cublasStatus_t status = blas->calls.Create(&blas->handle);
+    if (status != CUBLAS_STATUS_SUCCESS) {
+        blas->handle = NULL;
+        cuda_blas_close(blas);
+        return report_error(ERR_UNAVAILABLE, NULL, "CUDA: cuBLASLt does not start (status %d)",
+                            (int)status);
+    }
+    snprintf(blas->description, sizeof(blas->description), "cuBLASLt %zu",
+             blas->calls.GetVersion());
+    *out = blas;
+    return 0;
+}
+
+static void drop_shape(struct cuda_blas *blas, struct shape *shape)
+{
+    if (shape->product)
+        blas->calls.MatmulDescDestroy(shape->product);
+    cublasLtMatrixLayout_t layouts[] = {shape->a, shape->b, shape->c};
+    for (size_t i = 0; i < sizeof(layouts) / sizeof(layouts[0]); i++)
+        if (layouts[i])
+            blas->calls.MatrixLayoutDestroy(layouts[i]);
+    memset(shape, 0, sizeof(*shape));
+}
+
+void cuda_blas_close(struct cuda_blas *blas)
+{
+    if (!blas)
+        return;
+    for (uint32_t i = 0; i < blas->num_shapes; i++)
+        drop_shape(blas, &blas->shapes[i]);
+    if (blas->handle)
+        blas->calls.Destroy(blas->handle);
+    if (blas->library)
+        dlclose(blas->library);
+    pthread_mutex_destroy(&blas->lock);
+    free(blas);
+}
+
+const char *cuda_blas_describe(const struct cuda_blas *blas)
+{
+    return blas ? blas->description : "own products";
+}
+
+/* ---- A shape ---- */
+
+/* [rows, k] of ours, or [k, rows]: column by column it is the other way round. */
+static cublasStatus_t make_layout(const struct cuda_blas *blas, cublasLtMatrixLayout_t *out,
+                                  uint32_t rows, uint32_t k, bool by_k)
+{
+    return blas->calls.MatrixLayoutCreate(out, CUDA_R_16BF, by_k ? k : rows, by_k ? rows : k,
+                                          by_k ? k : rows);
+}
+
+static cublasStatus_t make_descriptors(const struct cuda_blas *blas, struct shape *s)
+{
+    const struct key *key = &s->key;
+    cublasOperation_t first = key->b_by_k ? CUBLAS_OP_T : CUBLAS_OP_N;
+    cublasOperation_t second = key->a_by_k ? CUBLAS_OP_N : CUBLAS_OP_T;
+    cublasStatus_t status =
+        blas->calls.MatmulDescCreate(&s->product, CUBLAS_COMPUTE_32F, CUDA_R_32F);
+    if (status == CUBLAS_STATUS_SUCCESS)
+        status = blas->calls.MatmulDescSetAttribute(s->product, CUBLASLT_MATMUL_DESC_TRANSA, &first,
+                                                    sizeof(first));
+    if (status == CUBLAS_STATUS_SUCCESS)
+        status = blas->calls.MatmulDescSetAttribute(s->product, CUBLASLT_MATMUL_DESC_TRANSB,
+                                                    &second, sizeof(second));
+    if (status == CUBLAS_STATUS_SUCCESS)
+        status = make_layout(blas, &s->a, key->m, key->k, key->a_by_k);
+    if (status == CUBLAS_STATUS_SUCCESS)
+        status = make_layout(blas, &s->b, key->n, key->k, key->b_by_k);
+    if (status == CUBLAS_STATUS_SUCCESS)
+        status = blas->calls.MatrixLayoutCreate(&s->c, key->is_float ? CUDA_R_32F : CUDA_R_16BF,
+                                                key->n, key->m, key->n);
+    return status;
+}
+
+static cublasStatus_t set_preferences(const struct cuda_blas *blas, cublasLtMatmulPreference_t to)
+{
+    static const cublasLtMatmulPreferenceAttributes_t alignments[] = {
+        CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+        CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES};
+    uint32_t schemes = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE, align = OPERAND_ALIGN;
+    size_t workspace = BLAS_WORKSPACE_BYTES;
+    cublasStatus_t status = blas->calls.MatmulPreferenceSetAttribute(
+        to, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace, sizeof(workspace));
+    if (status == CUBLAS_STATUS_SUCCESS)
+        status = blas->calls.MatmulPreferenceSetAttribute(
+            to, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &schemes, sizeof(schemes));
+    for (size_t i = 0; i < 4 && status == CUBLAS_STATUS_SUCCESS; i++)
+        status = blas->calls.MatmulPreferenceSetAttribute(to, alignments[i], &align, sizeof(align));
+    return status;
+}
+
+static cublasStatus_t choose_algorithm(const struct cuda_blas *blas, struct shape *s)
+{
+    cublasLtMatmulPreference_t preference = NULL;
+    cublasLtMatmulHeuristicResult_t best;
+    int num = 0;
+    cublasStatus_t status = blas->calls.MatmulPreferenceCreate(&preference);
+    if (status != CUBLAS_STATUS_SUCCESS)
+        return status;
+    status = set_preferences(blas, preference);
+    if (status == CUBLAS_STATUS_SUCCESS)
+        status = blas->calls.MatmulAlgoGetHeuristic(blas->handle, s->product, s->b, s->a, s->c,
+                                                    s->c, preference, 1, &best, &num);
+    blas->calls.MatmulPreferenceDestroy(preference);
+    s->has_algorithm = status == CUBLAS_STATUS_SUCCESS && num > 0 &&
+                       best.state == CUBLAS_STATUS_SUCCESS &&
+                       best.workspaceSize <= BLAS_WORKSPACE_BYTES;
+    if (s->has_algorithm)
+        s->algorithm = best.algo;
+    return status == CUBLAS_STATUS_NOT_SUPPORTED ? CUBLAS_STATUS_SUCCESS : status;
+}
+
+/* With the lock. NULL: *out_status says why. */
+static const struct shape *shape_of(struct cuda_blas *blas, const struct product *p,
+                                    cublasStatus_t *out_status)
+{
+    const struct key key = {p->m, p->n, p->k, p->a_by_k, p->b_by_k, p->is_added, p->is_float};
+    for (uint32_t i = 0; i < blas->num_shapes; i++)
+        if (memcmp(&blas->shapes[i].key, &key, sizeof(key)) == 0)
+            return &blas->shapes[i];
+    bool is_full = blas->num_shapes == SHAPES_MAX;
+    struct shape *shape = &blas->shapes[is_full ? blas->oldest++ % SHAPES_MAX : blas->num_shapes];
+    drop_shape(blas, shape);
+    shape->key = key;
+    *out_status = make_descriptors(blas, shape);
+    if (*out_status == CUBLAS_STATUS_SUCCESS)
+        *out_status = choose_algorithm(blas, shape);
+    if (*out_status != CUBLAS_STATUS_SUCCESS) {
+        drop_shape(blas, shape);
+        return NULL;
+    }
+    blas->num_shapes += !is_full;
+    return shape;
+}
+
+/* ---- A product ---- */
+
+static int cuda_error_of(cublasStatus_t status)
+{
+    return status == CUBLAS_STATUS_SUCCESS        ? cudaSuccess
+           : status == CUBLAS_STATUS_ALLOC_FAILED ? cudaErrorMemoryAllocation
+                                                  : cudaErrorUnknown;
+}
+
+static int multiply(const struct cuda_library *library, const struct cuda_call *call,
+                    const struct product *p)
+{
+    struct cuda_blas *blas = (struct cuda_blas *)library;
+    const float alpha = 1, beta = p->is_added ? 1 : 0;
+    char *workspace = (char *)(((uintptr_t)call->scratch + BLAS_ALIGN - 1) & ~(BLAS_ALIGN - 1));
+    cublasStatus_t status = CUBLAS_STATUS_SUCCESS;
+    pthread_mutex_lock(&blas->lock);
+    const struct shape *s = shape_of(blas, p, &status);
+    bool has_algorithm = s && s->has_algorithm;
+    if (has_algorithm)
+        status = blas->calls.Matmul(blas->handle, s->product, &alpha, p->b, s->b, p->a, s->a, &beta,
+                                    p->c, s->c, p->c, s->c, &s->algorithm, workspace,
+                                    BLAS_WORKSPACE_BYTES, call->stream);
+    pthread_mutex_unlock(&blas->lock);
+    if (status == CUBLAS_STATUS_SUCCESS && !has_algorithm)
+        return cuda_product_mma(call, p);
+    return cuda_error_of(status);
+}

@@ -1,0 +1,391 @@
+/* blas.c - the part of cuBLASLt that is used, on simulated GPUs (simgpu.h).
+ *
+ * A product is computed by the CPU's back-end (kernels.h), so bits are those of the CPU. Supported
+ * are the shapes that kernels.h has: dense bf16 operands, x w^T, dout w, dout^T x; for others the
+ * heuristic has no algorithm. An algorithm remembers what it was chosen for: one that is used for
+ * another product, an operand that is less aligned than promised, a workspace that is smaller than
+ * asked for or not the device's is refused. What is used of it is overwritten with NaN. */
+#include <cublasLt.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/device.h"
+#include "kernels/kernels.h"
+#include "proto/report.h"
+#include "tests/simgpu/private.h"
+
+#define WORKSPACE_ALIGN 256u /* of the library's manual, for the pointer */
+#define WORKSPACE_USED ((size_t)256 << 10)
+#define VERSION ((size_t)CUBLAS_VERSION)
+
+/* NVIDIA's opaque structs hold ours. */
+struct product {
+    int32_t op_a, op_b, compute, scale;
+};
+struct layout {
+    uint64_t rows, columns;
+    int64_t ld;
+    int32_t type;
+};
+struct preference {
+    uint64_t workspace_bytes;
+    uint32_t align[4], schemes;
+};
+struct problem {
+    struct product product;
+    struct layout a, b, c;
+};
+_Static_assert(sizeof(struct product) <= sizeof(cublasLtMatmulDescOpaque_t), "fits");
+_Static_assert(sizeof(struct layout) <= sizeof(cublasLtMatrixLayoutOpaque_t), "fits");
+_Static_assert(sizeof(struct preference) <= sizeof(cublasLtMatmulPreferenceOpaque_t), "fits");
+
+static void *new_zeros(size_t bytes)
+{
+    void *at = calloc(1, bytes);
+    CHECK(at != NULL);
+    return at;
+}
+
+/* ---- Handles and descriptors ---- */
+
+size_t cublasLtGetVersion(void)
+{
+    return VERSION;
+}
+
+cublasStatus_t cublasLtCreate(cublasLtHandle_t *out)
+{
+    cudaError_t error = simgpu_enter(__func__);
+    *out = error == cudaSuccess ? new_zeros(1) : NULL;
+    (void)simgpu_leave(error);
+    return error == cudaSuccess ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_NOT_INITIALIZED;
+}
+
+cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle)
+{
+    free(handle);
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *out, cublasComputeType_t compute,
+                                        cudaDataType_t scale)
+{
+    if (simgpu_fails(__func__))
+        return CUBLAS_STATUS_ALLOC_FAILED;
+    struct product product = {CUBLAS_OP_N, CUBLAS_OP_N, compute, scale};
+    *out = new_zeros(sizeof(**out));
+    memcpy(*out, &product, sizeof(product));
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t product)
+{
+    free(product);
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t to,
+                                              cublasLtMatmulDescAttributes_t attribute,
+                                              const void *value, size_t bytes)
+{
+    size_t at = attribute == CUBLASLT_MATMUL_DESC_TRANSA   ? offsetof(struct product, op_a)
+                : attribute == CUBLASLT_MATMUL_DESC_TRANSB ? offsetof(struct product, op_b)
+                                                           : sizeof(struct product);
+    if (simgpu_fails(__func__) || at == sizeof(struct product) || bytes != sizeof(int32_t))
+        return CUBLAS_STATUS_INVALID_VALUE;
+    memcpy((char *)to + at, value, bytes);
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *out, cudaDataType type,
+                                          uint64_t rows, uint64_t columns, int64_t ld)
+{
+    struct layout layout = {rows, columns, ld, type};
+    if (simgpu_fails(__func__) || ld < (int64_t)rows)
+        return CUBLAS_STATUS_INVALID_VALUE;
+    *out = new_zeros(sizeof(**out));
+    memcpy(*out, &layout, sizeof(layout));
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t layout)
+{
+    free(layout);
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+/* The library's defaults: no workspace, operands at multiples of 256. */
+cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t *out)
+{
+    struct preference preference = {0, {256, 256, 256, 256}, CUBLASLT_REDUCTION_SCHEME_MASK};
+    if (simgpu_fails(__func__))
+        return CUBLAS_STATUS_ALLOC_FAILED;
+    *out = new_zeros(sizeof(**out));
+    memcpy(*out, &preference, sizeof(preference));
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t preference)
+{
+    free(preference);
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+static const struct {
+    cublasLtMatmulPreferenceAttributes_t attribute;
+    size_t at, bytes;
+} preferences[] = {
+    {CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, offsetof(struct preference, workspace_bytes), 8},
+    {CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, offsetof(struct preference, schemes), 4},
+    {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, offsetof(struct preference, align[0]), 4},
+    {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, offsetof(struct preference, align[1]), 4},
+    {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, offsetof(struct preference, align[2]), 4},
+    {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, offsetof(struct preference, align[3]), 4},
+};
+
+cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t to,
+                                                    cublasLtMatmulPreferenceAttributes_t attribute,
+                                                    const void *value, size_t bytes)
+{
+    for (size_t i = 0; i < sizeof(preferences) / sizeof(preferences[0]); i++) {
+        if (preferences[i].attribute != attribute || preferences[i].bytes != bytes)
+            continue;
+        memcpy((char *)to + preferences[i].at, value, bytes);
+        return simgpu_fails(__func__) ? CUBLAS_STATUS_INVALID_VALUE : CUBLAS_STATUS_SUCCESS;
+    }
+    return CUBLAS_STATUS_INVALID_VALUE;
+}
+
+/* ---- Problems ---- */
+
+static struct problem problem_of(const void *product, const void *a, const void *b, const void *c)
+{
+    struct problem p;
+    memset(&p, 0, sizeof(p));
+    memcpy(&p.product, product, sizeof(p.product));
+    memcpy(&p.a, a, sizeof(p.a));
+    memcpy(&p.b, b, sizeof(p.b));
+    memcpy(&p.c, c, sizeof(p.c));
+    return p;
+}
+
+/* The result is [n, m] row by row: of which operation of kernels.h, NUM_KERNEL_OPS: of none. */
+static enum kernel_op op_of(const struct problem *p)
+{
+    bool a_t = p->product.op_a == CUBLAS_OP_T, b_t = p->product.op_b == CUBLAS_OP_T;
+    bool is_dense = p->a.ld == (int64_t)p->a.rows && p->b.ld == (int64_t)p->b.rows &&
+                    p->c.ld == (int64_t)p->c.rows;
+    bool is_bf16 = p->a.type == CUDA_R_16BF && p->b.type == CUDA_R_16BF;
+    bool is_float = p->product.compute == CUBLAS_COMPUTE_32F && p->product.scale == CUDA_R_32F;
+    if (!is_dense || !is_bf16 || !is_float)
+        return NUM_KERNEL_OPS;
+    if (b_t)
+        return a_t || p->c.type != CUDA_R_32F ? NUM_KERNEL_OPS : KERNEL_LINEAR_BACKWARD_WEIGHT;
+    return a_t ? KERNEL_LINEAR : KERNEL_LINEAR_BACKWARD_INPUT;
+}
+
+static uint64_t k_of(const struct problem *p)
+{
+    return p->product.op_a == CUBLAS_OP_T ? p->a.rows : p->a.columns;
+}
+
+static bool is_consistent(const struct problem *p)
+{
+    uint64_t m = p->product.op_a == CUBLAS_OP_T ? p->a.columns : p->a.rows;
+    uint64_t k_b = p->product.op_b == CUBLAS_OP_T ? p->b.columns : p->b.rows;
+    uint64_t n = p->product.op_b == CUBLAS_OP_T ? p->b.rows : p->b.columns;
+    return m == p->c.rows && n == p->c.columns && k_of(p) == k_b;
+}
+
+/* FNV-1a, 64 bits. */
+static uint64_t hash_of(const struct problem *p)
+{
+    uint64_t hash = 0xcbf29ce484222325;
+    for (size_t i = 0; i < sizeof(*p); i++)
+        hash = (hash ^ ((const unsigned char *)p)[i]) * 0x100000001b3;
+    return hash;
+}
+
+cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t product,
+                                              cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
+                                              cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
+                                              cublasLtMatmulPreference_t preference, int num_wanted,
+                                              cublasLtMatmulHeuristicResult_t *results, int *num)
+{
+    struct problem p = problem_of(product, a, b, c);
+    struct preference wishes;
+    memcpy(&wishes, preference, sizeof(wishes));
+    pthread_mutex_lock(&simgpu.lock);
+    simgpu.counts.heuristics++;
+    bool fails = simgpu_fails_locked(__func__);
+    pthread_mutex_unlock(&simgpu.lock);
+    *num = 0;
+    if (fails || handle == NULL || num_wanted < 1 || memcmp(c, d, sizeof(*c)) != 0 ||
+        !is_consistent(&p))
+        return CUBLAS_STATUS_INVALID_VALUE;
+    if (op_of(&p) == NUM_KERNEL_OPS)
+        return CUBLAS_STATUS_NOT_SUPPORTED;
+    memset(results, 0, sizeof(*results));
+    uint64_t align = UINT64_MAX;
+    for (size_t i = 0; i < 4; i++)
+        align = wishes.align[i] < align ? wishes.align[i] : align;
+    results->algo.data[0] = hash_of(&p);
+    results->algo.data[1] = align;
+    results->workspaceSize =
+        wishes.workspace_bytes < WORKSPACE_USED ? wishes.workspace_bytes : WORKSPACE_USED;
+    results->algo.data[2] = results->workspaceSize;
+    results->state = CUBLAS_STATUS_SUCCESS;
+    *num = 1;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+/* ---- A product ---- */
+
+struct work {
+    struct problem problem;
+    const void *a, *b;
+    void *c, *workspace;
+    size_t workspace_bytes;
+    bool is_added;
+};
+
+/* The CPU that computes; used under the lock of all streams. */
+static struct kernels *kernels;
+static struct lane *lane;
+
+static void open_cpu(void)
+{
+    struct device *device;
+    if (kernels != NULL)
+        return;
+    struct kernels_options options = {.num_threads = 1};
+    CHECK(kernels_new(&kernels, &options) == 0);
+    CHECK(device_open(&device, &device_cpu, NULL) == 0);
+    CHECK(lane_open(&lane, device, "blas") == 0);
+}
+
+/* For the largest shape so far. */
+static void take_scratch(uint32_t rows, uint32_t in, uint32_t out)
+{
+    struct kernel_shapes shapes = {.batch = 1,
+                                   .seq = rows,
+                                   .dim = in,
+                                   .hidden = out,
+                                   .heads = 1,
+                                   .kv_heads = 1,
+                                   .head_dim = 2,
+                                   .vocab = out,
+                                   .dtype = KERNEL_BF16};
+    size_t bytes = kernels_scratch_bytes(kernels, &shapes);
+    if (bytes <= lane->scratch_bytes)
+        return;
+    void *old = lane->scratch, *new = aligned_alloc(64, (bytes + 63) / 64 * 64);
+    CHECK(new != NULL);
+    lane_set_scratch(lane, new, bytes);
+    free(old);
+}
+
+static void run_product(void *args)
+{
+    const struct work *w = args;
+    const struct problem *p = &w->problem;
+    uint32_t n = (uint32_t)p->c.rows, m = (uint32_t)p->c.columns, k = (uint32_t)k_of(p);
+    bool is_partial = p->c.type == CUDA_R_32F;
+    open_cpu();
+    memset(w->workspace, 0xff, WORKSPACE_USED);
+    switch (op_of(p)) {
+    case KERNEL_LINEAR:
+        take_scratch(m, k, n);
+        kernel_linear(kernels, lane,
+                      &(struct kernel_linear){.out = w->c,
+                                              .x = w->b,
+                                              .w = w->a,
+                                              .rows = m,
+                                              .in = k,
+                                              .out_dim = n,
+                                              .dtype = KERNEL_BF16,
+                                              .is_partial = is_partial});
+        break;
+    case KERNEL_LINEAR_BACKWARD_INPUT:
+        take_scratch(m, n, k);
+        kernel_linear_backward_input(
+            kernels, lane,
+            &(struct kernel_linear_backward_input){.dx = w->c,
+                                                   .dout = w->b,
+                                                   .w = w->a,
+                                                   .rows = m,
+                                                   .in = n,
+                                                   .out_dim = k,
+                                                   .accumulate = w->is_added,
+                                                   .dtype = KERNEL_BF16,
+                                                   .is_partial = is_partial});
+        break;
+    default:
+        take_scratch(k, n, m);
+        kernel_linear_backward_weight(
+            kernels, lane,
+            &(struct kernel_linear_backward_weight){.dw = w->c,
+                                                    .dout = w->b,
+                                                    .x = w->a,
+                                                    .rows = k,
+                                                    .in = n,
+                                                    .out_dim = m,
+                                                    .dtype = KERNEL_BF16});
+    }
+}
+
+static bool is_on_device(const void *at, size_t bytes)
+{
+    const struct region *region = simgpu_region(at);
+    return region != NULL && region->kind == REGION_DEVICE &&
+           (const char *)at + bytes <= region->at + region->bytes;
+}
+
+static size_t bytes_of(const struct layout *layout)
+{
+    return layout->rows * layout->columns * (layout->type == CUDA_R_32F ? 4 : 2);
+}
+
+/* With the lock. */
+static bool is_allowed(const struct work *w, const cublasLtMatmulAlgo_t *algorithm)
+{
+    const struct problem *p = &w->problem;
+    uintptr_t align = algorithm->data[1] - 1;
+    bool is_aligned = (((uintptr_t)w->a | (uintptr_t)w->b | (uintptr_t)w->c) & align) == 0 &&
+                      (uintptr_t)w->workspace % WORKSPACE_ALIGN == 0;
+    bool needs_zero_beta = op_of(p) != KERNEL_LINEAR_BACKWARD_INPUT;
+    return algorithm->data[0] == hash_of(p) && is_aligned && !(needs_zero_beta && w->is_added) &&
+           w->workspace_bytes >= algorithm->data[2] &&
+           is_on_device(w->workspace, w->workspace_bytes) && is_on_device(w->a, bytes_of(&p->a)) &&
+           is_on_device(w->b, bytes_of(&p->b)) && is_on_device(w->c, bytes_of(&p->c));
+}
+
+cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t product,
+                              const void *alpha, const void *a, cublasLtMatrixLayout_t a_layout,
+                              const void *b, cublasLtMatrixLayout_t b_layout, const void *beta,
+                              const void *c, cublasLtMatrixLayout_t c_layout, void *d,
+                              cublasLtMatrixLayout_t d_layout,
+                              const cublasLtMatmulAlgo_t *algorithm, void *workspace,
+                              size_t workspace_bytes, cudaStream_t stream)
+{
+    struct work w = {.problem = problem_of(product, a_layout, b_layout, c_layout),
+                     .a = a,
+                     .b = b,
+                     .c = d,
+                     .workspace = workspace,
+                     .workspace_bytes = workspace_bytes,
+                     .is_added = *(const float *)beta != 0};
+    cudaError_t error = simgpu_enter(__func__);
+    bool is_right = handle != NULL && c == d && c_layout == d_layout &&
+                    *(const float *)alpha == 1 && algorithm != NULL && simgpu_is_stream(stream);
+    cublasStatus_t status = error != cudaSuccess ? CUBLAS_STATUS_EXECUTION_FAILED
+                            : !is_right || !is_allowed(&w, algorithm) ? CUBLAS_STATUS_INVALID_VALUE
+                                                                      : CUBLAS_STATUS_SUCCESS;
+    if (status == CUBLAS_STATUS_SUCCESS) {
+        simgpu.counts.products++;
+        simgpu_post(stream, simgpu_new_op(OP_WORK, &(struct simgpu_work){.run = run_product}, &w,
+                                          sizeof(w)));
+    }
+    (void)simgpu_leave(error);
+    return status;
+}
