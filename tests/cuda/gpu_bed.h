@@ -14,12 +14,14 @@ static inline struct engine new_cuda_engine(void)
     struct lane *lane = NULL;
     assert_int_equal(device_open(&device, device_find("cuda"), NULL), 0);
     assert_int_equal(lane_open(&lane, device, "test"), 0);
-    struct kernels_options options = {.num_threads = 1, .device = device};
+    struct kernels_options options = {
+        .backend = KERNEL_BACKEND_REFERENCE, .num_threads = 1, .device = device}; /* our own */
     assert_int_equal(kernels_new(&e.kernels, &options), 0);
     e.lane = lane;
     /* More than each of the shapes that are used here. */
-    size_t bytes = cuda_scratch_bytes(&(struct kernel_shapes){
-        .batch = 4, .seq = 300, .dim = 1024, .heads = 128, .kv_heads = 8, .head_dim = 128});
+    const struct kernel_shapes largest = {
+        .batch = 4, .seq = 300, .dim = 1024, .heads = 128, .kv_heads = 8, .head_dim = 128};
+    size_t bytes = kernels_scratch_bytes(e.kernels, &largest);
     assert_int_equal(device_alloc(device, &e.scratch, bytes, ON_DEVICE), 0);
     lane_set_scratch(lane, e.scratch, bytes);
     return e;

@@ -3,8 +3,9 @@
  * A product is computed by the CPU's back-end (kernels.h), so bits are those of the CPU. Supported
  * are the shapes that kernels.h has: dense bf16 operands, x w^T, dout w, dout^T x; for others the
  * heuristic has no algorithm. An algorithm remembers what it was chosen for: one that is used for
- * another product, an operand that is less aligned than promised, a workspace that is smaller than
- * asked for or not the device's is refused. What is used of it is overwritten with NaN. */
+ * another product, an operand less aligned than promised, a workspace that is smaller than
+ * asked for, and memory that the device does not know are refused. What is used of it is overwritten
+ * with NaN. */
 #include <cublasLt.h>
 #include <stdlib.h>
 #include <string.h>
@@ -334,11 +335,11 @@ static void run_product(void *args)
     }
 }
 
-static bool is_on_device(const void *at, size_t bytes)
+/* Page-locked memory can be, too. */
+static bool can_be_touched(const void *at, size_t bytes)
 {
     const struct region *region = simgpu_region(at);
-    return region != NULL && region->kind == REGION_DEVICE &&
-           (const char *)at + bytes <= region->at + region->bytes;
+    return region != NULL && (const char *)at + bytes <= region->at + region->bytes;
 }
 
 static size_t bytes_of(const struct layout *layout)
@@ -356,8 +357,9 @@ static bool is_allowed(const struct work *w, const cublasLtMatmulAlgo_t *algorit
     bool needs_zero_beta = op_of(p) != KERNEL_LINEAR_BACKWARD_INPUT;
     return algorithm->data[0] == hash_of(p) && is_aligned && !(needs_zero_beta && w->is_added) &&
            w->workspace_bytes >= algorithm->data[2] &&
-           is_on_device(w->workspace, w->workspace_bytes) && is_on_device(w->a, bytes_of(&p->a)) &&
-           is_on_device(w->b, bytes_of(&p->b)) && is_on_device(w->c, bytes_of(&p->c));
+           can_be_touched(w->workspace, w->workspace_bytes) &&
+           can_be_touched(w->a, bytes_of(&p->a)) && can_be_touched(w->b, bytes_of(&p->b)) &&
+           can_be_touched(w->c, bytes_of(&p->c));
 }
 
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t product,
