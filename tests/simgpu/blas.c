@@ -2,10 +2,9 @@
  *
  * A product is computed by the CPU's back-end (kernels.h), so bits are those of the CPU. Supported
  * are the shapes that kernels.h has: dense bf16 operands, x w^T, dout w, dout^T x; for others the
- * heuristic has no algorithm. An algorithm remembers what it was chosen for: one that is used for
- * another product, an operand less aligned than promised, a workspace that is smaller than
- * asked for, and memory that the device does not know are refused. What is used of it is overwritten
- * with NaN. */
+ * heuristic has no algorithm. An algorithm remembers what it was chosen for. Refused are: one that
+ * is used for another product, an operand less aligned than promised, a workspace smaller than
+ * asked for, memory that the device does not know. What is used of it is overwritten with NaN. */
 #include <cublasLt.h>
 #include <stdlib.h>
 #include <string.h>
