@@ -1,0 +1,315 @@
+/* notes.c - the small objects beside a group: notes on it, tombstones, leases.
+ *
+ * Notes are durable and stay until somebody takes them away. A lease is a file
+ * "leases/<group>.<nonce>" that its holder keeps locked, so it ends with its holder however that
+ * ends; a file that nobody holds is rubbish, which whoever removes the group removes too. Whoever
+ * holds back writes first and looks for a tombstone then; whoever removes, the other way round: of
+ * two at the same time one sees the other. */
+#include "storage/notes.h"
+
+#include "proto/array.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+
+#define NONCE_DIGITS 16
+#define LEASE_TEXT_BYTES 64 /* of a lease that are looked at */
+
+const char *const note_folders[NOTE_KINDS] = {
+    [STORAGE_PIN] = "pins", [STORAGE_QUARANTINE] = "quarantine"};
+static const char *const states[NOTE_KINDS] = {
+    [STORAGE_PIN] = "pinned", [STORAGE_QUARANTINE] = "in quarantine"};
+
+int names_add(struct names *names, const char *name)
+{
+    ERR_TRY(array_reserve(&names->list, &names->room, names->count, sizeof(char *)));
+    names->list[names->count] = strdup(name);
+    if (names->list[names->count] == NULL)
+        return report_error(ERR_MEMORY, NULL, "no memory for a name");
+    names->count++;
+    return 0;
+}
+
+void names_free(struct names *names)
+{
+    for (size_t i = 0; i < names->count; i++)
+        free(names->list[i]);
+    free(names->list);
+}
+
+/* ---- keys ---- */
+
+/* Where the name begins in the key of a group. */
+static size_t name_in(const char *prefix)
+{
+    const char *slash = strrchr(prefix, '/');
+    return slash != NULL ? (size_t)(slash + 1 - prefix) : 0;
+}
+
+void group_parent_of(char out[STORAGE_KEY_MAX + 1], const char *key)
+{
+    size_t length = name_in(key);
+    snprintf(out, STORAGE_KEY_MAX + 1, "%.*s", length > 0 ? (int)length - 1 : 0, key);
+}
+
+int group_key_in(char out[STORAGE_KEY_MAX + 1], const char *folder, const char *name)
+{
+    int length = snprintf(out, STORAGE_KEY_MAX + 1, "%s%s%s", folder, folder[0] ? "/" : "", name);
+    return length <= STORAGE_KEY_MAX
+               ? 0
+               : report_error(ERR_INVALID, NULL, "a key in %s is longer than %d bytes", folder,
+                              STORAGE_KEY_MAX);
+}
+
+int group_folder_beside(char out[STORAGE_KEY_MAX + 1], const char *kind, const char *prefix)
+{
+    char parent[STORAGE_KEY_MAX + 1];
+    group_parent_of(parent, prefix);
+    return group_key_in(out, parent, kind);
+}
+
+static int note_key(char out[STORAGE_KEY_MAX + 1], const char *kind, const char *prefix)
+{
+    char folder[STORAGE_KEY_MAX + 1];
+    int error = group_folder_beside(folder, kind, prefix);
+    return error == 0 ? group_key_in(out, folder, prefix + name_in(prefix)) : error;
+}
+
+int note_remove(struct storage *storage, const char *kind, const char *prefix)
+{
+    char key[STORAGE_KEY_MAX + 1], folder[STORAGE_KEY_MAX + 1];
+    int error = note_key(key, kind, prefix);
+    if (error == 0)
+        error = storage_remove(storage, key);
+    group_parent_of(folder, key);
+    return error == 0 ? storage_sync_names(storage, folder) : error;
+}
+
+int note_find(struct storage *storage, const char *kind, const char *prefix)
+{
+    char key[STORAGE_KEY_MAX + 1];
+    uint64_t bytes;
+    int error = note_key(key, kind, prefix);
+    return error == 0 ? storage_fetch(storage, key, NULL, 0, &bytes) : error;
+}
+
+int note_publish(struct storage *storage, const char *kind, const char *prefix, const char *text)
+{
+    char key[STORAGE_KEY_MAX + 1];
+    int error = note_key(key, kind, prefix);
+    return error == 0 ? storage_publish(storage, key, text, strlen(text)) : error;
+}
+
+int note_give_way(struct storage *storage, const char *kind, const char *prefix, int error)
+{
+    char line[512];
+    if (error == 0)
+        return 0;
+    snprintf(line, sizeof(line), "%s", report_line());
+    if (note_remove(storage, kind, prefix) != 0)
+        log_warn("storage", "%s stays in %s: %s", prefix, kind, report_line());
+    return report_error(error, NULL, "%s", line);
+}
+
+int note_refuse(struct storage *storage, const char *kind, const char *prefix, int denial)
+{
+    int error = note_find(storage, kind, prefix);
+    if (error == 0)
+        return report_error(denial, NULL, "%s is in %s", prefix, kind);
+    return error == ERR_NOT_FOUND ? 0 : error;
+}
+
+/* ---- leases ---- */
+
+struct leases {
+    struct storage *storage;
+    const char *folder;
+    const char *left; /* only those that nobody holds, whose text begins so; NULL: that are held */
+    int (*visit)(void *user, const struct storage_entry *entry);
+    void *user;
+};
+
+/* Cuts ".<nonce>" off; false: not the name of a lease. */
+static bool cut_nonce(char *name)
+{
+    char *dot = strrchr(name, '.');
+    if (dot == NULL || strspn(dot + 1, "0123456789abcdef") != NONCE_DIGITS ||
+        dot[1 + NONCE_DIGITS] != '\0')
+        return false;
+    *dot = '\0';
+    return true;
+}
+
+/* Does the text of the lease begin as is asked? What cannot be read does not. */
+static bool is_by(const struct leases *list, const char *key)
+{
+    char text[LEASE_TEXT_BYTES] = "";
+    uint64_t bytes;
+    return storage_fetch(list->storage, key, text, sizeof(text) - 1, &bytes) == 0 &&
+           strncmp(text, list->left, strlen(list->left)) == 0;
+}
+
+static int visit_lease(void *user, const struct storage_entry *entry)
+{
+    const struct leases *list = user;
+    char key[STORAGE_KEY_MAX + 1], name[STORAGE_KEY_MAX + 1];
+    struct storage_entry group = {.name = name};
+    snprintf(name, sizeof(name), "%s", entry->name);
+    if (entry->is_dir || !cut_nonce(name))
+        return 0;
+    int error = group_key_in(key, list->folder, entry->name);
+    if (error == 0)
+        error = storage_find_holder(list->storage, key);
+    if (error != 0 && error != ERR_NOT_FOUND)
+        return error;
+    bool is_asked = list->left == NULL ? error == 0 : error != 0 && is_by(list, key);
+    return is_asked ? list->visit(list->user, &group) : 0;
+}
+
+int storage_groups_leased(struct storage *storage, const char *parent,
+                          int (*visit)(void *user, const struct storage_entry *entry), void *user)
+{
+    char folder[STORAGE_KEY_MAX + 1];
+    struct leases list = {storage, folder, NULL, visit, user};
+    int error = group_key_in(folder, parent, NOTE_LEASES);
+    return error == 0 ? storage_list(storage, folder, visit_lease, &list) : error;
+}
+
+int storage_groups_left(struct storage *storage, const char *parent, const char *text,
+                        int (*visit)(void *user, const struct storage_entry *entry), void *user)
+{
+    char folder[STORAGE_KEY_MAX + 1];
+    struct leases list = {storage, folder, text, visit, user};
+    int error = group_key_in(folder, parent, NOTE_LEASES);
+    return error == 0 ? storage_list(storage, folder, visit_lease, &list) : error;
+}
+
+static int deny_lease(void *user, const struct storage_entry *entry)
+{
+    const char *prefix = user;
+    return strcmp(entry->name, prefix + name_in(prefix)) != 0
+               ? 0
+               : report_error(ERR_DENIED, NULL, "%s is in %s: somebody reads it", prefix,
+                              NOTE_LEASES);
+}
+
+int lease_refuse(struct storage *storage, const char *prefix)
+{
+    char parent[STORAGE_KEY_MAX + 1];
+    group_parent_of(parent, prefix);
+    return storage_groups_leased(storage, parent, deny_lease, (void *)(uintptr_t)prefix);
+}
+
+static int collect_lease(void *user, const struct storage_entry *entry)
+{
+    return entry->is_dir ? 0 : names_add(user, entry->name);
+}
+
+/* One that may not be removed is no harm. */
+int storage_groups_forget(struct storage *storage, const char *prefix)
+{
+    struct names names = {0};
+    char folder[STORAGE_KEY_MAX + 1], key[STORAGE_KEY_MAX + 1];
+    int error = group_folder_beside(folder, NOTE_LEASES, prefix);
+    if (error == 0)
+        error = storage_list(storage, folder, collect_lease, &names);
+    for (size_t i = 0; i < names.count && error == 0; i++) {
+        error = group_key_in(key, folder, names.list[i]);
+        if (error == 0 && cut_nonce(names.list[i]) &&
+            strcmp(names.list[i], prefix + name_in(prefix)) == 0 &&
+            storage_find_holder(storage, key) == ERR_NOT_FOUND)
+            storage_remove(storage, key);
+    }
+    names_free(&names);
+    return error;
+}
+
+/* A tombstone is of a removal under way only while somebody has the store's lock: who takes that
+ * first ends or takes back what an earlier one left. */
+static int refuse_removal(struct storage *storage, const char *prefix)
+{
+    int error = note_find(storage, NOTE_TOMBSTONES, prefix);
+    if (error == 0)
+        error = storage_find_holder(storage, NULL);
+    if (error == 0)
+        return report_error(ERR_NOT_FOUND, "take another one", "%s is being removed", prefix);
+    return error == ERR_NOT_FOUND ? 0 : error;
+}
+
+int storage_group_lease(struct storage *storage, struct storage_hold **out, const char *prefix,
+                        const char *text)
+{
+    char key[STORAGE_KEY_MAX + 1], name[STORAGE_KEY_MAX + 1];
+    uint64_t nonce;
+    *out = NULL;
+    if (getrandom(&nonce, sizeof(nonce), 0) != sizeof(nonce))
+        return report_error(ERR_IO, NULL, "could not get a random number");
+    int error = note_key(key, NOTE_LEASES, prefix);
+    if (error == 0)
+        error = snprintf(name, sizeof(name), "%s.%0*llx", key, NONCE_DIGITS,
+                         (unsigned long long)nonce) > STORAGE_KEY_MAX
+                    ? report_error(ERR_INVALID, NULL, "the key of a lease is too long")
+                    : storage_hold(storage, out, name, text, strlen(text));
+    if (error == 0)
+        error = refuse_removal(storage, prefix);
+    if (error != 0) {
+        storage_release(storage, *out);
+        *out = NULL;
+    }
+    return error;
+}
+
+/* ---- notes ---- */
+
+int storage_group_note(struct storage *storage, enum storage_note kind, const char *prefix,
+                       const char *text)
+{
+    const char *folder = note_folders[kind];
+    int error = note_publish(storage, folder, prefix, text);
+    if (error == ERR_EXISTS && note_find(storage, folder, prefix) == ERR_NOT_FOUND)
+        return report_error(ERR_IO, "try again, and if it stays so remove what lies there",
+                            "%s/%s cannot be made: something has its name that is no note", folder,
+                            prefix + name_in(prefix));
+    return error != 0 ? error
+                      : note_give_way(storage, folder, prefix, refuse_removal(storage, prefix));
+}
+
+int storage_group_unnote(struct storage *storage, enum storage_note kind, const char *prefix)
+{
+    int error = note_remove(storage, note_folders[kind], prefix);
+    return error == ERR_NOT_FOUND ? report_error(error, NULL, "%s is not %s", prefix, states[kind])
+                                  : error;
+}
+
+int storage_group_find_note(struct storage *storage, enum storage_note kind, const char *prefix,
+                            char *text, size_t size)
+{
+    char key[STORAGE_KEY_MAX + 1];
+    uint64_t bytes = 0;
+    int error = note_key(key, note_folders[kind], prefix);
+    if (error == 0)
+        error = storage_fetch(storage, key, text, size > 0 ? size - 1 : 0, &bytes);
+    if (size > 0)
+        text[error != 0 ? 0 : bytes < size ? bytes : size - 1] = '\0';
+    if (size > 0)
+        report_make_printable(text);
+    return error;
+}
+
+int storage_group_find_pin(struct storage *storage, bool *out_is_pinned, const char *prefix,
+                           char *note, size_t size)
+{
+    int error = storage_group_find_note(storage, STORAGE_PIN, prefix, note, size);
+    *out_is_pinned = error != ERR_NOT_FOUND;
+    return error == ERR_NOT_FOUND ? 0 : error;
+}
+
+int storage_groups_noted(struct storage *storage, enum storage_note kind, const char *parent,
+                         int (*visit)(void *user, const struct storage_entry *entry), void *user)
+{
+    char folder[STORAGE_KEY_MAX + 1];
+    int error = group_key_in(folder, parent, note_folders[kind]);
+    return error == 0 ? storage_list(storage, folder, visit, user) : error;
+}
