@@ -99,10 +99,6 @@ const char *config_describe_type(char out[CONFIG_TYPE_MAX], const struct config 
 
 static int check_available(const struct config *config)
 {
-    if (strcmp(config->cp_rotate_method, "allgather") != 0)
-        return not_available("parallelism.context_parallel_rotate_method", config->cp_rotate_method,
-                             "set it to allgather: a ring brings keys in another order to each "
-                             "rank, and the bits would depend on the mesh");
     ERR_TRY(check_one("parallelism.expert_parallel_degree", config->ep));
     ERR_TRY(check_one("canonical.groups", config->groups));
     if (config->converters[0] != '\0' && !config_is_float8(config))

@@ -88,7 +88,7 @@ struct config {
     char reshard_after_forward[16]; /* "default", "always", "never" */
     int64_t gather_ahead, exchange_behind;
     int64_t tp, pp, cp;
-    char cp_rotate_method[16]; /* accepted only as "allgather" */
+    char cp_rotate_method[16]; /* "allgather", "alltoall" (a ring) */
     int64_t ep;                /* accepted only as 1 by this version */
     char pipeline_schedule[32];
     char pipeline_csv[CONFIG_TEXT_MAX];        /* "": pipeline_schedule */

@@ -19,6 +19,7 @@ TENSOR, CONTEXT = "--parallelism.tensor_parallel_degree", "--parallelism.context
 STAGES = "--parallelism.pipeline_parallel_degree"
 SCHEDULE = "--parallelism.pipeline_parallel_schedule"
 RESHARD = "--parallelism.fsdp_reshard_after_forward"
+ROTATE = "--parallelism.context_parallel_rotate_method"
 OPTION = "--activation_checkpoint.selective_ac_option"
 TP_BLOCKS, CP_BLOCKS = "--canonical.tp_blocks", "--canonical.cp_blocks"
 WAYS = {
@@ -30,6 +31,7 @@ WAYS = {
         RANKS, 4, SHARD, 1, TENSOR, 4, TP_BLOCKS, 4),
     "CP 2": (RANKS, 2, SHARD, 1, CONTEXT, 2, CP_BLOCKS, 2),
     "CP 4": (RANKS, 4, SHARD, 1, CONTEXT, 4, CP_BLOCKS, 4),
+    "CP 4 in a ring": (RANKS, 4, SHARD, 1, CONTEXT, 4, CP_BLOCKS, 4, ROTATE, "alltoall"),
     "PP 2, 1F1B": (RANKS, 2, SHARD, 1, STAGES, 2, SCHEDULE, "1F1B"),
     "PP 2, ZBH1": (RANKS, 2, SHARD, 1, STAGES, 2, SCHEDULE, "ZBH1"),
     "TP 2 x PP 2 x CP 2": (RANKS, 8, SHARD, 1, TENSOR, 2, TP_BLOCKS, 2, STAGES, 2, CONTEXT, 2,

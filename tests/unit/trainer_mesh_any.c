@@ -3,15 +3,15 @@
  * Goal: whatever mesh a run is on, and wherever it goes on, it has the bits of one rank. Method: a
  * run is drawn (blocks of both axes, type, tied or not, mask, batch, leaves) and made on one rank;
  * then its three steps are made on three meshes of up to 16 ranks that are drawn, too, each with
- * its own schedule, stages, activations, reshard policy and threads. SEED is printed and repeats a
- * series; RUNS says how many runs (RUNS=34 are 102 meshes and 68 moves). */
+ * its own schedule, stages, activations, reshard policy, rotation and threads. SEED is printed and
+ * repeats a series; RUNS says how many runs (RUNS=34 are 102 meshes and 68 moves). */
 #include "tests/unit/parallel_bed.h"
 #include "tests/unit/random.h"
 
 #define RANKS_MAX 16
 #define STEPS 3
 #define NUM_OF_RUN 16
-#define NUM_OF_MESH 12
+#define NUM_OF_MESH 14
 
 /* 1, 2, 4 .. most, each as likely; most is a power of two. */
 static uint32_t power_below(uint32_t most)
@@ -100,6 +100,8 @@ static void draw_mesh(struct any_mesh *out, const struct any_run *run)
         !is_named ? ""
                   : ONE_OF("tok_embeddings;layers.0,layers.1,norm,output",
                            "tok_embeddings,layers.0,layers.1;norm,output"),
+        "--parallelism.context_parallel_rotate_method",
+        ONE_OF("allgather", "alltoall"),
     };
     out->place = place;
     memcpy(out->settings, settings, sizeof(settings));

@@ -169,7 +169,8 @@ static void test_meshes__every_tensor_parallel_degree_gives_the_same_bits(void *
 /* ---- context parallel ---- */
 
 /* The blocks of both axes belong to the run; one rank has them all. */
-static void want_same_with_chunks(const char *blocks, struct place place, int way)
+static void want_same_with_chunks(const char *blocks, struct place place, const char *rotate,
+                                  int way)
 {
     const char *extra[] = {"--activation_checkpoint.mode",
                            "none",
@@ -190,8 +191,10 @@ static void want_same_with_chunks(const char *blocks, struct place place, int wa
                            "--activation_checkpoint.selective_ac_option",
                            "op",
                            "--parallelism.pipeline_parallel_schedule",
-                           way % 4 == 2 ? "ZBH1" : "1F1B"};
-    want_same_in_modes(place, extra, 16, 20, way);
+                           way % 4 == 2 ? "ZBH1" : "1F1B",
+                           "--parallelism.context_parallel_rotate_method",
+                           rotate};
+    want_same_in_modes(place, extra, 16, 22, way);
 }
 
 static void test_meshes__every_context_parallel_degree_gives_the_same_bits(void **state)
@@ -200,13 +203,16 @@ static void test_meshes__every_context_parallel_degree_gives_the_same_bits(void 
     static const struct {
         const char *blocks;
         struct place place;
+        const char *rotate;
     } list[] = {
-        {"2", {1, 1, 1, 1, 2, 1}}, {"4", {1, 1, 2, 1, 2, 1}}, {"4", {1, 1, 1, 1, 4, 1}},
-        {"2", {1, 2, 1, 1, 2, 1}}, {"4", {2, 1, 1, 1, 2, 1}}, {"4", {2, 2, 1, 1, 4, 1}},
-        {"2", {1, 1, 1, 2, 2, 1}}, {"2", {1, 1, 1, 1, 2, 2}}, {"4", {1, 2, 1, 2, 2, 2}},
+        {"2", {1, 1, 1, 1, 2, 1}, "allgather"}, {"4", {1, 1, 2, 1, 2, 1}, "alltoall"},
+        {"4", {1, 1, 1, 1, 4, 1}, "alltoall"},  {"2", {1, 2, 1, 1, 2, 1}, "alltoall"},
+        {"4", {2, 1, 1, 1, 2, 1}, "allgather"}, {"4", {2, 2, 1, 1, 4, 1}, "allgather"},
+        {"2", {1, 1, 1, 2, 2, 1}, "allgather"}, {"2", {1, 1, 1, 1, 2, 2}, "allgather"},
+        {"4", {1, 2, 1, 2, 2, 2}, "alltoall"},  {"4", {1, 1, 1, 2, 4, 2}, "alltoall"},
     };
     for (size_t i = 0; i < sizeof(list) / sizeof(list[0]); i += place_stride())
-        want_same_with_chunks(list[i].blocks, list[i].place, (int)i);
+        want_same_with_chunks(list[i].blocks, list[i].place, list[i].rotate, (int)i);
 }
 
 static void want_other_order(const char *key, const char *document_mask)

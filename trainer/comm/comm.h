@@ -34,7 +34,7 @@ struct comm_request {
     uint64_t record; /* of the flight recorder */
 };
 /* Tags of what is sent between two ranks: equal tags are received in the order of sending. */
-enum { COMM_TAG_TIED = 1, COMM_TAG_STAGES = 16 };
+enum { COMM_TAG_TIED = 1, COMM_TAG_RING = 2, COMM_TAG_STAGES = 16 };
 
 enum comm_kind {
     COMM_SPLIT,

@@ -5,10 +5,15 @@
  * same. A rank of context parallel has row_blocks blocks, one after the other. Its rows lie as
  * [block][chunk of the block][sequence][position]; with one block as [sequence][position].
  *
- * Queries stay where they are. Keys and values are gathered, so that a query's softmax runs over
- * its keys in the order of their positions: its bits are those of one rank. What the queries of a
- * block add to the gradients of keys and values is a partial result, added as products.c says:
- * the queries of the block's two chunks in order, then the tree over the blocks, rounded once.
+ * Queries stay where they are. Keys and values come to them, so that a query's softmax runs over
+ * its keys in the order of their positions: its bits are those of one rank. They come at once
+ * (all-gather), or in a ring: cp - 1 times each rank hands what came last to the rank behind it,
+ * and lays it down in its place while it is on its way. The order in which they come differs from
+ * rank to rank; where they lie, and so the order of sums, does not. A ring holds two ranks' rows on
+ * their way, an all-gather those of cp; both hold one layer's keys and values in the order of
+ * positions. What the queries of a block add to the gradients of keys and values is a partial
+ * result, added as products.c says: the queries of the block's two chunks in order, then the tree
+ * over the blocks, rounded once.
  * It goes to who has the rows. Bytes per layer and rank: forward (cp - 1) / cp x the keys and
  * values of a micro-batch, backward the same, and as many numbers in float. */
 #include "proto/report.h"
@@ -70,12 +75,12 @@ static void move_chunk(struct model *m, const struct context_rows *a, size_t at_
                                       .dtype = a->dtype});
 }
 
-/* All chunks of one rank's rows of one block. */
-static void move_block(struct model *m, const struct context_rows *a, uint32_t r, uint32_t block,
-                       bool to_full)
+/* All chunks of one block of rank r's rows, which lie in `by_rank` at a place of their own. */
+static void move_block(struct model *m, const struct context_rows *a, uint32_t r, uint32_t at,
+                       uint32_t block, bool to_full)
 {
     uint32_t chunks = model_num_chunks(&m->cut), length = model_chunk_length(&m->cut, m->seq);
-    size_t of_rank = ((size_t)r * a->blocks + block) * m->rows;
+    size_t of_rank = ((size_t)at * a->blocks + block) * m->rows;
     for (uint32_t i = 0; i < chunks * m->batch; i++) {
         uint32_t first = model_chunk_first(&m->cut, m->seq, r, i / m->batch);
         size_t of_full = ((size_t)block * m->batch + i % m->batch) * m->seq;
@@ -87,7 +92,7 @@ static void move_rows(struct model *m, const struct context_rows *a, bool to_ful
 {
     for (uint32_t r = 0; r < m->cut.cp; r++)
         for (uint32_t block = 0; block < a->blocks; block++)
-            move_block(m, a, r, block, to_full);
+            move_block(m, a, r, r, block, to_full);
 }
 
 static void set_lists(struct model *m, size_t bytes_each)
@@ -98,28 +103,64 @@ static void set_lists(struct model *m, size_t bytes_each)
     }
 }
 
+/* ---- keys and values come ---- */
+
+static int gather_at_once(struct model *m, struct context_rows *rows, const void *own, size_t mine)
+{
+    struct comm *comm = m->cut.cp_group;
+    set_lists(m, mine);
+    ERR_TRY(comm_all_gather_v(comm, own, mine, rows->by_rank, m->lists, m->lists + m->cut.cp));
+    move_rows(m, rows, true);
+    return 0;
+}
+
+/* Round i lays down the rows of the rank i places in front, which come through all between. */
+static int gather_in_ring(struct model *m, struct context_rows *rows, size_t mine,
+                          void *const passing[2])
+{
+    struct comm *comm = m->cut.cp_group;
+    uint32_t cp = m->cut.cp, place = m->cut.cp_place;
+    uint32_t behind = (place + 1) % cp, in_front = (place + cp - 1) % cp;
+    for (uint32_t i = 0; i < cp; i++) {
+        uint32_t of = (place + cp - i) % cp;
+        bool goes_on = i + 1 < cp;
+        if (goes_on)
+            ERR_TRY(comm_send(comm, behind, COMM_TAG_RING, rows->by_rank, mine, &m->passed));
+        for (uint32_t block = 0; block < rows->blocks; block++)
+            move_block(m, rows, of, 0, block, true);
+        if (goes_on) {
+            ERR_TRY(comm_receive(comm, in_front, COMM_TAG_RING, passing[i % 2], mine));
+            ERR_TRY(comm_wait(comm, &m->passed));
+            rows->by_rank = passing[i % 2];
+        }
+    }
+    return 0;
+}
+
 int context_gather(struct model *m, void *full, const void *own, const struct context_width *of,
                    bool is_active)
 {
-    uint32_t cp = m->cut.cp;
+    uint32_t cp = m->cut.cp, on_way = m->cut.is_ring && cp > 2 ? 2 : 1;
     size_t mine = (size_t)of->blocks * m->rows * of->width * kernel_dtype_bytes(of->dtype);
     struct context_rows rows = {.full = full,
                                 .by_rank = (void *)(uintptr_t)own,
                                 .blocks = of->blocks,
                                 .width = of->width,
                                 .dtype = of->dtype};
+    void *taken[2] = {NULL, NULL};
     int rc = 0;
-    if (cp > 1)
-        rows.by_rank = model_take_bytes(m, of->name, 0, cp * mine);
-    if (is_active && cp > 1) {
-        struct comm *comm = m->cut.cp_group;
-        set_lists(m, mine);
-        rc = comm_all_gather_v(comm, own, mine, rows.by_rank, m->lists, m->lists + cp);
-    }
-    if (is_active && rc == 0)
+    for (uint32_t i = 0; i < on_way && cp > 1; i++)
+        taken[i] = model_take_bytes(m, of->name, i, m->cut.is_ring ? mine : cp * mine);
+    if (is_active && cp == 1) {
         move_rows(m, &rows, true);
-    if (cp > 1)
-        model_give(m, of->name, 0);
+    } else if (is_active && m->cut.is_ring) {
+        rc = gather_in_ring(m, &rows, mine, taken);
+    } else if (is_active) {
+        rows.by_rank = taken[0];
+        rc = gather_at_once(m, &rows, own, mine);
+    }
+    for (uint32_t i = 0; i < on_way && cp > 1; i++)
+        model_give(m, of->name, i);
     return rc;
 }
 

@@ -79,6 +79,7 @@ struct model_cut {
     uint32_t tp, cp;
     uint32_t tp_place, cp_place;
     struct comm *tp_group, *cp_group;
+    bool is_ring; /* keys and values go from rank to rank of cp, else they are gathered at once */
 };
 
 /* Context parallel cuts each sequence in chunks (context.c). A rank's rows are chunk after chunk,

@@ -2,6 +2,7 @@
 #ifndef HOLDFAST_TRAINER_MODEL_PRIVATE_H
 #define HOLDFAST_TRAINER_MODEL_PRIVATE_H
 
+#include "trainer/comm/comm.h"
 #include "trainer/model/model.h"
 
 #include <stdbool.h>
@@ -94,7 +95,8 @@ struct model {
     float *host_losses;         /* [B, T] PINNED */
     uint32_t num_slots;
     struct slot *slots;
-    size_t *lists; /* of a collective: bytes and places of the tp or cp ranks */
+    size_t *lists;              /* of a collective: bytes and places of the tp or cp ranks */
+    struct comm_request passed; /* to the rank behind in a ring; as the group's, to its end */
 };
 
 /* ---- buffers (buffers.c) ---- */

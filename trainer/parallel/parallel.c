@@ -375,7 +375,8 @@ static void choose_cut(struct parallel *p)
                                 .tp = p->mesh.degree[AXIS_TP],
                                 .cp = p->mesh.degree[AXIS_CP],
                                 .tp_place = p->mesh.place[AXIS_TP],
-                                .cp_place = p->mesh.place[AXIS_CP]};
+                                .cp_place = p->mesh.place[AXIS_CP],
+                                .is_ring = strcmp(config->cp_rotate_method, "alltoall") == 0};
 }
 
 static struct model_options model_options_of(const struct parallel *p)
