@@ -7,6 +7,8 @@ longer than LIMIT_SECONDS prints where it is and ends, so that a hang is a failu
 import faulthandler
 import logging
 import multiprocessing
+import multiprocessing.forkserver
+import multiprocessing.resource_tracker
 import os
 import sys
 import tempfile
@@ -18,6 +20,7 @@ sys.path.insert(0, os.path.join(HERE, "../integration"))
 sys.path.insert(0, os.path.join(ROOT, "clients/python/src"))
 BUILD = os.path.abspath(os.environ.get("BUILD", "build"))
 os.environ["HOLDFAST_LIBCKPT"] = os.path.join(BUILD, "libckpt.so.1")
+import lib_overlay  # noqa: E402,F401 - before torch
 from lib_tap import need  # noqa: E402
 
 need("torch")
@@ -35,7 +38,7 @@ from torch.distributed.tensor.parallel import (ColwiseParallel, RowwiseParallel,
 
 LIMIT_SECONDS = 300 * float(os.environ.get("TEST_TIME_SCALE", "1"))
 multiprocessing.set_forkserver_preload([
-    "torch.distributed.checkpoint.state_dict", "torch.distributed.fsdp",
+    "lib_overlay", "torch.distributed.checkpoint.state_dict", "torch.distributed.fsdp",
     "torch.distributed.tensor.parallel", "numpy"])
 
 # name: (degrees, names of the axes)
@@ -140,3 +143,10 @@ def job(task, mesh, *arguments):
     """task(rank, mesh, *arguments) on every rank; an exception in one is raised here."""
     with tempfile.TemporaryDirectory(prefix="job-") as folder:
         start(_rank, (task, mesh, os.path.join(folder, "meeting"), arguments), world_of(mesh))
+
+
+def end():
+    """Ends the server that ranks are forked from, and waits for it, as multiprocessing does where
+    it tests itself: on a busy machine it would be there for a while after this process."""
+    multiprocessing.forkserver._forkserver._stop()
+    multiprocessing.resource_tracker._resource_tracker._stop()
