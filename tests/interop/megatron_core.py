@@ -10,7 +10,7 @@ trainer needs a GPU and is not run.
 import os
 import sys
 
-from lib_dcp import job, torch
+from lib_dcp import end, job, torch
 from lib_store import World
 from lib_tap import Skip, run
 import torch.distributed as dist
@@ -115,4 +115,5 @@ if __name__ == "__main__":
     bed.start("--memory.pool_bytes", "128MiB", "--limits.takeover_ms", "500")
     passed = run([another_cut_loads_what_was_saved], bed)
     bed.close()
+    end()
     sys.exit(not passed)
