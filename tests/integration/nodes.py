@@ -6,8 +6,8 @@ on it: another node lists it, and a fresh trainer there resumes from it with the
 that was never touched, bit for bit. Copies go to other failure domains alone. kill -9 of a node
 that sends or receives, at random moments, loses nothing that was acknowledged. A start needs most
 of the nodes; a node that comes back with old state neither reuses a number nor begins behind an
-older checkpoint. Method: real ckptd on loopback addresses, certificates by deploy/certificates,
-SIGKILL, removed directories.
+older checkpoint. A damaged copy is mended from another node's. Method: real ckptd on loopback
+addresses, certificates by deploy/certificates, SIGKILL, removed directories.
 """
 
 import glob
@@ -22,6 +22,7 @@ import tempfile
 import lib_tap
 import lib_train
 from lib_nodes import Cluster, wait_until
+from lib_store import change
 from lib_tap import end, test
 
 SEED = int(os.environ.get("SEED", random.randrange(1 << 30)))
@@ -79,6 +80,28 @@ def levels(folder, cluster):
     test("status says which nodes there are, and that nothing is behind",
          [peer["name"] for peer in status.get("peers", [])] == ["n2", "n3"] and
          behind.get("whole") == 0, (out, err))
+
+
+def mended(cluster):
+    """A shard of n1 is damaged, and n3 has the checkpoint."""
+    first = cluster.nodes[0]
+    step = glob.glob(os.path.join(first.store, "whole", f"step-{STEPS:08d}-a*"))[0]
+    shard = sorted(glob.glob(os.path.join(step, "shard-*")))[0]
+    with open(shard, "rb") as file:
+        before = file.read()
+    change(shard, len(before) // 2)
+    first.cli("scrub", "start", *first.where)
+
+    def is_whole():
+        with open(shard, "rb") as file:
+            same = file.read() == before
+        mending = json.loads(first.cli("status", "--json", *first.where)[1])["mending"]
+        return same and mending["mended"] == 1
+
+    wait_until(is_whole, first.said)
+    test("damage that the scrub finds is mended from a peer's copy",
+         first.entry("whole", STEPS).get("durability") == "replicated" and
+         first.all_verify() == [], first.said())
 
 
 def field(number, data):
@@ -211,6 +234,7 @@ def main():
         cluster.start()
         try:
             levels(folder, cluster)
+            mended(cluster)
             liar(cluster)
             lost(folder, cluster)
         finally:
