@@ -28,10 +28,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define READ_BYTES (4u * CHECKSUM_BLOCK_BYTES) /* a request to a bucket costs as much as bytes do \
-                                                */
-#define IDLE_MS 60000                          /* between two looks for a copy that is due, */
-#define IDLE_MS_MIN 200                        /* but not more often than this */
+#define READ_BYTES                                                                 \
+    (4u * CHECKSUM_BLOCK_BYTES) /* a request to a bucket costs as much as bytes do \
+                                 */
+#define IDLE_MS 5000            /* between two looks for a copy that is due, */
+#define IDLE_MS_MIN 200         /* but not more often than this */
 
 struct far_scrub {
     struct service *service;

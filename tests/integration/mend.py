@@ -16,7 +16,7 @@ import subprocess
 
 from lib_store import PATIENCE, SAVER, change
 from lib_tap import end, test
-from tier import drained, new_world, tier_of, wait_until
+from tier import PARTS, drained, new_world, tier_of, wait_until
 
 SEED = int(os.environ.get("SEED", random.randrange(1 << 30)))
 
@@ -153,6 +153,25 @@ def far_by_scrub(world, options, run, folder, before, shard):
         world.stop()
 
 
+def without_replace(world):
+    """A far tier that puts nothing in the place of another object, as a bucket."""
+    options = "--tier.store", f"fault:seed=1:local:{world.far}", *PARTS
+    world.start(*options)
+    world.save_one(1)
+    wait_until(drained(world), "the drain")
+    run = world.listed()[0]["run"]
+    far = sorted(glob.glob(f"{world.far}/{run}/step-*/shard-*"))[-1]
+    there = contents([far])
+    world.stop()
+    change(far, os.path.getsize(far) // 2)
+    world.start(*options, "--scrub.start_ms", "100", "--scrub.rate", "1GiB")
+    wait_until(lambda: tier_of(world)["mended"] == 1, lambda: (world.log()[-2000:], tier_of(world)))
+    test("an object is mended where nothing can be replaced at once",
+         contents([far]) == there and world.cli("verify", "--store", world.far, run)[0] == 0,
+         world.log()[-2000:])
+    world.stop()
+
+
 def both(world, options, run, folder, before, shard):
     """The source is damaged where the copy is not."""
     far = shard.replace(world.store, world.far)
@@ -177,6 +196,7 @@ def main():
     killed(world, options, *bed)
     far_by_scrub(world, options, *bed)
     both(world, options, *bed)
+    without_replace(new_world(ckptd="tests/ckptd")[0])
     end()
 
 
