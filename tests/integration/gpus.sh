@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Goal: a run on GPUs has the losses, weights and moments of the CPU, bit for bit where no tensor
 # core has a part, on every mesh, in every order that CUDA allows, and when it is killed and
-# resumed on another mesh, or on the CPU. Without a driver, and when a GPU is lost, one line says so. Method:
-# the trainer's own objects with simulated GPUs in place of CUDA (tests/simgpu), one for each rank;
-# the CPU's run at the level avx2, whose products are those of the plain kernels.
+# resumed on another mesh, or on the CPU. Without a driver, and when a GPU is lost, one line says
+# so. Method: the trainer's own objects with simulated GPUs in place of CUDA (tests/simgpu), one for
+# each rank; the CPU's run at the level avx2, whose products are those of the plain kernels.
 . "$(dirname "$0")/lib.sh"
 . tests/integration/lib_tiny.sh
 
