@@ -101,10 +101,10 @@ submit array --array 1 --nodelist n3,n4 --
 unset HOLDFAST_ARRAY_OPTIONS
 ! grep -q 'asked to stop' "$tmp/limit.log" || give_up "too slow: the warning came first"
 array_is_done() { grep -q 'the run is done' "$tmp/array.log"; }
-check "a task of an array takes the options of its line" wait_for 60 array_is_done
+check "a task of an array takes the options of its line" wait_for 150 array_is_done
 check_equal "and ends after its steps" "$(wc -l <"$tmp/array.loss")" 30
 
-check "a lost node ends the start" wait_for 60 has_starts lost 2
+check "a lost node ends the start" wait_for 120 has_starts lost 2
 trains lost
 check_equal "the job goes on with the node that is left" \
     "$(starts lost | cut -d ' ' -f 1),$(starts lost | grep -o '.$')" "2,1"
@@ -113,9 +113,9 @@ check_equal "and was not queued again" \
 scancel "$lost"
 
 is_requeued() { [ "$(scontrol show job "$limit" | grep -o 'Restarts=[0-9]*')" = "Restarts=1" ]; }
-check "before the time limit the job ends with 75 and is queued again" wait_for 45 is_requeued
+check "before the time limit the job ends with 75 and is queued again" wait_for 150 is_requeued
 begins_again() { [ "$(grep -c 'start 1 with' "$tmp/limit.log")" = 2 ]; }
-check "the run is started again" wait_for 30 begins_again
+check "the run is started again" wait_for 60 begins_again
 trains limit
 steps_of() { # START: the steps that it logged
     awk -v n="$1" '/ start 1 with / { i++ }
