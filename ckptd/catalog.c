@@ -20,6 +20,7 @@
 #include "proto/manifest.h"
 #include "proto/mark.h"
 #include "proto/origin.h"
+#include "proto/places.h"
 #include "proto/presence.h"
 #include "proto/report.h"
 #include "proto/retain.h"
@@ -168,6 +169,7 @@ void catalog_drop(struct checkpoint *checkpoint)
     checkpoint->run->service->catalog->num_promised -= checkpoint->is_promised;
     manifest_free(checkpoint->manifest);
     free(checkpoint->pin_note);
+    free(checkpoint->places);
     free(checkpoint->tier_text);
     free(checkpoint);
 }
@@ -282,6 +284,74 @@ enum tier_index catalog_source(const struct checkpoint *checkpoint)
     return first < NUM_TIERS ? (enum tier_index)first : TIER_LOCAL;
 }
 
+/* ---- shards on several nodes ---- */
+
+unsigned catalog_tier_of(const struct service *service, const char *node)
+{
+    const struct members *members = &service->config->members;
+    if (strcmp(service->config->nodes_name, node) == 0)
+        return TIER_LOCAL;
+    for (uint32_t i = 0; i < members->count; i++)
+        if (strcmp(members->peers[i].name, node) == 0)
+            return TIER_PEER + i;
+    return NUM_TIERS;
+}
+
+int catalog_set_places(struct checkpoint *checkpoint, const struct places *places)
+{
+    const struct service *service = checkpoint->run->service;
+    if (places->num_shards == 0 || checkpoint->places)
+        return 0;
+    checkpoint->places = calloc(places->num_shards, 1);
+    if (!checkpoint->places)
+        return report_error(ERR_MEMORY, NULL, "no memory for the places of %u shards",
+                            places->num_shards);
+    for (uint32_t i = 0; i < places->num_shards; i++) {
+        unsigned tier = catalog_tier_of(service, places->nodes[places->shards[i]]);
+        checkpoint->places[i] = (uint8_t)tier;
+        if (tier == NUM_TIERS)
+            continue;
+        checkpoint->copies[tier].is_part = true;
+        checkpoint->copies[tier].is_there = true; /* it has the manifest, too: I10 of commit.c */
+    }
+    checkpoint->is_led_elsewhere = checkpoint->places[0] != TIER_LOCAL;
+    return 0;
+}
+
+/* All of it. */
+static bool has_whole(const struct checkpoint *checkpoint, unsigned tier)
+{
+    return catalog_has_copy(checkpoint, (enum tier_index)tier) && !checkpoint->copies[tier].is_part;
+}
+
+enum tier_index catalog_shard_source(const struct checkpoint *checkpoint, uint32_t shard)
+{
+    const struct tier *tiers = checkpoint->run->service->tiers;
+    if (!checkpoint->places)
+        return catalog_source(checkpoint);
+    unsigned place = checkpoint->places[shard], whole = NUM_TIERS;
+    if (place < NUM_TIERS && catalog_has_copy(checkpoint, (enum tier_index)place) &&
+        !tiers[place].offline[0])
+        return (enum tier_index)place;
+    for (unsigned tier = NUM_TIERS; tier-- > 0;)
+        if (has_whole(checkpoint, tier) && (whole == NUM_TIERS || !tiers[tier].offline[0]))
+            whole = tier;
+    if (whole < NUM_TIERS)
+        return (enum tier_index)whole;
+    return place < NUM_TIERS ? (enum tier_index)place : TIER_LOCAL;
+}
+
+/* Would a copy in that domain be lost with one of the shards? */
+static bool is_domain_of_part(const struct checkpoint *checkpoint, const char *domain)
+{
+    const struct members *members = &checkpoint->run->service->config->members;
+    for (uint32_t i = 0; i < members->count; i++)
+        if (checkpoint->copies[TIER_PEER + i].is_part &&
+            strcmp(members->peers[i].domain, domain) == 0)
+            return true;
+    return false;
+}
+
 /* ---- quarantine ---- */
 
 bool catalog_has_flaw(const struct checkpoint *checkpoint, const char *flaw)
@@ -373,7 +443,7 @@ void catalog_damage(struct checkpoint *checkpoint, enum tier_index tier, const s
     bool is_elsewhere = false;
     catalog_damage_text(text, sizeof text, fault);
     for (unsigned other = 0; other < NUM_TIERS; other++)
-        is_elsewhere |= other != tier && catalog_has_copy(checkpoint, (enum tier_index)other);
+        is_elsewhere |= other != tier && has_whole(checkpoint, other);
     if (is_elsewhere)
         report_damaged_copy(checkpoint, tier, text);
     else
@@ -413,9 +483,11 @@ uint32_t catalog_sites(struct site out[MEMBERS_PEERS_MAX + 1], const struct chec
     for (uint32_t i = 0; i < members->count; i++) {
         enum tier_index at = (enum tier_index)(TIER_PEER + i);
         const struct tier *tier = &service->tiers[at];
+        /* The nodes that hold its shards are one site, lost with any of them (R1). */
+        bool is_part = is_domain_of_part(checkpoint, members->peers[i].domain);
         out[i + 1] =
-            (struct site){.domain = members->peers[i].domain,
-                          .has_copy = catalog_has_copy(checkpoint, at),
+            (struct site){.domain = is_part ? out[0].domain : members->peers[i].domain,
+                          .has_copy = has_whole(checkpoint, at),
                           .is_away = tier->offline[0] || tier->takes_nothing,
                           .order = placement_order(checkpoint->run->name, members->peers[i].name)};
     }

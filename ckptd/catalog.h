@@ -71,6 +71,13 @@ void catalog_damage(struct checkpoint *checkpoint, enum tier_index tier, const s
 /* Where its bytes are read: the first tier that has it whole and answers, else the first that has
  * it whole. */
 enum tier_index catalog_source(const struct checkpoint *checkpoint);
+/* Likewise of one shard. */
+enum tier_index catalog_shard_source(const struct checkpoint *checkpoint, uint32_t shard);
+/* Its shards lie on several nodes; without shards in `places` nothing is told. ERR_MEMORY. */
+struct places;
+int catalog_set_places(struct checkpoint *checkpoint, const struct places *places);
+/* The tier that a node's store is here, NUM_TIERS: it is no peer. */
+unsigned catalog_tier_of(const struct service *service, const char *node);
 /* Is that fault a proof of damage? A file that was not found may be one that could not be looked
  * for: the next start lists it. */
 bool catalog_is_proof(const struct fault *fault);

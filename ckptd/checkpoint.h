@@ -32,6 +32,7 @@ struct repeat {
 /* The checkpoint in one tier. */
 struct copy {
     bool is_there;   /* committed, as far as ckptd has seen */
+    bool is_part;    /* only some shards: the others are on other nodes (places) */
     bool is_damaged; /* what damaged it is in the log, and in a note beside it */
     int64_t
         read_ms; /* loop_now_ms() when all of it was last proven there; 0: not since the start */
@@ -53,9 +54,14 @@ struct checkpoint {
     char content[CHECKSUM_SHA256_HEX]; /* as in struct save; "": not known yet */
     struct repeat repeat;              /* since ckptd started */
     struct image **images;             /* per shard, or NULL; NULL while there is none */
-    uint32_t num_images;               /* entered and not left yet */
-    struct manifest *manifest;         /* cached while leased */
-    uint64_t manifest_hash;            /* of its text, once it was written or loaded; else 0 */
+    /* Saved by ranks of several nodes: per shard the tier of the node that it was saved on,
+     * NUM_TIERS of one that is no peer; owned. NULL: every copy has all. */
+    uint8_t *places;
+    bool was_committed;        /* by this ckptd, since it started */
+    bool is_led_elsewhere;     /* the node of its first shard sees to its copies */
+    uint32_t num_images;       /* entered and not left yet */
+    struct manifest *manifest; /* cached while leased */
+    uint64_t manifest_hash;    /* of its text, once it was written or loaded; else 0 */
     bool goes_far;             /* it is to be there: queue_plan(), when that was last asked */
     bool is_wanted_far;        /* somebody waits for it there: it drains first */
     bool is_wanted_replicated; /* likewise, on other nodes */

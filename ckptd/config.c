@@ -170,6 +170,8 @@ static const struct option table[] = {
                  "bytes per second to each peer; 0: no limit"),
     OPTION_INT(struct config, nodes_wait_ms, "nodes.wait_ms", 30000, 0, 3600000,
                "how long a start waits for a majority of the nodes"),
+    OPTION_INT(struct config, nodes_silent_ms, "nodes.silent_ms", 10000, 1000, 3600000,
+               "a save fails when a node that has ranks of it is silent for so long"),
     OPTION_BYTES(struct config, scrub_rate, "scrub.rate", "4MiB", 0, TIB,
                  "bytes per second that are read again to find damage; 0: none"),
     OPTION_INT(struct config, scrub_period, "scrub.period_s", 604800, 0, 1ll << 32,

@@ -1,6 +1,7 @@
 /* scan.c - reads the store, at a start. There is no database: the store is the truth.
  *
- * A directory "<run>/step-00001000-a0003" with a manifest is a committed checkpoint. The summary in
+ * A directory "<run>/step-00001000-a0003" with a manifest is a committed checkpoint; of one that
+ * ranks of several nodes saved, the shards that proto/places.h names must be here. The summary in
  * the manifest's first 4 KiB, the names and the sizes of the shards are checked; what does not fit
  * is damage (catalog.c).
  * Without a manifest, and with the mark of unfinished work (proto/mark.h), it is what a crash left
@@ -31,6 +32,7 @@
 #include "proto/ckpt.pb-c.h"
 #include "proto/manifest.h"
 #include "proto/mark.h"
+#include "proto/places.h"
 #include "proto/presence.h"
 #include "proto/report.h"
 #include "proto/retain.h"
@@ -112,6 +114,7 @@ struct step {
     bool has_mark;
     enum storage_rest rest; /* without one */
     struct manifest_summary summary;
+    struct places places;
     uint32_t num_ours, num_others; /* names in it: shards, and what else there is */
     int error;                     /* of the checkpoint, or without a manifest of the look */
     struct fault *fault;           /* its text, owned; NULL also for want of memory */
@@ -139,6 +142,8 @@ static int check_files(const struct step *step, const struct names *names)
     uint64_t bytes = 0;
     for (uint32_t i = 0; i < summary->shards; i++) {
         char key[STORAGE_KEY_MAX];
+        if (!places_is_here(&step->places, i))
+            continue;
         manifest_identity(&identity, summary, i);
         int error = shard_key(key, sizeof key, &identity);
         if (error != 0)
@@ -148,7 +153,7 @@ static int check_files(const struct step *step, const struct names *names)
             return report_error(ERR_CORRUPT, NULL, "%s is missing", strrchr(key, '/') + 1);
         bytes += name->bytes;
     }
-    if (bytes != summary->bytes)
+    if (bytes != summary->bytes && step->places.num_shards == 0)
         return report_error(ERR_CORRUPT, NULL, "its shards have %llu bytes instead of %llu",
                             (unsigned long long)bytes, (unsigned long long)summary->bytes);
     return 0;
@@ -168,6 +173,8 @@ static int read_checkpoint(const struct scan *scan, struct step *step, const cha
     if (damage == 0)
         damage = catalog_settle(&step->summary, scan->service->storage, scan->run->name, step->step,
                                 step->attempt);
+    if (damage == 0 && find_name(names, PLACES_NAME))
+        damage = places_fetch(&step->places, scan->service->storage, storage_fetch, &step->summary);
     if (damage == 0)
         return check_files(step, names); /* its summary is proven, and another tier may mend it */
     if (damage != ERR_MISMATCH)
@@ -214,6 +221,7 @@ int scan_look(struct manifest_summary *out, struct run *run, uint64_t step, uint
     if (error != 0 && found.fault)
         error = fault_raise(found.fault);
     free(found.fault);
+    places_free(&found.places);
     *out = found.summary;
     if (error == 0 && !found.committed)
         error = report_error(ERR_NOT_FOUND, "see ckpt-cli list", "it has no manifest");
@@ -261,6 +269,8 @@ static int add_checkpoint(struct scan *scan, struct step *step)
     step->summary.attempt = step->attempt;
     int error = catalog_add(&checkpoint, scan->run, &step->summary);
     char dir[STORAGE_KEY_MAX], text[sizeof checkpoint->damage];
+    if (error == 0)
+        error = catalog_set_places(checkpoint, &step->places);
     if (error == 0)
         error = step_dir(dir, sizeof dir, scan, step);
     if (error == 0 && !step->committed && step->error == 0) {
@@ -361,6 +371,7 @@ static int scan_steps(struct scan *scan)
         else if (error == 0)
             error = step->error != 0 ? fault_raise(step->fault) : remove_rubbish(scan, step);
         free(step->fault);
+        places_free(&step->places);
     }
     free(scan->steps);
     scan->steps = NULL;

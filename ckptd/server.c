@@ -35,6 +35,8 @@
 #include "ckptd/keep/undelete.h"
 #include "ckptd/list.h"
 #include "ckptd/loop.h"
+#include "ckptd/member/follow.h"
+#include "ckptd/member/lead.h"
 #include "ckptd/metrics.h"
 #include "ckptd/network.h"
 #include "ckptd/node/gate.h"
@@ -263,7 +265,7 @@ LOOKS_FIRST(load, OpenLoadRequest, restore_open_load)
 #define METHODS(X)                                                                                \
     X(Hello, HelloRequest, hello, do_hello, RIGHT_CONNECT, false, false)                          \
     X(OpenAttempt, OpenAttemptRequest, open_attempt, attempt_open, RIGHT_SAVE, true, true)        \
-    X(Describe, DescribeRequest, describe, describe_rank, RIGHT_SAVE, false, true)                \
+    X(Describe, DescribeRequest, describe, follow_describe, RIGHT_SAVE, false, true)              \
     X(BeginSave, BeginSaveRequest, begin_save, save_begin, RIGHT_SAVE, false, true)               \
     X(WaitSave, WaitSaveRequest, wait_save, save_wait, RIGHT_LOOK, false, false)                  \
     X(AbortSave, AbortSaveRequest, abort_save, save_abort, RIGHT_SAVE, true, true)                \
@@ -287,6 +289,9 @@ LOOKS_FIRST(load, OpenLoadRequest, restore_open_load)
     X(Reload, ReloadRequest, reload, reload_call, RIGHT_OPERATE, true, false)                     \
     X(OpenBulk, OpenBulkRequest, open_bulk, plane_open_bulk, RIGHT_LOAD, false, false)            \
     X(Peer, PeerRequest, peer, serve_peer, RIGHT_PEER, false, false)                              \
+    X(Join, JoinRequest, join, lead_join, RIGHT_PEER, false, false)                               \
+    X(BeginPart, BeginPartRequest, begin_part, lead_begin, RIGHT_PEER, false, false)              \
+    X(ReportPart, ReportPartRequest, report_part, lead_report, RIGHT_PEER, false, false)          \
     X(Status, StatusRequest, status, do_status, RIGHT_LOOK, false, false)
 
 /* Per method: the typed call on the service thread, and what an RPC thread does. */
@@ -395,8 +400,13 @@ static const struct session_events session_events = {.announced = stage_entry,
                                                      .ended = restore_end_session,
                                                      .part = door_part,
                                                      .lends = restore_lends};
-static const struct coordinator_policy policy = {
-    .apply_retention = retain_apply, .make_room = trash_make_room, .is_being_removed = gc_removes};
+static const struct coordinator_policy policy = {.apply_retention = retain_apply,
+                                                 .make_room = trash_make_room,
+                                                 .is_being_removed = gc_removes,
+                                                 .join = follow_join,
+                                                 .leave = follow_leave,
+                                                 .ask = follow_ask,
+                                                 .part_changed = follow_part_changed};
 
 static int open_loop(struct service *service)
 {
@@ -444,8 +454,9 @@ static int (*const parts[])(struct service *service) = {
     open_loop,   reload_open,  history_open, rescan_open,    open_storage,  tier_open,
     serve_open,  open_pool,    renew_open,   gate_open,      open_sessions, restore_open,
     open_runs,   open_catalog, scan_store,   held_open,      far_open,      scrub_open,
-    retain_open, trash_open,   drain_open,   far_scrub_open, place_watch,   metrics_open,
-    open_rpc,    health_open,  door_open,    network_open,   plane_open};
+    retain_open, trash_open,   drain_open,   far_scrub_open, lead_open,     follow_open,
+    place_watch, metrics_open, open_rpc,     health_open,    door_open,     network_open,
+    plane_open};
 
 /* ---- opening ---- */
 
@@ -589,6 +600,7 @@ void service_close(struct service *service)
         loop_run_pending(service->loop);
     tier_end(service);
     serve_end(service);
+    follow_end(service);
     door_close(service);
     session_table_close(service);
     restore_close(service);
@@ -598,6 +610,8 @@ void service_close(struct service *service)
         image_detach(image);
         image_free(image);
     }
+    follow_close(service);
+    lead_close(service);
     catalog_close(service);
     loop_close(service->loop);
     drain_close(service);

@@ -69,6 +69,8 @@ struct service {
     struct far *fars[NUM_TIERS];     /* drain/far.c; likewise */
     struct drain_waiter *level_waiters; /* drain/level.c */
     struct serving *serving;            /* nodes/serve.c */
+    struct followers *followers;        /* member/follow.c; NULL: there are no other nodes */
+    struct lead *lead;                  /* member/lead.c; likewise */
     struct metrics *metrics;            /* metrics.c; NULL: off */
     struct door *door;                  /* door.c */
     struct network *network;            /* network.c; NULL: no other machine comes in */

@@ -45,7 +45,8 @@ static bool is_new_shard(const char *name)
 bool origin_is_member(const char *name)
 {
     return shard_is_file_name(name) || is_new_shard(name) || strcmp(name, ORIGIN_NAME) == 0 ||
-           strcmp(name, VERIFIED_NAME) == 0 || strcmp(name, MANIFEST_DAMAGED_NAME) == 0;
+           strcmp(name, VERIFIED_NAME) == 0 || strcmp(name, MANIFEST_DAMAGED_NAME) == 0 ||
+           strcmp(name, PLACES_NAME) == 0;
 }
 
 void origin_rename(struct manifest_summary *summary, const char *run)

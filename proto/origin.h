@@ -17,6 +17,7 @@
 #define ORIGIN_BYTES_MAX 512u
 #define MANIFEST_DAMAGED_NAME "manifest.damaged" /* in whose place `ckpt-cli repair` made one */
 #define VERIFIED_NAME "verified.json"            /* what the last `ckpt-cli verify` found */
+#define PLACES_NAME "places.json"                /* which shards lie on which nodes: places.h */
 
 struct storage;
 

@@ -2,6 +2,7 @@
 #include "proto/presence.h"
 
 #include "proto/origin.h"
+#include "proto/places.h"
 #include "proto/report.h"
 
 #include <stdio.h>
@@ -75,8 +76,13 @@ int presence_check(struct storage *storage, presence_fetch *fetch,
     if (error == 0 && (!manifest_summary_equal(&manifest->summary, summary) ||
                        (text_hash != 0 && manifest->text_hash != text_hash)))
         error = report_error(ERR_CORRUPT, NULL, "%s was exchanged since it was committed", key);
+    struct places places = {0};
+    if (error == 0)
+        error = places_fetch(&places, storage, fetch, summary);
     for (uint32_t i = 0; error == 0 && i < manifest->summary.shards; i++)
-        error = check_shard(&look, manifest, i);
+        if (places_is_here(&places, i))
+            error = check_shard(&look, manifest, i);
+    places_free(&places);
     manifest_free(manifest);
     return error;
 }

@@ -1,7 +1,8 @@
 /* presence.h - is a committed checkpoint really there? Asked before another one is removed because
  * of it: who keeps two checkpoints must not keep two names.
  *
- * Read are the manifest, whole, and of every shard its size and its header; no tensor. The caller
+ * Read are the manifest, whole, and of every shard that must lie there (proto/places.h) its size
+ * and its header; no tensor. The caller
  * brings the function that reads: storage_fetch() of storage.h, with its storage. */
 #ifndef HOLDFAST_PRESENCE_H
 #define HOLDFAST_PRESENCE_H

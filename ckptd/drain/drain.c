@@ -204,11 +204,11 @@ static void do_over(struct drain *drain, const struct transfer_action *action)
 {
     (void)action;
     bool is_damage = drain->ship.is_of_source && catalog_is_proof(&drain->fault) &&
-                     catalog_has_copy(drain->checkpoint, drain->from);
-    if (!is_damage || drain->from == TIER_LOCAL)
+                     catalog_has_copy(drain->checkpoint, drain->ship.from);
+    if (!is_damage || drain->ship.from == TIER_LOCAL)
         give_up(drain, drain->fault.message); /* else another tier may have it whole */
     if (is_damage)
-        catalog_damage(drain->checkpoint, drain->from, &drain->fault);
+        catalog_damage(drain->checkpoint, drain->ship.from, &drain->fault);
     close_transfer(drain, false);
 }
 

@@ -19,6 +19,8 @@
 #include "ckptd/service.h"
 #include "proto/array.h"
 #include "proto/manifest.h"
+#include "proto/places.h"
+#include "proto/presence.h"
 #include "proto/report.h"
 #include "proto/retain.h"
 #include "proto/shard.h"
@@ -33,6 +35,7 @@ struct far_step {
     bool is_known; /* when the look began */
     bool is_there;
     struct manifest_summary summary; /* of one that was not known */
+    struct places places;            /* likewise, owned */
 };
 
 struct far_run {
@@ -61,8 +64,11 @@ struct far {
 
 static void free_look(struct look *look)
 {
-    for (uint32_t i = 0; i < look->num_runs; i++)
+    for (uint32_t i = 0; i < look->num_runs; i++) {
+        for (uint32_t k = 0; k < look->runs[i].num_steps; k++)
+            places_free(&look->runs[i].steps[k].places);
         free(look->runs[i].steps);
+    }
     free(look->runs);
     free(look);
 }
@@ -140,6 +146,8 @@ static int read_summary(struct storage *storage, struct far_run *run, struct far
             manifest_read_summary(&step->summary, text, bytes < sizeof text ? bytes : sizeof text);
     if (error == 0)
         error = catalog_settle(&step->summary, storage, run->name, step->step, step->attempt);
+    if (error == 0)
+        error = places_fetch(&step->places, storage, storage_fetch, &step->summary);
     step->is_there = error == 0;
     if (error != 0 && error != ERR_NOT_FOUND && error != ERR_CORRUPT && error != ERR_MISMATCH &&
         error != ERR_VERSION)
@@ -190,7 +198,8 @@ static void report_other(const struct checkpoint *checkpoint, enum tier_index ti
 static void enter_step(struct run *run, const struct far_step *step, enum tier_index tier)
 {
     struct checkpoint *checkpoint = catalog_find(run, step->step, step->attempt);
-    if (checkpoint && checkpoint->copies[tier].is_there)
+    if (checkpoint &&
+        (checkpoint->copies[tier].is_there || catalog_has_flaw(checkpoint, FLAW_ASIDE)))
         return;
     if (checkpoint && strcmp(checkpoint->summary.nonce, step->summary.nonce) != 0) {
         report_other(checkpoint, tier);
@@ -206,6 +215,8 @@ static void enter_step(struct run *run, const struct far_step *step, enum tier_i
         return;
     }
     checkpoint->copies[tier].is_there = true;
+    if (catalog_set_places(checkpoint, &step->places) != 0)
+        log_warn("tier", "run %s: %s", run->name, report_line());
     catalog_enter(checkpoint, &step->summary);
 }
 

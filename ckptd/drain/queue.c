@@ -84,11 +84,15 @@ static bool is_served(const struct checkpoint *checkpoint, enum tier_index tier)
            (tier_is_peer(tier) && !goes_to_peer(checkpoint, tier));
 }
 
-/* From which tier it would come. */
+/* Is there a tier that it would come from? Of shards on several nodes the node of the first one
+ * sends copies, and none is mended. */
 static bool has_source(const struct checkpoint *checkpoint, enum tier_index tier)
 {
     if (tier != TIER_LOCAL)
-        return catalog_has_copy(checkpoint, TIER_LOCAL) && !checkpoint->damaged;
+        return catalog_has_copy(checkpoint, TIER_LOCAL) && !checkpoint->damaged &&
+               !checkpoint->is_led_elsewhere;
+    if (checkpoint->places)
+        return false;
     enum tier_index source = catalog_source(checkpoint);
     return source != TIER_LOCAL && catalog_has_copy(checkpoint, source) &&
            !checkpoint->run->service->tiers[source].offline[0];

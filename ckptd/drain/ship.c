@@ -22,6 +22,7 @@
  *
  * Memory: for each tier tier.connections buffers of tier.part_bytes, and 65 bytes per part. */
 #include "ckptd/drain/ship.h"
+#include "ckptd/catalog.h"
 #include "ckptd/checkpoint.h"
 #include "ckptd/config.h"
 #include "ckptd/node/image.h"
@@ -465,6 +466,8 @@ void ship_start(struct ship *ship, struct checkpoint *checkpoint, const struct m
     ship->checkpoint = checkpoint;
     ship->manifest = manifest;
     ship->shard = shard;
+    if (checkpoint->places)
+        ship->from = catalog_shard_source(checkpoint, shard);
     ship->fault = (struct fault){0};
     ship->is_of_source = ship->is_kept = ship->is_from_file = ship->is_ending = false;
     ship->is_replacing = false;

@@ -51,6 +51,7 @@
 
 /* One checkpoint of the run, and what became of it. */
 struct candidate {
+    bool is_led;
     struct manifest_summary summary;
     struct checkpoint *checkpoint; /* while it is out of the catalog: it goes */
     struct fault fault;            /* why it could not be removed, or that it is not there */
@@ -169,6 +170,8 @@ static void hold_back(struct pruning *pruning)
 {
     for (uint32_t i = 0; i < pruning->count; i++) {
         struct candidate *candidate = &pruning->candidates[i];
+        if (pruning->items[i].reasons == 0 && candidate->is_led)
+            pruning->items[i].reasons = RETAIN_DRAINS; /* as long as the node that leads has it */
         if (pruning->items[i].reasons != 0 ||
             tiers_check_other(pruning->service, &candidate->summary, &candidate->other) == 0)
             continue;
@@ -450,6 +453,14 @@ static void planned(struct event *event)
 
 /* ---- beginning ---- */
 
+/* Shards of it are on other nodes, and the node of the first has it still: that one decides, or
+ * what is kept there would lack what is removed here. */
+static bool is_led_by_peer(const struct checkpoint *checkpoint)
+{
+    return checkpoint->is_led_elsewhere && checkpoint->places[0] < NUM_TIERS &&
+           checkpoint->copies[checkpoint->places[0]].is_there;
+}
+
 static void fill_items(struct pruning *pruning)
 {
     uint32_t i = 0;
@@ -460,6 +471,7 @@ static void fill_items(struct pruning *pruning)
         pruning->candidates[i].summary = c->summary;
         pruning->candidates[i].manifest_hash =
             pruning->tier == TIER_LOCAL ? c->manifest_hash : c->copies[TIER_FAR].manifest_hash;
+        pruning->candidates[i].is_led = is_led_by_peer(c);
         tiers_note_other(&pruning->candidates[i].other, c, pruning->tier);
         pruning->items[i++] =
             (struct retain_item){.step = c->summary.step,

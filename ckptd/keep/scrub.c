@@ -37,6 +37,7 @@
 #include "ckptd/service.h"
 #include "proto/checksum.h"
 #include "proto/manifest.h"
+#include "proto/places.h"
 #include "proto/report.h"
 #include "proto/retain.h"
 #include "proto/shard.h"
@@ -74,6 +75,7 @@ struct scrub {
     struct manifest_summary summary;
     struct scrub_cursor at;
     struct manifest *manifest;
+    struct places places;
     struct storage_object *object;
     struct shard_geometry geometry;
     uint8_t *table;
@@ -96,6 +98,7 @@ static void close_checkpoint(struct scrub *scrub)
 {
     close_shard(scrub);
     manifest_free(scrub->manifest);
+    places_free(&scrub->places);
     scrub->manifest = NULL;
 }
 
@@ -104,8 +107,13 @@ static int open_shard(struct scrub *scrub)
     struct storage *storage = scrub->service->storage;
     uint32_t shard = (uint32_t)scrub->at.shard;
     int error = 0;
-    if (!scrub->manifest)
+    if (!scrub->manifest) {
         error = catalog_read_manifest(&scrub->manifest, storage, &scrub->summary);
+        if (error == 0)
+            error = places_fetch(&scrub->places, storage, storage_fetch, &scrub->summary);
+    }
+    if (error == 0 && !places_is_here(&scrub->places, shard))
+        return 0; /* its node reads it */
     if (error == 0)
         error = file_geometry(&scrub->geometry, scrub->manifest, shard);
     if (error == 0)
@@ -157,6 +165,11 @@ static void work_read(struct job *job)
         /* A cursor may be of a file that was cut otherwise: only the manifest's word counts. */
         if (error == 0 && scrub->at.block >= scrub->geometry.num_blocks)
             scrub->at.block = 0;
+        if (error == 0 && !scrub->object) {
+            scrub->at.block = 0;
+            scrub->is_read = ++scrub->at.shard >= scrub->summary.shards;
+            continue;
+        }
         if (error == 0)
             error = read_block(scrub);
         if (error == 0)

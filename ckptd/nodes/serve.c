@@ -31,6 +31,7 @@
 #include "proto/manifest.h"
 #include "proto/mark.h"
 #include "proto/origin.h"
+#include "proto/places.h"
 #include "proto/report.h"
 #include "proto/retain.h"
 #include "proto/shard.h"
@@ -210,7 +211,7 @@ static bool key_is(enum key_kind kind, const char *key)
     case KEY_SMALL:
         return (is_in_step && !shard_is_file_name(name) &&
                 (strcmp(name, MANIFEST_NAME) == 0 || strcmp(name, MARK_NAME) == 0 ||
-                 origin_is_member(name))) ||
+                 (origin_is_member(name) && strcmp(name, PLACES_NAME) != 0))) ||
                parse_attempt(run, &number, key);
     case KEY_LEASE:
         return slash && strncmp(slash, "/leases/", 8) == 0 && !strchr(slash + 8, '/');

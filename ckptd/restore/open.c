@@ -20,6 +20,7 @@
 #include "proto/ckpt.pb-c.h"
 #include "proto/layout.h"
 #include "proto/manifest.h"
+#include "proto/places.h"
 #include "proto/presence.h"
 #include "proto/report.h"
 #include "proto/rpc.h"
@@ -44,6 +45,7 @@ struct opening {
     enum tier_index tier;          /* whose manifest is read */
     const struct manifest *cached; /* of the checkpoint, or NULL */
     struct manifest *manifest;     /* read by the worker, */
+    struct places places;          /* likewise, where they are not known yet */
     bool needs_hold;               /* who makes the file of its lease, too */
     struct storage_hold *hold;
     struct slice *slices;
@@ -63,6 +65,7 @@ static void free_opening(struct opening *opening)
     if (opening->hold)
         held_release(opening->service, opening->hold);
     manifest_free(opening->manifest);
+    places_free(&opening->places);
     free(opening->slices);
     free(opening->items);
     free(opening);
@@ -143,6 +146,9 @@ static void work_open(struct job *job)
                     : catalog_read_manifest(&opening->manifest,
                                             opening->service->tiers[opening->tier].storage,
                                             &opening->checkpoint->summary);
+    if (error == 0 && !opening->cached && opening->tier != TIER_FAR)
+        error = places_fetch(&opening->places, opening->service->tiers[opening->tier].storage,
+                             storage_fetch, &opening->checkpoint->summary);
     /* The daemon's own lack of memory, descriptors or rights says nothing about the checkpoint, nor
      * does a far tier that does not answer. */
     opening->is_damage =
@@ -251,6 +257,8 @@ static int finish_opening(struct opening *opening)
     }
     int error = session_of(&session, opening);
     if (error == 0)
+        error = catalog_set_places(checkpoint, &opening->places);
+    if (error == 0)
         error = load_new(&load, session, checkpoint, &opening->hold, opening->items,
                          opening->num_items, opening->slices);
     if (error == 0)
@@ -314,6 +322,7 @@ static void opened(struct event *event)
     if (!checkpoint->damaged && !checkpoint->copies[opening->tier].is_damaged)
         catalog_damage(checkpoint, opening->tier, &opening->fault);
     manifest_free(opening->manifest);
+    places_free(&opening->places);
     free(opening->items);
     opening->manifest = NULL;
     opening->items = NULL;

@@ -147,7 +147,7 @@ int part_load(struct load *load, struct shard_wait *wait)
     if (error != 0)
         return error;
     image->state = IMAGE_READING;
-    image->tier = catalog_source(checkpoint);
+    image->tier = catalog_shard_source(checkpoint, wait->shard);
     image->checkpoint = checkpoint;
     image->shard = wait->shard;
     image->waiting = wait;

@@ -249,6 +249,10 @@ static int open_and_prove_table(struct image *image)
     if (error == 0)
         error = file_read_table(&image->stored_table, storage, image->object, &image->geometry,
                                 image->table_hash, summary, image->shard);
+    if (error == ERR_UNAVAILABLE || error == ERR_TIMEOUT)
+        error = report_error(error, "start the node again, or load an older step",
+                             "shard %u lies on node %s, which does not answer: %s", image->shard,
+                             tier_name(image->service, image->tier), report_message());
     return error;
 }
 
@@ -276,7 +280,7 @@ static void open_file(struct image *image)
 static void begin_read(struct image *image)
 {
     image->state = IMAGE_READING;
-    image->tier = catalog_source(image->checkpoint);
+    image->tier = catalog_shard_source(image->checkpoint, image->shard);
     hold_for_pass(image, PASS_READ);
     events_of(image)->begins(image);
     open_file(image);

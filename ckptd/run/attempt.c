@@ -30,9 +30,9 @@
 #define ATTEMPT_VERSION 1
 #define ATTEMPT_BYTES_MAX (8u << 20)
 
-static void key_of(char *out, size_t size, const struct run *run, uint64_t number, bool loaded)
+static void key_of(char *out, size_t size, const char *run, uint64_t number, bool loaded)
 {
-    snprintf(out, size, "%s/attempts/%04llu%s", run->name, (unsigned long long)number,
+    snprintf(out, size, "%s/attempts/%04llu%s", run, (unsigned long long)number,
              loaded ? ".loaded" : "");
 }
 
@@ -89,6 +89,8 @@ static int write_head(char **out, const struct run *run, uint64_t number,
     json_object_set_new(root, "attempt", json_integer((json_int_t)number));
     json_object_set_new(root, "nonce", json_string(nonce));
     json_object_set_new(root, "world_size", json_integer(request->world_size));
+    if (run->service->config->members.count > 0)
+        json_object_set_new(root, "coordinator", json_string(run->service->config->nodes_name));
     bool is_text =
         json_object_set_new(root, "code_version", json_string(request->code_version)) == 0;
     *out = is_text ? json_dumps(root, JSON_COMPACT) : NULL;
@@ -161,6 +163,8 @@ static int read_attempt(struct attempt **out, const char *text, size_t bytes, co
     attempt->number = (uint64_t)json_integer_value(json_object_get(root, "attempt"));
     attempt->world_size = (uint32_t)world;
     snprintf(attempt->code_version, sizeof attempt->code_version, "%s", code ? code : "");
+    const char *node = json_string_value(json_object_get(root, "coordinator"));
+    snprintf(attempt->coordinator, sizeof attempt->coordinator, "%s", node ? node : "");
     /* What is no JSON has no format either. */
     if (!format || strcmp(format, ATTEMPT_FORMAT) != 0)
         error = report_error(ERR_CORRUPT, "open a new attempt", "%s is not an attempt", key);
@@ -186,7 +190,7 @@ static void work_keep_parent(struct job *job)
     struct attempt_work *work = CONTAINER_OF(job, struct attempt_work, job);
     struct run *run = CONTAINER_OF(work, struct coordinator, parent)->run;
     char key[STORAGE_KEY_MAX];
-    key_of(key, sizeof key, run, work->number, true);
+    key_of(key, sizeof key, run->name, work->number, true);
     int error = storage_publish(run->service->storage, key, work->text, strlen(work->text));
     if (error != 0 && error != ERR_EXISTS)
         fault_take(&work->fault, error);
@@ -237,7 +241,7 @@ static void read_parent(struct attempt *attempt, const struct run *run)
 {
     char key[STORAGE_KEY_MAX], text[256];
     uint64_t bytes = 0;
-    key_of(key, sizeof key, run, attempt->number, true);
+    key_of(key, sizeof key, run->name, attempt->number, true);
     if (storage_fetch(run->service->storage, key, text, sizeof text, &bytes) != 0 ||
         bytes > sizeof text)
         return;
@@ -250,19 +254,25 @@ static void read_parent(struct attempt *attempt, const struct run *run)
     json_decref(root);
 }
 
-int attempt_read_back(struct attempt **out, const struct run *run, uint64_t number)
+int attempt_read_from(struct attempt **out, struct storage *storage, const char *run,
+                      uint64_t number)
 {
     char key[STORAGE_KEY_MAX];
     void *text = NULL;
     size_t bytes = 0;
     key_of(key, sizeof key, run, number, false);
-    int error = storage_fetch_all(run->service->storage, key, ATTEMPT_BYTES_MAX, &text, &bytes);
+    int error = storage_fetch_all(storage, key, ATTEMPT_BYTES_MAX, &text, &bytes);
     if (error == 0)
         error = read_attempt(out, text, bytes, key);
-    if (error == 0)
-        read_parent(*out, run);
     free(text);
     return error;
+}
+
+int attempt_read_back(struct attempt **out, const struct run *run, uint64_t number)
+{
+    ERR_TRY(attempt_read_from(out, run->service->storage, run->name, number));
+    read_parent(*out, run);
+    return 0;
 }
 
 static void read_nonce(char out[33], const char *text)
@@ -302,7 +312,7 @@ static int take_far(const struct run *run, const char *key, const char *text)
 int attempt_publish(struct attempt **out, const struct run *run, uint64_t number, const char *text)
 {
     char key[STORAGE_KEY_MAX];
-    key_of(key, sizeof key, run, number, false);
+    key_of(key, sizeof key, run->name, number, false);
     if (majority_is_needed(run->service))
         ERR_TRY(take_majority(run, key, text));
     if (attempt_needs_far(run->service))

@@ -21,7 +21,8 @@ struct attempt {
     uint32_t world_size;
     char *config_json, *identity_json, *mesh_json, *data_json;
     char code_version[64];
-    char who[RPC_WHO_MAX];                /* opened it; "": ckptd was restarted since */
+    char coordinator[33];  /* the node that opened it; "": this one, it has no name */
+    char who[RPC_WHO_MAX]; /* opened it; "": ckptd was restarted since */
     uint64_t parent_step, parent_attempt; /* what it loaded; attempt 0: nothing */
     bool parent_is_final;                 /* a save has begun: what is loaded later is no parent */
     bool parent_kept;                     /* it is durable */
@@ -47,5 +48,9 @@ bool attempt_needs_far(const struct service *service);
 int attempt_publish(struct attempt **out, const struct run *run, uint64_t number, const char *text);
 /* From the store, with what it loaded. Blocks. */
 int attempt_read_back(struct attempt **out, const struct run *run, uint64_t number);
+/* From this node's or another's store, as it was opened. Blocks. ERR_NOT_FOUND. */
+struct storage;
+int attempt_read_from(struct attempt **out, struct storage *storage, const char *run,
+                      uint64_t number);
 
 #endif

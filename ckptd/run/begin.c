@@ -16,6 +16,9 @@
  * calls wait until it is emptied (ROOM_WAIT_MS), whatever busy_ms says. Else what retention may
  * remove goes, since without a commit nothing else would make room.
  *
+ * Where another node coordinates the attempt, that one is asked whether the rank may begin, when
+ * its image is at hand; what is begun here is its part alone (member/follow.c).
+ *
  * Limits: SLOTS_PER_RANK images a rank, COMMIT_SAVES_MAX saves a run, the pool: ERR_BUSY, at once
  * or after the wait, which limits.wait_ms bounds. A session has one call on its way; another takes
  * its place. */
@@ -64,7 +67,8 @@ struct beginning {
     bool awaits_room, has_awaited_room; /* a part of the disk; as long as it may */
     struct image *image;                /* whose segments are being cleaned */
     struct job job;
-    struct fault fault; /* of that */
+    struct fault fault;        /* of that */
+    struct part_asking asking; /* what the coordinator has answered */
 };
 
 static void advance(struct beginning *beginning);
@@ -127,14 +131,17 @@ static int promise_space(struct save *save, bool may_wait)
     struct service *service = save->service;
     struct storage_space space;
     int error = storage_space(service->storage, &space);
-    for (uint32_t i = 0; i < save->world_size; i++)
+    uint64_t here = 0;
+    for (uint32_t i = 0; i < save->world_size; i++) {
         save->bytes += save->group->ranks[i].geometry.file_bytes;
+        here += save->group->ranks[i].node == 0 ? save->group->ranks[i].geometry.file_bytes : 0;
+    }
     if (error == 0)
         error = save_check_quota(save->run, save->bytes);
     if (error == 0) {
         uint64_t files = save_num_files(save->world_size);
-        struct ledger_promise lack = ledger_deficit(&service->ledger, &space, save->bytes, files);
-        error = ledger_promise(&service->ledger, &save->promise, &space, save->bytes, files);
+        struct ledger_promise lack = ledger_deficit(&service->ledger, &space, here, files);
+        error = ledger_promise(&service->ledger, &save->promise, &space, here, files);
         if (error == ERR_SPACE && may_wait &&
             service->coordinator_policy->make_room(service, lack.bytes, lack.inodes))
             return AWAITS_ROOM;
@@ -147,35 +154,55 @@ static int promise_space(struct save *save, bool may_wait)
     return error;
 }
 
-static int new_save(struct save **out, struct session *session, uint64_t step, bool may_wait)
+static int copy_places(struct places *out, const struct places *places)
 {
-    struct run *run = session->run;
+    *out = *places;
+    if (places->num_shards == 0)
+        return 0;
+    out->shards = malloc(places->num_shards);
+    if (!out->shards)
+        return report_error(ERR_MEMORY, NULL, "no memory for the places of a save");
+    memcpy(out->shards, places->shards, places->num_shards);
+    return 0;
+}
+
+static int new_save(struct save **out, struct run *run, uint64_t step, bool may_wait)
+{
     struct save *save = calloc(1, sizeof *save);
     struct stage *stages = calloc(run->coordinator->machine.world_size, sizeof *stages);
+    struct remote_part *remote = calloc(run->coordinator->machine.world_size, sizeof *remote);
     struct checkpoint *checkpoint = NULL;
-    int error = save && stages ? manifest_new_nonce(save->nonce)
-                               : report_error(ERR_MEMORY, NULL, "no memory for a save");
+    int error = save && stages && remote ? manifest_new_nonce(save->nonce)
+                                         : report_error(ERR_MEMORY, NULL, "no memory for a save");
+    if (error == 0)
+        error = copy_places(&save->places, &run->coordinator->group->places);
     if (error == 0)
         error = catalog_new(&checkpoint, run);
     if (error != 0) {
+        if (save)
+            places_free(&save->places);
         free(save);
         free(stages);
+        free(remote);
         return error;
     }
-    save->service = session->service;
+    save->service = run->service;
     save->run = run;
     save->group = run->coordinator->group;
     save->step = step;
-    save->attempt = session->attempt;
+    save->attempt = run->coordinator->machine.attempt;
     save->stages = stages;
+    save->remote = remote;
     save->checkpoint = checkpoint;
     save->world_size = run->coordinator->machine.world_size;
     save->begun_ms = save->ended_ms = loop_now_ms();
-    shard_dir_key(save->dir, sizeof save->dir, run->name, step, session->attempt);
+    shard_dir_key(save->dir, sizeof save->dir, run->name, step, save->attempt);
     error = promise_space(save, may_wait);
     if (error != 0) {
         catalog_drop(checkpoint);
+        places_free(&save->places);
         free(stages);
+        free(remote);
         free(save);
         return error;
     }
@@ -199,40 +226,43 @@ static int set_state(struct save *save, const char *state_json, uint32_t rank)
     return 0;
 }
 
+/* Whose BeginSave it is, from this node or another. */
+struct beginner {
+    uint64_t attempt, step;
+    uint32_t rank;
+    const char *state_json;
+};
+
 /* Everything before the first change. */
-static int check_begin(struct session *session, struct beginning *beginning)
+static int check_begin(struct run *run, const struct beginner *rank, int64_t *until_ms)
 {
-    const Holdfast__V1__BeginSaveRequest *request = beginning->request;
-    struct service *service = session->service;
-    struct run *run = session->run;
-    bool is_first = !commit_find_step(&run->coordinator->machine, request->step);
+    struct service *service = run->service;
+    bool is_first = !commit_find_step(&run->coordinator->machine, rank->step);
     /* What one rank has begun the others may join, also while the daemon ends. */
     int error = is_first ? service_check_last_saves(service) : 0;
     if (error == 0)
         error = service_check_online(service);
     if (error == 0)
-        error = commit_may_begin(&run->coordinator->machine, session->attempt, session->rank,
-                                 request->step);
+        error = commit_may_begin(&run->coordinator->machine, rank->attempt, rank->rank, rank->step);
     if (error == 0 && is_first) {
         error = catalog_check_room(service);
         if (error != 0) {
-            beginning->until_ms = 0; /* waiting makes no room */
-            outcomes_refused(run, request->step, session->attempt, error);
+            *until_ms = 0; /* waiting makes no room */
+            outcomes_refused(run, rank->step, rank->attempt, error);
             run->service->coordinator_policy->apply_retention(run);
-        } else if (service->coordinator_policy->is_being_removed(service, run->name, request->step,
-                                                                 session->attempt))
+        } else if (service->coordinator_policy->is_being_removed(service, run->name, rank->step,
+                                                                 rank->attempt))
             error = report_error(ERR_BUSY, "try again", "rubbish of step %llu is being removed",
-                                 (unsigned long long)request->step);
+                                 (unsigned long long)rank->step);
     }
-    if (error == 0 && catalog_find(run, request->step, session->attempt))
-        error =
-            report_error(ERR_EXISTS, NULL, "step %llu of attempt %llu is committed already",
-                         (unsigned long long)request->step, (unsigned long long)session->attempt);
+    if (error == 0 && catalog_find(run, rank->step, rank->attempt))
+        error = report_error(ERR_EXISTS, NULL, "step %llu of attempt %llu is committed already",
+                             (unsigned long long)rank->step, (unsigned long long)rank->attempt);
     if (error == 0 && (!run->coordinator->group || !run->coordinator->group->planned ||
                        !run->coordinator->attempt))
         error =
             report_error(ERR_STALE, "describe the tensors again", "the session belongs to no plan");
-    return error == 0 ? check_state_json(request->state_json) : error;
+    return error == 0 ? check_state_json(rank->state_json) : error;
 }
 
 static void reply_begun(struct rpc_call *call, const struct save *save,
@@ -259,6 +289,77 @@ static void leave_earlier(struct session *session, uint64_t step)
     run_perform(session->run, &actions);
 }
 
+/* ---- a part of a save that another node coordinates ---- */
+
+static void asked(struct part_asking *asking)
+{
+    struct beginning *beginning = CONTAINER_OF(asking, struct beginning, asking);
+    beginning->image->readers--;
+    image_settle(beginning->image);
+    if (asking->fault.code == 0) {
+        advance(beginning);
+        return;
+    }
+    rpc_call_fail(beginning->call, fault_raise(&asking->fault));
+    free(beginning);
+}
+
+static int ask_coordinator(struct session *session, struct beginning *beginning,
+                           struct image *image)
+{
+    beginning->asking.go_on = asked;
+    ERR_TRY(session->service->coordinator_policy->ask(session, beginning->request,
+                                                      beginning->number, &beginning->asking));
+    beginning->image = image;
+    image->readers++; /* as in clean_image */
+    return GOES_ON;
+}
+
+static struct save *find_part(const struct run *run, const struct session *session, uint64_t step)
+{
+    struct save *save = run->coordinator->saves;
+    while (save && (save->step != step || save->attempt != session->attempt))
+        save = save->next;
+    return save;
+}
+
+/* The coordinator's word is one save; of one of this step that was given up there may be a rest. */
+static int begin_part(struct session *session, struct beginning *beginning, uint32_t slot)
+{
+    struct run *run = session->run;
+    struct save *save = find_part(run, session, beginning->request->step);
+    if (beginning->asking.nonce[0] == '\0')
+        return ask_coordinator(session, beginning, session->slots[slot]);
+    if (save && (save->discarding || strcmp(save->nonce, beginning->asking.nonce) != 0))
+        return report_error(ERR_BUSY, "try again",
+                            "what was written of step %llu before is being removed",
+                            (unsigned long long)save->step);
+    if (save && save->stages[session->rank].options.save)
+        return report_error(ERR_ABORTED, "begin it again, on all ranks",
+                            "rank %u has begun its part before", session->rank);
+    bool is_new = !save;
+    int error = 0;
+    if (is_new)
+        error = new_save(&save, run, beginning->request->step, !beginning->has_awaited_room);
+    if (error != 0)
+        return error;
+    if (is_new) {
+        memcpy(save->nonce, beginning->asking.nonce, sizeof save->nonce);
+        save->is_part = true;
+        save->id = run->coordinator->machine.next_id++;
+    }
+    error = save_begin_stage(save, session, slot);
+    if (error != 0) {
+        if (is_new)
+            save_free(save);
+        return error;
+    }
+    save->num_begun++;
+    reply_begun(beginning->call, save, session, slot);
+    run->service->coordinator_policy->part_changed(save);
+    return 0;
+}
+
 /* 0 when the call is answered, or GOES_ON. */
 static int begin(struct session *session, struct beginning *beginning)
 {
@@ -266,7 +367,9 @@ static int begin(struct session *session, struct beginning *beginning)
     struct run *run = session->run;
     struct commit_actions actions = {0};
     uint32_t slot = 0;
-    int error = check_begin(session, beginning);
+    const struct beginner rank = {session->attempt, request->step, session->rank,
+                                  request->state_json};
+    int error = check_begin(run, &rank, &beginning->until_ms);
     if (error == ERR_ABORTED) { /* of what it began before it knows nothing any more */
         struct report_text text;
         report_keep(&text);
@@ -281,12 +384,14 @@ static int begin(struct session *session, struct beginning *beginning)
         save_hurry_all(session->service);
     if (error == 0)
         error = clean_image(beginning, session->slots[slot]);
+    if (error == 0 && run->coordinator->follow)
+        return begin_part(session, beginning, slot);
     if (error != 0)
         return error;
     const struct commit_save *known = commit_find_step(&run->coordinator->machine, request->step);
     struct save *save = known ? save_find(run, known->id) : NULL;
     if (!save)
-        error = new_save(&save, session, request->step, !beginning->has_awaited_room);
+        error = new_save(&save, run, request->step, !beginning->has_awaited_room);
     if (error == 0)
         error = set_state(save, request->state_json, session->rank);
     if (error != 0) {
@@ -417,6 +522,84 @@ static void begin_again(struct timer *timer)
         advance(beginning); /* parked again, in the same order, while there is no image */
         beginning = next;
     }
+}
+
+/* ---- ranks of other nodes ---- */
+
+/* An answer that was lost is asked for again. */
+static bool has_begun(const struct run *run, const Holdfast__V1__BeginPartRequest *request,
+                      char out_nonce[33])
+{
+    for (const struct save *save = run->coordinator->saves; save; save = save->next) {
+        if (save->step != request->step || save->attempt != request->attempt || save->discarding ||
+            request->rank >= save->world_size || save->remote[request->rank].asked == 0 ||
+            save->remote[request->rank].asked != request->asked)
+            continue;
+        memcpy(out_nonce, save->nonce, sizeof save->nonce);
+        return true;
+    }
+    return false;
+}
+
+static void leave_remote(struct run *run, const Holdfast__V1__BeginPartRequest *request)
+{
+    struct commit_actions actions = {0};
+    commit_leave(&run->coordinator->machine, &actions, request->rank, request->step);
+    run_perform(run, &actions);
+}
+
+static int begin_remote(struct run *run, const Holdfast__V1__BeginPartRequest *request,
+                        char out_nonce[33])
+{
+    struct commit_actions actions = {0};
+    const struct beginner rank = {request->attempt, request->step, request->rank,
+                                  request->state_json};
+    int64_t until_ms;
+    int error = check_begin(run, &rank, &until_ms);
+    if (error == ERR_ABORTED) {
+        struct report_text text;
+        report_keep(&text);
+        leave_remote(run, request);
+        report_restore(&text, error);
+    }
+    if (error != 0)
+        return error;
+    leave_remote(run, request);
+    const struct commit_save *known = commit_find_step(&run->coordinator->machine, request->step);
+    struct save *save = known ? save_find(run, known->id) : NULL;
+    if (!save)
+        error = new_save(&save, run, request->step, false);
+    if (error == 0)
+        error = set_state(save, request->state_json, request->rank);
+    if (error != 0) {
+        if (save && !known)
+            save_free(save);
+        return error;
+    }
+    error = commit_begin(&run->coordinator->machine, &actions, &save->id, request->attempt,
+                         request->rank, request->step);
+    CHECK(error == 0); /* it may: check_begin has asked */
+    save->remote[request->rank].asked = request->asked;
+    memcpy(out_nonce, save->nonce, sizeof save->nonce);
+    run_perform(run, &actions);
+    return 0;
+}
+
+int save_begin_remote(struct service *service, const Holdfast__V1__BeginPartRequest *request,
+                      uint32_t node, char out_nonce[33])
+{
+    struct run *run;
+    ERR_TRY(run_find(&run, service, request->run, false));
+    ERR_TRY(commit_check(&run->coordinator->machine, request->attempt));
+    const struct group *group = run->coordinator->group;
+    if (!group || !group->planned || !run->coordinator->attempt)
+        return report_error(ERR_UNAVAILABLE, "it describes its ranks again",
+                            "the coordinator was started again, or not every rank is there");
+    if (request->rank >= group->world_size || group->ranks[request->rank].node != node)
+        return report_error(ERR_DENIED, NULL, "rank %u is not one of that node", request->rank);
+    if (request->asked == 0)
+        return report_error(ERR_INVALID, NULL, "a part has no number");
+    return has_begun(run, request, out_nonce) ? 0 : begin_remote(run, request, out_nonce);
 }
 
 void save_begin_close(struct service *service)

@@ -16,7 +16,11 @@
  *           │        DURABLE: DONE               │ │ │                          │
  *           ├────────────────────────────────────┘ │ └── ABSENT ────────────────┘
  *           │        UNKNOWN: KEEP                 │
+ *           ├──────────────────────────────────────┤ DURABLE, and other nodes hold shards: PLACE
+ *           │                                      ▼
+ *           │ commit_placed of the last: DONE   PLACING
  *           └──────────────────────────────────────┘
+ *             one of them does not answer: KEEP
  *
  * Each rank within a save: ABSENT ─begin─► BEGUN ─ended─► ENDED ─durable─► DURABLE, never back.
  *
@@ -38,6 +42,10 @@
  *   I8  Saves in work at once are published in the order of their steps: a later one waits for the
  *       earlier, which needs no rank any more: who began the later one has ended or left it.
  *   I9  A step that has, or may have, a manifest is not begun again by its attempt.
+ *
+ *   I10 A save is called committed only after every node that holds a shard of it has said that the
+ *       manifest is durable there, each counted once. From the coordinator's PUBLISH on nothing of
+ *       it is removed, whatever becomes of those nodes (I3).
  *
  *   I9  The first file of a save is created when the mark of the save is durable in its directory,
  *       and the mark goes behind the manifest, or behind the last of its files: what nothing proves
@@ -280,6 +288,17 @@ int commit_resume(struct commit *commit, uint64_t attempt, uint32_t world_size)
     return 0;
 }
 
+void commit_follow(struct commit *commit, uint64_t attempt, uint32_t world_size)
+{
+    CHECK(commit_num_saves(commit) == 0 && world_size >= 1 && world_size <= COMMIT_RANKS_MAX);
+    uint64_t next_id = commit->next_id;
+    commit_init(commit, attempt);
+    commit->next_id = next_id;
+    commit->world_size = world_size;
+    forget_steps(commit);
+    commit->state = RUN_OPEN;
+}
+
 int commit_check(const struct commit *commit, uint64_t attempt)
 {
     if (commit->state == RUN_OPEN && attempt == commit->attempt)
@@ -421,16 +440,24 @@ void commit_ended(struct commit *commit, struct commit_actions *actions, uint64_
     save->num_ended++;
 }
 
-void commit_durable(struct commit *commit, struct commit_actions *actions, uint64_t save_id,
-                    uint32_t rank)
+void commit_durable_at(struct commit *commit, struct commit_actions *actions, uint64_t save_id,
+                       uint32_t rank, uint32_t node)
 {
     struct commit_save *save = find(commit, save_id);
+    CHECK(node < COMMIT_NODES_MAX);
     if (!save || save->state != COMMIT_STAGING || rank >= save->world_size ||
         save->ranks[rank] != RANK_ENDED)
         return;
     save->ranks[rank] = RANK_DURABLE;
     save->num_durable++;
+    save->holders |= 1u << node;
     name_next(commit, actions);
+}
+
+void commit_durable(struct commit *commit, struct commit_actions *actions, uint64_t save_id,
+                    uint32_t rank)
+{
+    commit_durable_at(commit, actions, save_id, rank, 0);
 }
 
 void commit_names_synced(struct commit *commit, struct commit_actions *actions, uint64_t save_id,
@@ -450,6 +477,16 @@ void commit_names_synced(struct commit *commit, struct commit_actions *actions, 
     push_save(actions, COMMIT_PUBLISH, save);
 }
 
+/* PUBLISHING or PLACING -> free: it is there, or nobody knows who has it. */
+static void end_published(struct commit *commit, struct commit_actions *actions,
+                          struct commit_save *save, const struct commit_action *action)
+{
+    push(actions, *action);
+    save->state = COMMIT_FREE;
+    name_next(commit, actions);
+    settle(commit, actions);
+}
+
 void commit_published(struct commit *commit, struct commit_actions *actions, uint64_t save_id,
                       enum commit_outcome outcome, int error)
 {
@@ -462,20 +499,37 @@ void commit_published(struct commit *commit, struct commit_actions *actions, uin
         return;
     }
     commit->sealed = save->step + 1; /* I9; it grows: I8 */
-    if (outcome == OUTCOME_DURABLE) {
-        push_save(actions, COMMIT_DONE, save); /* I2 */
-    } else {
-        push(actions, (struct commit_action){
-                          .kind = COMMIT_KEEP,
-                          .save = save->id,
-                          .rank = -1,
-                          .error = error,
-                          .reason = "nobody knows whether its manifest is durable; nothing was "
-                                    "removed"});
+    if (outcome == OUTCOME_DURABLE && (save->holders & ~1u) != 0) {
+        save->state = COMMIT_PLACING; /* I10 */
+        push_save(actions, COMMIT_PLACE, save);
+        return;
     }
-    save->state = COMMIT_FREE;
-    name_next(commit, actions);
-    settle(commit, actions);
+    struct commit_action done = {.kind = COMMIT_DONE, .save = save->id, .rank = -1}; /* I2 */
+    if (outcome != OUTCOME_DURABLE) {
+        done.kind = COMMIT_KEEP;
+        done.error = error;
+        done.reason = "nobody knows whether its manifest is durable; nothing was removed";
+    }
+    end_published(commit, actions, save, &done);
+}
+
+void commit_placed(struct commit *commit, struct commit_actions *actions, uint64_t save_id,
+                   uint32_t node, int error)
+{
+    struct commit_save *save = find(commit, save_id);
+    if (!save || save->state != COMMIT_PLACING || node == 0 || node >= COMMIT_NODES_MAX ||
+        (save->holders >> node & 1u) == 0)
+        return;
+    struct commit_action done = {.kind = COMMIT_DONE, .save = save->id, .rank = -1};
+    save->placed |= error == 0 ? 1u << node : 0u;
+    if (error != 0) {
+        done.kind = COMMIT_KEEP;
+        done.error = error;
+        done.reason = "a node that holds a shard of it did not say that it has the manifest";
+    } else if ((save->holders & ~1u & ~save->placed) != 0) { /* I10 */
+        return;
+    }
+    end_published(commit, actions, save, &done);
 }
 
 void commit_discarded(struct commit *commit, struct commit_actions *actions, uint64_t save_id)

@@ -22,11 +22,13 @@
 #define COMMIT_RANKS_MAX 32768u /* of one attempt; more are refused */
 #define COMMIT_SAVES_MAX 4u     /* of one run in work at once; more are ERR_BUSY */
 #define COMMIT_ACTIONS_MAX (2 * COMMIT_SAVES_MAX + 2)
+#define COMMIT_NODES_MAX 32u  /* the coordinator is node 0 */
 #define COMMIT_TAKE_TRIES 16u /* numbers tried when names of attempts are taken */
 
 enum commit_action_kind {
     COMMIT_SYNC_NAMES, /* make the names of the save's files durable; then commit_names_synced */
     COMMIT_PUBLISH,    /* write the manifest; then commit_published */
+    COMMIT_PLACE,      /* have the holders write it, too; then commit_placed for each */
     COMMIT_DONE,       /* the save is committed: tell everybody; its id is free */
     COMMIT_DISCARD,    /* failed: stop its I/O, remove its files; then commit_discarded */
     COMMIT_KEEP,      /* failed, nobody knows whether the manifest is durable: touch no file; its id
@@ -62,6 +64,7 @@ enum commit_save_state {
     COMMIT_STAGING,
     COMMIT_NAMING,
     COMMIT_PUBLISHING,
+    COMMIT_PLACING,
     COMMIT_DISCARDING
 };
 
@@ -74,7 +77,8 @@ struct commit_save {
     uint64_t id, step;
     uint32_t world_size; /* of its attempt: the run's may be that of the next already */
     uint32_t num_begun, num_ended, num_durable; /* ranks that have come at least so far */
-    uint8_t ranks[COMMIT_RANKS_MAX];            /* enum commit_rank_state */
+    uint32_t holders, placed; /* a bit per node that holds a shard, and has the manifest, too */
+    uint8_t ranks[COMMIT_RANKS_MAX]; /* enum commit_rank_state */
 };
 
 enum commit_run_state { RUN_CLOSED, RUN_OPEN, RUN_SETTLING, RUN_TAKING };
@@ -104,6 +108,9 @@ void commit_taken(struct commit *commit, struct commit_actions *actions, uint64_
                   int error);
 /* A restarted daemon meets ranks of the newest durable attempt: go on with it. ERR_STALE. */
 int commit_resume(struct commit *commit, uint64_t attempt, uint32_t world_size);
+/* Another node coordinates this attempt from now on: no save is in work here, nor is one decided.
+ */
+void commit_follow(struct commit *commit, uint64_t attempt, uint32_t world_size);
 /* ERR_STALE unless `attempt` is the open one. */
 int commit_check(const struct commit *commit, uint64_t attempt);
 
@@ -130,6 +137,9 @@ void commit_ended(struct commit *commit, struct commit_actions *actions, uint64_
 /* The rank's shard is written and synced. */
 void commit_durable(struct commit *commit, struct commit_actions *actions, uint64_t save,
                     uint32_t rank);
+/* The same, of a rank at another node, 1 to COMMIT_NODES_MAX - 1, which holds the shard. */
+void commit_durable_at(struct commit *commit, struct commit_actions *actions, uint64_t save,
+                       uint32_t rank, uint32_t node);
 /* The shard of a rank, or the whole save when rank is negative, failed. */
 void commit_failed(struct commit *commit, struct commit_actions *actions, uint64_t save,
                    int64_t rank, int error, const char *reason);
@@ -137,6 +147,9 @@ void commit_names_synced(struct commit *commit, struct commit_actions *actions, 
                          int error);
 void commit_published(struct commit *commit, struct commit_actions *actions, uint64_t save,
                       enum commit_outcome outcome, int error);
+/* A node that holds a shard has the manifest durably, or, with an error, does not answer. */
+void commit_placed(struct commit *commit, struct commit_actions *actions, uint64_t save,
+                   uint32_t node, int error);
 void commit_discarded(struct commit *commit, struct commit_actions *actions, uint64_t save);
 /* The rank is gone: saves that it has not ended are given up. */
 void commit_rank_died(struct commit *commit, struct commit_actions *actions, uint64_t attempt,

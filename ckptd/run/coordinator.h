@@ -5,6 +5,7 @@
 
 #include "ckptd/loop.h"
 #include "ckptd/run/commit.h"
+#include "proto/ckpt.pb-c.h"
 #include "proto/rpc.h"
 
 #include <stdbool.h>
@@ -16,6 +17,7 @@ struct save;
 struct service;
 struct group;
 struct attempt;
+struct follow;
 
 struct parked { /* a call that waits; its message lives as long as the call */
     struct parked *next;
@@ -50,6 +52,7 @@ struct coordinator {
     struct parked *describing; /* wait until the attempt is read back */
     struct attempt_work take, resume, parent;
     struct save *saves;
+    struct follow *follow; /* member/follow.c: another node coordinates the attempt; else NULL */
 };
 
 /* Who performs what the machine of a run decides. */
@@ -57,13 +60,28 @@ struct coordinator_ops {
     void (*perform[COMMIT_NOT_OPENED + 1])(struct run *run, const struct commit_action *action);
 };
 
-/* What the saves of all runs ask of keep/, which is above them. */
+/* A BeginSave that the coordinator is asked about: the nonce of the save, or why not. */
+struct part_asking {
+    char nonce[33];
+    struct fault fault;
+    void (*go_on)(struct part_asking *asking);
+};
+struct session;
+
+/* What the saves of all runs ask of keep/ and member/, which are above them. */
 struct coordinator_policy {
     void (*apply_retention)(struct run *run); /* this thread's last error stays */
     /* A save lacks so much of the disk. True: so much is being removed of what was removed before
      * and could be taken back, and saves that wait are tried again then. */
     bool (*make_room)(struct service *service, uint64_t bytes, uint64_t inodes);
     /* Is what there is of this checkpoint being removed? Then nobody may begin it. */
+    /* Of a run that another node coordinates: a rank has described itself; may a rank begin? (then
+     * asking->go_on comes; ERR_MEMORY: it does not); something has become of a part. */
+    void (*join)(struct run *run);
+    void (*leave)(struct run *run); /* its parts are given up, or left to who decides later */
+    int (*ask)(struct session *session, const Holdfast__V1__BeginSaveRequest *request,
+               uint64_t number, struct part_asking *asking);
+    void (*part_changed)(struct save *save);
     bool (*is_being_removed)(const struct service *service, const char *run, uint64_t step,
                              uint64_t attempt);
 };

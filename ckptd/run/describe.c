@@ -11,6 +11,7 @@
  */
 #include "ckptd/run/describe.h"
 #include "ckptd/catalog.h"
+#include "ckptd/config.h"
 #include "ckptd/loop.h"
 #include "ckptd/node/image.h"
 #include "ckptd/node/pool.h"
@@ -22,6 +23,7 @@
 #include "ckptd/service.h"
 #include "proto/ckpt.pb-c.h"
 #include "proto/layout.h"
+#include "proto/manifest.h"
 #include "proto/report.h"
 #include "proto/rpc.h"
 #include "proto/shard.h"
@@ -80,6 +82,8 @@ static void free_group_memory(struct group *group)
         free(group->ranks[i].tensors);
     }
     layout_table_free(group->table);
+    free(group->plan);
+    places_free(&group->places);
     free(group->ranks);
     free(group);
 }
@@ -122,6 +126,12 @@ static void describe_expired(struct timer *timer)
     group_free(group);
 }
 
+void describe_fail(struct group *group, int error)
+{
+    fail_group_calls(group, error);
+    group_free(group);
+}
+
 /* `slices`: the rank's, as the plan names them. */
 static int plan_rank(struct group *group, uint32_t rank, const struct slice *slices)
 {
@@ -155,7 +165,9 @@ static uint64_t images_demand(const struct group *group, uint32_t share)
     uint64_t sum = 0;
     for (uint32_t i = 0; i < group->world_size; i++) {
         uint32_t need =
-            image_segments_needed(group->run->service, group->ranks[i].geometry.file_bytes);
+            group->ranks[i].node == 0
+                ? image_segments_needed(group->run->service, group->ranks[i].geometry.file_bytes)
+                : 0;
         sum += need < share ? need : share;
     }
     return sum;
@@ -179,6 +191,8 @@ static int plan_images(struct group *group)
     }
     for (uint32_t i = 0; i < group->world_size; i++) {
         struct group_rank *rank = &group->ranks[i];
+        if (rank->node != 0 || !rank->slices)
+            continue;
         uint32_t need = image_segments_needed(service, rank->geometry.file_bytes);
         rank->image_segments = need < share ? need : share;
         if (rank->image_segments < need &&
@@ -193,9 +207,39 @@ static int plan_images(struct group *group)
     return 0;
 }
 
-static void work_plan(struct job *job)
+static bool is_spread(const struct group *group)
 {
-    struct group *group = CONTAINER_OF(job, struct group, job);
+    uint32_t here = 0;
+    for (uint32_t i = 0; i < group->world_size; i++)
+        here += group->ranks[i].node == 0;
+    return here < group->world_size;
+}
+
+/* Where the ranks are, when some are at other nodes. */
+static int make_places(struct group *group)
+{
+    const struct config *config = group->run->service->config;
+    struct places *places = &group->places;
+    if (!is_spread(group))
+        return 0;
+    places->shards = calloc(group->world_size, 1);
+    if (!places->shards)
+        return report_error(ERR_MEMORY, NULL, "no memory for the places of the ranks");
+    places->num_shards = group->world_size;
+    places->num_nodes = config->members.count + 1;
+    snprintf(places->here, sizeof places->here, "%s", config->nodes_name);
+    snprintf(places->nodes[0], sizeof places->nodes[0], "%s", config->nodes_name);
+    for (uint32_t i = 0; i < config->members.count; i++)
+        snprintf(places->nodes[i + 1], sizeof places->nodes[0], "%s",
+                 config->members.peers[i].name);
+    for (uint32_t i = 0; i < group->world_size; i++)
+        places->shards[i] = (uint8_t)group->ranks[i].node;
+    return 0;
+}
+
+/* Of the slices of all ranks. */
+static int make_plan(struct group *group)
+{
     const struct slice **slices = calloc(group->world_size, sizeof *slices);
     uint32_t *counts = calloc(group->world_size, sizeof *counts);
     struct slice **split = NULL; /* of ranks with several boxes of a tensor */
@@ -212,11 +256,43 @@ static void work_plan(struct job *job)
         error = layout_plan_save(&group->table, slices, counts, group->world_size);
     for (uint32_t i = 0; i < group->world_size && error == 0; i++)
         error = plan_rank(group, i, slices[i]);
-    if (error == 0)
-        error = plan_images(group);
+    if (error == 0 && split && is_spread(group))
+        error = report_error(ERR_INVALID, "start all ranks on one node, or describe a tensor once",
+                             "a rank describes several boxes of a tensor, and ranks are on "
+                             "several nodes");
     layout_split_free(split);
     free(slices);
     free(counts);
+    return error == 0 ? make_places(group) : error;
+}
+
+/* The coordinator's. */
+static int read_plan(struct group *group)
+{
+    struct manifest *manifest = NULL;
+    ERR_TRY(manifest_read(&manifest, group->plan, strlen(group->plan)));
+    int error = 0;
+    if (manifest->summary.world_size != group->world_size ||
+        manifest->summary.attempt != group->attempt)
+        error = report_error(ERR_CORRUPT, "are both nodes of the same release?",
+                             "the plan of another attempt came");
+    if (error == 0) {
+        group->table = manifest->table;
+        manifest->table = NULL;
+    }
+    manifest_free(manifest);
+    for (uint32_t i = 0; i < group->world_size && error == 0; i++)
+        if (group->ranks[i].slices) /* those of other nodes are theirs */
+            error = plan_rank(group, i, group->ranks[i].slices);
+    return error;
+}
+
+static void work_plan(struct job *job)
+{
+    struct group *group = CONTAINER_OF(job, struct group, job);
+    int error = group->plan ? read_plan(group) : make_plan(group);
+    if (error == 0)
+        error = plan_images(group);
     if (error != 0)
         fault_take(&group->fault, error);
 }
@@ -325,6 +401,23 @@ static void planned(struct event *event)
     }
 }
 
+static void start_planning(struct group *group)
+{
+    loop_timer_cancel(group->run->service->loop, &group->timer);
+    group->planning = true;
+    group->job = (struct job){.work = work_plan, .done.run = planned};
+    loop_work(group->run->service->loop, &group->job);
+}
+
+void describe_take_plan(struct group *group, char *plan, struct places *places)
+{
+    CHECK(!group->planning && !group->planned && !group->plan);
+    group->plan = plan;
+    group->places = *places;
+    memset(places, 0, sizeof *places);
+    start_planning(group);
+}
+
 /* ---- resume after a restart ---- */
 
 static void work_resume(struct job *job)
@@ -365,12 +458,27 @@ static void resumed(struct event *event)
     }
 }
 
+static void start_resume(struct run *run)
+{
+    struct attempt_work *work = &run->coordinator->resume;
+    if (work->busy)
+        return;
+    *work = (struct attempt_work){.job = {.work = work_resume, .done.run = resumed},
+                                  .busy = true,
+                                  .number = run->coordinator->machine.attempt};
+    loop_work(run->service->loop, &work->job);
+}
+
+static bool must_resume(const struct run *run, uint64_t attempt)
+{
+    return run->coordinator->machine.state == RUN_CLOSED && attempt != 0 &&
+           attempt == run->coordinator->machine.attempt;
+}
+
 static bool resume(struct run *run, struct rpc_call *call,
                    const Holdfast__V1__DescribeRequest *request)
 {
-    struct attempt_work *work = &run->coordinator->resume;
-    if (run->coordinator->machine.state != RUN_CLOSED || request->attempt == 0 ||
-        request->attempt != run->coordinator->machine.attempt)
+    if (!must_resume(run, request->attempt))
         return false;
     if (run->adopting != 0 && run->adopting >= run->newest_attempt) {
         rpc_call_fail(call, catalog_report_adopting(run));
@@ -383,12 +491,7 @@ static bool resume(struct run *run, struct rpc_call *call,
     }
     *parked = (struct parked){run->coordinator->describing, call, &request->base};
     run->coordinator->describing = parked;
-    if (!work->busy) {
-        *work = (struct attempt_work){.job = {.work = work_resume, .done.run = resumed},
-                                      .busy = true,
-                                      .number = request->attempt};
-        loop_work(run->service->loop, &work->job);
-    }
+    start_resume(run);
     return true;
 }
 
@@ -433,6 +536,9 @@ static int describe_again(struct group *group, uint32_t rank, struct rpc_call *c
                           const struct slice *slices, size_t count)
 {
     struct group_rank *mine = &group->ranks[rank];
+    if (mine->node != 0)
+        return report_error(ERR_MISMATCH, "open a new attempt",
+                            "rank %u has described itself at another node", rank);
     if (!slices_equal(mine, slices, count))
         return report_error(ERR_MISMATCH, "open a new attempt",
                             "rank %u described other slices than before", rank);
@@ -459,24 +565,21 @@ static void join_group(struct group *group, uint32_t rank, struct rpc_call *call
     mine->call = call;
     group->num_described += !mine->described;
     mine->described = true;
-    if (group->num_described < group->world_size)
-        return;
-    loop_timer_cancel(group->run->service->loop, &group->timer);
-    group->planning = true;
-    group->job = (struct job){.work = work_plan, .done.run = planned};
-    loop_work(group->run->service->loop, &group->job);
+    if (group->run->coordinator->follow)
+        group->run->service->coordinator_policy->join(group->run);
+    else if (group->num_described == group->world_size)
+        start_planning(group);
 }
 
-static int check_describe(struct run *run, const Holdfast__V1__DescribeRequest *request)
+static int check_describe(struct run *run, uint64_t attempt, uint32_t rank, uint32_t world_size)
 {
-    int error = commit_check(&run->coordinator->machine, request->attempt);
-    if (error == 0 && (request->world_size != run->coordinator->machine.world_size ||
-                       request->rank >= run->coordinator->machine.world_size))
-        error =
-            report_error(ERR_MISMATCH, "start all ranks with the same world size",
-                         "rank %u of %u does not belong to attempt %llu of %u ranks", request->rank,
-                         request->world_size, (unsigned long long)request->attempt,
-                         run->coordinator->machine.world_size);
+    int error = commit_check(&run->coordinator->machine, attempt);
+    if (error == 0 && (world_size != run->coordinator->machine.world_size ||
+                       rank >= run->coordinator->machine.world_size))
+        error = report_error(ERR_MISMATCH, "start all ranks with the same world size",
+                             "rank %u of %u does not belong to attempt %llu of %u ranks", rank,
+                             world_size, (unsigned long long)attempt,
+                             run->coordinator->machine.world_size);
     return error;
 }
 
@@ -491,7 +594,7 @@ void describe_rank(struct service *service, struct rpc_call *call,
     if (error == 0 && resume(run, call, request))
         return;
     if (error == 0)
-        error = check_describe(run, request);
+        error = check_describe(run, request->attempt, request->rank, request->world_size);
     if (error == 0)
         error = describe_take_slices(&slices, request->slices, request->n_slices);
     struct group *group = run ? run->coordinator->group : NULL;
@@ -508,4 +611,48 @@ void describe_rank(struct service *service, struct rpc_call *call,
     free(slices);
     if (error != 0)
         rpc_call_fail(call, error);
+}
+
+/* ---- ranks of other nodes ---- */
+
+/* What it describes, before all are there or once more. */
+static int take_remote(struct run *run, const Holdfast__V1__JoinRequest *request, uint32_t node)
+{
+    struct group *group = run->coordinator->group;
+    struct slice *slices = NULL;
+    ERR_TRY(describe_take_slices(&slices, request->slices, request->n_slices));
+    int error = group ? 0 : new_group(&group, run, request->attempt);
+    struct group_rank *mine = error == 0 ? &group->ranks[request->rank] : NULL;
+    if (error == 0 && mine->described &&
+        (mine->node != node || !slices_equal(mine, slices, request->n_slices)))
+        error =
+            report_error(ERR_MISMATCH, "open a new attempt",
+                         "rank %u has described other slices, or at another node", request->rank);
+    if (error != 0 || mine->described) {
+        free(slices);
+        return error;
+    }
+    mine->node = node;
+    join_group(group, request->rank, NULL, slices, request->n_slices);
+    return 0;
+}
+
+int describe_join(struct service *service, const Holdfast__V1__JoinRequest *request, uint32_t node,
+                  bool *out_known)
+{
+    struct run *run;
+    *out_known = false;
+    ERR_TRY(service_check_open(service));
+    ERR_TRY(run_find(&run, service, request->run, false));
+    if (must_resume(run, request->attempt)) {
+        start_resume(run); /* it asks again */
+        return 0;
+    }
+    ERR_TRY(check_describe(run, request->attempt, request->rank, request->world_size));
+    if (request->has_slices)
+        ERR_TRY(take_remote(run, request, node));
+    const struct group *group = run->coordinator->group;
+    *out_known =
+        group && group->ranks[request->rank].described && group->ranks[request->rank].node == node;
+    return 0;
 }

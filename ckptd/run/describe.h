@@ -5,6 +5,7 @@
 #include "ckptd/loop.h"
 #include "proto/ckpt.pb-c.h"
 #include "proto/layout.h"
+#include "proto/places.h"
 #include "proto/rpc.h"
 #include "proto/shard.h"
 
@@ -18,6 +19,7 @@ struct group_rank {
     struct slice *slices;
     uint32_t count;
     bool described;
+    uint32_t node; /* 0: this one; else 1 + the index of a peer, where its shards are made */
     struct rpc_call *call; /* waits for the others; NULL otherwise */
     uint64_t session;      /* token of its last session, which may be over; 0: none yet */
     struct save_item *items;
@@ -35,8 +37,10 @@ struct group {
     uint32_t world_size, num_described;
     uint32_t num_windows; /* ranks that save through a window */
     bool planning, planned;
+    char *plan;     /* another node coordinates: the text of its plan, once it has come; owned */
     bool abandoned; /* a new attempt came while it was planned: free when the job ends */
     struct layout_table *table;
+    struct places places; /* of the ranks, from the plan on; without shards: all are here */
     struct group_rank *ranks;
     struct timer timer; /* describe deadline */
     struct job job;
@@ -48,5 +52,15 @@ void describe_rank(struct service *service, struct rpc_call *call,
 /* Takes slices over from a message. ERR_INVALID, ERR_MEMORY. */
 int describe_take_slices(struct slice **out, Holdfast__V1__Slice *const *slices, size_t count);
 void group_free(struct group *group);
+/* Before the plan: the ranks that wait are answered with this thread's last error, and come again.
+ */
+void describe_fail(struct group *group, int error);
+/* A rank of another node comes, or asks whether all have. *out_known: it is known, from that node.
+ */
+int describe_join(struct service *service, const Holdfast__V1__JoinRequest *request, uint32_t node,
+                  bool *out_known);
+/* The plan of the coordinator has come: the ranks of this node get their places. Takes both over.
+ */
+void describe_take_plan(struct group *group, char *plan, struct places *places);
 
 #endif

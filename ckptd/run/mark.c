@@ -6,9 +6,12 @@
  * is cut short in between, a start finds shards with a mark, or with a manifest. */
 #include "ckptd/run/mark.h"
 #include "ckptd/node/place.h"
+#include "ckptd/run/attempt.h"
+#include "ckptd/run/coordinator.h"
 #include "ckptd/run/save.h"
 #include "ckptd/service.h"
 #include "proto/mark.h"
+#include "proto/places.h"
 #include "proto/report.h"
 #include "storage/storage.h"
 
@@ -37,7 +40,10 @@ static int publish_mark(const struct save *save)
     struct shard_identity identity;
     struct storage *storage = save->service->storage;
     save_identity(&identity, save, 0);
-    mark_write(text, &identity, save->service->boot_id);
+    if (save->is_part)
+        mark_write_part(text, &identity, save->run->coordinator->attempt->coordinator);
+    else
+        mark_write(text, &identity, save->service->boot_id);
     key_of(key, save);
     int error = storage_publish(storage, key, text, strlen(text));
     if (error != ERR_EXISTS)
@@ -89,5 +95,7 @@ void mark_give_up(const struct save *save)
     /* Shards that a power loss brings back need it, too. */
     if (save->is_marked && storage_sync_names(storage, save->dir) == 0)
         storage_remove(storage, key);
+    snprintf(key, sizeof key, "%s/" PLACES_NAME, save->dir);
+    storage_remove(storage, key);
     storage_remove(storage, save->dir);
 }

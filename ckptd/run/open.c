@@ -35,6 +35,7 @@
 #include <time.h>
 
 #define REPLY_CHECKPOINTS_MAX 64u
+#define PARTS_WAIT_MS 3000
 #define LOOK_MS 100 /* between two looks at who has the run */
 
 static void work_take(struct job *job)
@@ -136,6 +137,7 @@ void open_done(struct run *run, const struct commit_action *action)
     note_opened(run, attempt);
     if (run->coordinator->group)
         group_free(run->coordinator->group);
+    run->service->coordinator_policy->leave(run);
     attempt_free(run->coordinator->attempt);
     run->coordinator->attempt = attempt;
     struct checkpoint *newest = catalog_newest(run);
@@ -268,6 +270,17 @@ static void open_run(struct run *run, struct rpc_call *call,
     run_perform(run, &actions);
 }
 
+/* Parts of saves that another node coordinates: it decides first, if it still does. */
+static bool awaits_parts(struct run *run, const struct newcomer *newcomer)
+{
+    bool any = false;
+    for (const struct save *save = run->coordinator->saves; save; save = save->next)
+        any |= save->is_part;
+    if (any && loop_now_ms() - newcomer->came_ms > PARTS_WAIT_MS)
+        run->service->coordinator_policy->leave(run);
+    return any;
+}
+
 static void look(struct newcomer *newcomer);
 
 static void unpark(struct newcomer *newcomer)
@@ -308,7 +321,7 @@ static void look(struct newcomer *newcomer)
     if (error == 0 && run->adopting > run->newest_attempt)
         error = catalog_report_adopting(run);
     enum takeover answer = error == 0 ? decide(run, newcomer) : TAKEOVER_REFUSED;
-    if (answer == TAKEOVER_WAIT) {
+    if (answer == TAKEOVER_WAIT || (answer != TAKEOVER_REFUSED && awaits_parts(run, newcomer))) {
         park(newcomer, look_again, LOOK_MS);
         return;
     }

@@ -26,6 +26,7 @@
 #include "proto/checksum.h"
 #include "proto/layout.h"
 #include "proto/manifest.h"
+#include "proto/places.h"
 #include "proto/report.h"
 #include "proto/toml.h"
 #include "storage/storage.h"
@@ -83,8 +84,10 @@ static int merge_digests(struct save *save)
         return report_error(ERR_MEMORY, NULL, "no memory for %u digests", count);
     for (uint32_t i = 0; i < save->world_size; i++) {
         const struct image *image = save->stages[i].image;
-        for (uint32_t t = 0; t < image->num_tensors; t++)
-            digest_merge(&save->digests[image->tensors[t].tensor], &image->digests[t]);
+        const struct group_rank *rank = &save->group->ranks[i];
+        const struct digest *digests = image ? image->digests : save->remote[i].digests;
+        for (uint32_t t = 0; t < rank->num_tensors; t++)
+            digest_merge(&save->digests[rank->tensors[t].tensor], &digests[t]);
     }
     return 0;
 }
@@ -96,6 +99,24 @@ static enum commit_outcome judge_publish(int error)
     if (error == 0)
         return OUTCOME_DURABLE;
     return error == ERR_IO || error == ERR_EXISTS ? OUTCOME_UNKNOWN : OUTCOME_ABSENT;
+}
+
+int publish_places(struct storage *storage, const struct manifest_summary *summary,
+                   const struct places *places)
+{
+    char key[STORAGE_KEY_MAX], *text = NULL;
+    if (places->num_shards == 0)
+        return 0;
+    ERR_TRY(places_key(key, sizeof key, summary));
+    ERR_TRY(places_write(&text, places, summary->nonce));
+    int error = storage_publish(storage, key, text, strlen(text));
+    if (error == ERR_EXISTS) { /* of a save of this step that was given up */
+        error = storage_remove(storage, key);
+        if (error == 0)
+            error = storage_publish(storage, key, text, strlen(text));
+    }
+    free(text);
+    return error;
 }
 
 static int write_manifest(struct save *save)
@@ -121,18 +142,29 @@ static int write_manifest(struct save *save)
     memcpy(manifest.code_version, attempt->code_version, sizeof manifest.code_version);
     for (uint32_t i = 0; i < save->world_size; i++) {
         const struct stage *stage = &save->stages[i];
+        if (!stage->image) {
+            manifest.shards[i] = save->remote[i].shard;
+            continue;
+        }
         manifest.shards[i] = (struct manifest_shard){stage->image->geometry.file_bytes,
                                                      stage->image->geometry.data_start,
                                                      stage->header_hash, stage->table_hash};
     }
     int error = manifest_write(&text, &bytes, &manifest);
     snprintf(key, sizeof key, "%s/%s", save->dir, MANIFEST_NAME);
+    if (error == 0)
+        error = publish_places(save->service->storage, &save->summary, &save->places);
     if (error == 0) {
         error = storage_publish(save->service->storage, key, text, bytes);
         save->outcome = judge_publish(error);
         if (error == 0)
             mark_end(save); /* I9 */
         save->manifest_hash = checksum_bytes(text, bytes);
+    }
+    if (save->outcome == OUTCOME_DURABLE && save->places.num_shards > 0) {
+        save->manifest_text = text;
+        save->manifest_bytes = bytes;
+        text = NULL;
     }
     free(text);
     free(manifest.shards);

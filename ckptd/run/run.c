@@ -70,6 +70,7 @@ const struct catalog_events coordinator_events = {.made = made,
 static const struct coordinator_ops ops = {.perform = {
                                                [COMMIT_SYNC_NAMES] = publish_sync_names,
                                                [COMMIT_PUBLISH] = publish_manifest,
+                                               [COMMIT_PLACE] = save_place,
                                                [COMMIT_DONE] = save_committed,
                                                [COMMIT_DISCARD] = save_discard,
                                                [COMMIT_KEEP] = save_keep,
@@ -89,6 +90,9 @@ int run_open(struct service *service, const struct coordinator_policy *policy)
 void run_rank_left(struct session *session)
 {
     struct commit_actions actions = {0};
+    for (struct save *save = session->run->coordinator->saves; save; save = save->next)
+        if (save->attempt == session->attempt)
+            save_give_up_part(save, session->rank, "the rank is gone");
     commit_rank_died(&session->run->coordinator->machine, &actions, session->attempt,
                      session->rank);
     run_perform(session->run, &actions);

@@ -137,6 +137,12 @@ void save_free(struct save *save)
         free(save->stages[i].announced);
     }
     free(save->stages);
+    for (uint32_t i = 0; i < save->world_size; i++)
+        free(save->remote[i].digests);
+    free(save->remote);
+    loop_timer_cancel(run->service->loop, &save->report);
+    places_free(&save->places);
+    free(save->manifest_text);
     catalog_drop(save->checkpoint);
     free(save->digests);
     free(save->state_json);
@@ -207,7 +213,7 @@ static void enter_memory(struct save *save, struct checkpoint *checkpoint)
     bool newest = catalog_newest(run) == checkpoint;
     for (uint32_t i = 0; i < save->world_size && newest; i++) {
         struct image *image = save->stages[i].image;
-        if (image->is_window || image_enter_checkpoint(image, checkpoint, i) != 0)
+        if (!image || image->is_window || image_enter_checkpoint(image, checkpoint, i) != 0)
             continue;
         image->state = IMAGE_RESIDENT;
         image->table_hash = save->stages[i].table_hash;
@@ -277,14 +283,12 @@ static void note_commit(const struct save *save)
                                                     .detail = detail});
 }
 
-void save_committed(struct run *run, const struct commit_action *action)
+/* Its manifest is durable here. */
+static void enter_catalog(struct save *save)
 {
-    struct save *save = save_find(run, action->save);
     struct checkpoint *checkpoint = save->checkpoint;
-    char text[SAVE_REPEAT_BYTES];
-    report_commit(save);
-    report_disk(save);
-    compare_content(save);
+    if (catalog_set_places(checkpoint, &save->places) != 0)
+        log_warn("commit", "%s", report_line()); /* a load reads them again */
     save->checkpoint = NULL;
     catalog_enter(checkpoint, &save->summary);
     checkpoint->manifest_hash = save->manifest_hash;
@@ -292,6 +296,17 @@ void save_committed(struct run *run, const struct commit_action *action)
     checkpoint->repeat = save->repeat;
     enter_memory(save, checkpoint);
     note_commit(save);
+}
+
+void save_committed(struct run *run, const struct commit_action *action)
+{
+    struct save *save = save_find(run, action->save);
+    char text[SAVE_REPEAT_BYTES];
+    report_commit(save);
+    report_disk(save);
+    compare_content(save);
+    save->checkpoint->was_committed = true;
+    enter_catalog(save);
     save_answer_waiters(save, HOLDFAST__V1__SAVE_STATE__SAVE_COMMITTED,
                         save_repeat_text(text, &save->repeat));
     save_free(save);
@@ -346,11 +361,27 @@ void save_keep(struct run *run, const struct commit_action *action)
     char reason[512];
     failure_text(reason, sizeof reason, save, action);
     remember_failure(save, reason);
-    service_go_offline(save->service, reason);
+    if (save->outcome == OUTCOME_DURABLE) /* here: of the other holders nobody can tell */
+        enter_catalog(save);
+    else
+        service_go_offline(save->service, reason);
     save_free(save);
 }
 
+void save_place(struct run *run, const struct commit_action *action)
+{
+    (void)run;    /* the holders hear it when they report (member/lead.c), */
+    (void)action; /* which they do all the time */
+}
+
 /* ---- what stages tell ---- */
+
+static bool tell_coordinator(struct save *save)
+{
+    if (save->is_part)
+        save->service->coordinator_policy->part_changed(save);
+    return save->is_part;
+}
 
 static void stage_ended(struct stage *stage)
 {
@@ -358,6 +389,8 @@ static void stage_ended(struct stage *stage)
     struct save *save = stage->options.save;
     struct run *run = save->run;
     save->ended_ms = loop_now_ms();
+    if (tell_coordinator(save))
+        return;
     commit_ended(&run->coordinator->machine, &actions, save->id, stage->rank);
     save_answer_accepted(save);
     run_perform(run, &actions);
@@ -368,6 +401,8 @@ static void stage_durable(struct stage *stage)
     struct commit_actions actions = {0};
     struct save *save = stage->options.save;
     struct run *run = save->run;
+    if (tell_coordinator(save))
+        return;
     commit_durable(&run->coordinator->machine, &actions, save->id, stage->rank);
     run_perform(run, &actions);
 }
@@ -377,6 +412,8 @@ static void stage_failed(struct stage *stage, const char *reason)
     struct commit_actions actions = {0};
     struct save *save = stage->options.save;
     struct run *run = save->run;
+    if (tell_coordinator(save))
+        return;
     commit_failed(&run->coordinator->machine, &actions, save->id, stage->rank,
                   stage->fault.code != 0 ? stage->fault.code : ERR_ABORTED, reason);
     run_perform(run, &actions);
@@ -423,6 +460,18 @@ int save_begin_stage(struct save *save, struct session *session, uint32_t slot)
 
 /* ---- AbortSave ---- */
 
+void save_give_up_part(struct save *save, uint32_t rank, const char *why)
+{
+    struct stage *stage = &save->stages[rank];
+    if (!save->is_part || !stage->options.save || stage->ended || save->discarding)
+        return;
+    if (stage->fault.code == 0) {
+        report_error(ERR_ABORTED, NULL, "%.200s", why);
+        fault_take(&stage->fault, ERR_ABORTED);
+    }
+    tell_coordinator(save);
+}
+
 void save_abort(struct service *service, struct rpc_call *call,
                 const Holdfast__V1__AbortSaveRequest *request)
 {
@@ -450,6 +499,8 @@ void save_abort(struct service *service, struct rpc_call *call,
                       ERR_ABORTED, "a rank gave it up");
         run_perform(session->run, &actions);
     }
+    if (save && save->stages[session->rank].session == session)
+        save_give_up_part(save, session->rank, request->reason);
     session_let_go(session, request->save);
     rpc_call_reply(call, &reply.base);
 }

@@ -9,6 +9,7 @@
 #include "proto/ckpt.pb-c.h"
 #include "proto/durability.h"
 #include "proto/manifest.h"
+#include "proto/places.h"
 #include "proto/rpc.h"
 #include "proto/shard.h"
 
@@ -32,6 +33,13 @@ struct save_waiter {
     struct timer timer;
 };
 
+/* The part of a rank at another node, as that one has told of it. */
+struct remote_part {
+    uint64_t asked; /* the number of the rank's BeginSave that began it; 0: none */
+    struct manifest_shard shard;
+    struct digest *digests; /* of its tensors, owned; NULL until the shard is durable */
+};
+
 struct save {
     struct save *next;
     struct service *service;
@@ -43,7 +51,15 @@ struct save {
     bool is_marked;
     char dir[STORAGE_KEY_MAX];
     char *state_json;
-    struct stage *stages; /* per rank */
+    struct stage *stages;       /* per rank; without an image that of another node's */
+    struct remote_part *remote; /* per rank */
+    /* Another node coordinates it, and this one holds parts: what has been told and heard. */
+    bool is_part, is_placed, is_accepted, is_reporting, must_report;
+    uint32_t num_named; /* durable shards whose names are, too */
+    struct timer report;
+    struct places places; /* where its shards are; without shards: all here */
+    char *manifest_text;  /* owned, once it was published, where other nodes need it */
+    size_t manifest_bytes;
     uint32_t world_size;
     uint32_t num_begun, num_stopped; /* stages */
     bool discarding;
@@ -85,8 +101,12 @@ struct checkpoint *save_before(const struct save *save);
 void save_free(struct save *save);
 /* What stages tell their save. */
 extern const struct stage_events save_stage_events;
+/* Of a rank that gave its part up, or is gone. */
+void save_give_up_part(struct save *save, uint32_t rank, const char *why);
 /* A rank begins its part, in the image of that slot. ERR_MEMORY. */
 int save_begin_stage(struct save *save, struct session *session, uint32_t slot);
+/* The manifest is durable here, and holders are to say that they have it: COMMIT_PLACE. */
+void save_place(struct run *run, const struct commit_action *action);
 /* Performers of COMMIT_DONE, COMMIT_DISCARD, COMMIT_KEEP (run.c). */
 void save_committed(struct run *run, const struct commit_action *action);
 void save_discard(struct run *run, const struct commit_action *action);

@@ -26,6 +26,8 @@
 static bool is_accepted(const struct save *save)
 {
     const struct commit_save *known = commit_find(&save->run->coordinator->machine, save->id);
+    if (save->is_part)
+        return save->is_accepted;
     return known != NULL && known->num_ended == known->world_size;
 }
 

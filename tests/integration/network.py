@@ -37,7 +37,7 @@ SESSION_SAVE = {"BeginSave", "AbortSave"}  # name a session, here one that is no
 OPERATE = {"Release", "Adopt", "Gc", "Scrub", "Remove", "Undelete", "Reload"}
 LOAD = {"OpenLoad", "OpenBulk"}
 SESSION_LOAD = {"LoadShard", "ReleaseShard", "CloseLoad"}
-PEER = {"Peer"}  # between nodes
+PEER = {"Peer", "Join", "BeginPart", "ReportPart"}  # between nodes
 MAY_SAVE, MAY_LOAD = SAVE | SESSION_SAVE, LOAD | SESSION_LOAD
 CALLS = LOOK | SEE | OF_ALL | MAY_LOAD | MAY_SAVE | PEER | OPERATE | {"Prune", "Pin"}
 MAY = {
@@ -54,6 +54,7 @@ MAY = {
 RUN = {**dict.fromkeys(("OpenAttempt", "Describe", "WaitSave", "List", "Show", "Prune", "Pin",
                         "Release", "History", "Remove", "Undelete"), b"\x0a\x01a"),
        "OpenLoad": b"\x12\x01a", "OpenBulk": b"\x12\x01a", "Scrub": b"\x12\x01a",
+       **dict.fromkeys(("Join", "BeginPart", "ReportPart"), b"\x0a\x01a"),
        "Adopt": b"\x1a\x01a", "Peer": b"\x08\x09"}  # of Peer: list the store
 SILENT = 200  # connections that say nothing
 

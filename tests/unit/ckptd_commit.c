@@ -103,6 +103,83 @@ static void test_commit__a_save_is_done_after_shards_names_and_manifest(void **s
     assert_int_equal(commit_num_saves(&machine), 0);
 }
 
+/* Ranks 1 and 2 are at nodes 3 and 5; the manifest is durable at the coordinator. */
+static uint64_t bring_to_placing(void)
+{
+    open_attempt(3);
+    uint64_t save = begin_all(3, 10);
+    end_all(3, save);
+    commit_durable(&machine, &actions, save, 0);
+    commit_durable_at(&machine, &actions, save, 1, 3);
+    commit_durable_at(&machine, &actions, save, 1, 4); /* once more, from another node */
+    expect_none();
+    commit_durable_at(&machine, &actions, save, 2, 5);
+    expect_action(COMMIT_SYNC_NAMES);
+    commit_names_synced(&machine, &actions, save, 0);
+    expect_action(COMMIT_PUBLISH);
+    commit_placed(&machine, &actions, save, 3, 0); /* too early: it means nothing */
+    commit_published(&machine, &actions, save, OUTCOME_DURABLE, 0);
+    expect_action(COMMIT_PLACE);
+    return save;
+}
+
+static void test_commit__a_save_is_done_when_every_holder_has_the_manifest(void **state)
+{
+    (void)state;
+    uint64_t save = bring_to_placing();
+    commit_placed(&machine, &actions, save, 3, 0);
+    commit_placed(&machine, &actions, save, 3, 0); /* counts once */
+    commit_placed(&machine, &actions, save, 4, 0); /* holds nothing */
+    commit_placed(&machine, &actions, save, 0, 0);
+    expect_none();
+    commit_placed(&machine, &actions, save, 5, 0);
+    assert_true(expect_action(COMMIT_DONE).save == save);
+    commit_placed(&machine, &actions, save, 5, 0);
+    expect_none();
+}
+
+static void test_commit__a_holder_that_does_not_answer_keeps_the_files(void **state)
+{
+    (void)state;
+    uint64_t save = bring_to_placing();
+    commit_failed(&machine, &actions, save, 2, ERR_UNAVAILABLE, "late");
+    commit_rank_died(&machine, &actions, machine.attempt, 2);
+    expect_none(); /* I3: nothing is removed any more */
+    commit_placed(&machine, &actions, save, 3, 0);
+    commit_placed(&machine, &actions, save, 5, ERR_UNAVAILABLE);
+    assert_int_equal(expect_action(COMMIT_KEEP).error, ERR_UNAVAILABLE);
+    assert_int_equal(commit_num_saves(&machine), 0);
+    uint64_t again;
+    assert_int_equal(commit_begin(&machine, &actions, &again, machine.attempt, 0, 10), ERR_EXISTS);
+}
+
+static void test_commit__a_later_save_waits_for_one_that_is_being_placed(void **state)
+{
+    (void)state;
+    uint64_t save = bring_to_placing(), later = begin_all(3, 11);
+    end_all(3, later);
+    make_all_durable(3, later);
+    expect_none(); /* I8 */
+    commit_placed(&machine, &actions, save, 3, 0);
+    commit_placed(&machine, &actions, save, 5, 0);
+    assert_int_equal(actions.count, 2);
+    assert_int_equal(actions.items[0].kind, COMMIT_DONE);
+    assert_int_equal(actions.items[1].kind, COMMIT_SYNC_NAMES);
+}
+
+static void test_commit__who_follows_has_nothing_in_work(void **state)
+{
+    (void)state;
+    open_attempt(2);
+    uint64_t save = begin_all(2, 10), other;
+    commit_failed(&machine, &actions, save, 0, ERR_IO, "test");
+    expect_action(COMMIT_DISCARD);
+    commit_discarded(&machine, &actions, save);
+    commit_follow(&machine, machine.attempt + 3, 2);
+    assert_int_equal(commit_begin(&machine, &actions, &other, machine.attempt, 0, 5), 0);
+    assert_true(other > save); /* ids are not given again */
+}
+
 static void test_commit__a_shard_is_not_durable_before_its_rank_ended(void **state)
 {
     (void)state;
@@ -378,6 +455,10 @@ int main(void)
 #define CASE(name) cmocka_unit_test_setup(name, set_up)
     const struct CMUnitTest tests[] = {
         CASE(test_commit__a_save_is_done_after_shards_names_and_manifest),
+        CASE(test_commit__a_save_is_done_when_every_holder_has_the_manifest),
+        CASE(test_commit__a_holder_that_does_not_answer_keeps_the_files),
+        CASE(test_commit__a_later_save_waits_for_one_that_is_being_placed),
+        CASE(test_commit__who_follows_has_nothing_in_work),
         CASE(test_commit__a_shard_is_not_durable_before_its_rank_ended),
         CASE(test_commit__a_failed_sync_of_names_discards),
         CASE(test_commit__an_unknown_publication_keeps_the_files),

@@ -30,6 +30,7 @@ struct truth {
     uint64_t id, step, attempt;
     uint32_t world_size;
     bool shard_durable[RANKS_MAX];
+    uint32_t holders, placed; /* a bit per node */
     bool names_durable, removed;
     bool handed_out; /* to PUBLISH */
     bool manifest;   /* present and durable */
@@ -115,8 +116,13 @@ static void perform_one(struct world *world, const struct commit_action *action)
         require(world, all_durable(truth) && truth->names_durable, "I1: all before the manifest");
         truth->handed_out = true;
         break;
+    case COMMIT_PLACE:
+        require(world, truth->manifest, "I10: the coordinator's manifest comes first");
+        break;
     case COMMIT_DONE:
         require(world, truth->manifest, "I2: done means durable");
+        require(world, (truth->holders & ~1u & ~truth->placed) == 0,
+                "I10: every holder has the manifest");
         require(world, truth->attempt != world->done_attempt || truth->step > world->done_step,
                 "I8: commits come in the order of steps");
         world->done_attempt = truth->attempt;
@@ -160,6 +166,27 @@ static void perform(struct world *world, const struct commit_actions *list)
         perform_one(world, &list->items[i]);
 }
 
+/* Ranks of every other attempt are on three nodes. */
+static uint32_t node_of(const struct truth *truth, uint32_t rank)
+{
+    return truth->attempt % 2 != 0 ? rank % 3 : 0;
+}
+
+/* One of the holders answers, twice, or is given up; and one that holds nothing says something. */
+static void place(struct world *world, struct truth *truth, struct commit_actions *list, bool fails)
+{
+    uint32_t node = 1 + below(world, 2);
+    if ((truth->holders >> node & 1u) == 0)
+        node = 3 - node;
+    if (!fails)
+        truth->placed |= 1u << node;
+    commit_placed(&world->machine, list, truth->id, 7, 0);
+    commit_placed(&world->machine, list, truth->id, node, fails ? ERR_UNAVAILABLE : 0);
+    commit_placed(&world->machine, list, truth->id, node, 0);
+    if (commit_find(&world->machine, truth->id))
+        world->pending[world->num_pending++] = (struct pending){COMMIT_PLACE, truth->id, 0};
+}
+
 /* The disk does what was asked, or not, and the machine hears of it. */
 static void complete(struct world *world, const struct pending *pending)
 {
@@ -183,6 +210,10 @@ static void complete(struct world *world, const struct pending *pending)
         commit_published(&world->machine, &list, pending->save, outcome, fails ? ERR_IO : 0);
         break;
     }
+    case COMMIT_PLACE:
+        if (truth)
+            place(world, truth, &list, fails);
+        break;
     case COMMIT_DISCARD:
         if (truth) {
             truth->removed = true;
@@ -210,6 +241,8 @@ static void repeat(struct world *world, const struct pending *pending)
         commit_published(&world->machine, &list, pending->save, OUTCOME_DURABLE, 0);
     else if (pending->kind == COMMIT_DISCARD)
         commit_discarded(&world->machine, &list, pending->save);
+    else if (pending->kind == COMMIT_PLACE)
+        commit_placed(&world->machine, &list, pending->save, 0, 0);
     else
         commit_taken(&world->machine, &list, pending->number, 0);
     require(world, list.count == 0, "a second answer changes nothing");
@@ -329,7 +362,8 @@ static void stage_moves(struct world *world)
             world->rank_save[rank] = 0;
     } else if (save->ranks[rank] == RANK_ENDED && save->state == COMMIT_STAGING) {
         truth->shard_durable[rank] = true;
-        commit_durable(&world->machine, &list, truth->id, rank);
+        truth->holders |= 1u << node_of(truth, rank);
+        commit_durable_at(&world->machine, &list, truth->id, rank, node_of(truth, rank));
     } else {
         commit_durable(&world->machine, &list, truth->id, rank); /* a repeated or early report */
     }

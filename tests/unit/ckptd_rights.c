@@ -53,6 +53,9 @@ static const struct ask asks[] = {
     {"Undelete", "dry_run", false, false},
     {"OpenBulk", "", false, false},
     {"Peer", "", false, true},
+    {"Join", "", false, true},
+    {"BeginPart", "", false, true},
+    {"ReportPart", "", false, true},
 };
 #define NUM_ASKS (sizeof asks / sizeof *asks)
 

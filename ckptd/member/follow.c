@@ -1,0 +1,522 @@
+/* follow.c - ranks of this node in an attempt that another node coordinates: they speak to this
+ * ckptd, and it speaks to the coordinator's.
+ *
+ *   Describe of an attempt that is not known ──► its file, here or at a peer: who coordinates it?
+ *       this node ──► describe.c
+ *       another   ──► describe.c gathers the ranks of this node; each is told to the coordinator
+ *                     (Join), asked again every JOIN_MS until its plan comes ──► sessions, answers
+ *   BeginSave ──► an image; the coordinator is asked (BeginPart) ──► a part of its save: struct
+ * save with `is_part`, which stage.c fills as any other; part.c reports it
+ *
+ * No decision about a save falls here: commit.c of this node has none in work. */
+#include "ckptd/member/follow.h"
+#include "ckptd/catalog.h"
+#include "ckptd/checkpoint.h"
+#include "ckptd/config.h"
+#include "ckptd/loop.h"
+#include "ckptd/member/errand.h"
+#include "ckptd/member/part.h"
+#include "ckptd/member/returned.h"
+#include "ckptd/node/session.h"
+#include "ckptd/run/attempt.h"
+#include "ckptd/run/commit.h"
+#include "ckptd/run/describe.h"
+#include "ckptd/run/save.h"
+#include "ckptd/service.h"
+#include "proto/report.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define CREW_THREADS 2u
+#define JOIN_MS 50
+#define PARTS_WAIT_MS 3000 /* for what the former coordinator decides */
+
+struct follow {
+    struct run *run;
+    uint32_t peer; /* index of members.peers: the coordinator */
+    bool is_joining;
+    bool *told; /* per rank of the world: the coordinator knows it */
+    struct timer timer;
+};
+
+static void free_follow(struct run *run)
+{
+    struct follow *follow = run->coordinator->follow;
+    run->coordinator->follow = NULL;
+    if (!follow)
+        return;
+    loop_timer_cancel(run->service->loop, &follow->timer);
+    free(follow->told);
+    free(follow);
+}
+
+/* ---- Join ---- */
+
+struct joining {
+    struct errand errand;
+    char run[RUN_NAME_MAX + 1];
+    struct follow *follow; /* compared, not followed: it may have gone */
+    Holdfast__V1__JoinRequest request;
+    struct slice *copies;
+    Holdfast__V1__Slice *slices, **pointers;
+    uint32_t rank;
+};
+
+static void free_joining(struct joining *joining)
+{
+    errand_end(&joining->errand);
+    free(joining->copies);
+    free(joining->slices);
+    free(joining->pointers);
+    free(joining);
+}
+
+static int fill_slices(struct joining *joining, const struct group_rank *rank)
+{
+    joining->copies = calloc(rank->count + 1, sizeof *joining->copies);
+    joining->slices = calloc(rank->count + 1, sizeof *joining->slices);
+    joining->pointers = calloc(rank->count + 1, sizeof *joining->pointers);
+    if (!joining->copies || !joining->slices || !joining->pointers)
+        return report_error(ERR_MEMORY, NULL, "no memory to describe a rank");
+    memcpy(joining->copies, rank->slices, rank->count * sizeof *joining->copies);
+    for (uint32_t i = 0; i < rank->count; i++) {
+        Holdfast__V1__Slice *out = &joining->slices[i];
+        struct slice *slice = &joining->copies[i];
+        holdfast__v1__slice__init(out);
+        out->name = slice->tensor.name;
+        out->dtype = (char *)(uintptr_t)dtype_name(slice->tensor.dtype);
+        out->shape = slice->tensor.shape;
+        out->offset = slice->box.offset;
+        out->extent = slice->box.extent;
+        out->n_shape = out->n_offset = out->n_extent = slice->tensor.dims;
+        joining->pointers[i] = out;
+    }
+    joining->request.has_slices = true;
+    joining->request.slices = joining->pointers;
+    joining->request.n_slices = rank->count;
+    return 0;
+}
+
+static int take_nodes(struct places *out, const struct service *service,
+                      const Holdfast__V1__JoinReply *reply)
+{
+    memset(out, 0, sizeof *out);
+    snprintf(out->here, sizeof out->here, "%s", service->config->nodes_name);
+    out->shards = calloc(reply->n_nodes + 1, 1);
+    if (!out->shards)
+        return report_error(ERR_MEMORY, NULL, "no memory for the places of the ranks");
+    for (size_t i = 0; i < reply->n_nodes; i++) {
+        uint32_t at = 0;
+        while (at < out->num_nodes && strcmp(out->nodes[at], reply->nodes[i]) != 0)
+            at++;
+        if (at == PLACES_NODES_MAX || strlen(reply->nodes[i]) >= PLACES_NODE_BYTES)
+            return report_error(ERR_CORRUPT, NULL, "the coordinator names impossible nodes");
+        if (at == out->num_nodes)
+            strcpy(out->nodes[out->num_nodes++], reply->nodes[i]);
+        out->shards[i] = (uint8_t)at;
+    }
+    out->num_shards = (uint32_t)reply->n_nodes;
+    return 0;
+}
+
+/* The plan, for a group that waits for it. */
+static int take_plan(struct group *group, const Holdfast__V1__JoinReply *reply)
+{
+    struct places places;
+    char *plan = NULL;
+    int error = reply->n_nodes == group->world_size
+                    ? take_nodes(&places, group->run->service, reply)
+                    : report_error(ERR_CORRUPT, NULL, "the coordinator's plan has %zu ranks",
+                                   reply->n_nodes);
+    if (error == 0 && (plan = strdup(reply->plan)) == NULL)
+        error = report_error(ERR_MEMORY, NULL, "no memory for a plan");
+    if (error == 0)
+        describe_take_plan(group, plan, &places);
+    return error;
+}
+
+/* The ranks that describe themselves are told why not, and do so again. */
+static void fail_join(struct run *run, const struct fault *fault)
+{
+    struct group *group = run->coordinator->group;
+    log_warn("session", "run %s: the coordinator of attempt %llu takes no ranks: %s", run->name,
+             (unsigned long long)run->coordinator->machine.attempt, fault->message);
+    if (group && !group->planned && !group->planning) {
+        fault_raise(fault);
+        describe_fail(group, fault->code);
+    }
+}
+
+static bool is_passing(int error)
+{
+    return error == ERR_UNAVAILABLE || error == ERR_TIMEOUT || error == ERR_BUSY;
+}
+
+static void joined(struct errand *errand)
+{
+    struct joining *joining = CONTAINER_OF(errand, struct joining, errand);
+    struct run *run = NULL;
+    bool is_there = run_find(&run, errand->service, joining->run, false) == 0;
+    struct follow *follow = is_there ? run->coordinator->follow : NULL;
+    struct group *group = is_there ? run->coordinator->group : NULL;
+    const Holdfast__V1__JoinReply *reply = (const Holdfast__V1__JoinReply *)errand->reply;
+    if (!follow || follow != joining->follow || !group) {
+        if (follow && follow == joining->follow)
+            follow->is_joining = false;
+        free_joining(joining);
+        return;
+    }
+    follow->is_joining = false;
+    if (reply)
+        follow->told[joining->rank] = reply->is_known;
+    int error = 0;
+    if (reply && reply->plan[0] && !group->planned && !group->planning)
+        error = take_plan(group, reply);
+    if (error != 0)
+        fault_take(&errand->fault, error);
+    if (errand->fault.code != 0 && !is_passing(errand->fault.code))
+        fail_join(run, &errand->fault);
+    else if (!reply || !reply->plan[0])
+        loop_timer(run->service->loop, &follow->timer, JOIN_MS);
+    else
+        follow_join(run); /* there may be others that it does not know */
+    free_joining(joining);
+}
+
+/* The next rank of this node that the coordinator is to hear of; or, while the plan is awaited,
+ * any. */
+static int64_t find_rank(const struct follow *follow, const struct group *group)
+{
+    int64_t any = -1;
+    for (uint32_t i = 0; i < group->world_size; i++) {
+        if (!group->ranks[i].slices)
+            continue;
+        if (!follow->told[i])
+            return i;
+        any = i;
+    }
+    return group->planned || group->planning ? -1 : any;
+}
+
+void follow_join(struct run *run)
+{
+    struct follow *follow = run->coordinator->follow;
+    struct group *group = run->coordinator->group;
+    int64_t rank = follow && group && !follow->is_joining ? find_rank(follow, group) : -1;
+    if (rank < 0)
+        return;
+    loop_timer_cancel(run->service->loop, &follow->timer);
+    struct joining *joining = calloc(1, sizeof *joining);
+    if (!joining) {
+        loop_timer(run->service->loop, &follow->timer, JOIN_MS);
+        return;
+    }
+    holdfast__v1__join_request__init(&joining->request);
+    snprintf(joining->run, sizeof joining->run, "%s", run->name);
+    joining->follow = follow;
+    joining->rank = joining->request.rank = (uint32_t)rank;
+    joining->request.run = joining->run;
+    joining->request.attempt = group->attempt;
+    joining->request.world_size = group->world_size;
+    joining->errand = (struct errand){.service = run->service,
+                                      .peer = follow->peer,
+                                      .method = "Join",
+                                      .request = &joining->request.base,
+                                      .reply_type = &holdfast__v1__join_reply__descriptor,
+                                      .done = joined};
+    if (!follow->told[rank] && fill_slices(joining, &group->ranks[rank]) != 0) {
+        free_joining(joining);
+        loop_timer(run->service->loop, &follow->timer, JOIN_MS);
+        return;
+    }
+    follow->is_joining = true;
+    errand_send(&joining->errand);
+}
+
+static void join_again(struct timer *timer)
+{
+    follow_join(CONTAINER_OF(timer, struct follow, timer)->run);
+}
+
+/* ---- BeginPart ---- */
+
+struct beginning_part {
+    struct errand errand;
+    Holdfast__V1__BeginPartRequest request;
+    char run[RUN_NAME_MAX + 1];
+    char *state;
+    struct part_asking *asking;
+};
+
+/* The coordinator was started again: it is told of the ranks once more. */
+static void tell_again(struct run *run)
+{
+    struct follow *follow = run->coordinator->follow;
+    if (!follow)
+        return;
+    memset(follow->told, 0, run->coordinator->machine.world_size * sizeof *follow->told);
+    follow_join(run);
+}
+
+static void answered(struct errand *errand)
+{
+    struct beginning_part *part = CONTAINER_OF(errand, struct beginning_part, errand);
+    struct part_asking *asking = part->asking;
+    struct run *run;
+    const Holdfast__V1__BeginPartReply *reply = (const Holdfast__V1__BeginPartReply *)errand->reply;
+    asking->fault = errand->fault;
+    if (reply && shard_nonce_is_valid(reply->nonce))
+        snprintf(asking->nonce, sizeof asking->nonce, "%s", reply->nonce);
+    else if (reply)
+        fault_take(&asking->fault,
+                   report_error(ERR_CORRUPT, NULL, "a save has an impossible nonce"));
+    else if (errand->fault.code == ERR_UNAVAILABLE &&
+             run_find(&run, errand->service, part->run, false) == 0)
+        tell_again(run);
+    errand_end(errand);
+    free(part->state);
+    free(part);
+    asking->go_on(asking);
+}
+
+int follow_ask(struct session *session, const Holdfast__V1__BeginSaveRequest *request,
+               uint64_t number, struct part_asking *asking)
+{
+    struct beginning_part *part = calloc(1, sizeof *part);
+    char *state = strdup(request->state_json);
+    if (!part || !state) {
+        free(part);
+        free(state);
+        return report_error(ERR_MEMORY, NULL, "no memory to begin a part");
+    }
+    holdfast__v1__begin_part_request__init(&part->request);
+    snprintf(part->run, sizeof part->run, "%s", session->run->name);
+    part->state = part->request.state_json = state;
+    part->asking = asking;
+    part->request.run = part->run;
+    part->request.attempt = session->attempt;
+    part->request.rank = session->rank;
+    part->request.step = request->step;
+    part->request.asked = session->token ^ number; /* of this session and call alone */
+    part->errand = (struct errand){.service = session->service,
+                                   .peer = session->run->coordinator->follow->peer,
+                                   .method = "BeginPart",
+                                   .request = &part->request.base,
+                                   .reply_type = &holdfast__v1__begin_part_reply__descriptor,
+                                   .done = answered};
+    errand_send(&part->errand);
+    return 0;
+}
+
+/* ---- leaving ---- */
+
+void follow_part_changed(struct save *save)
+{
+    part_report(save);
+}
+
+void follow_leave(struct run *run)
+{
+    struct save *next;
+    for (struct save *save = run->coordinator->saves; save; save = next) {
+        next = save->next;
+        if (save->is_part)
+            part_leave(save);
+    }
+    if (!run->coordinator->saves)
+        free_follow(run);
+}
+
+/* ---- which attempt, and whose ---- */
+
+/* A Describe of an attempt that this node does not know yet. */
+struct arrival {
+    struct errand errand;
+    struct rpc_call *call;
+    const Holdfast__V1__DescribeRequest *request; /* lives as long as the call */
+    struct attempt *attempt;
+    struct timer timer;
+    int64_t came_ms;
+};
+
+/* Its file: here where most of the nodes got it, else at a peer. */
+static int find_attempt(struct errand *errand)
+{
+    struct arrival *arrival = CONTAINER_OF(errand, struct arrival, errand);
+    const Holdfast__V1__DescribeRequest *request = arrival->request;
+    struct service *service = errand->service;
+    int error =
+        attempt_read_from(&arrival->attempt, service->storage, request->run, request->attempt);
+    for (uint32_t i = 0; error == ERR_NOT_FOUND && i < service->config->members.count; i++) {
+        int other = attempt_read_from(&arrival->attempt, service->tiers[TIER_PEER + i].storage,
+                                      request->run, request->attempt);
+        error = other == 0 ? 0 : error;
+    }
+    return error;
+}
+
+static void end_arrival(struct arrival *arrival)
+{
+    attempt_free(arrival->attempt);
+    free(arrival);
+}
+
+/* From now on the run's ranks here belong to the attempt of that node. Takes it over. */
+static int begin_following(struct run *run, struct attempt *attempt, uint32_t peer)
+{
+    struct coordinator *coordinator = run->coordinator;
+    struct follow *follow = calloc(1, sizeof *follow);
+    bool *told = calloc(attempt->world_size, sizeof *told);
+    if (!follow || !told) {
+        free(follow);
+        free(told);
+        return report_error(ERR_MEMORY, NULL, "no memory to follow an attempt");
+    }
+    session_end_older(run, attempt->number);
+    if (coordinator->group)
+        group_free(coordinator->group);
+    free_follow(run);
+    attempt_free(coordinator->attempt);
+    *follow = (struct follow){.run = run, .peer = peer, .told = told, .timer.run = join_again};
+    coordinator->follow = follow;
+    coordinator->attempt = attempt;
+    commit_follow(&coordinator->machine, attempt->number, attempt->world_size);
+    if (attempt->number > run->newest_attempt)
+        run->newest_attempt = attempt->number;
+    log_info("session", "run %s: attempt %llu of %u ranks is coordinated by node %s", run->name,
+             (unsigned long long)attempt->number, attempt->world_size, attempt->coordinator);
+    return 0;
+}
+
+static void settle_arrival(struct arrival *arrival);
+
+static void settle_again(struct timer *timer)
+{
+    settle_arrival(CONTAINER_OF(timer, struct arrival, timer));
+}
+
+/* Whose the attempt is, is known: 0, also when it is this node's own. */
+static int take_attempt(struct arrival *arrival, struct run *run)
+{
+    struct service *service = run->service;
+    const struct coordinator *coordinator = run->coordinator;
+    unsigned tier = catalog_tier_of(service, arrival->attempt->coordinator);
+    if ((coordinator->attempt && coordinator->attempt->number >= arrival->attempt->number) ||
+        arrival->attempt->coordinator[0] == '\0' || tier == TIER_LOCAL)
+        return 0;
+    if (tier == NUM_TIERS)
+        return report_error(ERR_INVALID, "name it in nodes.peers",
+                            "attempt %llu is coordinated by node %s, which is no peer of this one",
+                            (unsigned long long)arrival->attempt->number,
+                            arrival->attempt->coordinator);
+    struct attempt *attempt = arrival->attempt;
+    ERR_TRY(begin_following(run, attempt, tier - TIER_PEER));
+    arrival->attempt = NULL;
+    return 0;
+}
+
+static void settle_arrival(struct arrival *arrival)
+{
+    struct service *service = arrival->errand.service;
+    struct run *run = NULL;
+    int error = service_check_open(service);
+    if (error == 0)
+        error = run_find(&run, service, arrival->request->run, true);
+    if (error == 0 && run->coordinator->saves) { /* who decides on them has not yet */
+        if (loop_now_ms() - arrival->came_ms > PARTS_WAIT_MS)
+            follow_leave(run);
+        loop_timer(service->loop, &arrival->timer, JOIN_MS);
+        return;
+    }
+    if (error == 0)
+        error = take_attempt(arrival, run);
+    if (error == 0)
+        describe_rank(service, arrival->call, arrival->request);
+    else
+        rpc_call_fail(arrival->call, error);
+    end_arrival(arrival);
+}
+
+static void found_attempt(struct errand *errand)
+{
+    struct arrival *arrival = CONTAINER_OF(errand, struct arrival, errand);
+    if (errand->fault.code == 0) {
+        settle_arrival(arrival);
+        return;
+    }
+    if (errand->fault.code == ERR_NOT_FOUND) /* as ever: describe.c says what is wrong with it */
+        describe_rank(errand->service, arrival->call, arrival->request);
+    else
+        rpc_call_fail(arrival->call, fault_raise(&errand->fault));
+    end_arrival(arrival);
+}
+
+/* Is it another attempt than the one that is open here, and a later one? */
+static bool is_unknown(struct service *service, const Holdfast__V1__DescribeRequest *request)
+{
+    struct run *run;
+    if (service->config->members.count == 0 || request->attempt == 0 ||
+        !run_name_valid(request->run))
+        return false;
+    if (run_find(&run, service, request->run, false) != 0)
+        return true;
+    const struct attempt *attempt = run->coordinator->attempt;
+    return request->attempt >= run->newest_attempt &&
+           (!attempt || request->attempt > attempt->number);
+}
+
+void follow_describe(struct service *service, struct rpc_call *call,
+                     const Holdfast__V1__DescribeRequest *request)
+{
+    struct arrival *arrival = is_unknown(service, request) ? calloc(1, sizeof *arrival) : NULL;
+    if (!arrival) {
+        describe_rank(service, call, request);
+        return;
+    }
+    *arrival = (struct arrival){
+        .errand = {.service = service, .before = find_attempt, .done = found_attempt},
+        .call = call,
+        .request = request,
+        .timer.run = settle_again,
+        .came_ms = loop_now_ms()};
+    errand_send(&arrival->errand);
+}
+
+/* ---- beginning and end ---- */
+
+int follow_open(struct service *service)
+{
+    const struct config *config = service->config;
+    if (config->members.count == 0)
+        return 0;
+    struct followers *followers = service->followers = calloc(1, sizeof *followers);
+    if (!followers)
+        return report_error(ERR_MEMORY, NULL, "no memory to follow other nodes");
+    for (uint32_t i = 0; i < config->members.count; i++)
+        ERR_TRY(rpc_client_open_as(&followers->clients[i], config->members.peers[i].address,
+                                   config->tls_directory));
+    ERR_TRY(crew_open(&followers->crew, service->loop, CREW_THREADS, (int)config->pace_cpu_nice));
+    returned_start(service);
+    return 0;
+}
+
+void follow_end(struct service *service)
+{
+    if (!service->followers)
+        return;
+    crew_close(service->followers->crew);
+    service->followers->crew = NULL;
+}
+
+void follow_close(struct service *service)
+{
+    for (uint32_t i = 0; service->followers && i < MEMBERS_PEERS_MAX; i++)
+        if (service->followers->clients[i])
+            rpc_client_close(service->followers->clients[i]);
+    for (struct run *run = service->catalog ? service->catalog->runs : NULL; run; run = run->next)
+        free_follow(run);
+    free(service->followers);
+    service->followers = NULL;
+}

@@ -1,0 +1,20 @@
+/* lead.h - what the coordinator of an attempt answers to the nodes of its ranks; see lead.c. On the
+ * service thread. */
+#ifndef HOLDFAST_CKPTD_MEMBER_LEAD_H
+#define HOLDFAST_CKPTD_MEMBER_LEAD_H
+
+#include "proto/ckpt.pb-c.h"
+#include "proto/rpc.h"
+
+struct service;
+
+int lead_open(struct service *service);
+void lead_close(struct service *service); /* NULL of a part is fine */
+void lead_join(struct service *service, struct rpc_call *call,
+               const Holdfast__V1__JoinRequest *request);
+void lead_begin(struct service *service, struct rpc_call *call,
+                const Holdfast__V1__BeginPartRequest *request);
+void lead_report(struct service *service, struct rpc_call *call,
+                 const Holdfast__V1__ReportPartRequest *request);
+
+#endif

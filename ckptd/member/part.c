@@ -1,0 +1,369 @@
+/* part.c - this node's part of a save that another node coordinates.
+ *
+ *   stage.c makes its shards durable ──► the names, too ──► ReportPart: all that this node knows of
+ * it ▲                                                      │ at every change, and every REPORT_MS
+ *        │ WAIT                                                 ▼
+ *        └──────────────────────────────────────────── the coordinator's verdict
+ *   PLACE      ──► places and manifest written here, the mark removed ──► reported
+ *   COMMITTED  ──► into the catalog; who waits hears it: every holder has the manifest
+ *   KEPT       ──► PLACE, into the catalog; who waits hears that nobody can tell
+ *   OVER       ──► its shards are removed, then the mark
+ *
+ * Invariants:
+ *   M1  A shard is reported durable only when its name is, too.
+ *   M2  Nothing of a part is removed but for the coordinator's OVER, or while not all of its shards
+ * are durable, so no manifest can name them. Until then its mark names the coordinator. M3 `placed`
+ * is said only when the manifest is durable here. */
+#include "ckptd/member/part.h"
+#include "ckptd/catalog.h"
+#include "ckptd/checkpoint.h"
+#include "ckptd/loop.h"
+#include "ckptd/member/errand.h"
+#include "ckptd/node/image.h"
+#include "ckptd/node/stage.h"
+#include "ckptd/run/attempt.h"
+#include "ckptd/run/commit.h"
+#include "ckptd/run/coordinator.h"
+#include "ckptd/run/describe.h"
+#include "ckptd/run/publish.h"
+#include "ckptd/run/save.h"
+#include "ckptd/service.h"
+#include "ckptd/tier.h"
+#include "proto/ckpt.pb-c.h"
+#include "proto/mark.h"
+#include "proto/places.h"
+#include "proto/report.h"
+#include "storage/storage.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define REPORT_MS 250
+
+/* A report on its way; all in it is its own. */
+struct reporting {
+    struct errand errand;
+    Holdfast__V1__ReportPartRequest request;
+    Holdfast__V1__Part *parts, **pointers;
+    uint64_t **digests;
+    char (*reasons)[sizeof((struct fault *)0)->message];
+    char run[RUN_NAME_MAX + 1], dir[STORAGE_KEY_MAX], nonce[33];
+    uint32_t num_parts, num_durable;
+    bool must_name;
+};
+
+static void free_reporting(struct reporting *reporting)
+{
+    errand_end(&reporting->errand);
+    for (uint32_t i = 0; reporting->digests && i < reporting->num_parts; i++)
+        free(reporting->digests[i]);
+    free(reporting->digests);
+    free(reporting->reasons);
+    free(reporting->parts);
+    free(reporting->pointers);
+    free(reporting);
+}
+
+/* ---- what is told ---- */
+
+static int fill_durable(struct reporting *reporting, uint32_t index, const struct stage *stage)
+{
+    Holdfast__V1__Part *part = &reporting->parts[index];
+    const struct image *image = stage->image;
+    size_t count = 2 * (size_t)image->num_tensors;
+    uint64_t *digests = malloc((count + 1) * sizeof *digests);
+    if (!digests)
+        return report_error(ERR_MEMORY, NULL, "no memory to report a shard");
+    for (size_t i = 0; i < count; i++)
+        digests[i] = image->digests[i / 2].sum[i % 2];
+    reporting->digests[index] = digests;
+    part->state = HOLDFAST__V1__PART_STATE__PART_DURABLE;
+    part->bytes = image->geometry.file_bytes;
+    part->data_start = image->geometry.data_start;
+    part->header_hash = stage->header_hash;
+    part->table_hash = stage->table_hash;
+    part->digests = digests;
+    part->n_digests = count;
+    reporting->num_durable++;
+    return 0;
+}
+
+static int fill_part(struct reporting *reporting, const struct stage *stage)
+{
+    uint32_t index = reporting->num_parts++;
+    Holdfast__V1__Part *part = reporting->pointers[index] = &reporting->parts[index];
+    holdfast__v1__part__init(part);
+    part->rank = stage->rank;
+    if (stage->fault.code != 0) {
+        memcpy(reporting->reasons[index], stage->fault.message, sizeof stage->fault.message);
+        part->state = HOLDFAST__V1__PART_STATE__PART_FAILED;
+        part->reason = reporting->reasons[index];
+        return 0;
+    }
+    if (stage->durable)
+        return fill_durable(reporting, index, stage);
+    part->state =
+        stage->ended ? HOLDFAST__V1__PART_STATE__PART_ENDED : HOLDFAST__V1__PART_STATE__PART_BEGUN;
+    return 0;
+}
+
+static int fill(struct reporting *reporting, const struct save *save)
+{
+    Holdfast__V1__ReportPartRequest *request = &reporting->request;
+    uint32_t room = save->num_begun + 1;
+    reporting->parts = calloc(room, sizeof *reporting->parts);
+    reporting->pointers = calloc(room, sizeof *reporting->pointers);
+    reporting->digests = calloc(room, sizeof *reporting->digests);
+    reporting->reasons = calloc(room, sizeof *reporting->reasons);
+    if (!reporting->parts || !reporting->pointers || !reporting->digests || !reporting->reasons)
+        return report_error(ERR_MEMORY, NULL, "no memory to report a part");
+    holdfast__v1__report_part_request__init(request);
+    snprintf(reporting->run, sizeof reporting->run, "%s", save->run->name);
+    memcpy(reporting->dir, save->dir, sizeof reporting->dir);
+    memcpy(reporting->nonce, save->nonce, sizeof reporting->nonce);
+    request->run = reporting->run;
+    request->nonce = reporting->nonce;
+    request->attempt = save->attempt;
+    request->step = save->step;
+    request->placed = save->is_placed; /* M3 */
+    for (uint32_t i = 0; i < save->world_size; i++)
+        if (save->stages[i].options.save)
+            ERR_TRY(fill_part(reporting, &save->stages[i]));
+    request->parts = reporting->pointers;
+    request->n_parts = reporting->num_parts;
+    reporting->must_name = reporting->num_durable > save->num_named;
+    return 0;
+}
+
+/* On the crew. M1. */
+static int sync_names(struct errand *errand)
+{
+    struct reporting *reporting = CONTAINER_OF(errand, struct reporting, errand);
+    return reporting->must_name ? storage_sync_names(errand->service->storage, reporting->dir) : 0;
+}
+
+/* ---- the manifest ---- */
+
+static int publish(struct storage *storage, const struct manifest_summary *summary,
+                   const void *text, size_t bytes)
+{
+    char key[STORAGE_KEY_MAX];
+    ERR_TRY(manifest_key(key, sizeof key, summary));
+    switch (tier_publish(storage, key, text, bytes, summary->nonce)) {
+    case PUBLICATION_DURABLE:
+        return 0;
+    case PUBLICATION_TAKEN:
+        return report_error(ERR_EXISTS, NULL, "%s is another's", key);
+    default:
+        return report_error(ERR_IO, NULL, "%s was not written: %s", key, report_message());
+    }
+}
+
+int part_place(struct manifest_summary *out, struct storage *storage, const void *text,
+               size_t bytes, const char *nonce, const struct places *places)
+{
+    char dir[STORAGE_KEY_MAX], key[STORAGE_KEY_MAX + 32];
+    size_t head = bytes < MANIFEST_SUMMARY_BYTES ? bytes : MANIFEST_SUMMARY_BYTES;
+    struct manifest *manifest = NULL;
+    ERR_TRY(manifest_read_summary(out, text, head));
+    ERR_TRY(manifest_read(&manifest, text, bytes));
+    manifest_free(manifest);
+    if (strcmp(out->nonce, nonce) != 0)
+        return report_error(ERR_CORRUPT, NULL, "the manifest of another save came");
+    ERR_TRY(shard_dir_key(dir, sizeof dir, out->run, out->step, out->attempt));
+    ERR_TRY(publish_places(storage, out, places));
+    ERR_TRY(publish(storage, out, text, bytes));
+    ERR_TRY(storage_sync_names(storage, dir)); /* it may have been there before */
+    snprintf(key, sizeof key, "%s/" MARK_NAME, dir);
+    int error = storage_remove(storage, key);
+    if (error != 0 && error != ERR_NOT_FOUND)
+        log_warn("commit", "%s stays until the next start: %s", key, report_line());
+    return 0;
+}
+
+static void work_place(struct job *job)
+{
+    struct save *save = CONTAINER_OF(job, struct save, job);
+    int error = part_place(&save->summary, save->service->storage, save->manifest_text,
+                           save->manifest_bytes, save->nonce, &save->places);
+    save->manifest_hash = checksum_bytes(save->manifest_text, save->manifest_bytes);
+    if (error != 0)
+        fault_take(&save->fault, error);
+}
+
+static void placed(struct event *event)
+{
+    struct save *save = CONTAINER_OF(event, struct save, job.done);
+    free(save->manifest_text);
+    save->manifest_text = NULL;
+    save->is_placed = save->fault.code == 0;
+    if (!save->is_placed)
+        log_error("commit", "run %s, step %llu: its manifest could not be written: %s",
+                  save->run->name, (unsigned long long)save->step, save->fault.message);
+    save->fault = (struct fault){0}; /* it is tried again */
+    save->is_reporting = false;
+    if (save->is_placed)
+        part_report(save);
+    else
+        loop_timer(save->service->loop, &save->report, REPORT_MS);
+}
+
+static void place(struct save *save, const Holdfast__V1__ReportPartReply *reply)
+{
+    save->manifest_text = malloc(reply->manifest.len + 1);
+    if (!save->manifest_text) {
+        loop_timer(save->service->loop, &save->report, REPORT_MS);
+        return;
+    }
+    memcpy(save->manifest_text, reply->manifest.data, reply->manifest.len);
+    save->manifest_bytes = reply->manifest.len;
+    save->is_reporting = true; /* until it is there */
+    save->durable_ms = save->named_ms = loop_now_ms();
+    save->job = (struct job){.work = work_place, .done.run = placed};
+    loop_work(save->service->loop, &save->job);
+}
+
+/* ---- the verdict ---- */
+
+static void end_over(struct save *save, const char *reason)
+{
+    struct commit_action action = {
+        .kind = COMMIT_DISCARD, .save = save->id, .rank = -1, .reason = reason};
+    save_discard(save->run, &action);
+}
+
+static void end_committed(struct save *save)
+{
+    struct commit_action action = {.kind = COMMIT_DONE, .save = save->id, .rank = -1};
+    save->outcome = OUTCOME_DURABLE;
+    save_committed(save->run, &action);
+}
+
+static void end_kept(struct save *save)
+{
+    struct commit_action action = {.kind = COMMIT_KEEP,
+                                   .save = save->id,
+                                   .rank = -1,
+                                   .reason = "its coordinator cannot tell whether every node that "
+                                             "holds a shard has its manifest"};
+    save->outcome = OUTCOME_DURABLE;
+    save_keep(save->run, &action);
+}
+
+static void heed(struct save *save, const Holdfast__V1__ReportPartReply *reply)
+{
+    bool was_accepted = save->is_accepted;
+    save->is_accepted |= reply->accepted;
+    if (save->is_accepted && !was_accepted)
+        save_answer_accepted(save);
+    if (reply->verdict == HOLDFAST__V1__PART_VERDICT__VERDICT_OVER && !save->is_placed) {
+        end_over(save, reply->reason[0] ? reply->reason : "its coordinator has given it up");
+        return;
+    }
+    if (reply->verdict == HOLDFAST__V1__PART_VERDICT__VERDICT_COMMITTED && save->is_placed) {
+        end_committed(save);
+        return;
+    }
+    bool is_kept = reply->verdict == HOLDFAST__V1__PART_VERDICT__VERDICT_KEPT;
+    if (is_kept && save->is_placed) {
+        end_kept(save);
+        return;
+    }
+    if ((is_kept || reply->verdict == HOLDFAST__V1__PART_VERDICT__VERDICT_PLACE) &&
+        !save->is_placed) {
+        place(save, reply);
+        return;
+    }
+    if (save->must_report)
+        part_report(save);
+    else
+        loop_timer(save->service->loop, &save->report, REPORT_MS);
+}
+
+static struct save *find_save(const struct run *run, const struct reporting *reporting)
+{
+    struct save *save = run->coordinator->saves;
+    while (save && (!save->is_part || save->step != reporting->request.step ||
+                    strcmp(save->nonce, reporting->nonce) != 0))
+        save = save->next;
+    return save;
+}
+
+static void reported(struct errand *errand)
+{
+    struct reporting *reporting = CONTAINER_OF(errand, struct reporting, errand);
+    struct run *run;
+    struct save *save = run_find(&run, errand->service, reporting->run, false) == 0
+                            ? find_save(run, reporting)
+                            : NULL;
+    if (!save || save->discarding) {
+        free_reporting(reporting);
+        return;
+    }
+    save->is_reporting = false;
+    if (errand->fault.code != 0) {
+        log_debug("commit", "run %s, step %llu: no answer of its coordinator: %s", run->name,
+                  (unsigned long long)save->step, errand->fault.message);
+        loop_timer(errand->service->loop, &save->report, REPORT_MS);
+    } else {
+        save->num_named = reporting->num_durable;
+        heed(save, (const Holdfast__V1__ReportPartReply *)errand->reply);
+    }
+    free_reporting(reporting);
+}
+
+static void report_again(struct timer *timer)
+{
+    part_report(CONTAINER_OF(timer, struct save, report));
+}
+
+void part_report(struct save *save)
+{
+    struct service *service = save->service;
+    save->must_report = true;
+    save->report.run = report_again;
+    unsigned tier = catalog_tier_of(service, save->run->coordinator->attempt->coordinator);
+    if (save->is_reporting || save->discarding || tier == NUM_TIERS || tier == TIER_LOCAL)
+        return;
+    loop_timer_cancel(service->loop, &save->report);
+    struct reporting *reporting = calloc(1, sizeof *reporting);
+    if (!reporting || fill(reporting, save) != 0) {
+        if (reporting)
+            free_reporting(reporting);
+        loop_timer(service->loop, &save->report, REPORT_MS);
+        return;
+    }
+    reporting->errand = (struct errand){.service = service,
+                                        .peer = tier - TIER_PEER,
+                                        .method = "ReportPart",
+                                        .request = &reporting->request.base,
+                                        .reply_type = &holdfast__v1__report_part_reply__descriptor,
+                                        .before = sync_names,
+                                        .done = reported};
+    save->must_report = false;
+    save->is_reporting = true;
+    errand_send(&reporting->errand);
+}
+
+/* ---- leaving ---- */
+
+void part_leave(struct save *save)
+{
+    uint32_t num_durable = 0;
+    if (save->discarding || save->manifest_text)
+        return; /* it ends by itself */
+    for (uint32_t i = 0; i < save->world_size; i++)
+        num_durable += save->stages[i].durable;
+    if (num_durable < save->num_begun) { /* M2 */
+        end_over(save, "another attempt came, and its coordinator does not answer");
+        return;
+    }
+    log_warn("commit",
+             "run %s, step %llu, attempt %llu: what is here of it stays until node %s can be asked",
+             save->run->name, (unsigned long long)save->step, (unsigned long long)save->attempt,
+             save->run->coordinator->attempt->coordinator);
+    save_answer_waiters(save, HOLDFAST__V1__SAVE_STATE__SAVE_FAILED,
+                        "its coordinator does not answer");
+    save_free(save);
+}

@@ -1,0 +1,26 @@
+/* part.h - this node's part of a save that another node coordinates; see part.c. On the service
+ * thread. */
+#ifndef HOLDFAST_CKPTD_MEMBER_PART_H
+#define HOLDFAST_CKPTD_MEMBER_PART_H
+
+#include "proto/manifest.h"
+
+#include <stddef.h>
+
+struct save;
+struct storage;
+struct places;
+
+/* Something has become of it: the coordinator is told, now or when it has heard what came before.
+ */
+void part_report(struct save *save);
+/* Another attempt comes, and its coordinator has said nothing: what is not whole here is removed;
+ * what is stays with its mark, until that node can be asked (returned.c). */
+void part_leave(struct save *save);
+
+/* The manifest of a save of which shards lie here: places first, the mark last. The same once more
+ * is fine. Blocks; any thread. ERR_EXISTS: another manifest is there. */
+int part_place(struct manifest_summary *out, struct storage *storage, const void *text,
+               size_t bytes, const char *nonce, const struct places *places);
+
+#endif

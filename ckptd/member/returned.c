@@ -1,0 +1,203 @@
+/* returned.c - a node that comes back asks before it believes itself: what is left here of a save
+ * that another node coordinated, with a mark that names that node, and without a manifest.
+ *
+ *   set aside in the catalog ──► its mark names a coordinator ──► ReportPart without parts
+ *   KEPT, PLACE ──► the manifest is written here: a checkpoint like the others
+ *   OVER        ──► the mark becomes one of this node's own, and what it proves unfinished is
+ * removed no answer, WAIT ──► it stays as it is, and is asked about again
+ *
+ * One at a time, every LOOK_MS. */
+#include "ckptd/member/returned.h"
+#include "ckptd/catalog.h"
+#include "ckptd/checkpoint.h"
+#include "ckptd/config.h"
+#include "ckptd/loop.h"
+#include "ckptd/member/errand.h"
+#include "ckptd/member/part.h"
+#include "ckptd/scan.h"
+#include "ckptd/service.h"
+#include "proto/ckpt.pb-c.h"
+#include "proto/mark.h"
+#include "proto/places.h"
+#include "proto/presence.h"
+#include "proto/report.h"
+#include "storage/storage.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define FIRST_MS 200
+#define LOOK_MS 1000
+
+struct asking {
+    struct errand errand;
+    Holdfast__V1__ReportPartRequest request;
+    struct run *run; /* it has a checkpoint, so it stays */
+    struct shard_identity identity;
+    char run_name[RUN_NAME_MAX + 1];
+    uint64_t step, attempt;
+    bool is_over, is_placed;
+    struct manifest_summary summary;
+    struct places places;
+};
+
+static int dir_of(char out[STORAGE_KEY_MAX], const struct asking *asking)
+{
+    return shard_dir_key(out, STORAGE_KEY_MAX, asking->run_name, asking->step, asking->attempt);
+}
+
+/* ---- on the crew ---- */
+
+/* Whom to ask, by the mark. ERR_NOT_FOUND: it is no such part. */
+static int read_mark(struct errand *errand)
+{
+    struct asking *asking = CONTAINER_OF(errand, struct asking, errand);
+    char dir[STORAGE_KEY_MAX], key[STORAGE_KEY_MAX + 32], text[MARK_BYTES_MAX] = "";
+    char coordinator[MARK_NODE_BYTES];
+    uint64_t bytes;
+    ERR_TRY(dir_of(dir, asking));
+    snprintf(key, sizeof key, "%s/" MARK_NAME, dir);
+    ERR_TRY(storage_fetch(errand->service->storage, key, text, sizeof text - 1, &bytes));
+    unsigned tier = mark_read_part(&asking->identity, coordinator, dir, text)
+                        ? catalog_tier_of(errand->service, coordinator)
+                        : NUM_TIERS;
+    if (tier == NUM_TIERS || tier == TIER_LOCAL)
+        return report_error(ERR_NOT_FOUND, NULL, "no peer coordinates it");
+    errand->peer = tier - TIER_PEER;
+    asking->request.nonce = asking->identity.nonce;
+    return 0;
+}
+
+static int remove_part(struct asking *asking)
+{
+    struct service *service = asking->errand.service;
+    char dir[STORAGE_KEY_MAX], key[STORAGE_KEY_MAX + 32], text[MARK_BYTES_MAX];
+    ERR_TRY(dir_of(dir, asking));
+    snprintf(key, sizeof key, "%s/" MARK_NAME, dir);
+    mark_write(text, &asking->identity, service->boot_id);
+    ERR_TRY(storage_remove(service->storage, key));
+    ERR_TRY(storage_publish(service->storage, key, text, strlen(text)));
+    ERR_TRY(storage_group_clear(service->storage, &checkpoint_kind, dir));
+    asking->is_over = true;
+    return 0;
+}
+
+static int place_part(struct asking *asking, const Holdfast__V1__ReportPartReply *reply)
+{
+    struct service *service = asking->errand.service;
+    struct manifest_summary summary;
+    size_t head =
+        reply->manifest.len < MANIFEST_SUMMARY_BYTES ? reply->manifest.len : MANIFEST_SUMMARY_BYTES;
+    ERR_TRY(manifest_read_summary(&summary, (const char *)reply->manifest.data, head));
+    ERR_TRY(places_read(&asking->places, (const char *)reply->places.data, reply->places.len,
+                        &summary));
+    snprintf(asking->places.here, sizeof asking->places.here, "%s", service->config->nodes_name);
+    ERR_TRY(part_place(&asking->summary, service->storage, reply->manifest.data,
+                       reply->manifest.len, asking->identity.nonce, &asking->places));
+    ERR_TRY(scan_look(&asking->summary, asking->run, asking->step, asking->attempt));
+    asking->is_placed = true;
+    return 0;
+}
+
+static int heed(struct errand *errand)
+{
+    struct asking *asking = CONTAINER_OF(errand, struct asking, errand);
+    const Holdfast__V1__ReportPartReply *reply =
+        (const Holdfast__V1__ReportPartReply *)errand->reply;
+    if (reply->verdict == HOLDFAST__V1__PART_VERDICT__VERDICT_OVER)
+        return remove_part(asking);
+    if (reply->verdict == HOLDFAST__V1__PART_VERDICT__VERDICT_KEPT)
+        return place_part(asking, reply);
+    return 0;
+}
+
+/* ---- on the service thread ---- */
+
+static void enter(struct asking *asking)
+{
+    struct checkpoint *checkpoint = NULL;
+    if (catalog_new(&checkpoint, asking->run) != 0)
+        return; /* the next start lists it */
+    if (catalog_set_places(checkpoint, &asking->places) != 0)
+        log_warn("catalog", "%s", report_line());
+    catalog_enter(checkpoint, &asking->summary);
+}
+
+static void settle(struct asking *asking)
+{
+    struct checkpoint *aside = catalog_find(asking->run, asking->step, asking->attempt);
+    if (!aside || !catalog_has_flaw(aside, FLAW_ASIDE) || !catalog_take_out(aside))
+        return;
+    catalog_drop(aside);
+    log_info("catalog", "run %s, step %llu, attempt %llu: what was left of it here %s",
+             asking->run_name, (unsigned long long)asking->step,
+             (unsigned long long)asking->attempt,
+             asking->is_placed ? "belongs to a checkpoint, as its coordinator says"
+                               : "was given up, as its coordinator says, and is removed");
+    if (asking->is_placed)
+        enter(asking);
+}
+
+static void asked(struct errand *errand)
+{
+    struct asking *asking = CONTAINER_OF(errand, struct asking, errand);
+    struct service *service = errand->service;
+    if (asking->is_over || asking->is_placed)
+        settle(asking);
+    loop_timer(service->loop, &service->followers->timer,
+               asking->is_over || asking->is_placed ? 1 : LOOK_MS);
+    errand_end(errand);
+    places_free(&asking->places);
+    free(asking);
+}
+
+/* Those that are set aside in turn, so that one without an answer keeps none waiting; or NULL. */
+static const struct checkpoint *find_aside(struct followers *followers)
+{
+    const struct checkpoint *first = NULL, *found = NULL;
+    uint64_t at = 0;
+    for (struct run *run = followers->service->catalog->runs; run; run = run->next)
+        for (struct checkpoint *c = run->checkpoints; c; c = c->next) {
+            if (!catalog_has_flaw(c, FLAW_ASIDE))
+                continue;
+            first = first ? first : c;
+            if (at++ == followers->turn)
+                found = c;
+        }
+    followers->turn = found ? followers->turn + 1 : 1;
+    return found ? found : first;
+}
+
+static void look(struct timer *timer)
+{
+    struct followers *followers = CONTAINER_OF(timer, struct followers, timer);
+    struct service *service = followers->service;
+    const struct checkpoint *aside = find_aside(followers);
+    struct asking *asking = aside ? calloc(1, sizeof *asking) : NULL;
+    if (!asking) {
+        loop_timer(service->loop, timer, LOOK_MS);
+        return;
+    }
+    holdfast__v1__report_part_request__init(&asking->request);
+    asking->run = aside->run;
+    asking->step = asking->request.step = aside->summary.step;
+    asking->attempt = asking->request.attempt = aside->summary.attempt;
+    snprintf(asking->run_name, sizeof asking->run_name, "%s", aside->run->name);
+    asking->request.run = asking->run_name;
+    asking->errand = (struct errand){.service = service,
+                                     .method = "ReportPart",
+                                     .request = &asking->request.base,
+                                     .reply_type = &holdfast__v1__report_part_reply__descriptor,
+                                     .before = read_mark,
+                                     .behind = heed,
+                                     .done = asked};
+    errand_send(&asking->errand);
+}
+
+void returned_start(struct service *service)
+{
+    service->followers->service = service;
+    service->followers->timer.run = look;
+    loop_timer(service->loop, &service->followers->timer, FIRST_MS);
+}

@@ -1,0 +1,225 @@
+#!/usr/bin/env python3
+"""node_ranks - the ranks of one attempt on two nodes, each with its own ckptd.
+
+Goal: ranks save through the ckptd of their own node: each node's store holds the shards of its
+ranks and the manifest, and is whole by itself and for the tools. kill -9 of a node's ckptd, of
+ranks, or of both, loses nothing that was acknowledged, and a new start resumes with the losses of a
+run that was never touched, bit for bit; with the ranks of one node alone, too, where the other only
+answers, or where a third node has a copy. What a returned node finds of a save
+is removed or completed as its coordinator says. Method: mpirun starts two ranks per node on
+loopback addresses, real ckptd, SIGKILL.
+"""
+
+import glob
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+
+import lib_tap
+import lib_train
+from lib_nodes import Cluster, wait_until
+from lib_tap import end, test
+
+STEPS = 8
+ALONE = "--nodes.replicas", "1", "--nodes.silent_ms", "2000"  # no copies
+MPI = ["mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none"]
+
+if not shutil.which("openssl") or not shutil.which("mpirun"):
+    print("openssl or mpirun is missing")
+    sys.exit(77)
+
+
+class Run:
+    """The trainer with two ranks at each of the nodes; its losses go on from start to start."""
+
+    def __init__(self, folder, name):
+        self.folder, self.name, self.process = folder, name, None
+        self.losses_at = os.path.join(folder, name + ".loss")
+        self.log = os.path.join(folder, name + ".log")
+
+    def start(self, nodes, *options, ranks=2):
+        words = []
+        for node in nodes:
+            words += [":"] if words else []
+            words += ["-n", str(ranks)] + lib_train.command(
+                self.folder, node.server, self.name, "--training.steps", STEPS,
+                "--checkpoint.interval", "1", "--checkpoint.when_busy", "wait",
+                "--comm.backend", "mpi", "--metrics.loss_file", self.losses_at, *options)
+        with open(self.log, "ab") as log:
+            self.process = subprocess.Popen(MPI + words, stdout=log, stderr=log)
+
+    def end(self):
+        return self.process.wait(200)
+
+    def said(self):
+        with open(self.log, errors="replace") as log:
+            return log.read()[-6000:]
+
+    def losses(self):
+        with open(self.losses_at) as file:
+            return {int(line.split()[0]): line for line in file}
+
+    def kill(self):
+        self.process.kill()
+        self.process.wait()
+
+
+def shards(node, run, step):
+    return sorted(int(os.path.basename(path)[6:11]) for path in glob.glob(
+        os.path.join(node.store, run, f"step-{step:08d}-a*", "shard-*")))
+
+
+def has(node, run, step, name="manifest.json"):
+    return bool(glob.glob(os.path.join(node.store, run, f"step-{step:08d}-a*", name)))
+
+
+def whole(folder, cluster):
+    first, second, _ = cluster.nodes
+    run = Run(folder, "whole")
+    run.start((first, second))
+    code = run.end()
+    test("two ranks on each of two nodes train and save", code == 0,
+         (code, run.said(), first.log()[-3000:], second.log()[-3000:]))
+    held = [shards(node, "whole", STEPS) for node in (first, second)]
+    test("each node holds the shards of its ranks", held == [[1, 2], [3, 4]], held)
+    test("and the manifest", has(first, "whole", STEPS) and has(second, "whole", STEPS))
+    entries = [node.entry("whole", STEPS) for node in (first, second)]
+    test("both list it as whole", all(entry.get("durability") == "local" and
+                                      not entry.get("damage") for entry in entries), entries)
+    return run.losses()
+
+
+def resumed(folder, cluster, expected):
+    """All ranks are killed, then a node's ckptd, too."""
+    first, second, _ = cluster.nodes
+    run = Run(folder, "r")
+    run.start((first, second), "--debug.pause_at_step", 4)
+    wait_until(lambda: has(second, "r", 3) and has(first, "r", 3), run.said)
+    run.kill()
+    second.kill()
+    second.start(*ALONE)
+    run.start((first, second), "--debug.pause_at_step", 6)
+    wait_until(lambda: has(second, "r", 5) and has(first, "r", 5), run.said)
+    test("ranks and a ckptd are killed: a new start goes on from the newest checkpoint",
+         "newest checkpoint: step 3" in first.log(), first.log()[-2000:])
+    run.kill()
+    run.start((first,), "--debug.pause_at_step", 8)
+    wait_until(lambda: has(first, "r", 7), run.said)
+    held = shards(first, "r", 7)
+    test("the ranks of one node resume alone, with the other's shards over the network",
+         held == [1, 2] and not has(second, "r", 7), (held, run.said()))
+    run.kill()
+    run.start((second, first))
+    code = run.end()
+    test("then both again, coordinated by the other node", code == 0 and
+         shards(second, "r", STEPS) == [1, 2] and has(first, "r", STEPS),
+         (code, run.said(), second.log()[-2000:]))
+    test("all losses are those of the run that was never touched",
+         run.losses() == expected, (run.losses(), expected))
+
+
+def away(folder, cluster):
+    """A node's ckptd dies in a save; the other waits for it no longer than it was told to."""
+    first, second, _ = cluster.nodes
+    run = Run(folder, "d")
+    run.start((first, second), "--debug.pause_at_step", 4)
+    wait_until(lambda: has(second, "d", 3) and has(first, "d", 3), run.said)
+    second.kill()
+    run.kill()
+    run.start((first,))
+    code = run.end()
+    said = run.said() + first.log()
+    test("shards on a node that is gone are missed by its name", code != 0 and
+         "lies on node n2, which does not answer" in said, (code, said[-3000:]))
+    second.start(*ALONE)
+    run.start((first, second))
+    test("it comes back, and the run goes on", run.end() == 0, run.said())
+
+
+def mark(store, step, nonce, coordinator):
+    """As the part of a save that n1 coordinates leaves it."""
+    folder = os.path.join(store, "whole", f"step-{step:08d}-a0001")
+    with open(os.path.join(folder, "unfinished"), "w") as file:
+        file.write(f'{{"format":"holdfast-part","version":1,"run":"whole","step":{step},'
+                   f'"attempt":1,"nonce":"{nonce}","coordinator":"{coordinator}"}}\n')
+    for name in ("manifest.json", "places.json"):
+        if os.path.exists(os.path.join(folder, name)):
+            os.unlink(os.path.join(folder, name))
+    return folder
+
+
+def returned(cluster):
+    """What a node finds when it comes back: parts of a save that was committed, and of one that
+    was not."""
+    first, second, _ = cluster.nodes
+    second.kill()
+    old = glob.glob(os.path.join(second.store, "whole", f"step-{STEPS:08d}-a0001"))[0]
+    with open(os.path.join(old, "manifest.json")) as file:
+        nonce = json.load(file)["nonce"]
+    with open(os.path.join(old, "places.json")) as file:
+        places = json.load(file)
+    shutil.copytree(old, old.replace(f"{STEPS:08d}", f"{STEPS + 1:08d}"))
+    mark(second.store, STEPS, nonce, "n1")
+    over = mark(second.store, STEPS + 1, "0" * 32, "n1")
+    first.kill()
+    second.start(*ALONE)
+    test("without its coordinator nothing of a part is removed", shards(second, "whole", STEPS) ==
+         shards(second, "whole", STEPS + 1) == [3, 4] and not has(second, "whole", STEPS))
+    first.start(*ALONE)
+    wait_until(lambda: has(second, "whole", STEPS) and not os.path.exists(over), second.said)
+    with open(os.path.join(old, "places.json")) as file:
+        test("the coordinator's manifest comes back, and where the shards are",
+             json.load(file)["shards"] == places["shards"])
+    wait_until(lambda: not second.entry("whole", STEPS).get("damage"),
+               lambda: str(second.entry("whole", STEPS)))
+    test("it is listed as whole again", second.entry("whole", STEPS).get("durability") == "local",
+         second.entry("whole", STEPS))
+
+
+def replicated(folder, cluster, expected):
+    """A third node gets all shards, from both; then one of the two is lost."""
+    first, second, third = cluster.nodes
+    run = Run(folder, "c")
+    run.start((first, second), "--debug.pause_at_step", 5)
+    wait_until(lambda: first.entry("c", 4).get("durability") == "replicated", first.said)
+    test("a copy on a third node holds every shard", shards(third, "c", 4) == [1, 2, 3, 4] and
+         not has(third, "c", 4, "places.json"), shards(third, "c", 4))
+    test("two nodes that hold a half each are no two copies",
+         first.entry("c", 4)["tiers"].count(",") == 2, first.entry("c", 4))
+    run.kill()
+    second.lose()
+    run.start((first,))
+    code = run.end()
+    test("a node is lost for good: the other resumes alone from the copy, bit for bit",
+         code == 0 and run.losses() == expected, (code, run.said(), first.log()[-2000:]))
+
+
+def main():
+    folder = tempfile.mkdtemp(prefix="nr-", dir=os.environ.get("TMPDIR", "/var/tmp"))
+    lib_train.make_tokens(folder, lib_train.prose())
+    try:
+        cluster = Cluster(folder, ("a", "b", "c"))
+        cluster.start(*ALONE)
+        try:
+            expected = whole(folder, cluster)
+            returned(cluster)
+            resumed(folder, cluster, expected)
+            away(folder, cluster)
+        finally:
+            cluster.close()
+        os.rename(os.path.join(folder, "authority"), os.path.join(folder, "before"))
+        cluster = Cluster(folder, ("a", "b", "c"))
+        cluster.start()
+        try:
+            replicated(folder, cluster, expected)
+        finally:
+            cluster.close()
+    finally:
+        shutil.rmtree(folder)
+    end()
+
+
+main()
