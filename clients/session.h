@@ -65,7 +65,7 @@ struct session_mapping {
 
 struct ckpt {
     struct rpc_client *rpc;
-    struct storage *store; /* offline.h, where there is no ckptd; NULL: there is one */
+    struct storage *store;    /* offline.h, where there is no ckptd; NULL: there is one */
     const volatile int *stop; /* of ckpt_heed_stop; NULL: none */
     char run[SESSION_RUN_MAX + 1];
     char server[1024];
