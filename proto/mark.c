@@ -43,7 +43,7 @@ bool mark_read_part(struct shard_identity *out, char out_coordinator[MARK_NODE_B
     mark_write_part(again, out, out_coordinator);
     return strcmp(again, text) == 0 &&
            shard_dir_key(key, sizeof key, out->run, out->step, out->attempt) == 0 &&
-           strcmp(key, directory) == 0;
+           strcmp(directory, key) == 0;
 }
 
 bool mark_is_of(const char *directory, const char *text)
