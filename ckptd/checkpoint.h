@@ -34,8 +34,9 @@ struct copy {
     bool is_there;   /* committed, as far as ckptd has seen */
     bool is_part;    /* only some shards: the others are on other nodes (places) */
     bool is_damaged; /* what damaged it is in the log, and in a note beside it */
-    int64_t
-        read_ms; /* loop_now_ms() when all of it was last proven there; 0: not since the start */
+    /* As loop_now_ms(); 0: not since the start. */
+    int64_t read_ms;        /* all of it was proven there */
+    int64_t tried_ms;       /* the scrub could not read it: that proves nothing */
     uint64_t manifest_hash; /* of its text there, once it was sent or loaded; else 0; not of the
                                local one */
     bool is_given_up;       /* it is not sent there until a restart */

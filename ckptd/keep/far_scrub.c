@@ -28,11 +28,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define READ_BYTES                                                                 \
-    (4u * CHECKSUM_BLOCK_BYTES) /* a request to a bucket costs as much as bytes do \
-                                 */
-#define IDLE_MS 5000            /* between two looks for a copy that is due, */
-#define IDLE_MS_MIN 200         /* but not more often than this */
+/* A request to a bucket costs as much as bytes do. */
+#define READ_BYTES (4u * CHECKSUM_BLOCK_BYTES)
+#define RETRY_MS 600000 /* before a copy that could not be read is tried again */
+#define IDLE_MS 5000    /* between two looks for a copy that is due, */
+#define IDLE_MS_MIN 200 /* but not more often than this */
 
 struct far_scrub {
     struct service *service;
@@ -158,9 +158,9 @@ static void judge(struct far_scrub *scrub)
 {
     const struct fault *fault = &scrub->fault;
     struct checkpoint *checkpoint = scrub->checkpoint;
-    checkpoint->copies[TIER_FAR].read_ms = loop_now_ms(); /* or it would be the next again */
     bool is_damage = fault->code == ERR_CORRUPT || fault->code == ERR_NOT_FOUND;
     if (!is_damage || scrub->is_gone) {
+        checkpoint->copies[TIER_FAR].tried_ms = loop_now_ms();
         log_warn("scrub", "run %s, step %llu was not read in the far tier: %s",
                  checkpoint->run->name, (unsigned long long)checkpoint->summary.step,
                  fault->message);
@@ -178,31 +178,40 @@ static void was_read(struct event *event)
     int64_t ms = (int64_t)(scrub->bytes * 1000 / (uint64_t)scrub->service->config->scrub_rate);
     scrub->bytes_read += scrub->bytes;
     if (scrub->is_over) {
-        scrub->checkpoint = NULL;
         scrub->checkpoints_read += scrub->is_read;
         if (scrub->is_read)
             checkpoint->copies[TIER_FAR].read_ms = loop_now_ms();
-        else {
-            scrub->checkpoint = checkpoint;
+        else
             judge(scrub);
-            scrub->checkpoint = NULL;
-        }
+        scrub->checkpoint = NULL;
         catalog_unlease(checkpoint);
     }
     loop_timer(scrub->service->loop, &scrub->timer, ms);
 }
 
-/* Proven longest ago, and due; NULL: none. */
+/* One that could not be read is tried again, but not before all others that are due. */
+static bool is_due(const struct service *service, const struct copy *copy)
+{
+    int64_t now = loop_now_ms(), period = 1000 * service->config->scrub_period;
+    int64_t again = period < RETRY_MS ? period : RETRY_MS;
+    return (copy->read_ms == 0 || copy->read_ms <= now - period) &&
+           (copy->tried_ms == 0 || copy->tried_ms <= now - again);
+}
+
+/* Looked at longest ago, and due; NULL: none. */
 static struct checkpoint *find_next(const struct service *service)
 {
-    int64_t due = loop_now_ms() - 1000 * service->config->scrub_period;
     struct checkpoint *next = NULL;
+    int64_t next_ms = 0;
     for (struct run *run = service->catalog->runs; run; run = run->next)
         for (struct checkpoint *c = run->checkpoints; c; c = c->next) {
-            int64_t read_ms = c->copies[TIER_FAR].read_ms;
-            if (catalog_has_copy(c, TIER_FAR) && !c->damaged && (read_ms == 0 || read_ms <= due) &&
-                (!next || read_ms < next->copies[TIER_FAR].read_ms))
-                next = c;
+            const struct copy *copy = &c->copies[TIER_FAR];
+            int64_t ms = copy->tried_ms > copy->read_ms ? copy->tried_ms : copy->read_ms;
+            if (!catalog_has_copy(c, TIER_FAR) || c->damaged || !is_due(service, copy) ||
+                (next && ms >= next_ms))
+                continue;
+            next = c;
+            next_ms = ms;
         }
     return next;
 }
