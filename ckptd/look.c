@@ -96,11 +96,11 @@ void looks_give_up(struct looks *looks, int error)
     let_go_on(take_all(&looks->coming), &fault);
 }
 
-void looks_end(struct looks *looks, int error)
+void looks_end(struct looks *looks)
 {
     struct fault fault = {0};
-    if (looks->coming || looks->present)
-        fault_take(&fault, error);
+    if (looks->coming || looks->present) /* else the thread's last error stays what it was */
+        fault_take(&fault, report_error(ERR_UNAVAILABLE, NULL, "ckptd ends"));
     let_go_on(take_all(&looks->coming), &fault);
     let_go_on(take_all(&looks->present), &fault);
 }

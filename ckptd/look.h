@@ -48,7 +48,7 @@ void looks_ended(struct looks *looks, const struct fault *fault);
 void looks_repeat(struct looks *looks);
 /* No look can begin, for this thread's last error: who waits hears of it. */
 void looks_give_up(struct looks *looks, int error);
-/* ckptd ends: likewise, also who waits for the look under way. */
-void looks_end(struct looks *looks, int error);
+/* ckptd ends: whoever waits hears of it. */
+void looks_end(struct looks *looks);
 
 #endif

@@ -441,7 +441,7 @@ int rescan_open(struct service *service)
 void rescan_end(struct service *service)
 {
     if (service->rescans)
-        looks_end(&service->rescans->looks, report_error(ERR_UNAVAILABLE, NULL, "ckptd ends"));
+        looks_end(&service->rescans->looks);
 }
 
 void rescan_close(struct service *service)

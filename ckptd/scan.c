@@ -27,6 +27,7 @@
 #include "ckptd/checkpoint.h"
 #include "ckptd/loop.h"
 #include "ckptd/node/image.h"
+#include "ckptd/run/commit.h"
 #include "ckptd/service.h"
 #include "proto/array.h"
 #include "proto/ckpt.pb-c.h"
@@ -175,11 +176,13 @@ static int read_checkpoint(const struct scan *scan, struct step *step, const cha
                                 step->attempt);
     if (damage == 0 && find_name(names, PLACES_NAME))
         damage = places_fetch(&step->places, scan->service->storage, storage_fetch, &step->summary);
-    if (damage == 0)
-        return check_files(step, names); /* its summary is proven, and another tier may mend it */
-    if (damage != ERR_MISMATCH)
+    bool is_proven = damage == 0; /* another tier may mend it */
+    if (is_proven)
+        damage = check_files(step, names);
+    else if (damage != ERR_MISMATCH)
         memset(&step->summary, 0, sizeof step->summary);
-    step->summary.shards = 0; /* a number that nothing vouches for */
+    if (damage != 0 && (!is_proven || step->summary.shards > COMMIT_RANKS_MAX))
+        step->summary.shards = 0; /* a number that nothing vouches for, or that no save has */
     return damage;
 }
 

@@ -370,8 +370,7 @@ void far_end(struct service *service)
 {
     for (unsigned tier = 0; tier < NUM_TIERS; tier++)
         if (service->fars[tier])
-            looks_end(&service->fars[tier]->looks,
-                      report_error(ERR_UNAVAILABLE, NULL, "ckptd ends"));
+            looks_end(&service->fars[tier]->looks);
 }
 
 void far_close(struct service *service)
