@@ -44,7 +44,9 @@ KERNELS_O = $(call obj,$(filter-out kernels/cuda/%,$(call src,kernels)))
 ISA_SRC = $(wildcard kernels/cpu/isa/*.c)
 ISA_O = $(foreach i,sse2 avx2 avx512,$(patsubst %.c,$(OBJ)/%.$(i).o,$(ISA_SRC)))
 TRAINER_MAINS = trainer/train.c trainer/tokenize.c
-TRAINER_O = $(call obj,$(filter-out $(TRAINER_MAINS),$(call src,trainer)))
+# What includes NVIDIA's header of NCCL is linked where that is.
+NCCL_SRC = trainer/comm/nccl.c trainer/comm/nccl_library.c
+TRAINER_O = $(call obj,$(filter-out $(TRAINER_MAINS) $(NCCL_SRC),$(call src,trainer)))
 PROGRAMS = $(addprefix $(BUILD)/,trainer tokenizer ckptd ckpt-cli)
 EXAMPLES = $(patsubst clients/examples/%.c,$(BUILD)/%,$(wildcard clients/examples/*.c))
 TESTS = $(patsubst tests/unit/%.c,$(BUILD)/tests/%,$(wildcard tests/unit/*.c))
@@ -204,12 +206,19 @@ $(OBJ)/gpu/%.ptx: %.cu $(OBJ)/gpu/%.o
 # And what is linked with NVIDIA's runtime, or in tests with a simulated GPU (tests/simgpu).
 CUDA_HOME = $(patsubst %/bin/nvcc,%,$(realpath $(NVCC)))
 CUDA_C_O = $(patsubst %.c,$(OBJ)/%.o,$(wildcard kernels/cuda/*.c))
-SIMGPU_O = $(call obj,$(wildcard tests/simgpu/*.c))
+# nccl.h: of the toolkit's folder, or of PyPI's wheel (deploy/deps cuda).
+NCCL_INCLUDE = $(firstword $(patsubst %/nccl.h,%,$(wildcard $(CUDA_HOME)/include/nccl.h \
+    $(BUILD)/cuda-venv/lib/python3*/site-packages/nvidia/nccl/include/nccl.h /usr/include/nccl.h)))
+NCCL_O = $(if $(NCCL_INCLUDE),$(call obj,trainer/comm/nccl.c))
+NCCL_LIBRARY_O = $(if $(NCCL_INCLUDE),$(call obj,trainer/comm/nccl_library.c))
+SIMGPU_O = $(call obj,$(filter-out $(if $(NCCL_INCLUDE),,%/nccl.c),$(wildcard tests/simgpu/*.c)))
 $(filter-out %/run.o,$(CUDA_C_O)) $(SIMGPU_O): CFLAGS += -isystem $(CUDA_HOME)/include
-SIMGPU = $(if $(wildcard $(CUDA_HOME)/include/cuda_runtime_api.h),$(SIMGPU_O) $(filter-out %/run.o,$(CUDA_C_O)))
+$(call obj,$(NCCL_SRC) tests/simgpu/nccl.c): CFLAGS += -isystem $(CUDA_HOME)/include -isystem $(NCCL_INCLUDE)
+SIMGPU = $(if $(wildcard $(CUDA_HOME)/include/cuda_runtime_api.h),$(SIMGPU_O) $(NCCL_O) $(filter-out %/run.o,$(CUDA_C_O)))
 $(BUILD)/libgpu.a: $(CUDA_O) $(CUDA_C_O)
 # Where nvcc is, the trainer has the kernels for GPUs in it, and what it needs of CUDA to look for a driver.
 GPU_O = $(if $(SANITIZER),,$(if $(NVCC),$(CUDA_O) $(CUDA_C_O)))
+GPU_COMM_O = $(if $(GPU_O),$(NCCL_O) $(NCCL_LIBRARY_O))
 GPU_LIBS = $(if $(GPU_O),-L$(CUDA_HOME)/lib64 -Wl$(,)-rpath$(,)$(CUDA_HOME)/lib64 -lcudart_static -ldl -lrt)
 $(BUILD)/cuda/start: $(OBJ)/tests/cuda/start.o $(BUILD)/libgpu.a $(BUILD)/libkernels.a $(BUILD)/libproto.a
 	$(link) -ldnnl -lgomp -L$(CUDA_HOME)/lib64 -Wl,-rpath,$(CUDA_HOME)/lib64 -lcudart
@@ -279,7 +288,7 @@ $(BUILD)/tests/ckptd: $(OBJ)/ckptd/main.o $(FAULT_O) $(BUILD)/libckptd.a $S $P
 	$(link)
 $(BUILD)/ckpt-cli: $(OBJ)/clients/cli/main.o $(BUILD)/libcli.a $C $S $P
 	$(link)
-$(BUILD)/trainer: $(OBJ)/trainer/train.o $(GPU_O) $T $K $C $S $P
+$(BUILD)/trainer: $(OBJ)/trainer/train.o $(GPU_O) $(GPU_COMM_O) $T $K $C $S $P
 	$(link) $(MPICC_L) -ldnnl -lgomp $(T_LIBS) $(GPU_LIBS)
 # The same program, and simulated GPUs in place of CUDA.
 $(BUILD)/tests/trainer_on_simgpu: $(OBJ)/trainer/train.o $(SIMGPU) $(BUILD)/liblanes.a $T $K $C $S $P
@@ -333,8 +342,8 @@ $(BUILD)/tests/kernels_cuda: $(BUILD)/liblanes.a
 $(BUILD)/tests/kernels_cuda_lanes: $(OBJ)/lanes/tests/cuda/faulty.o $(BUILD)/liblanes.a
 $(BUILD)/tests/kernels_cuda_checked: | $(CHECKED)
 # What is looked for at run time is found among the program's symbols.
-$(addprefix $(BUILD)/,cuda/on_simgpu tests/kernels_simgpu tests/trainer_simgpu tests/trainer_on_simgpu): LIBS += -rdynamic
-$(addprefix $(BUILD)/tests/,kernels_simgpu trainer_simgpu): $(SIMGPU) $(if $(SIMGPU),$(BUILD)/liblanes.a)
+$(addprefix $(BUILD)/,cuda/on_simgpu tests/kernels_simgpu tests/trainer_simgpu tests/trainer_nccl tests/trainer_on_simgpu): LIBS += -rdynamic
+$(addprefix $(BUILD)/tests/,kernels_simgpu trainer_simgpu trainer_nccl): $(SIMGPU) $(if $(SIMGPU),$(BUILD)/liblanes.a)
 # Without sanitizers: what they test is the program behind it.
 $(BUILD)/shims/%.so: tests/shims/%.c tests/shims/segment.h
 	$(call say,link)

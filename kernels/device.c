@@ -103,6 +103,11 @@ int lane_settle(struct lane *lane)
     return lane->ops->settle(lane, NULL);
 }
 
+void *lane_native(struct lane *lane)
+{
+    return lane->ops->native ? lane->ops->native(lane) : NULL;
+}
+
 int lane_settle_mark(struct lane *lane, const struct mark *mark)
 {
     REQUIRE(!mark->lane || mark->lane == lane);

@@ -96,6 +96,8 @@ struct device_ops {
     void (*call)(struct lane *lane, lane_fn *fn, const void *args, size_t bytes);
     /* The host waits until the mark is reached, or for all that is queued when it is NULL. */
     int (*settle)(struct lane *lane, const struct mark *mark);
+    /* (optional) The system's own handle of the lane, for a library that queues on it. */
+    void *(*native)(struct lane *lane);
     /* (optional) What is posted from here to the next record becomes a graph, and is not run;
      * (optional) posts that graph once. */
     int (*record)(struct lane *lane, struct graph **out);
@@ -128,6 +130,8 @@ void lane_wait(struct lane *lane, const struct mark *mark);
 void lane_copy(struct lane *lane, void *to, const void *from, size_t bytes);
 void lane_zero(struct lane *lane, void *at, size_t bytes);
 void lane_call(struct lane *lane, lane_fn *fn, const void *args, size_t bytes);
+/* NULL: it has none. What a library queues on it is ordered like what is posted. */
+void *lane_native(struct lane *lane);
 int lane_settle(struct lane *lane);
 int lane_settle_mark(struct lane *lane, const struct mark *mark);
 

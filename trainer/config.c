@@ -47,8 +47,7 @@ static bool is_first_process(void)
     return true;
 }
 
-/* How many processes a launcher of MPI programs started this one among; 1 without one. */
-static long num_launched(void)
+long config_num_launched(void)
 {
     static const char *const names[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE"};
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
@@ -226,11 +225,24 @@ static int check_values(struct config *config)
     if (config->create_seed_checkpoint && !config->checkpoint_enable)
         return report_error(ERR_INVALID, "set checkpoint.enable = true",
                             "checkpoint.create_seed_checkpoint needs checkpoint.enable");
-    if (strcmp(config->comm_backend, "local") == 0 && num_launched() > 1 && !config->estimate)
+    bool is_nccl = strcmp(config->comm_backend, "nccl") == 0;
+    if (is_nccl && strcmp(config->device, "cuda") != 0)
+        return report_error(ERR_INVALID,
+                            "set kernels.device to cuda, or comm.backend to local or mpi",
+                            "comm.backend = nccl, but kernels.device = %s: NCCL moves what is in "
+                            "the memory of GPUs",
+                            config->device);
+    if (is_nccl && config->pp > 1)
+        return report_error(ERR_INVALID, "set comm.backend to local, or the degree to 1",
+                            "comm.backend = nccl has no messages between the stages of a pipeline "
+                            "(parallelism.pipeline_parallel_degree = %lld)",
+                            (long long)config->pp);
+    long launched = config_num_launched();
+    if (strcmp(config->comm_backend, "local") == 0 && launched > 1 && !config->estimate)
         return report_error(ERR_INVALID, "add --comm.backend mpi, or start one process",
                             "comm.backend = local, but mpirun started %ld processes: each would "
                             "train the whole run",
-                            num_launched());
+                            launched);
     if (config->dp_shard == 0)
         return report_error(ERR_INVALID, "give -1 for the ranks that are left, or at least 1",
                             "parallelism.data_parallel_shard_degree = 0");

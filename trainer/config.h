@@ -173,4 +173,7 @@ char *trainer_config_to_json(const struct config *config);
 uint32_t trainer_config_leaves(const void *config, int64_t step);
 void trainer_config_print_help(void);
 
+/* How many processes a launcher of MPI programs started this one among; 1 without one. */
+long config_num_launched(void);
+
 #endif

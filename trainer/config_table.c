@@ -340,9 +340,10 @@ const struct option config_table[] = {
     IGNORED("activation_checkpoint.debug", NO_RECOMPUTE),
     IGNORED("training.enable_selective_ac", NO_RECOMPUTE),
 
-    CHOICE(comm_backend, "comm.backend", "local", "local,mpi",
-           "local: ranks are threads of this process; mpi: processes under mpirun (ours)"),
-    INT(comm_ranks, "comm.ranks", 1, 1, 1024, "ranks of the local backend (ours)"),
+    CHOICE(comm_backend, "comm.backend", "local", "local,mpi,nccl",
+           "local: ranks are threads of this process; mpi: processes under mpirun; nccl: either, "
+           "with GPUs that exchange by NCCL (ours)"),
+    INT(comm_ranks, "comm.ranks", 1, 1, 1024, "ranks that are threads (ours)"),
     IGNORED("comm.mode", "comm.backend decides"),
     IGNORED("comm.init_timeout_seconds", "comm.train_timeout_seconds holds from the start"),
     INT(comm_timeout, "comm.train_timeout_seconds", 0, 0, COUNT_MAX,

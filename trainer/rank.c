@@ -482,7 +482,7 @@ static int set_flight(struct comm *world, const struct config *config)
     return flight_set(world->flight, &options);
 }
 
-static int rank_main(struct comm *world, void *user)
+static int with_world(struct comm *world, void *user)
 {
     struct launch *launch = user;
     struct rank rank = {.config = launch->config, .world = world, .want_stop = launch->want_stop};
@@ -501,6 +501,29 @@ static int rank_main(struct comm *world, void *user)
     return rc;
 }
 
+/* With comm.backend nccl the world is one of NCCL over that of the threads or of MPI. */
+static int rank_main(struct comm *bootstrap, void *user)
+{
+    struct launch *launch = user;
+    struct comm *world = NULL;
+    if (strcmp(launch->config->comm_backend, "nccl") != 0)
+        return with_world(bootstrap, user);
+    int rc = comm_nccl_open(&world, bootstrap);
+    if (rc != 0) {
+        log_error("train", "rank %u: %s", bootstrap->rank, report_line());
+        return rc;
+    }
+    rc = with_world(world, user);
+    comm_free(world);
+    return rc;
+}
+
+static bool are_threads(const struct config *config)
+{
+    return strcmp(config->comm_backend, "local") == 0 ||
+           (strcmp(config->comm_backend, "nccl") == 0 && config_num_launched() == 1);
+}
+
 int rank_run_all(const struct config *config, const volatile sig_atomic_t *want_stop,
                  int (*work)(struct rank *rank, int *out_exit))
 {
@@ -511,7 +534,12 @@ int rank_run_all(const struct config *config, const volatile sig_atomic_t *want_
         log_error("train", "%s", report_line());
         return exit_code_of(rc);
     }
-    if (strcmp(config->comm_backend, "local") == 0) {
+    if (strcmp(config->comm_backend, "nccl") == 0 && comm_nccl_open == NULL) {
+        log_error("train", "comm.backend = nccl: this trainer was built without NCCL (set "
+                           "comm.backend to local or mpi, or build where nvcc and nccl.h are)");
+        return EXIT_DO_NOT_RETRY;
+    }
+    if (are_threads(config)) {
         rc = comm_local_run((uint32_t)config->comm_ranks, rank_main, &launch);
         return rc != 0 ? exit_code_of(rc) : launch.exit_code;
     }

@@ -319,6 +319,11 @@ static int cuda_settle(struct lane *base, const struct mark *mark)
     return code == 0 ? 0 : report_restore(&lane->text, code);
 }
 
+static void *cuda_native(struct lane *base)
+{
+    return of(base)->stream;
+}
+
 const struct device_ops device_cuda = {
     .name = "cuda",
     .flags = DEVICE_QUEUED,
@@ -334,6 +339,7 @@ const struct device_ops device_cuda = {
     .zero = cuda_zero,
     .call = cuda_call,
     .settle = cuda_settle,
+    .native = cuda_native,
 };
 
 /* ---- The back-end ---- */

@@ -58,7 +58,7 @@ late=seed=0 early=seed=1 random=seed=2
 pp=(--parallelism.pipeline_parallel_degree 2)
 tp=(--parallelism.tensor_parallel_degree 2)
 snapshots=(--checkpoint.async_mode async_with_pinned_mem)
-plan 13
+plan 15
 
 check "the CPU trains" train cpu - 1
 check "one GPU has its bits, work as late as allowed" train_same one $late 1
@@ -92,6 +92,9 @@ own() {
         says own "own products"
 }
 check "without the library the losses are within 0.2 %" own
+check "two GPUs that exchange by NCCL have them" train_same nccl $random 2 --comm.backend nccl
+no_gpu() { train no_gpu - 2 --comm.backend nccl; }
+check_exit 78 "NCCL without a GPU is refused" no_gpu
 
 no_driver() { train none driver=0 1; }
 check_exit 78 "without a driver a run ends for good" no_driver

@@ -127,6 +127,17 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream)
     return simgpu_leave(error);
 }
 
+/* Who asks again and again gets the stream on, as time does. */
+cudaError_t cudaStreamQuery(cudaStream_t stream)
+{
+    cudaError_t error = simgpu_enter(__func__);
+    if (error == cudaSuccess && !simgpu_is_stream(stream))
+        error = cudaErrorInvalidResourceHandle;
+    if (error == cudaSuccess && !simgpu_try(stream))
+        error = cudaErrorNotReady;
+    return simgpu_leave(error);
+}
+
 cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t fn, void *user)
 {
     cudaError_t error = simgpu_enter(__func__);

@@ -176,6 +176,17 @@ void simgpu_finish(struct CUstream_st *stream, uint64_t posted)
         get_on(stream);
 }
 
+bool simgpu_try(struct CUstream_st *stream)
+{
+    struct CUstream_st *next = stream->done < stream->posted ? needed(stream) : NULL;
+    if (next != NULL) {
+        simgpu_open_memory();
+        run_first(next);
+        simgpu_close_memory();
+    }
+    return stream->done == stream->posted;
+}
+
 void simgpu_finish_event(struct CUevent_st *event, uint64_t point)
 {
     const struct op wait = {.kind = OP_WAIT, .event = event, .point = point};

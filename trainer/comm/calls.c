@@ -2,6 +2,8 @@
 #include "proto/report.h"
 #include "trainer/comm/private.h"
 
+#include <string.h>
+
 static const char *const names[NUM_COMM_KINDS] = {
     [COMM_SPLIT] = "split",
     [COMM_BARRIER] = "barrier",
@@ -82,6 +84,24 @@ int comm_mismatch(const struct comm *comm, const struct comm_call *call, uint32_
                         "call %llu of %s: rank %u makes %s at %s, rank %u makes %s at %s",
                         (unsigned long long)comm->num_calls, comm->name, comm->rank,
                         names[call->kind], call->site, other_rank, names[other_kind], other_site);
+}
+
+struct comm_sign comm_sign(const struct comm *comm, const struct comm_call *call)
+{
+    struct comm_sign sign = {.kind = call->kind, .peer = call->peer, .bytes = call->bytes};
+    if (call->kind == COMM_ALL_GATHER) /* its parts may differ */
+        sign.bytes = comm_call_bytes(comm, call);
+    snprintf(sign.site, sizeof(sign.site), "%s", call->site);
+    return sign;
+}
+
+int comm_compare(const struct comm *comm, const struct comm_call *call, const struct comm_sign *all)
+{
+    struct comm_sign mine = comm_sign(comm, call);
+    for (uint32_t r = 0; r < comm->size; r++)
+        if (memcmp(&all[r], &mine, offsetof(struct comm_sign, site)) != 0)
+            return comm_mismatch(comm, call, r, (enum comm_kind)all[r].kind, all[r].site);
+    return 0;
 }
 
 int comm_late(const struct comm *comm, const struct comm_call *call)

@@ -1,7 +1,8 @@
 /* comm.h - communication between ranks: one interface, several implementations.
  *
  * `local`: ranks are threads of one process and the collectives go through memory. `mpi`: ranks are
- * processes. Both only move bits, except for the sums named below: all_reduce_i64 (exact in any
+ * processes. `nccl`: either of them, and what is in the memory of GPUs goes by NCCL. All only move
+ * bits, except for the sums named below: all_reduce_i64 (exact in any
  * order) and the float sums of the fast mode, whose order belongs to the library.
  *
  * A communicator spans a group of ranks; split makes sub-groups (the axes of the mesh). Every
@@ -78,6 +79,9 @@ struct comm_ops {
     void (*free)(struct comm *comm);
     /* Ends all ranks: mpi now, with this exit code; local at their next collective. */
     void (*abort)(struct comm *comm, int exit_code);
+    /* (optional) Has a rank of the world ended with an error? Who waits for others outside of run()
+     * asks. NULL: the launcher ends them all. */
+    bool (*is_failed)(struct comm *comm);
 };
 
 struct comm {
@@ -98,6 +102,9 @@ struct comm {
 /* `mpi`: MPI_Init_thread; the world communicator, whose free() is MPI_Finalize. Once per process.
  */
 int comm_mpi_open(struct comm **out);
+/* `nccl`: a communicator over `bootstrap`, which stays its owner's and is freed after it. Each rank
+ * has opened its GPU before it splits. NULL in a program that was built without NCCL's header. */
+extern int comm_nccl_open(struct comm **out, struct comm *bootstrap) __attribute__((weak));
 /* `local`: runs `rank_main` on `size` threads, each with its communicator (freed for it at the
  * end); returns 0 or the result of the rank that failed first, a cause before its ERR_UNAVAILABLE.
  */

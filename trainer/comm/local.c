@@ -555,12 +555,22 @@ static void local_abort(struct comm *comm, int exit_code)
     world_fail(((struct local *)comm)->group->world, ERR_ABORTED);
 }
 
+static bool local_is_failed(struct comm *comm)
+{
+    struct world *world = ((struct local *)comm)->group->world;
+    pthread_mutex_lock(&world->mutex);
+    bool failed = world->failed;
+    pthread_mutex_unlock(&world->mutex);
+    return failed;
+}
+
 static const struct comm_ops local_ops = {
     .name = "local",
     .flags = COMM_THREADS,
     .run = local_run,
     .free = local_free,
     .abort = local_abort,
+    .is_failed = local_is_failed,
 };
 
 /* ---- the world ---- */

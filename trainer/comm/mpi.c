@@ -12,9 +12,7 @@
 
 #include <limits.h>
 #include <mpi.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 #define MPI_PIECE_BYTES ((size_t)1 << 30)
 #define MPI_UNIT_BYTES ((size_t)64)
@@ -303,32 +301,22 @@ static int mpi_wait(struct comm *comm, const struct comm_call *call)
 
 /* ---- does everybody call the same? ---- */
 
-struct summary {
-    uint64_t kind, peer, bytes;
-    char site[104];
-};
-
 /* A program that differs between ranks does so in its first steps, so these are compared: one more
  * small all-gather for each of the first CHECKED_CALLS collectives of a communicator. */
 static int compare(struct mpi *m, const struct comm_call *call)
 {
-    struct summary mine = {.kind = call->kind, .peer = call->peer, .bytes = call->bytes};
-    struct summary *all = calloc(m->base.size, sizeof(*all));
+    struct comm_sign mine = comm_sign(&m->base, call);
+    struct comm_sign *all = calloc(m->base.size, sizeof(*all));
     MPI_Request request;
     if (all == NULL)
         return report_error(ERR_MEMORY, NULL, "no memory to compare a call of %u ranks",
                             m->base.size);
-    if (call->kind == COMM_ALL_GATHER) /* its parts may differ */
-        mine.bytes = comm_call_bytes(&m->base, call);
-    snprintf(mine.site, sizeof(mine.site), "%s", call->site);
     int rc = check(m,
                    MPI_Iallgather(&mine, sizeof(mine), MPI_BYTE, all, sizeof(mine), MPI_BYTE,
                                   m->comm, &request),
                    "all_gather");
     rc = rc == 0 ? finish(m, call, &request) : rc;
-    for (uint32_t r = 0; r < m->base.size && rc == 0; r++)
-        if (memcmp(&all[r], &mine, offsetof(struct summary, site)) != 0)
-            rc = comm_mismatch(&m->base, call, r, (enum comm_kind)all[r].kind, all[r].site);
+    rc = rc == 0 ? comm_compare(&m->base, call, all) : rc;
     free(all);
     return rc;
 }

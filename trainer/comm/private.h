@@ -10,6 +10,15 @@ struct comm comm_base(const struct comm_ops *ops, uint32_t rank, uint32_t size,
 /* ERR_MISMATCH: this rank's call, and what another rank of the group has called instead. */
 int comm_mismatch(const struct comm *comm, const struct comm_call *call, uint32_t other_rank,
                   enum comm_kind other_kind, const char *other_site);
+/* What ranks show each other of a call, to see whether they mean the same. */
+struct comm_sign {
+    uint64_t kind, peer, bytes;
+    char site[104];
+};
+struct comm_sign comm_sign(const struct comm *comm, const struct comm_call *call);
+/* 0, or ERR_MISMATCH with the first of `all` [size] that differs from this rank's. */
+int comm_compare(const struct comm *comm, const struct comm_call *call,
+                 const struct comm_sign *all);
 /* ERR_UNAVAILABLE: the others did not come in time. */
 int comm_late(const struct comm *comm, const struct comm_call *call);
 

@@ -1,0 +1,369 @@
+/* nccl.c - the part of NCCL that trainer/comm/nccl.c calls, between simulated GPUs of one process.
+ *
+ * Ranks are threads. What a rank queues in one group is one operation of its stream. It may run
+ * when each rank that it names has the operation that answers at the head of its own stream: then
+ * it moves the bytes of both, so that neither goes on before they are moved. The n-th send from a
+ * rank to another meets the n-th receive there, the n-th all-gather that of each rank.
+ *
+ * Refused as by NCCL: parts outside of a group's ranks, and, as an asynchronous error of both,
+ * answers of another kind or size. Where two ranks wait for what the other never calls, both wait
+ * until the caller's clock ends it. ncclCommAbort drops what is queued. */
+#include <nccl.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "proto/report.h"
+#include "tests/simgpu/private.h"
+
+#define RANKS_MAX 16
+#define PARTS_MAX 64
+
+enum part_kind { PART_SEND, PART_RECV, PART_GATHER };
+struct part {
+    enum part_kind kind;
+    int peer;        /* PART_GATHER: one for each rank */
+    uint64_t number; /* of its kind between the two */
+    const char *from;
+    char *to;
+    size_t bytes;
+    bool is_done;
+};
+/* What a rank queued in one group. */
+struct work {
+    struct work *next;
+    ncclComm_t comm;
+    cudaStream_t stream;
+    bool has_arrived, is_over;
+    uint32_t num;
+    struct part parts[PARTS_MAX];
+};
+
+struct world {
+    struct world *next;
+    ncclUniqueId id;
+    int size, joined, left;
+    struct ncclComm *of[RANKS_MAX];
+};
+struct ncclComm {
+    struct world *world;
+    int rank;
+    bool is_aborted;
+    ncclResult_t error; /* asynchronous */
+    uint64_t sent[RANKS_MAX], received[RANKS_MAX], gathered;
+    struct work *works, **last; /* not freed before the communicator is */
+};
+
+static struct world *worlds;
+static uint64_t num_ids;
+static _Thread_local struct work *open_work; /* of the group that this thread has open */
+static _Thread_local int depth;
+
+static bool begins(const char *call)
+{
+    pthread_mutex_lock(&simgpu.lock);
+    simgpu_first_call();
+    bool fails = simgpu_fails_locked(call);
+    pthread_mutex_unlock(&simgpu.lock);
+    return !fails;
+}
+
+/* ---- Communicators ---- */
+
+ncclResult_t ncclGetUniqueId(ncclUniqueId *out)
+{
+    if (!begins(__func__))
+        return ncclSystemError;
+    memset(out, 0, sizeof(*out));
+    pthread_mutex_lock(&simgpu.lock);
+    num_ids++;
+    memcpy(out->internal, &num_ids, sizeof(num_ids));
+    pthread_mutex_unlock(&simgpu.lock);
+    return ncclSuccess;
+}
+
+static struct world *world_of(const ncclUniqueId *id, int size)
+{
+    for (struct world *w = worlds; w != NULL; w = w->next)
+        if (memcmp(&w->id, id, sizeof(*id)) == 0)
+            return w;
+    struct world *w = calloc(1, sizeof(*w));
+    CHECK(w != NULL);
+    *w = (struct world){.next = worlds, .id = *id, .size = size};
+    return worlds = w;
+}
+
+ncclResult_t ncclCommInitRankConfig(ncclComm_t *out, int size, ncclUniqueId id, int rank,
+                                    ncclConfig_t *config)
+{
+    *out = NULL;
+    if (!begins(__func__))
+        return ncclSystemError;
+    if (size < 1 || size > RANKS_MAX || rank < 0 || rank >= size || config->blocking != 0)
+        return ncclInvalidArgument;
+    struct ncclComm *comm = calloc(1, sizeof(*comm));
+    CHECK(comm != NULL);
+    pthread_mutex_lock(&simgpu.lock);
+    comm->world = world_of(&id, size);
+    comm->rank = rank;
+    comm->last = &comm->works;
+    bool is_wrong = comm->world->size != size || comm->world->of[rank] != NULL;
+    if (!is_wrong) {
+        comm->world->of[rank] = comm;
+        comm->world->joined++;
+    }
+    pthread_mutex_unlock(&simgpu.lock);
+    if (is_wrong) {
+        free(comm);
+        return ncclInvalidUsage;
+    }
+    *out = comm;
+    return ncclInProgress;
+}
+
+ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *out)
+{
+    if (!begins(__func__))
+        return ncclSystemError;
+    pthread_mutex_lock(&simgpu.lock);
+    *out = comm->error;
+    if (*out == ncclSuccess && comm->world->joined < comm->world->size)
+        *out = ncclInProgress;
+    pthread_mutex_unlock(&simgpu.lock);
+    return ncclSuccess;
+}
+
+/* The last that leaves takes all with it: others may still look at what was queued. */
+static void leave(struct ncclComm *comm)
+{
+    struct world *world = comm->world;
+    comm->is_aborted = true;
+    pthread_cond_broadcast(&simgpu.changed);
+    if (++world->left < world->joined)
+        return;
+    struct world **link = &worlds;
+    while (*link != world)
+        link = &(*link)->next;
+    *link = world->next;
+    for (int r = 0; r < world->size; r++) {
+        for (struct work *next, *w = world->of[r] ? world->of[r]->works : NULL; w != NULL;
+             w = next) {
+            next = w->next;
+            free(w);
+        }
+        free(world->of[r]);
+    }
+    free(world);
+}
+
+/* What is queued and has not run is over: its streams go on. */
+ncclResult_t ncclCommAbort(ncclComm_t comm)
+{
+    pthread_mutex_lock(&simgpu.lock);
+    comm->is_aborted = true;
+    for (struct work *w = comm->works; w != NULL; w = w->next)
+        if (!w->is_over)
+            simgpu_finish(w->stream, w->stream->posted);
+    leave(comm);
+    pthread_mutex_unlock(&simgpu.lock);
+    return ncclSuccess;
+}
+
+ncclResult_t ncclCommDestroy(ncclComm_t comm)
+{
+    pthread_mutex_lock(&simgpu.lock);
+    leave(comm);
+    pthread_mutex_unlock(&simgpu.lock);
+    return ncclSuccess;
+}
+
+const char *ncclGetErrorString(ncclResult_t result)
+{
+    return result == ncclSystemError    ? "unhandled system error"
+           : result == ncclInvalidUsage ? "invalid usage"
+                                        : "an error of NCCL";
+}
+const char *ncclGetLastError(ncclComm_t comm)
+{
+    return comm != NULL && comm->error != ncclSuccess ? "ranks do not call the same" : "simulated";
+}
+
+/* ---- Work ---- */
+
+/* Of the peer, what answers a part; NULL: it has not been queued. */
+static struct part *answer(const struct work *work, const struct part *part, struct work **of)
+{
+    enum part_kind wanted = part->kind == PART_SEND   ? PART_RECV
+                            : part->kind == PART_RECV ? PART_SEND
+                                                      : PART_GATHER;
+    const struct ncclComm *peer = work->comm->world->of[part->peer];
+    for (struct work *w = peer->works; w != NULL; w = w->next)
+        for (uint32_t i = 0; i < w->num && !w->is_over; i++)
+            if (w->parts[i].kind == wanted && w->parts[i].peer == work->comm->rank &&
+                w->parts[i].number == part->number) {
+                *of = w;
+                return &w->parts[i];
+            }
+    return NULL;
+}
+
+static bool is_given_up(const struct work *work)
+{
+    return work->comm->is_aborted || work->comm->error != ncclSuccess;
+}
+
+static bool work_is_ready(void *args)
+{
+    struct work *work = *(struct work **)args, *other = NULL;
+    work->has_arrived = true;
+    for (uint32_t i = 0; i < work->num && !is_given_up(work); i++) {
+        struct part *part = &work->parts[i];
+        if (part->is_done || part->peer == work->comm->rank)
+            continue;
+        struct part *theirs = answer(work, part, &other);
+        if (theirs == NULL || !other->has_arrived)
+            return false;
+        if (theirs->bytes != part->bytes)
+            work->comm->error = other->comm->error = ncclInvalidUsage;
+    }
+    return true;
+}
+
+/* The first stream of another rank that has not come so far. */
+static void *work_blocker(void *args)
+{
+    struct work *work = *(struct work **)args, *other = NULL;
+    for (uint32_t i = 0; i < work->num; i++) {
+        struct part *part = &work->parts[i];
+        if (!part->is_done && part->peer != work->comm->rank &&
+            answer(work, part, &other) != NULL && !other->has_arrived)
+            return other->stream;
+    }
+    return NULL;
+}
+
+static void move(struct part *from, struct part *to, int rank_from)
+{
+    size_t at = to->kind == PART_GATHER ? (size_t)rank_from * from->bytes : 0;
+    if (from->bytes > 0 && from->from != to->to + at)
+        memcpy(to->to + at, from->from, from->bytes);
+}
+
+static void run_work(void *args)
+{
+    struct work *work = *(struct work **)args, *other = NULL;
+    int me = work->comm->rank;
+    for (uint32_t i = 0; i < work->num && !is_given_up(work); i++) {
+        struct part *part = &work->parts[i];
+        struct part *theirs = part->peer == me ? part : answer(work, part, &other);
+        if (part->is_done || theirs == NULL)
+            continue;
+        if (part->kind != PART_SEND)
+            move(theirs, part, part->peer);
+        if (part->kind != PART_RECV && theirs != part)
+            move(part, theirs, me);
+        part->is_done = theirs->is_done = true;
+    }
+    work->is_over = true;
+    for (uint32_t i = 0; i < work->num; i++)
+        work->is_over = work->is_over && (work->parts[i].is_done || is_given_up(work));
+}
+
+/* ---- Groups ---- */
+
+ncclResult_t ncclGroupStart(void)
+{
+    if (!begins(__func__))
+        return ncclSystemError;
+    depth++;
+    return ncclSuccess;
+}
+
+static ncclResult_t queue(struct work *work)
+{
+    static const struct simgpu_work how = {run_work, work_is_ready, work_blocker};
+    pthread_mutex_lock(&simgpu.lock);
+    *work->comm->last = work;
+    work->comm->last = &work->next;
+    pthread_mutex_unlock(&simgpu.lock);
+    return simgpu_queue(work->stream, &how, &work, sizeof(work)) == 0 ? ncclSuccess
+                                                                      : ncclUnhandledCudaError;
+}
+
+ncclResult_t ncclGroupEnd(void)
+{
+    struct work *work = open_work;
+    bool is_well = begins(__func__);
+    if (depth == 0)
+        return ncclInvalidUsage;
+    if (--depth > 0)
+        return ncclSuccess;
+    open_work = NULL;
+    if (is_well)
+        return work != NULL ? queue(work) : ncclSuccess;
+    free(work);
+    return ncclSystemError;
+}
+
+static ncclResult_t add(ncclComm_t comm, cudaStream_t stream, struct part part)
+{
+    if (depth == 0 || part.peer < 0 || part.peer >= comm->world->size)
+        return ncclInvalidArgument;
+    if (open_work == NULL) {
+        open_work = calloc(1, sizeof(*open_work));
+        CHECK(open_work != NULL);
+        open_work->comm = comm;
+        open_work->stream = stream;
+    }
+    if (open_work->comm != comm || open_work->stream != stream || open_work->num == PARTS_MAX)
+        return ncclInvalidUsage;
+    open_work->parts[open_work->num++] = part;
+    return ncclSuccess;
+}
+
+ncclResult_t ncclSend(const void *from, size_t count, ncclDataType_t type, int peer,
+                      ncclComm_t comm, cudaStream_t stream)
+{
+    if (!begins(__func__))
+        return ncclSystemError;
+    if (type != ncclUint8 || peer < 0 || peer >= comm->world->size)
+        return ncclInvalidArgument;
+    return add(comm, stream,
+               (struct part){.kind = PART_SEND,
+                             .peer = peer,
+                             .number = comm->sent[peer]++,
+                             .from = from,
+                             .bytes = count});
+}
+
+ncclResult_t ncclRecv(void *to, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
+                      cudaStream_t stream)
+{
+    if (!begins(__func__))
+        return ncclSystemError;
+    if (type != ncclUint8 || peer < 0 || peer >= comm->world->size)
+        return ncclInvalidArgument;
+    return add(comm, stream,
+               (struct part){.kind = PART_RECV,
+                             .peer = peer,
+                             .number = comm->received[peer]++,
+                             .to = to,
+                             .bytes = count});
+}
+
+ncclResult_t ncclAllGather(const void *from, void *to, size_t count, ncclDataType_t type,
+                           ncclComm_t comm, cudaStream_t stream)
+{
+    ncclResult_t result = begins(__func__) ? ncclSuccess : ncclSystemError;
+    if (result == ncclSuccess && type != ncclUint8)
+        result = ncclInvalidArgument;
+    for (int r = 0; r < comm->world->size && result == ncclSuccess; r++)
+        result = add(comm, stream,
+                     (struct part){.kind = PART_GATHER,
+                                   .peer = r,
+                                   .number = comm->gathered,
+                                   .from = from,
+                                   .to = to,
+                                   .bytes = count});
+    comm->gathered++;
+    return result;
+}

@@ -1,0 +1,270 @@
+/* trainer_nccl.c - communicators of NCCL between simulated GPUs (tests/simgpu/nccl.c).
+ *
+ * Goal: what is in the memory of GPUs arrives with every byte, in every order that CUDA allows and
+ * in groups of any cut; ranks that call something else are named with both places; a rank that does
+ * not come is waited for as long as was said; each call of NCCL that fails, once or for ever,
+ * becomes an error on every rank, and nobody waits for ever. Method: ranks are threads, each with a
+ * GPU; bytes are a function of sender, receiver and place. The object that ships is linked. */
+#include "kernels/device.h"
+#include "proto/report.h"
+#include "tests/simgpu/simgpu.h"
+#include "trainer/comm/flight.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define RANKS 4u
+#define PART 96u
+#define BYTES (RANKS * PART)
+
+/* Found by the threads; 0 is what all want. */
+static atomic_int num_wrong, num_failed;
+static char said[RANKS][512]; /* a rank's error */
+
+static void want(bool condition)
+{
+    if (!condition)
+        atomic_fetch_add(&num_wrong, 1);
+}
+
+/* ---- A rank with a GPU ---- */
+
+struct gpu {
+    struct device *device;
+    struct lane *lane;        /* of the communicators */
+    struct lane *other;       /* a call's end is its end for every stream */
+    unsigned char *from, *to; /* ON_DEVICE, BYTES each */
+    unsigned char *host;      /* page-locked, 2 BYTES */
+};
+
+static int open_gpu(struct gpu *g, uint32_t rank)
+{
+    struct device_options options = {.index = rank, .is_shared = true};
+    ERR_TRY(device_open(&g->device, device_find("cuda"), &options));
+    ERR_TRY(lane_open(&g->lane, g->device, "test"));
+    ERR_TRY(lane_open(&g->other, g->device, "other"));
+    ERR_TRY(device_alloc(g->device, (void **)&g->from, BYTES, ON_DEVICE));
+    ERR_TRY(device_alloc(g->device, (void **)&g->to, BYTES, ON_DEVICE));
+    return device_alloc(g->device, (void **)&g->host, 2 * BYTES, PINNED);
+}
+
+static void close_gpu(struct gpu *g)
+{
+    lane_close(g->other);
+    lane_close(g->lane);
+    device_close(g->device);
+}
+
+static unsigned char byte_of(uint32_t from, uint32_t to, size_t i)
+{
+    return (unsigned char)(from * 37 + to * 101 + i * 7 + 1);
+}
+
+/* Bytes that `from` has for `to`. */
+static size_t count_of(uint32_t from, uint32_t to, bool is_even)
+{
+    return is_even ? PART : 1 + (from * 29 + to * 13) % PART;
+}
+
+/* One exchange of all with all, or a gather (parts for 0 go to everybody). */
+static int exchange(struct gpu *g, struct comm *comm, bool is_gather, bool is_even)
+{
+    size_t send[RANKS], send_at[RANKS], recv[RANKS], recv_at[RANKS];
+    unsigned char *back = g->host + BYTES;
+    memset(g->host, 0, BYTES);
+    for (uint32_t j = 0; j < comm->size; j++) {
+        send[j] = count_of(comm->rank, is_gather ? 0 : j, is_even);
+        recv[j] = count_of(j, is_gather ? 0 : comm->rank, is_even);
+        send_at[j] = is_gather ? 0 : (comm->size - 1 - j) * PART;
+        recv_at[j] = j * PART;
+        for (size_t i = 0; i < send[j]; i++)
+            g->host[send_at[j] + i] = byte_of(comm->rank, is_gather ? 0 : j, i);
+    }
+    lane_copy(g->lane, g->from, g->host, BYTES);
+    lane_zero(g->lane, g->to, BYTES);
+    ERR_TRY(is_gather ? comm_all_gather_v(comm, g->from, send[0], g->to, recv, recv_at)
+                      : comm_all_to_all_v(comm, g->from, send, send_at, g->to, recv, recv_at));
+    lane_zero(g->other, g->from, BYTES); /* ours again */
+    lane_copy(g->other, back, g->to, BYTES);
+    ERR_TRY(lane_settle(g->other));
+    for (uint32_t j = 0; j < comm->size; j++)
+        for (size_t i = 0; i < PART; i++)
+            want(back[j * PART + i] ==
+                 (i < recv[j] ? byte_of(j, is_gather ? 0 : comm->rank, i) : 0));
+    return 0;
+}
+
+static int broadcast(struct gpu *g, struct comm *comm, uint32_t root)
+{
+    for (size_t i = 0; i < BYTES; i++)
+        g->host[i] = comm->rank == root ? byte_of(root, 0, i) : 0;
+    lane_copy(g->lane, g->to, g->host, BYTES);
+    ERR_TRY(comm_broadcast(comm, g->to, BYTES, root));
+    lane_copy(g->other, g->host, g->to, BYTES);
+    ERR_TRY(lane_settle(g->other));
+    for (size_t i = 0; i < BYTES; i++)
+        want(g->host[i] == byte_of(root, 0, i));
+    return 0;
+}
+
+/* In the group of all ranks, then in that of those with the same parity. */
+static int exchanges(struct gpu *g, struct comm *world)
+{
+    struct comm *group[2] = {NULL, NULL};
+    int rc = comm_split(world, &group[0], 0, world->rank);
+    if (rc == 0)
+        rc = comm_split(world, &group[1], world->rank % 2, RANKS - world->rank);
+    for (int i = 0; i < 2 && rc == 0; i++) {
+        group[i]->device_lane = g->lane;
+        for (int k = 0; k < 4 && rc == 0; k++)
+            rc = exchange(g, group[i], k / 2, k % 2);
+        if (rc == 0)
+            rc = broadcast(g, group[i], group[i]->size - 1);
+    }
+    comm_free(group[1]);
+    comm_free(group[0]);
+    return rc;
+}
+
+/* The last rank gathers where the others exchange. */
+static int something_else(struct gpu *g, struct comm *world)
+{
+    struct comm *group = NULL;
+    int rc = comm_split(world, &group, 0, world->rank);
+    if (rc == 0) {
+        group->device_lane = g->lane;
+        rc = exchange(g, group, world->rank == RANKS - 1, true);
+    }
+    comm_free(group);
+    return rc;
+}
+
+/* The last rank ends without the exchange: late, or lost. */
+static int one_ends(struct gpu *g, struct comm *world)
+{
+    struct comm *group = NULL;
+    int rc = comm_split(world, &group, 0, world->rank);
+    if (rc == 0 && world->rank < RANKS - 1) {
+        group->device_lane = g->lane;
+        rc = exchange(g, group, false, true);
+    } else if (rc == 0) {
+        rc = report_error(ERR_IO, NULL, "this rank ends");
+    }
+    comm_free(group);
+    return rc;
+}
+
+static int rank_main(struct comm *bootstrap, void *user)
+{
+    int (*const *work)(struct gpu *, struct comm *) = user;
+    struct flight_options options = {.num_records = 64, .timeout_seconds = 20, .folder = ""};
+    struct gpu g = {0};
+    struct comm *world = NULL;
+    int rc = flight_set(bootstrap->flight, &options);
+    if (rc == 0)
+        rc = open_gpu(&g, bootstrap->rank);
+    if (rc == 0)
+        rc = comm_nccl_open(&world, bootstrap);
+    if (rc == 0)
+        rc = (*work)(&g, world);
+    if (rc != 0) {
+        atomic_fetch_add(&num_failed, 1);
+        snprintf(said[bootstrap->rank], sizeof(said[0]), "%s", report_line());
+    }
+    comm_free(world);
+    if (g.device != NULL && g.other != NULL)
+        close_gpu(&g);
+    return rc;
+}
+
+static int run(int (*work)(struct gpu *, struct comm *), const char *settings)
+{
+    char text[128];
+    num_wrong = num_failed = 0;
+    memset(said, 0, sizeof(said));
+    snprintf(text, sizeof(text), "devices=%u,%s", RANKS, settings);
+    simgpu_set(text);
+    return comm_local_run(RANKS, rank_main, &work);
+}
+
+static bool is_said(const char *text)
+{
+    for (uint32_t r = 0; r < RANKS; r++)
+        if (strstr(said[r], text) != NULL)
+            return true;
+    return false;
+}
+
+/* ---- Tests ---- */
+
+static void test_nccl__every_byte_arrives_in_any_order_of_streams(void **state)
+{
+    (void)state;
+    for (int seed = 0; seed < 6; seed++) {
+        char settings[32];
+        snprintf(settings, sizeof(settings), "seed=%d", seed);
+        if (run(exchanges, settings) != 0)
+            fail_msg("%s, %s, %s, %s", said[0], said[1], said[2], said[3]);
+        assert_int_equal(num_wrong, 0);
+    }
+}
+
+static void test_nccl__ranks_that_call_something_else_are_named(void **state)
+{
+    (void)state;
+    assert_int_equal(run(something_else, "seed=0"), ERR_MISMATCH);
+    assert_true(is_said("all_to_all at tests/unit/trainer_nccl.c"));
+    assert_true(is_said("all_gather at tests/unit/trainer_nccl.c"));
+}
+
+static void test_nccl__a_rank_that_ends_ends_the_others(void **state)
+{
+    (void)state;
+    assert_int_equal(run(one_ends, "seed=0"), ERR_IO);
+    assert_int_equal(num_failed, RANKS);
+    assert_false(is_said("longer than comm.train_timeout_seconds"));
+}
+
+static void test_nccl__each_call_that_fails_becomes_an_error(void **state)
+{
+    (void)state;
+    static const char *const calls[] = {
+        "ncclGetUniqueId", "ncclCommInitRankConfig", "ncclCommGetAsyncError",
+        "ncclGroupStart",  "ncclGroupEnd",           "ncclSend",
+        "ncclRecv",        "ncclAllGather",
+    };
+    for (size_t i = 0; i < sizeof(calls) / sizeof(calls[0]); i++) {
+        for (int is_for_ever = 0; is_for_ever < 2; is_for_ever++) {
+            char settings[64];
+            snprintf(settings, sizeof(settings), "seed=1,fail=%s:%d%s", calls[i], i == 0 ? 1 : 2,
+                     is_for_ever ? "+" : "");
+            if (run(exchanges, settings) == 0)
+                fail_msg("%s: nobody noticed", settings);
+            if (!is_said("NCCL: "))
+                fail_msg("%s: \"%s\"", settings, said[0]);
+        }
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_nccl__every_byte_arrives_in_any_order_of_streams),
+        cmocka_unit_test(test_nccl__ranks_that_call_something_else_are_named),
+        cmocka_unit_test(test_nccl__a_rank_that_ends_ends_the_others),
+        cmocka_unit_test(test_nccl__each_call_that_fails_becomes_an_error),
+    };
+    if (comm_nccl_open == NULL || simgpu_set == NULL) {
+        printf("NVIDIA's headers are missing\n");
+        return 77;
+    }
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

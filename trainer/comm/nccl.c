@@ -1,0 +1,328 @@
+/* nccl.c - ranks whose GPUs exchange by NCCL, over a communicator that brings them together.
+ *
+ * A communicator here is two: the bootstrap's (threads or MPI), which splits groups, carries what
+ * is in the host's memory and hands round NCCL's unique id; and NCCL's, one for each group, for
+ * what is in a device's memory. So a lane has a communicator of its own, as each group has one.
+ *
+ * NCCL only moves bits: equal parts that lie side by side by its all-gather, all others by sends
+ * and receives of one group; a rank's own part is a copy of its lane. Our kernels add.
+ *
+ * A call is queued on the lane's stream and waited for: the caller's thread asks the stream and
+ * the communicator's asynchronous error, and looks at the clock. A communicator that is late or
+ * has failed is aborted, and every later call of it fails. The first calls of a group are compared
+ * between its ranks. Communicators are not blocking, so setting one up is waited for likewise.
+ *
+ * Not there: messages between the stages of a pipeline, which rank.c refuses at the start. */
+#include "proto/report.h"
+#include "trainer/comm/private.h"
+
+#include <nccl.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/device.h"
+
+#define CHECKED_CALLS 256u
+#define ASK_AGAIN 2000u    /* times without a pause */
+#define ASK_EVERY_NS 50000 /* then */
+
+struct nccl {
+    struct comm base;
+    struct comm *host;     /* the same ranks by the bootstrap */
+    struct nccl *world;    /* itself for the world */
+    ncclComm_t comm;       /* NULL: of the world, or aborted */
+    size_t *bytes, *at;    /* room for a list of `size` each */
+    struct comm_sign *all; /* of each rank, to compare */
+};
+
+static int new_nccl(struct comm **out, struct comm *host, struct nccl *world);
+
+/* ---- Errors ---- */
+
+static int failed(struct nccl *n, ncclResult_t result, const struct comm_call *call)
+{
+    if (result == ncclSuccess || result == ncclInProgress)
+        return 0;
+    n->world->base.is_lost = true;
+    return report_error(ERR_UNAVAILABLE, "start the run again; NCCL_DEBUG=INFO says more",
+                        "NCCL: %s in %s at %s: %s", ncclGetErrorString(result),
+                        comm_kind_name(call->kind), call->site, ncclGetLastError(n->comm));
+}
+
+/* The communicator is given up, with what is queued on it. */
+static int give_up(struct nccl *n, int rc)
+{
+    struct report_text text;
+    report_keep(&text);
+    n->world->base.is_lost = true;
+    if (n->comm != NULL)
+        (void)ncclCommAbort(n->comm);
+    n->comm = NULL;
+    return report_restore(&text, rc);
+}
+
+/* 0: go on waiting. */
+static int look_around(struct nccl *n, const struct comm_call *call, const struct timespec *until)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    if (until->tv_sec != 0 && now.tv_sec > until->tv_sec)
+        return comm_late(&n->base, call);
+    if (n->host->ops->is_failed == NULL || !n->host->ops->is_failed(n->host))
+        return 0;
+    report_clear(); /* the rank that ended has the reason */
+    return ERR_UNAVAILABLE;
+}
+
+/* Until the communicator has nothing under way and, where there is one, the stream neither. */
+static int finish(struct nccl *n, const struct comm_call *call, cudaStream_t stream)
+{
+    struct timespec until = flight_deadline(n->base.flight);
+    int rc = 0;
+    for (uint32_t i = 0; rc == 0; i++) {
+        ncclResult_t state = ncclSuccess;
+        ncclResult_t asked = ncclCommGetAsyncError(n->comm, &state);
+        rc = failed(n, asked != ncclSuccess ? asked : state, call);
+        if (rc == 0 && state == ncclSuccess) {
+            cudaError_t done = stream != NULL ? cudaStreamQuery(stream) : cudaSuccess;
+            if (done == cudaSuccess)
+                return 0;
+            if (done != cudaErrorNotReady)
+                rc = report_error(ERR_UNAVAILABLE, "start the run again", "CUDA: %s in %s at %s",
+                                  cudaGetErrorString(done), comm_kind_name(call->kind), call->site);
+        }
+        if (rc == 0 && i >= ASK_AGAIN) {
+            nanosleep(&(struct timespec){.tv_nsec = ASK_EVERY_NS}, NULL);
+            rc = look_around(n, call, &until);
+        }
+    }
+    return give_up(n, rc);
+}
+
+/* ---- By the bootstrap ---- */
+
+static int by_host(struct nccl *n, const struct comm_call *call)
+{
+    int rc = n->host->ops->run(n->host, call);
+    n->host->num_calls += call->kind < COMM_SEND;
+    return rc;
+}
+
+/* Do all ranks call the same? */
+static int compare(struct nccl *n, const struct comm_call *call)
+{
+    struct comm_sign mine = comm_sign(&n->base, call);
+    for (uint32_t r = 0; r < n->base.size; r++) {
+        n->bytes[r] = sizeof(mine);
+        n->at[r] = r * sizeof(mine);
+    }
+    ERR_TRY(by_host(n, &(struct comm_call){.kind = COMM_ALL_GATHER,
+                                           .site = call->site,
+                                           .send = &mine,
+                                           .bytes = sizeof(mine),
+                                           .recv = n->all,
+                                           .recv_bytes = n->bytes,
+                                           .recv_at = n->at}));
+    return comm_compare(&n->base, call, n->all);
+}
+
+/* NCCL's communicator of a group: rank 0 makes the id. */
+static int connect_ranks(struct nccl *n, const struct comm_call *split)
+{
+    struct {
+        ncclResult_t result;
+        ncclUniqueId id;
+    } made = {.result = ncclSuccess};
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    config.blocking = 0;
+    if (n->base.rank == 0)
+        made.result = ncclGetUniqueId(&made.id);
+    ERR_TRY(by_host(
+        n, &(struct comm_call){
+               .kind = COMM_BROADCAST, .site = split->site, .recv = &made, .bytes = sizeof(made)}));
+    ERR_TRY(failed(n, made.result, split));
+    ncclResult_t begun =
+        ncclCommInitRankConfig(&n->comm, (int)n->base.size, made.id, (int)n->base.rank, &config);
+    ERR_TRY(failed(n, begun, split));
+    return finish(n, split, NULL);
+}
+
+static int split(struct nccl *n, const struct comm_call *call)
+{
+    struct comm *host = NULL, *child = NULL;
+    struct comm_call same = *call;
+    same.out = &host;
+    ERR_TRY(by_host(n, &same));
+    host->flight = n->base.flight;
+    int rc = new_nccl(&child, host, n->world);
+    if (rc != 0) {
+        host->ops->free(host);
+        return rc;
+    }
+    if (host->size > 1)
+        rc = connect_ranks((struct nccl *)child, call);
+    if (rc == 0)
+        *call->out = child;
+    else
+        child->ops->free(child);
+    return rc;
+}
+
+/* ---- By NCCL ---- */
+
+/* Each from its place to its place; of this rank by a copy. Inside a group. */
+static ncclResult_t part(struct nccl *n, cudaStream_t stream, uint32_t peer, const void *send,
+                         size_t send_bytes, void *recv, size_t recv_bytes)
+{
+    ncclResult_t result = ncclSuccess;
+    if (peer == n->base.rank) {
+        if (recv_bytes > 0 && send != recv)
+            lane_copy(n->base.device_lane, recv, send, recv_bytes);
+        return ncclSuccess;
+    }
+    if (send_bytes > 0)
+        result = ncclSend(send, send_bytes, ncclUint8, (int)peer, n->comm, stream);
+    if (recv_bytes > 0 && result == ncclSuccess)
+        result = ncclRecv(recv, recv_bytes, ncclUint8, (int)peer, n->comm, stream);
+    return result;
+}
+
+static ncclResult_t all_gather(struct nccl *n, const struct comm_call *call, cudaStream_t stream)
+{
+    const size_t *bytes = call->recv_bytes, *at = call->recv_at;
+    ncclResult_t result = ncclSuccess;
+    bool is_even = true;
+    for (uint32_t r = 0; r < n->base.size; r++)
+        is_even = is_even && bytes[r] == bytes[0] && at[r] == at[0] + r * bytes[0];
+    if (is_even)
+        return ncclAllGather(call->send, (char *)call->recv + at[0], bytes[0], ncclUint8, n->comm,
+                             stream);
+    for (uint32_t r = 0; r < n->base.size && result == ncclSuccess; r++)
+        result = part(n, stream, r, call->send, call->bytes, (char *)call->recv + at[r], bytes[r]);
+    return result;
+}
+
+static ncclResult_t all_to_all(struct nccl *n, const struct comm_call *call, cudaStream_t stream)
+{
+    ncclResult_t result = ncclSuccess;
+    for (uint32_t r = 0; r < n->base.size && result == ncclSuccess; r++)
+        result =
+            part(n, stream, r, (const char *)call->send + call->send_at[r], call->send_bytes[r],
+                 (char *)call->recv + call->recv_at[r], call->recv_bytes[r]);
+    return result;
+}
+
+static ncclResult_t broadcast(struct nccl *n, const struct comm_call *call, cudaStream_t stream)
+{
+    ncclResult_t result = ncclSuccess;
+    if (n->base.rank != call->peer)
+        return ncclRecv(call->recv, call->bytes, ncclUint8, (int)call->peer, n->comm, stream);
+    for (uint32_t r = 0; r < n->base.size && result == ncclSuccess; r++)
+        if (r != call->peer)
+            result = ncclSend(call->recv, call->bytes, ncclUint8, (int)r, n->comm, stream);
+    return result;
+}
+
+typedef ncclResult_t move_fn(struct nccl *n, const struct comm_call *call, cudaStream_t stream);
+static move_fn *const moves[NUM_COMM_KINDS] = {
+    [COMM_BROADCAST] = broadcast,
+    [COMM_ALL_GATHER] = all_gather,
+    [COMM_ALL_TO_ALL] = all_to_all,
+};
+
+static int by_nccl(struct nccl *n, const struct comm_call *call)
+{
+    cudaStream_t stream = lane_native(n->base.device_lane);
+    if (n->comm == NULL)
+        return report_error(ERR_UNAVAILABLE, "start the run again",
+                            "NCCL: %s at %s comes after the communicator was given up",
+                            comm_kind_name(call->kind), call->site);
+    ERR_TRY(lane_settle(n->base.device_lane));
+    if (n->base.num_calls < CHECKED_CALLS)
+        ERR_TRY(compare(n, call));
+    ncclResult_t result = ncclGroupStart(), ended;
+    if (result == ncclSuccess) {
+        result = moves[call->kind](n, call, stream);
+        ended = ncclGroupEnd();
+        result = result == ncclSuccess ? ended : result;
+    }
+    int rc = failed(n, result, call);
+    return rc != 0 ? give_up(n, rc) : finish(n, call, stream);
+}
+
+static int nccl_run(struct comm *comm, const struct comm_call *call)
+{
+    struct nccl *n = (struct nccl *)comm;
+    if (call->kind == COMM_SPLIT)
+        return split(n, call);
+    int rc = comm->device_lane != NULL && moves[call->kind] != NULL ? by_nccl(n, call)
+                                                                    : by_host(n, call);
+    n->world->base.is_lost = n->world->base.is_lost || n->world->host->is_lost;
+    return rc;
+}
+
+/* ---- Life ---- */
+
+static void nccl_free(struct comm *comm)
+{
+    struct nccl *n = (struct nccl *)comm;
+    if (n->comm != NULL && n->world->base.is_lost)
+        (void)ncclCommAbort(n->comm);
+    else if (n->comm != NULL)
+        (void)ncclCommDestroy(n->comm);
+    if (n->world != n) /* the world's is its owner's */
+        n->host->ops->free(n->host);
+    free(n->bytes);
+    free(n->at);
+    free(n->all);
+    free(n);
+}
+
+static void nccl_abort(struct comm *comm, int exit_code)
+{
+    struct nccl *n = (struct nccl *)comm;
+    n->host->ops->abort(n->host, exit_code);
+}
+
+static bool nccl_is_failed(struct comm *comm)
+{
+    struct nccl *n = (struct nccl *)comm;
+    return n->host->ops->is_failed != NULL && n->host->ops->is_failed(n->host);
+}
+
+#define NCCL_OPS                                                             \
+    .name = "nccl", .run = nccl_run, .free = nccl_free, .abort = nccl_abort, \
+    .is_failed = nccl_is_failed
+static const struct comm_ops ops_of_processes = {NCCL_OPS};
+static const struct comm_ops ops_of_threads = {NCCL_OPS, .flags = COMM_THREADS};
+
+static int new_nccl(struct comm **out, struct comm *host, struct nccl *world)
+{
+    bool are_threads = (host->ops->flags & COMM_THREADS) != 0;
+    struct nccl *n = calloc(1, sizeof(*n));
+    if (n != NULL) {
+        n->bytes = calloc(host->size, sizeof(*n->bytes));
+        n->at = calloc(host->size, sizeof(*n->at));
+        n->all = calloc(host->size, sizeof(*n->all));
+    }
+    if (n == NULL || n->bytes == NULL || n->at == NULL || n->all == NULL) {
+        if (n != NULL) {
+            free(n->bytes);
+            free(n->at);
+            free(n->all);
+        }
+        free(n);
+        return report_error(ERR_MEMORY, NULL, "no memory for a communicator of NCCL");
+    }
+    n->base = comm_base(are_threads ? &ops_of_threads : &ops_of_processes, host->rank, host->size,
+                        host->flight);
+    n->host = host;
+    n->world = world != NULL ? world : n;
+    *out = &n->base;
+    return 0;
+}
+
+int comm_nccl_open(struct comm **out, struct comm *bootstrap)
+{
+    return new_nccl(out, bootstrap, NULL);
+}
