@@ -77,7 +77,7 @@ def look_at_bundle(folder):
     done = subprocess.run([os.path.join(root, "check"), *OPTIONS], capture_output=True, text=True,
                           cwd=folder)
     test("its check starts, says whose products it runs, and that no driver is here",
-         done.returncode == 78 and "products by our own kernels" in done.stdout and
+         done.returncode == 78 and "else by our own kernels" in done.stdout and
          len(done.stderr.splitlines()) == 1, done)
 
 
