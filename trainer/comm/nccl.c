@@ -255,6 +255,10 @@ static int nccl_run(struct comm *comm, const struct comm_call *call)
     struct nccl *n = (struct nccl *)comm;
     if (call->kind == COMM_SPLIT)
         return split(n, call);
+    if (comm->device_lane != NULL && (call->kind == COMM_SEND || call->kind == COMM_RECEIVE))
+        return report_error(ERR_INVALID, "set comm.backend to local",
+                            "comm.backend = nccl has no messages between ranks (%s at %s)",
+                            comm_kind_name(call->kind), call->site);
     int rc = comm->device_lane != NULL && moves[call->kind] != NULL ? by_nccl(n, call)
                                                                     : by_host(n, call);
     n->world->base.is_lost = n->world->base.is_lost || n->world->host->is_lost;
