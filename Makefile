@@ -214,7 +214,7 @@ NCCL_LIBRARY_O = $(if $(NCCL_INCLUDE),$(call obj,trainer/comm/nccl_library.c))
 SIMGPU_O = $(call obj,$(filter-out $(if $(NCCL_INCLUDE),,%/nccl.c),$(wildcard tests/simgpu/*.c)))
 $(filter-out %/run.o,$(CUDA_C_O)) $(SIMGPU_O): CFLAGS += -isystem $(CUDA_HOME)/include
 $(call obj,$(NCCL_SRC) tests/simgpu/nccl.c): CFLAGS += -isystem $(CUDA_HOME)/include -isystem $(NCCL_INCLUDE)
-SIMGPU = $(if $(wildcard $(CUDA_HOME)/include/cuda_runtime_api.h),$(SIMGPU_O) $(NCCL_O) $(filter-out %/run.o,$(CUDA_C_O)))
+SIMGPU = $(if $(wildcard $(CUDA_HOME)/include/cuda_runtime_api.h),$(SIMGPU_O) $(filter-out %/run.o,$(CUDA_C_O)))
 $(BUILD)/libgpu.a: $(CUDA_O) $(CUDA_C_O)
 # Where nvcc is, the trainer has the kernels for GPUs in it, and what it needs of CUDA to look for a driver.
 GPU_O = $(if $(SANITIZER),,$(if $(NVCC),$(CUDA_O) $(CUDA_C_O)))
@@ -344,6 +344,7 @@ $(BUILD)/tests/kernels_cuda_checked: | $(CHECKED)
 # What is looked for at run time is found among the program's symbols.
 $(addprefix $(BUILD)/,cuda/on_simgpu tests/kernels_simgpu tests/trainer_simgpu tests/trainer_nccl tests/trainer_on_simgpu): LIBS += -rdynamic
 $(addprefix $(BUILD)/tests/,kernels_simgpu trainer_simgpu trainer_nccl): $(SIMGPU) $(if $(SIMGPU),$(BUILD)/liblanes.a)
+$(addprefix $(BUILD)/tests/,trainer_simgpu trainer_nccl trainer_on_simgpu): $(if $(SIMGPU),$(NCCL_O))
 # Without sanitizers: what they test is the program behind it.
 $(BUILD)/shims/%.so: tests/shims/%.c tests/shims/segment.h
 	$(call say,link)
