@@ -85,8 +85,7 @@ python: deps-now $(BUILD)/libckpt.so.1 ## a wheel of the Python package, libckpt
 	@BUILD=$(BUILD) WHEEL_VENV=$${WHEEL_VENV:-build/wheel-venv} clients/python/make_wheel
 run: deps-now all ## train on real text, kill it, resume on other world sizes, compare bit for bit
 	@BUILD=$(BUILD) deploy/main-job
-tests-built: $(TESTS) $(BUILD)/tests/ckptd $(if $(SIMGPU),$(BUILD)/tests/trainer_on_simgpu $(BUILD)/cuda/on_simgpu) $(if $(GPU_O),$(BUILD)/cuda/kernels) \
-    $(SHIMS) $(FUZZERS) $(BENCHES)
+tests-built: $(TESTS) $(BUILD)/tests/ckptd $(SHIMS) $(FUZZERS) $(BENCHES)
 BOTH ?= --both
 test: deps-now all tests-built ## unit and integration tests; ends with "N passed, N failed"
 	@BUILD=$(BUILD) tests/run $(TEST_OPTIONS) $(BOTH) $(TESTS) $(INTEGRATION)
@@ -231,6 +230,7 @@ $(BUILD)/cuda/kernels: $(GPU_KERNELS) $(GPU_O)
 	$(link) -ldnnl -lgomp -lcmocka $(GPU_LIBS)
 $(BUILD)/cuda/on_simgpu: $(GPU_KERNELS) $(SIMGPU) $(BUILD)/liblanes.a
 	$(link) -ldnnl -lgomp -lcmocka
+tests-built: $(if $(SIMGPU),$(BUILD)/tests/trainer_on_simgpu $(BUILD)/cuda/on_simgpu) $(if $(GPU_O),$(BUILD)/cuda/kernels)
 need-nvcc:
 	$(if $(NVCC),,@echo "no nvcc here: what a GPU runs cannot be built" >&2; exit 78)
 gpu-check: need-nvcc deps-now all $(BUILD)/cuda/kernels ## on a GPU: kernels and steps against the CPU; writes the evidence to commit
