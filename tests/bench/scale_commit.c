@@ -179,6 +179,7 @@ static struct save *make_save(uint64_t step)
     BENCH_TRY(catalog_new(&save->checkpoint, run), report_line());
     save->world_size = group.world_size;
     save->stages = bench_allocate(save->world_size, sizeof *save->stages);
+    save->remote = bench_allocate(save->world_size, sizeof *save->remote);
     save->begun_ms = save->ended_ms = loop_now_ms();
     save->state_json = strdup("{\"data\":{\"sample\":1048576},\"metrics\":{\"loss\":2.5}}");
     snprintf(save->nonce, sizeof save->nonce, "%032" PRIx64, step);
