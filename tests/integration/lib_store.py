@@ -171,6 +171,11 @@ class World:
         code = self.end()
         assert code == 0, (code, self.log())
 
+    def copy_store(self, to):
+        """While ckptd serves it: what has not got its name yet may go meanwhile."""
+        shutil.copytree(self.store, to, symlinks=True,
+                        ignore=shutil.ignore_patterns(".holdfast.tmp.*"))
+
     def try_save(self, step, ranks=2, seed=1):
         """Was it committed? And what was said."""
         done = subprocess.run([SAVER, "save", self.server, str(ranks), str(seed), str(step)],

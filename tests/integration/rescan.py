@@ -102,7 +102,7 @@ def main():
         world.launch()
         world.save([1, 2])
         world.stop()
-        shutil.copytree(world.store, source)
+        world.copy_store(source)
         world.launch()
         world.save_one(3)
         for entry in list(world.listed()):

@@ -203,7 +203,7 @@ def partly_collected(world):
         mark(folder)
     os.symlink("nowhere", os.path.join(unread, "manifest.json"))  # links are not followed
     copy = world.path("copy")
-    shutil.copytree(world.store, copy, symlinks=True)
+    world.copy_store(copy)
     answers = [world.cli("gc", *where, "--json")[:2]
                for where in (("--store", copy), world.where)]
     reports = [json.loads(out)["rubbish"] for _, out in answers]

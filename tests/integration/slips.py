@@ -96,7 +96,7 @@ def no_stores(world):
     test("and nothing was left there", os.listdir(plain) == ["letters"] and
          not os.path.exists(new) and ".holdfast.lock" not in os.listdir(
              os.path.join(world.store, run)), os.listdir(plain))
-    shutil.copytree(world.store, copy)
+    world.copy_store(copy)
     os.remove(os.path.join(copy, ".holdfast.lock"))
     code, out, err = world.cli("list", "--store", copy)
     test("a copy without the lock file is a store", (code, out) ==
@@ -189,7 +189,7 @@ def full_outputs(world):
 def damage(world):
     """In a copy of the store."""
     copy = os.path.join(world.folder, "copy")
-    shutil.copytree(world.store, copy)
+    world.copy_store(copy)
     run = os.path.join(copy, world.run)
     steps = sorted(name for name in os.listdir(run) if name.startswith("step-"))
     shard = [name for name in os.listdir(os.path.join(run, steps[0])) if "shard-" in name][0]
@@ -218,7 +218,7 @@ def damage(world):
 def skipped(world):
     """The newest that is whole is shown, and what was passed over for it is told."""
     copy = os.path.join(world.folder, "skipping")
-    shutil.copytree(world.store, copy)
+    world.copy_store(copy)
     newest, middle, oldest = world.listed("--store", copy)
 
     def quarantine(entry, reason):
@@ -302,7 +302,7 @@ def pin_notes(world, copy, name):
 def pinned(world):
     """A pin outlives the manifest of what it is on."""
     copy = os.path.join(world.folder, "pinned")
-    shutil.copytree(world.store, copy)
+    world.copy_store(copy)
     entry = world.listed("--store", copy)[-1]
     name = f"{entry['run']}@{entry['step']}-a{entry['attempt']}"
     world.cli("pin", name, "--store", copy, "--note", "the first")

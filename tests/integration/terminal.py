@@ -28,7 +28,8 @@ from lib_tap import end, test
 seed = int(os.environ.get("SEED", time.time_ns() % 10**9))
 chance = random.Random(seed)
 SHORT = {"rm", "undelete", "adopt", "rename", "tag", "untag", "list", "show", "pin", "unpin",
-         "watch", "status", "health", "reload", "rescan", "history", "scrub"}  # which have no bar
+         "watch", "follow", "status", "health", "reload", "rescan", "history",
+         "scrub"}  # which have no bar
 SUMMARY_BYTES = 4096  # MANIFEST_SUMMARY_BYTES
 TABLES = ("layouts", "tensors", "shard_table")  # read as they are written, behind all others
 FREE = ("mesh", "identity", "config", "state", "data")  # where a trainer puts what it likes
