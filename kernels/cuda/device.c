@@ -397,7 +397,7 @@ static void backend_run(struct kernels *kernels, struct lane *base, enum kernel_
     const struct cuda_call call = {
         .stream = lane->stream,
         .scratch = base->scratch,
-        .library = (const struct cuda_library *)((struct cuda_kernels *)kernels)->blas};
+        .products = (const struct cuda_library *)((struct cuda_kernels *)kernels)->blas};
     cuda_fn *function = cuda_function(op);
     if (error_of(lane) != 0)
         return;

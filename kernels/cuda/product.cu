@@ -96,8 +96,8 @@ static int run(const struct cuda_call *call, const struct product &p)
 {
     if (!cuda_product_fits(&p))
         return cuda_product_plain(call, &p);
-    return call->library != NULL ? call->library->multiply(call->library, call, &p)
-                                 : cuda_product_mma(call, &p);
+    return call->products != NULL ? call->products->multiply(call->products, call, &p)
+                                  : cuda_product_mma(call, &p);
 }
 
 extern "C" int cuda_linear(const struct cuda_call *call, const void *args)

@@ -23,7 +23,7 @@ struct cuda_library {
 struct cuda_call {
     void *stream;  /* cudaStream_t */
     void *scratch; /* memory of the device, cuda_scratch_bytes of it, for this stream alone */
-    const struct cuda_library *library; /* NULL: products are our own */
+    const struct cuda_library *products; /* NULL: products are our own */
 };
 typedef int cuda_fn(const struct cuda_call *call, const void *args);
 
