@@ -179,41 +179,77 @@ void product_columns(struct model *m, void *out, const void *x, const void *w, u
     }
 }
 
+/* Results of all blocks of rows, one block of rows after the other. Where the model's blocks are
+ * cut the products are partial: a tree adds them, and the ranks of the tensor axis reduce its root.
+ */
+struct row_sums {
+    struct model *m;
+    void *own; /* what this rank keeps of the result */
+    size_t count;
+    bool is_partial;
+    struct tree tree;
+};
+
+static struct row_sums row_sums_begin(struct model *m, void *own)
+{
+    size_t count = (size_t)m->block_rows * m->s.dim;
+    struct row_sums s = {.m = m, .own = own, .count = count, .is_partial = m->cut.tp_blocks > 1};
+    if (s.is_partial)
+        s.tree = tree_take(m, "partial rows",
+                           model_take_bytes(m, "partial rows", 0, count * sizeof(float)), count,
+                           m->blocks);
+    return s;
+}
+
+/* Where block b's product for row block p goes. */
+static void *row_sums_at(const struct row_sums *s, uint32_t b, uint32_t p)
+{
+    return s->is_partial ? (void *)tree_at(&s->tree, b)
+                         : at_byte(s->own, p * s->count * s->m->element);
+}
+
+static void row_sums_add(struct row_sums *s, uint32_t b)
+{
+    if (s->is_partial)
+        tree_add(s->m, &s->tree, b);
+}
+
+/* All blocks of row block p are there. */
+static int row_sums_reduce(struct row_sums *s, uint32_t p, bool is_active)
+{
+    return s->is_partial ? rows_reduce(s->m, s->own, p, s->tree.slot[0], is_active) : 0;
+}
+
+static void row_sums_end(struct row_sums *s)
+{
+    if (s->is_partial) {
+        tree_give(s->m, "partial rows", s->m->blocks);
+        model_give(s->m, "partial rows", 0);
+    }
+}
+
 int product_rows(struct model *m, void *own_out, const void *x, const void *w, uint32_t in,
                  bool is_float8, bool is_active)
 {
     uint32_t width = in / m->blocks, c = m->s.dim;
-    bool is_partial = m->cut.tp_blocks > 1;
-    size_t count = (size_t)m->block_rows * c;
-    struct tree tree = {0};
-    if (is_partial)
-        tree = tree_take(m, "partial rows",
-                         model_take_bytes(m, "partial rows", 0, count * sizeof(float)), count,
-                         m->blocks);
+    struct row_sums sums = row_sums_begin(m, own_out);
     for (uint32_t p = 0; p < m->row_blocks; p++) {
         for (uint32_t b = 0; b < m->blocks && is_active; b++) {
-            void *to =
-                is_partial ? (void *)tree_at(&tree, b) : at_byte(own_out, p * count * m->element);
             kernel_linear(
                 m->kernels, m->lane,
-                &(struct kernel_linear){.out = to,
+                &(struct kernel_linear){.out = row_sums_at(&sums, b, p),
                                         .x = row_operand(m, OPERAND_X, is_float8, x, b, p, width),
                                         .w = weight_operand(m, is_float8, w, b, (size_t)width * c),
                                         .rows = m->block_rows,
                                         .in = width,
                                         .out_dim = c,
                                         .dtype = m->dtype,
-                                        .is_partial = is_partial});
-            if (is_partial)
-                tree_add(m, &tree, b);
+                                        .is_partial = sums.is_partial});
+            row_sums_add(&sums, b);
         }
-        if (is_partial)
-            ERR_TRY(rows_reduce(m, own_out, p, tree.slot[0], is_active));
+        ERR_TRY(row_sums_reduce(&sums, p, is_active));
     }
-    if (is_partial) {
-        tree_give(m, "partial rows", m->blocks);
-        model_give(m, "partial rows", 0);
-    }
+    row_sums_end(&sums);
     return 0;
 }
 
@@ -264,28 +300,15 @@ static void input_terms(struct model *m, void *to, const struct product_term *te
 int product_columns_input(struct model *m, void *own_dx, const struct product_term *terms,
                           uint32_t num_terms, bool is_active)
 {
-    bool is_partial = m->cut.tp_blocks > 1;
-    size_t count = (size_t)m->block_rows * m->s.dim;
-    struct tree tree = {0};
-    if (is_partial)
-        tree = tree_take(m, "partial rows",
-                         model_take_bytes(m, "partial rows", 0, count * sizeof(float)), count,
-                         m->blocks);
+    struct row_sums sums = row_sums_begin(m, own_dx);
     for (uint32_t p = 0; p < m->row_blocks; p++) {
         for (uint32_t b = 0; b < m->blocks && is_active; b++) {
-            void *to =
-                is_partial ? (void *)tree_at(&tree, b) : at_byte(own_dx, p * count * m->element);
-            input_terms(m, to, terms, num_terms, b, p);
-            if (is_partial)
-                tree_add(m, &tree, b);
+            input_terms(m, row_sums_at(&sums, b, p), terms, num_terms, b, p);
+            row_sums_add(&sums, b);
         }
-        if (is_partial)
-            ERR_TRY(rows_reduce(m, own_dx, p, tree.slot[0], is_active));
+        ERR_TRY(row_sums_reduce(&sums, p, is_active));
     }
-    if (is_partial) {
-        tree_give(m, "partial rows", m->blocks);
-        model_give(m, "partial rows", 0);
-    }
+    row_sums_end(&sums);
     return 0;
 }
 
