@@ -324,11 +324,20 @@ static bool has_whole(const struct checkpoint *checkpoint, unsigned tier)
     return catalog_has_copy(checkpoint, (enum tier_index)tier) && !checkpoint->copies[tier].is_part;
 }
 
+/* Of a local copy that is damaged the other shards are read all the same, as every block is proven:
+ * another tier is asked for no more than what is missing here. */
+static bool may_read_here(const struct checkpoint *checkpoint, uint32_t shard)
+{
+    const struct copy *local = &checkpoint->copies[TIER_LOCAL];
+    return local->is_there && local->is_damaged && checkpoint->uses &&
+           !checkpoint->uses[shard].is_bad_here;
+}
+
 enum tier_index catalog_shard_source(const struct checkpoint *checkpoint, uint32_t shard)
 {
     const struct tier *tiers = checkpoint->run->service->tiers;
     if (!checkpoint->places)
-        return catalog_source(checkpoint);
+        return may_read_here(checkpoint, shard) ? TIER_LOCAL : catalog_source(checkpoint);
     unsigned place = checkpoint->places[shard], whole = NUM_TIERS;
     if (place < NUM_TIERS && catalog_has_copy(checkpoint, (enum tier_index)place) &&
         !tiers[place].offline[0])
@@ -651,9 +660,9 @@ void catalog_unlease(struct checkpoint *checkpoint)
     if (--checkpoint->leases > 0)
         return;
     manifest_free(checkpoint->manifest);
-    free(checkpoint->wanted);
+    free(checkpoint->uses);
     checkpoint->manifest = NULL;
-    checkpoint->wanted = NULL;
+    checkpoint->uses = NULL;
 }
 
 int catalog_report_adopting(const struct run *run)

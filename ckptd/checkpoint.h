@@ -42,6 +42,12 @@ struct copy {
     bool is_given_up;       /* it is not sent there until a restart */
 };
 
+/* What open loads have to do with a shard. */
+struct shard_use {
+    uint32_t loads;   /* that planned it and have not released it */
+    bool is_bad_here; /* it was read in the local tier, and is damaged or missing there */
+};
+
 struct checkpoint {
     struct checkpoint *next; /* of the run; newest attempt first, then newest step */
     struct run *run;
@@ -67,11 +73,12 @@ struct checkpoint {
     bool is_wanted_far;        /* somebody waits for it there: it drains first */
     bool is_wanted_replicated; /* likewise, on other nodes */
     char given_up[256];        /* why it never goes far, until a restart; "": it may */
-    uint32_t *wanted; /* while leased; per shard: loads that planned it and have not released it */
-    uint32_t leases;  /* loads, their opening, and passes for them */
-    bool is_scrubbed; /* the scrub is reading it */
-    uint32_t loads;   /* over the socket; restore/held.c's, */
-    bool is_awaited;  /* with one that a reader of the ckptd before may open again, */
+    bool is_wanted_local;      /* ranks load it from elsewhere: it is kept here, where it fits */
+    struct shard_use *uses;    /* while leased; per shard */
+    uint32_t leases;           /* loads, their opening, and passes for them */
+    bool is_scrubbed;          /* the scrub is reading it */
+    uint32_t loads;            /* over the socket; restore/held.c's, */
+    bool is_awaited;           /* with one that a reader of the ckptd before may open again, */
     struct storage_hold *hold; /* and the file that says so; NULL: there is none */
     bool is_promised;          /* it is not in the list yet: a save or a tool may bring it */
     char *tier_text;           /* for answers, owned */

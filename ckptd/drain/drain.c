@@ -1,8 +1,9 @@
 /* drain.c - a drain per tier: what another tier has committed and this one lacks goes there, one
  * checkpoint after the other; into the far one and to each peer from the local one. A copy that is
  * damaged, here or in the far tier, is mended the same way, from a tier that has it whole: its good
- * shards are kept, the others replaced (ship.c), and the quarantine is lifted. transfer.c decides,
- * this file performs:
+ * shards are kept, the others replaced (ship.c), and the quarantine is lifted. So does what ranks
+ * have loaded from another tier into the local one, when it fits (room.c). transfer.c decides, this
+ * file performs:
  *
  *   pick.c: which is next ──► its manifest is read ──► TRANSFER_CLAIM    claim.c
  *                                                      TRANSFER_COPY     ship.c, shard by shard
@@ -11,10 +12,8 @@
  *                                                      TRANSFER_SETTLE   whose manifest is there?
  *   the catalog, who waits, one log line  ◄────────── TRANSFER_HELD
  *
- * The far tier's manifest is the local one with the hashes of what was sent behind it
- * (proto/manifest.h); a peer's is the local one, byte for byte, as it is its local one, too. The
- * queue is what the tiers hold; a start looks at the far tier first and goes on where the last
- * process stopped. What somebody waits for goes first and unpaced.
+ * Each tier's manifest: marker.c. The queue is what the tiers hold; a start looks at the far tier
+ * first and goes on where the last process stopped. What somebody waits for goes first and unpaced.
  *
  * A checkpoint whose attempt number or place another store has taken is given up until a restart,
  * with an alarm: a person must act. So is one that is damaged here. */
@@ -25,7 +24,9 @@
 #include "ckptd/drain/claim.h"
 #include "ckptd/drain/far.h"
 #include "ckptd/drain/level.h"
+#include "ckptd/drain/marker.h"
 #include "ckptd/drain/queue.h"
+#include "ckptd/drain/room.h"
 #include "ckptd/drain/ship.h"
 #include "ckptd/drain/transfer.h"
 #include "ckptd/history.h"
@@ -33,7 +34,6 @@
 #include "ckptd/service.h"
 #include "proto/ckpt.pb-c.h"
 #include "proto/manifest.h"
-#include "proto/origin.h"
 #include "proto/report.h"
 #include "storage/storage.h"
 
@@ -62,9 +62,10 @@ struct drain {
     struct job job;
     struct timer rest;
     int64_t begun_ms;
-    uint64_t bytes_before; /* ship.bytes_sent when it began */
-    bool is_held;          /* how it ended */
-    bool is_mending;       /* the copy there is damaged */
+    uint64_t bytes_before;      /* ship.bytes_sent when it began */
+    bool is_held;               /* how it ended */
+    bool is_mending;            /* the copy there is damaged */
+    struct ledger_promise room; /* on the local disk, for one that was loaded from elsewhere */
     /* Since the start. */
     uint64_t checkpoints, mended, errors, given_up;
     uint64_t left, left_bytes; /* as of the last look */
@@ -89,12 +90,28 @@ static struct storage *far_of(const struct drain *drain)
 
 /* ---- the end of one ---- */
 
+/* Comes what is loaded from another tier into this one? */
+static bool is_keeping(const struct drain *drain)
+{
+    return drain->tier == TIER_LOCAL && !drain->is_mending;
+}
+
+/* What was not ended here is no use without its manifest, and takes space. */
+static void remove_rest(const struct drain *drain, const char *prefix)
+{
+    int error = storage_group_clear(far_of(drain), &checkpoint_kind, prefix);
+    if (error != 0)
+        log_warn("drain", "%s stays until the next start: %s", prefix, report_line());
+}
+
 static void work_close(struct job *job)
 {
     struct drain *drain = CONTAINER_OF(job, struct drain, job);
     char prefix[STORAGE_KEY_MAX];
     memcpy(prefix, drain->claim.prefix, sizeof prefix);
     claim_end(&drain->claim, drain->is_held);
+    if (!drain->is_held && is_keeping(drain) && prefix[0])
+        remove_rest(drain, prefix);
     if (!drain->is_held || !drain->is_mending)
         return;
     int error = storage_group_unnote(far_of(drain), STORAGE_QUARANTINE, prefix);
@@ -129,6 +146,7 @@ static void closed(struct event *event)
     struct checkpoint *checkpoint = drain->checkpoint;
     if (drain->is_held && drain->is_mending)
         note_mended(drain);
+    room_end(&drain->room, drain->service);
     manifest_free(drain->manifest);
     drain->manifest = NULL;
     drain->checkpoint = NULL;
@@ -165,12 +183,15 @@ static void do_held(struct drain *drain, const struct transfer_action *action)
     }
     catalog_found(checkpoint, drain->tier);
     checkpoint->is_wanted_far &= drain->tier != TIER_FAR;
+    checkpoint->is_wanted_local &= drain->tier != TIER_LOCAL;
     checkpoint->copies[drain->tier].read_ms = loop_now_ms();
     checkpoint->copies[drain->tier].manifest_hash = drain->text_hash;
     drain->checkpoints++;
     drain->rate = seconds > 0 ? (double)sent / seconds : drain->rate;
     history_note(checkpoint->run,
-                 &(struct history_event){.name = drain->tier == TIER_FAR ? "drain" : "replicate",
+                 &(struct history_event){.name = is_keeping(drain)         ? "keep"
+                                                 : drain->tier == TIER_FAR ? "drain"
+                                                                           : "replicate",
                                          .step = summary->step,
                                          .attempt = summary->attempt,
                                          .by = "ckptd"});
@@ -264,6 +285,15 @@ static bool is_absent_or_damaged(const struct fault *fault)
     return fault->code == ERR_CORRUPT || fault->code == ERR_NOT_FOUND;
 }
 
+/* A source that does not answer says nothing about what lies there; a disk of this node with errors
+ * is not troubled for what is whole elsewhere. */
+static bool no_try_helps(const struct drain *drain, const struct ship *ship)
+{
+    if (!ship->is_of_source)
+        return is_keeping(drain);
+    return drain->from == TIER_LOCAL || is_absent_or_damaged(&ship->fault);
+}
+
 static void arrived(struct ship *ship)
 {
     struct drain *drain = CONTAINER_OF(ship, struct drain, ship);
@@ -274,10 +304,10 @@ static void arrived(struct ship *ship)
                    CHECKSUM_SHA256_HEX);
         forget_error(drain);
     }
-    /* A source that does not answer says nothing about what lies there. */
-    bool is_of_source =
-        ship->is_of_source && (drain->from == TIER_LOCAL || is_absent_or_damaged(&ship->fault));
-    perform(drain, transfer_copied(&drain->machine, ship->shard, ship->fault.code, is_of_source));
+    if (ship->fault.code == 0 && is_keeping(drain))
+        room_use(&drain->room, drain->service, ship->geometry.file_bytes);
+    perform(drain, transfer_copied(&drain->machine, ship->shard, ship->fault.code,
+                                   no_try_helps(drain, ship)));
 }
 
 static void do_copy(struct drain *drain, const struct transfer_action *action)
@@ -288,23 +318,10 @@ static void do_copy(struct drain *drain, const struct transfer_action *action)
 
 /* ---- names and manifest ---- */
 
-/* One that was renamed has the name that manifest and shards know beside it. */
-static int publish_origin(const struct drain *drain)
-{
-    char key[STORAGE_KEY_MAX + 1], text[ORIGIN_BYTES_MAX];
-    const struct manifest_summary *summary = &drain->manifest->summary;
-    if (!summary->origin[0])
-        return 0;
-    ERR_TRY(origin_key(key, sizeof key, summary));
-    origin_write(text, summary->origin, summary->nonce);
-    enum publication outcome = tier_publish(far_of(drain), key, text, strlen(text), summary->nonce);
-    return outcome == PUBLICATION_DURABLE ? 0 : ERR_IO;
-}
-
 static void work_names(struct job *job)
 {
     struct drain *drain = CONTAINER_OF(job, struct drain, job);
-    int error = publish_origin(drain);
+    int error = marker_publish_origin(far_of(drain), &drain->manifest->summary);
     if (error == 0)
         error = storage_sync_names(far_of(drain), drain->claim.prefix);
     if (error != 0)
@@ -323,55 +340,17 @@ static void do_names(struct drain *drain, const struct transfer_action *action)
     start_work(drain, work_names, named);
 }
 
-/* The manifest as the tier is to have it; to be freed. */
-static int make_text(char **out, size_t *out_bytes, const struct drain *drain, const char *key)
-{
-    struct manifest far = *drain->manifest;
-    void *text = NULL;
-    if (drain->tier != TIER_FAR) {
-        ERR_TRY(storage_fetch_all(drain->service->tiers[drain->from].storage, key,
-                                  MANIFEST_BYTES_MAX, &text, out_bytes));
-        *out = text;
-        return 0;
-    }
-    if (far.summary.origin[0])
-        memcpy(far.summary.run, far.summary.origin, sizeof far.summary.run);
-    far.summary.version = MANIFEST_VERSION_OF_TIER;
-    far.part_bytes = (uint64_t)drain->service->config->tier_part_bytes;
-    return manifest_write(out, out_bytes, &far);
-}
-
-/* Every shard is right by now, and the mark says whose work this is. */
-static int remove_damaged_manifest(const struct drain *drain, const char *key)
-{
-    struct manifest *manifest = NULL;
-    int error = catalog_read_manifest(&manifest, far_of(drain), &drain->manifest->summary);
-    manifest_free(manifest);
-    if (error == ERR_CORRUPT)
-        error = storage_remove(far_of(drain), key);
-    return error == ERR_NOT_FOUND ? 0 : error;
-}
-
 static void work_publish(struct job *job)
 {
     struct drain *drain = CONTAINER_OF(job, struct drain, job);
-    char key[STORAGE_KEY_MAX + 1], *text = NULL;
-    size_t bytes = 0;
-    drain->outcome = PUBLICATION_ABSENT;
-    int error = manifest_key(key, sizeof key, &drain->manifest->summary);
-    if (error == 0)
-        error = make_text(&text, &bytes, drain, key);
-    if (error == 0 && drain->is_mending)
-        error = remove_damaged_manifest(drain, key);
-    if (error == 0) {
-        drain->text_hash = checksum_bytes(text, bytes);
-        drain->outcome =
-            tier_publish(far_of(drain), key, text, bytes, drain->manifest->summary.nonce);
-        error = drain->outcome == PUBLICATION_DURABLE ? 0 : ERR_IO;
-    }
-    free(text);
-    if (error != 0)
-        fault_take(&drain->fault, error);
+    const struct marker marker = {.service = drain->service,
+                                  .manifest = drain->manifest,
+                                  .from = drain->from,
+                                  .to = drain->tier,
+                                  .is_mending = drain->is_mending};
+    drain->outcome = marker_publish(&marker, &drain->text_hash);
+    if (drain->outcome != PUBLICATION_DURABLE)
+        fault_take(&drain->fault, ERR_IO);
 }
 
 static void published(struct event *event)
@@ -472,12 +451,27 @@ static void begin_failed(struct drain *drain)
     close_transfer(drain, false);
 }
 
+/* It is served from where it lies. */
+static void lacks_room(struct drain *drain)
+{
+    drain->checkpoint->is_wanted_local = false;
+    log_warn("drain", "run %s, step %llu is not kept on this node's disk: %s",
+             drain->checkpoint->run->name, (unsigned long long)drain->checkpoint->summary.step,
+             report_line());
+    close_transfer(drain, false);
+}
+
 static void begun(struct event *event)
 {
     struct drain *drain = CONTAINER_OF(event, struct drain, job.done);
     const struct config *config = drain->service->config;
     if (drain->fault.code != 0) {
         begin_failed(drain);
+        return;
+    }
+    if (is_keeping(drain) &&
+        room_promise(&drain->room, drain->service, &drain->checkpoint->summary) != 0) {
+        lacks_room(drain);
         return;
     }
     perform(drain, transfer_begin(&drain->machine, drain->manifest->summary.shards,
@@ -504,6 +498,7 @@ static void look_at_queue(struct drain *drain)
     drain->is_mending = queue_is_damaged(drain->checkpoint, drain->tier);
     drain->ship.stamp = drain->ship.pace.quiet_ms;
     drain->claim = (struct claim){0};
+    drain->room = (struct ledger_promise){0};
     start_work(drain, work_begin, begun);
 }
 

@@ -19,7 +19,7 @@ static struct pick_rule rule_of(const struct config *config, enum tier_index tie
 {
     if (tier_is_peer(tier))
         return (struct pick_rule){PICK_LAST, 0};
-    if (tier == TIER_LOCAL) /* what is damaged */
+    if (tier == TIER_LOCAL) /* what is damaged, or was loaded from elsewhere */
         return (struct pick_rule){PICK_ALL, 0};
     enum pick_what what = strcmp(config->tier_what, "all") == 0    ? PICK_ALL
                           : strcmp(config->tier_what, "last") == 0 ? PICK_LAST
@@ -79,19 +79,21 @@ bool queue_is_damaged(const struct checkpoint *checkpoint, enum tier_index tier)
 static bool is_served(const struct checkpoint *checkpoint, enum tier_index tier)
 {
     if (tier == TIER_LOCAL)
-        return !queue_is_damaged(checkpoint, tier);
+        return !queue_is_damaged(checkpoint, tier) &&
+               (checkpoint->copies[tier].is_there || !checkpoint->is_wanted_local);
     return (checkpoint->copies[tier].is_there && !queue_is_damaged(checkpoint, tier)) ||
            (tier_is_peer(tier) && !goes_to_peer(checkpoint, tier));
 }
 
 /* Is there a tier that it would come from? Of shards on several nodes the node of the first one
- * sends copies, and none is mended. */
+ * sends copies, and none is mended. What ranks load comes into the local tier behind the load: then
+ * memory has what that fetched, which is not fetched again. */
 static bool has_source(const struct checkpoint *checkpoint, enum tier_index tier)
 {
     if (tier != TIER_LOCAL)
         return catalog_has_copy(checkpoint, TIER_LOCAL) && !checkpoint->damaged &&
                !checkpoint->is_led_elsewhere;
-    if (checkpoint->places)
+    if (checkpoint->places || checkpoint->loads > checkpoint->is_awaited)
         return false;
     enum tier_index source = catalog_source(checkpoint);
     return source != TIER_LOCAL && catalog_has_copy(checkpoint, source) &&

@@ -512,7 +512,7 @@ void image_leave_checkpoint(struct image *image)
 bool image_is_wanted(const struct image *image)
 {
     const struct checkpoint *checkpoint = image->checkpoint;
-    return checkpoint && checkpoint->wanted && checkpoint->wanted[image->shard] > 0;
+    return checkpoint && checkpoint->uses && checkpoint->uses[image->shard].loads > 0;
 }
 
 /* Loads go through the shards upwards: memory of a later shard may go for an earlier one, never the

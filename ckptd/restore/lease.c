@@ -65,7 +65,7 @@ static void release_shard(struct load *load, uint32_t shard)
 {
     struct checkpoint *checkpoint = load->checkpoint;
     if (load->shards[shard].wanted)
-        checkpoint->wanted[shard]--;
+        checkpoint->uses[shard].loads--;
     load->shards[shard].wanted = false;
     let_go(load, shard);
     if (catalog_image(checkpoint, shard)) /* read for this load, which never asked for it */
@@ -90,6 +90,7 @@ void load_end(struct load *load)
     held_leave(load->checkpoint);
     catalog_unlease(load->checkpoint);
     load->number = 0;
+    load->service->catalog->events->left(load->service);
     if (!session)
         return;
     session->num_loads--;
@@ -148,9 +149,9 @@ static int note_plan(struct load *load, const struct load_item *items, uint32_t 
     uint32_t shards = checkpoint->summary.shards;
     load->shards = calloc((size_t)shards + 1, sizeof *load->shards);
     load->plan = calloc((size_t)shards + 1, sizeof *load->plan);
-    if (!checkpoint->wanted)
-        checkpoint->wanted = calloc((size_t)shards + 1, sizeof *checkpoint->wanted);
-    if (!load->shards || !load->plan || !checkpoint->wanted)
+    if (!checkpoint->uses)
+        checkpoint->uses = calloc((size_t)shards + 1, sizeof *checkpoint->uses);
+    if (!load->shards || !load->plan || !checkpoint->uses)
         return report_error(ERR_MEMORY, NULL, "no memory for a load");
     int error = want_note(load, items, num_items, slices);
     if (error != 0)
@@ -161,7 +162,7 @@ static int note_plan(struct load *load, const struct load_item *items, uint32_t 
             continue;
         load->shards[shard].wanted = true;
         load->plan[load->num_planned++] = shard;
-        checkpoint->wanted[shard]++;
+        checkpoint->uses[shard].loads++;
     }
     return 0;
 }

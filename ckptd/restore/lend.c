@@ -65,6 +65,8 @@ bool lend_note_damage(const struct image *image, struct fault *fault)
     struct checkpoint *checkpoint = image->checkpoint;
     if (!is_damage(image, fault))
         return false;
+    if (image->tier == TIER_LOCAL && checkpoint->uses)
+        checkpoint->uses[image->shard].is_bad_here = true;
     if (!checkpoint->damaged && !checkpoint->copies[image->tier].is_damaged)
         catalog_damage(checkpoint, image->tier, fault);
     fault->code = ERR_CORRUPT;

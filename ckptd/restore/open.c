@@ -272,8 +272,10 @@ static int finish_opening(struct opening *opening)
             session_end(session, "its load could not be opened");
         return fault_raise(&fault);
     }
-    if (session->is_rank && session->run == opening->run)
+    if (session->is_rank && session->run == opening->run) {
         attempt_set_parent(opening->run, checkpoint->summary.step, checkpoint->summary.attempt);
+        checkpoint->is_wanted_local = !checkpoint->copies[TIER_LOCAL].is_there;
+    }
     log_debug("restore", "run %s: load %llu of step %llu, %u boxes", opening->run->name,
               (unsigned long long)load->number, (unsigned long long)checkpoint->summary.step,
               opening->num_items);

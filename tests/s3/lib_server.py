@@ -23,7 +23,7 @@ A fault happens once (`times`), before the request has its effect or after it:
 """
 
 import calendar
-
+import collections
 import email.utils
 import hashlib
 import hmac
@@ -94,8 +94,9 @@ class Server:
         self.objects, self.uploads, self.history = {}, {}, []
         self.log, self.fault, self.stall_s, self.lag, self.page = [], None, 3, 3, 1000
         self.clock_s, self.delay_s, self.bugs = 0, 0, []
+        self.is_delayed = lambda request: True  # by delay_s
         self.instance_role, self.web_token, self.lifetime_s = None, None, 3600
-        self.given = 0
+        self.given, self.read = 0, collections.Counter()  # bytes that GET gave, by key
         self.lock, self.ids = threading.RLock(), itertools.count(1)
         handler = type("Handler", (Handler,), {"s3": self})
         self.http = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
@@ -289,6 +290,8 @@ class Server:
                 raise Refusal(416, "InvalidRange")
             answer.status, answer.body = 206, found.data[begin:end + 1]
             answer.headers["Content-Range"] = f"bytes {begin}-{end}/{len(found.data)}"
+        if request.command == "GET":
+            self.read[request.key] += len(answer.body)
         return answer
 
     def list_objects(self, request):
@@ -427,7 +430,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         with s3.lock:
             s3.log.append((self.command, self.path, len(self.body)))
             fault = s3.fault if s3.fault and s3.fault.strikes(self) else None
-        if s3.delay_s:
+        if s3.delay_s and s3.is_delayed(self):
             time.sleep(s3.delay_s)
         if fault is None:
             return self.send(self.answer(), None)

@@ -1,0 +1,26 @@
+/* marker.h - the manifest as another tier is to have it, and its publication there; see marker.c.
+ * Blocks; any thread. */
+#ifndef HOLDFAST_CKPTD_DRAIN_MARKER_H
+#define HOLDFAST_CKPTD_DRAIN_MARKER_H
+
+#include "ckptd/tier.h"
+#include "proto/manifest.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct service;
+
+struct marker {
+    struct service *service;
+    const struct manifest *manifest; /* for the far tier with the hashes of what was sent */
+    enum tier_index from, to;
+    bool is_mending; /* a damaged one there makes way */
+};
+
+/* *out_hash: of its text there. Of all but DURABLE this thread's last error says why. */
+enum publication marker_publish(const struct marker *marker, uint64_t *out_hash);
+/* Of a run that was renamed the name that manifest and shards know, beside them. */
+int marker_publish_origin(struct storage *storage, const struct manifest_summary *summary);
+
+#endif

@@ -1,0 +1,19 @@
+/* room.h - disk space for a checkpoint that comes from another tier into the local one; see
+ * room.c. On the service thread. */
+#ifndef HOLDFAST_CKPTD_DRAIN_ROOM_H
+#define HOLDFAST_CKPTD_DRAIN_ROOM_H
+
+#include "ckptd/ledger.h"
+#include "proto/manifest.h"
+
+struct service;
+
+/* ERR_SPACE: it does not fit beside what was promised to saves. */
+int room_promise(struct ledger_promise *out, struct service *service,
+                 const struct manifest_summary *summary);
+/* A file of so many bytes was made of it. */
+void room_use(struct ledger_promise *promise, struct service *service, uint64_t bytes);
+/* What is left is everybody's again; also of an empty promise. */
+void room_end(struct ledger_promise *promise, struct service *service);
+
+#endif

@@ -1,0 +1,171 @@
+#!/usr/bin/env python3
+"""keep - what a load fetches from a bucket is kept on the node's disk, and fetched once.
+
+Goal: a node with an empty disk resumes from the bucket, and then has the checkpoint itself: listed
+as local, to the byte what was saved, whole; each byte came once. A node that has part of it fetches
+what is missing and nothing else. One that has no room says so and goes on without. A ckptd that is
+killed on the way leaves nothing that is taken for a checkpoint. Method: the real programs on the
+strict server of the tests, which counts the bytes that it gave of each object.
+"""
+
+import glob
+import os
+import shutil
+import subprocess
+import sys
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../integration"))
+
+from lib_server import Server  # noqa: E402
+from lib_store import PATIENCE, SAVER, World, change  # noqa: E402
+from lib_tap import end, test  # noqa: E402
+from mend import contents, status  # noqa: E402
+from tier import drained, wait_until  # noqa: E402
+
+OPTIONS = "--tier.store", "s3://checkpoints/far", "--tier.quiet", "false"
+RANKS = 6
+TABLES = 65536  # a shard's checksum table and header, read before its data; the manifest
+
+
+class Bed:
+    def __init__(self):
+        self.server = Server()
+        os.environ.update(self.server.environment)
+        self.world = World()
+        self.world.start(*OPTIONS)
+        self.world.save_one(1, ranks=RANKS)
+        wait_until(drained(self.world), "the drain")
+        self.run = self.world.listed()[0]["run"]
+        self.world.stop()
+        self.files = sorted(glob.glob(f"{self.world.store}/{self.run}/step-*/shard-*") +
+                            glob.glob(f"{self.world.store}/{self.run}/step-*/manifest.json"))
+        self.before = contents(self.files)
+
+    def forget(self):
+        shutil.rmtree(self.world.store)
+
+    def resume(self, *options):
+        """Ranks load the newest. What the bucket gave of each file since ckptd started."""
+        self.server.read.clear()
+        self.world.start(*OPTIONS, *options)
+        return self.load()
+
+    def load(self):
+        return subprocess.run([SAVER, "load", self.world.server, "2", "1", "1"],
+                              capture_output=True, text=True, timeout=PATIENCE)
+
+    def given(self):
+        return {os.path.basename(key): count for key, count in self.server.read.items()}
+
+    def tiers(self):
+        return [entry["tiers"] for entry in self.world.listed(*self.world.where)]
+
+    def is_kept(self):
+        return (not status(self.world)["mending"]["now"] and self.tiers() == ["local,far"] and
+                all(map(os.path.exists, self.files)))
+
+
+def fetched_once(bed, given, names):
+    """Of these files all, once; of the other shards at most what proves the local ones."""
+    for path, data in bed.before.items():
+        name = os.path.basename(path)
+        least = len(data) if name in names else 0
+        if name.startswith("shard") and not least <= given.get(name, 0) <= least + TABLES:
+            return False
+    return True
+
+
+def empty_node(bed):
+    bed.forget()
+    loaded = bed.resume()
+    wait_until(bed.is_kept, lambda: (bed.tiers(), bed.world.log()[-3000:]))
+    names = {os.path.basename(path) for path in bed.files}
+    test("an empty node loads from the bucket and keeps what it loaded, to the byte",
+         loaded.returncode == 0 and contents(bed.files) == bed.before, loaded)
+    test("each byte came once", fetched_once(bed, bed.given(), names), bed.given())
+    bed.world.stop()
+    test("what was kept verifies, and no mark is left",
+         bed.world.cli("verify", "--store", bed.world.store, bed.run)[0] == 0 and
+         not glob.glob(f"{bed.world.store}/{bed.run}/step-*/unfinished"))
+    loaded = bed.resume()
+    test("the next start loads it from its disk",
+         loaded.returncode == 0 and not any(name.startswith("shard") for name in bed.given()),
+         (loaded, bed.given()))
+    bed.world.stop()
+
+
+def reader(bed):
+    """No rank: a tool that looks at a checkpoint is no reason to fill the disk."""
+    bed.forget()
+    bed.world.start(*OPTIONS)
+    read = subprocess.run([SAVER, "read", bed.world.server, "1", "5000"], capture_output=True,
+                          text=True, timeout=PATIENCE)
+    test("what a reader alone loads is not kept", read.returncode == 0 and bed.tiers() == ["far"] and
+         not status(bed.world)["mending"]["now"], (read, bed.tiers()))
+    bed.world.stop()
+
+
+def is_data(request):
+    """The load waits for it: who asked meanwhile, too, would be seen."""
+    first, _, last = request.headers.get("Range", "bytes=0-0").partition("=")[2].partition("-")
+    return request.command == "GET" and int(last or 0) - int(first or 0) > TABLES
+
+
+def part_is_missing(bed):
+    """A shard is gone, or damaged, when a load comes to it; the first one, so all others are read
+    behind that."""
+    lost = next(path for path in bed.files if "shard-00001" in path)
+    bed.server.delay_s, bed.server.is_delayed = 0.5, is_data
+    for what in ("gone", "damaged"):
+        bed.server.read.clear()
+        bed.world.start(*OPTIONS, "--storage.queue_depth", "1")
+        if what == "gone":
+            os.remove(lost)
+        else:
+            change(lost, os.path.getsize(lost) // 2)
+        loaded = bed.load()
+        wait_until(lambda: bed.is_kept() and status(bed.world)["mending"]["mended"] == 1,
+                   lambda: (bed.tiers(), bed.world.log()[-3000:]))
+        test(f"with a shard {what} that one comes from the bucket, once, and no data else",
+             loaded.returncode == 0 and contents(bed.files) == bed.before and
+             fetched_once(bed, bed.given(), {os.path.basename(lost)}), (loaded, bed.given()))
+        bed.world.stop()
+    bed.server.delay_s = 0
+
+
+def no_room(bed):
+    bed.forget()
+    loaded = bed.resume("--storage.usable_fraction", "0.01")
+    wait_until(lambda: "is not kept on this node's disk" in bed.world.log(), bed.world.log)
+    test("without room a load is served all the same, and the log says what lacks",
+         loaded.returncode == 0 and bed.tiers() == ["far"] and
+         "does not fit" in bed.world.log(), (loaded, bed.tiers()))
+    bed.world.stop()
+
+
+def killed(bed):
+    """While it comes; the next start and load finish it."""
+    bed.forget()
+    bed.resume("--tier.rate", "1MiB")
+    wait_until(lambda: glob.glob(f"{bed.world.store}/{bed.run}/step-*/unfinished"), "the mark")
+    bed.world.process.kill()
+    bed.world.process.wait()
+    is_listed = bed.world.listed() != []
+    loaded = bed.resume()
+    wait_until(bed.is_kept, lambda: (bed.tiers(), bed.world.log()[-3000:]))
+    test("what a killed ckptd had not kept is no checkpoint, and the next one keeps it",
+         not is_listed and loaded.returncode == 0 and contents(bed.files) == bed.before, loaded)
+    bed.world.stop()
+
+
+def main():
+    bed = Bed()
+    for story in (empty_node, part_is_missing, reader, no_room, killed):
+        story(bed)
+    test("the server saw nothing wrong", not bed.server.bugs, bed.server.bugs)
+    bed.server.close()
+    end()
+
+
+if __name__ == "__main__":
+    main()
