@@ -298,17 +298,32 @@ struct kernel_sum_squares {
 
 /* AdamW (Loshchilov and Hutter 2019), elementwise, bias correction by step (first step is 1):
  * g = grad * grad_scale; m, v updated; p -= lr * (m_hat / (sqrt(v_hat) + eps) + weight_decay * p).
- * Adam (Kingma and Ba 2015) is the same with l2 in place of weight_decay. */
+ * Adam (Kingma and Ba 2015) is the same with l2 in place of weight_decay.
+ *
+ * Moments of bf16 are rounded stochastically (Gupta and others 2015): up as often as the value lies
+ * near the upper neighbour, so that steps too small for 8 bits are not lost. A value's bits and a
+ * random number below 2^16 are added, and the lower half is dropped; what is not finite is rounded
+ * as ever. The number is of the element, not of who holds it: with row and column in the tensor,
+ *     z = mix(mix(row ^ key[0]) ^ (column + key[1])), key[i] = numbers->noise[i] ^ noise[i],
+ * its low half for m, its high half for v. mix is a permutation of 32 bits by two multiplications
+ * (constants of Wellons, "Prospecting for Hash Functions", 2018):
+ *     x ^= x >> 16; x *= 0x21f0aaad; x ^= x >> 15; x *= 0x735a2d97; x ^= x >> 15. */
 struct kernel_adamw_numbers {
     float lr, beta1, beta2, eps, weight_decay, grad_scale;
     float bias1, bias2; /* 1 - beta^step, by the caller in double, rounded once */
     float l2;           /* Adam's decay: g += l2 * p; 0: none */
+    uint32_t noise[2];  /* of the update */
 };
 struct kernel_adamw {
-    float *param, *exp_avg, *exp_avg_sq;
+    float *param;
+    void *exp_avg, *exp_avg_sq; /* of `moments` */
     const float *grad;
     const struct kernel_adamw_numbers *numbers;
     size_t count;
+    enum kernel_dtype moments;
+    /* Of bf16 moments, where the elements lie: rows of `columns` from a place of the tensor on. */
+    uint32_t first_row, first_column, columns;
+    uint32_t noise[2]; /* of the tensor */
 };
 
 /* ---- Running them ---- */

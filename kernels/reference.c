@@ -421,20 +421,46 @@ static void squares(const void *args, uint32_t item, const struct worker *worker
     }
 }
 
+/* Of element i: what rounds m and v. */
+static uint32_t noise_of(const struct adamw_args *args, size_t i)
+{
+    const struct kernel_adamw *a = &args->a;
+    uint32_t row = a->first_row + (uint32_t)(i / a->columns);
+    uint32_t column = a->first_column + (uint32_t)(i % a->columns);
+    uint32_t key[2] = {args->numbers.noise[0] ^ a->noise[0], args->numbers.noise[1] ^ a->noise[1]};
+    return noise_mix(noise_mix(row ^ key[0]) ^ (column + key[1]));
+}
+
+static void put_stochastic(void *x, size_t i, float value, uint32_t noise)
+{
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof(bits));
+    ((uint16_t *)x)[i] = isfinite(value) ? (uint16_t)((bits + noise) >> 16) : to_bf16(value);
+}
+
 static void adamw(const void *args, uint32_t item, const struct worker *worker)
 {
     (void)worker;
-    const struct adamw_args *a = args;
-    const struct kernel_adamw_numbers *o = &a->numbers;
+    const struct adamw_args *all = args;
+    const struct kernel_adamw *a = &all->a;
+    const struct kernel_adamw_numbers *o = &all->numbers;
     struct range range = item_range(item, FLAT_ITEM, a->count);
     for (size_t i = range.begin; i < range.end; i++) {
         float g = a->grad[i] * o->grad_scale;
         if (o->l2 != 0)
             g += o->l2 * a->param[i];
-        float m = a->exp_avg[i] = o->beta1 * a->exp_avg[i] + (1 - o->beta1) * g;
-        float v = a->exp_avg_sq[i] = o->beta2 * a->exp_avg_sq[i] + (1 - o->beta2) * g * g;
+        float m = o->beta1 * get(a->exp_avg, i, a->moments) + (1 - o->beta1) * g;
+        float v = o->beta2 * get(a->exp_avg_sq, i, a->moments) + (1 - o->beta2) * g * g;
         double update = m / o->bias1 / (sqrt(v / o->bias2) + o->eps);
         a->param[i] = (float)(a->param[i] - o->lr * (update + o->weight_decay * a->param[i]));
+        if (a->moments == KERNEL_F32) {
+            put(a->exp_avg, i, m, KERNEL_F32);
+            put(a->exp_avg_sq, i, v, KERNEL_F32);
+        } else {
+            uint32_t noise = noise_of(all, i);
+            put_stochastic(a->exp_avg, i, m, noise & 0xffff);
+            put_stochastic(a->exp_avg_sq, i, v, noise >> 16);
+        }
     }
 }
 

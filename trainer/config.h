@@ -47,6 +47,7 @@ struct config {
     char float8_recipe[32], float8_filter[CONFIG_TEXT_MAX];
     /* optimizer */
     char optimizer_name[16];
+    char moments_dtype[16];
     double lr, beta1, beta2, eps, weight_decay;
     bool no_decay_norms; /* ours */
     /* lr_scheduler: torchtitan v0.2.2's curve. With T = decay_total_steps, W = min(warmup_steps,

@@ -6,15 +6,39 @@
  * of the gradient (L2), as in torch; it applies to all parameters, as in torchtitan, or with
  * optimizer.no_decay_norms to all but the weights of norms. Tensor by tensor, so that a save in
  * progress holds up no tensor that it has copied.
+ *
+ * Moments of bf16 are rounded by noise of the seed, the update, the tensor and the element's place
+ * in it (kernels.h), so they are the same whoever holds them.
  */
 #include "trainer/optimizer.h"
 #include "kernels/device.h"
+#include "trainer/data/random.h"
 #include "trainer/save/copier.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 enum { DECAYS, DECAYS_NOT };
+
+#define NAME_BYTES 128u
+
+/* The box as the kernel sees it, with the noise of the tensor. */
+static void place_slice(struct kernel_adamw *out, const struct state_slice *slice, int64_t seed)
+{
+    char stream[NAME_BYTES];
+    snprintf(stream, sizeof(stream), "rounding/%s", slice->tensor->name);
+    struct random_key key = random_key((uint64_t)seed, stream);
+    out->first_row = (uint32_t)slice->box.offset[0];
+    out->first_column = (uint32_t)slice->box.offset[1];
+    out->columns = (uint32_t)slice->box.extent[1];
+    memcpy(out->noise, key.key, sizeof(out->noise));
+}
+
+static void *moment_at(const struct state *state, void *moment, size_t at)
+{
+    return (char *)moment + at * kernel_dtype_bytes(state->moments);
+}
 
 void optimizer_update(struct state *state, struct kernels *kernels, struct lane *lane,
                       const struct config *config, const struct optimizer_step *step)
@@ -31,6 +55,9 @@ void optimizer_update(struct state *state, struct kernels *kernels, struct lane 
         .bias1 = (float)(1.0 - pow(config->beta1, (double)step->update)),
         .bias2 = (float)(1.0 - pow(config->beta2, (double)step->update)),
     };
+    uint32_t noise[4];
+    random_philox(noise, 0, (uint64_t)step->update, random_key((uint64_t)config->seed, "rounding"));
+    memcpy(numbers.noise, noise, sizeof(numbers.noise));
     bool is_adam = strcmp(config->optimizer_name, "Adam") == 0;
     for (uint32_t i = 0; i < 2; i++) { /* the lane has taken those of the update before */
         float decay = i == DECAYS_NOT ? 0 : (float)config->weight_decay;
@@ -45,14 +72,16 @@ void optimizer_update(struct state *state, struct kernels *kernels, struct lane 
         size_t at = state->slices[i].at;
         if (step->copier != NULL && state->host.param == state->param)
             copier_wait_slice(step->copier, i);
-        if (state->slices[i].count > 0)
-            kernel_adamw(kernels, lane,
-                         &(struct kernel_adamw){
-                             .param = state->param + at,
-                             .exp_avg = state->exp_avg + at,
-                             .exp_avg_sq = state->exp_avg_sq + at,
-                             .grad = state->grad + at,
-                             .count = state->slices[i].count,
-                             .numbers = &state->numbers[decays_not ? DECAYS_NOT : DECAYS]});
+        struct kernel_adamw args = {.param = state->param + at,
+                                    .exp_avg = moment_at(state, state->exp_avg, at),
+                                    .exp_avg_sq = moment_at(state, state->exp_avg_sq, at),
+                                    .grad = state->grad + at,
+                                    .numbers = &state->numbers[decays_not ? DECAYS_NOT : DECAYS],
+                                    .count = state->slices[i].count,
+                                    .moments = state->moments};
+        if (state->moments == KERNEL_BF16)
+            place_slice(&args, &state->slices[i], config->seed);
+        if (args.count > 0)
+            kernel_adamw(kernels, lane, &args);
     }
 }

@@ -198,11 +198,16 @@ struct squares_args {
 };
 
 struct adamw_args {
-    float *param, *exp_avg, *exp_avg_sq;
-    const float *grad;
-    size_t count;
+    struct kernel_adamw a;
     struct kernel_adamw_numbers numbers;
 };
+/* The permutation of kernels.h. */
+static inline uint32_t noise_mix(uint32_t x)
+{
+    x = (x ^ x >> 16) * 0x21f0aaadu;
+    x = (x ^ x >> 15) * 0x735a2d97u;
+    return x ^ x >> 15;
+}
 
 /* ---- The table of a back-end: each slot computes one item ---- */
 

@@ -507,12 +507,8 @@ static void sum_squares(const struct job *j, const struct kernel_sum_squares *a)
 
 static void adamw(const struct job *j, const struct kernel_adamw *a)
 {
-    struct adamw_args args = {.param = a->param,
-                              .exp_avg = a->exp_avg,
-                              .exp_avg_sq = a->exp_avg_sq,
-                              .grad = a->grad,
-                              .count = a->count,
-                              .numbers = *a->numbers};
+    struct adamw_args args = {.a = *a, .numbers = *a->numbers};
+    REQUIRE(a->moments == KERNEL_F32 || a->columns > 0);
     run(j, j->k->ops->adamw, &args, divide_up(a->count, FLAT_ITEM), 0);
 }
 

@@ -207,23 +207,59 @@ DEVICE void adamw_step(const struct kernel_adamw_numbers &o, float grad, float &
     param = param - o.lr * update;
 }
 
-KERNEL(THREADS, 4) void adamw(struct kernel_adamw a)
+DEVICE uint32_t mix(uint32_t x)
 {
-    const unsigned N = wide<false>;
+    x = (x ^ x >> 16) * 0x21f0aaadu;
+    x = (x ^ x >> 15) * 0x735a2d97u;
+    return x ^ x >> 15;
+}
+
+/* A value of float becomes one of bf16, up where the noise carries. */
+DEVICE float rounded_up_or_down(float x, uint32_t noise)
+{
+    uint32_t bits = bits_of(x);
+    return (bits & 0x7f800000) == 0x7f800000 ? x : float_of((bits + noise) & 0xffff0000);
+}
+
+/* Rounds N moments from element i on. */
+template <unsigned N>
+DEVICE void round_moments(const struct kernel_adamw &a, const uint32_t *noise, size_t i,
+                          float (&m)[N], float (&v)[N])
+{
+    uint32_t row = a.first_row + (uint32_t)(i / a.columns), column = (uint32_t)(i % a.columns);
+    uint32_t key0 = noise[0] ^ a.noise[0], key1 = noise[1] ^ a.noise[1];
+    uint32_t row_noise = mix(row ^ key0);
+#pragma unroll
+    for (unsigned j = 0; j < N; j++) {
+        uint32_t z = mix(row_noise ^ (a.first_column + column + key1));
+        m[j] = rounded_up_or_down(m[j], z & 0xffff);
+        v[j] = rounded_up_or_down(v[j], z >> 16);
+        if (++column == a.columns) {
+            column = 0;
+            row_noise = mix(++row ^ key0);
+        }
+    }
+}
+
+template <bool BF16> KERNEL(THREADS, 4) void adamw(struct kernel_adamw a)
+{
+    const unsigned N = wide<BF16>;
     size_t i = first_element<N>();
     if (i >= a.count)
         return;
     const struct kernel_adamw_numbers o = *a.numbers;
     float param[N], m[N], v[N], grad[N];
     load_part<false>(param, a.param, i, a.count);
-    load_part<false>(m, a.exp_avg, i, a.count);
-    load_part<false>(v, a.exp_avg_sq, i, a.count);
+    load_part<BF16>(m, a.exp_avg, i, a.count);
+    load_part<BF16>(v, a.exp_avg_sq, i, a.count);
     load_part<false>(grad, a.grad, i, a.count);
 #pragma unroll
     for (unsigned j = 0; j < N; j++)
         adamw_step(o, grad[j], param[j], m[j], v[j]);
-    store_part<false>(a.exp_avg, i, a.count, m);
-    store_part<false>(a.exp_avg_sq, i, a.count, v);
+    if (BF16)
+        round_moments(a, o.noise, i, m, v);
+    store_part<BF16>(a.exp_avg, i, a.count, m);
+    store_part<BF16>(a.exp_avg_sq, i, a.count, v);
     store_part<false>(a.param, i, a.count, param);
 }
 
@@ -272,5 +308,7 @@ extern "C" int cuda_convert(const struct cuda_call *call, const void *args)
 
 extern "C" int cuda_adamw(const struct cuda_call *call, const void *args)
 {
-    return flat<false, adamw>(call, *(const struct kernel_adamw *)args);
+    const struct kernel_adamw &a = *(const struct kernel_adamw *)args;
+    return a.moments == KERNEL_BF16 ? flat<true, adamw<true>>(call, a)
+                                    : flat<false, adamw<false>>(call, a);
 }

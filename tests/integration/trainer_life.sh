@@ -8,7 +8,7 @@
 . tests/integration/lib_tiny.sh
 
 steps=20
-plan 116
+plan 121
 make_tiny
 start_ckptd
 
@@ -300,6 +300,20 @@ check_equal "with a newest checkpoint of a later version it ends with 78" \
 check "it says which version" says newer "version 9"
 check "it does not go back to an older one" eval '! says newer "loaded step"'
 check_equal "it takes no attempt, step or loss" "$(have)" "$(cat "$tmp/newer.before")"
+
+# ---- moments of half the size ----
+halved=(--optimizer.moments_dtype bfloat16)
+attempts() { find "$store/halved" -path '*/attempts/*' | wc -l; }
+train whole "${halved[@]}"
+train halved "${halved[@]}" --training.steps 10 --lr_scheduler.total_steps $steps
+before=$(attempts)
+check_equal "moments of another type: it ends with 78" "$(status_of train halved)" 78
+check "it says both types" says halved "moments_dtype = bfloat16, this configuration has float32"
+check_equal "it takes no attempt" "$(attempts)" "$before"
+check_equal "with moments of the run's type, on 3 ranks, it ends with 0" \
+    "$(status_of train halved "${halved[@]}" --comm.ranks 3)" 0
+check "its moments are rounded as those of the run that was left alone" \
+    "$BUILD/ckpt-cli" diff "whole@$steps" "halved@$steps" --store "$store"
 
 # ---- ckptd comes and goes ----
 in_background alone --debug.pause_at_step 4

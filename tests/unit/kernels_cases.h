@@ -526,35 +526,47 @@ static inline void case_sum_squares(KERNELS)
     assert_int_equal(lane_settle(lane), 0);
     *value = (float)kernel_exact_value(sum);
 }
-static inline void adamw_with(KERNELS, float l2)
+static inline void adamw_with(KERNELS, float l2, enum kernel_dtype moments)
 {
     size_t count = ROWS * s->dim;
     float *param = random_buffer(run, count, KERNEL_F32);
-    float *exp_avg = random_buffer(run, count, KERNEL_F32);
-    float *exp_avg_sq = random_buffer(run, count, KERNEL_F32);
+    void *exp_avg = random_buffer(run, count, moments);
+    void *exp_avg_sq = random_buffer(run, count, moments);
     run->num_outputs = 3;
-    for (size_t i = 0; i < count; i++)
-        exp_avg_sq[i] = fabsf(exp_avg_sq[i]) + 0.1f;
+    for (size_t i = 0; i < count; i++) /* of the size of a square; bf16: 0.5 in its exponent */
+        if (moments == KERNEL_F32)
+            ((float *)exp_avg_sq)[i] = fabsf(((float *)exp_avg_sq)[i]) + 0.1f;
+        else
+            ((uint16_t *)exp_avg_sq)[i] = (uint16_t)(0x3f00 | (((uint16_t *)exp_avg_sq)[i] & 0x7f));
     const float *grad = random_buffer(run, count, KERNEL_F32);
     struct kernel_adamw_numbers *numbers =
         new_buffer(run, sizeof(*numbers) / sizeof(float), KERNEL_F32);
-    *numbers =
-        (struct kernel_adamw_numbers){1e-2f, 0.9f, 0.95f, 1e-8f, 0.1f, 0.5f, 0.19f, 0.0975f, l2};
+    *numbers = (struct kernel_adamw_numbers){
+        1e-2f, 0.9f, 0.95f, 1e-8f, 0.1f, 0.5f, 0.19f, 0.0975f, l2, {0x12345678, 0x9abcdef0}};
     kernel_adamw(k, lane,
                  &(struct kernel_adamw){.param = param,
                                         .exp_avg = exp_avg,
                                         .exp_avg_sq = exp_avg_sq,
                                         .grad = grad,
                                         .count = count,
-                                        .numbers = numbers});
+                                        .numbers = numbers,
+                                        .moments = moments,
+                                        .first_row = 7,
+                                        .first_column = 5,
+                                        .columns = s->dim - 1, /* no multiple of a vector */
+                                        .noise = {3, 0xfffffff0}});
 }
 static inline void case_adamw(KERNELS)
 {
-    adamw_with(k, lane, s, run, 0);
+    adamw_with(k, lane, s, run, 0, KERNEL_F32);
 }
 static inline void case_adam(KERNELS)
 {
-    adamw_with(k, lane, s, run, 0.3f);
+    adamw_with(k, lane, s, run, 0.3f, KERNEL_F32);
+}
+static inline void case_adamw_bf16(KERNELS)
+{
+    adamw_with(k, lane, s, run, 0.3f, KERNEL_BF16);
 }
 
 struct kernel_case {
@@ -594,6 +606,7 @@ static const struct kernel_case kernel_cases[] = {
     {"sum_squares", case_sum_squares, false, KERNEL_SUM_SQUARES},
     {"adamw", case_adamw, false, KERNEL_ADAMW},
     {"adam", case_adam, false, KERNEL_ADAMW},
+    {"adamw_bf16", case_adamw_bf16, false, KERNEL_ADAMW},
 };
 #define NUM_CASES (int)(sizeof(kernel_cases) / sizeof(kernel_cases[0]))
 

@@ -181,18 +181,33 @@ static inline size_t count_of(const struct model_tensor *tensor)
     return tensor->rows * tensor->width;
 }
 
+/* Between float and what the state has of it: a moment of bf16 is a float that ends with zeros. */
+static inline void move_row(float *whole, void *own, size_t count, enum kernel_dtype dtype,
+                            bool out)
+{
+    if (dtype == KERNEL_F32) {
+        memcpy(out ? (void *)whole : own, out ? own : whole, count * sizeof(float));
+        return;
+    }
+    for (size_t i = 0; i < count; i++) {
+        char *narrow = (char *)own + i * 2, *wide = (char *)(whole + i) + 2;
+        if (out)
+            whole[i] = 0;
+        memcpy(out ? wide : narrow, out ? narrow : wide, 2);
+    }
+}
+
 /* Between the shard of a rank and the whole tensor: row by row of its box. */
 static inline void move_slice(struct outcome *outcome, const struct model_table *table,
-                              const struct state_slice *slice, float *const parts[PARTS], bool out)
+                              const struct state *state, const struct state_slice *slice, bool out)
 {
     size_t index = (size_t)(slice->tensor - table->tensors), width = slice->box.extent[1];
     for (uint64_t row = 0; row < slice->box.extent[0]; row++) {
         size_t at = (slice->box.offset[0] + row) * slice->tensor->width + slice->box.offset[1];
-        for (int part = 0; part < PARTS; part++) {
-            float *whole = outcome->whole[part][index] + at;
-            float *own = parts[part] + slice->at + row * width;
-            memcpy(out ? whole : own, out ? own : whole, width * sizeof(float));
-        }
+        for (int part = 0; part < PARTS; part++)
+            move_row(outcome->whole[part][index] + at,
+                     state_host_at(state, (enum state_part)part, slice->at + row * width), width,
+                     state_dtype(state, (enum state_part)part), out);
     }
 }
 
@@ -200,10 +215,9 @@ static inline int move_state(struct stretch *s, struct parallel *p, const struct
                              bool out)
 {
     struct state *state = parallel_state(p);
-    float *const parts[PARTS] = {state->host.param, state->host.exp_avg, state->host.exp_avg_sq};
     int rc = out ? state_to_host(state) : 0;
     for (uint32_t i = 0; i < state->num_slices && rc == 0; i++)
-        move_slice(s->outcome, table, &state->slices[i], parts, out);
+        move_slice(s->outcome, table, state, &state->slices[i], out);
     return out ? rc : parallel_state_loaded(p);
 }
 

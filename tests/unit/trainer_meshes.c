@@ -240,6 +240,29 @@ static void test_meshes__blocks_are_another_order_of_sums(void **state)
     want_other_order("--canonical.cp_blocks", "true");
 }
 
+/* ---- moments of bf16 ---- */
+
+static void test_meshes__moments_of_bf16_are_rounded_alike(void **state)
+{
+    (void)state;
+    const char *extra[] = {"--canonical.tp_blocks",     "2",       "--canonical.cp_blocks", "2",
+                           "--optimizer.moments_dtype", "bfloat16"};
+    static const struct place list[] = {{1, 2, 2, 1, 1, 1}, {1, 1, 1, 2, 2, 1}, {2, 1, 2, 1, 2, 1}};
+    struct outcome *reference = new_outcome(), *wide = new_outcome();
+    run_on(reference, alone, 0, 3, extra, 6);
+    run_on(wide, alone, 0, 3, extra, 4);
+    assert_true(reference->loss[3] != wide->loss[3]);
+    for (size_t i = 0; i < sizeof(list) / sizeof(list[0]); i++) {
+        struct outcome *outcome = new_outcome();
+        run_on(outcome, list[i], 0, 1, extra, 6);
+        run_on(outcome, list[(i + 1) % 3], 1, 3, extra, 6);
+        want_same(reference, outcome, list[i]);
+        free_outcome(outcome);
+    }
+    free_outcome(wide);
+    free_outcome(reference);
+}
+
 /* ---- float8 ---- */
 
 static void test_meshes__float8_products_give_the_same_bits(void **state)
@@ -338,6 +361,7 @@ int main(void)
         cmocka_unit_test(test_meshes__every_tensor_parallel_degree_gives_the_same_bits),
         cmocka_unit_test(test_meshes__every_context_parallel_degree_gives_the_same_bits),
         cmocka_unit_test(test_meshes__blocks_are_another_order_of_sums),
+        cmocka_unit_test(test_meshes__moments_of_bf16_are_rounded_alike),
         cmocka_unit_test(test_meshes__float8_products_give_the_same_bits),
         cmocka_unit_test(test_meshes__a_run_moves_between_all_axes),
         cmocka_unit_test(test_meshes__what_blocks_cannot_cut_is_refused_with_the_sum),

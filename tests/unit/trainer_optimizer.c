@@ -153,11 +153,54 @@ static void test_optimizer__weights_of_norms_need_not_decay(void **state)
     }
 }
 
+/* Steps of a tenth of what 8 bits resolve: rounded to nearest, no moment would ever move. */
+#define MANY 4096u
+#define STEPS 60
+
+static void test_optimizer__moments_of_bf16_keep_small_steps_on_average(void **state)
+{
+    struct bed *bed = *state;
+    static float param[MANY], grad[MANY];
+    static uint16_t moments[2][MANY];
+    strcpy(bed->matrix.name, "layers.0.attention.wq.weight");
+    bed->slices[1] = (struct state_slice){
+        .tensor = &bed->matrix, .box = {.extent = {MANY / 64, 64}}, .at = 0, .count = MANY};
+    bed->state.slices = &bed->slices[1];
+    bed->state.num_slices = 1;
+    bed->state.moments = KERNEL_BF16;
+    bed->state.param = bed->state.host.param = param;
+    bed->state.exp_avg = moments[0];
+    bed->state.exp_avg_sq = moments[1];
+    bed->state.grad = grad;
+    double expected = 1;
+    for (uint32_t i = 0; i < MANY; i++) {
+        moments[0][i] = 0x3f80; /* 1, whose neighbours are 1 + 2^-7 and 1 - 2^-8 */
+        grad[i] = 1 + 0x1p-7f;  /* a tenth of the way in each update */
+    }
+    for (int64_t n = 1; n <= STEPS; n++) {
+        expected = 0.9 * expected + 0.1 * (1 + 0x1p-7);
+        update(bed, n, 0, 0.5);
+    }
+    double sum = 0, stuck = 0;
+    for (uint32_t i = 0; i < MANY; i++) {
+        uint32_t bits = (uint32_t)moments[0][i] << 16;
+        float value;
+        memcpy(&value, &bits, sizeof(value));
+        sum += value;
+        stuck += moments[0][i] == 0x3f80;
+    }
+    /* One sigma of the mean of 4,096 values 2^-7 apart is 2^-7 / 128. */
+    assert_true(fabs(sum / MANY - expected) < 0x1p-7 / 16);
+    assert_true(stuck < 0.05 * MANY);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_optimizer__adam_decays_through_the_gradient, setup,
                                         teardown),
+        cmocka_unit_test_setup_teardown(test_optimizer__moments_of_bf16_keep_small_steps_on_average,
+                                        setup, teardown),
         cmocka_unit_test_setup_teardown(test_optimizer__weights_of_norms_need_not_decay, setup,
                                         teardown),
         cmocka_unit_test_setup_teardown(test_optimizer__two_updates_are_adamws, setup, teardown),

@@ -267,11 +267,11 @@ static void take_kept(struct parallel *p)
 {
     struct memory *m = p->memory;
     struct kernel_shapes shapes;
-    size_t bytes = p->state.count * sizeof(float);
+    size_t bytes = state_bytes(&p->state, STATE_PARAM);
     p->state.lane = p->lane;
     p->state.param = memory_take(m, "parameters", 0, bytes);
-    p->state.exp_avg = memory_take(m, "exp_avg", 0, bytes);
-    p->state.exp_avg_sq = memory_take(m, "exp_avg_sq", 0, bytes);
+    p->state.exp_avg = memory_take(m, "exp_avg", 0, state_bytes(&p->state, STATE_EXP_AVG));
+    p->state.exp_avg_sq = memory_take(m, "exp_avg_sq", 0, state_bytes(&p->state, STATE_EXP_AVG_SQ));
     p->accumulators =
         memory_take(m, "gradient accumulators", 0, reduce_accumulator_count(p) * sizeof(float));
     bool is_whole = p->is_canonical ? mesh_group_size(&p->mesh, GROUP_COPIES) == 1
@@ -508,6 +508,7 @@ int parallel_apply(struct parallel **out, const struct parallel_options *options
     p->kernels = options->kernels;
     p->mesh.world = options->world;
     p->dtype = strcmp(config->mixed_precision_param, "bfloat16") == 0 ? KERNEL_BF16 : KERNEL_F32;
+    p->state.moments = strcmp(config->moments_dtype, "bfloat16") == 0 ? KERNEL_BF16 : KERNEL_F32;
     p->is_canonical = strcmp(config->reduction, "canonical") == 0;
     int rc = options->device == NULL ? device_open(&p->own_device, &device_cpu, NULL) : 0;
     p->device = options->device != NULL ? options->device : p->own_device;

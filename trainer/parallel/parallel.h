@@ -11,8 +11,8 @@
  *
  *   program  a step as a list of operations (run/program.h), which execute.c runs.
  *
- *   state    this rank's boxes of parameters and both optimizer moments, float, the same on all
- *            copies: what a checkpoint saves.
+ *   state    this rank's boxes of parameters (float) and both optimizer moments (float or bf16),
+ * the same on all copies: what a checkpoint saves.
  *
  * Reduction "canonical" (the default) gives the same bits on every mesh and with every number of
  * threads; see reduce.c. "fast" sums per rank first and lets the library reduce once per step. */
@@ -35,7 +35,7 @@ struct parallel;
 struct state_slice {
     const struct model_tensor *tensor;
     struct box box;    /* of the global tensor; two dimensions */
-    size_t at, count;  /* floats; in every buffer of the state, row-major */
+    size_t at, count;  /* elements; in every buffer of the state, row-major */
     uint32_t segments; /* parts of a row in which the norm counts it: the run's blocks of it */
     bool is_counted;   /* this rank's tp place and stage answer for it in the norm */
 };
@@ -44,17 +44,33 @@ struct state {
     uint32_t num_slices; /* one per tensor of this rank's stages, in the table's order; a tied
                           * output on another stage than the embedding comes last */
     struct state_slice *slices;
-    size_t count; /* floats per buffer, padding included */
-    float *param, *exp_avg, *exp_avg_sq;
+    size_t count; /* elements per buffer, padding included */
+    enum kernel_dtype moments;
+    float *param;
+    void *exp_avg, *exp_avg_sq; /* of `moments` */
     /* What the host has of them: the same memory, or copies (parallel_state_to_host). */
     struct {
-        float *param, *exp_avg, *exp_avg_sq;
+        float *param;
+        void *exp_avg, *exp_avg_sq;
     } host;
     struct lane *lane;
     /* Of the optimizer: [2], of what decays and of what does not, on the device and PINNED. */
     struct kernel_adamw_numbers *numbers, *host_numbers;
     float *grad; /* valid between parallel_step and the next one */
 };
+
+/* What a checkpoint has of each slice. */
+enum state_part { STATE_PARAM, STATE_EXP_AVG, STATE_EXP_AVG_SQ, NUM_STATE_PARTS };
+static inline enum kernel_dtype state_dtype(const struct state *state, enum state_part part)
+{
+    return part == STATE_PARAM ? KERNEL_F32 : state->moments;
+}
+static inline size_t state_bytes(const struct state *state, enum state_part part)
+{
+    return state->count * kernel_dtype_bytes(state_dtype(state, part));
+}
+/* The host's memory of element `at` of that part. */
+void *state_host_at(const struct state *state, enum state_part part, size_t at);
 
 struct parallel_options {
     const struct config *config; /* these must outlive the result */

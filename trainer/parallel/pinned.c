@@ -63,18 +63,18 @@ void pinned_take_tokens(struct parallel *p)
 /* The state's copies, where the host cannot read the device's memory. */
 static int take_host_state(struct parallel *p)
 {
-    size_t bytes = p->state.count * sizeof(float);
+    struct state *state = &p->state;
     uint32_t flags = p->device->ops->flags;
     bool is_shared =
         (flags & DEVICE_DRY) || ((flags & DEVICE_HOST_MEMORY) && !(flags & DEVICE_QUEUED));
-    p->state.host.param = p->state.param;
-    p->state.host.exp_avg = p->state.exp_avg;
-    p->state.host.exp_avg_sq = p->state.exp_avg_sq;
+    state->host.param = state->param;
+    state->host.exp_avg = state->exp_avg;
+    state->host.exp_avg_sq = state->exp_avg_sq;
     if (is_shared)
         return 0;
-    ERR_TRY(pinned_new(p, &p->state.host.param, bytes));
-    ERR_TRY(pinned_new(p, &p->state.host.exp_avg, bytes));
-    return pinned_new(p, &p->state.host.exp_avg_sq, bytes);
+    ERR_TRY(pinned_new(p, &state->host.param, state_bytes(state, STATE_PARAM)));
+    ERR_TRY(pinned_new(p, &state->host.exp_avg, state_bytes(state, STATE_EXP_AVG)));
+    return pinned_new(p, &state->host.exp_avg_sq, state_bytes(state, STATE_EXP_AVG_SQ));
 }
 
 int pinned_take(struct parallel *p)
@@ -90,9 +90,9 @@ int pinned_take(struct parallel *p)
     ERR_TRY(pinned_new(p, &p->host_numbers, sizeof(*p->host_numbers)));
     ERR_TRY(pinned_new(p, &p->state.host_numbers, 2 * sizeof(*p->state.host_numbers)));
     ERR_TRY(take_host_state(p));
-    lane_zero(p->lane, p->state.param, p->state.count * sizeof(float));
-    lane_zero(p->lane, p->state.exp_avg, p->state.count * sizeof(float));
-    lane_zero(p->lane, p->state.exp_avg_sq, p->state.count * sizeof(float));
+    lane_zero(p->lane, p->state.param, state_bytes(&p->state, STATE_PARAM));
+    lane_zero(p->lane, p->state.exp_avg, state_bytes(&p->state, STATE_EXP_AVG));
+    lane_zero(p->lane, p->state.exp_avg_sq, state_bytes(&p->state, STATE_EXP_AVG_SQ));
     return lane_settle(p->lane);
 }
 
@@ -117,16 +117,23 @@ void pinned_free(struct parallel *p)
 
 /* ---- the state ---- */
 
+void *state_host_at(const struct state *state, enum state_part part, size_t at)
+{
+    void *const parts[NUM_STATE_PARTS] = {state->host.param, state->host.exp_avg,
+                                          state->host.exp_avg_sq};
+    return (char *)parts[part] + at * kernel_dtype_bytes(state_dtype(state, part));
+}
+
 /* Both ways; the host waits. */
 static int copy_state(const struct state *state, bool to_host)
 {
-    float *const parts[][2] = {{state->param, state->host.param},
-                               {state->exp_avg, state->host.exp_avg},
-                               {state->exp_avg_sq, state->host.exp_avg_sq}};
+    void *const parts[NUM_STATE_PARTS][2] = {{state->param, state->host.param},
+                                             {state->exp_avg, state->host.exp_avg},
+                                             {state->exp_avg_sq, state->host.exp_avg_sq}};
     if (state->host.param == state->param)
         return 0;
-    for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]); i++)
-        lane_copy(state->lane, parts[i][to_host], parts[i][!to_host], state->count * sizeof(float));
+    for (size_t i = 0; i < NUM_STATE_PARTS; i++)
+        lane_copy(state->lane, parts[i][to_host], parts[i][!to_host], state_bytes(state, i));
     return lane_settle(state->lane);
 }
 
@@ -144,9 +151,8 @@ int parallel_state_loaded(struct parallel *p)
 
 int parallel_init_state(struct parallel *p, uint64_t seed)
 {
-    size_t bytes = p->state.count * sizeof(float);
-    memset(p->state.host.exp_avg, 0, bytes);
-    memset(p->state.host.exp_avg_sq, 0, bytes);
+    memset(p->state.host.exp_avg, 0, state_bytes(&p->state, STATE_EXP_AVG));
+    memset(p->state.host.exp_avg_sq, 0, state_bytes(&p->state, STATE_EXP_AVG_SQ));
     for (uint32_t i = 0; i < p->state.num_slices; i++) {
         const struct state_slice *slice = &p->state.slices[i];
         model_init_box(p->state.host.param + slice->at, slice->tensor, &slice->box, seed);

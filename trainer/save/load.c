@@ -97,6 +97,31 @@ static bool state_has_moments(const char *state_json)
     return !is_fresh;
 }
 
+static bool loads_moments(const struct config *config, const struct candidate *candidate)
+{
+    return candidate->has_moments && !is_excluded(config, "optimizer");
+}
+
+/* ERR_MISMATCH: the moments are of another type than this configuration's. */
+static int check_moments(const struct config *config, const struct ckpt_loaded *loaded)
+{
+    json_t *stored = json_loads(loaded->config_json, 0, NULL);
+    const json_t *optimizer = json_object_get(stored, "optimizer");
+    const char *theirs = json_string_value(json_object_get(optimizer, "moments_dtype"));
+    int rc = 0;
+    if (theirs == NULL) /* before there was a choice */
+        theirs = json_is_object(optimizer) ? "float32" : config->moments_dtype;
+    if (strcmp(theirs, config->moments_dtype) != 0)
+        rc = report_error(ERR_MISMATCH,
+                          "give the run's own value, or begin with fresh moments by "
+                          "checkpoint.exclude_from_loading = \"optimizer\"",
+                          "the checkpoint was made with optimizer.moments_dtype = %s, this "
+                          "configuration has %s",
+                          theirs, config->moments_dtype);
+    json_decref(stored);
+    return rc;
+}
+
 /* Which checkpoint is next: newest whole one below `below` (0: any), or the configured step. Rank 0
  * asks for no tensor at all, which answers with the manifest's texts. */
 static int ask_for_candidate(struct snapshot *s, int64_t below, struct candidate *candidate)
@@ -121,6 +146,8 @@ static int ask_for_candidate(struct snapshot *s, int64_t below, struct candidate
         log_warn("checkpoint", "skipped on the way to step %" PRIu64 ": %s", loaded->info.step,
                  loaded->skipped);
     rc = is_checked ? 0 : identity_check(&s->of, s->identity_json, loaded);
+    if (rc == 0 && loads_moments(s->config, candidate))
+        rc = check_moments(s->config, loaded);
     char *orders = NULL;
     if (rc == 0)
         rc = lineage_go_on(&orders, s->config, loaded);
@@ -192,10 +219,10 @@ static int load_candidate(struct snapshot *s, struct progress *p, const struct c
                                         .num_tensors = s->num_tensors};
     struct ckpt_loaded *loaded = NULL;
     if (!candidate->has_moments) { /* an older candidate may have left some */
-        memset(s->state->host.exp_avg, 0, s->state->count * sizeof(float));
-        memset(s->state->host.exp_avg_sq, 0, s->state->count * sizeof(float));
+        memset(s->state->host.exp_avg, 0, state_bytes(s->state, STATE_EXP_AVG));
+        memset(s->state->host.exp_avg_sq, 0, state_bytes(s->state, STATE_EXP_AVG_SQ));
     }
-    if (!candidate->has_moments || is_excluded(s->config, "optimizer"))
+    if (!loads_moments(s->config, candidate))
         options.num_tensors = s->state->num_slices;
     ERR_TRY(ckpt_load(s->ckpt, &options, &loaded));
     s->times.loaded_bytes = loaded->bytes_memory + loaded->bytes_local;

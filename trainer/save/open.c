@@ -34,8 +34,6 @@ static int describe_tensors(struct snapshot *s)
 {
     static const char *const prefix[STATE_PARTS] = {"", "optimizer.exp_avg.",
                                                     "optimizer.exp_avg_sq."};
-    float *const data[STATE_PARTS] = {s->state->host.param, s->state->host.exp_avg,
-                                      s->state->host.exp_avg_sq};
     uint32_t num = s->state->num_slices;
     s->num_tensors = STATE_PARTS * num;
     s->tensors = calloc(s->num_tensors, sizeof(*s->tensors));
@@ -45,15 +43,17 @@ static int describe_tensors(struct snapshot *s)
     for (uint32_t i = 0; i < s->num_tensors; i++) {
         const struct state_slice *slice = &s->state->slices[i % num];
         const struct model_tensor *tensor = slice->tensor;
-        snprintf(s->names[i], SNAPSHOT_NAME_BYTES, "%s%s", prefix[i / num], tensor->name);
+        enum state_part part = i / num;
+        enum kernel_dtype dtype = state_dtype(s->state, part);
+        snprintf(s->names[i], SNAPSHOT_NAME_BYTES, "%s%s", prefix[part], tensor->name);
         s->tensors[i] = (struct ckpt_tensor){.name = s->names[i],
-                                             .dtype = "F32",
+                                             .dtype = dtype == KERNEL_BF16 ? "BF16" : "F32",
                                              .dims = tensor->dims,
                                              .shape = {tensor->rows, tensor->width},
                                              .offset = {slice->box.offset[0], slice->box.offset[1]},
                                              .extent = {slice->box.extent[0], slice->box.extent[1]},
-                                             .data = data[i / num] + slice->at};
-        s->bytes += slice->count * sizeof(float);
+                                             .data = state_host_at(s->state, part, slice->at)};
+        s->bytes += slice->count * kernel_dtype_bytes(dtype);
     }
     return 0;
 }

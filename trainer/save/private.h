@@ -10,7 +10,7 @@
 
 /* Names a file for "RUN STEP" of the newest durable save. */
 #define SAVED_FILE_VARIABLE "HOLDFAST_SAVED_FILE"
-#define STATE_PARTS 3u /* param, exp_avg, exp_avg_sq */
+#define STATE_PARTS ((uint32_t)NUM_STATE_PARTS)
 #define SNAPSHOT_NAME_BYTES 96u
 #define PENDING_MAX 4u /* saves whose end is looked for */
 

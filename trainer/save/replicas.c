@@ -13,7 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#define PARTS 3u /* param, exp_avg, exp_avg_sq */
+#define PARTS ((uint32_t)NUM_STATE_PARTS)
 
 static const char *const part_names[PARTS] = {"", "exp_avg of ", "exp_avg_sq of "};
 
@@ -67,12 +67,11 @@ void replicas_close(struct replicas *replicas)
 /* Hash [i * PARTS + part] is that of slice i. */
 static void hash_state(uint64_t *out, const struct state *state)
 {
-    const float *const parts[PARTS] = {state->host.param, state->host.exp_avg,
-                                       state->host.exp_avg_sq};
     for (uint32_t i = 0; i < state->num_slices; i++)
         for (uint32_t part = 0; part < PARTS; part++)
-            out[i * PARTS + part] = checksum_bytes(parts[part] + state->slices[i].at,
-                                                   state->slices[i].count * sizeof(float));
+            out[i * PARTS + part] = checksum_bytes(
+                state_host_at(state, part, state->slices[i].at),
+                state->slices[i].count * kernel_dtype_bytes(state_dtype(state, part)));
 }
 
 /* Whether peer r holds what this rank holds of the tensor of hash `at`. */

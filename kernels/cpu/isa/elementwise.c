@@ -254,9 +254,10 @@ void ISA_NAME(round_float8)(const void *args, uint32_t item, const struct worker
 /* ---- Optimizer ---- */
 
 /* has_l2 is known when this is compiled: a gradient of -0 stays one where there is no l2. */
-INLINE void adamw_range(const struct adamw_args *a, struct range range, bool has_l2)
+INLINE void adamw_range(const struct adamw_args *args, struct range range, bool has_l2)
 {
-    const struct kernel_adamw_numbers o = a->numbers;
+    const struct kernel_adamw *a = &args->a;
+    const struct kernel_adamw_numbers o = args->numbers;
     float *restrict param = a->param, *restrict exp_avg = a->exp_avg;
     float *restrict exp_avg_sq = a->exp_avg_sq;
     const float *restrict grad = a->grad;
@@ -274,15 +275,80 @@ INLINE void adamw_range(const struct adamw_args *a, struct range range, bool has
     }
 }
 
+/* Values of float as bf16, up where the noise carries. */
+INLINE void store_stochastic(uint16_t *p, size_t i, lanes x, lanes_u32 noise, size_t count)
+{
+    lanes_u32 bits = (lanes_u32)x;
+    lanes_u32 is_finite = (lanes_u32)((bits & 0x7f800000) != 0x7f800000);
+    lanes_u32 rounded = (bits + noise) & 0xffff0000; /* a value of bf16: narrow() keeps it */
+    store_part(p, i, (lanes)((is_finite & rounded) | (~is_finite & bits)), count, true);
+}
+
+INLINE lanes_u32 mix(lanes_u32 x)
+{
+    x = (x ^ x >> 16) * 0x21f0aaadu;
+    x = (x ^ x >> 15) * 0x735a2d97u;
+    return x ^ x >> 15;
+}
+
+INLINE lanes square_root(lanes x)
+{
+    for (unsigned l = 0; l < WIDTH; l++)
+        x[l] = sqrtf(x[l]);
+    return x;
+}
+
+/* Moments of bf16: a part of one row; `column` is that of element i in the tensor. */
+INLINE void adamw_row(const struct adamw_args *args, struct range range, uint32_t row,
+                      uint32_t column)
+{
+    const struct kernel_adamw *a = &args->a;
+    const struct kernel_adamw_numbers o = args->numbers;
+    const uint32_t row_noise = noise_mix(row ^ o.noise[0] ^ a->noise[0]);
+    column += o.noise[1] ^ a->noise[1];
+    lanes_u32 steps;
+    for (uint32_t l = 0; l < WIDTH; l++)
+        steps[l] = l;
+    for (size_t i = range.begin; i < range.end; i += WIDTH, column += WIDTH) {
+        size_t count = part_of(i, range.end);
+        lanes param = load_part(a->param, i, count, false);
+        lanes g = load_part(a->grad, i, count, false) * o.grad_scale;
+        if (o.l2 != 0)
+            g += o.l2 * param;
+        lanes m = o.beta1 * load_part(a->exp_avg, i, count, true) + (1.0f - o.beta1) * g;
+        lanes v = o.beta2 * load_part(a->exp_avg_sq, i, count, true) + (1.0f - o.beta2) * (g * g);
+        lanes update = (m / o.bias1) / (square_root(v / o.bias2) + o.eps) + o.weight_decay * param;
+        lanes_u32 noise = mix(row_noise ^ (steps + column));
+        store_stochastic(a->exp_avg, i, m, noise & 0xffff, count);
+        store_stochastic(a->exp_avg_sq, i, v, noise >> 16, count);
+        store_part(a->param, i, param - o.lr * update, count, false);
+    }
+}
+
+static void adamw_rows(const struct adamw_args *args, struct range range)
+{
+    const struct kernel_adamw *a = &args->a;
+    while (range.begin < range.end) {
+        size_t row = range.begin / a->columns, column = range.begin % a->columns;
+        size_t rest = a->columns - column, left = range.end - range.begin;
+        size_t end = range.begin + (rest < left ? rest : left);
+        adamw_row(args, (struct range){range.begin, end}, a->first_row + (uint32_t)row,
+                  a->first_column + (uint32_t)column);
+        range.begin = end;
+    }
+}
+
 void ISA_NAME(adamw)(const void *args, uint32_t item, const struct worker *worker)
 {
     (void)worker;
-    const struct adamw_args *a = args;
-    struct range range = item_range(item, FLAT_ITEM, a->count);
-    if (a->numbers.l2 != 0)
-        adamw_range(a, range, true);
+    const struct adamw_args *all = args;
+    struct range range = item_range(item, FLAT_ITEM, all->a.count);
+    if (all->a.moments == KERNEL_BF16)
+        adamw_rows(all, range);
+    else if (all->numbers.l2 != 0)
+        adamw_range(all, range, true);
     else
-        adamw_range(a, range, false);
+        adamw_range(all, range, false);
 }
 
 /* Sixteen lanes of double: two registers for each register of floats. */
