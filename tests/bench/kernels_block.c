@@ -337,7 +337,8 @@ static void backward(struct bench *b, struct tensors *t)
 static void optimizer(struct bench *b, struct tensors *t)
 {
     size_t count = (size_t)b->s.vocab * b->s.dim;
-    struct kernel_adamw_numbers options = {1e-4f, 0.9f, 0.95f, 1e-8f, 0.1f, 1, 0.1f, 0.05f, 0};
+    struct kernel_adamw_numbers options = {1e-4f, 0.9f, 0.95f, 1e-8f, 0.1f,
+                                           1,     0.1f, 0.05f, 0,     {1, 2}};
     struct kernel_exact_sum sum = {0};
     kernel_fold(b->k, b->lane,
                 &(struct kernel_fold){.acc = t->master, .leaf = t->dw, .count = count});
@@ -346,14 +347,18 @@ static void optimizer(struct bench *b, struct tensors *t)
                        &(struct kernel_sum_squares){
                            .sum = &sum, .x = t->dw, .rows = b->s.vocab, .width = b->s.dim});
     lap(b, "sum of squares", 0);
-    kernel_adamw(b->k, b->lane,
-                 &(struct kernel_adamw){.param = t->master,
-                                        .exp_avg = t->moments[0],
-                                        .exp_avg_sq = t->moments[1],
-                                        .grad = t->dw,
-                                        .count = count,
-                                        .numbers = &options});
+    struct kernel_adamw update = {.param = t->master,
+                                  .exp_avg = t->moments[0],
+                                  .exp_avg_sq = t->moments[1],
+                                  .grad = t->dw,
+                                  .count = count,
+                                  .numbers = &options,
+                                  .columns = b->s.dim};
+    kernel_adamw(b->k, b->lane, &update);
     lap(b, "adamw", 0);
+    update.moments = KERNEL_BF16; /* in half of the same memory */
+    kernel_adamw(b->k, b->lane, &update);
+    lap(b, "adamw, moments of bf16", 0);
     kernel_convert(b->k, b->lane,
                    &(struct kernel_convert){
                        .out = t->head, .out_dtype = b->dtype, .in = t->master, .count = count});
