@@ -82,7 +82,7 @@ static bool is_first_on_node(const struct rank *r)
 static int open_device(struct rank *r)
 {
     const struct device_ops *ops = device_find(r->config->device);
-    bool is_thread = (r->world->ops->flags & COMM_THREADS) != 0;
+    bool is_thread = (r->world->ops->flags & COMM_ONE_MEMORY) != 0;
     struct device_options options = {.index = place_on_node(r, is_thread ? r->world->rank : 0),
                                      .is_shared = is_thread};
     if (ops == &device_cpu)

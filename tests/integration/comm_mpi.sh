@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
 # Goal: the collectives of the mpi back-end move the right bytes, add right, split right, and take
-# places beyond 2 GiB; a rank that dies ends the others. Method: the rounds of
-# tests/unit/trainer_comm.c, which check every received byte, under mpirun with several numbers of
-# ranks; then a paused rank of a run is killed.
+# places beyond 2 GiB; they go on while a rank computes, and change no bit; a rank that dies ends
+# the others. Method: the rounds of tests/unit/trainer_comm.c, which check every received byte, under
+# mpirun with several numbers of ranks; then FSDP on two ranks, whose drawn step has the calls that
+# the flight recorders have beside what the ranks compute; then a paused rank of a run is killed.
 . "$(dirname "$0")/lib.sh"
 . tests/integration/lib_tiny.sh
 command -v mpirun >/dev/null || skip_all "mpirun is missing: make deps installs it"
 [ -x "$BUILD/tests/trainer_comm" ] || skip_all "tests/trainer_comm is not built"
-plan 7
+plan 13
 
 for ranks in 1 2 3 5; do
     check "$ranks ranks: every collective is right" \
@@ -15,6 +16,37 @@ for ranks in 1 2 3 5; do
 done
 
 make_tiny
+sharded() { # NAME BACKEND [mpirun OPTION...]
+    local launch=()
+    [ "$2" = local ] || launch=("${mpi[@]}" -n 2 "${@:3}")
+    "${launch[@]}" "$BUILD/trainer" --job.config_file "$tiny" --comm.backend "$2" --comm.ranks 2 \
+        --checkpoint.no_enable --parallelism.data_parallel_shard_degree 2 --training.steps 3 \
+        --training.seq_len 256 --metrics.loss_file "$tmp/$1.loss" --timeline "$tmp/$1.json" \
+        >"$tmp/$1.log" 2>&1
+}
+behind() { # NAME: calls of other lanes in whose time a rank began to compute a block
+    python3 - "$tmp/$1.json" <<'END'
+import json, sys
+events = json.load(open(sys.argv[1]))["traceEvents"]
+row = {(e["pid"], e["tid"]): e["args"]["name"] for e in events if e["name"] == "thread_name"}
+spans = [(e["pid"], row[e["pid"], e["tid"]], e) for e in events if e["ph"] == "X"]
+begun = [(r, e["ts"]) for r, lane, e in spans if e["name"] in ("forward", "backward")]
+calls = [(r, e) for r, lane, e in spans if lane in ("gather calls", "reduce calls")]
+print(sum(any(r == of and e["ts"] < at < e["ts"] + e["dur"] for r, at in begun)
+          for of, e in calls))
+END
+}
+check "FSDP on two threads" sharded threads local
+check "FSDP on two processes" sharded processes mpi
+check "has the same bits" cmp "$tmp/threads.loss" "$tmp/processes.loss"
+check "and calls under way while blocks are computed" [ "$(behind processes)" -gt 0 ]
+one_thread() {
+    sharded alone mpi -x LD_PRELOAD="$BUILD/shims/mpi_one_thread.so" &&
+        cmp "$tmp/threads.loss" "$tmp/alone.loss" && [ "$(behind alone)" = 0 ]
+}
+check "where MPI lets one thread call, bits are the same and nothing goes on beside" one_thread
+check_equal "which is said once" "$(grep -c 'MPI lets only its first thread' "$tmp/alone.log")" 1
+
 "${mpi[@]}" -n 3 "$BUILD/trainer" --job.config_file "$tiny" --comm.backend mpi \
     --checkpoint.no_enable --debug.pause_at_step 3 >"$tmp/killed.log" 2>&1 &
 job=$!

@@ -9,6 +9,7 @@
 #include "trainer/comm/flight.h"
 
 #include <math.h>
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -555,11 +556,71 @@ static void test_comm_flight__who_waits_too_long_ends_with_a_dump(void **state)
     rmdir(bed.folder);
 }
 
+/* Of two communicators of the same ranks: `behind` belongs to a thread beside the rank's own. */
+struct beside {
+    struct comm *behind;
+    pthread_t thread;
+    int rc;
+};
+
+static void *sum_beside(void *user)
+{
+    struct beside *b = user;
+    int64_t value = 1;
+    b->rc = comm_all_reduce_i64(b->behind, &value, 1);
+    want(value == b->behind->size);
+    return NULL;
+}
+
+static bool is_under_way(struct flight *flight, uint64_t id)
+{
+    struct flight_record record = {0};
+    return flight_find(flight, id, &record) && record.state == FLIGHT_STARTED;
+}
+
+/* The sum that a thread began ends only when rank 0 comes to it, which is after the calls that the
+ * ranks make meanwhile: those need not wait for it, and the recorder has it as under way. */
+static int calls_behind(struct comm *comm, void *user)
+{
+    struct beside b = {0};
+    (void)user;
+    if (comm->size == 1)
+        return 0;
+    ERR_TRY(comm_split(comm, &b.behind, 0, comm->rank));
+    uint64_t id = flight_last(comm->flight) + 1;
+    if (comm->rank > 0) {
+        want(pthread_create(&b.thread, NULL, sum_beside, &b) == 0);
+        while (!is_under_way(comm->flight, id))
+            nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL);
+    }
+    int rc = 0;
+    for (uint32_t i = 0; i < ROUNDS && rc == 0; i++) {
+        int64_t value = comm->rank;
+        rc = comm_all_reduce_i64(comm, &value, 1);
+        want(rc != 0 || value == (int64_t)comm->size * (comm->size - 1) / 2);
+        want(comm->rank == 0 || i + 1 == ROUNDS || is_under_way(comm->flight, id));
+    }
+    if (comm->rank == 0)
+        sum_beside(&b);
+    else
+        pthread_join(b.thread, NULL);
+    want(!is_under_way(comm->flight, id));
+    comm_free(b.behind);
+    return rc != 0 ? rc : b.rc;
+}
+
+static void test_comm_local__a_group_goes_on_while_another_waits(void **state)
+{
+    (void)state;
+    assert_int_equal(comm_local_run(3, calls_behind, NULL), 0);
+    assert_int_equal(num_wrong, 0);
+}
+
 static int run_under_mpi(void)
 {
     int (*const rounds[])(struct comm *, void *) = {all_to_all_rounds, gather_rounds, sum_counts,
                                                     scatter_sums,      split_twice,   far_places,
-                                                    messages_by_tag,   calls_differ};
+                                                    messages_by_tag,   calls_behind,  calls_differ};
     struct comm *world;
     int rc = comm_mpi_open(&world);
     sums_in_rank_order = false;
@@ -589,6 +650,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_comm_local__a_lost_rank_ends_waits_for_messages),
         cmocka_unit_test(test_comm_local__abort_ends_everyones_next_wait),
         cmocka_unit_test(test_comm_local__calls_that_differ_are_told_with_both_sites),
+        cmocka_unit_test(test_comm_local__a_group_goes_on_while_another_waits),
         cmocka_unit_test(test_comm_flight__the_ring_has_the_last_calls_and_how_they_ended),
         cmocka_unit_test(test_comm_flight__who_waits_too_long_ends_with_a_dump),
     };

@@ -69,7 +69,10 @@ struct comm_call {
     struct comm_request *request;       /* of a send and its wait */
 };
 
-enum comm_flag { COMM_THREADS = 1 /* threads of a rank may be in different groups at a time */ };
+enum comm_flag {
+    COMM_THREADS = 1,   /* threads of a rank may be in different groups at a time */
+    COMM_ONE_MEMORY = 2 /* ranks are threads of one process */
+};
 
 struct comm_ops {
     const char *name;

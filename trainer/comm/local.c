@@ -566,7 +566,7 @@ static bool local_is_failed(struct comm *comm)
 
 static const struct comm_ops local_ops = {
     .name = "local",
-    .flags = COMM_THREADS,
+    .flags = COMM_THREADS | COMM_ONE_MEMORY,
     .run = local_run,
     .free = local_free,
     .abort = local_abort,

@@ -5,6 +5,11 @@
  * which takes collectives to 128 GiB per rank pair list; such counts must be multiples of 64 (all
  * of the trainer's are), else the call is refused. Simple collectives are cut into pieces of 1 GiB.
  *
+ * Lanes call from threads of their own, MPI lets in one at a time (a lock), and none stays there:
+ * what has to wait is started, and asked for until it has ended (finish). So each lane moves on
+ * whatever the others wait for. Where MPI lets only the first thread call, nothing runs beside
+ * compute, and a warning says so.
+ *
  * Errors are returned, not fatal (MPI_ERRORS_RETURN), and become ERR_UNAVAILABLE. What a lost peer
  * does is up to the launcher: Open MPI's mpirun ends every rank when one dies. */
 #include "proto/report.h"
@@ -12,6 +17,7 @@
 
 #include <limits.h>
 #include <mpi.h>
+#include <pthread.h>
 #include <stdlib.h>
 
 #define MPI_PIECE_BYTES ((size_t)1 << 30)
@@ -28,33 +34,42 @@ struct mpi {
     int *counts;       /* room for four lists of `size` */
 };
 
-static const struct comm_ops mpi_ops;
+static pthread_mutex_t within = PTHREAD_MUTEX_INITIALIZER;
+
+static void enter(void)
+{
+    pthread_mutex_lock(&within);
+}
 
 /* `m` NULL: before there is a world. */
-static int check(struct mpi *m, int code, const char *what)
+static int leave(struct mpi *m, int code, const char *what)
 {
-    if (code == MPI_SUCCESS)
-        return 0;
-    if (m != NULL)
-        m->world->base.is_lost = true;
     char text[MPI_MAX_ERROR_STRING];
     int length = 0;
-    if (MPI_Error_string(code, text, &length) != MPI_SUCCESS)
+    if (code != MPI_SUCCESS && MPI_Error_string(code, text, &length) != MPI_SUCCESS)
         length = 0;
+    if (code != MPI_SUCCESS && m != NULL)
+        m->world->base.is_lost = true;
+    pthread_mutex_unlock(&within);
+    if (code == MPI_SUCCESS)
+        return 0;
     text[length] = 0;
     return report_error(ERR_UNAVAILABLE, "start the run again", "MPI's %s failed: %s", what, text);
 }
 
+/* A call of MPI, by one thread at a time. */
+#define IN_MPI(m, call, what) (enter(), leave(m, call, what))
+
 /* world NULL: this is the world. */
-static int wrap(struct comm **out, MPI_Comm comm, struct mpi *world)
+static int wrap(struct comm **out, MPI_Comm comm, struct mpi *world, const struct comm_ops *ops)
 {
     struct mpi *m = calloc(1, sizeof(*m));
     int rank = 0, size = 0;
-    int rc = check(world, MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN), "set_errhandler");
+    int rc = IN_MPI(world, MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN), "set_errhandler");
     if (rc == 0)
-        rc = check(world, MPI_Comm_rank(comm, &rank), "comm_rank");
+        rc = IN_MPI(world, MPI_Comm_rank(comm, &rank), "comm_rank");
     if (rc == 0)
-        rc = check(world, MPI_Comm_size(comm, &size), "comm_size");
+        rc = IN_MPI(world, MPI_Comm_size(comm, &size), "comm_size");
     if (m != NULL)
         m->counts = calloc(4 * (size_t)size + 1, sizeof(int));
     if (rc == 0 && (m == NULL || m->counts == NULL))
@@ -64,7 +79,7 @@ static int wrap(struct comm **out, MPI_Comm comm, struct mpi *world)
         free(m);
         return rc;
     }
-    m->base = comm_base(&mpi_ops, (uint32_t)rank, (uint32_t)size,
+    m->base = comm_base(ops, (uint32_t)rank, (uint32_t)size,
                         world != NULL ? world->base.flight : flight_new((uint32_t)rank));
     m->comm = comm;
     m->world = world != NULL ? world : m;
@@ -73,27 +88,14 @@ static int wrap(struct comm **out, MPI_Comm comm, struct mpi *world)
     return 0;
 }
 
-int comm_mpi_open(struct comm **out)
-{
-    int provided = 0;
-    ERR_TRY(check(NULL, MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &provided), "init"));
-    if (provided < MPI_THREAD_FUNNELED)
-        return report_error(ERR_INVALID, "use an MPI library built with threads",
-                            "MPI cannot run beside threads");
-    ERR_TRY(wrap(out, MPI_COMM_WORLD, NULL));
-    struct mpi *m = (struct mpi *)*out;
-    ERR_TRY(check(m, MPI_Type_contiguous((int)MPI_UNIT_BYTES, MPI_BYTE, &m->unit), "type"));
-    return check(m, MPI_Type_commit(&m->unit), "type_commit");
-}
-
 static int mpi_split(struct comm *comm, const struct comm_call *call)
 {
     struct mpi *m = (struct mpi *)comm;
     MPI_Comm child;
     CHECK(call->color <= INT_MAX && call->key <= INT_MAX);
     ERR_TRY(
-        check(m, MPI_Comm_split(m->comm, (int)call->color, (int)call->key, &child), "comm_split"));
-    return wrap(call->out, child, m->world);
+        IN_MPI(m, MPI_Comm_split(m->comm, (int)call->color, (int)call->key, &child), "comm_split"));
+    return wrap(call->out, child, m->world, comm->ops);
 }
 
 static void mpi_free(struct comm *comm)
@@ -121,13 +123,15 @@ static int finish(struct mpi *m, const struct comm_call *call, MPI_Request *requ
     int is_done = 0;
     for (uint32_t i = 0; !is_done; i++) {
         ERR_TRY(
-            check(m, MPI_Test(request, &is_done, MPI_STATUS_IGNORE), comm_kind_name(call->kind)));
+            IN_MPI(m, MPI_Test(request, &is_done, MPI_STATUS_IGNORE), comm_kind_name(call->kind)));
         if (is_done || i < ASK_AGAIN)
             continue;
         nanosleep(&(struct timespec){.tv_nsec = ASK_EVERY_NS}, NULL);
         clock_gettime(CLOCK_MONOTONIC, &now);
         if (deadline.tv_sec != 0 && now.tv_sec > deadline.tv_sec) {
+            enter();
             m->world->base.is_lost = true;
+            pthread_mutex_unlock(&within);
             return comm_late(&m->base, call);
         }
     }
@@ -140,7 +144,7 @@ static int mpi_barrier(struct comm *comm, const struct comm_call *call)
 {
     struct mpi *m = (struct mpi *)comm;
     MPI_Request request;
-    ERR_TRY(check(m, MPI_Ibarrier(m->comm, &request), "barrier"));
+    ERR_TRY(IN_MPI(m, MPI_Ibarrier(m->comm, &request), "barrier"));
     return finish(m, call, &request);
 }
 
@@ -150,10 +154,10 @@ static int mpi_broadcast(struct comm *comm, const struct comm_call *call)
     for (size_t at = 0; at < call->bytes; at += MPI_PIECE_BYTES) {
         size_t left = call->bytes - at, piece = left < MPI_PIECE_BYTES ? left : MPI_PIECE_BYTES;
         MPI_Request request;
-        ERR_TRY(check(m,
-                      MPI_Ibcast((char *)call->recv + at, (int)piece, MPI_BYTE, (int)call->peer,
-                                 m->comm, &request),
-                      "broadcast"));
+        ERR_TRY(IN_MPI(m,
+                       MPI_Ibcast((char *)call->recv + at, (int)piece, MPI_BYTE, (int)call->peer,
+                                  m->comm, &request),
+                       "broadcast"));
         ERR_TRY(finish(m, call, &request));
     }
     return 0;
@@ -193,10 +197,10 @@ static int mpi_all_gather(struct comm *comm, const struct comm_call *call)
     MPI_Datatype type;
     MPI_Request request;
     ERR_TRY(lists_as_int(m, counts, at, &type, call->recv_bytes, call->recv_at));
-    ERR_TRY(check(m,
-                  MPI_Iallgatherv(call->send, counts[comm->rank], type, call->recv, counts, at,
-                                  type, m->comm, &request),
-                  "all_gather"));
+    ERR_TRY(IN_MPI(m,
+                   MPI_Iallgatherv(call->send, counts[comm->rank], type, call->recv, counts, at,
+                                   type, m->comm, &request),
+                   "all_gather"));
     return finish(m, call, &request);
 }
 
@@ -209,10 +213,10 @@ static int mpi_all_to_all(struct comm *comm, const struct comm_call *call)
     MPI_Request request;
     ERR_TRY(lists_as_int(m, send_counts, send_starts, &send_type, call->send_bytes, call->send_at));
     ERR_TRY(lists_as_int(m, recv_counts, recv_starts, &recv_type, call->recv_bytes, call->recv_at));
-    ERR_TRY(check(m,
-                  MPI_Ialltoallv(call->send, send_counts, send_starts, send_type, call->recv,
-                                 recv_counts, recv_starts, recv_type, m->comm, &request),
-                  "all_to_all"));
+    ERR_TRY(IN_MPI(m,
+                   MPI_Ialltoallv(call->send, send_counts, send_starts, send_type, call->recv,
+                                  recv_counts, recv_starts, recv_type, m->comm, &request),
+                   "all_to_all"));
     return finish(m, call, &request);
 }
 
@@ -222,10 +226,10 @@ static int all_reduce(struct mpi *m, const struct comm_call *call, size_t width,
     for (size_t at = 0; at < count; at += step) {
         size_t piece = count - at < step ? count - at : step;
         MPI_Request request;
-        ERR_TRY(check(m,
-                      MPI_Iallreduce(MPI_IN_PLACE, (char *)call->recv + at * width, (int)piece,
-                                     type, MPI_SUM, m->comm, &request),
-                      "all_reduce"));
+        ERR_TRY(IN_MPI(m,
+                       MPI_Iallreduce(MPI_IN_PLACE, (char *)call->recv + at * width, (int)piece,
+                                      type, MPI_SUM, m->comm, &request),
+                       "all_reduce"));
         ERR_TRY(finish(m, call, &request));
     }
     return 0;
@@ -253,10 +257,10 @@ static int mpi_reduce_scatter(struct comm *comm, const struct comm_call *call)
     if (total > INT_MAX)
         return report_error(ERR_INVALID, "set training.reduction to canonical",
                             "a reduce-scatter of %zu floats does not fit MPI's counts", total);
-    ERR_TRY(check(m,
-                  MPI_Ireduce_scatter(call->send, call->recv, m->counts, MPI_FLOAT, MPI_SUM,
-                                      m->comm, &request),
-                  "reduce_scatter"));
+    ERR_TRY(IN_MPI(m,
+                   MPI_Ireduce_scatter(call->send, call->recv, m->counts, MPI_FLOAT, MPI_SUM,
+                                       m->comm, &request),
+                   "reduce_scatter"));
     return finish(m, call, &request);
 }
 
@@ -276,10 +280,10 @@ static int mpi_send(struct comm *comm, const struct comm_call *call)
 {
     struct mpi *m = (struct mpi *)comm;
     ERR_TRY(check_bytes(call->bytes));
-    return check(m,
-                 MPI_Isend(call->send, (int)call->bytes, MPI_BYTE, (int)call->peer, call->tag,
-                           m->comm, (MPI_Request *)(void *)call->request),
-                 "isend");
+    return IN_MPI(m,
+                  MPI_Isend(call->send, (int)call->bytes, MPI_BYTE, (int)call->peer, call->tag,
+                            m->comm, (MPI_Request *)(void *)call->request),
+                  "isend");
 }
 
 static int mpi_receive(struct comm *comm, const struct comm_call *call)
@@ -287,10 +291,10 @@ static int mpi_receive(struct comm *comm, const struct comm_call *call)
     struct mpi *m = (struct mpi *)comm;
     MPI_Request request;
     ERR_TRY(check_bytes(call->bytes));
-    ERR_TRY(check(m,
-                  MPI_Irecv(call->recv, (int)call->bytes, MPI_BYTE, (int)call->peer, call->tag,
-                            m->comm, &request),
-                  "irecv"));
+    ERR_TRY(IN_MPI(m,
+                   MPI_Irecv(call->recv, (int)call->bytes, MPI_BYTE, (int)call->peer, call->tag,
+                             m->comm, &request),
+                   "irecv"));
     return finish(m, call, &request);
 }
 
@@ -311,10 +315,10 @@ static int compare(struct mpi *m, const struct comm_call *call)
     if (all == NULL)
         return report_error(ERR_MEMORY, NULL, "no memory to compare a call of %u ranks",
                             m->base.size);
-    int rc = check(m,
-                   MPI_Iallgather(&mine, sizeof(mine), MPI_BYTE, all, sizeof(mine), MPI_BYTE,
-                                  m->comm, &request),
-                   "all_gather");
+    int rc = IN_MPI(m,
+                    MPI_Iallgather(&mine, sizeof(mine), MPI_BYTE, all, sizeof(mine), MPI_BYTE,
+                                   m->comm, &request),
+                    "all_gather");
     rc = rc == 0 ? finish(m, call, &request) : rc;
     rc = rc == 0 ? comm_compare(&m->base, call, all) : rc;
     free(all);
@@ -343,12 +347,32 @@ static int mpi_run(struct comm *comm, const struct comm_call *call)
 
 static void mpi_abort(struct comm *comm, int exit_code)
 {
+    enter();
     MPI_Abort(((struct mpi *)comm)->comm, exit_code);
 }
 
-static const struct comm_ops mpi_ops = {
-    .name = "mpi",
-    .run = mpi_run,
-    .free = mpi_free,
-    .abort = mpi_abort,
-};
+/* ---- the world ---- */
+
+#define MPI_OPS .name = "mpi", .run = mpi_run, .free = mpi_free, .abort = mpi_abort
+static const struct comm_ops ops_of_any_thread = {MPI_OPS, .flags = COMM_THREADS};
+static const struct comm_ops ops_of_one_thread = {MPI_OPS};
+
+int comm_mpi_open(struct comm **out)
+{
+    int provided = 0;
+    ERR_TRY(IN_MPI(NULL, MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &provided), "init"));
+    if (provided < MPI_THREAD_FUNNELED)
+        return report_error(ERR_INVALID, "use an MPI library built with threads",
+                            "MPI cannot run beside threads");
+    bool is_open_to_all = provided >= MPI_THREAD_SERIALIZED;
+    ERR_TRY(
+        wrap(out, MPI_COMM_WORLD, NULL, is_open_to_all ? &ops_of_any_thread : &ops_of_one_thread));
+    if (!is_open_to_all && (*out)->rank == 0)
+        log_warn("comm",
+                 "MPI lets only its first thread call (it grants thread level %d, not "
+                 "MPI_THREAD_SERIALIZED): nothing is exchanged while a rank computes",
+                 provided);
+    struct mpi *m = (struct mpi *)*out;
+    ERR_TRY(IN_MPI(m, MPI_Type_contiguous((int)MPI_UNIT_BYTES, MPI_BYTE, &m->unit), "type"));
+    return IN_MPI(m, MPI_Type_commit(&m->unit), "type_commit");
+}

@@ -298,11 +298,11 @@ static bool nccl_is_failed(struct comm *comm)
     .name = "nccl", .run = nccl_run, .free = nccl_free, .abort = nccl_abort, \
     .is_failed = nccl_is_failed
 static const struct comm_ops ops_of_processes = {NCCL_OPS};
-static const struct comm_ops ops_of_threads = {NCCL_OPS, .flags = COMM_THREADS};
+static const struct comm_ops ops_of_threads = {NCCL_OPS, .flags = COMM_THREADS | COMM_ONE_MEMORY};
 
 static int new_nccl(struct comm **out, struct comm *host, struct nccl *world)
 {
-    bool are_threads = (host->ops->flags & COMM_THREADS) != 0;
+    bool are_threads = (host->ops->flags & COMM_ONE_MEMORY) != 0;
     struct nccl *n = calloc(1, sizeof(*n));
     if (n != NULL) {
         n->bytes = calloc(host->size, sizeof(*n->bytes));
