@@ -1,4 +1,4 @@
-/* mpi_one_thread.c - an MPI that lets only its first thread call, in front of the one that is there.
+/* mpi_one_thread.c - an MPI that lets only its first thread call, before the one that is there.
  *
  *     mpirun -x LD_PRELOAD=build/shims/mpi_one_thread.so trainer --comm.backend mpi ...
  *
