@@ -88,6 +88,7 @@ struct config {
     int64_t dp_replicate, dp_shard; /* dp_shard -1: the ranks that are left */
     char reshard_after_forward[16]; /* "default", "always", "never" */
     int64_t gather_ahead, exchange_behind;
+    bool receives_ahead;
     int64_t tp, pp, cp;
     char cp_rotate_method[16]; /* "allgather", "alltoall" (a ring) */
     int64_t ep;                /* accepted only as 1 by this version */

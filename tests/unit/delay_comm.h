@@ -2,8 +2,8 @@
  *
  * It wraps another. A collective is made by the one inside, which is also where ranks wait for each
  * other; then it lasts until the link of the rank has carried what the rank receives from others.
- * A rank has one link for all its groups, first come, first served. Messages between two ranks,
- * splits and barriers are not delayed. */
+ * A rank has one link for all its groups, first come, first served. Sends (which end when they are
+ * received), splits and barriers are not delayed. */
 #ifndef HOLDFAST_TESTS_DELAY_COMM_H
 #define HOLDFAST_TESTS_DELAY_COMM_H
 
@@ -60,7 +60,8 @@ static inline int delay_run(struct comm *comm, const struct comm_call *call)
         (*call->out)->name = comm->name;
         return delay_open(call->out, *call->out, link);
     }
-    bool is_slow = call->kind < COMM_SEND && call->kind != COMM_BARRIER;
+    bool is_slow =
+        (call->kind < COMM_SEND && call->kind != COMM_BARRIER) || call->kind == COMM_RECEIVE;
     if (rc != 0 || !is_slow || link->bytes_per_second <= 0)
         return rc;
     pthread_mutex_lock(&link->lock);

@@ -178,12 +178,13 @@ static void test_program__leaves_out_of_order_are_found(void **state)
 
 /* ---- lanes ---- */
 
-/* As bed_open, with gathers ahead and exchanges behind compute. */
+/* As bed_open, with gathers and receives ahead and exchanges behind compute. */
 static void bed_open_lanes(struct bed *bed, enum pipe_schedule schedule, uint32_t num_ranks,
                            uint32_t depth)
 {
     bed_open(bed, schedule, num_ranks, true);
     bed->o.gather_ahead = bed->o.exchange_behind = depth;
+    bed->o.receives_ahead = true;
     for (uint32_t r = 0; r < num_ranks; r++) {
         program_free(bed->ranks[r]);
         bed->o.rank = r;
@@ -266,6 +267,67 @@ static void test_program__a_missing_wait_between_lanes_is_found(void **state)
     bed_close(&bed);
 }
 
+static bool is_compute(const struct op *op)
+{
+    return op->kind == OP_FORWARD || op->kind == OP_BACKWARD || op->kind == OP_BACKWARD_INPUT ||
+           op->kind == OP_BACKWARD_WEIGHT;
+}
+
+/* Receives of a rank that blocks of another leaf or stage are computed behind. */
+static uint32_t count_ahead(const struct program *p)
+{
+    uint32_t ahead = 0;
+    for (uint32_t i = 0; i < p->num_ops; i++) {
+        uint32_t from = p->ops[i].after[LANE_RECEIVE], at = from;
+        while (from > 0 && at < i && !is_compute(&p->ops[at]))
+            at++;
+        ahead += from > 0 && at < i;
+    }
+    return ahead;
+}
+
+static void test_program__what_a_stage_needs_comes_while_it_computes(void **state)
+{
+    (void)state;
+    static const uint32_t want[2] = {4, 4}; /* of five leaves all but the one that comes first */
+    struct bed bed;
+    bed_open_lanes(&bed, PIPE_GPIPE, 2, 1);
+    for (uint32_t r = 0; r < 2; r++)
+        assert_in_range(count_ahead(bed.ranks[r]), want[r], 5);
+    bed_close(&bed);
+}
+
+/* Takes one wait after the other out of the programs of a pipeline. */
+static void want_no_wait_missing(enum lane_of lane, enum pipe_schedule schedule, const char *reason)
+{
+    struct bed bed;
+    uint32_t num_missed = 0;
+    bed_open_lanes(&bed, schedule, 2, 1);
+    for (uint32_t at = 0; at < bed.ranks[0]->num_ops + bed.ranks[1]->num_ops; at++) {
+        uint32_t of_first = bed.ranks[0]->num_ops;
+        struct op *op = at < of_first ? &bed.ranks[0]->ops[at] : &bed.ranks[1]->ops[at - of_first];
+        uint32_t after = op->after[lane];
+        if (after == 0)
+            continue;
+        op->after[lane] = 0;
+        assert_int_equal(check(&bed), ERR_INVALID);
+        if (strstr(report_message(), reason) == NULL)
+            fail_msg("%s", report_message());
+        op->after[lane] = after;
+        num_missed++;
+    }
+    assert_true(num_missed >= 4);
+    bed_close(&bed);
+}
+
+static void test_program__a_missing_wait_between_stages_is_found(void **state)
+{
+    (void)state;
+    want_no_wait_missing(LANE_RECEIVE, PIPE_GPIPE, "");
+    want_no_wait_missing(LANE_RECEIVE, PIPE_ZBH1, "");
+    want_no_wait_missing(LANE_SEND, PIPE_1F1B, "what was sent from its buffer before");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -277,6 +339,8 @@ int main(void)
         cmocka_unit_test(test_program__lanes_pass_in_every_schedule_and_depth),
         cmocka_unit_test(test_program__a_block_is_gathered_while_the_one_in_front_is_computed),
         cmocka_unit_test(test_program__a_missing_wait_between_lanes_is_found),
+        cmocka_unit_test(test_program__what_a_stage_needs_comes_while_it_computes),
+        cmocka_unit_test(test_program__a_missing_wait_between_stages_is_found),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -8,7 +8,8 @@
  * A communicator spans a group of ranks; split makes sub-groups (the axes of the mesh). Every
  * member calls the same collectives in the same order. Counts and displacements are in bytes,
  * except where `count` is named. Send and receive buffers never overlap. One thread at a time uses
- * a communicator; with COMM_THREADS several threads of a rank may use different ones.
+ * a communicator; with COMM_THREADS several threads of a rank may use different ones, and one more
+ * may receive messages of any.
  *
  * A call is a value, struct comm_call: what moves, and where in the source it was asked for. The
  * macros below fill it in; comm_run notes it in the rank's flight recorder (flight.h) and hands it
@@ -63,6 +64,8 @@ struct comm_call {
     const size_t *counts;               /* per rank: floats of a reduce_scatter */
     uint32_t peer;                      /* of a message; root of a broadcast */
     int tag;                            /* of a message */
+    struct lane *device_lane;           /* of a receive, with `lane`: who makes it, where that is */
+    const char *lane;                   /* another thread than the communicator's; NULL: that */
     uint32_t color, key;                /* of a split */
     uint32_t group_size;                /* of a split: the ranks that the caller expects; 0: any */
     struct comm **out;                  /* of a split */
@@ -160,6 +163,10 @@ void comm_abort(struct comm *comm, int exit_code);
 #define comm_receive(comm, from, by_tag, data, size)                                       \
     COMM_CALL(comm, .kind = COMM_RECEIVE, .peer = (from), .tag = (by_tag), .recv = (data), \
               .bytes = (size))
+/* By another thread than the one that uses the communicator, whose device lane and name follow. */
+#define comm_receive_on(comm, from, by_tag, data, size, on, name)                          \
+    COMM_CALL(comm, .kind = COMM_RECEIVE, .peer = (from), .tag = (by_tag), .recv = (data), \
+              .bytes = (size), .device_lane = (on), .lane = (name))
 #define comm_wait(comm, of) COMM_CALL(comm, .kind = COMM_WAIT, .request = (of))
 
 #endif

@@ -42,6 +42,7 @@ static void dry_abort(struct comm *comm, int exit_code)
 
 static const struct comm_ops dry_ops = {
     .name = "dry",
+    .flags = COMM_THREADS, /* as those that are planned for */
     .run = dry_run,
     .free = dry_free,
     .abort = dry_abort,

@@ -144,7 +144,7 @@ uint64_t flight_begin(struct flight *flight, const struct comm *comm, const stru
     struct flight_record record = {.sequence = comm->num_calls,
                                    .kind = call->kind,
                                    .group = comm->name,
-                                   .lane = comm->lane,
+                                   .lane = call->lane != NULL ? call->lane : comm->lane,
                                    .site = call->site,
                                    .size = comm->size,
                                    .rank = comm->rank,

@@ -134,16 +134,16 @@ static int wait_all_locked(struct local *l, const struct comm_call *call, uint32
 }
 
 /* What the lane was given before is done: others read it, or it was copied from them. */
-static int settle(const struct comm *comm)
+static int settle(struct lane *lane)
 {
-    return comm->device_lane != NULL ? lane_settle(comm->device_lane) : 0;
+    return lane != NULL ? lane_settle(lane) : 0;
 }
 
 /* From another rank's buffer into one of this rank. */
-static void copy_bytes(const struct comm *comm, void *to, const void *from, size_t bytes)
+static void copy_bytes(struct lane *lane, void *to, const void *from, size_t bytes)
 {
-    if (comm->device_lane != NULL)
-        lane_copy(comm->device_lane, to, from, bytes);
+    if (lane != NULL)
+        lane_copy(lane, to, from, bytes);
     else if (bytes > 0)
         memcpy(to, from, bytes);
 }
@@ -151,7 +151,7 @@ static void copy_bytes(const struct comm *comm, void *to, const void *from, size
 static int collective_end(struct local *l, const struct comm_call *call)
 {
     struct group *group = l->group;
-    int copied = settle(&l->base);
+    int copied = settle(l->base.device_lane);
     pthread_mutex_lock(&group->world->mutex);
     if (--group->copying == 0)
         pthread_cond_broadcast(&group->changed);
@@ -179,7 +179,7 @@ static int collective_begin(struct local *l, const struct comm_call *call)
 {
     struct group *group = l->group;
     uint32_t me = l->base.rank;
-    ERR_TRY(settle(&l->base));
+    ERR_TRY(settle(l->base.device_lane));
     pthread_mutex_lock(&group->world->mutex);
     group->slots[me].call = call;
     int rc = wait_all_locked(l, call, group->size);
@@ -364,7 +364,7 @@ static int local_broadcast(struct comm *comm, const struct comm_call *call)
     CHECK(call->peer < comm->size);
     ERR_TRY(collective_begin(l, call));
     if (comm->rank != call->peer)
-        copy_bytes(comm, call->recv, call_of(l, call->peer)->recv, call->bytes);
+        copy_bytes(comm->device_lane, call->recv, call_of(l, call->peer)->recv, call->bytes);
     return collective_end(l, call);
 }
 
@@ -373,7 +373,7 @@ static int local_all_gather(struct comm *comm, const struct comm_call *call)
     struct local *l = (struct local *)comm;
     ERR_TRY(collective_begin(l, call));
     for (uint32_t j = 0; j < comm->size; j++)
-        copy_bytes(comm, (char *)call->recv + call->recv_at[j], call_of(l, j)->send,
+        copy_bytes(comm->device_lane, (char *)call->recv + call->recv_at[j], call_of(l, j)->send,
                    call->recv_bytes[j]);
     return collective_end(l, call);
 }
@@ -385,7 +385,7 @@ static int local_all_to_all(struct comm *comm, const struct comm_call *call)
     for (uint32_t j = 0; j < comm->size; j++) {
         const struct comm_call *other = call_of(l, j);
         if (call->recv_bytes[j] > 0)
-            copy_bytes(comm, (char *)call->recv + call->recv_at[j],
+            copy_bytes(comm->device_lane, (char *)call->recv + call->recv_at[j],
                        (const char *)other->send + other->send_at[comm->rank], call->recv_bytes[j]);
     }
     return collective_end(l, call);
@@ -453,7 +453,7 @@ static int local_send(struct comm *comm, const struct comm_call *call)
     struct group *group = l->group;
     struct message *message = (struct message *)call->request, **last = &group->messages;
     CHECK(call->peer < comm->size && call->peer != comm->rank);
-    ERR_TRY(settle(comm));
+    ERR_TRY(settle(comm->device_lane));
     *message = (struct message){.data = call->send,
                                 .bytes = call->bytes,
                                 .from = comm->rank,
@@ -491,6 +491,7 @@ static int local_receive(struct comm *comm, const struct comm_call *call)
 {
     struct local *l = (struct local *)comm;
     struct group *group = l->group;
+    struct lane *lane = call->lane != NULL ? call->device_lane : comm->device_lane;
     struct timespec deadline = flight_deadline(comm->flight);
     struct message *message;
     bool is_late = false;
@@ -505,8 +506,8 @@ static int local_receive(struct comm *comm, const struct comm_call *call)
         CHECK(message->bytes == call->bytes);
         message->state = MESSAGE_COPYING;
         pthread_mutex_unlock(&group->world->mutex);
-        copy_bytes(comm, call->recv, message->data, call->bytes);
-        rc = settle(comm);
+        copy_bytes(lane, call->recv, message->data, call->bytes);
+        rc = settle(lane);
         pthread_mutex_lock(&group->world->mutex);
         end_message(group, message);
     }

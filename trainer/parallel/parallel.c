@@ -166,6 +166,8 @@ static int make_programs(struct parallel *p)
         p->shape.gather_ahead = (uint32_t)p->config->gather_ahead;
     if (mesh_group_size(&p->mesh, GROUP_OWNERS) > 1)
         p->shape.exchange_behind = (uint32_t)p->config->exchange_behind;
+    p->shape.receives_ahead = p->config->receives_ahead && p->shape.num_ranks > 1 &&
+                              (p->mesh.world->ops->flags & COMM_THREADS) != 0;
     p->shape.drops = drops_parameters(p);
     ERR_TRY(choose_schedule(p));
     ERR_TRY(count_chunks(p));

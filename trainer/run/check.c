@@ -23,8 +23,11 @@ struct check {
         *begun[NUM_LANES]; /* [num_ranks][blocks] the last of its block on a lane, as op.after */
     uint32_t *latest;      /* [num_ranks][NUM_LANES] the last of all on a lane */
     uint32_t *waited;      /* [num_ranks][NUM_LANES] up to where compute has waited */
-    uint32_t *at;          /* [num_ranks] the next operation */
-    const char *reason;    /* why an operation is wrong */
+    uint32_t *received;    /* [num_ranks] up to where its lane has received, as op.after */
+    uint32_t *from[2];     /* down, up: [num_ranks][slots_max] the last send of each buffer */
+    uint32_t slots_max;
+    uint32_t *at;       /* [num_ranks] the next operation */
+    const char *reason; /* why an operation is wrong */
 };
 
 static bool *of_block(const struct check *c, enum done what, const struct op *op)
@@ -117,20 +120,56 @@ static void check_block(struct check *c, const struct op *op, bool *is_held)
     }
 }
 
-/* False: what it waits for has not been sent. */
-static bool transfer(struct check *c, const struct op *op)
+static bool is_send(const struct op *op)
 {
-    uint32_t direction = op->kind == OP_SEND_GRADIENT || op->kind == OP_RECEIVE_GRADIENT;
+    return op->kind == OP_SEND || op->kind == OP_SEND_GRADIENT;
+}
+
+static bool is_receive(const struct op *op)
+{
+    return op->kind == OP_RECEIVE || op->kind == OP_RECEIVE_GRADIENT;
+}
+
+/* Of what is sent or received: has it been? */
+static bool *of_transfer(const struct check *c, bool *const flags[2], const struct op *op)
+{
+    bool is_up = op->kind == OP_SEND_GRADIENT || op->kind == OP_RECEIVE_GRADIENT;
     bool is_behind = op->kind == OP_SEND || op->kind == OP_RECEIVE_GRADIENT;
-    size_t at = boundary(c, op, is_behind);
-    if (op->kind == OP_SEND || op->kind == OP_SEND_GRADIENT) {
-        set_once(c, &c->sent[direction][at], "it comes twice");
+    return &flags[is_up][boundary(c, op, is_behind)];
+}
+
+static void send(struct check *c, uint32_t rank, const struct op *op)
+{
+    uint32_t slot = program_slot(c->ranks[rank], c->o, op->stage, op->leaf);
+    uint32_t *last = &c->from[op->kind == OP_SEND_GRADIENT][rank * c->slots_max + slot];
+    if (op->after[LANE_SEND] != *last)
+        c->reason = "it does not wait for what was sent from its buffer before";
+    *last = c->at[rank] + 1;
+    set_once(c, of_transfer(c, c->sent, op), "it comes twice");
+}
+
+/* False: what it waits for has not been sent. */
+static bool receive(struct check *c, const struct op *op)
+{
+    if (!*of_transfer(c, c->sent, op))
+        return false;
+    set_once(c, of_transfer(c, c->arrived, op), "it comes twice");
+    return true;
+}
+
+/* False: what an operation waits for is on its way between stages. */
+static bool has_transfers(struct check *c, uint32_t rank, const struct op *op)
+{
+    const struct op *ops = c->ranks[rank]->ops;
+    uint32_t sent = op->after[LANE_SEND], up_to = op->after[LANE_RECEIVE];
+    if ((sent > c->at[rank] || up_to > c->at[rank]) && c->reason == NULL) {
+        c->reason = "it waits for what comes behind it";
         return true;
     }
-    if (!c->sent[direction][at])
-        return false;
-    set_once(c, &c->arrived[direction][at], "it comes twice");
-    return true;
+    for (; c->received[rank] < up_to; c->received[rank]++)
+        if (ops[c->received[rank]].lane == LANE_RECEIVE && !receive(c, &ops[c->received[rank]]))
+            return false;
+    return sent == 0 || *of_transfer(c, c->arrived, &ops[sent - 1]);
 }
 
 /* What an operation needs of other lanes, its own waits included. */
@@ -164,10 +203,14 @@ static void check_lanes(struct check *c, uint32_t rank, const struct op *op)
 static bool advance(struct check *c, uint32_t rank)
 {
     const struct op *op = &c->ranks[rank]->ops[c->at[rank]];
-    bool is_transfer = op->kind == OP_SEND || op->kind == OP_RECEIVE ||
-                       op->kind == OP_SEND_GRADIENT || op->kind == OP_RECEIVE_GRADIENT;
-    if (is_transfer)
-        return transfer(c, op);
+    if (!has_transfers(c, rank, op))
+        return false;
+    if (is_receive(op))
+        return op->lane == LANE_RECEIVE || receive(c, op);
+    if (is_send(op)) {
+        send(c, rank, op);
+        return true;
+    }
     check_lanes(c, rank, op);
     if (op->block != PROGRAM_BLOCK_NONE)
         check_block(c, op, &c->is_held[(size_t)rank * c->blocks + op->block]);
@@ -239,7 +282,15 @@ static bool allocate(struct check *c)
         is_whole = (c->begun[lane] = calloc(blocks, sizeof(uint32_t))) != NULL && is_whole;
     c->latest = calloc(lanes, sizeof(*c->latest));
     c->waited = calloc(lanes, sizeof(*c->waited));
-    is_whole = is_whole && c->latest != NULL && c->waited != NULL;
+    c->received = calloc(c->o->num_ranks, sizeof(*c->received));
+    for (uint32_t r = 0; r < c->o->num_ranks; r++)
+        c->slots_max =
+            c->ranks[r]->num_slots > c->slots_max ? c->ranks[r]->num_slots : c->slots_max;
+    for (uint32_t i = 0; i < 2; i++)
+        is_whole = (c->from[i] =
+                        calloc((size_t)c->o->num_ranks * c->slots_max, sizeof(uint32_t))) != NULL &&
+                   is_whole;
+    is_whole = is_whole && c->received != NULL && c->latest != NULL && c->waited != NULL;
     return is_whole && c->loss != NULL && c->is_held != NULL && c->at != NULL;
 }
 
@@ -259,12 +310,14 @@ int program_check(const struct program *const *ranks, const struct program_optio
     for (uint32_t i = 0; i < 2; i++) {
         free(c.sent[i]);
         free(c.arrived[i]);
+        free(c.from[i]);
     }
     free(c.loss);
     for (uint32_t lane = 0; lane < NUM_LANES; lane++)
         free(c.begun[lane]);
     free(c.latest);
     free(c.waited);
+    free(c.received);
     free(c.is_held);
     free(c.at);
     return rc;

@@ -12,7 +12,7 @@
  *
  * What is sent to another stage is copied to a buffer of its own, which lives for the whole run,
  * one for each leaf under way: a send never waits for its receiver, but when that buffer is needed
- * again. */
+ * again. What comes from another stage goes to where it is read, on a lane of its own. */
 #include "kernels/device.h"
 #include "proto/report.h"
 #include "trainer/parallel/private.h"
@@ -86,50 +86,67 @@ static int settle(struct parallel *p, struct transfer *transfer)
     return comm_wait(comm, &transfer->request);
 }
 
+/* Of an operation that sends: until it was received. */
+static int settle_send(struct parallel *p, const struct program *program, const struct op *op)
+{
+    enum direction d = op->kind == OP_SEND ? DOWN : UP;
+    uint32_t slot = program_slot(program, &p->shape, op->stage, op->leaf);
+    return settle(p, &p->transfers->of[d][slot]);
+}
+
 static int send(struct parallel *p, const struct op *op, uint32_t slot, enum direction d,
                 const void *data)
 {
     struct comm *comm = p->mesh.of[GROUP_PP];
     struct transfer *transfer = &p->transfers->of[d][slot];
     size_t bytes = model_stream_bytes(p->model);
-    ERR_TRY(settle(p, transfer));
+    CHECK(!transfer->is_posted); /* the program waits for it */
     lane_copy(p->lane, transfer->buffer, data, bytes);
     transfer->is_posted = true;
     return comm_send(comm, op->peer, tag_of(&p->shape, op, d, d == DOWN), transfer->buffer, bytes,
                      &transfer->request);
 }
 
-static int receive(struct parallel *p, const struct op *op, enum direction d, void *data)
+static bool is_live(const struct parallel *p, uint32_t slot)
 {
-    struct comm *comm = p->mesh.of[GROUP_PP];
-    return comm_receive(comm, op->peer, tag_of(&p->shape, op, d, d == UP), data,
-                        model_stream_bytes(p->model));
+    return model_is_active(p->model, slot) && !memory_is_recording(p->memory);
 }
 
-static int run_transfer(struct parallel *p, const struct op *op, uint32_t slot)
+static int run_send(struct parallel *p, const struct op *op, uint32_t slot)
 {
     struct model *m = p->model;
-    uint32_t front = p->first_block[op->stage], behind = p->first_block[op->stage + 1];
-    bool is_live = model_is_active(m, slot) && !memory_is_recording(p->memory);
+    uint32_t behind = p->first_block[op->stage + 1];
     int rc = 0;
-    void *data;
-    switch (op->kind) {
-    case OP_RECEIVE:
-        data = model_take_stream(m, slot, front);
-        return is_live ? receive(p, op, DOWN, data) : 0;
-    case OP_SEND:
+    if (op->kind == OP_SEND) {
         model_close_stream(m, slot, behind);
-        rc = is_live ? send(p, op, slot, DOWN, model_stream(m, slot, behind)) : 0;
+        rc = is_live(p, slot) ? send(p, op, slot, DOWN, model_stream(m, slot, behind)) : 0;
         model_give_stream(m, slot, behind);
         return rc;
-    case OP_RECEIVE_GRADIENT:
-        data = model_take_gradient(m, slot);
-        return is_live ? receive(p, op, UP, data) : 0;
-    default:
-        rc = is_live ? send(p, op, slot, UP, model_gradient(m, slot)) : 0;
-        model_give_gradient(m, slot);
-        return rc;
     }
+    rc = is_live(p, slot) ? send(p, op, slot, UP, model_gradient(m, slot)) : 0;
+    model_give_gradient(m, slot);
+    return rc;
+}
+
+/* Where what is received is read. */
+static void receive_take(struct parallel *p, const struct op *op, uint32_t slot)
+{
+    if (op->kind == OP_RECEIVE)
+        (void)model_take_stream(p->model, slot, p->first_block[op->stage]);
+    else
+        (void)model_take_gradient(p->model, slot);
+}
+
+static int receive_run(struct parallel *p, struct lane *lane, const struct op *op, uint32_t slot)
+{
+    const struct model *m = p->model;
+    enum direction d = op->kind == OP_RECEIVE ? DOWN : UP;
+    void *to =
+        d == DOWN ? model_stream(m, slot, p->first_block[op->stage]) : model_gradient(m, slot);
+    if (!model_is_active(m, slot))
+        return 0;
+    return comm_receive_on(p->mesh.of[GROUP_PP], op->peer, tag_of(&p->shape, op, d, d == UP), to,
+                           model_stream_bytes(m), lane, lane_name(op->lane));
 }
 
 static int settle_all(struct parallel *p)
@@ -162,12 +179,15 @@ struct side_lanes {
 struct side_work {
     struct parallel *p;
     const struct op *op; /* of the program, which outlives the step */
+    uint32_t slot;
 };
 
 int side_lanes_open(struct parallel *p)
 {
-    bool has_sides = p->shape.gather_ahead + p->shape.exchange_behind > 0;
-    bool is_queued = (p->mesh.world->ops->flags & COMM_THREADS) != 0;
+    bool has_sides =
+        p->shape.gather_ahead + p->shape.exchange_behind > 0 || p->shape.receives_ahead;
+    bool is_queued = (p->mesh.world->ops->flags & COMM_THREADS) != 0 &&
+                     (p->device->ops->flags & DEVICE_DRY) == 0;
     if (!has_sides)
         return 0;
     p->sides = calloc(1, sizeof(*p->sides));
@@ -175,7 +195,7 @@ int side_lanes_open(struct parallel *p)
         return report_error(ERR_MEMORY, NULL, "no memory for lanes");
     ERR_TRY(device_open(&p->sides->device, &device_cpu,
                         &(struct device_options){.is_queued = is_queued}));
-    for (uint32_t lane = LANE_COMPUTE + 1; lane < NUM_LANES; lane++) {
+    for (uint32_t lane = LANE_COMPUTE + 1; lane < LANE_SEND; lane++) {
         ERR_TRY(lane_open(&p->sides->of[lane], p->sides->device, lane_name(lane)));
         ERR_TRY(lane_open(&p->sides->here[lane], p->device, lane_name(lane)));
     }
@@ -203,25 +223,31 @@ void side_lanes_close(struct parallel *p)
     p->sides = NULL;
 }
 
-static void take_for(struct parallel *p, const struct op *op)
+static void take_for(struct parallel *p, const struct op *op, uint32_t slot)
 {
     if (op->kind == OP_GATHER)
         gather_take(p, op->block, op->is_second);
-    else
+    else if (op->kind == OP_EXCHANGE)
         reduce_take(p, op->block);
+    else
+        receive_take(p, op, slot);
 }
 
-static int run_for(struct parallel *p, struct lane *lane, const struct op *op)
+static int run_for(struct parallel *p, struct lane *lane, const struct op *op, uint32_t slot)
 {
-    return op->kind == OP_GATHER ? gather_run(p, lane, op->block)
-                                 : reduce_run(p, lane, op->block, op->leaf);
+    if (op->kind == OP_GATHER)
+        return gather_run(p, lane, op->block);
+    if (op->kind == OP_EXCHANGE)
+        return reduce_run(p, lane, op->block, op->leaf);
+    return receive_run(p, lane, op, slot);
 }
 
+/* What was received is given back by who reads it. */
 static void give_for(struct parallel *p, const struct op *op)
 {
     if (op->kind == OP_GATHER)
         gather_give(p, op->block);
-    else
+    else if (op->kind == OP_EXCHANGE)
         reduce_give(p, op->block);
 }
 
@@ -230,24 +256,25 @@ static int run_side_work(void *args)
     const struct side_work *work = args;
     struct lane *lane = work->p->sides->here[work->op->lane];
     observe(work->p, work->op, false);
-    ERR_TRY(run_for(work->p, lane, work->op));
+    ERR_TRY(run_for(work->p, lane, work->op, work->slot));
     ERR_TRY(lane_settle(lane)); /* who waits for the thread's mark waits for this, too */
     observe(work->p, work->op, true);
     return 0;
 }
 
-static void post_side(struct parallel *p, struct side_ring *ring, const struct op *op,
-                      uint32_t index)
+static void post_side(struct parallel *p, const struct program *program, struct side_ring *ring,
+                      const struct op *op)
 {
+    uint32_t slot = program_slot(program, &p->shape, op->stage, op->leaf);
     CHECK(ring->num < UNDER_WAY_MAX);
     struct under_way *at = &ring->ops[(ring->first + ring->num++) % UNDER_WAY_MAX];
-    *at = (struct under_way){.op = op, .after = index + 1};
-    take_for(p, op);
+    *at = (struct under_way){.op = op, .after = (uint32_t)(op - program->ops) + 1};
+    take_for(p, op, slot);
     if (memory_is_recording(p->memory))
         return;
     struct lane *lane = p->sides->of[op->lane];
     (void)lane_settle(p->lane); /* all compute in front is over; it keeps its error */
-    lane_call(lane, run_side_work, &(struct side_work){p, op}, sizeof(struct side_work));
+    lane_call(lane, run_side_work, &(struct side_work){p, op, slot}, sizeof(struct side_work));
     lane_mark(lane, &at->mark);
 }
 
@@ -265,11 +292,11 @@ static int settle_side(struct parallel *p, struct side_ring *ring, uint32_t lane
     return 0;
 }
 
-/* Gather or exchange on the thread that computes. */
-static int run_here(struct parallel *p, const struct op *op)
+/* What has lanes of its own, on the thread that computes. */
+static int run_here(struct parallel *p, const struct op *op, uint32_t slot)
 {
-    take_for(p, op);
-    int rc = memory_is_recording(p->memory) ? 0 : run_for(p, p->lane, op);
+    take_for(p, op, slot);
+    int rc = memory_is_recording(p->memory) ? 0 : run_for(p, p->lane, op, slot);
     give_for(p, op);
     return rc;
 }
@@ -315,7 +342,9 @@ static int run(struct parallel *p, struct execution *e, const struct op *op, uin
         return 0;
     case OP_GATHER:
     case OP_EXCHANGE:
-        return run_here(p, op);
+    case OP_RECEIVE:
+    case OP_RECEIVE_GRADIENT:
+        return run_here(p, op, slot);
     case OP_DROP:
         gather_drop(p, op->block);
         return 0;
@@ -333,13 +362,10 @@ static int run(struct parallel *p, struct execution *e, const struct op *op, uin
         model_forget(p->model, slot, first, end);
         return 0;
     case OP_REDUCE:
-        ERR_TRY(settle_all(p));
         return reduce_step(p);
-    case OP_RECEIVE:
     case OP_SEND:
-    case OP_RECEIVE_GRADIENT:
     case OP_SEND_GRADIENT:
-        return run_transfer(p, op, slot);
+        return run_send(p, op, slot);
     default: /* the step's own */
         return 0;
     }
@@ -366,12 +392,14 @@ int execute_program(struct parallel *p, const struct program *program, struct ex
         const struct op *op = &program->ops[i];
         for (uint32_t lane = 0; lane < NUM_LANES; lane++)
             ERR_TRY(settle_side(p, &sides[lane], lane, op->after[lane]));
-        if (op->lane == LANE_COMPUTE)
+        if (op->after[LANE_SEND] > 0)
+            ERR_TRY(settle_send(p, program, &program->ops[op->after[LANE_SEND] - 1]));
+        if (op->lane == LANE_COMPUTE || op->lane == LANE_SEND)
             ERR_TRY(run_op(p, program, e, op));
         else
-            post_side(p, &sides[op->lane], op, i);
+            post_side(p, program, &sides[op->lane], op);
     }
     for (uint32_t lane = 0; lane < NUM_LANES; lane++)
         ERR_TRY(settle_side(p, &sides[lane], lane, UINT32_MAX));
-    return 0;
+    return settle_all(p);
 }

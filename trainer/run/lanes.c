@@ -5,7 +5,11 @@
  * too, and at most `exchange_behind` of them are under way when the next backward begins. A lane
  * runs its operations in the order of the program, so folds stay in leaf order, and begins none
  * before all compute in front of it in the program has ended. What waits is compute alone: for the
- * gather of the block that it reads, and for the exchange that still reads what it will write. */
+ * gather of the block that it reads, and for the exchange that still reads what it will write.
+ *
+ * What comes from another stage is received on a lane, too: its buffer is taken one action ahead
+ * (program.c), and the first block that reads it waits. What is sent is copied to a buffer of its
+ * slot and direction first, which waits for what was sent from there before. */
 #include "proto/report.h"
 #include "trainer/run/program.h"
 
@@ -88,11 +92,42 @@ struct waits {
     uint32_t *exchange; /* likewise */
     uint32_t *order;    /* [num_ops] all exchanges */
     uint32_t num_exchanges, last_gather;
+    uint32_t *sent[2]; /* [num_slots] down, up: the last from each buffer */
 };
 
 static uint32_t larger(uint32_t a, uint32_t b)
 {
     return a > b ? a : b;
+}
+
+static bool is_send(const struct op *op)
+{
+    return op->kind == OP_SEND || op->kind == OP_SEND_GRADIENT;
+}
+
+static bool is_receive(const struct op *op)
+{
+    return op->kind == OP_RECEIVE || op->kind == OP_RECEIVE_GRADIENT;
+}
+
+/* Where the last receive of an operation's stage and leaf is, as op.after counts; 0: none. */
+static uint32_t received_for(const struct program *p, const struct op *op, enum op_kind kind)
+{
+    for (const struct op *at = op; at-- > p->ops;)
+        if (at->kind == kind && at->stage == op->stage && at->leaf == op->leaf)
+            return (uint32_t)(at - p->ops) + 1;
+    return 0;
+}
+
+static void wait_for_stage(const struct program *p, const struct program_options *o, struct op *op)
+{
+    uint32_t stages = o->num_ranks * o->chunks;
+    bool is_backward = op->kind == OP_BACKWARD || op->kind == OP_BACKWARD_INPUT ||
+                       (op->kind == OP_BACKWARD_WEIGHT && op->block == 0); /* it has no other */
+    if (op->kind == OP_FORWARD && op->stage > 0 && op->block == o->first_block[op->stage])
+        op->after[LANE_RECEIVE] = received_for(p, op, OP_RECEIVE);
+    if (is_backward && op->stage + 1 < stages && op->block + 1 == o->first_block[op->stage + 1])
+        op->after[LANE_RECEIVE] = received_for(p, op, OP_RECEIVE_GRADIENT);
 }
 
 static void wait_for(struct waits *w, const struct program_options *o, struct op *op)
@@ -127,15 +162,35 @@ static void wait_for(struct waits *w, const struct program_options *o, struct op
     }
 }
 
+static void put_on_pipe(struct waits *w, const struct program *p, const struct program_options *o,
+                        struct op *op)
+{
+    if (is_receive(op) && o->receives_ahead)
+        op->lane = LANE_RECEIVE;
+    if (!is_send(op))
+        return;
+    uint32_t slot = program_slot(p, o, op->stage, op->leaf);
+    uint32_t *sent = &w->sent[op->kind == OP_SEND_GRADIENT][slot];
+    op->lane = LANE_SEND;
+    op->after[LANE_SEND] = *sent;
+    *sent = (uint32_t)(op - p->ops) + 1;
+}
+
 static int assign(struct program *p, const struct program_options *o)
 {
-    struct waits w = {.gather = calloc(o->num_blocks + 1, sizeof(uint32_t)),
-                      .exchange = calloc(o->num_blocks + 1, sizeof(uint32_t)),
-                      .order = calloc(p->num_ops, sizeof(uint32_t))};
-    bool is_short = w.gather == NULL || w.exchange == NULL || w.order == NULL;
+    struct waits w = {
+        .gather = calloc(o->num_blocks + 1, sizeof(uint32_t)),
+        .exchange = calloc(o->num_blocks + 1, sizeof(uint32_t)),
+        .order = calloc(p->num_ops, sizeof(uint32_t)),
+        .sent = {calloc(p->num_slots, sizeof(uint32_t)), calloc(p->num_slots, sizeof(uint32_t))}};
+    bool is_short = w.gather == NULL || w.exchange == NULL || w.order == NULL ||
+                    w.sent[0] == NULL || w.sent[1] == NULL;
     for (uint32_t i = 0; i < p->num_ops && !is_short; i++) {
         struct op *op = &p->ops[i];
         wait_for(&w, o, op);
+        if (o->receives_ahead)
+            wait_for_stage(p, o, op);
+        put_on_pipe(&w, p, o, op);
         if (op->kind == OP_GATHER && o->gather_ahead > 0) {
             op->lane = LANE_GATHER;
             w.gather[op->block] = w.last_gather = i + 1;
@@ -147,6 +202,8 @@ static int assign(struct program *p, const struct program_options *o)
     free(w.gather);
     free(w.exchange);
     free(w.order);
+    free(w.sent[0]);
+    free(w.sent[1]);
     return is_short ? report_error(ERR_MEMORY, NULL, "no memory for the step's program") : 0;
 }
 

@@ -32,7 +32,7 @@ static const char *const names[NUM_OP_KINDS] = {
     [OP_LOSSES] = "losses",
 };
 
-static const char *const lane_names[NUM_LANES] = {"compute", "gather", "reduce"};
+static const char *const lane_names[NUM_LANES] = {"compute", "gather", "reduce", "receive", "send"};
 
 const char *op_name(enum op_kind kind)
 {
@@ -137,10 +137,9 @@ static bool is_needed_next(const struct lowering *l, uint32_t stage, uint32_t le
            (l->next->kind == PIPE_BACKWARD || l->next->kind == PIPE_INPUT);
 }
 
-static void lower_forward(struct lowering *l, uint32_t stage, uint32_t leaf)
+static void begin_forward(struct lowering *l, uint32_t stage, uint32_t leaf)
 {
     const struct program_options *o = l->o;
-    uint32_t stages = o->num_ranks * o->chunks, head = o->num_blocks - 1;
     bool asks = o->num_ranks == 1 || l->p->num_ops == 0;
     if (asks)
         add(l, OP_ASK_STOP, stage, leaf, PROGRAM_BLOCK_NONE);
@@ -149,6 +148,12 @@ static void lower_forward(struct lowering *l, uint32_t stage, uint32_t leaf)
     add(l, OP_BEGIN, stage, leaf, PROGRAM_BLOCK_NONE);
     if (stage > 0)
         add_transfer(l, OP_RECEIVE, stage, leaf, -1);
+}
+
+static void lower_forward(struct lowering *l, uint32_t stage, uint32_t leaf)
+{
+    const struct program_options *o = l->o;
+    uint32_t stages = o->num_ranks * o->chunks, head = o->num_blocks - 1;
     for (uint32_t b = o->first_block[stage]; b < o->first_block[stage + 1]; b++) {
         hold(l, stage, leaf, b, false);
         if (is_head(l, b) && o->is_tied)
@@ -188,12 +193,29 @@ static void lower_block_backward(struct lowering *l, const struct pipe_action *a
         let_go(l, a->stage, a->leaf, block);
 }
 
+static bool needs_gradient(const struct program_options *o, const struct pipe_action *a)
+{
+    return a->stage + 1 < o->num_ranks * o->chunks && a->kind != PIPE_FORWARD &&
+           a->kind != PIPE_WEIGHT;
+}
+
+static bool needs_stream(const struct pipe_action *a)
+{
+    return a->kind == PIPE_FORWARD && a->stage > 0;
+}
+
+/* What stands in front of an action's compute: who has it, and what comes from another stage. */
+static void begin_action(struct lowering *l, const struct pipe_action *a)
+{
+    if (a->kind == PIPE_FORWARD)
+        begin_forward(l, a->stage, a->leaf);
+    else if (needs_gradient(l->o, a))
+        add_transfer(l, OP_RECEIVE_GRADIENT, a->stage, a->leaf, 1);
+}
+
 static void lower_backward(struct lowering *l, const struct pipe_action *a)
 {
     const struct program_options *o = l->o;
-    uint32_t stages = o->num_ranks * o->chunks;
-    if (a->stage + 1 < stages && a->kind != PIPE_WEIGHT)
-        add_transfer(l, OP_RECEIVE_GRADIENT, a->stage, a->leaf, 1);
     for (uint32_t b = o->first_block[a->stage + 1]; b-- > o->first_block[a->stage];) {
         if (is_head(l, b) && o->is_tied)
             lower_block_backward(l, a, o->num_blocks);
@@ -239,13 +261,22 @@ static int lower(struct program *p, const struct program_options *o, const struc
     l.is_held = calloc(o->num_blocks + 1, sizeof(*l.is_held));
     if (l.is_held == NULL)
         return report_error(ERR_MEMORY, NULL, "no memory for the step's program");
-    for (uint32_t c = 0; c < o->chunks; c++)
-        p->first_slot[c + 1] = p->first_slot[c] + most_under_way(pipe, o->rank, c);
+    for (uint32_t c = 0; c < o->chunks; c++) {
+        bool is_ahead = o->receives_ahead && c * o->num_ranks + o->rank > 0; /* one more leaf */
+        p->first_slot[c + 1] = p->first_slot[c] + most_under_way(pipe, o->rank, c) + is_ahead;
+    }
     p->num_slots = p->first_slot[o->chunks];
     p->num_reads = p->first_slot[1];
+    bool has_begun = false;
     for (uint32_t i = 0; i < pipe->num_actions[o->rank]; i++) {
         const struct pipe_action *a = &pipe->actions[o->rank][i];
         l.next = i + 1 < pipe->num_actions[o->rank] ? a + 1 : NULL;
+        if (!has_begun)
+            begin_action(&l, a);
+        has_begun = o->receives_ahead && l.next != NULL &&
+                    (needs_stream(l.next) || needs_gradient(o, l.next));
+        if (has_begun)
+            begin_action(&l, l.next);
         if (a->kind == PIPE_FORWARD)
             lower_forward(&l, a->stage, a->leaf);
         else
@@ -296,6 +327,7 @@ int program_build_evaluation(struct program **out, const struct program_options 
     p->num_reads = 1;
     for (uint32_t c = 0; c < o->chunks && l.is_held != NULL; c++) {
         uint32_t stage = c * o->num_ranks + o->rank;
+        begin_forward(&l, stage, 0);
         lower_forward(&l, stage, 0);
         add(&l, OP_FORGET, stage, 0, PROGRAM_BLOCK_NONE);
     }

@@ -38,8 +38,10 @@ enum op_kind {
 };
 
 /* Queues of work. Each runs its operations in the order of the program, and none before all compute
- * in front of it has ended; between lanes there is no other order than `after`. */
-enum lane_of { LANE_COMPUTE, LANE_GATHER, LANE_REDUCE, NUM_LANES };
+ * in front of it has ended; between lanes there is no other order than `after`. What is sent is
+ * posted by compute and ends when it is received, one before or behind another: an `after` of that
+ * lane is for this operation alone. */
+enum lane_of { LANE_COMPUTE, LANE_GATHER, LANE_REDUCE, LANE_RECEIVE, LANE_SEND, NUM_LANES };
 
 struct op {
     uint8_t kind;
@@ -74,7 +76,8 @@ struct program_options {
     uint32_t num_leaves;      /* per data rank */
     uint32_t gather_ahead;    /* uses ahead of which blocks are gathered; 0: when they are used */
     uint32_t exchange_behind; /* exchanges that a backward need not wait for; 0: none */
-    bool drops; /* parameters are dropped after each use, else held to the step's end */
+    bool receives_ahead; /* what an action needs of another stage: while the one in front works */
+    bool drops;          /* parameters are dropped after each use, else held to the step's end */
 };
 
 /* ERR_INVALID as pipe_new; ERR_MEMORY. */
