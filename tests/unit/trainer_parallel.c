@@ -278,10 +278,11 @@ static void test_parallel__more_ranks_than_micro_batches_change_no_bit(void **st
 /* ---- replicas ---- */
 
 /* What each rank of 3 x 2 was told before and after one bit of one replica changed. */
+#define SLICE_LAST UINT32_MAX
 struct apart {
     struct config config;
     int part;             /* 0 parameters, 1 exp_avg, 2 exp_avg_sq */
-    uint32_t rank, slice; /* where the bit is */
+    uint32_t rank, slice; /* where the bit is; SLICE_LAST: in the rank's last */
     int before[6], after[6];
     char text[6][512];
 };
@@ -293,16 +294,19 @@ static int come_apart(struct comm *world, void *user)
     struct model_table *table = NULL;
     struct parallel *p = NULL;
     struct replicas *replicas = NULL;
+    struct model_shape shape;
     uint32_t me = world->rank;
     ERR_TRY(new_kernels(&kernels, 1));
-    ERR_TRY(new_table(&table, "tiny", VOCAB));
+    ERR_TRY(shape_of_settings(&shape, &apart->config, VOCAB));
+    ERR_TRY(model_table_new(&table, &shape));
     ERR_TRY(parallel_apply(
         &p, &(struct parallel_options){&apart->config, table, kernels, world, NULL}));
     ERR_TRY(parallel_init_state(p, 3));
     struct state *state = parallel_state(p);
     ERR_TRY(replicas_open(&replicas, parallel_mesh_of(p), state));
     apart->before[me] = replicas_compare(replicas);
-    const struct state_slice *slice = &state->slices[apart->slice];
+    uint32_t at = apart->slice == SLICE_LAST ? state->num_slices - 1 : apart->slice;
+    const struct state_slice *slice = &state->slices[at];
     float *const parts[PARTS] = {state->param, state->exp_avg, state->exp_avg_sq};
     if (me == apart->rank) /* in the last of its rows */
         ((unsigned char *)(parts[apart->part] + slice->at + slice->count - 1))[0] ^= 1;
@@ -341,6 +345,30 @@ static void test_parallel__a_replica_that_differs_in_one_bit_is_named(void **sta
         }
     }
     model_table_free(table);
+}
+
+/* Both ends of a pipeline hold the matrix, each updates its own. */
+static void test_parallel__a_tied_matrix_is_compared_between_stages(void **state)
+{
+    (void)state;
+    const char *extra[] = {
+        "--parallelism.pipeline_parallel_degree",       "2", "--model.tied_embeddings", "true",
+        "--parallelism.data_parallel_replicate_degree", "1"};
+    for (int replicas = 1; replicas <= 2; replicas++) {
+        extra[5] = replicas == 1 ? "1" : "2";
+        struct apart apart = {.config = configure(extra, 6),
+                              .part = replicas,
+                              .rank = (uint32_t)replicas, /* the first of the second stage */
+                              .slice = SLICE_LAST};
+        assert_int_equal(comm_local_run(2 * (uint32_t)replicas, come_apart, &apart), 0);
+        bool is_said = false;
+        for (int rank = 0; rank < 2 * replicas; rank++) {
+            assert_int_equal(apart.before[rank], 0);
+            assert_int_equal(apart.after[rank], ERR_ABORTED);
+            is_said = is_said || strstr(apart.text[rank], "tok_embeddings.weight is not") != NULL;
+        }
+        assert_true(is_said);
+    }
 }
 
 /* Four ranks of tensor parallel and two key heads: pairs hold the same keys, all the same norms. */
@@ -418,6 +446,7 @@ int main(void)
         cmocka_unit_test(test_parallel__a_world_that_does_not_fit_is_refused_with_the_sum),
         cmocka_unit_test(test_parallel__more_ranks_than_micro_batches_change_no_bit),
         cmocka_unit_test(test_parallel__a_replica_that_differs_in_one_bit_is_named),
+        cmocka_unit_test(test_parallel__a_tied_matrix_is_compared_between_stages),
         cmocka_unit_test(test_parallel__copies_along_tensor_parallel_are_compared),
         cmocka_unit_test(test_parallel__an_estimate_plans_without_starting_ranks),
     };

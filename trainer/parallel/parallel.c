@@ -259,6 +259,7 @@ static int lay_out(struct parallel *p)
         return report_error(ERR_MEMORY, NULL, "no memory for the layouts");
     for (uint32_t b = 0; b < num_blocks; b++)
         lay_out_block(p, b);
+    p->state.is_tied_apart = is_tied(p) && p->mesh.degree[AXIS_PP] > 1;
     return 0;
 }
 

@@ -44,7 +44,9 @@ struct state {
     uint32_t num_slices; /* one per tensor of this rank's stages, in the table's order; a tied
                           * output on another stage than the embedding comes last */
     struct state_slice *slices;
-    size_t count; /* elements per buffer, padding included */
+    bool is_tied_apart; /* the first and the last rank of a pipeline hold the same tied matrix:
+                         * there the first slice, here the last */
+    size_t count;       /* elements per buffer, padding included */
     enum kernel_dtype moments;
     float *param;
     void *exp_avg, *exp_avg_sq; /* of `moments` */

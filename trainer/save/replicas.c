@@ -2,7 +2,8 @@
  *
  * Ranks that differ in dp_replicate, cp or tp alone are peers: they hold the same tensors, and of a
  * tensor the same rows but for what tp cuts. All peers' hashes go to all; each rank compares those
- * of the peers that hold the same part of the tensor as itself: its copies. */
+ * of the peers that hold the same part of the tensor as itself: its copies. A tied matrix that both
+ * ends of a pipeline hold is compared between their ranks, too. */
 #include "trainer/save/replicas.h"
 #include "kernels/device.h"
 #include "proto/checksum.h"
@@ -14,6 +15,8 @@
 #include <stdlib.h>
 
 #define PARTS ((uint32_t)NUM_STATE_PARTS)
+#define START_AGAIN \
+    "start the run again: it goes on from the last checkpoint; test the memory of these hosts"
 
 static const char *const part_names[PARTS] = {"", "exp_avg of ", "exp_avg_sq of "};
 
@@ -23,13 +26,14 @@ struct replicas {
     uint32_t count;         /* peers, this rank included */
     uint32_t num;           /* hashes of one */
     uint64_t *all, *own;    /* of all peers, one after the other; of this rank */
+    uint64_t *theirs;       /* [PARTS] of the tied matrix, the other end's */
     size_t *bytes, *places; /* of each in `all` */
 };
 
 int replicas_open(struct replicas **out, const struct mesh *mesh, const struct state *state)
 {
     *out = NULL;
-    if (mesh_group_size(mesh, GROUP_PEERS) == 1)
+    if (mesh_group_size(mesh, GROUP_PEERS) == 1 && !state->is_tied_apart)
         return 0;
     uint32_t count = mesh_group_size(mesh, GROUP_PEERS), num = state->num_slices * PARTS;
     struct replicas *replicas = calloc(1, sizeof(*replicas));
@@ -38,7 +42,7 @@ int replicas_open(struct replicas **out, const struct mesh *mesh, const struct s
     *replicas = (struct replicas){.mesh = mesh, .state = state, .count = count, .num = num};
     void *all = NULL;
     int rc = device_alloc(state->lane->device, &all,
-                          (count + (size_t)1) * num * sizeof(*replicas->all), PINNED);
+                          ((count + (size_t)1) * num + PARTS) * sizeof(*replicas->all), PINNED);
     replicas->all = all;
     replicas->bytes = calloc(2 * (size_t)count, sizeof(*replicas->bytes));
     if (rc != 0 || replicas->bytes == NULL) {
@@ -46,6 +50,7 @@ int replicas_open(struct replicas **out, const struct mesh *mesh, const struct s
         return rc != 0 ? rc : report_error(ERR_MEMORY, NULL, "no memory to compare the replicas");
     }
     replicas->own = replicas->all + (size_t)count * num;
+    replicas->theirs = replicas->own + num;
     replicas->places = replicas->bytes + count;
     for (uint32_t r = 0; r < count; r++) {
         replicas->bytes[r] = num * sizeof(*replicas->all);
@@ -128,8 +133,7 @@ static int fail(const struct replicas *replicas, uint32_t at)
             least = r;
     }
     return report_error(
-        ERR_ABORTED,
-        "start the run again: it goes on from the last checkpoint; test the memory of these hosts",
+        ERR_ABORTED, START_AGAIN,
         "replicas have come apart, nothing more is saved: %s%s is not the same on rank %u and rank "
         "%u; %u of %u replicas hold what rank %u has",
         part_names[at % PARTS], replicas->state->slices[at / PARTS].tensor->name,
@@ -137,22 +141,71 @@ static int fail(const struct replicas *replicas, uint32_t at)
         rank_of(mesh, most));
 }
 
-static int compare_in_group(const struct replicas *replicas)
+/* ---- the ends of a pipeline ---- */
+
+/* The rank of the pipeline that holds the tied matrix, too; UINT32_MAX: this one does not. */
+static uint32_t other_end(const struct replicas *replicas)
 {
-    struct comm *group = replicas->mesh->of[GROUP_PEERS];
+    uint32_t last = replicas->mesh->degree[AXIS_PP] - 1, place = replicas->mesh->place[AXIS_PP];
+    bool is_end = replicas->state->is_tied_apart && (place == 0 || place == last);
+    return !is_end ? UINT32_MAX : place == 0 ? last : 0;
+}
+
+/* The first hash of the tied matrix. */
+static uint32_t hash_of_tied(const struct replicas *replicas)
+{
+    return replicas->mesh->place[AXIS_PP] == 0 ? 0 : replicas->num - PARTS;
+}
+
+static int swap_tied(const struct replicas *replicas)
+{
+    struct comm *stages = replicas->mesh->of[GROUP_PP];
+    const uint64_t *mine = replicas->own + hash_of_tied(replicas);
+    size_t bytes = PARTS * sizeof(*mine);
+    struct comm_request request;
+    ERR_TRY(comm_send(stages, other_end(replicas), COMM_TAG_TIED, mine, bytes, &request));
+    ERR_TRY(comm_receive(stages, other_end(replicas), COMM_TAG_TIED, replicas->theirs, bytes));
+    return comm_wait(stages, &request);
+}
+
+static int compare_tied(const struct replicas *replicas)
+{
+    const struct mesh *mesh = replicas->mesh;
+    uint32_t at = hash_of_tied(replicas), place[NUM_AXES];
+    for (uint32_t axis = 0; axis < NUM_AXES; axis++)
+        place[axis] = mesh->place[axis];
+    place[AXIS_PP] = other_end(replicas);
+    for (uint32_t part = 0; part < PARTS; part++)
+        if (replicas->own[at + part] != replicas->theirs[part])
+            return report_error(
+                ERR_ABORTED, START_AGAIN,
+                "replicas have come apart, nothing more is saved: %s%s is not the same on rank %u "
+                "and rank %u, the two ends of a pipeline",
+                part_names[part], replicas->state->slices[at / PARTS].tensor->name,
+                mesh_rank_of(mesh, mesh->place), mesh_rank_of(mesh, place));
+    return 0;
+}
+
+static int compare_all(const struct replicas *replicas)
+{
+    struct comm *peers = replicas->mesh->of[GROUP_PEERS];
     uint32_t me = mesh_group_place(replicas->mesh, GROUP_PEERS);
+    bool is_end = other_end(replicas) != UINT32_MAX;
     hash_state(replicas->own, replicas->state);
-    ERR_TRY(comm_all_gather_v(group, replicas->own, replicas->num * sizeof(*replicas->own),
-                              replicas->all, replicas->bytes, replicas->places));
-    for (uint32_t i = 0; i < replicas->num; i++)
+    if (peers != NULL)
+        ERR_TRY(comm_all_gather_v(peers, replicas->own, replicas->num * sizeof(*replicas->own),
+                                  replicas->all, replicas->bytes, replicas->places));
+    if (is_end)
+        ERR_TRY(swap_tied(replicas));
+    for (uint32_t i = 0; i < replicas->num && peers != NULL; i++)
         if (votes(replicas, i, me) != copies(replicas, i))
             return fail(replicas, i);
-    return 0;
+    return is_end ? compare_tied(replicas) : 0;
 }
 
 int replicas_compare(struct replicas *replicas)
 {
     if (replicas == NULL)
         return 0;
-    return parallel_agree(replicas->mesh->world, compare_in_group(replicas));
+    return parallel_agree(replicas->mesh->world, compare_all(replicas));
 }

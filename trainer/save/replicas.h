@@ -1,4 +1,5 @@
-/* replicas.h - do all copies of a tensor hold the same bits, along dp_replicate, cp and tp?
+/* replicas.h - do all copies of a tensor hold the same bits, along dp_replicate, cp and tp, and
+ * of a tied matrix on both ends of a pipeline?
  *
  * Each replica writes a part of a checkpoint, so one that has come apart from the others (a bit of
  * memory that flipped, a defect of a host) would make a checkpoint that no rank ever held. Training
