@@ -150,23 +150,58 @@ int catalog_check_room(const struct service *service)
                         "the store holds %u checkpoints already", catalog->num_checkpoints);
 }
 
-int catalog_new(struct checkpoint **out, struct run *run)
+static bool is_at(const struct checkpoint *checkpoint, uint64_t step, uint64_t attempt)
+{
+    return checkpoint && checkpoint->summary.step == step && checkpoint->summary.attempt == attempt;
+}
+
+static void promise(struct checkpoint *checkpoint)
+{
+    struct run *run = checkpoint->run;
+    checkpoint->is_promised = true;
+    checkpoint->next = run->promised;
+    run->promised = checkpoint;
+    run->service->catalog->num_promised++;
+}
+
+static void end_promise(struct checkpoint *checkpoint)
+{
+    struct checkpoint **at = &checkpoint->run->promised;
+    if (!checkpoint->is_promised)
+        return;
+    while (*at != checkpoint)
+        at = &(*at)->next;
+    *at = checkpoint->next;
+    checkpoint->is_promised = false;
+    checkpoint->run->service->catalog->num_promised--;
+}
+
+int catalog_new(struct checkpoint **out, struct run *run, uint64_t step, uint64_t attempt)
 {
     struct checkpoint *checkpoint = calloc(1, sizeof *checkpoint);
     *out = checkpoint;
     if (!checkpoint)
         return report_error(ERR_MEMORY, NULL, "no memory for a checkpoint");
     checkpoint->run = run;
-    checkpoint->is_promised = true;
-    run->service->catalog->num_promised++;
+    checkpoint->summary.step = step;
+    checkpoint->summary.attempt = attempt;
+    promise(checkpoint);
     return 0;
+}
+
+bool catalog_is_promised(const struct run *run, uint64_t step, uint64_t attempt)
+{
+    const struct checkpoint *checkpoint = run->promised;
+    while (checkpoint && !is_at(checkpoint, step, attempt))
+        checkpoint = checkpoint->next;
+    return checkpoint;
 }
 
 void catalog_drop(struct checkpoint *checkpoint)
 {
     if (!checkpoint)
         return;
-    checkpoint->run->service->catalog->num_promised -= checkpoint->is_promised;
+    end_promise(checkpoint);
     manifest_free(checkpoint->manifest);
     free(checkpoint->pin_note);
     free(checkpoint->places);
@@ -179,6 +214,8 @@ void catalog_enter(struct checkpoint *checkpoint, const struct manifest_summary 
     struct run *run = checkpoint->run;
     struct checkpoint **at = find_place(run, summary->step, summary->attempt);
     bool is_anywhere = false;
+    CHECK(!is_at(*at, summary->step, summary->attempt));
+    end_promise(checkpoint);
     for (unsigned tier = 0; tier < NUM_TIERS; tier++)
         is_anywhere |= checkpoint->copies[tier].is_there;
     if (!is_anywhere)
@@ -187,8 +224,6 @@ void catalog_enter(struct checkpoint *checkpoint, const struct manifest_summary 
     checkpoint->next = *at;
     *at = checkpoint;
     run->service->catalog->num_checkpoints++;
-    run->service->catalog->num_promised -= checkpoint->is_promised;
-    checkpoint->is_promised = false;
 }
 
 void catalog_found(struct checkpoint *checkpoint, enum tier_index tier)
@@ -227,15 +262,10 @@ int catalog_add(struct checkpoint **out, struct run *run, const struct manifest_
         return report_error(ERR_BUSY, "raise limits.checkpoints, or remove checkpoints",
                             "the store holds %u checkpoints already",
                             service->catalog->num_checkpoints);
-    int error = catalog_new(out, run);
+    int error = catalog_new(out, run, summary->step, summary->attempt);
     if (error == 0)
         catalog_enter(*out, summary);
     return error;
-}
-
-static bool is_at(const struct checkpoint *checkpoint, uint64_t step, uint64_t attempt)
-{
-    return checkpoint && checkpoint->summary.step == step && checkpoint->summary.attempt == attempt;
 }
 
 struct checkpoint *catalog_find(struct run *run, uint64_t step, uint64_t attempt)
@@ -267,6 +297,7 @@ bool catalog_take_out(struct checkpoint *checkpoint)
         image_leave_checkpoint(image);
     }
     run->service->catalog->num_checkpoints--;
+    promise(checkpoint);
     return true;
 }
 

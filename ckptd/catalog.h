@@ -37,7 +37,7 @@ struct catalog {
     const struct catalog_events *events;
     struct run *runs; /* by name */
     uint32_t num_runs, num_checkpoints;
-    uint32_t num_promised; /* entries that were made, and are in no list yet */
+    uint32_t num_promised; /* entries that were made or taken out, and are in no list */
 };
 
 int catalog_open(struct service *service, const struct catalog_events *events);
@@ -49,9 +49,13 @@ bool run_name_valid(const char *name);
 /* Before a save begins: is there room for one more beside those in work? ERR_BUSY. */
 int catalog_check_room(const struct service *service);
 /* An entry of a checkpoint that is not in the list yet: made before what cannot be undone, so that
- * nothing is missing in the list for want of memory. ERR_MEMORY. */
-int catalog_new(struct checkpoint **out, struct run *run);
+ * nothing is missing in the list for want of memory, and so that no look at a tier enters it
+ * meanwhile. ERR_MEMORY. */
+int catalog_new(struct checkpoint **out, struct run *run, uint64_t step, uint64_t attempt);
+/* There is such an entry, made or taken out: whoever has it enters it, or drops it. */
+bool catalog_is_promised(const struct run *run, uint64_t step, uint64_t attempt);
 void catalog_drop(struct checkpoint *checkpoint); /* NULL is allowed */
+/* The list must not have it. */
 void catalog_enter(struct checkpoint *checkpoint, const struct manifest_summary *summary);
 /* That tier has it, or has it no more. An entry that catalog_enter() gets without any has it in
  * the local one. catalog_lost() is false, and nothing happened, when no tier is left. */

@@ -80,7 +80,7 @@ struct checkpoint {
     uint32_t loads;            /* over the socket; restore/held.c's, */
     bool is_awaited;           /* with one that a reader of the ckptd before may open again, */
     struct storage_hold *hold; /* and the file that says so; NULL: there is none */
-    bool is_promised;          /* it is not in the list yet: a save or a tool may bring it */
+    bool is_promised;          /* it is not in the list: a save, a tool or a removal has it */
     char *tier_text;           /* for answers, owned */
     char *pin_note;            /* as last seen with the pin, owned; NULL: none */
 };
@@ -106,6 +106,7 @@ struct run {
     struct fault unreadable;         /* why the start could not read it; code 0: it could */
     uint64_t newest_attempt;         /* durable; from the store */
     struct checkpoint *checkpoints;  /* newest first */
+    struct checkpoint *promised;     /* not in the list: see catalog_is_promised() */
     uint64_t adopting;               /* the attempt of keep/admit.c's work; 0: none */
     struct coordinator *coordinator; /* run/: its attempt, and what is in work */
     struct pruning *pruning;         /* keep/retain.c: under way, or NULL */

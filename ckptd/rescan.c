@@ -240,14 +240,6 @@ static void work_look(struct job *job)
 
 /* ---- into the catalog ---- */
 
-static bool is_own_step(const struct run *run, uint64_t step, uint64_t attempt)
-{
-    for (const struct save *save = run->coordinator->saves; save; save = save->next)
-        if (save->step == step && save->attempt == attempt)
-            return true;
-    return false;
-}
-
 static int check_newcomer(struct run *run, const struct manifest_summary *summary)
 {
     bool is_open = run->coordinator->attempt || run->coordinator->opening.call ||
@@ -273,7 +265,7 @@ static int enter_newcomer(struct run *run, const struct newcomer *found)
     }
     int error = check_newcomer(run, summary);
     if (error == 0)
-        error = catalog_new(&checkpoint, run);
+        error = catalog_new(&checkpoint, run, summary->step, summary->attempt);
     if (error != 0)
         return error;
     if (summary->attempt > run->newest_attempt) {
@@ -351,7 +343,8 @@ static void take_look(struct service *service, struct look *look)
         struct newcomer *found = &look->found[i];
         uint64_t step = found->summary.step, attempt = found->summary.attempt;
         const struct checkpoint *known = catalog_find(run, step, attempt);
-        if ((known && known->copies[TIER_LOCAL].is_there) || is_own_step(run, step, attempt))
+        if ((known && known->copies[TIER_LOCAL].is_there) ||
+            catalog_is_promised(run, step, attempt))
             continue;
         int error =
             found->fault.code != 0 ? fault_raise(&found->fault) : enter_newcomer(run, found);

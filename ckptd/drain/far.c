@@ -201,6 +201,8 @@ static void enter_step(struct run *run, const struct far_step *step, enum tier_i
     if (checkpoint &&
         (checkpoint->copies[tier].is_there || catalog_has_flaw(checkpoint, FLAW_ASIDE)))
         return;
+    if (catalog_is_promised(run, step->step, step->attempt))
+        return; /* the next look */
     if (checkpoint && strcmp(checkpoint->summary.nonce, step->summary.nonce) != 0) {
         report_other(checkpoint, tier);
         return;
@@ -209,7 +211,8 @@ static void enter_step(struct run *run, const struct far_step *step, enum tier_i
         catalog_found(checkpoint, tier);
         return;
     }
-    if (catalog_check_room(run->service) != 0 || catalog_new(&checkpoint, run) != 0) {
+    if (catalog_check_room(run->service) != 0 ||
+        catalog_new(&checkpoint, run, step->step, step->attempt) != 0) {
         log_warn("tier", "run %s, step %llu is not listed: %s", run->name,
                  (unsigned long long)step->step, report_line());
         return;

@@ -340,6 +340,9 @@ static int check_run(const struct admission *admission)
                             "run %s has a checkpoint of step %llu, attempt %llu already", run->name,
                             (unsigned long long)summary->step,
                             (unsigned long long)summary->attempt);
+    if (catalog_is_promised(run, summary->step, summary->attempt))
+        return report_error(ERR_BUSY, "try again", "step %llu of run %s is being removed",
+                            (unsigned long long)summary->step, run->name);
     if (summary->attempt >= run->newest_attempt && is_open)
         return report_error(ERR_DENIED, "name another store",
                             "run %s is being trained here, in attempt %llu: a checkpoint of "
@@ -378,7 +381,7 @@ static int begin_adoption(struct admission *admission, bool *out_is_there)
     if (error == 0 && !*out_is_there)
         error = catalog_check_room(service);
     if (error == 0 && !*out_is_there)
-        error = catalog_new(&admission->checkpoint, *run);
+        error = catalog_new(&admission->checkpoint, *run, summary->step, summary->attempt);
     if (error == 0 && gc_removes(service, summary->run, summary->step, summary->attempt))
         error =
             report_error(ERR_BUSY, "try again", "rubbish of run %s is being removed", summary->run);
@@ -436,17 +439,24 @@ static void work_release(struct job *job)
 static int list_again(const struct admission *admission)
 {
     const struct manifest_summary *summary = &admission->summary;
-    struct checkpoint *checkpoint = catalog_find(admission->run, summary->step, summary->attempt);
-    if (!checkpoint)
+    struct checkpoint *known = catalog_find(admission->run, summary->step, summary->attempt);
+    struct checkpoint *anew = NULL;
+    if (!known)
         return report_error(ERR_NOT_FOUND, "see ckpt-cli list", "it was removed meanwhile");
-    bool was_damaged = checkpoint->damaged; /* else `ckpt-cli repair` may have made it a manifest */
-    if (!catalog_take_out(checkpoint))
+    bool was_damaged = known->damaged; /* else `ckpt-cli repair` may have made it a manifest */
+    int error = catalog_new(&anew, admission->run, summary->step, summary->attempt);
+    if (error != 0)
+        return error;
+    if (!catalog_take_out(known)) {
+        catalog_drop(anew);
         return !was_damaged ? 0
                             : report_error(ERR_BUSY, "try again",
                                            "a load that had begun before is still open");
-    *checkpoint = (struct checkpoint){
-        .run = checkpoint->run, .pinned = checkpoint->pinned, .pin_note = checkpoint->pin_note};
-    catalog_enter(checkpoint, summary);
+    }
+    catalog_set_pin(anew, known->pinned, known->pin_note);
+    known->pin_note = NULL;
+    catalog_drop(known);
+    catalog_enter(anew, summary);
     log_info("catalog", "run %s, step %llu, attempt %llu is %s", admission->run->name,
              (unsigned long long)summary->step, (unsigned long long)summary->attempt,
              was_damaged ? "out of quarantine" : "read again");

@@ -117,7 +117,7 @@ static int heed(struct errand *errand)
 static void enter(struct asking *asking)
 {
     struct checkpoint *checkpoint = NULL;
-    if (catalog_new(&checkpoint, asking->run) != 0)
+    if (catalog_new(&checkpoint, asking->run, asking->step, asking->attempt) != 0)
         return; /* the next start lists it */
     if (catalog_set_places(checkpoint, &asking->places) != 0)
         log_warn("catalog", "%s", report_line());

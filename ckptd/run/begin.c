@@ -177,7 +177,7 @@ static int new_save(struct save **out, struct run *run, uint64_t step, bool may_
     if (error == 0)
         error = copy_places(&save->places, &run->coordinator->group->places);
     if (error == 0)
-        error = catalog_new(&checkpoint, run);
+        error = catalog_new(&checkpoint, run, step, run->coordinator->machine.attempt);
     if (error != 0) {
         if (save)
             places_free(&save->places);

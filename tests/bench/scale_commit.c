@@ -176,7 +176,7 @@ static struct save *make_save(uint64_t step)
     save->group = &group;
     save->step = step;
     save->attempt = 1;
-    BENCH_TRY(catalog_new(&save->checkpoint, run), report_line());
+    BENCH_TRY(catalog_new(&save->checkpoint, run, step, 1), report_line());
     save->world_size = group.world_size;
     save->stages = bench_allocate(save->world_size, sizeof *save->stages);
     save->remote = bench_allocate(save->world_size, sizeof *save->remote);

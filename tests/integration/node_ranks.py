@@ -80,6 +80,11 @@ def whole(folder, cluster):
     first, second, _ = cluster.nodes
     run = Run(folder, "whole")
     run.start((first, second))
+    twice = []
+    while run.process.poll() is None:  # a listing looks at the peers, in the midst of commits, too
+        for node in (first, second):
+            listed = [(entry["run"], entry["step"]) for entry in node.listed(*node.where)]
+            twice += listed if len(set(listed)) < len(listed) else []
     code = run.end()
     test("two ranks on each of two nodes train and save", code == 0,
          (code, run.said(), first.log()[-3000:], second.log()[-3000:]))
@@ -89,6 +94,9 @@ def whole(folder, cluster):
     entries = [node.entry("whole", STEPS) for node in (first, second)]
     test("both list it as whole", all(entry.get("durability") == "local" and
                                       not entry.get("damage") for entry in entries), entries)
+    logs = first.log() + second.log()
+    test("listed in the midst of a commit, none is there twice, and none has vanished",
+         not twice and "has vanished" not in logs, (twice, logs[-3000:]))
     return run.losses()
 
 

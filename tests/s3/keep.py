@@ -100,8 +100,8 @@ def reader(bed):
     bed.world.start(*OPTIONS)
     read = subprocess.run([SAVER, "read", bed.world.server, "1", "5000"], capture_output=True,
                           text=True, timeout=PATIENCE)
-    test("what a reader alone loads is not kept", read.returncode == 0 and bed.tiers() == ["far"] and
-         not status(bed.world)["mending"]["now"], (read, bed.tiers()))
+    test("what a reader alone loads is not kept", read.returncode == 0 and
+         bed.tiers() == ["far"] and not status(bed.world)["mending"]["now"], (read, bed.tiers()))
     bed.world.stop()
 
 
