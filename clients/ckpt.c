@@ -34,8 +34,7 @@ _Static_assert(CKPT_DIMS_MAX <= LAYOUT_DIMS_MAX && CKPT_ARRAY_DIMS_MAX == LAYOUT
 
 #define CONNECT_MS_DEFAULT 10000u
 #define DESCRIBE_MS_DEFAULT 60000u
-#define CLOSE_MS 60000u      /* for the last save of a rank on another node to arrive */
-#define CONNECT_PAUSE_MS 50u /* between two tries of the first connection */
+#define CLOSE_MS 60000u /* for the last save of a rank on another node to arrive */
 
 static _Thread_local const volatile int *stop_of_thread;
 
@@ -73,11 +72,11 @@ static int connect_first(struct ckpt *ckpt)
             return 0;
         if (error != ERR_UNAVAILABLE && error != ERR_TIMEOUT)
             return error;
-        if (left_ms <= CONNECT_PAUSE_MS)
+        if (left_ms <= 2 * ARENA_PAUSE_MS)
             return report_error(ERR_UNAVAILABLE, "start ckptd, or name its socket",
                                 "ckptd at %s did not answer within %u ms", ckpt->server,
                                 ckpt->connect_ms);
-        nanosleep(&(struct timespec){.tv_nsec = CONNECT_PAUSE_MS * 1000000L}, NULL);
+        arena_link_pause();
     }
 }
 

@@ -73,7 +73,7 @@ static int open_plan(struct load *load, const struct ckpt_load_options *options)
     load->arena = is_of_rank ? &ckpt->link : &load->link;
     if (is_of_rank)
         return 0;
-    return arena_link_open(&load->link, ckpt->arena_path, load->plan->session);
+    return arena_link_open(&load->link, ckpt->arena_path, load->plan->session, SESSION_CALL_MS);
 }
 
 static void close_plan(struct load *load)

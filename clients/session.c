@@ -7,6 +7,9 @@
  * reset and the rank describes again, waiting SESSION_DESCRIBE_AGAIN_MS for the others: ranks whose
  * tries fell on different saves find each other at the next one.
  *
+ * A ckptd that refuses a connection, because its user has used up what one user may cost, is asked
+ * again with jitter: for connect_ms by ckpt_open, for the time-out of the call by ckpt_describe.
+ *
  * Bounds: one exchange on the arena socket takes at most ARENA_LINK_MS. Segment numbers above
  * SESSION_POOL_SEGMENTS_MAX are not believed. */
 #include "clients/session.h"
@@ -229,14 +232,15 @@ static int take_image_size(struct ckpt *ckpt, const Holdfast__V1__DescribeReply 
     return 0;
 }
 
-static int share_memory(struct ckpt *ckpt, uint64_t token)
+static int share_memory(struct ckpt *ckpt, uint64_t token, uint32_t timeout_ms)
 {
-    int error = arena_link_open(&ckpt->link, ckpt->arena_path, token);
+    int error = arena_link_open(&ckpt->link, ckpt->arena_path, token, timeout_ms);
     return error == 0 ? map_control(ckpt) : error;
 }
 
 /* Takes the places over and connects to the arena. */
-static int begin_session(struct ckpt *ckpt, const Holdfast__V1__DescribeReply *reply)
+static int begin_session(struct ckpt *ckpt, const Holdfast__V1__DescribeReply *reply,
+                         uint32_t timeout_ms)
 {
     if (reply->segment_bytes == 0 || reply->segment_bytes > SESSION_SEGMENT_BYTES_MAX)
         return report_error(ERR_CORRUPT, NULL, "ckptd has impossible segments of %llu bytes",
@@ -251,7 +255,7 @@ static int begin_session(struct ckpt *ckpt, const Holdfast__V1__DescribeReply *r
         error = session_items_take(ckpt, reply);
     if (error == 0)
         error = remote_is(ckpt) ? remote_open(ckpt, reply->session)
-                                : share_memory(ckpt, reply->session);
+                                : share_memory(ckpt, reply->session, timeout_ms);
     if (error != 0)
         session_drop(ckpt);
     return error;
@@ -294,7 +298,7 @@ int session_describe(struct ckpt *ckpt, uint32_t timeout_ms, bool ahead)
     if (error != 0)
         return error;
     const Holdfast__V1__DescribeReply *reply = (Holdfast__V1__DescribeReply *)answer;
-    error = begin_session(ckpt, reply);
+    error = begin_session(ckpt, reply, timeout_ms);
     if (error == 0 && ahead)
         map_ahead(ckpt, reply);
     protobuf_c_message_free_unpacked(answer, NULL);

@@ -3,10 +3,13 @@
 #include "proto/report.h"
 
 #include <errno.h>
+#include <stdbool.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/un.h>
+#include <time.h>
 #include <unistd.h>
 
 void arena_link_close(struct arena_link *link)
@@ -56,31 +59,63 @@ struct arena_request arena_request_make(uint32_t kind, uint64_t token)
         .magic = ARENA_MAGIC, .version = ARENA_VERSION, .kind = kind, .session = token};
 }
 
-int arena_link_open(struct arena_link *out, const char *arena_path, uint64_t token)
+void arena_link_pause(void)
+{
+    uint16_t chance = 0;
+    (void)!getrandom(&chance, sizeof chance, GRND_NONBLOCK);
+    long us = ARENA_PAUSE_MS * 500 + chance % (ARENA_PAUSE_MS * 1000);
+    nanosleep(&(struct timespec){.tv_nsec = us * 1000}, NULL);
+}
+
+static uint64_t now_ms(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
+}
+
+/* One try. *out_refused: ckptd is there, and takes no connection of this user now: the kernel says
+ * EACCES, or what was in the queue is closed without an answer. */
+static int try_open(struct arena_link *out, bool *out_refused, const struct sockaddr_un *address)
+{
+    struct timeval limit = {.tv_sec = ARENA_LINK_MS / 1000};
+    *out_refused = false;
+    out->socket = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (out->socket < 0)
+        return report_errno(ERR_IO, "could not make a socket", address->sun_path);
+    if (setsockopt(out->socket, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit) != 0 ||
+        setsockopt(out->socket, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit) != 0 ||
+        connect(out->socket, (const struct sockaddr *)address, sizeof *address) != 0) {
+        *out_refused = errno == EACCES || errno == EAGAIN;
+        return report_errno(ERR_UNAVAILABLE, "could not connect to ckptd's arena",
+                            address->sun_path);
+    }
+    struct arena_request request = arena_request_make(ARENA_REQUEST_BIND, out->token);
+    int error = arena_link_fetch(out, NULL, &request, 0);
+    *out_refused = error == ERR_UNAVAILABLE;
+    return error;
+}
+
+int arena_link_open(struct arena_link *out, const char *arena_path, uint64_t token,
+                    uint32_t timeout_ms)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
-    struct timeval limit = {.tv_sec = ARENA_LINK_MS / 1000};
+    uint64_t end = now_ms() + (timeout_ms < ARENA_LINK_MS ? timeout_ms : ARENA_LINK_MS);
     *out = (struct arena_link){-1, token};
     if (strlen(arena_path) >= sizeof address.sun_path)
         return report_error(ERR_INVALID, "use a shorter listen path",
                             "the arena path is too long: %s", arena_path);
     strcpy(address.sun_path, arena_path);
-    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (fd < 0)
-        return report_errno(ERR_IO, "could not make a socket", arena_path);
-    if (setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit) != 0 ||
-        setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit) != 0 ||
-        connect(fd, (struct sockaddr *)&address, sizeof address) != 0) {
-        int error = report_errno(ERR_UNAVAILABLE, "could not connect to ckptd's arena", arena_path);
-        close(fd);
-        return error;
+    for (;;) {
+        bool is_refused;
+        *out = (struct arena_link){-1, token};
+        int error = try_open(out, &is_refused, &address);
+        if (error != 0)
+            arena_link_close(out);
+        if (!is_refused || now_ms() >= end)
+            return error;
+        arena_link_pause();
     }
-    out->socket = fd;
-    struct arena_request request = arena_request_make(ARENA_REQUEST_BIND, token);
-    int error = arena_link_fetch(out, NULL, &request, 0);
-    if (error != 0)
-        arena_link_close(out);
-    return error;
 }
 
 int arena_link_map(void **out, int fd, uint64_t bytes, uint64_t used)

@@ -1,13 +1,16 @@
 /* arena_link.h - the client's side of the arena socket (arena.h has the story): a rank's, or that
  * of who stands in for one.
  *
- * Bound: one exchange takes at most ARENA_LINK_MS. */
+ * Bounds: one exchange takes at most ARENA_LINK_MS. A connection that ckptd refuses, because its
+ * user has used up what one user may cost (rpc_budget.h), is tried again every ARENA_PAUSE_MS or
+ * so. */
 #ifndef HOLDFAST_ARENA_LINK_H
 #define HOLDFAST_ARENA_LINK_H
 
 #include "proto/arena.h"
 
 #define ARENA_LINK_MS 10000u
+#define ARENA_PAUSE_MS 50u
 
 /* A connection to the arena socket, bound to one session token. */
 struct arena_link {
@@ -15,8 +18,14 @@ struct arena_link {
     uint64_t token;
 };
 
-/* Connects and says whose connection it is. ERR_UNAVAILABLE; ERR_INVALID: the path is too long. */
-int arena_link_open(struct arena_link *out, const char *arena_path, uint64_t token);
+/* Connects and says whose connection it is; while ckptd refuses, for at most `timeout_ms` and
+ * ARENA_LINK_MS. ERR_UNAVAILABLE, at once when nobody listens; ERR_INVALID: the path is too long.
+ */
+int arena_link_open(struct arena_link *out, const char *arena_path, uint64_t token,
+                    uint32_t timeout_ms);
+/* Sleeps half to one and a half times ARENA_PAUSE_MS: clients that were refused together do not
+ * come again together. */
+void arena_link_pause(void);
 void arena_link_close(struct arena_link *link);
 /* A request of the session, to be completed. */
 struct arena_request arena_request_make(uint32_t kind, uint64_t token);

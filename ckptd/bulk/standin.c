@@ -125,7 +125,7 @@ static int new_standin(struct standin **out, struct standins *all, uint64_t sess
     standin->link.socket = standin->event = -1;
     pthread_mutex_init(&standin->mutex, NULL);
     pthread_cond_init(&standin->changed, NULL);
-    int error = arena_link_open(&standin->link, all->arena_path, session);
+    int error = arena_link_open(&standin->link, all->arena_path, session, 0);
     if (error == 0)
         error = take_control(standin);
     if (error == 0)
