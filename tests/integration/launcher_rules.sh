@@ -6,7 +6,7 @@
 # says.
 . "$(dirname "$0")/lib.sh"
 command -v mpirun >/dev/null || skip_all "mpirun is missing"
-plan 49
+plan 50
 
 bin=$tmp/bin
 mkdir "$bin"
@@ -40,7 +40,31 @@ cat >"$bin/trainer" <<'END'
 #!/usr/bin/env bash
 # Stand-in for a rank. The number of the start ends the name of the folder its wrapper was given.
 rank=$OMPI_COMM_WORLD_RANK
-start=$(tr '\0' '\n' <"/proc/$PPID/cmdline" | sed -n 's|.*/start-\([0-9]*\)$|\1|p')
+folder=$(tr '\0' '\n' <"/proc/$PPID/cmdline" | grep '/start-[0-9]*$')
+start=${folder##*-}
+until_is() { # SECONDS COMMAND...
+    local end=$((SECONDS + $1))
+    shift
+    until "$@"; do
+        [ "$SECONDS" -lt "$end" ] || exit 70
+        sleep 0.01
+    done
+}
+all_have() { # WHAT: as many notes of that name as ranks; their lines are in `all`
+    mapfile -t all < <(cat "$RULES/$1.$start".*)
+    [ ${#all[@]} = "$OMPI_COMM_WORLD_SIZE" ]
+}
+is_healthy() { # for the launcher, whose seconds are whole ones
+    local began
+    began=$(awk -v s="$start" '$2 == "start" && $3 == s { print int($1) }' "${folder%/*}/events")
+    [ "$(date +%s)" -ge $((began + 11)) ]
+}
+save() { # none ends before all were told, so each can be heard
+    echo told >"$RULES/told.$start.$rank"
+    until_is 20 all_have told
+    echo "$rank" >>"$RULES/saved"
+    exit 75
+}
 if [ "$rank" = 0 ]; then echo "$OMPI_COMM_WORLD_SIZE" >>"$RULES/starts"; fi
 if [ "$rank" = 0 ] && [ -e "$RULES/places.$start" ]; then
     cat "$RULES/places.$start" >"$RULES/places"
@@ -50,27 +74,33 @@ action=$(awk -v s="$start" -v r="$rank" '$1 == s && ($2 == r || $2 == "all") { p
 # mpirun ends the others when the first wrapper has gone: each is to come to its own kill.
 [ "$action" = kill-wrapper ] && trap '' TERM
 echo $$ >"$RULES/here.$start.$rank"
-until # none ends before all have begun
-    mapfile -t all < <(cat "$RULES/here.$start".*)
-    [ ${#all[@]} = "$OMPI_COMM_WORLD_SIZE" ]
-do sleep 0.01; done
+until_is 60 all_have here # none ends before all have begun
 case ${action:-end} in
 kill) kill -KILL $$ ;;
-kill-all) (kill -KILL "${all[@]}") ;; # a subshell outlives them; wrappers wait 0.1 s
+kill-all) (kill -KILL "${all[@]}") ;; # a subshell outlives them
+kill-all-late) # its own wrapper comes to see that when the 0.1 s of the others are over
+    until_is 20 test -s "$folder/rank-$rank.pid"
+    (kill -STOP "$PPID" && kill -KILL "${all[@]}"; sleep 0.5; kill -CONT "$PPID")
+    ;;
 kill-wrapper) kill -KILL "$PPID" $$ ;;
 wait)
-    trap 'sleep 0.3; echo $rank >>"$RULES/saved"; exit 75' TERM
+    trap save TERM
     touch "$RULES/waits.$rank"
-    for i in $(seq 200); do sleep 0.05; done
+    until_is 60 false
+    ;;
+deaf) # until it is killed
+    trap '' TERM
+    touch "$RULES/waits.$rank"
+    until_is 60 false
     ;;
 wait-ckptd) # its last save is to the ckptd that is started again
-    trap 'until [ "$(cat "$RULES/ckptd-pid")" != "$former" ]; do sleep 0.05; done
-        echo $rank >>"$RULES/saved"; exit 75' TERM
+    another_serves() { [ "$(cat "$RULES/ckptd-pid")" != "$former" ]; }
+    trap 'until_is 20 another_serves; save' TERM
     former=$(cat "$RULES/ckptd-pid")
     touch "$RULES/waits.$rank"
-    for i in $(seq 200); do sleep 0.05; done
+    until_is 60 false
     ;;
-late75) sleep 11 && exit 75 ;;
+late75) until_is 60 is_healthy && exit 75 ;;
 exit*) exit "${action#exit}" ;;
 end) exit 0 ;;
 esac
@@ -82,7 +112,7 @@ export HOLDFAST_BIN=$bin RULES=$tmp
 scenario() { # LINES
     printf '%s\n' "$1" >"$tmp/plan"
     echo 4 >"$tmp/ready"
-    rm -f "$tmp"/{starts,here.*,waits.*,saved,ckptd,ckptd-answers,asked}
+    rm -f "$tmp"/{starts,here.*,told.*,waits.*,saved,ckptd,ckptd-answers,asked}
 }
 launch() { # RANKS SCENARIO OPTION...: prints "status: ranks of each start"
     local ranks=$1 status=0
@@ -100,6 +130,8 @@ check_equal "a rank that ends with 75 is started again with all its peers" \
     "$(launch 3 "1 all exit75")" "0: 3 3"
 check_equal "78 is passed on without another start" "$(launch 3 $'1 1 exit78\n1 0 wait')" "78: 3"
 check_equal "when all are lost at once, all start again" "$(launch 3 "1 all kill-all")" "0: 3 3"
+check_equal "so they do when one of the wrappers is late" \
+    "$(launch 3 $'1 1 kill-all-late\n1 0 deaf\n1 2 deaf')" "0: 3 3"
 check_equal "fewer than --min-ranks are not started" \
     "$(launch 3 $'1 1 kill\n1 0 wait\n1 2 wait' --min-ranks 3)" "0: 3 3"
 echo 3 >"$tmp/places"
@@ -143,7 +175,9 @@ check_equal "all that ended with 75 before it hung are started again" \
     "$(PATH=$bin:$PATH launch 3 "1 all exit75")" "0: 3 3"
 check_equal "so are those whose wrappers were killed with them; one counts as lost" \
     "$(PATH=$bin:$PATH launch 3 "1 all kill-wrapper")" "0: 3 2"
-check_equal "no such mpirun is left" "$(pgrep -fc "$bin/mpirun")" 0
+# What was killed may take a moment to go.
+none_left() { wait_for 5 eval "! pgrep -f '$1'"; }
+check "no such mpirun is left" none_left "$bin/mpirun"
 rm "$bin/mpirun"
 
 printf 'there\ngone\n' >"$tmp/names"
@@ -171,12 +205,12 @@ in_background() { # NAME RANKS OPTION...
     started_pids+=("$launcher")
 }
 ranks_wait() { # NAME: until both wait
-    wait_for 20 test -e "$tmp/waits.0" -a -e "$tmp/waits.1" ||
+    wait_for 40 test -e "$tmp/waits.0" -a -e "$tmp/waits.1" ||
         give_up "the ranks do not begin" "$tmp/$1.log"
 }
 ended() { # $end: "status: ranks that saved, starts"
     local status=0
-    wait_gone "$launcher" 20 || kill_ours KILL "$launcher"
+    wait_gone "$launcher" 60 || kill_ours KILL "$launcher"
     wait "$launcher" || status=$?
     end="$status: $(sort "$tmp/saved" 2>/dev/null | paste -sd' '), $(wc -l <"$tmp/starts") starts"
 }
@@ -210,13 +244,16 @@ ended
 check_equal "SIGTERM to every process of the job does the same" "$end" "75: 0 1, 1 starts"
 check_equal "a ckptd that ended for it was started again for the last save" \
     "$(grep -c 'starting it again' "$tmp/every.log")" 1
-check_equal "nothing of it is left" "$(pgrep -fc "$tmp/every|$bin/ckptd")" 0
+check "nothing of it is left" none_left "$tmp/every|$bin/ckptd"
 
 scenario "1 all wait"
 echo "serve 1" >"$tmp/ckptd"
 echo 3 >"$tmp/ready"
 in_background filling 2
-wait_for 20 grep -q "waiting for ckptd" "$tmp/filling.log"
+says() { # NAME WHAT: its launcher does, or what comes next says nothing
+    wait_for 40 grep -q "$2" "$tmp/$1.log" || give_up "\"$2\" is not said" "$tmp/$1.log"
+}
+says filling "waiting for ckptd"
 check "no rank starts before the pool of the ckptd that was started is full" \
     test ! -e "$tmp/starts"
 echo 4 >"$tmp/ready"
@@ -225,39 +262,46 @@ kill -TERM "$launcher"
 ended
 check_equal "then they do" "$end" "75: 0 1, 1 starts"
 
-scenario $'1 0 wait\n1 1 wait'
+scenario $'1 0 wait\n1 1 deaf'
 in_background lost 2
 ranks_wait lost
 kill -TERM "$launcher"
 kill -KILL "$(cat "$tmp/here.1.1")"
 ended
-check_equal "asked to stop, it starts nothing again when a rank is lost" "${end/0, /, }" \
-    "75: , 1 starts"
+check_equal "asked to stop, it starts nothing again when a rank is lost" "$end" "75: , 1 starts"
 check "it says that the ranks did not save" \
     grep -q "of 2 ranks did not end with 75: what they did since the last save is lost" \
     "$tmp/lost.log"
 
-other_sleep() { # FOLDER SECONDS OTHER-SECONDS: a sleep that takes the others
+other_program() { # FOLDER NAME: which begins with the lines on standard input
     mkdir "$1"
-    printf '#!/bin/sh\n[ "$1" != %s ] || set %s\nexec "%s" "$@"\n' "$2" "$3" \
-        "$(command -v sleep)" >"$1/sleep"
-    chmod +x "$1/sleep"
+    { echo '#!/bin/bash' && cat && echo "exec '$(command -v "$2")' \"\$@\""; } >"$1/$2"
+    chmod +x "$1/$2"
 }
-# ckptd ended and is about to be started again.
-other_sleep "$tmp/long" 0.5 3
+# ckptd ended and is about to be started again: the wait before lasts until the ranks have ended.
+# Who starts ckptd has another child, which sees when the launcher is killed.
+other_program "$tmp/long" sleep <<END
+export PATH=${PATH@Q}
+for ((i = 0; i < 400; i++)); do
+    [ "\$1" = 0.5 ] && [ "\$(pgrep -cP "\$PPID")" -gt 1 ] &&
+        ! grep -qs ' ended ' "$tmp/between/events" || break
+    sleep 0.05
+done
+END
 scenario "1 all wait"
 echo "serve 1" >"$tmp/ckptd"
 PATH=$tmp/long:$PATH in_background between 2
 ranks_wait between
 kill -TERM "$(cat "$tmp/between/ckptd.pid")"
-wait_for 10 grep -q 'starting it again' "$tmp/between.log"
+says between 'starting it again'
 kill -TERM "$launcher"
 ended
 check_equal "asked to stop while ckptd is about to be started again, it ends" "$end" \
     "75: 0 1, 1 starts"
-check_equal "and ckptd is not started again" "$(pgrep -fc "$bin/ckptd")" 0
+check "and no ckptd is left" none_left "$bin/ckptd"
 
-other_sleep "$tmp/quick" 0.1 0.01 # between two questions
+# The launcher asks ckptd ten times as often.
+other_program "$tmp/quick" sleep <<<'[ "$1" != 0.1 ] || set 0.01'
 with_ckptd() { # WHAT-CKPTD-DOES: prints what launch prints
     scenario ""
     echo "$1" >"$tmp/ckptd"
@@ -273,15 +317,18 @@ check_equal "a ckptd that ends with 78 ends the launcher with 78" "$(with_ckptd 
 check_equal "one that ends again and again in another way ends it with 75" \
     "$(with_ckptd "exit 1")" "75: "
 # A slow mpirun: the launcher is asked to stop before any rank has noted its process id.
-mkdir "$tmp/slow"
-printf '#!/bin/sh\nsleep 1\nexec "%s" "$@"\n' "$(command -v mpirun)" >"$tmp/slow/mpirun"
-chmod +x "$tmp/slow/mpirun"
+other_program "$tmp/slow" mpirun <<END
+for ((i = 0; i < 400; i++)); do
+    grep -qs 'asked to stop' "$tmp/early.log" && break
+    sleep 0.05
+done
+END
 scenario "1 all wait"
 PATH=$tmp/slow:$PATH deploy/launch --config "$tmp/config.toml" --ranks 2 --dir "$tmp/early" \
     >"$tmp/early.log" 2>&1 &
 launcher=$!
 started_pids+=("$launcher")
-wait_for 10 grep -q 'start 1 with' "$tmp/early.log"
+says early 'start 1 with'
 kill -TERM "$launcher"
 status=0
 wait "$launcher" || status=$?
@@ -289,12 +336,12 @@ check_equal "SIGTERM before the ranks are there reaches them all the same" "$sta
 
 scenario $'1 all exit75\n2 all exit75'
 deploy/launch --config "$tmp/config.toml" --ranks 2 --dir "$tmp/pause" --backoff 300 \
-    >"$tmp/pause.log" 2>&1 &
+    --backoff-max 300 >"$tmp/pause.log" 2>&1 &
 launcher=$!
 started_pids+=("$launcher")
-wait_for 10 grep -q 'starting again in 300 s' "$tmp/pause.log"
+says pause 'starting again in 300 s'
 kill -TERM "$launcher"
-check "SIGTERM breaks off the wait between two starts" wait_gone "$launcher" 5
+check "SIGTERM breaks off the wait between two starts" wait_gone "$launcher" 60
 status=0
 wait "$launcher" || status=$?
 check_equal "it ends with 75 then, and the failure before was not waited for" \
