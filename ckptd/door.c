@@ -157,7 +157,7 @@ static void accept_one(struct watch *watch)
         return;
     }
     struct principal who = principal_of(listener->service, &peer);
-    if (rpc_server_charge(listener->service->rpc, &who) == 0)
+    if (rpc_server_charge(listener->service->rpc, &who, RPC_CHARGE_CONNECTION) == 0)
         listener->adopt(listener->service, fd, &peer);
     else
         refuse_costly(listener, fd, &peer);

@@ -2,8 +2,10 @@
  *
  * Connections are accepted here and go to the relay (proto/tls/tls.h), which does the handshake and
  * verifies; what it hands back goes to the RPC server by the same way as a connection of the unix
- * socket, behind the same guard. rights.c says what each role may. Ranks need memory that they
- * share with ckptd, so they use the unix socket of the ckptd on their node. */
+ * socket, behind the same guard. Handshakes are paid for by the address that they come from, with
+ * the same account as calls are by their user (proto/rpc_budget.h): a flood of them is closed
+ * unshaken. rights.c says what each role may. Ranks need memory that they share with ckptd, so they
+ * use the unix socket of the ckptd on their node. */
 #include "ckptd/network.h"
 #include "ckptd/config.h"
 #include "ckptd/door.h"
@@ -26,6 +28,10 @@
 
 #define BACKLOG 256
 #define PAUSE_MS 500 /* of the listener when the process is out of descriptors */
+/* Of an address that has used up what it may cost, so many are closed; then all wait a little. */
+#define REFUSED_AT_ONCE 16u
+#define REFUSED_PAUSE_MS 5
+#define REFUSED_LOG_MS 1000
 
 struct network {
     struct service *service;
@@ -33,13 +39,15 @@ struct network {
     int fd;
     struct watch watch;
     struct timer pause; /* over: accept again */
+    uint32_t num_refused;
+    int64_t refused_logged_ms;
 };
 
 /* On the relay's thread. */
 static void verified(void *user, int socket, const struct principal *principal)
 {
     struct service *service = user;
-    int error = rpc_server_charge(service->rpc, principal);
+    int error = rpc_server_charge(service->rpc, principal, RPC_CHARGE_CONNECTION);
     if (error != 0)
         close(socket);
     else
@@ -55,6 +63,29 @@ static void pause_ended(struct timer *timer)
         loop_timer(network->service->loop, &network->pause, PAUSE_MS);
 }
 
+static void pause_listener(struct network *network, uint32_t ms)
+{
+    loop_unwatch(network->service->loop, &network->watch);
+    loop_timer(network->service->loop, &network->pause, ms);
+}
+
+/* A handshake costs more than what a stranger sends for it. False: nothing is left for the address
+ * now. */
+static bool may_shake_hands(struct network *network, const char *from)
+{
+    const struct principal stranger = principal_of_address(from);
+    if (rpc_server_charge(network->service->rpc, &stranger, RPC_CHARGE_HANDSHAKE) == 0)
+        return true;
+    if (loop_now_ms() - network->refused_logged_ms >= REFUSED_LOG_MS) {
+        log_warn("tls", "refused a connection from %s: %s (%u before)", from, report_line(),
+                 network->num_refused);
+        network->refused_logged_ms = loop_now_ms();
+    }
+    if (++network->num_refused % REFUSED_AT_ONCE == 0)
+        pause_listener(network, REFUSED_PAUSE_MS);
+    return false;
+}
+
 static void accept_one(struct watch *watch)
 {
     struct network *network = CONTAINER_OF(watch, struct network, watch);
@@ -65,14 +96,16 @@ static void accept_one(struct watch *watch)
     int fd = accept4(watch->fd, (struct sockaddr *)&address, &size, SOCK_CLOEXEC | SOCK_NONBLOCK);
     if (fd < 0 && (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)) {
         log_warn("tls", "could not accept a connection: %s", strerror(errno));
-        loop_unwatch(network->service->loop, &network->watch);
-        loop_timer(network->service->loop, &network->pause, PAUSE_MS);
+        pause_listener(network, PAUSE_MS);
     }
     if (fd < 0)
         return;
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     getnameinfo((struct sockaddr *)&address, size, from, sizeof from, NULL, 0, NI_NUMERICHOST);
-    tls_relay_adopt(network->relay, fd, from);
+    if (may_shake_hands(network, from))
+        tls_relay_adopt(network->relay, fd, from);
+    else
+        close(fd);
 }
 
 static int listen_at(int *out, const struct addrinfo *at)
@@ -121,7 +154,8 @@ int network_open(struct service *service)
     *network = (struct network){.service = service,
                                 .fd = -1,
                                 .watch = {.run = accept_one, .fd = -1},
-                                .pause = {.run = pause_ended}};
+                                .pause = {.run = pause_ended},
+                                .refused_logged_ms = -REFUSED_LOG_MS};
     const struct tls_relay_options options = {.directory = config->tls_directory,
                                               .num_connections = (uint32_t)config->limit_sessions +
                                                                  RPC_CONNECTIONS_BESIDE,

@@ -44,6 +44,13 @@ bool principal_parse(struct principal *out, const char *uri)
     return false;
 }
 
+struct principal principal_of_address(const char *address)
+{
+    struct principal out = {.kind = PRINCIPAL_ADDRESS, .role = ROLE_USER, .uid = (uid_t)-1};
+    snprintf(out.name, sizeof out.name, "%s", address);
+    return out;
+}
+
 bool principal_is_same(const struct principal *a, const struct principal *b)
 {
     if (a->kind != b->kind)

@@ -20,7 +20,11 @@
 #define PRINCIPAL_NAME_MAX 160u /* with the NUL; of a URI */
 #define PRINCIPAL_TEXT_MAX (PRINCIPAL_NAME_MAX + 32u)
 
-enum principal_kind { PRINCIPAL_USER, PRINCIPAL_CERTIFICATE };
+enum principal_kind {
+    PRINCIPAL_USER,
+    PRINCIPAL_CERTIFICATE,
+    PRINCIPAL_ADDRESS /* of a machine whose certificate has not come yet */
+};
 enum principal_role {
     ROLE_USER, /* of this machine, let in by access.uids */
     ROLE_TRAINER,
@@ -36,10 +40,12 @@ struct principal {
     enum principal_role role;
     uid_t uid;                     /* of a user */
     pid_t pid;                     /* likewise */
-    char name[PRINCIPAL_NAME_MAX]; /* of a certificate: its URI */
+    char name[PRINCIPAL_NAME_MAX]; /* of a certificate: its URI; or the address */
     char run[PRINCIPAL_NAME_MAX];  /* the only one that it may ask about; "": any */
 };
 
+/* A stranger at that address, who may nothing. */
+struct principal principal_of_address(const char *address);
 /* The role, and the run, that a URI names. False: it names none. */
 bool principal_parse(struct principal *out, const char *uri);
 /* Do both count as one where clients share what there is: the same user, or the same name? */

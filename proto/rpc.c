@@ -21,6 +21,7 @@
  *
  * gRPC is not built for thread sanitizers, so every hand-over between threads also goes through an
  * atomic of ours (rpc_calls.c), which orders our own memory in their eyes. */
+#include "proto/rpc_frames.h"
 #include "proto/rpc_private.h"
 
 #include "proto/report.h"
@@ -247,9 +248,13 @@ int rpc_server_adopt(struct rpc_server *server, int socket, const struct princip
     return report_error(ERR_UNAVAILABLE, NULL, "the server is closing");
 }
 
-int rpc_server_charge(struct rpc_server *server, const struct principal *peer)
+int rpc_server_charge(struct rpc_server *server, const struct principal *peer, enum rpc_charge what)
 {
-    return rpc_guard_charge(server->guard, peer);
+    static const uint32_t costs[NUM_RPC_CHARGES] = {[RPC_CHARGE_CONNECTION] = RPC_COST_CONNECTION,
+                                                    [RPC_CHARGE_HANDSHAKE] = RPC_COST_HANDSHAKE,
+                                                    [RPC_CHARGE_LITTLE] = RPC_COST_LITTLE,
+                                                    [RPC_CHARGE_REFUSED] = RPC_COST_REFUSED};
+    return rpc_guard_charge(server->guard, peer, costs[what]);
 }
 
 void rpc_server_set_serving(struct rpc_server *server, bool serving)

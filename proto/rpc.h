@@ -47,9 +47,20 @@ struct rpc_server_options {
 };
 #define RPC_REQUEST_BYTES (64ull << 20) /* a usual value */
 int rpc_server_open(struct rpc_server **out, const struct rpc_server_options *options);
-/* Before a connection is adopted, here or elsewhere: takes it from what the peer's user may cost
- * (proto/rpc_budget.h). ERR_BUSY: nothing is left now, close it; ERR_MEMORY. */
-int rpc_server_charge(struct rpc_server *server, const struct principal *peer);
+/* What costs before a connection is adopted, or elsewhere: to accept one; the handshake of one over
+ * TCP, of whose peer only the address is known; to the bulk plane, a request that moves little, and
+ * besides one that is refused. */
+enum rpc_charge {
+    RPC_CHARGE_CONNECTION,
+    RPC_CHARGE_HANDSHAKE,
+    RPC_CHARGE_LITTLE,
+    RPC_CHARGE_REFUSED,
+    NUM_RPC_CHARGES
+};
+/* Takes it from what the peer's user, or its address, may cost (proto/rpc_budget.h). ERR_BUSY:
+ * nothing is left now, close it, or wait; ERR_MEMORY. Any thread. */
+int rpc_server_charge(struct rpc_server *server, const struct principal *peer,
+                      enum rpc_charge what);
 /* Takes over a connected, already checked socket, also when it fails. Some connections are kept for
  * privileged peers, who also may hold all the memory for requests. ERR_BUSY: too many. */
 int rpc_server_adopt(struct rpc_server *server, int socket, const struct principal *peer);

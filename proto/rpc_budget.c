@@ -26,6 +26,11 @@ int rpc_budget_find(struct rpc_account **out, struct rpc_budget *budget,
     struct rpc_account *account = budget->accounts;
     while (account && !principal_is_same(&account->user, user))
         account = account->next;
+    if (!account && user->kind == PRINCIPAL_ADDRESS && budget->num_accounts >= RPC_ACCOUNTS_MAX) {
+        rpc_budget_sweep(budget, now_ms);
+        if (budget->num_accounts >= RPC_ACCOUNTS_MAX)
+            return report_error(ERR_BUSY, NULL, "too many addresses come at once");
+    }
     if (!account) {
         account = calloc(1, sizeof *account);
         if (!account)
@@ -35,6 +40,7 @@ int rpc_budget_find(struct rpc_account **out, struct rpc_budget *budget,
                                         .left = RPC_BUDGET_BURST,
                                         .refilled_ms = now_ms};
         budget->accounts = account;
+        budget->num_accounts++;
     }
     rpc_account_refill(account, now_ms);
     *out = account;
@@ -52,6 +58,7 @@ void rpc_budget_sweep(struct rpc_budget *budget, int64_t now_ms)
             continue;
         }
         *at = account->next;
+        budget->num_accounts--;
         free(account);
     }
 }

@@ -1,9 +1,10 @@
 /* rpc_budget.h - what the connections of one user may cost a server. Private to proto/rpc*.c.
  *
  * Every user who is not privileged has one account for all of its connections, whatever socket they
- * came by. Frames and connections take their costs (rpc_frames.h) from it; it fills up with
- * RPC_BUDGET_PER_SECOND. A frame passes while something is there, so an account may be overdrawn by
- * one frame, and by answers. At a cost of 10 microseconds the rate is a twelfth of a processor.
+ * came by; and every address, for the handshakes of those who come by TCP. Frames and connections
+ * take their costs (rpc_frames.h) from it; it fills up with RPC_BUDGET_PER_SECOND. A frame passes
+ * while something is there, so an account may be overdrawn by one frame, and by answers. At a cost
+ * of 10 microseconds the rate is a twelfth of a processor.
  *
  * Not thread-safe: the guard's mutex is held around every call. Time is the caller's. */
 #ifndef HOLDFAST_RPC_BUDGET_H
@@ -24,12 +25,15 @@ struct rpc_account {
     uint32_t num_links; /* that keep it */
 };
 
+#define RPC_ACCOUNTS_MAX 1024u /* beyond them a new address waits until one has filled up */
+
 struct rpc_budget {
     struct rpc_account *accounts;
+    uint32_t num_accounts;
 };
 
 /* The account of that user, filled up to now; *out is NULL for a privileged one, who has none.
- * ERR_MEMORY */
+ * ERR_MEMORY; ERR_BUSY: of an address, there are RPC_ACCOUNTS_MAX. */
 int rpc_budget_find(struct rpc_account **out, struct rpc_budget *budget,
                     const struct principal *user, int64_t now_ms);
 /* NULL is fine. */

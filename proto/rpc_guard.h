@@ -47,9 +47,9 @@ struct rpc_guard_options {
 };
 /* ERR_MEMORY, ERR_IO */
 int rpc_guard_open(struct rpc_guard **out, const struct rpc_guard_options *options);
-/* Takes a connection from the budget of that peer's user, before it costs more than that.
- * ERR_BUSY: nothing is left; ERR_MEMORY. */
-int rpc_guard_charge(struct rpc_guard *guard, const struct principal *peer);
+/* Takes so much from the budget of that peer's user, before it costs more than that. ERR_BUSY:
+ * nothing is left; ERR_MEMORY. */
+int rpc_guard_charge(struct rpc_guard *guard, const struct principal *peer, uint32_t cost);
 /* A place for one more connection of that peer, if need be another's. ERR_BUSY: there is none. */
 int rpc_guard_make_room(struct rpc_guard *guard, const struct principal *peer);
 /* Relays between `client` and `library`, non-blocking sockets that are the guard's from here on,

@@ -44,7 +44,7 @@ static struct link *find_idle(const struct rpc_guard *guard)
     return idle;
 }
 
-int rpc_guard_charge(struct rpc_guard *guard, const struct principal *peer)
+int rpc_guard_charge(struct rpc_guard *guard, const struct principal *peer, uint32_t cost)
 {
     struct rpc_account *account;
     char who[PRINCIPAL_TEXT_MAX];
@@ -52,7 +52,7 @@ int rpc_guard_charge(struct rpc_guard *guard, const struct principal *peer)
     int error = rpc_budget_find(&account, &guard->budget, peer, rpc_guard_now_ms());
     bool is_empty = rpc_account_is_empty(account);
     if (account && !is_empty)
-        account->left -= RPC_COST_CONNECTION;
+        account->left -= cost;
     pthread_mutex_unlock(&guard->mutex);
     if (!is_empty)
         return error;

@@ -114,8 +114,19 @@ static int ask(struct bulk_entered *entered, const struct bulk_request *request,
     return entered->standin ? standin_ask(entered->standin, request, answer) : refuse();
 }
 
+static bool may_cost(void *user, const struct principal *peer, enum bulk_cost what)
+{
+    const struct bulk_plane *plane = user;
+    static const enum rpc_charge charges[NUM_BULK_COSTS] = {
+        [BULK_COST_HANDSHAKE] = RPC_CHARGE_HANDSHAKE,
+        [BULK_COST_LITTLE] = RPC_CHARGE_LITTLE,
+        [BULK_COST_REFUSED] = RPC_CHARGE_REFUSED};
+    return rpc_server_charge(plane->service->rpc, peer, charges[what]) == 0;
+}
+
 static const struct bulk_ops ops = {.enter = enter,
                                     .leave = leave,
+                                    .may_cost = may_cost,
                                     .get_begin = get_begin,
                                     .get_block = get_block,
                                     .get_end = get_end,

@@ -21,6 +21,10 @@
 #define LOOK_MS 500     /* an idle connection looks whether the end has come */
 #define PAUSE_US 100000 /* when the process is out of descriptors */
 #define STACK_BYTES (512u << 10)
+/* Of an address that has used up what it may cost, so many are closed; then all wait a little. */
+#define REFUSED_AT_ONCE 16u
+#define REFUSED_PAUSE_US 5000
+#define COSTLY_PAUSE_US 50000 /* between two looks whether a request may cost something again */
 #define FROM_MAX 64
 
 struct connection {
@@ -74,6 +78,24 @@ static void log_refused(struct bulk_server *server, const char *from, const char
     server->num_unlogged = 0;
 }
 
+/* ---- what a peer may cost ---- */
+
+static bool address_may_cost(const struct bulk_server *server, const char *from)
+{
+    const struct principal stranger = principal_of_address(from);
+    const struct bulk_ops *ops = server->options.ops;
+    return !ops->may_cost || ops->may_cost(server->options.user, &stranger, BULK_COST_HANDSHAKE);
+}
+
+static bool may_cost(const struct connection *connection, enum bulk_cost what)
+{
+    const struct bulk_server *server = connection->server;
+    const struct bulk_ops *ops = server->options.ops;
+    const struct principal payer =
+        server->keys ? connection->peer : principal_of_address(connection->from);
+    return !ops->may_cost || ops->may_cost(server->options.user, &payer, what);
+}
+
 /* ---- answers ---- */
 
 static int send_answer(struct connection *connection, const struct bulk_answer *answer)
@@ -84,12 +106,16 @@ static int send_answer(struct connection *connection, const struct bulk_answer *
 /* Tells the peer of this thread's last error. */
 static int send_error(struct connection *connection, int error)
 {
-    char text[BULK_TEXT_MAX];
-    snprintf(text, sizeof text, "%s", report_line());
-    report_make_printable(text);
-    const struct bulk_answer answer = {.magic = BULK_MAGIC, .error = error, .bytes = strlen(text)};
-    ERR_TRY(send_answer(connection, &answer));
-    return tls_stream_write(connection->stream, text, answer.bytes, BULK_STALL_MS);
+    struct {
+        struct bulk_answer answer;
+        char text[BULK_TEXT_MAX];
+    } out = {.answer = {.magic = BULK_MAGIC, .error = error}};
+    snprintf(out.text, sizeof out.text, "%s", report_line());
+    report_make_printable(out.text);
+    out.answer.bytes = strlen(out.text);
+    may_cost(connection, BULK_COST_REFUSED); /* what comes next waits for it */
+    return tls_stream_write(connection->stream, &out, sizeof out.answer + out.answer.bytes,
+                            BULK_STALL_MS);
 }
 
 /* ---- requests; an error ends the connection ---- */
@@ -175,16 +201,6 @@ static int (*const serve[NUM_BULK_VERBS])(struct connection *, const struct bulk
     [BULK_END] = serve_ask, [BULK_WINDOW] = serve_ask, [BULK_LEAVE] = serve_ask,
 };
 
-static int serve_one(struct connection *connection)
-{
-    struct bulk_request request;
-    ERR_TRY(tls_stream_read(connection->stream, &request, sizeof request, BULK_STALL_MS));
-    ERR_TRY(bulk_check_request(&request));
-    return serve[request.verb](connection, &request);
-}
-
-/* ---- connections ---- */
-
 static bool is_over(struct connection *connection)
 {
     struct bulk_server *server = connection->server;
@@ -193,6 +209,25 @@ static bool is_over(struct connection *connection)
     pthread_mutex_unlock(&server->mutex);
     return answer;
 }
+
+/* A request that moves much is bounded by what it moves; others, by their number. */
+static void wait_for_budget(struct connection *connection, const struct bulk_request *request)
+{
+    while (request->bytes < BULK_LITTLE_BYTES && !may_cost(connection, BULK_COST_LITTLE) &&
+           !is_over(connection))
+        usleep(COSTLY_PAUSE_US);
+}
+
+static int serve_one(struct connection *connection)
+{
+    struct bulk_request request;
+    ERR_TRY(tls_stream_read(connection->stream, &request, sizeof request, BULK_STALL_MS));
+    ERR_TRY(bulk_check_request(&request));
+    wait_for_budget(connection, &request);
+    return serve[request.verb](connection, &request);
+}
+
+/* ---- connections ---- */
 
 /* Its identity is known now: is there room for one more of it? */
 static int check_crowd(struct connection *connection)
@@ -367,6 +402,17 @@ static void take_in(struct bulk_server *server, int fd, const char *from)
     pthread_mutex_unlock(&server->mutex);
 }
 
+static void refuse_costly(struct bulk_server *server, int fd, const char *from)
+{
+    close(fd);
+    pthread_mutex_lock(&server->mutex);
+    log_refused(server, from, report_line());
+    bool waits = server->counts.num_refused % REFUSED_AT_ONCE == 0;
+    pthread_mutex_unlock(&server->mutex);
+    if (waits)
+        usleep(REFUSED_PAUSE_US);
+}
+
 static void accept_one(struct bulk_server *server)
 {
     struct sockaddr_storage address;
@@ -381,7 +427,10 @@ static void accept_one(struct bulk_server *server)
     if (fd < 0)
         return;
     getnameinfo((struct sockaddr *)&address, size, from, sizeof from, NULL, 0, NI_NUMERICHOST);
-    take_in(server, fd, from);
+    if (address_may_cost(server, from))
+        take_in(server, fd, from);
+    else
+        refuse_costly(server, fd, from);
 }
 
 /* Those in the handshake end by its deadline. */

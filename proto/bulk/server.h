@@ -15,7 +15,12 @@
 #include "proto/principal.h"
 
 #define BULK_CONNECTIONS_EACH 64u
+#define BULK_LITTLE_BYTES (64u << 10)
 #define BULK_ROOM_BESIDE 8192u /* more than a block, for who reads whole pages */
+
+/* A handshake, before which only the address is known; a request that moves less than
+ * BULK_LITTLE_BYTES; one that was refused. */
+enum bulk_cost { BULK_COST_HANDSHAKE, BULK_COST_LITTLE, BULK_COST_REFUSED, NUM_BULK_COSTS };
 
 struct tls_stream;
 struct bulk_server;
@@ -44,6 +49,9 @@ struct bulk_ops {
     /* HAVE, END, WINDOW, LEAVE: fills in what the answer says. */
     int (*ask)(struct bulk_entered *entered, const struct bulk_request *request,
                struct bulk_answer *answer);
+    /* (optional) Takes from what a peer may cost. False: nothing is left now; the connection is
+     * closed, a request waits. Any thread. Default: all may. */
+    bool (*may_cost)(void *user, const struct principal *peer, enum bulk_cost what);
 };
 
 struct bulk_server_options {

@@ -37,9 +37,10 @@ struct link {
     SSL *ssl;
     int tcp, plain;   /* plain: -1 until it is verified */
     bool wants_write; /* TLS could not go on without writing */
+    bool is_parted;   /* the server's end is closed: what it sent before still goes out */
     bool is_ended;
     uint32_t tcp_events, plain_events;
-    int64_t until_ms; /* of the handshake */
+    int64_t until_ms; /* of the handshake, and of a link that is parted */
     char from[FROM_MAX];
     struct buffer in, out;
 };
@@ -129,12 +130,13 @@ static bool set_events(struct tls_relay *relay, int fd, uint32_t *set, uint32_t 
 static void watch(struct tls_relay *relay, struct link *link)
 {
     bool is_open = link->plain >= 0;
-    bool reads_tcp = !is_open || link->in.bytes == 0;
+    bool reads_tcp = !is_open || (link->in.bytes == 0 && !link->is_parted);
     uint32_t tcp = (reads_tcp ? EPOLLIN : 0u) | (link->wants_write ? (uint32_t)EPOLLOUT : 0u);
     uint32_t plain =
         (link->out.bytes == 0 ? EPOLLIN : 0u) | (link->in.bytes > 0 ? (uint32_t)EPOLLOUT : 0u);
     if (!set_events(relay, link->tcp, &link->tcp_events, tcp, link, 0) ||
-        (is_open && !set_events(relay, link->plain, &link->plain_events, plain, link, 1)))
+        (is_open && !link->is_parted &&
+         !set_events(relay, link->plain, &link->plain_events, plain, link, 1)))
         refuse(relay, link, "it could not be watched");
 }
 
@@ -258,8 +260,8 @@ static void pump(struct tls_relay *relay, struct link *link)
     link->wants_write = false;
     ERR_clear_error();
     enum moved in = MOVED, out = MOVED;
-    for (int turns = 0; turns < 8 && (in == MOVED || out == MOVED); turns++) {
-        in = move_in(link);
+    for (int turns = 0; (turns < 8 || link->is_parted) && (in == MOVED || out == MOVED); turns++) {
+        in = link->is_parted ? STUCK : move_in(link);
         out = move_out(link);
         if (in == OVER || out == OVER) {
             end_link(relay, link);
@@ -268,8 +270,23 @@ static void pump(struct tls_relay *relay, struct link *link)
     }
     watch(relay, link);
     /* Decrypted bytes that OpenSSL holds are in no socket: epoll would not tell of them. */
-    if (!link->is_ended && link->in.bytes == 0 && SSL_pending(link->ssl) > 0)
+    if (!link->is_ended && !link->is_parted && link->in.bytes == 0 && SSL_pending(link->ssl) > 0)
         set_events(relay, link->tcp, &link->tcp_events, EPOLLIN | EPOLLOUT, link, 0);
+}
+
+/* epoll tells for ever that a socket has hung up, also while nothing is to be read from it: it is
+ * asked no more. */
+static void handle(struct tls_relay *relay, struct link *link, bool is_plain, uint32_t events)
+{
+    bool has_hung_up = (events & (EPOLLHUP | EPOLLERR)) != 0;
+    if (has_hung_up && is_plain && !link->is_parted) {
+        link->is_parted = true;
+        link->until_ms = now_ms() + TLS_HANDSHAKE_MS;
+        epoll_ctl(relay->epoll, EPOLL_CTL_DEL, link->plain, NULL);
+    }
+    pump(relay, link);
+    if (has_hung_up && !is_plain && !link->is_ended)
+        end_link(relay, link); /* nobody reads the answers */
 }
 
 /* ---- newcomers ---- */
@@ -379,6 +396,8 @@ static void tick(struct tls_relay *relay)
         next = link->next;
         if (link->plain < 0 && now >= link->until_ms)
             refuse(relay, link, "its handshake took too long");
+        else if (link->is_parted && now >= link->until_ms)
+            end_link(relay, link);
     }
     reload(relay);
 }
@@ -409,10 +428,11 @@ static void *relay_thread(void *argument)
         int count = epoll_wait(relay->epoll, events, EVENTS_MAX, TLS_LOOK_MS);
         for (int i = 0; i < count; i++) {
             struct link *link = (struct link *)(uintptr_t)(events[i].data.u64 & ~(uint64_t)1);
+            bool is_plain = (events[i].data.u64 & 1) != 0;
             if (!link)
                 (void)!read(relay->wake, &drained, sizeof drained);
             else if (!link->is_ended)
-                pump(relay, link);
+                handle(relay, link, is_plain, events[i].events);
         }
         bury(relay);
         enter_arrived(relay);

@@ -12,198 +12,22 @@ almost 4 MiB, connections that are opened and closed. ckptd's resident memory an
 processors are read while they are at it.
 """
 
-import multiprocessing
 import os
 import shutil
-import socket
-import struct
 import subprocess
 import time
 
+from lib_flood import (SECONDS, USER, Attack, greet, only_connect, send_calls,
+                       send_endless_messages, send_read_pings, send_unread_pings,
+                       send_whole_messages, under)
 from lib_store import CLI, World, is_sanitized
 from lib_tap import end, test
 
-USER = 12345
-MIB = 1 << 20
-PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-DATA, HEADERS, SETTINGS, PING, WINDOW = 0, 1, 4, 6, 8
 GROWTH = 176  # MiB: deploy/ckptd.conf, limits.request_bytes
 PING_GROWTH = 48  # of it those of connections, and some of gRPC's
 SESSIONS = 64
 PLACES = SESSIONS + 64
-CONNECTIONS, SENDERS, SECONDS = 40, 100, 5
-# Of an attack before the saves beside it: what a user has saved up of its budget is spent then, or
-# not, and what ckptd may spend on it.
-FIRST_SECONDS, ALONE_SECONDS, CORE_PART = 1, 2, 0.1
 BUDGET_SECONDS = 1.5  # in which a user that is shut out may come again
-
-
-def frame(kind, flags, stream, payload=b""):
-    head = struct.pack(">I", len(payload))[1:] + struct.pack(">BBI", kind, flags, stream)
-    return head + payload
-
-
-def literal(name, value):
-    return b"\0" + bytes([len(name)]) + name + bytes([len(value)]) + value
-
-
-CALL = b"".join(literal(*pair) for pair in [
-    (b":method", b"POST"), (b":scheme", b"http"), (b":authority", b"localhost"),
-    (b":path", b"/holdfast.v1.Checkpoint/Hello"), (b"te", b"trailers"),
-    (b"content-type", b"application/grpc")])
-
-
-def greet(path):
-    """A connection that greeted, which is never read unless somebody does so by hand."""
-    connection = socket.socket(socket.AF_UNIX)
-    connection.connect(path)
-    connection.sendall(PREFACE + frame(SETTINGS, 0, 0))
-    return connection
-
-
-def pour(connections, data, seconds):
-    """Writes it to all of them again and again. The bytes that they took."""
-    taken, until = 0, time.monotonic() + seconds
-    for connection in connections:
-        connection.setblocking(False)
-    while time.monotonic() < until:
-        for connection in connections:
-            try:
-                taken += connection.send(data)
-            except BlockingIOError:
-                time.sleep(0.0005)
-            except OSError:
-                pass
-    return taken
-
-
-def send_unread_pings(path):
-    pings = frame(PING, 0, 0, b"holdfast") * 4096
-    return pour([greet(path) for _ in range(CONNECTIONS)], pings, SECONDS)
-
-
-def send_endless_messages(path):
-    """Each a message of 3.9 MiB, but for its last byte; windows are read, nothing else."""
-    size = int(3.9 * MIB)
-    senders = []
-    for _ in range(SENDERS):
-        sender = greet(path)
-        sender.sendall(frame(HEADERS, 4, 1, CALL))
-        sender.sendall(frame(DATA, 0, 1, b"\0" + struct.pack(">I", size)))
-        sender.setblocking(False)
-        senders.append({"socket": sender, "left": size - 1, "stream": 60000, "all": 60000,
-                        "text": b""})
-    until, sent = time.monotonic() + SECONDS, 0
-    while time.monotonic() < until:
-        for sender in senders:
-            sent += send_some(sender)
-        time.sleep(0.001)
-    return sent
-
-
-def send_some(sender):
-    try:
-        sender["text"] += sender["socket"].recv(65536)
-    except OSError:
-        pass
-    while len(sender["text"]) >= 9:
-        length = int.from_bytes(sender["text"][:3], "big")
-        if len(sender["text"]) < 9 + length:
-            break
-        kind, stream = sender["text"][3], int.from_bytes(sender["text"][5:9], "big")
-        if kind == WINDOW:
-            sender["stream" if stream else "all"] += int.from_bytes(sender["text"][9:13], "big")
-        sender["text"] = sender["text"][9 + length:]
-    size = min(sender["left"], sender["stream"], sender["all"], 16384)
-    if size < min(1024, sender["left"]) or size == 0:
-        return 0
-    last = 1 if size == sender["left"] and "stream_id" in sender else 0
-    try:  # a frame goes as a whole, or this sender is done
-        count = sender["socket"].send(frame(DATA, last, sender.get("stream_id", 1), bytes(size)))
-    except OSError:
-        return 0
-    for window in ("left", "stream", "all"):
-        sender[window] -= size if count == size + 9 else sender[window]
-    return count
-
-
-def drain(connection):
-    """Reads all that is there."""
-    try:
-        while connection.recv(1 << 16):
-            pass
-    except OSError:
-        pass
-
-
-def send_read_pings(path):
-    """Pings whose answers it reads, as fast as they come."""
-    pings, taken = frame(PING, 0, 0, b"holdfast") * 16, 0
-    connections = [greet(path) for _ in range(CONNECTIONS)]
-    for connection in connections:
-        connection.setblocking(False)
-    until = time.monotonic() + SECONDS
-    while time.monotonic() < until:
-        for connection in connections:
-            drain(connection)
-            try:
-                taken += connection.send(pings)
-            except OSError:
-                pass
-    return taken // len(pings) * 16
-
-
-def send_calls(path):
-    """Whole calls of Hello, one after the other on each connection, whose answers it reads."""
-    connections, until, stream = [greet(path) for _ in range(CONNECTIONS)], 0, 1
-    for connection in connections:
-        connection.sendall(frame(WINDOW, 0, 0, struct.pack(">I", 1 << 30)))
-        connection.setblocking(False)
-    until = time.monotonic() + SECONDS
-    while time.monotonic() < until:
-        call = frame(HEADERS, 4, stream, CALL) + frame(DATA, 1, stream, bytes(5))
-        for connection in connections:
-            drain(connection)
-            try:
-                connection.send(call)
-            except OSError:
-                pass
-        stream += 2
-    return stream // 2 * CONNECTIONS
-
-
-def send_whole_messages(path):
-    """Messages of 3.9 MiB that are no request of the method, one after the other."""
-    size, senders = int(3.9 * MIB), [{"socket": greet(path), "stream_id": -1, "left": 0,
-                                      "stream": 0, "all": 65535, "text": b""} for _ in range(8)]
-    for sender in senders:
-        sender["socket"].setblocking(False)
-    until, whole = time.monotonic() + SECONDS, 0
-    while time.monotonic() < until:
-        for sender in senders:
-            if sender["left"] == 0:
-                sender["stream_id"] += 2
-                sender.update(left=size, stream=65000)
-                number = sender["stream_id"]
-                try:
-                    sender["socket"].send(frame(HEADERS, 4, number, CALL) + frame(
-                        DATA, 0, number, b"\0" + struct.pack(">I", size)))
-                except OSError:
-                    continue
-            send_some(sender)
-            whole += sender["left"] == 0
-    return whole
-
-
-def only_connect(path):
-    count, until = 0, time.monotonic() + SECONDS
-    while time.monotonic() < until:
-        try:
-            greet(path).close()
-            count += 1
-        except OSError:
-            pass
-    return count
 
 
 def only_greet(path):
@@ -222,65 +46,10 @@ def ask_once(path):
                           timeout=60).returncode
 
 
-ATTACKS = {"one call": ask_once,
-           "pings": send_unread_pings, "messages": send_endless_messages,
-           "greetings": only_greet, "read pings": send_read_pings, "calls": send_calls,
-           "whole messages": send_whole_messages, "connects": only_connect}
-
-
-def attack(pipe, name, path):
-    if os.geteuid() == 0:
-        os.setgroups([])
-        os.setgid(USER)
-        os.setuid(USER)
-    pipe.send(ATTACKS[name](path))
-
-
-class Attack:
-    def __init__(self, world, name):
-        self.pipe, theirs = multiprocessing.Pipe()
-        self.process = multiprocessing.get_context("fork").Process(
-            target=attack, args=(theirs, name, world.server[5:]))
-        self.process.start()
-
-    def runs(self):
-        return self.process.is_alive()
-
-    def end(self):
-        self.process.join(60)
-        return self.pipe.recv() if self.pipe.poll() else "it failed"
-
-
-def resident(world):
-    with open(f"/proc/{world.process.pid}/statm") as file:
-        return int(file.read().split()[1]) * os.sysconf("SC_PAGESIZE") // MIB
-
-
-def processor_seconds(world):
-    with open(f"/proc/{world.process.pid}/stat") as file:
-        fields = file.read().rsplit(")", 1)[1].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-def under(world, name, step):
-    """(most MiB more, every save and look went well, what the attacker said) during an attack."""
-    before, most, well = resident(world), 0, True
-    attack = Attack(world, name)
-    time.sleep(FIRST_SECONDS)
-    begun = processor_seconds(world)
-    time.sleep(ALONE_SECONDS)
-    spent = processor_seconds(world) - begun
-    test(f"{name}: ckptd spends less than {CORE_PART:.0%} of a core on them",
-         spent < CORE_PART * ALONE_SECONDS or is_sanitized(), spent)
-    while attack.runs():
-        step += 1
-        saved = world.try_save(step)
-        asked = subprocess.run([CLI, "status", "--server", world.server], capture_output=True,
-                               text=True, timeout=60)
-        if not saved[0] or asked.returncode != 0:
-            well = (saved, asked)
-        most = max(most, resident(world) - before)
-    return most, well, attack.end(), step
+ATTACKS = (("pings", send_unread_pings, PING_GROWTH), ("messages", send_endless_messages, GROWTH),
+           ("greetings", only_greet, PING_GROWTH), ("read pings", send_read_pings, PING_GROWTH),
+           ("calls", send_calls, PING_GROWTH), ("whole messages", send_whole_messages, GROWTH),
+           ("connects", only_connect, PING_GROWTH))
 
 
 def main():
@@ -290,10 +59,8 @@ def main():
     world.launch("--access.uids", str(USER), "--limits.sessions", str(SESSIONS))
     world.save([1])
     step = 1
-    for name, bound in (("pings", PING_GROWTH), ("messages", GROWTH), ("greetings", PING_GROWTH),
-                        ("read pings", PING_GROWTH), ("calls", PING_GROWTH),
-                        ("whole messages", GROWTH), ("connects", PING_GROWTH)):
-        growth, well, said, step = under(world, name, step)
+    for name, action, bound in ATTACKS:
+        growth, well, said, step = under(world, name, action, world.server[5:], step)
         print(f"# {name}: {growth} MiB more; {said}")
         test(f"{name}: ckptd grows by at most {bound} MiB", growth <= bound or is_sanitized(),
              growth)
@@ -301,7 +68,7 @@ def main():
              (well, world.log()[-900:]))
     time.sleep(BUDGET_SECONDS)
     shutil.copy(CLI, tool_of(world.server[5:]))
-    later = Attack(world, "one call")
+    later = Attack(ask_once, world.server[5:])
     said = later.end()
     test("a user who flooded is served again, and is named in the log", said == 0 and
          "has used up what one user may cost" in world.log(), (said, world.log()[-900:]))

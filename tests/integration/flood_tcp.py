@@ -1,0 +1,166 @@
+#!/usr/bin/env python3
+"""flood_tcp - the floods of flood.py, over the network.
+
+Goal: who floods the TCP socket of the calls or that of the bulk plane, before the handshake or after
+it, makes ckptd neither grow nor spend more than a tenth of a core, stops no save, and keeps out
+nobody who comes from elsewhere. Method: a real ckptd on loopback; the flood comes from an address of
+its own. Before the handshake: connections that end at once, and the first message of a handshake
+again and again, without its end. After it, with a reader's certificate: the frames of lib_flood over
+TLS, and requests for what is not there on a bulk connection with a ticket.
+"""
+
+import os
+import shutil
+import socket
+import ssl
+import struct
+import sys
+import time
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import lib_tap  # noqa: E402
+
+if not shutil.which("openssl"):
+    print("openssl is missing")
+    sys.exit(77)
+lib_tap.need("grpc")
+from lib_flood import (SECONDS, Attack, drain, send_calls, send_read_pings,  # noqa: E402
+                       send_unread_pings, under)
+from lib_network import Network  # noqa: E402
+from lib_store import PATIENCE, is_sanitized  # noqa: E402
+from lib_tap import end, test  # noqa: E402
+
+OTHER = "127.0.0.2"  # where the flood comes from
+GROWTH = 48  # MiB
+HELLO, REQUEST = "<4sI16s", "<4sIIIQQQQIIQ"  # proto/bulk/wire.h
+BULK_STREAMS, SENT_AT_ONCE = 16, 64
+PAUSE = 1  # until the flood after may connect
+
+
+def reach(address):
+    host, port = address.split(":")
+    return socket.create_connection((host, int(port)), PATIENCE, (OTHER, 0))
+
+
+def only_connect(address):
+    count, until = 0, time.monotonic() + SECONDS
+    while time.monotonic() < until:
+        try:
+            reach(address).close()
+            count += 1
+        except OSError:
+            pass
+    return count
+
+
+def first_message(protocol):
+    """Of a handshake, as a client sends it."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.set_alpn_protocols([protocol])
+    out = ssl.MemoryBIO()
+    tls = context.wrap_bio(ssl.MemoryBIO(), out)
+    try:
+        tls.do_handshake()
+    except ssl.SSLWantReadError:
+        return out.read()
+    raise AssertionError("a handshake with nobody is over")
+
+
+def begin_handshakes(address, protocol):
+    """Each makes the server compute and sign; the client computes nothing."""
+    hello, count, until = first_message(protocol), 0, time.monotonic() + SECONDS
+    while time.monotonic() < until:
+        try:
+            with reach(address) as connection:
+                connection.sendall(hello)
+                connection.settimeout(1)
+                count += connection.recv(1) != b""
+        except OSError:
+            pass
+    return count
+
+
+def over_tls(world, name, address, protocol):
+    """What makes a connection, as flood.py makes one to the unix socket; the files are read now."""
+    context = world.context(name, ssl.TLSVersion.TLSv1_3)
+    context.set_alpn_protocols([protocol])
+    return lambda: context.wrap_socket(reach(address), server_hostname=address.split(":")[0])
+
+
+def ask_in_vain(connect, ticket):
+    """Requests for a part that is not there, many at once, on some bulk connections."""
+    streams, count = [], 0
+    for _ in range(BULK_STREAMS):
+        stream = connect()
+        stream.sendall(struct.pack(HELLO, b"BLK1", 0, ticket))
+        stream.setblocking(False)
+        streams.append(stream)
+    asked = struct.pack(REQUEST, b"BLK1", 1, 99, 0, 0, 1, 0, 0, 0, 0, 0) * SENT_AT_ONCE
+    until = time.monotonic() + SECONDS
+    while time.monotonic() < until:
+        for stream in streams:
+            drain(stream)
+            try:
+                count += stream.send(asked)
+            except OSError:
+                pass
+    return count // (len(asked) // SENT_AT_ONCE)
+
+
+def floods(world):
+    with world.channel("reader") as channel:
+        request = b"\x12" + bytes([len(world.run)]) + world.run.encode() + b"\x18\x01"
+        ticket = channel.unary_unary("/holdfast.v1.Checkpoint/OpenBulk")(
+            request, timeout=PATIENCE)[2:18]
+    calls = over_tls(world, "reader", world.address, "h2")
+    bulk = over_tls(world, "reader", world.bulk, "holdfast-bulk/1")
+    step = 1
+    for name, action, where in (
+            ("connects", only_connect, world.address),
+            ("connects to the bulk plane", only_connect, world.bulk),
+            ("handshakes", lambda to: begin_handshakes(to, "h2"), world.address),
+            ("handshakes of the bulk plane",
+             lambda to: begin_handshakes(to, "holdfast-bulk/1"), world.bulk),
+            ("pings", send_unread_pings, calls), ("read pings", send_read_pings, calls),
+            ("calls", send_calls, calls),
+            ("bulk requests", lambda to: ask_in_vain(to, ticket), bulk)):
+        growth, well, said, step = under(world, name, action, where, step)
+        print(f"# {name}: {growth} MiB more; {said}")
+        test(f"{name}: ckptd grows by at most {GROWTH} MiB", growth <= GROWTH or is_sanitized(),
+             growth)
+        test(f"{name}: an operator is served and saves go on", well is True and said != "it failed",
+             (well, said, world.log()[-900:]))
+        time.sleep(PAUSE)
+
+
+def elsewhere(world):
+    flood = Attack(lambda to: begin_handshakes(to, "h2"), world.address)
+    time.sleep(1)
+    came = [world.ask("anna", "list") for _ in range(3)]
+    test("an operator from elsewhere comes in meanwhile", flood.runs() and
+         all(code == 0 for code, _ in came), came)
+    flood.end()
+    test("the address is named in the log",
+         f"{OTHER} has used up what one user may cost" in world.log(), world.log()[-900:])
+
+
+def main():
+    world = Network()
+    try:
+        for folder in (os.path.dirname(world.folder), world.folder):
+            os.chmod(folder, os.stat(folder).st_mode | 0o055)
+        world.serve()
+        world.issue("anna", "holdfast://operator/anna")
+        world.issue("reader", "holdfast://reader")
+        world.save([1])
+        floods(world)
+        elsewhere(world)
+        world.stop()
+    finally:
+        world.close()
+    end()
+
+
+main()
