@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """flood_tcp - the floods of flood.py, over the network.
 
-Goal: who floods the TCP socket of the calls or that of the bulk plane, before the handshake or after
-it, makes ckptd neither grow nor spend more than a tenth of a core, stops no save, and keeps out
-nobody who comes from elsewhere. Method: a real ckptd on loopback; the flood comes from an address of
-its own. Before the handshake: connections that end at once, and the first message of a handshake
-again and again, without its end. After it, with a reader's certificate: the frames of lib_flood over
-TLS, and requests for what is not there on a bulk connection with a ticket.
+Goal: who floods the TCP socket of the calls or that of the bulk plane, before the handshake or
+after it, makes ckptd neither grow nor spend more than a tenth of a core, stops no save, and keeps
+out nobody who comes from elsewhere. Method: a real ckptd on loopback; the flood comes from an
+address of its own. Before the handshake: connections that end at once, and the first message of a
+handshake again and again, without its end. After it, with a reader's certificate: the frames of
+lib_flood over TLS, and requests for what is not there on a bulk connection with a ticket.
 """
 
 import os
