@@ -16,8 +16,8 @@
  * itself writes them, from a multiple of 4096 on. */
 #include "clients/cli/engine/scan.h"
 #include "clients/cli/hf/hf.h"
+#include "clients/cli/weights.h"
 #include "proto/json.h"
-#include "proto/memfile.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -27,8 +27,6 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-#define HEADER_BYTES_MAX (100u << 20) /* what the safetensors library accepts */
 
 /* A tensor on its way out. */
 struct item {
@@ -150,53 +148,26 @@ static int compare_items(const void *left, const void *right)
 
 /* ---- one file ---- */
 
-static void print_header(FILE *out, const struct export *export, const struct item *items,
-                         const struct output_file *file)
-{
-    const struct manifest_summary *summary = &export->checkpoint.manifest->summary;
-    fprintf(out, "{\"__metadata__\":{\"format\":\"pt\",\"run\":");
-    text_json(out, summary->run);
-    fprintf(out,
-            ",\"step\":\"%llu\",\"attempt\":\"%llu\",\"nonce\":", (unsigned long long)summary->step,
-            (unsigned long long)summary->attempt);
-    text_json(out, summary->nonce);
-    fputc('}', out);
-    for (uint32_t i = 0; i < file->num_tensors; i++) {
-        const struct output_tensor *tensor = &file->tensors[i];
-        const struct tensor_meta *meta =
-            &export->checkpoint.manifest->table->tensors[tensor->tensor[0]];
-        char shape[256];
-        fputc(',', out);
-        text_json(out, items[i].name);
-        fprintf(out, ":{\"dtype\":\"%s\",\"shape\":%s,\"data_offsets\":[%llu,%llu]}",
-                dtype_name(tensor->dtype), text_shape(shape, sizeof shape, meta),
-                (unsigned long long)tensor->start,
-                (unsigned long long)(tensor->start + tensor->bytes));
-    }
-    fputc('}', out);
-}
-
-/* The length, the JSON and spaces up to a multiple of SHARD_ALIGN; then all places are known. */
+/* Then all places are known. */
 static int make_header(const struct export *export, struct part *part, const struct item *items)
 {
-    size_t bytes = 0;
-    FILE *out = memfile_open(&part->header, &bytes);
-    if (out == NULL)
-        return report_error(ERR_MEMORY, NULL, "no memory for the header");
-    fwrite("\0\0\0\0\0\0\0", 1, 8, out);
-    print_header(out, export, items, &part->file);
-    fflush(out);
-    for (size_t at = bytes; at % SHARD_ALIGN != 0; at++)
-        fputc(' ', out);
-    if (!memfile_close(out))
-        return report_error(ERR_MEMORY, NULL, "no memory for the header");
-    uint64_t length = bytes - 8;
-    if (length > HEADER_BYTES_MAX)
-        return report_error(ERR_INVALID, "safetensors allows no more: export with --weights-only",
-                            "a header of %llu bytes is over the limit of %u",
-                            (unsigned long long)length, HEADER_BYTES_MAX);
-    for (int i = 0; i < 8; i++)
-        part->header[i] = (char)(length >> (8 * i));
+    const struct manifest_summary *summary = &export->checkpoint.manifest->summary;
+    struct weights_header header;
+    char shape[256];
+    ERR_TRY(weights_header_begin(&header, summary->run, summary->step, summary->attempt,
+                                 summary->nonce));
+    for (uint32_t i = 0; i < part->file.num_tensors; i++) {
+        const struct output_tensor *tensor = &part->file.tensors[i];
+        const struct tensor_meta *meta =
+            &export->checkpoint.manifest->table->tensors[tensor->tensor[0]];
+        weights_header_add(&header, items[i].name, tensor->dtype,
+                           text_shape(shape, sizeof shape, meta), tensor->start, tensor->bytes);
+    }
+    int error = weights_header_end(&header);
+    size_t bytes = header.bytes;
+    part->header = header.text;
+    if (error != 0)
+        return error;
     part->file.head = part->header;
     part->file.head_bytes = bytes;
     part->file.bytes += bytes;

@@ -14,8 +14,8 @@
  * whole and keeps its type. Memory: with --output what is converted, else all that is wanted. */
 #include "clients/ckpt.h"
 #include "clients/cli/cli.h"
+#include "clients/cli/weights.h"
 
-#include "proto/memfile.h"
 #include "proto/retain.h"
 
 #include <dirent.h>
@@ -193,35 +193,18 @@ static const char *given_shape(char *out, size_t size, const struct want *want)
 static int make_header(struct version *version)
 {
     const struct ckpt_info *info = &version->metadata->info;
-    FILE *out = memfile_open(&version->header, &version->header_bytes);
+    struct weights_header header;
     char shape[256];
-    if (out == NULL)
-        return report_error(ERR_MEMORY, NULL, "no memory for a header");
-    fwrite("\0\0\0\0\0\0\0", 1, 8, out);
-    fprintf(out, "{\"__metadata__\":{\"format\":\"pt\",\"run\":");
-    text_json(out, info->run);
-    fprintf(out,
-            ",\"step\":\"%llu\",\"attempt\":\"%llu\",\"nonce\":", (unsigned long long)info->step,
-            (unsigned long long)info->attempt);
-    text_json(out, info->nonce);
-    fputc('}', out);
+    ERR_TRY(weights_header_begin(&header, info->run, info->step, info->attempt, info->nonce));
     for (uint32_t i = 0; i < version->count; i++) {
         const struct want *want = &version->wants[i];
-        fputc(',', out);
-        text_json(out, want->meta.name);
-        fprintf(out, ":{\"dtype\":\"%s\",\"shape\":%s,\"data_offsets\":[%llu,%llu]}",
-                dtype_name(want->dtype), given_shape(shape, sizeof shape, want),
-                (unsigned long long)want->start, (unsigned long long)(want->start + want->bytes));
+        weights_header_add(&header, want->meta.name, want->dtype,
+                           given_shape(shape, sizeof shape, want), want->start, want->bytes);
     }
-    fputc('}', out);
-    fflush(out);
-    for (size_t at = version->header_bytes; at % SHARD_ALIGN != 0; at++)
-        fputc(' ', out);
-    if (!memfile_close(out))
-        return report_error(ERR_MEMORY, NULL, "no memory for a header");
-    for (int i = 0; i < 8; i++)
-        version->header[i] = (char)((version->header_bytes - 8) >> (8 * i));
-    return 0;
+    int error = weights_header_end(&header);
+    version->header = header.text;
+    version->header_bytes = header.bytes;
+    return error;
 }
 
 /* Room on the disk first: of a mapping without any a store is a signal, not an error. */
