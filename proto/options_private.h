@@ -1,0 +1,18 @@
+/* options_private.h - what options.c, which reads, and options_print.c share. */
+#ifndef HOLDFAST_OPTIONS_PRIVATE_H
+#define HOLDFAST_OPTIONS_PRIVATE_H
+
+#include "proto/options.h"
+
+#define OPTION_KEY_MAX 128 /* a longer key is unknown */
+
+static inline bool is_stored(const struct option *option)
+{
+    return option->type != OPTION_TYPE_ALIAS && option->type != OPTION_TYPE_IGNORED &&
+           option->type != OPTION_TYPE_FIXED;
+}
+
+/* As it is read: the shortest text that is the same number. */
+void options_format_number(char out[40], double value);
+
+#endif
