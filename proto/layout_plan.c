@@ -7,20 +7,16 @@
  * box) of its members.
  *  2. Tensors of equal hash and shape form a class. A second pass proves that its members are equal
  *     box by box; a tensor that only shares the hash leaves the class.
- *  3. For the first tensor of each class the boxes are sorted; equal ones are replicas; the
- * distinct ones must be exactly the cells of the grid that their own edges span. That proves
- * neither hole nor overlap.
- *  4. Each band of cells along dimension 0 is cut again among the replicas. Equal layouts are
- * merged, by a hash table again. Cost: O(n) in the number of slices plus O(m log m) in those of the
- * class heads, whatever the names and the cuts: both hash tables have a seed of the plan. The plan
- * itself does not depend on it. */
-#include "proto/layout.h"
+ *  3. The first tensor of each class gets a layout (layout_grid.c).
+ *  4. Equal layouts are merged, by a hash table again. Cost: O(n) in the number of slices plus O(m
+ * log m) in those of the class heads, whatever the names and the cuts: both hash tables have a seed
+ * of the plan. The plan itself does not depend on it. */
+#include "proto/layout_private.h"
 
 #include "proto/checksum.h"
 #include "proto/report.h"
 
 #include <inttypes.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
@@ -37,11 +33,6 @@ struct tensor_entry {
     uint32_t layout;                /* heads only */
 };
 
-struct member {
-    const struct box *box;
-    uint32_t rank;
-};
-
 struct planner {
     const struct slice *const *slices;
     const uint32_t *counts;
@@ -51,20 +42,10 @@ struct planner {
     uint32_t num_entries, entries_capacity;
     uint32_t *buckets; /* open addressing: entry number or NONE; in step 4 layout number */
     uint32_t num_buckets;
-    uint64_t seed;          /* of both */
-    struct member *members; /* of the heads */
+    uint64_t seed;                 /* of both */
+    struct layout_member *members; /* of the heads */
     struct layout_table *table;
 };
-
-static int fail_memory(void)
-{
-    return report_error(ERR_MEMORY, NULL, "no memory to plan the save");
-}
-
-static void *alloc_array(uint64_t count, size_t size)
-{
-    return calloc(count ? count : 1, size);
-}
 
 /* ---- step 1: names to numbers ---- */
 
@@ -94,7 +75,7 @@ static int grow_entries(struct planner *planner)
         planner->entries = entries;
     if (!entries || !buckets) {
         free(buckets);
-        return fail_memory();
+        return layout_fail_memory();
     }
     free(planner->buckets);
     planner->buckets = buckets;
@@ -177,11 +158,11 @@ static int number_tensors(struct planner *planner)
     uint64_t total = 0;
     for (uint32_t rank = 0; rank < planner->num_ranks; rank++)
         total += planner->counts[rank];
-    planner->tensor_of = alloc_array(planner->num_ranks, sizeof(*planner->tensor_of));
-    uint32_t *block = alloc_array(total, sizeof(*block));
+    planner->tensor_of = layout_alloc(planner->num_ranks, sizeof(*planner->tensor_of));
+    uint32_t *block = layout_alloc(total, sizeof(*block));
     if (!planner->tensor_of || !block) {
         free(block);
-        return fail_memory();
+        return layout_fail_memory();
     }
     for (uint32_t rank = 0; rank < planner->num_ranks; rank++) {
         planner->tensor_of[rank] = block;
@@ -253,9 +234,9 @@ static void prove_classes(struct planner *planner, uint32_t rank, uint32_t *slic
 static int build_classes(struct planner *planner)
 {
     uint32_t count = planner->num_entries;
-    uint32_t *order = alloc_array(count, sizeof(*order));
+    uint32_t *order = layout_alloc(count, sizeof(*order));
     if (!order)
-        return fail_memory();
+        return layout_fail_memory();
     for (uint32_t i = 0; i < count; i++)
         order[i] = i;
     qsort_r(order, count, sizeof(*order), compare_classes, planner->entries);
@@ -284,9 +265,9 @@ static int collect_members(struct planner *planner)
         total += entry->num_members;
         entry->num_members = 0;
     }
-    planner->members = alloc_array(total, sizeof(*planner->members));
+    planner->members = layout_alloc(total, sizeof(*planner->members));
     if (!planner->members)
-        return fail_memory();
+        return layout_fail_memory();
     for (uint32_t rank = 0; rank < planner->num_ranks; rank++) {
         for (uint32_t i = 0; i < planner->counts[rank]; i++) {
             uint32_t id = planner->tensor_of[rank][i];
@@ -294,253 +275,13 @@ static int collect_members(struct planner *planner)
             const struct box *box = &planner->slices[rank][i].box;
             if (entry->head == id && box_elements(box, entry->meta->dims) > 0)
                 planner->members[entry->first_member + entry->num_members++] =
-                    (struct member){.box = box, .rank = rank};
+                    (struct layout_member){.box = box, .rank = rank};
         }
     }
     return 0;
 }
 
-/* ---- step 3: the grid of one class ---- */
-
-/* One distinct box: members[first .. first + replicas) hold it. */
-struct group {
-    uint32_t first, replicas;
-};
-
-struct grid {
-    const struct tensor_meta *meta;
-    struct member *members; /* sorted by box, then rank */
-    uint32_t num_members;
-    struct group *groups; /* row-major order of their boxes */
-    uint32_t num_groups;
-    uint64_t *cuts[LAYOUT_DIMS_MAX];
-    uint32_t num_cuts[LAYOUT_DIMS_MAX];
-};
-
-static const struct box *group_box(const struct grid *grid, uint32_t group)
-{
-    return grid->members[grid->groups[group].first].box;
-}
-
-static int compare_members(const void *a, const void *b, void *user)
-{
-    const struct member *x = a, *y = b;
-    uint32_t dims = *(const uint32_t *)user;
-    for (uint32_t d = 0; d < dims; d++) {
-        if (x->box->offset[d] != y->box->offset[d])
-            return x->box->offset[d] < y->box->offset[d] ? -1 : 1;
-    }
-    for (uint32_t d = 0; d < dims; d++) {
-        if (x->box->extent[d] != y->box->extent[d])
-            return x->box->extent[d] < y->box->extent[d] ? -1 : 1;
-    }
-    return x->rank < y->rank ? -1 : x->rank > y->rank;
-}
-
-static int compare_u64(const void *a, const void *b)
-{
-    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
-    return x < y ? -1 : x > y;
-}
-
-static int find_groups(struct grid *grid)
-{
-    uint32_t dims = grid->meta->dims;
-    grid->groups = alloc_array(grid->num_members, sizeof(*grid->groups));
-    if (!grid->groups)
-        return fail_memory();
-    qsort_r(grid->members, grid->num_members, sizeof(*grid->members), compare_members, &dims);
-    for (uint32_t i = 0; i < grid->num_members; i++) {
-        if (i > 0 && box_equal(grid->members[i - 1].box, grid->members[i].box, dims))
-            grid->groups[grid->num_groups - 1].replicas++;
-        else
-            grid->groups[grid->num_groups++] = (struct group){.first = i, .replicas = 1};
-    }
-    return 0;
-}
-
-/* The edges of all boxes and of the tensor itself, sorted, each once. */
-static int find_cuts(struct grid *grid)
-{
-    for (uint32_t d = 0; d < grid->meta->dims; d++) {
-        uint64_t *cuts = alloc_array(2 * (uint64_t)grid->num_groups + 2, sizeof(*cuts));
-        if (!cuts)
-            return fail_memory();
-        grid->cuts[d] = cuts;
-        uint64_t count = 0;
-        cuts[count++] = 0;
-        cuts[count++] = grid->meta->shape[d];
-        for (uint32_t g = 0; g < grid->num_groups; g++) {
-            const struct box *box = group_box(grid, g);
-            cuts[count++] = box->offset[d];
-            cuts[count++] = box->offset[d] + box->extent[d];
-        }
-        qsort(cuts, count, sizeof(*cuts), compare_u64);
-        uint32_t unique = 1;
-        for (uint64_t i = 1; i < count; i++) {
-            if (cuts[i] != cuts[unique - 1])
-                cuts[unique++] = cuts[i];
-        }
-        grid->num_cuts[d] = unique;
-    }
-    return 0;
-}
-
-static int fail_grid(const struct grid *grid, const char *what, const struct box *where)
-{
-    char message[LAYOUT_NAME_MAX + 64], detail[256] = "";
-    size_t used = 0;
-    for (uint32_t d = 0; where && d < grid->meta->dims; d++)
-        used += (size_t)snprintf(detail + used, sizeof(detail) - used, "%s%" PRIu64,
-                                 d ? ", " : "at element (", where->offset[d]);
-    if (used > 0)
-        snprintf(detail + used, sizeof(detail) - used, ")");
-    snprintf(message, sizeof(message), "the slices of tensor '%s' %s", grid->meta->name, what);
-    return report_set(ERR_MISMATCH, message, detail,
-                      "the distinct slices of a tensor must tile it as a grid");
-}
-
-/* A box that spans several cells: the volumes tell an overlap from a hole. */
-static int fail_spanning(const struct grid *grid, const struct box *box)
-{
-    unsigned __int128 covered = 0;
-    uint64_t whole = 1;
-    for (uint32_t d = 0; d < grid->meta->dims; d++)
-        whole *= grid->meta->shape[d];
-    for (uint32_t g = 0; g < grid->num_groups; g++)
-        covered += box_elements(group_box(grid, g), grid->meta->dims);
-    if (covered > whole)
-        return fail_grid(grid, "overlap", box);
-    return fail_grid(grid, covered < whole ? "leave a hole" : "do not form a grid", box);
-}
-
-/* The groups are in row-major order, so box number i has to be cell number i. */
-static int check_grid(const struct grid *grid)
-{
-    uint32_t dims = grid->meta->dims;
-    for (uint32_t g = 0; g < grid->num_groups; g++) {
-        const struct box *box = group_box(grid, g);
-        for (uint32_t d = 0; d < dims; d++) {
-            const uint64_t *start = bsearch(&box->offset[d], grid->cuts[d], grid->num_cuts[d],
-                                            sizeof(uint64_t), compare_u64);
-            CHECK(start != NULL);
-            if (start[1] != box->offset[d] + box->extent[d])
-                return fail_spanning(grid, box);
-        }
-    }
-    uint64_t at[LAYOUT_DIMS_MAX] = {0}; /* cell coordinates */
-    for (uint32_t g = 0;; g++) {
-        struct box cell = {.offset = {0}};
-        bool found = g < grid->num_groups;
-        for (uint32_t d = 0; d < dims; d++) {
-            cell.offset[d] = grid->cuts[d][at[d]];
-            found = found && group_box(grid, g)->offset[d] == cell.offset[d];
-        }
-        if (!found)
-            return fail_grid(grid, "leave a hole", &cell);
-        uint32_t d = dims;
-        while (d > 0 && ++at[d - 1] == grid->num_cuts[d - 1] - 1)
-            at[--d] = 0;
-        if (d == 0) {
-            CHECK(g + 1 == grid->num_groups);
-            return 0;
-        }
-    }
-}
-
-/* ---- step 4: the layout of one class ---- */
-
-/* Pieces of band `band` (cells_per_band groups): its rows among the replicas that every cell has.
- */
-static uint64_t count_pieces(const struct grid *grid, uint64_t band, uint64_t cells_per_band)
-{
-    uint64_t pieces = group_box(grid, (uint32_t)(band * cells_per_band))->extent[0];
-    for (uint64_t c = 0; c < cells_per_band; c++) {
-        uint32_t replicas = grid->groups[band * cells_per_band + c].replicas;
-        if (replicas < pieces)
-            pieces = replicas;
-    }
-    return pieces;
-}
-
-static void refine_rows(struct layout *out, const struct grid *grid, uint64_t cells_per_band)
-{
-    uint64_t cell = 0;
-    uint32_t num_cuts = 0;
-    for (uint64_t band = 0; band + 1 < grid->num_cuts[0]; band++) {
-        uint64_t start = grid->cuts[0][band];
-        uint64_t rows = grid->cuts[0][band + 1] - start;
-        uint64_t pieces = count_pieces(grid, band, cells_per_band);
-        for (uint64_t piece = 0; piece < pieces; piece++) {
-            out->cuts[0][num_cuts++] = start + (uint64_t)((unsigned __int128)rows * piece / pieces);
-            for (uint64_t c = 0; c < cells_per_band; c++) {
-                const struct group *group = &grid->groups[band * cells_per_band + c];
-                out->owners[cell++] = grid->members[group->first + piece].rank;
-            }
-        }
-    }
-    out->cuts[0][num_cuts++] = grid->meta->shape[0];
-    out->num_cuts[0] = num_cuts;
-}
-
-/* A tensor without elements: no cell at all. */
-static void make_empty_layout(struct layout *out, const struct tensor_meta *meta)
-{
-    for (uint32_t d = 0; d < meta->dims; d++) {
-        out->cuts[d][0] = 0;
-        out->cuts[d][1] = meta->shape[d];
-        out->num_cuts[d] = meta->shape[d] ? 2 : 1;
-    }
-}
-
-static int make_layout(struct layout *out, const struct grid *grid, bool is_empty)
-{
-    uint32_t dims = grid->meta->dims;
-    out->dims = dims;
-    out->owners = alloc_array(grid->num_members, sizeof(*out->owners));
-    if (!out->owners)
-        return fail_memory();
-    uint64_t cells_per_band = 1;
-    for (uint32_t d = 0; d < dims; d++) {
-        uint64_t room = d == 0 ? (uint64_t)grid->num_members + 2 : grid->num_cuts[d];
-        out->cuts[d] = alloc_array(room > 2 ? room : 2, sizeof(uint64_t));
-        if (!out->cuts[d])
-            return fail_memory();
-        if (d == 0 || is_empty)
-            continue;
-        memcpy(out->cuts[d], grid->cuts[d], grid->num_cuts[d] * sizeof(uint64_t));
-        out->num_cuts[d] = grid->num_cuts[d];
-        cells_per_band *= grid->num_cuts[d] - 1;
-    }
-    if (is_empty)
-        make_empty_layout(out, grid->meta);
-    else if (dims == 0)
-        out->owners[0] = grid->members[0].rank;
-    else
-        refine_rows(out, grid, cells_per_band);
-    return 0;
-}
-
-static int plan_class(struct layout *out, struct planner *planner, const struct tensor_entry *entry)
-{
-    struct grid grid = {.meta = entry->meta,
-                        .members = planner->members + entry->first_member,
-                        .num_members = entry->num_members};
-    bool is_empty = false;
-    for (uint32_t d = 0; d < entry->meta->dims; d++)
-        is_empty = is_empty || entry->meta->shape[d] == 0;
-    int error = find_groups(&grid);
-    if (!error)
-        error = find_cuts(&grid);
-    if (!error && !is_empty)
-        error = check_grid(&grid);
-    if (!error)
-        error = make_layout(out, &grid, is_empty);
-    for (uint32_t d = 0; d < LAYOUT_DIMS_MAX; d++)
-        free(grid.cuts[d]);
-    free(grid.groups);
-    return error;
-}
+/* ---- step 4: layouts that are equal are merged ---- */
 
 static bool is_same_layout(const struct layout *a, const struct layout *b)
 {
@@ -601,14 +342,14 @@ static int build_table(struct planner *planner)
     uint32_t count = planner->num_entries;
     int error = 0;
     struct layout_table *table = planner->table = calloc(1, sizeof(*table));
-    uint32_t *order = alloc_array(count, sizeof(*order));
+    uint32_t *order = layout_alloc(count, sizeof(*order));
     if (table) {
-        table->tensors = alloc_array(count, sizeof(*table->tensors));
-        table->layout_of = alloc_array(count, sizeof(*table->layout_of));
-        table->layouts = alloc_array(count, sizeof(*table->layouts));
+        table->tensors = layout_alloc(count, sizeof(*table->tensors));
+        table->layout_of = layout_alloc(count, sizeof(*table->layout_of));
+        table->layouts = layout_alloc(count, sizeof(*table->layouts));
     }
     if (!order || !table || !table->tensors || !table->layout_of || !table->layouts) {
-        error = fail_memory();
+        error = layout_fail_memory();
         goto out;
     }
     for (uint32_t i = 0; i < count; i++) {
@@ -621,7 +362,8 @@ static int build_table(struct planner *planner)
         struct tensor_entry *entry = &planner->entries[order[i]];
         struct tensor_entry *head = &planner->entries[entry->head];
         if (head->layout == NONE) {
-            error = plan_class(&table->layouts[table->num_layouts++], planner, head);
+            error = layout_of_class(&table->layouts[table->num_layouts++], head->meta,
+                                    planner->members + head->first_member, head->num_members);
             head->layout = error ? 0 : merge_layout(planner);
         }
         struct tensor_meta *meta = &table->tensors[i];
@@ -714,13 +456,13 @@ int layout_save_items(struct save_item **out, uint32_t *out_count, const struct 
     struct shard_tensor *pieces = NULL;
     uint32_t num_pieces = 0;
     uint64_t bytes = 0;
-    uint32_t *slice_of = alloc_array(table->num_tensors, sizeof(*slice_of));
+    uint32_t *slice_of = layout_alloc(table->num_tensors, sizeof(*slice_of));
     struct save_item *items = NULL;
-    int error = slice_of ? match_slices(slice_of, table, slices, count) : fail_memory();
+    int error = slice_of ? match_slices(slice_of, table, slices, count) : layout_fail_memory();
     if (!error)
         error = layout_shard_tensors(&pieces, &num_pieces, &bytes, table, rank);
-    if (!error && !(items = alloc_array(num_pieces, sizeof(*items))))
-        error = fail_memory();
+    if (!error && !(items = layout_alloc(num_pieces, sizeof(*items))))
+        error = layout_fail_memory();
     for (uint32_t i = 0; !error && i < num_pieces; i++) {
         uint32_t slice = slice_of[pieces[i].tensor];
         items[i] = (struct save_item){

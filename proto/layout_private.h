@@ -3,10 +3,34 @@
 #define HOLDFAST_LAYOUT_PRIVATE_H
 
 #include "proto/layout.h"
+#include "proto/report.h"
+
+#include <stdlib.h>
 
 /* Moves `at` to the next coordinate of `box` over its first `dims` dimensions; false after the
  * last. */
 bool layout_next_coordinate(uint64_t *at, const struct box *box, uint32_t dims);
 void layout_index_free(struct layout_index *index); /* NULL is nothing */
+
+/* What a rank has of a tensor. */
+struct layout_member {
+    const struct box *box;
+    uint32_t rank;
+};
+
+/* The layout of a tensor whose slices these are; they are sorted. ERR_MISMATCH: they form no grid.
+ */
+int layout_of_class(struct layout *out, const struct tensor_meta *meta,
+                    struct layout_member *members, uint32_t num_members);
+
+static inline int layout_fail_memory(void)
+{
+    return report_error(ERR_MEMORY, NULL, "no memory to plan the save");
+}
+
+static inline void *layout_alloc(uint64_t count, size_t size)
+{
+    return calloc(count ? count : 1, size);
+}
 
 #endif
