@@ -80,6 +80,10 @@ static int say_why(const struct cli *cli)
         return report_error(ERR_UNAVAILABLE, "its log names who has them; or raise limits.sessions",
                             "the ckptd at %s hangs up: all its connections are in use, or it ends",
                             cli->server);
+    if (is_there) /* it is by now, and has room again */
+        return report_error(ERR_UNAVAILABLE, "try again; its log names who has them",
+                            "the ckptd at %s hung up: all its connections were in use, or it ended",
+                            cli->server);
     return report_error(ERR_UNAVAILABLE, "start ckptd, or name its socket with --server unix:/PATH",
                         is_gone ? "no ckptd answered at %s: there is no such socket"
                                 : "no ckptd answered at %s",
