@@ -3,8 +3,8 @@
  * Goal: that a user has used up what one user may cost (proto/rpc_budget.h) delays its ranks, and
  * fails none: libckpt waits for the second in which the user may not connect, inside its own
  * limits. Method: a real ckptd, which lets another user in, and a process of that user. It opens
- * connections until the kernel refuses it; then 200 ranks, as threads, open, describe and save at
- * once. */
+ * connections until the kernel refuses it; then 200 ranks, as threads, open at once, describe
+ * beside more such floods, and save. */
 #include "tests/unit/clients_bed.h"
 
 #include <sys/socket.h>
@@ -18,13 +18,16 @@ enum {
     TRIES_MAX = 20000,
     COLUMNS = 16,
     STEPS_MAX = 60,
-    STEP_MS = 500
+    STEP_MS = 500,
+    FLOODS = 4,
+    FLOOD_PAUSE_MS = 1050
 };
 
 struct crowd {
     const char *server;
     uint64_t attempt;
     pthread_barrier_t barrier;
+    pthread_t flood;
     atomic_int failures, begun;
 };
 struct member {
@@ -62,6 +65,30 @@ static int save_row(struct crowd *crowd, struct ckpt *ckpt, uint32_t rank)
     return CKPT_TIMEOUT;
 }
 
+/* Connects until the kernel refuses. */
+static bool get_shut_out(const char *path)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    snprintf(address.sun_path, sizeof address.sun_path, "%s", path);
+    for (int i = 0; i < TRIES_MAX; i++) {
+        int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        int rc = connect(fd, (struct sockaddr *)&address, sizeof address), reason = errno;
+        close(fd);
+        if (rc != 0)
+            return reason == EACCES;
+    }
+    return false;
+}
+
+/* Meanwhile the ranks describe. */
+static void *flood_again(void *argument)
+{
+    const struct crowd *crowd = argument;
+    for (int i = 0; i < FLOODS; i++, sleep_ms(FLOOD_PAUSE_MS))
+        get_shut_out(crowd->server + strlen("unix:"));
+    return NULL;
+}
+
 static void *run_member(void *argument)
 {
     struct member *member = argument;
@@ -84,29 +111,18 @@ static void *run_member(void *argument)
         note_failure(crowd, member, "open");
     else if (member->rank == 0 && ckpt_attempt_open(ckpt, &crowd->attempt, NULL, NULL) != 0)
         note_failure(crowd, member, "attempt");
+    if (member->rank == 0 && pthread_create(&crowd->flood, NULL, flood_again, crowd) != 0)
+        note_failure(crowd, member, "the flood");
     pthread_barrier_wait(&crowd->barrier);
     if (crowd->failures == 0 && ckpt_describe(ckpt, crowd->attempt, &tensor, 1) != 0)
         note_failure(crowd, member, "describe");
+    if (member->rank == 0)
+        pthread_join(crowd->flood, NULL);
     pthread_barrier_wait(&crowd->barrier);
     if (crowd->failures == 0 && save_row(crowd, ckpt, member->rank) != 0)
         note_failure(crowd, member, "save");
     ckpt_close(ckpt);
     return NULL;
-}
-
-/* Connects until the kernel refuses. */
-static bool get_shut_out(const char *path)
-{
-    struct sockaddr_un address = {.sun_family = AF_UNIX};
-    snprintf(address.sun_path, sizeof address.sun_path, "%s", path);
-    for (int i = 0; i < TRIES_MAX; i++) {
-        int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-        int rc = connect(fd, (struct sockaddr *)&address, sizeof address), reason = errno;
-        close(fd);
-        if (rc != 0)
-            return reason == EACCES;
-    }
-    return false;
 }
 
 /* The process of the other user: 0 when all is well. */
