@@ -30,6 +30,7 @@
 #include "ckptd/restore/shard.h"
 #include "ckptd/rights.h"
 #include "ckptd/run/begin.h"
+#include "ckptd/run/force.h"
 #include "ckptd/run/open.h"
 #include "ckptd/run/save.h"
 #include "ckptd/service.h"
@@ -247,6 +248,8 @@ LOOKS_FIRST(load, OpenLoadRequest, restore_open_load)
     X(Rescan, RescanRequest, rescan, rescan_call, RIGHT_LOOK, false, false)                       \
     X(Remove, RemoveRequest, remove, remove_call, UNLESS_DRY(RIGHT_OPERATE), true, false)         \
     X(Undelete, UndeleteRequest, undelete, undelete_call, UNLESS_DRY(RIGHT_OPERATE), true, false) \
+    X(ForceAttempt, ForceAttemptRequest, force_attempt, force_call, UNLESS_DRY(RIGHT_OPERATE),    \
+      true, false)                                                                                \
     X(Reload, ReloadRequest, reload, reload_call, RIGHT_OPERATE, true, false)                     \
     X(OpenBulk, OpenBulkRequest, open_bulk, plane_open_bulk, RIGHT_LOAD, false, false)            \
     X(Peer, PeerRequest, peer, serve_peer, RIGHT_PEER, false, false)                              \

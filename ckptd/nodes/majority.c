@@ -7,7 +7,10 @@
  * Two majorities have a node in common (R5 of placement.c). So a node that comes back with old
  * state meets, before it starts a run, one that knows what was started without it: it neither gives
  * a number away twice, nor begins behind an older checkpoint than the newest start could know. It
- * is a write quorum for one number, and no consensus: a number that too few took is spent. */
+ * is a write quorum for one number, and no consensus: a number that too few took is spent.
+ *
+ * Where there is no majority the far tier decides, which takes each number once. Without a far tier
+ * an operator does (run/force.c). */
 #include "ckptd/nodes/majority.h"
 #include "ckptd/config.h"
 #include "ckptd/drain/far.h"
@@ -37,7 +40,7 @@ static int report_too_few(const struct service *service, uint32_t holders)
 {
     return report_error(
         ERR_UNAVAILABLE,
-        "start the other nodes; or, when they are lost for good, with nodes.attempts = \"local\"",
+        "start the other nodes; or, when they are lost for good: ckpt-cli attempt RUN --force",
         "%u of %u nodes answered, and a start needs more than half of them", holders,
         service->config->members.count + 1);
 }
@@ -49,6 +52,7 @@ static void tell(struct asking *asking, const struct fault *fault)
     if (!waiter)
         return;
     waiter->fault = *fault;
+    waiter->num_looked = asking->num_looked;
     waiter->go_on(waiter);
 }
 

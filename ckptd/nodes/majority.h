@@ -17,6 +17,7 @@ bool majority_is_needed(const struct service *service);
  * why there is no majority; code 0: the catalog knows what they held. */
 struct majority_waiter {
     struct fault fault;
+    uint32_t num_looked; /* nodes that have answered, this one included */
     void (*go_on)(struct majority_waiter *waiter);
 };
 /* On the service thread; at most `ms`. */

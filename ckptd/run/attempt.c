@@ -283,11 +283,16 @@ static void read_nonce(char out[33], const char *text)
     out[32] = '\0';
 }
 
-static int take_majority(const struct run *run, const char *key, const char *text)
+static int take_majority(const struct run *run, const char *key, const char *text, bool is_alone)
 {
     char nonce[33];
     read_nonce(nonce, text);
-    return majority_publish(run->service, key, text, nonce);
+    int error = majority_publish(run->service, key, text, nonce);
+    if (error != ERR_UNAVAILABLE || !is_alone)
+        return error;
+    log_warn("session", "run %s: an attempt is opened without most of the nodes: %s", run->name,
+             report_line());
+    return 0;
 }
 
 /* Exclusively among all that share the far tier. Nothing is known while it does not answer: the
@@ -309,12 +314,13 @@ static int take_far(const struct run *run, const char *key, const char *text)
     }
 }
 
-int attempt_publish(struct attempt **out, const struct run *run, uint64_t number, const char *text)
+int attempt_publish(struct attempt **out, const struct run *run, uint64_t number, const char *text,
+                    bool is_alone)
 {
     char key[STORAGE_KEY_MAX];
     key_of(key, sizeof key, run->name, number, false);
     if (majority_is_needed(run->service))
-        ERR_TRY(take_majority(run, key, text));
+        ERR_TRY(take_majority(run, key, text, is_alone));
     if (attempt_needs_far(run->service))
         ERR_TRY(take_far(run, key, text));
     int error = storage_publish(run->service->storage, key, text, strlen(text));

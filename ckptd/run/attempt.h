@@ -43,9 +43,11 @@ int attempt_write(char **out, const struct run *run, uint64_t number,
                   const Holdfast__V1__OpenAttemptRequest *request);
 /* Is a number created in the far tier, too, before it is answered? */
 bool attempt_needs_far(const struct service *service);
-/* Makes that text durable, exclusively, in the far tier first where that is needed. Blocks; any
- * thread. ERR_EXISTS; ERR_UNAVAILABLE: the far tier did not answer. */
-int attempt_publish(struct attempt **out, const struct run *run, uint64_t number, const char *text);
+/* Makes that text durable, exclusively, on most of the nodes and in the far tier first, where that
+ * is needed; `is_alone`: on as many nodes as answer. Blocks; any thread. ERR_EXISTS;
+ * ERR_UNAVAILABLE: too few nodes, or not the far tier, did answer. */
+int attempt_publish(struct attempt **out, const struct run *run, uint64_t number, const char *text,
+                    bool is_alone);
 /* From the store, with what it loaded. Blocks. */
 int attempt_read_back(struct attempt **out, const struct run *run, uint64_t number);
 /* From this node's or another's store, as it was opened. Blocks. ERR_NOT_FOUND. */

@@ -29,6 +29,7 @@ struct parked { /* a call that waits; its message lives as long as the call */
 struct attempt_work {
     struct job job;
     bool busy;
+    bool is_alone; /* no majority of the nodes is needed */
     uint64_t number;
     char *text;              /* to be written */
     struct attempt *attempt; /* read back */
@@ -48,6 +49,8 @@ struct coordinator {
     struct attempt *attempt; /* the open one, or NULL */
     struct group *group;
     struct parked opening;     /* call NULL: none */
+    bool is_alone;             /* that start goes on without most of the nodes */
+    bool is_forced;            /* the next may, an operator says */
     struct holder holder;      /* of that start, else of the open attempt */
     struct parked *describing; /* wait until the attempt is read back */
     struct attempt_work take, resume, parent;

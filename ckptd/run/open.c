@@ -42,7 +42,7 @@ static void work_take(struct job *job)
 {
     struct attempt_work *work = CONTAINER_OF(job, struct attempt_work, job);
     struct run *run = CONTAINER_OF(work, struct coordinator, take)->run;
-    int error = attempt_publish(&work->attempt, run, work->number, work->text);
+    int error = attempt_publish(&work->attempt, run, work->number, work->text, work->is_alone);
     if (error != 0)
         fault_take(&work->fault, error);
     else if (storage_groups_prepare(run->service->storage, run->name) != 0)
@@ -76,8 +76,10 @@ void open_take(struct run *run, const struct commit_action *action)
     struct attempt_work *work = &run->coordinator->take;
     CHECK(!work->busy && run->coordinator->opening.call);
     attempt_free(work->attempt);
-    *work = (struct attempt_work){
-        .job = {.work = work_take, .done.run = taken}, .busy = true, .number = number};
+    *work = (struct attempt_work){.job = {.work = work_take, .done.run = taken},
+                                  .busy = true,
+                                  .number = number,
+                                  .is_alone = run->coordinator->is_alone};
     int error =
         attempt_write(&work->text, run, number,
                       (const Holdfast__V1__OpenAttemptRequest *)run->coordinator->opening.message);
@@ -133,6 +135,7 @@ void open_done(struct run *run, const struct commit_action *action)
     run->coordinator->take.attempt = NULL;
     CHECK(attempt && attempt->number == number && !run->coordinator->saves); /* I4, I5 */
     run->newest_attempt = number;
+    run->coordinator->is_forced = false;
     session_end_older(run, number);
     note_opened(run, attempt);
     if (run->coordinator->group)
@@ -186,6 +189,7 @@ struct newcomer {
     const Holdfast__V1__OpenAttemptRequest *request; /* lives as long as the call */
     struct timer timer;
     int64_t came_ms;
+    bool is_alone; /* most of the nodes did not answer, and it goes on */
     struct look_waiter looked;
     struct majority_waiter asked;
 };
@@ -249,15 +253,17 @@ static void hold(struct run *run, struct rpc_call *call,
 }
 
 /* The run is this start's. */
-static void open_run(struct run *run, struct rpc_call *call,
-                     const Holdfast__V1__OpenAttemptRequest *request)
+static void open_run(struct run *run, const struct newcomer *newcomer)
 {
+    const Holdfast__V1__OpenAttemptRequest *request = newcomer->request;
+    struct rpc_call *call = newcomer->call;
     struct commit_actions actions = {0};
     if (run->coordinator->opening.call)
         rpc_call_fail(
             run->coordinator->opening.call,
             report_error(ERR_STALE, NULL, "another start of the run came after this one"));
     hold(run, call, request);
+    run->coordinator->is_alone = newcomer->is_alone;
     run->coordinator->opening.call = call;
     run->coordinator->opening.message = &request->base;
     save_hurry_run(run); /* they are to be settled */
@@ -330,7 +336,7 @@ static void look(struct newcomer *newcomer)
     if (error != 0)
         rpc_call_fail(newcomer->call, error);
     else
-        open_run(run, newcomer->call, request);
+        open_run(run, newcomer);
     free(newcomer);
 }
 
@@ -350,13 +356,25 @@ static void ask_nodes_again(struct timer *timer)
     ask_nodes(newcomer);
 }
 
+/* Without most of the nodes: an operator said so, or the far tier takes each number once. */
+static bool may_go_alone(const struct newcomer *newcomer)
+{
+    struct service *service = newcomer->service;
+    struct run *run = NULL;
+    if (run_find(&run, service, newcomer->request->run, false) == 0 && run->coordinator->is_forced)
+        return true;
+    return attempt_needs_far(service) &&
+           loop_now_ms() - newcomer->came_ms >= service->config->nodes_wait_ms;
+}
+
 /* Most of the nodes were looked at, or a start must not be: see majority.c. */
 static void asked_nodes(struct majority_waiter *waiter)
 {
     struct newcomer *newcomer = CONTAINER_OF(waiter, struct newcomer, asked);
     struct service *service = newcomer->service;
     const struct config *config = service->config;
-    if (waiter->fault.code == 0) {
+    newcomer->is_alone = waiter->fault.code == ERR_UNAVAILABLE && may_go_alone(newcomer);
+    if (waiter->fault.code == 0 || newcomer->is_alone) {
         newcomer->came_ms = loop_now_ms(); /* the wait for the run begins now */
         look(newcomer);
         return;

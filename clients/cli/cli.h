@@ -92,6 +92,7 @@ int cli_unpin(const struct cli *cli);
 int cli_status(const struct cli *cli);
 int cli_health(const struct cli *cli);
 int cli_reload(const struct cli *cli);
+int cli_attempt(const struct cli *cli);
 int cli_rescan(const struct cli *cli);
 int cli_scrub(const struct cli *cli);
 int cli_history(const struct cli *cli);
@@ -126,6 +127,9 @@ int server_adopt(const struct cli *cli, const void *manifest, size_t bytes, bool
 int server_release(const struct cli *cli, const struct manifest_summary *summary);
 
 /* ---- text.c: what reaches the user ---- */
+
+/* Asks at the terminal; --yes answers. ERR_DENIED: no, and `otherwise` says what that means. */
+int text_confirm(const struct cli *cli, const char *question, const char *otherwise);
 
 /* A JSON string with its quotes; bytes that are no UTF-8 become U+FFFD. */
 void text_json(FILE *out, const char *text);

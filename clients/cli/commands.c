@@ -14,7 +14,8 @@ const struct option command_settings[] = {
     [WEIGHTS_ONLY] = OPTION_BOOL(struct cli, is_weights_only, "weights-only", "false",
                                  "leave the optimizer's tensors out"),
     [FORCE] = OPTION_BOOL(struct cli, is_forced, "force", "false",
-                          "replace what was left unfinished; of export also a file that exists"),
+                          "replace what was left unfinished; of export also a file that exists; "
+                          "of attempt: without the other nodes"),
     [QUICK] = OPTION_BOOL(struct cli, is_quick, "quick", "false",
                           "manifest, sizes, hashes of headers and checksum tables only"),
     [RELEASE] = OPTION_BOOL(struct cli, is_released, "release", "false",
@@ -255,6 +256,13 @@ const struct command commands[] = {
      "[retention] and [run.NAME] of its configuration file hold from then on, and are applied to\n"
      "all runs. Other keys that have changed are named: they need a restart. A file that is\n"
      "refused changes nothing. SIGUSR1 does the same.\n"},
+    {"attempt", "RUN", "do most nodes answer a start of the run? --force: it needs none", 1, 1,
+     BIT(SERVER) | BIT(FORCE) | BIT(YES), cli_attempt,
+     "A start needs most of the nodes (nodes.peers), so that two sides of a cut never train one\n"
+     "run. Without them it goes on where the far tier takes its number (tier.attempts), else only\n"
+     "as you say: --force lets the next start of the run at this ckptd do without the others, "
+     "when\n"
+     "they are lost for good. It is refused while most of them answer, and history has it.\n"},
     {"health", "", "does ckptd serve, and can it save? (grpc.health.v1)", 0, 0, BIT(SERVER),
      cli_health,
      "0 when both are so, else 69 and the reason. It cannot save from the first save that the\n"

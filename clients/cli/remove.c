@@ -115,16 +115,9 @@ static void tell(const struct cli *cli, const char *lost, const char *kept, cons
 /* ERR_DENIED: no. */
 static int ask(const struct cli *cli, const struct loss *loss)
 {
-    char answer[16] = "";
     tell(cli, " will be lost", " will go into the trash", loss);
-    if (cli->is_yes)
-        return 0;
-    if (!isatty(STDIN_FILENO))
-        return report_error(ERR_DENIED, "add --yes", "nobody is there to say yes");
-    fprintf(stderr, "remove it%s? Type yes: ", loss->trash > 0 ? "" : " for good");
-    if (fgets(answer, sizeof answer, stdin) != NULL && strcmp(answer, "yes\n") == 0)
-        return 0;
-    return report_error(ERR_DENIED, NULL, "nothing was removed");
+    return text_confirm(cli, loss->trash > 0 ? "remove it" : "remove it for good",
+                        "nothing was removed");
 }
 
 int cli_rm(const struct cli *cli)

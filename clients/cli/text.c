@@ -7,6 +7,7 @@
 
 #include "proto/json.h"
 
+#include <stdio.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <time.h>
@@ -200,4 +201,17 @@ void progress_end(struct progress *progress)
 {
     progress_hide(progress);
     progress->is_shown = false;
+}
+
+int text_confirm(const struct cli *cli, const char *question, const char *otherwise)
+{
+    char answer[16] = "";
+    if (cli->is_yes)
+        return 0;
+    if (!isatty(STDIN_FILENO))
+        return report_error(ERR_DENIED, "add --yes", "nobody is there to say yes");
+    fprintf(stderr, "%s? Type yes: ", question);
+    if (fgets(answer, sizeof answer, stdin) != NULL && strcmp(answer, "yes\n") == 0)
+        return 0;
+    return report_error(ERR_DENIED, NULL, "%s", otherwise);
 }

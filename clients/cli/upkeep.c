@@ -1,5 +1,5 @@
-/* upkeep.c - commands for a ckptd that serves: reload, rescan, scrub; and history, which reads the
- * journal of a run, from its ckptd or from a directory. */
+/* upkeep.c - commands for a ckptd that serves: reload, attempt, rescan, scrub; and history, which
+ * reads the journal of a run, from its ckptd or from a directory. */
 #include "clients/cli/cli.h"
 
 #include "proto/ckpt.pb-c.h"
@@ -31,6 +31,54 @@ int cli_reload(const struct cli *cli)
         if (keys[0] != '\0')
             printf("changed, but not before a restart: %s\n", text_safe(safe, sizeof safe, keys));
     }
+    protobuf_c_message_free_unpacked(answer, NULL);
+    return 0;
+}
+
+/* ---- attempt ---- */
+
+static int ask_attempt(ProtobufCMessage **out, const struct cli *cli, bool is_dry)
+{
+    Holdfast__V1__ForceAttemptRequest request = HOLDFAST__V1__FORCE_ATTEMPT_REQUEST__INIT;
+    request.run = (char *)(uintptr_t)cli->args[0];
+    request.dry_run = is_dry;
+    return cli_call(out, cli, "/holdfast.v1.Checkpoint/ForceAttempt", &request.base,
+                    &holdfast__v1__force_attempt_reply__descriptor, CLI_CALL_MS);
+}
+
+static void print_attempt(const struct cli *cli, const Holdfast__V1__ForceAttemptReply *reply,
+                          bool is_forced)
+{
+    if (cli->is_json)
+        printf("{\"run\": \"%s\", \"newest_attempt\": %llu, \"nodes\": %u, \"answered\": %u, "
+               "\"majority\": %s, \"forced\": %s}\n",
+               cli->args[0], (unsigned long long)reply->newest_attempt, reply->nodes,
+               reply->answered, reply->is_majority ? "true" : "false",
+               is_forced ? "true" : "false");
+    else if (is_forced)
+        printf("%s: the next start at this ckptd needs no other node\n", cli->args[0]);
+    else
+        printf("%s: newest attempt known here %llu; %u of %u nodes answer: a start %s\n",
+               cli->args[0], (unsigned long long)reply->newest_attempt, reply->answered,
+               reply->nodes, reply->is_majority ? "can go on" : "waits for most of them");
+}
+
+int cli_attempt(const struct cli *cli)
+{
+    ProtobufCMessage *answer = NULL;
+    int error = ask_attempt(&answer, cli, !cli->is_forced || !cli->is_yes);
+    if (error == 0 && cli->is_forced && !cli->is_yes) {
+        fprintf(stderr, "Saves that only the other nodes have are lost to the run, and two sides "
+                        "of a cut\nmay train it at once.\n");
+        error =
+            text_confirm(cli, "start without them", "the next start waits for most of the nodes");
+        protobuf_c_message_free_unpacked(answer, NULL);
+        if (error == 0)
+            error = ask_attempt(&answer, cli, false);
+    }
+    if (error != 0)
+        return error;
+    print_attempt(cli, (const Holdfast__V1__ForceAttemptReply *)answer, cli->is_forced);
     protobuf_c_message_free_unpacked(answer, NULL);
     return 0;
 }

@@ -34,7 +34,8 @@ SEE = {"List", "Show", "History", "WaitSave"}
 OF_ALL = {"Status", "Rescan"}  # name no run
 SAVE = {"OpenAttempt", "Describe"}
 SESSION_SAVE = {"BeginSave", "AbortSave"}  # name a session, here one that is not there
-OPERATE = {"Release", "Adopt", "Gc", "Scrub", "Remove", "Undelete", "Reload"}
+OPERATE = {"Release", "Adopt", "Gc", "Scrub", "Remove", "Undelete", "Reload",
+           "ForceAttempt"}
 LOAD = {"OpenLoad", "OpenBulk"}
 SESSION_LOAD = {"LoadShard", "ReleaseShard", "CloseLoad"}
 PEER = {"Peer", "Join", "BeginPart", "ReportPart"}  # between nodes
@@ -52,7 +53,7 @@ MAY = {
 }
 # The run a, in the field that each request has for it; the others have none.
 RUN = {**dict.fromkeys(("OpenAttempt", "Describe", "WaitSave", "List", "Show", "Prune", "Pin",
-                        "Release", "History", "Remove", "Undelete"), b"\x0a\x01a"),
+                        "Release", "History", "Remove", "Undelete", "ForceAttempt"), b"\x0a\x01a"),
        "OpenLoad": b"\x12\x01a", "OpenBulk": b"\x12\x01a", "Scrub": b"\x12\x01a",
        **dict.fromkeys(("Join", "BeginPart", "ReportPart"), b"\x0a\x01a"),
        "Adopt": b"\x1a\x01a", "Peer": b"\x08\x09"}  # of Peer: list the store

@@ -6,7 +6,8 @@ ranks and the manifest, and is whole by itself and for the tools. kill -9 of a n
 ranks, or of both, loses nothing that was acknowledged, and a new start resumes with the losses of a
 run that was never touched, bit for bit; with the ranks of one node alone, too, where the other only
 answers, or where a third node has a copy. What a returned node finds of a save
-is removed or completed as its coordinator says. Method: mpirun starts two ranks per node on
+is removed or completed as its coordinator says. Where most of the nodes are lost, a start needs an
+operator's word or the far tier. Method: mpirun starts two ranks per node on
 loopback addresses, real ckptd, SIGKILL.
 """
 
@@ -205,6 +206,40 @@ def replicated(folder, cluster, expected):
          code == 0 and run.losses() == expected, (code, run.said(), first.log()[-2000:]))
 
 
+def alone(folder, cluster):
+    """Most of the nodes are lost for good: an operator decides, or the far tier."""
+    first, _, third = cluster.nodes
+    run = Run(folder, "c")
+    code, _, said = first.cli("attempt", "c", "--force", "--yes", *first.where)
+    test("while most of the nodes answer, no start is forced",
+         code != 0 and "most of the nodes answer" in said, said)
+    third.lose()
+    os.unlink(run.losses_at)
+    run.start((first,), "--training.steps", STEPS + 1)
+    code = run.end()
+    test("one node of three starts nothing", code != 0 and "1 of 3 nodes answered" in run.said() and
+         "ckpt-cli attempt RUN --force" in run.said(), (code, run.said()))
+    code, said, _ = first.cli("attempt", "c", *first.where)
+    test("ckpt-cli says who answers", code == 0 and
+         "1 of 3 nodes answer: a start waits for most of them" in said, said)
+    said = first.cli("attempt", "c", "--force", "--yes", *first.where)
+    run.start((first,), "--training.steps", STEPS + 1)
+    code = run.end()
+    test("an operator lets the next start go on without them", code == 0 and
+         list(run.losses()) == [STEPS + 1], (said, code, run.said()))
+    test("and the journal has it", "force" in first.cli("history", "c", *first.where)[1])
+    run.start((first,), "--training.steps", STEPS + 2)
+    test("that start alone", run.end() != 0 and "1 of 3 nodes answered" in run.said(), run.said())
+    first.kill()
+    first.start("--tier.store", "dir:" + os.path.join(folder, "far"), "--nodes.wait_ms", "1000")
+    run.start((first,), "--training.steps", STEPS + 2)
+    code = run.end()
+    test("with a far tier, which takes each number once, none is forced", code == 0 and
+         list(run.losses()) == [STEPS + 1, STEPS + 2] and
+         "an attempt is opened without most of the nodes" in first.log(),
+         (code, run.said(), first.log()[-2000:]))
+
+
 def main():
     folder = tempfile.mkdtemp(prefix="nr-", dir=os.environ.get("TMPDIR", "/var/tmp"))
     lib_train.make_tokens(folder, lib_train.prose())
@@ -223,6 +258,7 @@ def main():
         cluster.start()
         try:
             replicated(folder, cluster, expected)
+            alone(folder, cluster)
         finally:
             cluster.close()
     finally:

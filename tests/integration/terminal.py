@@ -28,7 +28,7 @@ from lib_tap import end, test
 seed = int(os.environ.get("SEED", time.time_ns() % 10**9))
 chance = random.Random(seed)
 SHORT = {"rm", "undelete", "adopt", "rename", "tag", "untag", "list", "show", "pin", "unpin",
-         "watch", "follow", "status", "health", "reload", "rescan", "history",
+         "watch", "follow", "status", "health", "reload", "attempt", "rescan", "history",
          "scrub"}  # which have no bar
 SUMMARY_BYTES = 4096  # MANIFEST_SUMMARY_BYTES
 TABLES = ("layouts", "tensors", "shard_table")  # read as they are written, behind all others

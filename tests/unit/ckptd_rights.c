@@ -51,6 +51,8 @@ static const struct ask asks[] = {
     {"Reload", "", true, false},
     {"Undelete", "", true, false},
     {"Undelete", "dry_run", false, false},
+    {"ForceAttempt", "", true, false},
+    {"ForceAttempt", "dry_run", false, false},
     {"OpenBulk", "", false, false},
     {"Peer", "", false, true},
     {"Join", "", false, true},

@@ -1,0 +1,93 @@
+/* force.c - ForceAttempt: most of the nodes are lost for good, and an operator says so.
+ *
+ * A start needs most of the nodes, so that two sides of a cut never train one run
+ * (nodes/majority.c). When they will not come back, only a person can know it. ForceAttempt looks
+ * once more. Where most of the nodes answer it is refused: there is nothing to force. Else the next
+ * start of the run at this ckptd goes on without them, and that one alone: it is noted in the run's
+ * journal, and ends with that start, or with ckptd. */
+#include "ckptd/run/force.h"
+#include "ckptd/catalog.h"
+#include "ckptd/checkpoint.h"
+#include "ckptd/config.h"
+#include "ckptd/history.h"
+#include "ckptd/loop.h"
+#include "ckptd/nodes/majority.h"
+#include "ckptd/run/coordinator.h"
+#include "ckptd/service.h"
+#include "proto/report.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+/* Who asks is a person who waits; nodes.wait_ms is for starts. */
+#define LOOK_MS 5000
+
+struct forcing {
+    struct service *service;
+    struct rpc_call *call;
+    const Holdfast__V1__ForceAttemptRequest *request; /* lives as long as the call */
+    struct majority_waiter asked;
+};
+
+static int force(struct run *run, const struct forcing *forcing)
+{
+    char detail[96];
+    if (forcing->asked.fault.code == 0)
+        return report_error(ERR_INVALID, "start the run",
+                            "most of the nodes answer: a start of run %s needs no force",
+                            run->name);
+    if (forcing->asked.fault.code != ERR_UNAVAILABLE)
+        return fault_raise(&forcing->asked.fault);
+    snprintf(detail, sizeof detail, "%u of %u nodes answer; newest attempt known here: %llu",
+             forcing->asked.num_looked, forcing->service->config->members.count + 1,
+             (unsigned long long)run->newest_attempt);
+    run->coordinator->is_forced = true;
+    history_note(run,
+                 &(struct history_event){.name = "force", .call = forcing->call, .detail = detail});
+    log_warn("session", "run %s: its next start needs no majority, as an operator says: %s",
+             run->name, detail);
+    return 0;
+}
+
+static void asked(struct majority_waiter *waiter)
+{
+    struct forcing *forcing = CONTAINER_OF(waiter, struct forcing, asked);
+    Holdfast__V1__ForceAttemptReply reply = HOLDFAST__V1__FORCE_ATTEMPT_REPLY__INIT;
+    struct run *run = NULL;
+    int error = run_find(&run, forcing->service, forcing->request->run, false);
+    if (error == 0 && !forcing->request->dry_run)
+        error = force(run, forcing);
+    if (error == 0) {
+        reply.newest_attempt = run->newest_attempt;
+        reply.nodes = forcing->service->config->members.count + 1;
+        reply.answered = waiter->num_looked;
+        reply.is_majority = waiter->fault.code == 0;
+        rpc_call_reply(forcing->call, &reply.base);
+    } else {
+        rpc_call_fail(forcing->call, error);
+    }
+    free(forcing);
+}
+
+void force_call(struct service *service, struct rpc_call *call,
+                const Holdfast__V1__ForceAttemptRequest *request)
+{
+    struct run *run = NULL;
+    struct forcing *forcing = NULL;
+    int error = service_check_open(service);
+    if (error == 0)
+        error = run_find(&run, service, request->run, false);
+    if (error == 0 && !majority_is_needed(service))
+        error = report_error(ERR_INVALID, "start the run",
+                             "a start at this ckptd needs no other nodes (nodes.peers, "
+                             "nodes.attempts)");
+    if (error == 0 && !(forcing = calloc(1, sizeof *forcing)))
+        error = report_error(ERR_MEMORY, NULL, "no memory to force a start");
+    if (error != 0) {
+        rpc_call_fail(call, error);
+        return;
+    }
+    *forcing = (struct forcing){
+        .service = service, .call = call, .request = request, .asked.go_on = asked};
+    majority_look(service, &forcing->asked, LOOK_MS);
+}
