@@ -6,9 +6,10 @@ from the same weights and samples 20 steps in fp32, PyTorch's with linear layers
 scaled by a power of two, cast to torch.float8_e4m3fn (gradients: float8_e5m2) and cast back; each
 sample on its own, as the trainer's micro-batches are. A number that lies between two float8 numbers
 follows the last bits of a sum, and AdamW's first steps follow the sign of a small gradient, so what
-comes after the first step drifts. Tolerances, relative: first loss 1e-6, first gradient norm 1e-4,
-each loss 1e-2, each norm 5e-2. Without float8 the first loss is further away than its tolerance, so
-the comparison sees it.
+comes after the first step drifts. Tolerances, relative: first loss 1e-6, first gradient norm 1e-3
+(one such number in a gradient moved it by 4e-4, gradients in fp32 move it by 1.3e-3), each loss
+1e-2, each norm 5e-2. Without float8 the first loss is further away than its tolerance, so the
+comparison sees it.
 """
 import math
 
@@ -16,7 +17,7 @@ from lib_llama import TINY, compare, load, our_steps, save_random, torch, transf
 from lib_hf import SEQ, cli, main, test
 import reference
 
-STEPS, FIRST_LOSS, FIRST_NORM, LOSS, NORM = 20, 1e-6, 1e-4, 1e-2, 5e-2
+STEPS, FIRST_LOSS, FIRST_NORM, LOSS, NORM = 20, 1e-6, 1e-3, 1e-2, 5e-2
 E4M3, E5M2 = torch.float8_e4m3fn, torch.float8_e5m2
 CONVERT = "--model.converters", "quantize.linear.float8"
 MADE = {}
