@@ -198,6 +198,9 @@ const struct option config_table[] = {
         "ranks that share one copy (FSDP); -1: all that are left"),
     CHOICE(reshard_after_forward, "parallelism.fsdp_reshard_after_forward", "default",
            "default,always,never", "drop gathered weights after the forward pass"),
+    INT(zero_stage, "parallelism.zero_stage", 0, 0, 2,
+        "what replicas divide among them (ZeRO): 1 the optimizer's moments, 2 also the sums of "
+        "gradients, which the canonical reduction always divides (ours)"),
     INT(gather_ahead, "parallelism.gather_ahead", 1, 0, 16,
         "blocks that are gathered while the one in front of them is computed (ours)"),
     INT(exchange_behind, "parallelism.exchange_behind", 1, 0, 16,

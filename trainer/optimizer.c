@@ -1,11 +1,11 @@
 /* optimizer.c - AdamW and Adam on shards.
  *
- * Every element is updated by whoever holds it, from the same inputs, so replicas stay equal bit
- * for bit without talking. Clipping is torch's clip_grad_norm_: the gradient is scaled by min(1,
- * max_norm / (norm + 1e-6)), in double, rounded once. Weight decay is AdamW's, or with Adam a part
- * of the gradient (L2), as in torch; it applies to all parameters, as in torchtitan, or with
- * optimizer.no_decay_norms to all but the weights of norms. Tensor by tensor, so that a save in
- * progress holds up no tensor that it has copied.
+ * Every element is updated by whoever holds its moments, from the same inputs: replicas that all do
+ * stay equal bit for bit without talking. Clipping is torch's clip_grad_norm_: the gradient is
+ * scaled by min(1, max_norm / (norm + 1e-6)), in double, rounded once. Weight decay is AdamW's, or
+ * with Adam a part of the gradient (L2), as in torch; it applies to all parameters, as in
+ * torchtitan, or with optimizer.no_decay_norms to all but the weights of norms. Tensor by tensor,
+ * so that a save in progress holds up no tensor that it has copied.
  *
  * Moments of bf16 are rounded by noise of the seed, the update, the tensor and the element's place
  * in it (kernels.h), so they are the same whoever holds them.
@@ -29,15 +29,23 @@ static void place_slice(struct kernel_adamw *out, const struct state_slice *slic
     char stream[NAME_BYTES];
     snprintf(stream, sizeof(stream), "rounding/%s", slice->tensor->name);
     struct random_key key = random_key((uint64_t)seed, stream);
-    out->first_row = (uint32_t)slice->box.offset[0];
-    out->first_column = (uint32_t)slice->box.offset[1];
-    out->columns = (uint32_t)slice->box.extent[1];
+    const struct box *box = &slice->moment.box;
+    out->first_row = (uint32_t)box->offset[0];
+    out->first_column = (uint32_t)box->offset[1];
+    out->columns = (uint32_t)box->extent[1];
     memcpy(out->noise, key.key, sizeof(out->noise));
 }
 
 static void *moment_at(const struct state *state, void *moment, size_t at)
 {
     return (char *)moment + at * kernel_dtype_bytes(state->moments);
+}
+
+/* The first parameter of which this rank has the moments. */
+static size_t updated_at(const struct state_slice *slice)
+{
+    const struct box *whole = &slice->param.box, *box = &slice->moment.box;
+    return slice->param.at + (box->offset[0] - whole->offset[0]) * whole->extent[1];
 }
 
 void optimizer_update(struct state *state, struct kernels *kernels, struct lane *lane,
@@ -67,20 +75,21 @@ void optimizer_update(struct state *state, struct kernels *kernels, struct lane 
     }
     lane_copy(lane, state->numbers, state->host_numbers, 2 * sizeof(numbers));
     for (uint32_t i = 0; i < state->num_slices; i++) {
-        bool is_norm = state->slices[i].tensor->dims == 1; /* no other vector is in the model */
+        const struct state_slice *slice = &state->slices[i];
+        const struct state_place *moment = &slice->moment;
+        bool is_norm = slice->tensor->dims == 1; /* no other vector is in the model */
         bool decays_not = is_norm && config->no_decay_norms;
-        size_t at = state->slices[i].at;
         if (step->copier != NULL && state->host.param == state->param)
             copier_wait_slice(step->copier, i);
-        struct kernel_adamw args = {.param = state->param + at,
-                                    .exp_avg = moment_at(state, state->exp_avg, at),
-                                    .exp_avg_sq = moment_at(state, state->exp_avg_sq, at),
-                                    .grad = state->grad + at,
+        struct kernel_adamw args = {.param = state->param + updated_at(slice),
+                                    .exp_avg = moment_at(state, state->exp_avg, moment->at),
+                                    .exp_avg_sq = moment_at(state, state->exp_avg_sq, moment->at),
+                                    .grad = state->grad + slice->grad_at,
                                     .numbers = &state->numbers[decays_not ? DECAYS_NOT : DECAYS],
-                                    .count = state->slices[i].count,
+                                    .count = moment->count,
                                     .moments = state->moments};
         if (state->moments == KERNEL_BF16)
-            place_slice(&args, &state->slices[i], config->seed);
+            place_slice(&args, slice, config->seed);
         if (args.count > 0)
             kernel_adamw(kernels, lane, &args);
     }

@@ -41,38 +41,56 @@ static void handle_signals(void)
     }
 }
 
-/* One optimizer update. The progress counts it only when it is made: not when the step is dropped
- * because some rank was asked to stop. */
+/* A step under way, and the progress when it is made. */
+struct step_made {
+    struct rank *r;
+    struct progress next;
+};
+
+/* When loss and norm are known: the optimizer's update. */
+static int update(void *user, const struct step_result *result)
+{
+    struct step_made *made = user;
+    struct rank *r = made->r;
+    struct progress *next = &made->next;
+    const struct config *config = r->config;
+    double lr = schedule_lr(config, next->schedule_update);
+    uint64_t samples = trainer_config_leaves(config, next->step);
+    samples *= (uint64_t)config->local_batch_size;
+    next->step++;
+    next->optimizer_update++;
+    next->schedule_update++;
+    next->next_sample += samples;
+    next->tokens += samples * (uint64_t)config->seq_len;
+    next->loss = result->loss;
+    next->grad_norm = result->grad_norm;
+    ERR_TRY(metrics_check(r->metrics, next));
+    struct optimizer_step of = {next->optimizer_update, lr, next->grad_norm,
+                                snapshot_copier(r->snapshot)};
+    snapshot_phase(r->snapshot, true); /* the update is as fast as memory is */
+    optimizer_update(parallel_state(r->parallel), r->kernels, parallel_lane(r->parallel), config,
+                     &of);
+    snapshot_phase(r->snapshot, false);
+    return 0;
+}
+
+/* The progress counts a step only when it is made: not when it is dropped because some rank was
+ * asked to stop. */
 static int step(struct rank *r, struct step_result *out, bool *out_stop)
 {
-    const struct config *config = r->config;
-    struct progress next = r->progress;
-    struct step_input input = {r->ahead, next.next_sample, next.step + 1, &stop_requested};
+    struct step_made made = {r, r->progress};
+    struct step_input input = {.ahead = r->ahead,
+                               .first_sample = r->progress.next_sample,
+                               .step = r->progress.step + 1,
+                               .want_stop = &stop_requested,
+                               .update = update,
+                               .user = &made};
     ERR_TRY(trace_step(r->trace, r->parallel, &input, out));
     *out_stop = out->stop;
     if (out->is_dropped)
         return 0;
-
-    double lr = schedule_lr(config, next.schedule_update);
-    next.step++;
-    next.optimizer_update++;
-    next.schedule_update++;
-    uint64_t samples = trainer_config_leaves(config, r->progress.step);
-    samples *= (uint64_t)config->local_batch_size;
-    next.next_sample += samples;
-    next.tokens += samples * (uint64_t)config->seq_len;
-    next.loss = out->loss;
-    next.grad_norm = out->grad_norm;
-    ERR_TRY(metrics_check(r->metrics, &next));
-
-    struct optimizer_step update = {next.optimizer_update, lr, next.grad_norm,
-                                    snapshot_copier(r->snapshot)};
-    snapshot_phase(r->snapshot, true); /* the update is as fast as memory is */
-    optimizer_update(parallel_state(r->parallel), r->kernels, parallel_lane(r->parallel), config,
-                     &update);
-    snapshot_phase(r->snapshot, false);
     parallel_params_changed(r->parallel);
-    r->progress = next;
+    r->progress = made.next;
     return 0;
 }
 

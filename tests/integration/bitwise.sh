@@ -1,19 +1,19 @@
 #!/usr/bin/env bash
 # Goal: a run has the same losses, gradient norms, weights and moments, bit for bit, on every mesh
-# dp_replicate x dp_shard, also in a pipeline (p), context (c) or tensor parallel (t), with one
-# thread per rank or two, with ranks as threads or as processes,
-# and also when it is stopped and resumed on any other of these. Method: the tiny model is trained
-# on one rank and one thread; every other way to run it must write the same loss file (hexadecimal
-# floats, compared with cmp) and a final checkpoint in which ckpt-cli finds no differing tensor.
-# A step has 7 micro-batches: most meshes have ranks without one at its end, 1x8 one in every step.
-# Then one run visits all meshes in a ring, a stretch on each, and ten random pairs (SEED,
-# printed) each move a run once, after a random step. also without io_uring
+# dp_replicate x dp_shard, also with the optimizer cut over the replicas (z), in a pipeline (p),
+# context (c) or tensor parallel (t), with one thread per rank or two, with ranks as threads or as
+# processes, and also when it is stopped and resumed on any other of these. Method: the tiny model
+# is trained on one rank and one thread; every other way to run it must write the same loss file
+# (hexadecimal floats, compared with cmp) and a final checkpoint in which ckpt-cli finds no
+# differing tensor. A step has 7 micro-batches: most meshes have ranks without one at its end, 1x8
+# one in every step. Then one run visits all meshes in a ring, a stretch on each, and ten random
+# pairs (SEED, printed) each move a run once, after a random step. also without io_uring
 . "$(dirname "$0")/lib.sh"
 . tests/integration/lib_tiny.sh
 
-steps=16
+steps=17
 meshes=(1x1 1x2 2x1 1x3 1x4 2x2 1x8)
-pipes=(1x1p2 1x2p2 2x1p4 1x1t2 1x1c2 1x3c2 1x2c2t2 1x1p2c2t2)
+pipes=(1x1p2 1x2p2 2x1p4 1x1t2 1x1c2 1x3c2 1x2c2t2 1x1p2c2t2 3x1z 2x2p2z)
 seed=${SEED:-$(od -An -N2 -tu2 /dev/urandom | tr -d ' ')}
 backends=(local mpi)
 command -v mpirun >/dev/null || skip_all "mpirun is missing: make deps installs it"
@@ -25,7 +25,8 @@ start_ckptd --memory.pool_bytes 512MiB --memory.segment_bytes 8MiB
 
 # Trains run RUN up to STEP; the loss file is RUN's own and grows from stretch to stretch.
 train() { # RUN MESH THREADS BACKEND STEP [SETTING...]
-    local grid=$2 stages=1 context=1 tensor=1 launch=()
+    local grid=$2 zero=0 stages=1 context=1 tensor=1 launch=()
+    [[ $grid != *z ]] || { zero=1 && grid=${grid%z}; }
     [[ $grid != *t* ]] || { tensor=${grid#*t} && grid=${grid%t*}; }
     [[ $grid != *c* ]] || { context=${grid#*c} && grid=${grid%c*}; }
     [[ $grid != *p* ]] || { stages=${grid#*p} && grid=${grid%p*}; }
@@ -35,6 +36,7 @@ train() { # RUN MESH THREADS BACKEND STEP [SETTING...]
     "${launch[@]}" "$BUILD/trainer" --job.config_file "$tiny" --job.run "$1" \
         --ckptd.address "$server" --metrics.loss_file "$tmp/$1.loss" --comm.backend "$4" \
         --comm.ranks $ranks --parallelism.pipeline_parallel_degree $stages \
+        --parallelism.zero_stage $zero \
         --parallelism.tensor_parallel_degree $tensor --canonical.tp_blocks 2 \
         --parallelism.context_parallel_degree $context --canonical.cp_blocks 2 \
         --kernels.threads "$3" --training.steps "$5" \

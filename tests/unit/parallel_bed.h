@@ -199,25 +199,34 @@ static inline void move_row(float *whole, void *own, size_t count, enum kernel_d
 
 /* Between the shard of a rank and the whole tensor: row by row of its box. */
 static inline void move_slice(struct outcome *outcome, const struct model_table *table,
-                              const struct state *state, const struct state_slice *slice, bool out)
+                              const struct state *state, const struct state_slice *slice, bool out,
+                              bool is_last_copy)
 {
-    size_t index = (size_t)(slice->tensor - table->tensors), width = slice->box.extent[1];
-    for (uint64_t row = 0; row < slice->box.extent[0]; row++) {
-        size_t at = (slice->box.offset[0] + row) * slice->tensor->width + slice->box.offset[1];
-        for (int part = 0; part < PARTS; part++)
+    size_t index = (size_t)(slice->tensor - table->tensors);
+    for (enum state_part part = 0; part < NUM_STATE_PARTS; part++) {
+        const struct state_place *place = state_place(slice, part);
+        const struct box *box = &place->box;
+        size_t width = box->extent[1];
+        bool is_own = state->is_zero && part != STATE_PARAM; /* no copy has it */
+        for (uint64_t row = 0; row < box->extent[0] && (!out || is_last_copy || is_own); row++) {
+            size_t at = (box->offset[0] + row) * slice->tensor->width + box->offset[1];
             move_row(outcome->whole[part][index] + at,
-                     state_host_at(state, (enum state_part)part, slice->at + row * width), width,
-                     state_dtype(state, (enum state_part)part), out);
+                     state_host_at(state, part, place->at + row * width), width,
+                     state_dtype(state, part), out);
+        }
     }
 }
 
 static inline int move_state(struct stretch *s, struct parallel *p, const struct model_table *table,
                              bool out)
 {
+    const struct mesh *mesh = parallel_mesh_of(p);
     struct state *state = parallel_state(p);
     int rc = out ? state_to_host(state) : 0;
+    /* Copies hold the same bits: whoever has the last one writes. */
+    bool is_last = mesh_group_place(mesh, GROUP_COPIES) == mesh_group_size(mesh, GROUP_COPIES) - 1;
     for (uint32_t i = 0; i < state->num_slices && rc == 0; i++)
-        move_slice(s->outcome, table, state, &state->slices[i], out);
+        move_slice(s->outcome, table, state, &state->slices[i], out, is_last);
     return out ? rc : parallel_state_loaded(p);
 }
 
@@ -230,6 +239,23 @@ static inline uint64_t first_sample(const struct config *config, int64_t step)
     return leaves * (uint64_t)config->local_batch_size;
 }
 
+struct updating {
+    struct parallel *p;
+    struct kernels *kernels;
+    const struct config *config;
+    int64_t step;
+};
+
+static inline int update(void *user, const struct step_result *result)
+{
+    const struct updating *u = user;
+    struct optimizer_step step = {.update = u->step + 1,
+                                  .lr = schedule_lr(u->config, u->step),
+                                  .grad_norm = result->grad_norm};
+    optimizer_update(parallel_state(u->p), u->kernels, parallel_lane(u->p), u->config, &step);
+    return 0;
+}
+
 static inline int train(struct stretch *s, struct parallel *p, struct ahead *ahead,
                         struct kernels *kernels, const struct model_table *table)
 {
@@ -240,15 +266,17 @@ static inline int train(struct stretch *s, struct parallel *p, struct ahead *ahe
         ERR_TRY(move_state(s, p, table, false));
     for (int64_t step = s->first_step; step < s->last_step; step++) {
         volatile sig_atomic_t stop = s->stop_on_rank_1 && step == 1;
-        struct step_input input = {ahead, first_sample(config, step), step + 1,
-                                   world->rank == 1 ? &stop : NULL};
+        struct updating updating = {p, kernels, config, step};
+        struct step_input input = {.ahead = ahead,
+                                   .first_sample = first_sample(config, step),
+                                   .step = step + 1,
+                                   .want_stop = world->rank == 1 ? &stop : NULL,
+                                   .update = update,
+                                   .user = &updating};
         struct step_result result;
         ERR_TRY(parallel_step(p, &input, &result));
         if (result.is_dropped)
             break;
-        struct optimizer_step update = {
-            .update = step + 1, .lr = schedule_lr(config, step), .grad_norm = result.grad_norm};
-        optimizer_update(parallel_state(p), kernels, parallel_lane(p), config, &update);
         parallel_params_changed(p);
         if (world->rank == 0) {
             s->outcome->loss[step + 1] = result.loss;
@@ -259,12 +287,8 @@ static inline int train(struct stretch *s, struct parallel *p, struct ahead *ahe
         if (result.stop)
             break;
     }
-    /* Copies hold the same bits: whoever has the last one writes. */
-    const struct mesh *mesh = parallel_mesh_of(p);
     ERR_TRY(comm_barrier(world));
-    if (mesh_group_place(mesh, GROUP_COPIES) == mesh_group_size(mesh, GROUP_COPIES) - 1)
-        ERR_TRY(move_state(s, p, table, true));
-    return 0;
+    return move_state(s, p, table, true);
 }
 
 static inline int stretch_kernels(struct kernels **out, const struct stretch *s)
@@ -347,7 +371,7 @@ static inline void run_on(struct outcome *outcome, struct place place, int64_t f
                           const char *const *extra, int num_extra)
 {
     char replicas[16], threads[16], pp[16], cp[16], tp[16];
-    const char *arguments[40] = {"--parallelism.data_parallel_replicate_degree",
+    const char *arguments[48] = {"--parallelism.data_parallel_replicate_degree",
                                  replicas,
                                  "--kernels.threads",
                                  threads,

@@ -29,6 +29,11 @@ static const struct mode {
      2,
      {0},
      {"--parallelism.data_parallel_replicate_degree", "2"}},
+    {"DDP with ZeRO-1 (ZeRO-2)",
+     KEY_REPLICATE,
+     2,
+     {0},
+     {"--parallelism.data_parallel_replicate_degree", "2", "--parallelism.zero_stage", "1"}},
     {"tensor, sequence and loss parallel",
      KEY_TP,
      2,
@@ -120,6 +125,9 @@ static const struct refusal {
      {"--parallelism.data_parallel_replicate_degree", "2",
       "--parallelism.data_parallel_shard_degree", "2"}},
     {1, {"--canonical.groups", "2"}},
+    {2,
+     {"--parallelism.data_parallel_replicate_degree", "2", "--parallelism.zero_stage", "2",
+      "--training.reduction", "fast"}},
 };
 #define NUM_REFUSALS (sizeof(refusals) / sizeof(refusals[0]))
 

@@ -51,7 +51,7 @@ static int copy(void *user, uint32_t slice)
 {
     struct bed *bed = user;
     const float *parts[3] = {bed->param, bed->exp_avg, bed->exp_avg_sq};
-    size_t at = bed->slices[slice].at, bytes = bed->slices[slice].count * sizeof(float);
+    size_t at = bed->slices[slice].param.at, bytes = bed->slices[slice].param.count * sizeof(float);
     if (slice == bed->gate_at)
         sem_wait(&bed->gate);
     if (slice == bed->fail_at)
@@ -82,9 +82,11 @@ static int setup(void **out)
     bed->lane = new_lane();
     assert_int_equal(sem_init(&bed->gate, 0, 0), 0);
     bed->config = (struct config){.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1};
-    for (uint32_t i = 0; i < SLICES; i++)
+    for (uint32_t i = 0; i < SLICES; i++) {
+        const struct state_place place = {.at = i * EACH, .count = i == EMPTY ? 0 : EACH - i};
         bed->slices[i] = (struct state_slice){
-            .tensor = &tensor, .at = i * EACH, .count = i == EMPTY ? 0 : EACH - i};
+            .tensor = &tensor, .param = place, .moment = place, .grad_at = place.at};
+    }
     bed->state = (struct state){.num_slices = SLICES,
                                 .slices = bed->slices,
                                 .count = COUNT,
@@ -147,7 +149,7 @@ static void test_copier__a_copy_holds_the_state_as_it_was_before_the_update(void
         assert_int_equal(copier_wait(bed->copier, &times), 0);
         assert_true(times.waited_seconds > 0 && times.copy_seconds >= 3e-6 * 500 * SLICES);
         for (uint32_t i = 0; i < SLICES; i++) {
-            size_t at = bed->slices[i].at, bytes = bed->slices[i].count * sizeof(float);
+            size_t at = bed->slices[i].param.at, bytes = bed->slices[i].param.count * sizeof(float);
             for (int part = 0; part < 3; part++)
                 assert_memory_equal(bed->image[part] + at, before[part] + at, bytes);
             if (i != EMPTY) /* the update was made, so the comparison could have failed */

@@ -11,7 +11,7 @@
 #define RANKS_MAX 16
 #define STEPS 3
 #define NUM_OF_RUN 16
-#define NUM_OF_MESH 14
+#define NUM_OF_MESH 16
 
 /* 1, 2, 4 .. most, each as likely; most is a power of two. */
 static uint32_t power_below(uint32_t most)
@@ -102,6 +102,8 @@ static void draw_mesh(struct any_mesh *out, const struct any_run *run)
                            "tok_embeddings,layers.0,layers.1;norm,output"),
         "--parallelism.context_parallel_rotate_method",
         ONE_OF("allgather", "alltoall"),
+        "--parallelism.zero_stage",
+        ONE_OF("0", "1", "2"),
     };
     out->place = place;
     memcpy(out->settings, settings, sizeof(settings));

@@ -29,6 +29,12 @@ struct bed {
     float param[COUNT], exp_avg[COUNT], exp_avg_sq[COUNT], grad[COUNT];
 };
 
+static struct state_slice slice_of(const struct model_tensor *tensor, struct state_place place)
+{
+    return (struct state_slice){
+        .tensor = tensor, .param = place, .moment = place, .grad_at = place.at};
+}
+
 static int setup(void **out)
 {
     struct bed *bed = calloc(1, sizeof(*bed));
@@ -39,8 +45,8 @@ static int setup(void **out)
         .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1, .max_norm = 1.0};
     bed->norm.dims = 1;
     bed->matrix.dims = 2;
-    bed->slices[0] = (struct state_slice){.tensor = &bed->norm, .at = 0, .count = 2};
-    bed->slices[1] = (struct state_slice){.tensor = &bed->matrix, .at = 4, .count = 3};
+    bed->slices[0] = slice_of(&bed->norm, (struct state_place){.at = 0, .count = 2});
+    bed->slices[1] = slice_of(&bed->matrix, (struct state_place){.at = 4, .count = 3});
     bed->state = (struct state){.num_slices = 2,
                                 .slices = bed->slices,
                                 .count = COUNT,
@@ -163,8 +169,8 @@ static void test_optimizer__moments_of_bf16_keep_small_steps_on_average(void **s
     static float param[MANY], grad[MANY];
     static uint16_t moments[2][MANY];
     strcpy(bed->matrix.name, "layers.0.attention.wq.weight");
-    bed->slices[1] = (struct state_slice){
-        .tensor = &bed->matrix, .box = {.extent = {MANY / 64, 64}}, .at = 0, .count = MANY};
+    bed->slices[1] = slice_of(
+        &bed->matrix, (struct state_place){.box = {.extent = {MANY / 64, 64}}, .count = MANY});
     bed->state.slices = &bed->slices[1];
     bed->state.num_slices = 1;
     bed->state.moments = KERNEL_BF16;

@@ -83,7 +83,7 @@ static bool is_free(const struct op *op)
 {
     return op->kind == OP_ASK_STOP || op->kind == OP_READ || op->kind == OP_BEGIN ||
            op->kind == OP_REDUCE || op->kind == OP_NORM || op->kind == OP_LOSSES ||
-           op->kind == OP_RECOMPUTE || op->kind == OP_DROP;
+           op->kind == OP_UPDATE || op->kind == OP_RECOMPUTE || op->kind == OP_DROP;
 }
 
 static void remove_op(struct program *p, uint32_t at)

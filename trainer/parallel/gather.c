@@ -4,7 +4,9 @@
  * starts at a multiple of ALIGN elements, so that kernels and transports see aligned, 64-byte
  * units). For a block's compute the F shards are gathered in the compute dtype and unpacked to the
  * tensors of this tp place. A tensor that the model wants by blocks of columns is laid out so on
- * the way, also where there is nothing to gather. What needs neither is used where it lies. */
+ * the way, also where there is nothing to gather. What needs neither is used where it lies.
+ *
+ * Copies of a shard own pieces of it (reduce.c): here they are gathered, block by block. */
 #include "kernels/device.h"
 #include "proto/report.h"
 #include "trainer/parallel/private.h"
@@ -133,4 +135,85 @@ void gather_pointers(const struct parallel *p, uint32_t index, const void **out_
     size_t element = kernel_dtype_bytes(p->dtype);
     for (uint32_t i = 0; i < block->num; i++)
         out_params[i] = (char *)block->gathered + p->full_at[block->first + i] * element;
+}
+
+/* ---- pieces of copies ---- */
+
+static uint32_t owner_of(const struct parallel *p, uint32_t copy)
+{
+    uint32_t cp = p->mesh.degree[AXIS_CP], shards = p->mesh.degree[AXIS_SHARD];
+    return (copy / cp * shards + p->mesh.place[AXIS_SHARD]) * cp + copy % cp;
+}
+
+/* Between the rows of an owner's pieces in a buffer of the state and packed ones. */
+static void move_pieces(const struct parallel *p, const struct block *block, uint32_t owner,
+                        float *state, float *packed, enum rows_direction direction)
+{
+    state += block->at;
+    for (uint32_t i = block->first; i < block->first + block->num; i++) {
+        const struct model_tensor *tensor = &p->table->tensors[i];
+        struct part piece = piece_of(p, tensor, owner);
+        struct part shard = shard_of(p, tensor, p->mesh.place[AXIS_SHARD]);
+        uint64_t width = width_of(p, tensor);
+        float *rows = state + (piece.first - shard.first) * width;
+        lane_copy(p->lane, direction == ROWS_PACK ? packed : rows,
+                  direction == ROWS_PACK ? rows : packed, piece.rows * width * sizeof(*rows));
+        packed += aligned(piece.rows * width);
+        state += aligned(shard.rows * width);
+    }
+}
+
+static int gather_pieces(struct parallel *p, uint32_t index, const float *mine, float *state)
+{
+    struct comm *comm = p->mesh.of[GROUP_COPIES];
+    const struct block *block = &p->blocks[index];
+    uint32_t copies = mesh_group_size(&p->mesh, GROUP_COPIES);
+    uint32_t me = mesh_group_place(&p->mesh, GROUP_COPIES);
+    size_t *bytes = p->lists, *at = p->lists + copies, total = 0;
+    for (uint32_t copy = 0; copy < copies; copy++) {
+        bytes[copy] = block->piece_counts[owner_of(p, copy)] * sizeof(float);
+        at[copy] = total;
+        total += bytes[copy];
+    }
+    char *recv = memory_take(p->memory, "pieces of the replicas", index, total);
+    int rc = 0;
+    if (!memory_is_recording(p->memory))
+        rc = comm_all_gather_v(comm, mine, bytes[me], recv, bytes, at);
+    for (uint32_t copy = 0; copy < copies && rc == 0 && !memory_is_recording(p->memory); copy++)
+        move_pieces(p, block, owner_of(p, copy), state, (float *)(void *)(recv + at[copy]),
+                    ROWS_UNPACK);
+    memory_give(p->memory, "pieces of the replicas", index);
+    return rc;
+}
+
+/* Has this rank rows of the block in the state? A tied output beside its embedding has none. */
+static bool is_in_state(const struct parallel *p, uint32_t index)
+{
+    return p->blocks[index].is_here && !(index == p->table->num_blocks && p->blocks[0].is_here);
+}
+
+int gather_from_copies(struct parallel *p, const float *mine, float *state)
+{
+    for (uint32_t b = 0; b < num_all_blocks(p); b++)
+        if (is_in_state(p, b))
+            ERR_TRY(gather_pieces(p, b, mine != NULL ? mine + p->blocks[b].piece_at : NULL, state));
+    return 0;
+}
+
+int gather_updated(struct parallel *p)
+{
+    uint32_t owner = mesh_group_place(&p->mesh, GROUP_OWNERS);
+    for (uint32_t b = 0; b < num_all_blocks(p); b++) {
+        const struct block *block = &p->blocks[b];
+        if (!is_in_state(p, b))
+            continue;
+        float *mine = memory_take(p->memory, "updated parameters", b,
+                                  block->piece_counts[owner] * sizeof(float));
+        if (!memory_is_recording(p->memory))
+            move_pieces(p, block, owner, p->state.param, mine, ROWS_PACK);
+        int rc = gather_pieces(p, b, mine, p->state.param);
+        memory_give(p->memory, "updated parameters", b);
+        ERR_TRY(rc);
+    }
+    return 0;
 }

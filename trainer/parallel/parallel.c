@@ -169,6 +169,7 @@ static int make_programs(struct parallel *p)
     p->shape.receives_ahead = p->config->receives_ahead && p->shape.num_ranks > 1 &&
                               (p->mesh.world->ops->flags & COMM_THREADS) != 0;
     p->shape.drops = drops_parameters(p);
+    p->shape.spreads = p->state.is_zero;
     ERR_TRY(choose_schedule(p));
     ERR_TRY(count_chunks(p));
     ERR_TRY(cut_stages(p));
@@ -196,20 +197,36 @@ static void count_block(struct parallel *p, struct block *block)
     }
 }
 
+/* Behind what is in the buffers already. */
+static struct state_place place_rows(size_t *count, const struct box *tp, struct part rows)
+{
+    struct state_place place = {.box = *tp, .at = *count, .count = rows.rows * tp->extent[1]};
+    place.box.offset[0] += rows.first;
+    place.box.extent[0] = rows.rows;
+    *count += aligned(place.count);
+    return place;
+}
+
 static void add_slice(struct parallel *p, const struct model_tensor *tensor, bool is_twin)
 {
     struct box box = layout_tp_box(&p->mesh, tensor);
     struct part mine = layout_shard(&p->mesh, &box, p->mesh.place[AXIS_SHARD]);
-    box.offset[0] += mine.first;
-    box.extent[0] = mine.rows;
-    p->state.slices[p->state.num_slices++] =
-        (struct state_slice){.tensor = tensor,
-                             .box = box,
-                             .at = p->state.count,
-                             .count = mine.rows * box.extent[1],
-                             .segments = model_view_blocks(&p->cut, tensor),
-                             .is_counted = !is_twin && layout_is_first(&p->mesh, tensor)};
-    p->state.count += aligned(mine.rows * box.extent[1]);
+    struct state_slice *slice = &p->state.slices[p->state.num_slices++];
+    *slice = (struct state_slice){.tensor = tensor,
+                                  .param = place_rows(&p->state.count, &box, mine),
+                                  .segments = model_view_blocks(&p->cut, tensor),
+                                  .is_counted = !is_twin && layout_is_first(&p->mesh, tensor)};
+    slice->grad_at = slice->param.at;
+    slice->moment = slice->param;
+    if (p->state.is_zero) {
+        struct part piece = piece_of(p, tensor, mesh_group_place(&p->mesh, GROUP_OWNERS));
+        slice->moment = place_rows(&p->state.moment_count, &box, piece);
+        slice->grad_at = p->is_canonical
+                             ? slice->moment.at /* the sums lie alike */
+                             : slice->param.at + (piece.first - mine.first) * box.extent[1];
+    } else {
+        p->state.moment_count = p->state.count;
+    }
 }
 
 /* The state holds each tensor once: a tied output beside its embedding has accumulators only. */
@@ -277,9 +294,9 @@ static void take_kept(struct parallel *p)
     p->state.exp_avg_sq = memory_take(m, "exp_avg_sq", 0, state_bytes(&p->state, STATE_EXP_AVG_SQ));
     p->accumulators =
         memory_take(m, "gradient accumulators", 0, reduce_accumulator_count(p) * sizeof(float));
-    bool is_whole = p->is_canonical ? mesh_group_size(&p->mesh, GROUP_COPIES) == 1
-                                    : p->mesh.degree[AXIS_SHARD] == 1;
-    p->state.grad = is_whole ? p->accumulators : memory_take(m, "gradient shard", 0, bytes);
+    bool is_where_wanted =
+        p->is_canonical ? !is_gathered_whole(p) : p->mesh.degree[AXIS_SHARD] == 1;
+    p->state.grad = is_where_wanted ? p->accumulators : memory_take(m, "gradient shard", 0, bytes);
     p->compute_params = p->state.param;
     if (p->dtype != KERNEL_F32)
         p->compute_params = memory_take(m, "parameters in compute dtype", 0,
@@ -363,6 +380,10 @@ static int check_canonical(const struct config *config)
         return report_error(ERR_INVALID, "set canonical.groups to 1",
                             "canonical.groups = %lld: only 1 is available in this version",
                             (long long)config->groups);
+    if (config->zero_stage == 2 && strcmp(config->reduction, "fast") == 0)
+        return report_error(ERR_INVALID, "set it to 1, or training.reduction to canonical",
+                            "parallelism.zero_stage = 2: with training.reduction = fast each rank "
+                            "sums its whole gradient");
     if (config->micro_batches < 1 || config->micro_batches > UINT32_MAX)
         return report_error(ERR_INVALID, "set training.global_batch_size",
                             "a step of %lld micro-batches is not possible",
@@ -465,6 +486,7 @@ static int prepare(struct parallel *p)
     p->num_leaves = (uint32_t)config->micro_batches;
     p->num_micro_steps = (p->num_leaves + num_data_ranks(p) - 1) / num_data_ranks(p);
     note_idle_ranks(p);
+    p->state.is_zero = config->zero_stage > 0 && mesh_group_size(&p->mesh, GROUP_COPIES) > 1;
     /* 2. The program: which stage it has, and what a step does in which order. */
     ERR_TRY(make_programs(p));
     /* 3. The layouts: which boxes of its tensors it holds. */

@@ -12,7 +12,8 @@
  *   program  a step as a list of operations (run/program.h), which execute.c runs.
  *
  *   state    this rank's boxes of parameters (float) and both optimizer moments (float or bf16),
- * the same on all copies: what a checkpoint saves.
+ * what a checkpoint saves: the same on all copies, or with parallelism.zero_stage the moments of
+ * the rank's pieces alone.
  *
  * Reduction "canonical" (the default) gives the same bits on every mesh and with every number of
  * threads; see reduce.c. "fast" sums per rank first and lets the library reduce once per step. */
@@ -31,11 +32,16 @@ struct ahead;
 struct memory;
 struct parallel;
 
-/* This rank's box of one tensor. */
+/* Where this rank has a box of one tensor. */
+struct state_place {
+    struct box box;   /* of the global tensor; two dimensions */
+    size_t at, count; /* elements, in the buffers of that part of the state, row-major */
+};
+/* What this rank has of one tensor. */
 struct state_slice {
     const struct model_tensor *tensor;
-    struct box box;    /* of the global tensor; two dimensions */
-    size_t at, count;  /* elements; in every buffer of the state, row-major */
+    struct state_place param, moment; /* the same, or ZeRO: the moments of some rows alone */
+    size_t grad_at;                   /* in state->grad, of the moments' box */
     uint32_t segments; /* parts of a row in which the norm counts it: the run's blocks of it */
     bool is_counted;   /* this rank's tp place and stage answer for it in the norm */
 };
@@ -46,7 +52,8 @@ struct state {
     struct state_slice *slices;
     bool is_tied_apart; /* the first and the last rank of a pipeline hold the same tied matrix:
                          * there the first slice, here the last */
-    size_t count;       /* elements per buffer, padding included */
+    bool is_zero;       /* copies of a shard hold different rows of its moments */
+    size_t count, moment_count; /* elements per buffer, padding included */
     enum kernel_dtype moments;
     float *param;
     void *exp_avg, *exp_avg_sq; /* of `moments` */
@@ -69,7 +76,13 @@ static inline enum kernel_dtype state_dtype(const struct state *state, enum stat
 }
 static inline size_t state_bytes(const struct state *state, enum state_part part)
 {
-    return state->count * kernel_dtype_bytes(state_dtype(state, part));
+    return (part == STATE_PARAM ? state->count : state->moment_count) *
+           kernel_dtype_bytes(state_dtype(state, part));
+}
+static inline const struct state_place *state_place(const struct state_slice *slice,
+                                                    enum state_part part)
+{
+    return part == STATE_PARAM ? &slice->param : &slice->moment;
 }
 /* The host's memory of element `at` of that part. */
 void *state_host_at(const struct state *state, enum state_part part, size_t at);
@@ -116,11 +129,16 @@ struct op_observer {
 uint32_t parallel_num_ops(const struct parallel *parallel);
 void parallel_observe(struct parallel *parallel, const struct op_observer *observer);
 
+struct step_result;
 struct step_input {
     struct ahead *ahead;   /* reads for this rank; NULL: in a plan, no sample is read */
     uint64_t first_sample; /* of the step */
     int64_t step;
     const volatile sig_atomic_t *want_stop; /* not 0: this rank was asked to stop; NULL: never is */
+    /* Updates the state from state->grad, when loss and norm are known; NULL: nothing does. Not of
+     * a step that is dropped. What it returns ends the step: the same on all ranks. */
+    int (*update)(void *user, const struct step_result *result);
+    void *user;
 };
 struct step_result {
     double loss;      /* mean over the step's tokens that count */
@@ -134,7 +152,8 @@ struct step_result {
         uint64_t counted;
     } sources[DATA_SOURCES_MAX];
 };
-/* Forward, backward and reduction of one step; leaves the gradient in state->grad. Collective. */
+/* Forward, backward, reduction and update of one step; the gradient stays in state->grad.
+ * Collective. */
 int parallel_step(struct parallel *parallel, const struct step_input *input,
                   struct step_result *out);
 

@@ -155,7 +155,8 @@ int parallel_init_state(struct parallel *p, uint64_t seed)
     memset(p->state.host.exp_avg_sq, 0, state_bytes(&p->state, STATE_EXP_AVG_SQ));
     for (uint32_t i = 0; i < p->state.num_slices; i++) {
         const struct state_slice *slice = &p->state.slices[i];
-        model_init_box(p->state.host.param + slice->at, slice->tensor, &slice->box, seed);
+        model_init_box(p->state.host.param + slice->param.at, slice->tensor, &slice->param.box,
+                       seed);
     }
     return parallel_state_loaded(p);
 }

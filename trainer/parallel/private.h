@@ -148,6 +148,12 @@ static inline uint32_t num_all_blocks(const struct parallel *p)
     return p->table->num_blocks + is_tied(p);
 }
 
+/* Whether each copy of a shard gets the sums of all of it, from pieces. */
+static inline bool is_gathered_whole(const struct parallel *p)
+{
+    return p->is_canonical && mesh_group_size(&p->mesh, GROUP_COPIES) > 1 && !p->state.is_zero;
+}
+
 static inline size_t sum_of(const size_t *counts, uint32_t num)
 {
     size_t sum = 0;
@@ -171,6 +177,10 @@ int gather_run(struct parallel *p, struct lane *lane, uint32_t block);
 void gather_give(struct parallel *p, uint32_t block);
 void gather_drop(struct parallel *p, uint32_t block);
 void gather_pointers(const struct parallel *p, uint32_t block, const void **out_params);
+/* The pieces of this rank's shard, which its copies own, to a buffer of the state: its sums, packed
+ * as in the accumulators; the parameters that each has updated, where they lie (ZeRO). */
+int gather_from_copies(struct parallel *p, const float *mine, float *state);
+int gather_updated(struct parallel *p);
 /* Rows `part` of a tensor between the model's layout and packed, row-major ones. */
 enum rows_direction { ROWS_PACK, ROWS_UNPACK };
 void gather_move_rows(const struct parallel *p, struct lane *lane, uint32_t tensor,

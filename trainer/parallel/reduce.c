@@ -15,7 +15,8 @@
  * So an element is the same bits whatever the mesh. Per block and micro-step an all-to-all in the
  * group of owners (replicate x shard x cp) sends each owner its piece of every leaf. Ranks without
  * a leaf in the last micro-step, the only one where d > S, send nothing but take part. At the end
- * of the step the pieces of a shard are gathered among its copies (replicate x cp).
+ * of the step the pieces of a shard are gathered among its copies (replicate x cp), unless with
+ * ZeRO each of them updates its own pieces.
  *
  * Fast. A rank adds its leaves; once per step the sums are reduce-scattered over the shards and
  * all-reduced over the copies. Bits then depend on the mesh and the library. */
@@ -164,44 +165,6 @@ void reduce_give(struct parallel *p, uint32_t index)
 
 /* ---- the end of a step: whole sums to the shards, norm ---- */
 
-/* The pieces of this shard, from its copies. */
-static int gather_pieces(struct parallel *p)
-{
-    struct comm *comm = p->mesh.of[GROUP_COPIES];
-    uint32_t copies = mesh_group_size(&p->mesh, GROUP_COPIES), shard = p->mesh.place[AXIS_SHARD];
-    size_t *bytes = p->lists, *at = p->lists + copies, total = 0;
-    for (uint32_t copy = 0; copy < copies; copy++) {
-        bytes[copy] = 0;
-        for (uint32_t i = 0; i < p->state.num_slices; i++) {
-            const struct model_tensor *tensor = p->state.slices[i].tensor;
-            struct box tp = layout_tp_box(&p->mesh, tensor);
-            struct part piece = layout_piece(&p->mesh, &tp, shard, copy);
-            bytes[copy] += aligned(piece.rows * tp.extent[1]) * sizeof(float);
-        }
-        at[copy] = total;
-        total += bytes[copy];
-    }
-    char *recv = memory_take(p->memory, "pieces of the replicas", 0, total);
-    if (!memory_is_recording(p->memory)) {
-        uint32_t me = mesh_group_place(&p->mesh, GROUP_COPIES);
-        ERR_TRY(comm_all_gather_v(comm, p->accumulators, bytes[me], recv, bytes, at));
-        const float *from = (const float *)recv;
-        for (uint32_t copy = 0; copy < copies; copy++)
-            for (uint32_t i = 0; i < p->state.num_slices; i++) {
-                const struct state_slice *slice = &p->state.slices[i];
-                struct box tp = layout_tp_box(&p->mesh, slice->tensor);
-                struct part piece = layout_piece(&p->mesh, &tp, shard, copy);
-                size_t count = piece.rows * tp.extent[1];
-                uint64_t row = tp.offset[0] + piece.first - slice->box.offset[0];
-                lane_copy(p->lane, p->state.grad + slice->at + row * tp.extent[1], from,
-                          count * sizeof(*from));
-                from += aligned(count);
-            }
-    }
-    memory_give(p->memory, "pieces of the replicas", 0);
-    return 0;
-}
-
 static int reduce_fast(struct parallel *p)
 {
     struct comm *shards = p->mesh.of[GROUP_SHARD], *copies = p->mesh.of[GROUP_COPIES];
@@ -269,7 +232,7 @@ int reduce_step(struct parallel *p)
     if (is_tied(p))
         ERR_TRY(add_tied(p));
     if (p->is_canonical)
-        return mesh_group_size(&p->mesh, GROUP_COPIES) > 1 ? gather_pieces(p) : 0;
+        return is_gathered_whole(p) ? gather_from_copies(p, p->accumulators, p->state.grad) : 0;
     return memory_is_recording(p->memory) ? 0 : reduce_fast(p);
 }
 
@@ -281,8 +244,8 @@ void reduce_sum_squares(struct parallel *p, struct kernel_exact_sum *sum)
     const float *piece = p->accumulators;
     for (uint32_t i = 0; i < p->state.num_slices; i++) {
         const struct state_slice *slice = &p->state.slices[i];
-        uint64_t rows = slice->box.extent[0], width = slice->box.extent[1];
-        const float *x = p->state.grad + slice->at;
+        uint64_t rows = slice->param.box.extent[0], width = slice->param.box.extent[1];
+        const float *x = p->state.grad + slice->param.at;
         if (by_piece) {
             rows = piece_of(p, slice->tensor, my_owner(p)).rows;
             x = piece;

@@ -84,6 +84,7 @@ static const struct {
     {"leaf pieces to send", CLASS_ON_THE_WAY, 0},
     {"leaf pieces received", CLASS_ON_THE_WAY, 0},
     {"pieces of the replicas", CLASS_ON_THE_WAY, 0},
+    {"updated parameters", CLASS_ON_THE_WAY, 0},
     {"sum of the tied matrix", CLASS_ON_THE_WAY, 0},
     {"stream to send", CLASS_ON_THE_WAY, 0},
     {"gradient to send", CLASS_ON_THE_WAY, 0},
@@ -149,10 +150,10 @@ static void add_state(const struct parallel *p, struct dry_rank *out)
     for (uint32_t i = 0; i < p->state.num_slices; i++) {
         const struct state_slice *slice = &p->state.slices[i];
         struct module_memory *m = &out->of[module_of_tensor(p, slice->tensor)];
-        size_t sums = sum_count(p, slice->tensor), count = aligned(slice->count);
-        m->elements += slice->count;
+        size_t sums = sum_count(p, slice->tensor), count = aligned(slice->param.count);
+        m->elements += slice->param.count;
         m->weights += count * element;
-        m->optimizer += 2 * count * sizeof(float);
+        m->optimizer += 2 * aligned(slice->moment.count) * kernel_dtype_bytes(p->state.moments);
         m->gradients += sums * (slice->tensor->block == 0 && has_both ? 2 : 1) * sizeof(float);
         m->gradients += p->state.grad != p->accumulators ? count * sizeof(float) : 0;
     }
@@ -172,7 +173,9 @@ static void add_memory(struct parallel *p, struct dry_rank *out)
     out->scratch = of_class[CLASS_SCRATCH];
     out->kept = memory_kept_bytes(memory);
     out->shared = memory_shared_bytes(memory);
-    out->image = 3 * sizeof(float) * p->state.count / mesh_group_size(&p->mesh, GROUP_COPIES);
+    uint32_t copies = mesh_group_size(&p->mesh, GROUP_COPIES);
+    out->image = state_bytes(&p->state, STATE_PARAM) / copies +
+                 2 * state_bytes(&p->state, STATE_EXP_AVG) / (p->state.is_zero ? 1 : copies);
 }
 
 /* ---- a step ---- */

@@ -363,6 +363,8 @@ static int run(struct parallel *p, struct execution *e, const struct op *op, uin
         return 0;
     case OP_REDUCE:
         return reduce_step(p);
+    case OP_SPREAD:
+        return gather_updated(p);
     case OP_SEND:
     case OP_SEND_GRADIENT:
         return run_send(p, op, slot);

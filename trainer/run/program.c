@@ -30,6 +30,8 @@ static const char *const names[NUM_OP_KINDS] = {
     [OP_REDUCE] = "reduce",
     [OP_NORM] = "norm",
     [OP_LOSSES] = "losses",
+    [OP_UPDATE] = "update",
+    [OP_SPREAD] = "spread",
 };
 
 static const char *const lane_names[NUM_LANES] = {"compute", "gather", "reduce", "receive", "send"};
@@ -286,6 +288,9 @@ static int lower(struct program *p, const struct program_options *o, const struc
     add(&l, OP_REDUCE, 0, 0, PROGRAM_BLOCK_NONE);
     add(&l, OP_NORM, 0, 0, PROGRAM_BLOCK_NONE);
     add(&l, OP_LOSSES, 0, 0, PROGRAM_BLOCK_NONE);
+    add(&l, OP_UPDATE, 0, 0, PROGRAM_BLOCK_NONE);
+    if (o->spreads)
+        add(&l, OP_SPREAD, 0, 0, PROGRAM_BLOCK_NONE);
     free(l.is_held);
     return l.is_full ? report_error(ERR_MEMORY, NULL, "no memory for the step's program")
                      : program_overlap(p, o);

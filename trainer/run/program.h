@@ -34,6 +34,8 @@ enum op_kind {
     OP_REDUCE,        /* the sums of the step to who holds the state */
     OP_NORM,          /* of the gradient, with what all ranks have to know */
     OP_LOSSES,        /* of all leaves */
+    OP_UPDATE,        /* the state, by the optimizer */
+    OP_SPREAD,        /* the parameters that copies have updated, to each other (ZeRO) */
     NUM_OP_KINDS
 };
 
@@ -77,6 +79,7 @@ struct program_options {
     uint32_t gather_ahead;    /* uses ahead of which blocks are gathered; 0: when they are used */
     uint32_t exchange_behind; /* exchanges that a backward need not wait for; 0: none */
     bool receives_ahead; /* what an action needs of another stage: while the one in front works */
+    bool spreads;        /* each copy of a shard updates a part of it */
     bool drops;          /* parameters are dropped after each use, else held to the step's end */
 };
 

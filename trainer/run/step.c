@@ -262,6 +262,8 @@ static int at_op(struct parallel *p, struct execution *e, const struct op *op)
         return norm_and_stop(p, s);
     case OP_LOSSES:
         return gather_losses(p, s);
+    case OP_UPDATE:
+        return s->input->update != NULL ? s->input->update(s->input->user, s->out) : 0;
     default:
         return 0;
     }

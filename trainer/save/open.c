@@ -44,16 +44,18 @@ static int describe_tensors(struct snapshot *s)
         const struct state_slice *slice = &s->state->slices[i % num];
         const struct model_tensor *tensor = slice->tensor;
         enum state_part part = i / num;
+        const struct state_place *place = state_place(slice, part);
+        const struct box *box = &place->box;
         enum kernel_dtype dtype = state_dtype(s->state, part);
         snprintf(s->names[i], SNAPSHOT_NAME_BYTES, "%s%s", prefix[part], tensor->name);
         s->tensors[i] = (struct ckpt_tensor){.name = s->names[i],
                                              .dtype = dtype == KERNEL_BF16 ? "BF16" : "F32",
                                              .dims = tensor->dims,
                                              .shape = {tensor->rows, tensor->width},
-                                             .offset = {slice->box.offset[0], slice->box.offset[1]},
-                                             .extent = {slice->box.extent[0], slice->box.extent[1]},
-                                             .data = state_host_at(s->state, part, slice->at)};
-        s->bytes += slice->count * kernel_dtype_bytes(dtype);
+                                             .offset = {box->offset[0], box->offset[1]},
+                                             .extent = {box->extent[0], box->extent[1]},
+                                             .data = state_host_at(s->state, part, place->at)};
+        s->bytes += place->count * kernel_dtype_bytes(dtype);
     }
     return 0;
 }

@@ -73,17 +73,23 @@ void replicas_close(struct replicas *replicas)
 static void hash_state(uint64_t *out, const struct state *state)
 {
     for (uint32_t i = 0; i < state->num_slices; i++)
-        for (uint32_t part = 0; part < PARTS; part++)
-            out[i * PARTS + part] = checksum_bytes(
-                state_host_at(state, part, state->slices[i].at),
-                state->slices[i].count * kernel_dtype_bytes(state_dtype(state, part)));
+        for (uint32_t part = 0; part < PARTS; part++) {
+            const struct state_place *place = state_place(&state->slices[i], part);
+            out[i * PARTS + part] =
+                checksum_bytes(state_host_at(state, part, place->at),
+                               place->count * kernel_dtype_bytes(state_dtype(state, part)));
+        }
 }
 
-/* Whether peer r holds what this rank holds of the tensor of hash `at`. */
+/* Whether peer r holds what this rank holds of the tensor of hash `at`. With ZeRO only ranks that
+ * differ in tp alone hold the same moments. */
 static bool is_copy(const struct replicas *replicas, uint32_t at, uint32_t r)
 {
     const struct mesh *mesh = replicas->mesh;
     const struct model_tensor *tensor = replicas->state->slices[at / PARTS].tensor;
+    uint32_t me = mesh_group_place(mesh, GROUP_PEERS), tp = mesh->degree[AXIS_TP];
+    if (replicas->state->is_zero && at % PARTS != STATE_PARAM && r / tp != me / tp)
+        return false;
     return layout_tp_part(mesh, tensor, r % mesh->degree[AXIS_TP]) ==
            layout_tp_part(mesh, tensor, mesh->place[AXIS_TP]);
 }
