@@ -201,6 +201,9 @@ const struct option config_table[] = {
     INT(zero_stage, "parallelism.zero_stage", 0, 0, 2,
         "what replicas divide among them (ZeRO): 1 the optimizer's moments, 2 also the sums of "
         "gradients, which the canonical reduction always divides (ours)"),
+    INT(bucket_cap_mb, "parallelism.bucket_cap_mb", 0, 0, 1048576,
+        "MiB of a bucket: gradients of neighbouring blocks that are exchanged at once, as DDP's; a "
+        "larger block is a bucket, 0: each is (ours)"),
     INT(gather_ahead, "parallelism.gather_ahead", 1, 0, 16,
         "blocks that are gathered while the one in front of them is computed (ours)"),
     INT(exchange_behind, "parallelism.exchange_behind", 1, 0, 16,

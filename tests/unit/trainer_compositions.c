@@ -93,6 +93,7 @@ static const struct mode {
      1,
      {0},
      {"--parallelism.gather_ahead", "0", "--parallelism.exchange_behind", "0"}},
+    {"gradients in buckets", KEY_OWN, 1, {0}, {"--parallelism.bucket_cap_mb", "1"}},
     {"three threads", KEY_OWN, 1, {0}, {"--kernels.threads", "3"}},
     {"tied embeddings", KEY_OWN, 1, {"--model.tied_embeddings", "true"}, {0}},
     {"bfloat16", KEY_OWN, 1, {"--training.mixed_precision_param", "bfloat16"}, {0}},

@@ -11,7 +11,7 @@
 #define RANKS_MAX 16
 #define STEPS 3
 #define NUM_OF_RUN 16
-#define NUM_OF_MESH 16
+#define NUM_OF_MESH 18
 
 /* 1, 2, 4 .. most, each as likely; most is a power of two. */
 static uint32_t power_below(uint32_t most)
@@ -104,6 +104,8 @@ static void draw_mesh(struct any_mesh *out, const struct any_run *run)
         ONE_OF("allgather", "alltoall"),
         "--parallelism.zero_stage",
         ONE_OF("0", "1", "2"),
+        "--parallelism.bucket_cap_mb",
+        ONE_OF("0", "1"),
     };
     out->place = place;
     memcpy(out->settings, settings, sizeof(settings));

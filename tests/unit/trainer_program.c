@@ -22,10 +22,11 @@ struct bed {
     struct program_options o;
     struct program *ranks[RANKS_MAX];
     uint32_t first_block[2 * RANKS_MAX + 1];
-    uint8_t keep[16];
+    uint8_t keep[16], ends_bucket[8];
 };
 
-/* Six blocks, four of them layers, in equal stages. */
+/* Six blocks, four of them layers, in equal stages; where parameters are dropped, gradients of two
+ * blocks at a time are exchanged. */
 static void bed_open(struct bed *bed, enum pipe_schedule schedule, uint32_t num_ranks, bool drops)
 {
     uint32_t chunks = schedule == PIPE_INTERLEAVED && num_ranks > 1 ? 2 : 1;
@@ -42,6 +43,9 @@ static void bed_open(struct bed *bed, enum pipe_schedule schedule, uint32_t num_
         bed->first_block[s] = 6 * s / stages;
     bed->o.first_block = bed->first_block;
     bed->o.keep = bed->keep;
+    for (uint32_t b = 0; b <= 6; b++)
+        bed->ends_bucket[b] = b % 2;
+    bed->o.ends_bucket = drops ? bed->ends_bucket : NULL;
     for (uint32_t r = 0; r < num_ranks; r++) {
         bed->o.rank = r;
         assert_int_equal(program_build(&bed->ranks[r], &bed->o), 0);

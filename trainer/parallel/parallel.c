@@ -8,176 +8,10 @@
 #include "trainer/parallel/private.h"
 #include "trainer/room.h"
 #include "trainer/run/memory.h"
-#include "trainer/run/stages.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-/* ---- stages ---- */
-
-static const struct {
-    const char *name;
-    enum pipe_schedule schedule;
-} schedules[] = {
-    {"GPipe", PIPE_GPIPE},
-    {"1F1B", PIPE_1F1B},
-    {"Interleaved1F1B", PIPE_INTERLEAVED},
-    {"ZBH1", PIPE_ZBH1},
-};
-
-static int choose_schedule(struct parallel *p)
-{
-    const struct config *config = p->config;
-    p->shape.file = config->pipeline_csv;
-    p->shape.schedule = PIPE_FILE;
-    if (config->pipeline_csv[0] != '\0')
-        return 0;
-    for (size_t i = 0; i < sizeof(schedules) / sizeof(schedules[0]); i++)
-        if (strcmp(config->pipeline_schedule, schedules[i].name) == 0) {
-            p->shape.schedule = schedules[i].schedule;
-            return 0;
-        }
-    return report_error(ERR_INVALID, "GPipe, 1F1B, Interleaved1F1B, ZBH1, or a file",
-                        "parallelism.pipeline_parallel_schedule = %s is not available",
-                        config->pipeline_schedule);
-}
-
-/* Stages that the settings ask for; 0: as many as the schedule has. */
-static int count_stages(const struct parallel *p, uint64_t *out)
-{
-    const struct config *config = p->config;
-    uint32_t ranks = p->mesh.degree[AXIS_PP], named;
-    uint64_t cost = p->table->shape.layers + (uint64_t)config->first_stage_less +
-                    (uint64_t)config->last_stage_less;
-    uint64_t per_stage = (uint64_t)config->layers_per_stage;
-    named = stages_named(config->stage_names, config->split_points);
-    *out = named > 0 ? named : per_stage > 0 ? (cost + per_stage - 1) / per_stage : 0;
-    if (*out % ranks == 0 && *out / ranks <= UINT16_MAX)
-        return 0;
-    if (named > 0)
-        return report_error(ERR_INVALID, "name as many stages for each rank of the pipeline",
-                            "parallelism.%s makes %u stages, not a multiple of %u ranks",
-                            config->stage_names[0] != '\0' ? "module_fqns_per_model_part"
-                                                           : "pipeline_parallel_split_points",
-                            named, ranks);
-    return report_error(ERR_INVALID, "choose layers per stage so that stages divide by ranks",
-                        "parallelism.pipeline_parallel_layers_per_stage = %llu makes %llu stages "
-                        "of %llu layers (ends counted), not a multiple of %u ranks",
-                        (unsigned long long)per_stage, (unsigned long long)*out,
-                        (unsigned long long)cost, ranks);
-}
-
-/* Stages of a rank: several with the interleaved schedule, or as many as the settings ask for. */
-static int count_chunks(struct parallel *p)
-{
-    const struct config *config = p->config;
-    uint32_t ranks = p->mesh.degree[AXIS_PP], chunks = 1;
-    uint64_t stages = 0;
-    if (ranks > 1 && p->shape.schedule == PIPE_INTERLEAVED)
-        chunks = 2;
-    if (ranks > 1)
-        ERR_TRY(count_stages(p, &stages));
-    if (stages > 0)
-        chunks = (uint32_t)(stages / ranks);
-    bool has_chunks = p->shape.schedule == PIPE_INTERLEAVED || p->shape.schedule == PIPE_FILE;
-    if (chunks > 1 && !has_chunks)
-        return report_error(ERR_INVALID, "take Interleaved1F1B, or more layers per stage",
-                            "parallelism.pipeline_parallel_schedule = %s has one stage per rank, "
-                            "but %u are asked for",
-                            config->pipeline_schedule, chunks);
-    p->shape.chunks = chunks;
-    return 0;
-}
-
-/* Without a pipeline there is one stage, whatever the names. */
-static int cut_stages(struct parallel *p)
-{
-    const struct config *config = p->config;
-    uint32_t ranks = p->mesh.degree[AXIS_PP];
-    struct stages_options options = {.table = p->table,
-                                     .num_stages = ranks * p->shape.chunks,
-                                     .first_less = config->first_stage_less,
-                                     .last_less = config->last_stage_less,
-                                     .by_cost = strcmp(config->pipeline_cut, "cost") == 0,
-                                     .seq = (uint32_t)config->seq_len,
-                                     .names = ranks > 1 ? config->stage_names : "",
-                                     .split_points = ranks > 1 ? config->split_points : ""};
-    p->first_block = calloc(options.num_stages + 1, sizeof(*p->first_block));
-    if (p->first_block == NULL)
-        return report_error(ERR_MEMORY, NULL, "no memory for the stages");
-    p->shape.first_block = p->first_block;
-    return stages_cut(p->first_block, &options);
-}
-
-/* ---- activations ---- */
-
-/* Every n-th layer of a selective mode, or of a budget as many as are over it. */
-static bool is_recomputed(const struct config *config, uint32_t layer)
-{
-    double left = 1.0 - config->memory_budget;
-    long every = strtol(config->selective_ac_option, NULL, 10);
-    if (strcmp(config->ac_mode, "full") == 0)
-        return true;
-    if (strcmp(config->ac_mode, "memory_budget") == 0)
-        return (int64_t)((layer + 1) * left + 1e-9) > (int64_t)(layer * left + 1e-9);
-    return every > 0 && layer % (uint64_t)every == 0;
-}
-
-static int choose_kept(struct parallel *p)
-{
-    const struct config *config = p->config;
-    bool is_selective = strcmp(config->ac_mode, "selective") == 0;
-    bool by_operation = is_selective && strcmp(config->selective_ac_option, "op") == 0;
-    uint32_t layers = p->table->shape.layers;
-    p->keep = calloc(layers, sizeof(*p->keep));
-    if (p->keep == NULL)
-        return report_error(ERR_MEMORY, NULL, "no memory for the list of layers");
-    if (is_selective && !by_operation && strtol(config->selective_ac_option, NULL, 10) < 1)
-        return report_error(ERR_INVALID, "give a number of layers, or op",
-                            "activation_checkpoint.selective_ac_option = %s",
-                            config->selective_ac_option);
-    for (uint32_t i = 0; i < layers && strcmp(config->ac_mode, "none") != 0; i++)
-        p->keep[i] = by_operation               ? MODEL_KEEP_PRODUCTS
-                     : is_recomputed(config, i) ? MODEL_KEEP_NOTHING
-                                                : MODEL_KEEP_ALL;
-    p->shape.keep = p->keep;
-    return 0;
-}
-
-/* ---- programs ---- */
-
-static bool drops_parameters(const struct parallel *p)
-{
-    const char *policy = p->config->reshard_after_forward;
-    if (strcmp(policy, "default") == 0)
-        return p->mesh.degree[AXIS_PP] == 1;
-    return strcmp(policy, "always") == 0;
-}
-
-static int make_programs(struct parallel *p)
-{
-    p->shape.num_blocks = p->table->num_blocks;
-    p->shape.is_tied = is_tied(p);
-    p->shape.num_ranks = p->mesh.degree[AXIS_PP];
-    p->shape.rank = p->mesh.place[AXIS_PP];
-    p->shape.num_leaves = p->num_micro_steps;
-    if (p->mesh.degree[AXIS_SHARD] > 1) /* else there is nothing to wait for */
-        p->shape.gather_ahead = (uint32_t)p->config->gather_ahead;
-    if (mesh_group_size(&p->mesh, GROUP_OWNERS) > 1)
-        p->shape.exchange_behind = (uint32_t)p->config->exchange_behind;
-    p->shape.receives_ahead = p->config->receives_ahead && p->shape.num_ranks > 1 &&
-                              (p->mesh.world->ops->flags & COMM_THREADS) != 0;
-    p->shape.drops = drops_parameters(p);
-    p->shape.spreads = p->state.is_zero;
-    ERR_TRY(choose_schedule(p));
-    ERR_TRY(count_chunks(p));
-    ERR_TRY(cut_stages(p));
-    ERR_TRY(choose_kept(p));
-    ERR_TRY(program_build(&p->program, &p->shape));
-    ERR_TRY(program_build_evaluation(&p->evaluation, &p->shape));
-    return p->mesh.degree[AXIS_PP] > 1 ? transfers_new(p) : 0;
-}
 
 /* ---- layouts ---- */
 
@@ -488,7 +322,7 @@ static int prepare(struct parallel *p)
     note_idle_ranks(p);
     p->state.is_zero = config->zero_stage > 0 && mesh_group_size(&p->mesh, GROUP_COPIES) > 1;
     /* 2. The program: which stage it has, and what a step does in which order. */
-    ERR_TRY(make_programs(p));
+    ERR_TRY(programs_make(p));
     /* 3. The layouts: which boxes of its tensors it holds. */
     ERR_TRY(lay_out(p));
     /* 4. The model, block by block. */
@@ -571,6 +405,7 @@ void parallel_free(struct parallel *p)
     program_free(p->evaluation);
     free(p->first_block);
     free(p->keep);
+    free(p->ends_bucket);
     free(p->tokens);
     free(p->blocks);
     free(p->full_at);

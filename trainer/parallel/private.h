@@ -78,7 +78,7 @@ struct parallel {
     /* The step. */
     struct program_options shape; /* of the programs; num_leaves of the one at hand */
     uint32_t *first_block;
-    uint8_t *keep;
+    uint8_t *keep, *ends_bucket;
     struct program *program, *evaluation;
     struct transfers *transfers; /* NULL: one stage */
     /* Buffers of the whole run. */
@@ -168,6 +168,11 @@ static inline bool rank_has_leaf(const struct parallel *p, uint32_t data_rank, u
     return (uint64_t)micro_step * num_data_ranks(p) + data_rank < p->num_leaves;
 }
 
+/* ---- programs.c ---- */
+
+/* What a step does in which order: the programs of a step and of an evaluation. ERR_INVALID. */
+int programs_make(struct parallel *p);
+
 /* ---- gather.c ---- */
 
 /* The parameters of a block for the model: places, the gather itself (on any thread), what it
@@ -191,11 +196,12 @@ void gather_move_rows(const struct parallel *p, struct lane *lane, uint32_t tens
 
 /* Where the block's gradient of one leaf goes. */
 void reduce_begin_block(struct parallel *p, uint32_t block, float **out_grads);
-/* That leaf of all ranks to its owners, and the fold: places, the exchange itself (on any thread;
- * `lane` is that thread's), the end of all places. Collective in the group of owners. */
-void reduce_take(struct parallel *p, uint32_t block);
-int reduce_run(struct parallel *p, struct lane *lane, uint32_t block, uint32_t micro_step);
-void reduce_give(struct parallel *p, uint32_t block);
+/* A leaf of a bucket from all ranks to its owners, and the fold: places, the exchange itself (on
+ * any thread; `lane` is that thread's), the end of all places. Collective in the group of owners.
+ */
+void reduce_take(struct parallel *p, uint32_t first, uint32_t num);
+int reduce_run(struct parallel *p, struct lane *lane, const struct op *op);
+void reduce_give(struct parallel *p, uint32_t first, uint32_t num);
 /* Floats of a rank's sums of a step, those of the tied output behind the others. */
 size_t reduce_accumulator_count(const struct parallel *p);
 /* The end of a step: whole sums to the shards. Collective. */

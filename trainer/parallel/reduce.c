@@ -12,11 +12,11 @@
  *   C5  A tied model's embedding has two folds, as embedding and as output; at the end of a step
  * the second is added to the first, element by element.
  *
- * So an element is the same bits whatever the mesh. Per block and micro-step an all-to-all in the
- * group of owners (replicate x shard x cp) sends each owner its piece of every leaf. Ranks without
- * a leaf in the last micro-step, the only one where d > S, send nothing but take part. At the end
- * of the step the pieces of a shard are gathered among its copies (replicate x cp), unless with
- * ZeRO each of them updates its own pieces.
+ * So an element is the same bits whatever the mesh. Per bucket of blocks and micro-step an
+ * all-to-all in the group of owners (replicate x shard x cp) sends each owner its piece of every
+ * leaf. Ranks without a leaf in the last micro-step, the only one where d > S, send nothing but
+ * take part. At the end of the step the pieces of a shard are gathered among its copies (replicate
+ * x cp), unless with ZeRO each of them updates its own pieces.
  *
  * Fast. A rank adds its leaves; once per step the sums are reduce-scattered over the shards and
  * all-reduced over the copies. Bits then depend on the mesh and the library. */
@@ -64,39 +64,52 @@ static void add_parts(struct parallel *p, struct lane *lane, float *parts, size_
             fold(p, lane, parts + i * count, parts + (i + step) * count, count);
 }
 
-static void pack_for_owners(struct parallel *p, struct lane *lane, const struct block *block)
+/* ---- buckets: blocks [first, first + num), whose sums lie one behind the other ---- */
+
+static size_t bucket_count(const struct parallel *p, uint32_t first, uint32_t num, uint32_t owner)
 {
-    float *send = block->send;
-    for (uint32_t o = 0; o < num_owners(p); o++)
+    size_t count = 0;
+    for (uint32_t b = first; b < first + num; b++)
+        count += p->blocks[b].piece_counts[owner];
+    return count;
+}
+
+static void pack_for_owner(struct parallel *p, struct lane *lane, const struct op *op,
+                           uint32_t owner, float *send)
+{
+    for (uint32_t b = op->block; b < op->block + op->num_blocks; b++) {
+        const struct block *block = &p->blocks[b];
         for (uint32_t i = block->first; i < block->first + block->num; i++)
-            send = pack_rows(p, lane, block, send, i, piece_of(p, &p->table->tensors[i], o));
+            send = pack_rows(p, lane, block, send, i, piece_of(p, &p->table->tensors[i], owner));
+    }
 }
 
 /* Leaf pieces to their owners, and the fold over the data ranks' leaves in their order. */
-static int exchange(struct parallel *p, struct lane *lane, const struct block *block,
-                    uint32_t micro_step)
+static int exchange(struct parallel *p, struct lane *lane, const struct op *op)
 {
+    const struct block *first = &p->blocks[op->block];
     struct comm *comm = p->mesh.of[GROUP_OWNERS];
     uint32_t num = num_owners(p), cp = p->mesh.degree[AXIS_CP];
-    bool is_mine = rank_has_leaf(p, my_data_rank(p), micro_step);
+    bool is_mine = rank_has_leaf(p, my_data_rank(p), op->leaf);
     size_t *lists = p->lane_lists[LANE_REDUCE], *send_bytes = lists, *send_at = lists + num;
     size_t *recv_bytes = lists + 2 * num, *recv_at = lists + 3 * num;
-    size_t send_total = 0, mine = block->piece_counts[my_owner(p)];
+    size_t send_total = 0, mine = bucket_count(p, op->block, op->num_blocks, my_owner(p));
     for (uint32_t o = 0; o < num; o++) {
-        send_at[o] = send_total;
-        send_total += block->piece_counts[o] * sizeof(float);
-        send_bytes[o] = is_mine ? block->piece_counts[o] * sizeof(float) : 0;
+        size_t count = bucket_count(p, op->block, op->num_blocks, o);
+        if (is_mine)
+            pack_for_owner(p, lane, op, o, first->send + send_total);
+        send_at[o] = send_total * sizeof(float);
+        send_total += count;
+        send_bytes[o] = is_mine ? count * sizeof(float) : 0;
         recv_at[o] = o * mine * sizeof(float);
-        recv_bytes[o] = rank_has_leaf(p, o / cp, micro_step) ? mine * sizeof(float) : 0;
+        recv_bytes[o] = rank_has_leaf(p, o / cp, op->leaf) ? mine * sizeof(float) : 0;
     }
-    if (is_mine)
-        pack_for_owners(p, lane, block);
-    ERR_TRY(comm_all_to_all_v(comm, block->send, send_bytes, send_at, block->recv, recv_bytes,
+    ERR_TRY(comm_all_to_all_v(comm, first->send, send_bytes, send_at, first->recv, recv_bytes,
                               recv_at));
-    for (uint32_t r = 0; r < num_data_ranks(p) && rank_has_leaf(p, r, micro_step); r++) {
-        float *parts = block->recv + r * cp * mine;
+    for (uint32_t r = 0; r < num_data_ranks(p) && rank_has_leaf(p, r, op->leaf); r++) {
+        float *parts = first->recv + r * cp * mine;
         add_parts(p, lane, parts, mine);
-        fold(p, lane, p->accumulators + block->piece_at, parts, mine); /* C3 */
+        fold(p, lane, p->accumulators + first->piece_at, parts, mine); /* C3 */
     }
     return 0;
 }
@@ -122,45 +135,58 @@ static enum way way_of(const struct parallel *p, const struct block *block)
     return p->mesh.degree[AXIS_SHARD] > 1 || block->is_strided ? PACK : IN_PLACE;
 }
 
-void reduce_take(struct parallel *p, uint32_t index)
+static bool is_exchanged(const struct parallel *p)
 {
-    struct block *block = &p->blocks[index];
-    uint32_t num = num_owners(p);
-    if (way_of(p, block) == EXCHANGE) {
-        block->send = memory_take(p->memory, "leaf pieces to send", index,
-                                  sum_of(block->piece_counts, num) * sizeof(float));
-        block->recv = memory_take(p->memory, "leaf pieces received", index,
-                                  num * block->piece_counts[my_owner(p)] * sizeof(float));
-    } else if (way_of(p, block) == PACK) {
-        size_t count = sum_of(block->shard_counts, p->mesh.degree[AXIS_SHARD]);
-        block->send = memory_take(p->memory, "leaf by shard", index, count * sizeof(float));
+    return way_of(p, &p->blocks[0]) == EXCHANGE; /* then all are */
+}
+
+void reduce_take(struct parallel *p, uint32_t first, uint32_t num)
+{
+    struct block *block = &p->blocks[first];
+    size_t sent = 0;
+    for (uint32_t o = 0; o < num_owners(p); o++)
+        sent += bucket_count(p, first, num, o);
+    if (is_exchanged(p)) {
+        block->send = memory_take(p->memory, "leaf pieces to send", first, sent * sizeof(float));
+        block->recv =
+            memory_take(p->memory, "leaf pieces received", first,
+                        num_owners(p) * bucket_count(p, first, num, my_owner(p)) * sizeof(float));
+        return;
+    }
+    for (uint32_t b = first; b < first + num; b++) {
+        size_t count = sum_of(p->blocks[b].shard_counts, p->mesh.degree[AXIS_SHARD]);
+        if (way_of(p, &p->blocks[b]) == PACK)
+            p->blocks[b].send = memory_take(p->memory, "leaf by shard", b, count * sizeof(float));
     }
 }
 
-int reduce_run(struct parallel *p, struct lane *lane, uint32_t index, uint32_t micro_step)
+int reduce_run(struct parallel *p, struct lane *lane, const struct op *op)
 {
-    const struct block *block = &p->blocks[index];
-    bool is_mine = rank_has_leaf(p, my_data_rank(p), micro_step);
-    enum way way = way_of(p, block);
-    if (way == EXCHANGE)
-        return exchange(p, lane, block, micro_step);
-    if (way == PACK && is_mine)
-        add_packed_by_shard(p, lane, block);
-    else if (is_mine)
-        fold(p, lane, p->accumulators + block->fast_at, block->leaf, block->full_count);
+    if (is_exchanged(p))
+        return exchange(p, lane, op);
+    if (!rank_has_leaf(p, my_data_rank(p), op->leaf))
+        return 0;
+    for (uint32_t b = op->block; b < op->block + op->num_blocks; b++) {
+        const struct block *block = &p->blocks[b];
+        if (way_of(p, block) == PACK)
+            add_packed_by_shard(p, lane, block);
+        else
+            fold(p, lane, p->accumulators + block->fast_at, block->leaf, block->full_count);
+    }
     return 0;
 }
 
-void reduce_give(struct parallel *p, uint32_t index)
+void reduce_give(struct parallel *p, uint32_t first, uint32_t num)
 {
-    enum way way = way_of(p, &p->blocks[index]);
-    if (way == EXCHANGE) {
-        memory_give(p->memory, "leaf pieces to send", index);
-        memory_give(p->memory, "leaf pieces received", index);
-    } else if (way == PACK) {
-        memory_give(p->memory, "leaf by shard", index);
+    if (is_exchanged(p)) {
+        memory_give(p->memory, "leaf pieces to send", first);
+        memory_give(p->memory, "leaf pieces received", first);
     }
-    memory_give(p->memory, "leaf gradient", index);
+    for (uint32_t b = first; b < first + num; b++) {
+        if (way_of(p, &p->blocks[b]) == PACK)
+            memory_give(p->memory, "leaf by shard", b);
+        memory_give(p->memory, "leaf gradient", b);
+    }
 }
 
 /* ---- the end of a step: whole sums to the shards, norm ---- */

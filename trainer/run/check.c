@@ -88,6 +88,14 @@ static void check_backward(struct check *c, const struct op *op, bool is_held)
         set_once(c, of_block(c, WEIGHT, op), "it comes twice");
 }
 
+/* Of one block of a bucket. */
+static void check_exchange(struct check *c, const struct op *op)
+{
+    c->reason = !*of_block(c, WEIGHT, op) ? "there is no gradient" : c->reason;
+    c->reason = !is_in_order(c, EXCHANGED, op) ? "leaves are out of order" : c->reason;
+    set_once(c, of_block(c, EXCHANGED, op), "it comes twice");
+}
+
 static void check_block(struct check *c, const struct op *op, bool *is_held)
 {
     switch (op->kind) {
@@ -110,9 +118,8 @@ static void check_block(struct check *c, const struct op *op, bool *is_held)
         set_once(c, &c->loss[op->leaf], "it comes twice");
         break;
     case OP_EXCHANGE:
-        c->reason = !*of_block(c, WEIGHT, op) ? "there is no gradient" : c->reason;
-        c->reason = !is_in_order(c, EXCHANGED, op) ? "leaves are out of order" : c->reason;
-        set_once(c, of_block(c, EXCHANGED, op), "it comes twice");
+        for (uint32_t b = 0; b < op->num_blocks; b++)
+            check_exchange(c, &(struct op){.leaf = op->leaf, .block = op->block + b});
         break;
     default:
         check_backward(c, op, *is_held);
@@ -195,8 +202,11 @@ static void check_lanes(struct check *c, uint32_t rank, const struct op *op)
         c->reason = "it does not wait for the gather of its parameters";
     if (writes && c->begun[LANE_REDUCE][at] > waited[LANE_REDUCE])
         c->reason = "it does not wait for the exchange of the gradient that it overwrites";
-    if (op->lane != LANE_COMPUTE)
-        c->begun[op->lane][at] = latest[op->lane] = c->at[rank] + 1;
+    if (op->lane == LANE_COMPUTE)
+        return;
+    latest[op->lane] = c->at[rank] + 1;
+    for (uint32_t b = 0; b == 0 || b < op->num_blocks; b++)
+        c->begun[op->lane][at + b] = latest[op->lane];
 }
 
 /* One operation of a rank; false: it has to wait. */

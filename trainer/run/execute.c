@@ -228,7 +228,7 @@ static void take_for(struct parallel *p, const struct op *op, uint32_t slot)
     if (op->kind == OP_GATHER)
         gather_take(p, op->block, op->is_second);
     else if (op->kind == OP_EXCHANGE)
-        reduce_take(p, op->block);
+        reduce_take(p, op->block, op->num_blocks);
     else
         receive_take(p, op, slot);
 }
@@ -238,7 +238,7 @@ static int run_for(struct parallel *p, struct lane *lane, const struct op *op, u
     if (op->kind == OP_GATHER)
         return gather_run(p, lane, op->block);
     if (op->kind == OP_EXCHANGE)
-        return reduce_run(p, lane, op->block, op->leaf);
+        return reduce_run(p, lane, op);
     return receive_run(p, lane, op, slot);
 }
 
@@ -248,7 +248,7 @@ static void give_for(struct parallel *p, const struct op *op)
     if (op->kind == OP_GATHER)
         gather_give(p, op->block);
     else if (op->kind == OP_EXCHANGE)
-        reduce_give(p, op->block);
+        reduce_give(p, op->block, op->num_blocks);
 }
 
 static int run_side_work(void *args)

@@ -196,7 +196,9 @@ static int assign(struct program *p, const struct program_options *o)
             w.gather[op->block] = w.last_gather = i + 1;
         } else if (op->kind == OP_EXCHANGE && o->exchange_behind > 0) {
             op->lane = LANE_REDUCE;
-            w.exchange[op->block] = w.order[w.num_exchanges++] = i + 1;
+            for (uint32_t b = 0; b < op->num_blocks; b++)
+                w.exchange[op->block + b] = i + 1;
+            w.order[w.num_exchanges++] = i + 1;
         }
     }
     free(w.gather);

@@ -69,6 +69,7 @@ struct lowering {
     const struct program_options *o;
     struct program *p;
     bool *is_held;                  /* [num_blocks + 1] */
+    uint32_t bucket;                /* blocks whose gradients wait to be exchanged */
     bool is_full;                   /* no memory for an operation */
     const struct pipe_action *next; /* the action behind the one at hand, or NULL */
 };
@@ -173,6 +174,18 @@ static void lower_forward(struct lowering *l, uint32_t stage, uint32_t leaf)
         add_transfer(l, OP_SEND, stage, leaf, 1);
 }
 
+static void add_to_bucket(struct lowering *l, const struct pipe_action *a, uint32_t block)
+{
+    const struct program_options *o = l->o;
+    l->bucket++;
+    if (o->ends_bucket != NULL && !o->ends_bucket[block] && block > o->first_block[a->stage])
+        return;
+    add(l, OP_EXCHANGE, a->stage, a->leaf, block);
+    if (!l->is_full)
+        l->p->ops[l->p->num_ops - 1].num_blocks = l->bucket;
+    l->bucket = 0;
+}
+
 static void lower_block_backward(struct lowering *l, const struct pipe_action *a, uint32_t block)
 {
     static const enum op_kind kinds[] = {[PIPE_BACKWARD] = OP_BACKWARD,
@@ -190,7 +203,7 @@ static void lower_block_backward(struct lowering *l, const struct pipe_action *a
     }
     add(l, kinds[a->kind], a->stage, a->leaf, block);
     if (a->kind != PIPE_INPUT)
-        add(l, OP_EXCHANGE, a->stage, a->leaf, block);
+        add_to_bucket(l, a, block);
     if (has_input)
         let_go(l, a->stage, a->leaf, block);
 }
@@ -373,6 +386,8 @@ void program_print(const struct program *p, FILE *out)
         fprintf(out, "%6u  %-16s stage %u leaf %u", i, names[op->kind], op->stage, op->leaf);
         if (op->block != PROGRAM_BLOCK_NONE)
             fprintf(out, " block %u", op->block);
+        if (op->num_blocks > 1)
+            fprintf(out, " to %u", op->block + op->num_blocks - 1);
         if (op->kind == OP_SEND || op->kind == OP_RECEIVE || op->kind == OP_SEND_GRADIENT ||
             op->kind == OP_RECEIVE_GRADIENT)
             fprintf(out, " peer %u", op->peer);

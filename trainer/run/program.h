@@ -28,7 +28,7 @@ enum op_kind {
     OP_BACKWARD, /* both halves */
     OP_BACKWARD_INPUT,
     OP_BACKWARD_WEIGHT,
-    OP_EXCHANGE,      /* a block's gradient of a leaf to its owners, who fold it in leaf order */
+    OP_EXCHANGE,      /* a bucket's gradient of a leaf to its owners, who fold it in leaf order */
     OP_SEND_GRADIENT, /* of the stream in front of a stage */
     OP_FORGET,        /* what a forward kept: no backward comes */
     OP_REDUCE,        /* the sums of the step to who holds the state */
@@ -52,6 +52,7 @@ struct op {
     uint16_t peer;     /* rank of the pipeline */
     uint32_t stage, leaf;
     uint32_t block;
+    uint32_t num_blocks;       /* of OP_EXCHANGE: its bucket, from `block` on */
     uint32_t after[NUM_LANES]; /* 1 + an operation of that lane that must have ended; 0: none */
 };
 
@@ -75,6 +76,9 @@ struct program_options {
     const uint32_t *first_block;      /* [num_ranks * chunks + 1] of each stage, and the end */
     enum pipe_schedule schedule;
     const char *file;
+    /* [num_blocks + 1] A block's gradient is exchanged at once with those of the blocks behind it
+     * that wait; those that wait at the end of a stage's backward are, too. NULL: each alone. */
+    const uint8_t *ends_bucket;
     uint32_t num_leaves;      /* per data rank */
     uint32_t gather_ahead;    /* uses ahead of which blocks are gathered; 0: when they are used */
     uint32_t exchange_behind; /* exchanges that a backward need not wait for; 0: none */
