@@ -12,6 +12,9 @@
  * The other objects are those that are listed behind the marker: who leased the group until the
  * tombstone came may have left one more.
  *
+ * Where nobody locks the store, as several ckptd share a far tier, the remover holds an object of
+ * its own beside the tombstone from before that until the marker is gone (notes.c).
+ *
  * The order is that of restic and Delta Lake: what makes data reachable goes before the data. A
  * crash before the marker is gone leaves a whole group and a tombstone; after it, rubbish that the
  * same call removes when it is made again.
@@ -179,14 +182,22 @@ static int make_tombstone(struct storage *storage, const char *prefix, bool *out
 static int remove_marker(struct storage *storage, struct members *members, const char *prefix,
                          bool is_told, bool *out_is_spent)
 {
-    int error = make_tombstone(storage, prefix, out_is_spent);
-    if (error == 0 || error == ERR_EXISTS) /* of a removal that was cut short */
-        error =
-            note_give_way(storage, NOTE_TOMBSTONES, prefix, refuse_held(storage, prefix, is_told));
+    struct removing removing;
+    int error = removing_begin(&removing, storage, prefix);
+    if (error != 0)
+        return error;
+    error = make_tombstone(storage, prefix, out_is_spent);
+    if (error == 0 || error == ERR_EXISTS) { /* of a removal that was cut short */
+        error = refuse_held(storage, prefix, is_told);
+        if (error == 0)
+            error = removing_check(&removing, storage);
+        error = note_give_way(storage, NOTE_TOMBSTONES, prefix, error);
+    }
     if (error == 0)
         error = remove_member(storage, prefix, members->kind->marker);
     if (error == 0)
         error = storage_sync_names(storage, prefix);
+    storage_release(storage, removing.hold);
     return error == 0 ? list_members(members, storage, prefix) : error;
 }
 
@@ -323,6 +334,18 @@ int storage_groups_prepare(struct storage *storage, const char *parent)
     return error == ERR_EXISTS ? 0 : error;
 }
 
+/* What a remover without the store's lock is at work on is left to it; what it held goes once it
+ * has died. */
+static int recover_one(struct storage *storage, const struct storage_group_kind *kind,
+                       const char *prefix)
+{
+    int error = removing_find(storage, prefix);
+    if (error != ERR_NOT_FOUND)
+        return error;
+    return removing_is_name(prefix) ? removing_forget(storage, prefix)
+                                    : storage_group_clear(storage, kind, prefix);
+}
+
 int storage_groups_recover(struct storage *storage, const struct storage_group_kind *kind,
                            const char *parent)
 {
@@ -337,7 +360,7 @@ int storage_groups_recover(struct storage *storage, const struct storage_group_k
     for (size_t i = 0; i < names.count; i++) {
         int failed = group_key_in(key, parent, names.list[i]);
         if (failed == 0)
-            failed = storage_group_clear(storage, kind, key);
+            failed = recover_one(storage, kind, key);
         if (failed == 0)
             continue;
         error = failed; /* one that stays holds up no other */

@@ -15,6 +15,7 @@
 #include <sys/random.h>
 
 #define NONCE_DIGITS 16
+#define IS_REMOVED 1        /* of a visit: a remover was found */
 #define LEASE_TEXT_BYTES 64 /* of a lease that are looked at */
 
 const char *const note_folders[NOTE_KINDS] = {
@@ -226,13 +227,95 @@ int storage_groups_forget(struct storage *storage, const char *prefix)
     return error;
 }
 
+/* ---- removals ---- */
+
+/* A small object "<folder>/<group>.<nonce>" that this process holds; its key is *out_key. */
+static int hold_beside(struct storage *storage, struct storage_hold **out,
+                       char out_key[STORAGE_KEY_MAX + 1], const char *kind, const char *prefix,
+                       const char *text)
+{
+    char key[STORAGE_KEY_MAX + 1];
+    uint64_t nonce;
+    *out = NULL;
+    if (getrandom(&nonce, sizeof(nonce), 0) != sizeof(nonce))
+        return report_error(ERR_IO, NULL, "could not get a random number");
+    ERR_TRY(note_key(key, kind, prefix));
+    if (snprintf(out_key, STORAGE_KEY_MAX + 1, "%s.%0*llx", key, NONCE_DIGITS,
+                 (unsigned long long)nonce) > STORAGE_KEY_MAX)
+        return report_error(ERR_INVALID, NULL, "the key of a lease is too long");
+    return storage_hold(storage, out, out_key, text, strlen(text));
+}
+
+bool removing_is_name(const char *name)
+{
+    char copy[STORAGE_KEY_MAX + 1];
+    snprintf(copy, sizeof(copy), "%s", name);
+    return cut_nonce(copy);
+}
+
+int removing_begin(struct removing *removing, struct storage *storage, const char *prefix)
+{
+    removing->hold = NULL;
+    if (((const struct storage_base *)storage)->is_locked)
+        return 0;
+    return hold_beside(storage, &removing->hold, removing->key, NOTE_TOMBSTONES, prefix, "");
+}
+
+int removing_check(const struct removing *removing, struct storage *storage)
+{
+    int error = removing->hold ? storage_find_holder(storage, removing->key) : 0;
+    return error == ERR_NOT_FOUND
+               ? report_error(ERR_STALE, "it is tried again", "%s was lost", removing->key)
+               : error;
+}
+
+static int visit_removing(void *user, const struct storage_entry *entry)
+{
+    const struct leases *list = user;
+    const char *prefix = list->user;
+    char key[STORAGE_KEY_MAX + 1], name[STORAGE_KEY_MAX + 1];
+    snprintf(name, sizeof(name), "%s", entry->name);
+    if (entry->is_dir || !cut_nonce(name) || strcmp(name, prefix + name_in(prefix)) != 0)
+        return 0;
+    int error = group_key_in(key, list->folder, entry->name);
+    if (error == 0)
+        error = storage_find_holder(list->storage, key);
+    return error == 0 ? IS_REMOVED : error == ERR_NOT_FOUND ? 0 : error;
+}
+
+int removing_find(struct storage *storage, const char *prefix)
+{
+    char folder[STORAGE_KEY_MAX + 1];
+    struct leases list = {storage, folder, NULL, NULL, (void *)(uintptr_t)prefix};
+    int error = group_folder_beside(folder, NOTE_TOMBSTONES, prefix);
+    if (error == 0)
+        error = storage_list(storage, folder, visit_removing, &list);
+    return error == IS_REMOVED ? 0
+           : error == 0        ? report_error(ERR_NOT_FOUND, NULL, "nobody removes %s", prefix)
+                               : error;
+}
+
+int removing_forget(struct storage *storage, const char *name)
+{
+    char key[STORAGE_KEY_MAX + 1];
+    ERR_TRY(note_key(key, NOTE_TOMBSTONES, name));
+    int error = storage_find_holder(storage, key);
+    if (error == ERR_NOT_FOUND)
+        error = note_remove(storage, NOTE_TOMBSTONES, name);
+    return error == ERR_NOT_FOUND ? 0 : error;
+}
+
 /* A tombstone is of a removal under way only while somebody has the store's lock: who takes that
- * first ends or takes back what an earlier one left. */
+ * first ends or takes back what an earlier one left. Who removes without that lock holds something
+ * of its own, and whoever asks looks for that whether there is a tombstone or not. */
 static int refuse_removal(struct storage *storage, const char *prefix)
 {
-    int error = note_find(storage, NOTE_TOMBSTONES, prefix);
-    if (error == 0)
-        error = storage_find_holder(storage, NULL);
+    int error = removing_find(storage, prefix);
+    if (error == ERR_NOT_FOUND) {
+        error = note_find(storage, NOTE_TOMBSTONES, prefix);
+        if (error == 0)
+            error = storage_find_holder(storage, NULL);
+    }
     if (error == 0)
         return report_error(ERR_NOT_FOUND, "take another one", "%s is being removed", prefix);
     return error == ERR_NOT_FOUND ? 0 : error;
@@ -241,17 +324,8 @@ static int refuse_removal(struct storage *storage, const char *prefix)
 int storage_group_lease(struct storage *storage, struct storage_hold **out, const char *prefix,
                         const char *text)
 {
-    char key[STORAGE_KEY_MAX + 1], name[STORAGE_KEY_MAX + 1];
-    uint64_t nonce;
-    *out = NULL;
-    if (getrandom(&nonce, sizeof(nonce), 0) != sizeof(nonce))
-        return report_error(ERR_IO, NULL, "could not get a random number");
-    int error = note_key(key, NOTE_LEASES, prefix);
-    if (error == 0)
-        error = snprintf(name, sizeof(name), "%s.%0*llx", key, NONCE_DIGITS,
-                         (unsigned long long)nonce) > STORAGE_KEY_MAX
-                    ? report_error(ERR_INVALID, NULL, "the key of a lease is too long")
-                    : storage_hold(storage, out, name, text, strlen(text));
+    char key[STORAGE_KEY_MAX + 1];
+    int error = hold_beside(storage, out, key, NOTE_LEASES, prefix, text);
     if (error == 0)
         error = refuse_removal(storage, prefix);
     if (error != 0) {

@@ -33,6 +33,22 @@ int note_give_way(struct storage *storage, const char *kind, const char *prefix,
 /* 0 while there is no such note; `denial` when there is. */
 int note_refuse(struct storage *storage, const char *kind, const char *prefix, int denial);
 int lease_refuse(struct storage *storage, const char *prefix);
+/* What a remover holds, "tombstones/<group>.<nonce>", where nobody has the store's lock: who leases
+ * or pins the group meanwhile sees it, whoever else takes the tombstone away. Where this process
+ * has the lock, that says so: hold NULL. */
+struct removing {
+    struct storage_hold *hold;
+    char key[STORAGE_KEY_MAX + 1];
+};
+int removing_begin(struct removing *removing, struct storage *storage, const char *prefix);
+/* ERR_STALE: it was lost meanwhile, so somebody may have leased the group. */
+int removing_check(const struct removing *removing, struct storage *storage);
+/* 0: a remover without the lock is at work on the group; ERR_NOT_FOUND: none is. */
+int removing_find(struct storage *storage, const char *prefix);
+/* Is this the name of such a hold, or its key without the folder? */
+bool removing_is_name(const char *name);
+/* Removes such a one whose holder has died. */
+int removing_forget(struct storage *storage, const char *name);
 /* The directory of notes on groups beside `prefix`. */
 int group_folder_beside(char out[STORAGE_KEY_MAX + 1], const char *kind, const char *prefix);
 

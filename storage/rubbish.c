@@ -207,7 +207,8 @@ static int look_at_note(void *user, const struct storage_entry *entry)
         !storage_join(key, folder, entry->name) || !storage_join(group, search->parent, name))
         return 0;
     if (strcmp(search->folder, "tombstones") == 0)
-        return strcmp(entry->name, STORAGE_RESERVE) == 0
+        return strcmp(entry->name, STORAGE_RESERVE) == 0 ||
+                       storage_find_holder(search->storage, key) == 0
                    ? 0
                    : add_found(search->out, STORAGE_CUT_SHORT, key, 1, 0);
     int error = strcmp(search->folder, "leases") == 0 ? storage_find_holder(search->storage, key)

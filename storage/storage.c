@@ -290,7 +290,9 @@ int storage_replace(struct storage *storage, const char *key, const char *other)
 int storage_lock(struct storage *storage)
 {
     const struct storage_ops *ops = ops_of(storage);
-    return ops->lock ? ops->lock(storage) : 0;
+    int error = ops->lock ? ops->lock(storage) : 0;
+    ((struct storage_base *)storage)->is_locked = error == 0;
+    return error;
 }
 
 int storage_space(struct storage *storage, struct storage_space *out)

@@ -308,6 +308,7 @@ const struct storage_ops *storage_find(const char *name);
 /* First in every struct storage and struct storage_object, so the wrappers find the table. */
 struct storage_base {
     const struct storage_ops *ops;
+    bool is_locked; /* storage_lock() has gone well: this process is the store's one writer */
 };
 
 /* "none", "idle", "best-effort:0" (first) to "best-effort:7" (last). Other back-ends than `local`

@@ -388,9 +388,9 @@ static void test_group__a_removal_cut_anywhere_leaves_it_whole_or_gone(void **st
         int made = 0;
         for (int n = 1; cut_short(n, losses[i], &made); n++)
             continue;
-        /* list, tombstone, pin, quarantine, leases, marker, its sync, list, three shards,
+        /* list, hold, tombstone, pin, quarantine, leases, marker, its sync, list, three shards,
          * directory, its sync, leases, tombstone, its sync */
-        assert_int_equal(made, 16);
+        assert_int_equal(made, 17);
     }
 }
 

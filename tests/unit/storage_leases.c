@@ -116,6 +116,115 @@ static void test_leases__a_pin_outlives_a_tombstone_that_a_crash_left(void **sta
     bed_remove_directory(path);
 }
 
+/* ---- removers without the lock ---- */
+
+/* A remover's store, in which the other one does something at a point of the removal. */
+static struct storage_ops hooked;
+static struct storage *beside;
+static int granted;
+
+static int lease_behind_marker(struct storage *storage, const char *key)
+{
+    struct storage_hold *hold = NULL;
+    if (strcmp(key, GROUP "/manifest") == 0) {
+        assert_int_equal(storage_groups_recover(beside, &kind, "run"), 0);
+        granted += storage_group_lease(beside, &hold, GROUP, "late") == 0;
+        storage_release(beside, hold);
+        granted += storage_group_note(beside, STORAGE_PIN, GROUP, "late") == 0;
+        assert_non_null(strstr(report_line(), "being removed"));
+    }
+    return storage_local.remove(storage, key);
+}
+
+static int forget_hold(void *user, const struct storage_entry *entry)
+{
+    char key[STORAGE_KEY_MAX + 1];
+    snprintf(key, sizeof(key), "run/tombstones/%s", entry->name);
+    (void)user;
+    return strchr(entry->name, '.') ? storage_remove(beside, key) : 0;
+}
+
+static int lose_hold(struct storage *storage, const char *prefix,
+                     int (*visit)(void *user, const struct storage_entry *entry), void *user)
+{
+    if (strcmp(prefix, "run/leases") == 0)
+        assert_int_equal(storage_list(beside, "run/tombstones", forget_hold, NULL), 0);
+    return storage_local.list(storage, prefix, visit, user);
+}
+
+static struct storage *open_remover(const char *path)
+{
+    struct storage *storage = open_local(path, false);
+    hooked = storage_local;
+    ((struct storage_base *)storage)->ops = &hooked;
+    granted = 0;
+    beside = open_local(path, false);
+    return storage;
+}
+
+/* Also when another one has taken the tombstone for what a crash left. */
+static void test_leases__a_remover_without_the_lock_is_seen_until_the_marker_is_gone(void **state)
+{
+    (void)state;
+    char path[BED_PATH_BYTES];
+    bed_make_directory(path);
+    struct storage *remover = open_remover(path);
+    hooked.remove = lease_behind_marker;
+    assert_int_equal(make_group(beside), 0);
+    assert_int_equal(storage_group_remove(remover, &kind, GROUP), 0);
+    assert_int_equal(granted, 0);
+    assert_int_equal(count_names(beside, GROUP), 0);
+    assert_int_equal(count_names(beside, "run/pins"), 0);
+    assert_int_equal(count_names(beside, "run/tombstones"), 0);
+    storage_close(beside);
+    storage_close(remover);
+    bed_remove_directory(path);
+}
+
+/* As by a bucket's clock, for a process that was stopped, or by a server that forgot its locks. */
+static void test_leases__a_remover_that_has_lost_its_hold_removes_nothing(void **state)
+{
+    (void)state;
+    char path[BED_PATH_BYTES];
+    bed_make_directory(path);
+    struct storage *remover = open_remover(path);
+    hooked.list = lose_hold;
+    assert_int_equal(make_group(beside), 0);
+    assert_int_equal(storage_group_remove(remover, &kind, GROUP), ERR_STALE);
+    assert_true(is_whole(beside));
+    assert_int_equal(count_names(beside, "run/tombstones"), 0);
+    storage_close(beside);
+    storage_close(remover);
+    bed_remove_directory(path);
+}
+
+/* The others' recovery leaves the tombstone while its maker lives, and ends what it left. */
+static void
+test_leases__what_a_remover_without_the_lock_left_is_recovered_when_it_has_died(void **state)
+{
+    (void)state;
+    static const char held[] = "run/tombstones/step-1.0123456789abcdef";
+    char path[BED_PATH_BYTES];
+    struct storage_hold *hold, *lease;
+    bed_make_directory(path);
+    struct storage *storage = open_local(path, false), *other = open_local(path, false);
+    assert_int_equal(make_group(storage), 0);
+    assert_int_equal(storage_hold(storage, &hold, held, "", 0), 0);
+    assert_int_equal(storage_publish(storage, "run/tombstones/step-1", "", 0), 0);
+    assert_int_equal(storage_groups_recover(other, &kind, "run"), 0);
+    assert_int_equal(count_names(storage, "run/tombstones"), 2);
+    assert_int_equal(storage_group_lease(other, &lease, GROUP, ""), ERR_NOT_FOUND);
+    storage_leave(storage, hold);
+    assert_int_equal(storage_group_lease(other, &lease, GROUP, ""), 0);
+    assert_int_equal(storage_groups_recover(other, &kind, "run"), 0);
+    assert_int_equal(count_names(storage, "run/tombstones"), 0);
+    assert_true(is_whole(storage));
+    storage_release(other, lease);
+    storage_close(other);
+    storage_close(storage);
+    bed_remove_directory(path);
+}
+
 /* A directory has the name of the note: that is none, and nobody is told that there is one. */
 static void test_leases__what_has_the_name_of_a_pin_is_none(void **state)
 {
@@ -258,7 +367,7 @@ static void test_leases__a_lease_is_seen_or_refused_whatever_fails(void **state)
     unsigned at = 1;
     while (lease_over("fail_at", at))
         assert_true(lease_over("fail_from", at++));
-    assert_int_equal(at, 3); /* hold, tombstone */
+    assert_int_equal(at, 4); /* hold, removers, tombstone */
 }
 
 static void check_without_marker(enum storage_note note, const char *said)
@@ -370,6 +479,10 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_leases__a_lease_lasts_as_long_as_its_holder),
         cmocka_unit_test(test_leases__a_pin_outlives_a_tombstone_that_a_crash_left),
+        cmocka_unit_test(test_leases__a_remover_without_the_lock_is_seen_until_the_marker_is_gone),
+        cmocka_unit_test(test_leases__a_remover_that_has_lost_its_hold_removes_nothing),
+        cmocka_unit_test(
+            test_leases__what_a_remover_without_the_lock_left_is_recovered_when_it_has_died),
         cmocka_unit_test(test_leases__what_has_the_name_of_a_pin_is_none),
         cmocka_unit_test(test_leases__a_lease_is_refused_while_a_removal_is_under_way),
         cmocka_unit_test(test_leases__one_without_a_marker_goes_when_nobody_leases_it),
