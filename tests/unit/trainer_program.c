@@ -26,7 +26,7 @@ struct bed {
 };
 
 /* Six blocks, four of them layers, in equal stages; where parameters are dropped, gradients of two
- * blocks at a time are exchanged. */
+ * blocks at a time are exchanged, and collected. */
 static void bed_open(struct bed *bed, enum pipe_schedule schedule, uint32_t num_ranks, bool drops)
 {
     uint32_t chunks = schedule == PIPE_INTERLEAVED && num_ranks > 1 ? 2 : 1;
@@ -46,6 +46,7 @@ static void bed_open(struct bed *bed, enum pipe_schedule schedule, uint32_t num_
     for (uint32_t b = 0; b <= 6; b++)
         bed->ends_bucket[b] = b % 2;
     bed->o.ends_bucket = drops ? bed->ends_bucket : NULL;
+    bed->o.collects = drops;
     for (uint32_t r = 0; r < num_ranks; r++) {
         bed->o.rank = r;
         assert_int_equal(program_build(&bed->ranks[r], &bed->o), 0);

@@ -146,8 +146,8 @@ static uint32_t owner_of(const struct parallel *p, uint32_t copy)
 }
 
 /* Between the rows of an owner's pieces in a buffer of the state and packed ones. */
-static void move_pieces(const struct parallel *p, const struct block *block, uint32_t owner,
-                        float *state, float *packed, enum rows_direction direction)
+static void move_pieces(const struct parallel *p, struct lane *lane, const struct block *block,
+                        uint32_t owner, float *state, float *packed, enum rows_direction direction)
 {
     state += block->at;
     for (uint32_t i = block->first; i < block->first + block->num; i++) {
@@ -156,34 +156,48 @@ static void move_pieces(const struct parallel *p, const struct block *block, uin
         struct part shard = shard_of(p, tensor, p->mesh.place[AXIS_SHARD]);
         uint64_t width = width_of(p, tensor);
         float *rows = state + (piece.first - shard.first) * width;
-        lane_copy(p->lane, direction == ROWS_PACK ? packed : rows,
+        lane_copy(lane, direction == ROWS_PACK ? packed : rows,
                   direction == ROWS_PACK ? rows : packed, piece.rows * width * sizeof(*rows));
         packed += aligned(piece.rows * width);
         state += aligned(shard.rows * width);
     }
 }
 
-static int gather_pieces(struct parallel *p, uint32_t index, const float *mine, float *state)
+/* Of a block: the pieces of this rank's shard, which its copies own, to a buffer of the state. */
+
+static void pieces_take(struct parallel *p, uint32_t index)
+{
+    struct block *block = &p->blocks[index];
+    size_t count = 0;
+    for (uint32_t copy = 0; copy < mesh_group_size(&p->mesh, GROUP_COPIES); copy++)
+        count += block->piece_counts[owner_of(p, copy)];
+    block->pieces = memory_take(p->memory, "pieces of the replicas", index, count * sizeof(float));
+}
+
+static void pieces_give(struct parallel *p, uint32_t index)
+{
+    memory_give(p->memory, "pieces of the replicas", index);
+}
+
+static int pieces_run(struct parallel *p, struct lane *lane, uint32_t index, const float *mine,
+                      float *state)
 {
     struct comm *comm = p->mesh.of[GROUP_COPIES];
     const struct block *block = &p->blocks[index];
     uint32_t copies = mesh_group_size(&p->mesh, GROUP_COPIES);
     uint32_t me = mesh_group_place(&p->mesh, GROUP_COPIES);
-    size_t *bytes = p->lists, *at = p->lists + copies, total = 0;
+    size_t *bytes = p->lane_lists[LANE_REDUCE], *at = bytes + copies, total = 0;
     for (uint32_t copy = 0; copy < copies; copy++) {
         bytes[copy] = block->piece_counts[owner_of(p, copy)] * sizeof(float);
         at[copy] = total;
         total += bytes[copy];
     }
-    char *recv = memory_take(p->memory, "pieces of the replicas", index, total);
-    int rc = 0;
-    if (!memory_is_recording(p->memory))
-        rc = comm_all_gather_v(comm, mine, bytes[me], recv, bytes, at);
-    for (uint32_t copy = 0; copy < copies && rc == 0 && !memory_is_recording(p->memory); copy++)
-        move_pieces(p, block, owner_of(p, copy), state, (float *)(void *)(recv + at[copy]),
-                    ROWS_UNPACK);
-    memory_give(p->memory, "pieces of the replicas", index);
-    return rc;
+    comm->device_lane = lane; /* one lane after the other has the group */
+    ERR_TRY(comm_all_gather_v(comm, mine, bytes[me], block->pieces, bytes, at));
+    for (uint32_t copy = 0; copy < copies; copy++)
+        move_pieces(p, lane, block, owner_of(p, copy), state,
+                    block->pieces + at[copy] / sizeof(float), ROWS_UNPACK);
+    return 0;
 }
 
 /* Has this rank rows of the block in the state? A tied output beside its embedding has none. */
@@ -192,28 +206,49 @@ static bool is_in_state(const struct parallel *p, uint32_t index)
     return p->blocks[index].is_here && !(index == p->table->num_blocks && p->blocks[0].is_here);
 }
 
-int gather_from_copies(struct parallel *p, const float *mine, float *state)
+void collect_take(struct parallel *p, uint32_t first, uint32_t num)
 {
-    for (uint32_t b = 0; b < num_all_blocks(p); b++)
+    for (uint32_t b = first; b < first + num; b++)
         if (is_in_state(p, b))
-            ERR_TRY(gather_pieces(p, b, mine != NULL ? mine + p->blocks[b].piece_at : NULL, state));
+            pieces_take(p, b);
+}
+
+int collect_run(struct parallel *p, struct lane *lane, const struct op *op)
+{
+    for (uint32_t b = op->block; b < op->block + op->num_blocks; b++)
+        if (is_in_state(p, b))
+            ERR_TRY(pieces_run(p, lane, b, p->accumulators + p->blocks[b].piece_at, p->state.grad));
     return 0;
+}
+
+void collect_give(struct parallel *p, uint32_t first, uint32_t num)
+{
+    for (uint32_t b = first; b < first + num; b++)
+        if (is_in_state(p, b))
+            pieces_give(p, b);
+}
+
+static int spread_block(struct parallel *p, uint32_t index)
+{
+    const struct block *block = &p->blocks[index];
+    uint32_t owner = mesh_group_place(&p->mesh, GROUP_OWNERS);
+    size_t bytes = block->piece_counts[owner] * sizeof(float);
+    float *mine = memory_take(p->memory, "updated parameters", index, bytes);
+    int rc = 0;
+    pieces_take(p, index);
+    if (!memory_is_recording(p->memory)) {
+        move_pieces(p, p->lane, block, owner, p->state.param, mine, ROWS_PACK);
+        rc = pieces_run(p, p->lane, index, mine, p->state.param);
+    }
+    pieces_give(p, index);
+    memory_give(p->memory, "updated parameters", index);
+    return rc;
 }
 
 int gather_updated(struct parallel *p)
 {
-    uint32_t owner = mesh_group_place(&p->mesh, GROUP_OWNERS);
-    for (uint32_t b = 0; b < num_all_blocks(p); b++) {
-        const struct block *block = &p->blocks[b];
-        if (!is_in_state(p, b))
-            continue;
-        float *mine = memory_take(p->memory, "updated parameters", b,
-                                  block->piece_counts[owner] * sizeof(float));
-        if (!memory_is_recording(p->memory))
-            move_pieces(p, block, owner, p->state.param, mine, ROWS_PACK);
-        int rc = gather_pieces(p, b, mine, p->state.param);
-        memory_give(p->memory, "updated parameters", b);
-        ERR_TRY(rc);
-    }
+    for (uint32_t b = 0; b < num_all_blocks(p); b++)
+        if (is_in_state(p, b))
+            ERR_TRY(spread_block(p, b));
     return 0;
 }

@@ -29,6 +29,7 @@ struct block {
     void *gathered;       /* whole tensors in the compute dtype */
     uint32_t take_index;
     char *packed;              /* shards as they are gathered */
+    float *pieces;             /* of its copies, as they are gathered */
     float *leaf, *send, *recv; /* its gradient of one leaf, and on the way to the owners */
 };
 
@@ -182,9 +183,12 @@ int gather_run(struct parallel *p, struct lane *lane, uint32_t block);
 void gather_give(struct parallel *p, uint32_t block);
 void gather_drop(struct parallel *p, uint32_t block);
 void gather_pointers(const struct parallel *p, uint32_t block, const void **out_params);
-/* The pieces of this rank's shard, which its copies own, to a buffer of the state: its sums, packed
- * as in the accumulators; the parameters that each has updated, where they lie (ZeRO). */
-int gather_from_copies(struct parallel *p, const float *mine, float *state);
+/* A bucket's sums of the step, from the copies of this rank's shard that own pieces of it: places,
+ * the gather itself (on any thread), the end of the places. Collective in the group of copies. */
+void collect_take(struct parallel *p, uint32_t first, uint32_t num);
+int collect_run(struct parallel *p, struct lane *lane, const struct op *op);
+void collect_give(struct parallel *p, uint32_t first, uint32_t num);
+/* The parameters that each copy has updated, to all of them (ZeRO). Likewise. */
 int gather_updated(struct parallel *p);
 /* Rows `part` of a tensor between the model's layout and packed, row-major ones. */
 enum rows_direction { ROWS_PACK, ROWS_UNPACK };

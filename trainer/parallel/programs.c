@@ -197,6 +197,7 @@ int programs_make(struct parallel *p)
     p->shape.receives_ahead = p->config->receives_ahead && p->shape.num_ranks > 1 &&
                               (p->mesh.world->ops->flags & COMM_THREADS) != 0;
     p->shape.drops = drops_parameters(p);
+    p->shape.collects = is_gathered_whole(p);
     p->shape.spreads = p->state.is_zero;
     ERR_TRY(choose_schedule(p));
     ERR_TRY(count_chunks(p));

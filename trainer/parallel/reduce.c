@@ -15,8 +15,8 @@
  * So an element is the same bits whatever the mesh. Per bucket of blocks and micro-step an
  * all-to-all in the group of owners (replicate x shard x cp) sends each owner its piece of every
  * leaf. Ranks without a leaf in the last micro-step, the only one where d > S, send nothing but
- * take part. At the end of the step the pieces of a shard are gathered among its copies (replicate
- * x cp), unless with ZeRO each of them updates its own pieces.
+ * take part. With the last leaf the pieces of a shard are gathered among its copies (replicate x
+ * cp; gather.c), unless with ZeRO each of them updates its own pieces.
  *
  * Fast. A rank adds its leaves; once per step the sums are reduce-scattered over the shards and
  * all-reduced over the copies. Bits then depend on the mesh and the library. */
@@ -257,9 +257,7 @@ int reduce_step(struct parallel *p)
 {
     if (is_tied(p))
         ERR_TRY(add_tied(p));
-    if (p->is_canonical)
-        return is_gathered_whole(p) ? gather_from_copies(p, p->accumulators, p->state.grad) : 0;
-    return memory_is_recording(p->memory) ? 0 : reduce_fast(p);
+    return p->is_canonical || memory_is_recording(p->memory) ? 0 : reduce_fast(p);
 }
 
 void reduce_sum_squares(struct parallel *p, struct kernel_exact_sum *sum)

@@ -8,7 +8,7 @@
 
 #include <stdlib.h>
 
-enum done { FORWARD, INPUT, WEIGHT, EXCHANGED, NUM_DONE };
+enum done { FORWARD, INPUT, WEIGHT, EXCHANGED, COLLECTED, NUM_DONE };
 
 struct check {
     const struct program *const *ranks;
@@ -19,6 +19,7 @@ struct check {
     bool *arrived[2];     /* likewise */
     bool *loss;           /* [leaves] */
     bool *is_held;        /* [num_ranks][blocks] */
+    bool *is_reduced;     /* [num_ranks] */
     uint32_t
         *begun[NUM_LANES]; /* [num_ranks][blocks] the last of its block on a lane, as op.after */
     uint32_t *latest;      /* [num_ranks][NUM_LANES] the last of all on a lane */
@@ -96,8 +97,17 @@ static void check_exchange(struct check *c, const struct op *op)
     set_once(c, of_block(c, EXCHANGED, op), "it comes twice");
 }
 
-static void check_block(struct check *c, const struct op *op, bool *is_held)
+static void check_collect(struct check *c, const struct op *op, bool is_reduced)
 {
+    bool is_tied = c->o->is_tied && (op->block == 0 || op->block == c->o->num_blocks);
+    bool is_whole = op->leaf + 1 == c->leaves && *of_block(c, EXCHANGED, op);
+    c->reason = !is_whole || (is_tied && !is_reduced) ? "the sums are not whole" : c->reason;
+    set_once(c, of_block(c, COLLECTED, op), "it comes twice");
+}
+
+static void check_block(struct check *c, uint32_t rank, const struct op *op)
+{
+    bool *is_held = &c->is_held[(size_t)rank * c->blocks + op->block];
     switch (op->kind) {
     case OP_GATHER:
         set_once(c, is_held, "its parameters are there already");
@@ -120,6 +130,11 @@ static void check_block(struct check *c, const struct op *op, bool *is_held)
     case OP_EXCHANGE:
         for (uint32_t b = 0; b < op->num_blocks; b++)
             check_exchange(c, &(struct op){.leaf = op->leaf, .block = op->block + b});
+        break;
+    case OP_COLLECT:
+        for (uint32_t b = 0; b < op->num_blocks; b++)
+            check_collect(c, &(struct op){.leaf = op->leaf, .block = op->block + b},
+                          c->is_reduced[rank]);
         break;
     default:
         check_backward(c, op, *is_held);
@@ -223,7 +238,8 @@ static bool advance(struct check *c, uint32_t rank)
     }
     check_lanes(c, rank, op);
     if (op->block != PROGRAM_BLOCK_NONE)
-        check_block(c, op, &c->is_held[(size_t)rank * c->blocks + op->block]);
+        check_block(c, rank, op);
+    c->is_reduced[rank] = c->is_reduced[rank] || op->kind == OP_REDUCE;
     return true;
 }
 
@@ -271,6 +287,9 @@ static int check_whole(const struct check *c)
                 return report_error(ERR_INVALID, NULL,
                                     "no gradient of block %u for leaf %u is exchanged", block,
                                     leaf);
+    for (uint32_t block = 0; block < c->blocks && c->o->collects; block++)
+        if (!c->done[COLLECTED][(size_t)(block + 1) * c->leaves - 1])
+            return report_error(ERR_INVALID, NULL, "the sums of block %u are not collected", block);
     return 0;
 }
 
@@ -286,6 +305,8 @@ static bool allocate(struct check *c)
     }
     c->loss = calloc(c->leaves, sizeof(bool));
     c->is_held = calloc((size_t)c->o->num_ranks * c->blocks, sizeof(bool));
+    c->is_reduced = calloc(c->o->num_ranks, sizeof(bool));
+    is_whole = is_whole && c->is_reduced != NULL;
     c->at = calloc(c->o->num_ranks, sizeof(*c->at));
     size_t blocks = (size_t)c->o->num_ranks * c->blocks, lanes = c->o->num_ranks * NUM_LANES;
     for (uint32_t lane = 0; lane < NUM_LANES; lane++)
@@ -329,6 +350,7 @@ int program_check(const struct program *const *ranks, const struct program_optio
     free(c.waited);
     free(c.received);
     free(c.is_held);
+    free(c.is_reduced);
     free(c.at);
     return rc;
 }

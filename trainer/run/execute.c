@@ -229,6 +229,8 @@ static void take_for(struct parallel *p, const struct op *op, uint32_t slot)
         gather_take(p, op->block, op->is_second);
     else if (op->kind == OP_EXCHANGE)
         reduce_take(p, op->block, op->num_blocks);
+    else if (op->kind == OP_COLLECT)
+        collect_take(p, op->block, op->num_blocks);
     else
         receive_take(p, op, slot);
 }
@@ -239,6 +241,8 @@ static int run_for(struct parallel *p, struct lane *lane, const struct op *op, u
         return gather_run(p, lane, op->block);
     if (op->kind == OP_EXCHANGE)
         return reduce_run(p, lane, op);
+    if (op->kind == OP_COLLECT)
+        return collect_run(p, lane, op);
     return receive_run(p, lane, op, slot);
 }
 
@@ -249,6 +253,8 @@ static void give_for(struct parallel *p, const struct op *op)
         gather_give(p, op->block);
     else if (op->kind == OP_EXCHANGE)
         reduce_give(p, op->block, op->num_blocks);
+    else if (op->kind == OP_COLLECT)
+        collect_give(p, op->block, op->num_blocks);
 }
 
 static int run_side_work(void *args)
@@ -342,6 +348,7 @@ static int run(struct parallel *p, struct execution *e, const struct op *op, uin
         return 0;
     case OP_GATHER:
     case OP_EXCHANGE:
+    case OP_COLLECT:
     case OP_RECEIVE:
     case OP_RECEIVE_GRADIENT:
         return run_here(p, op, slot);

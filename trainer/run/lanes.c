@@ -91,7 +91,8 @@ struct waits {
     uint32_t *gather;   /* [num_blocks + 1] the last of each block; 0: none */
     uint32_t *exchange; /* likewise */
     uint32_t *order;    /* [num_ops] all exchanges */
-    uint32_t num_exchanges, last_gather;
+    uint32_t num_exchanges, last_gather, last_reduce;
+    bool is_reduced;   /* OP_REDUCE was there: the lanes are over */
     uint32_t *sent[2]; /* [num_slots] down, up: the last from each buffer */
 };
 
@@ -155,7 +156,8 @@ static void wait_for(struct waits *w, const struct program_options *o, struct op
         break;
     case OP_REDUCE:
         op->after[LANE_GATHER] = w->last_gather;
-        op->after[LANE_REDUCE] = w->num_exchanges > 0 ? w->order[w->num_exchanges - 1] : 0;
+        op->after[LANE_REDUCE] = w->last_reduce;
+        w->is_reduced = true;
         break;
     default:
         break;
@@ -198,7 +200,10 @@ static int assign(struct program *p, const struct program_options *o)
             op->lane = LANE_REDUCE;
             for (uint32_t b = 0; b < op->num_blocks; b++)
                 w.exchange[op->block + b] = i + 1;
-            w.order[w.num_exchanges++] = i + 1;
+            w.order[w.num_exchanges++] = w.last_reduce = i + 1;
+        } else if (op->kind == OP_COLLECT && o->exchange_behind > 0 && !w.is_reduced) {
+            op->lane = LANE_REDUCE;
+            w.last_reduce = i + 1;
         }
     }
     free(w.gather);

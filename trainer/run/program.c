@@ -25,6 +25,7 @@ static const char *const names[NUM_OP_KINDS] = {
     [OP_BACKWARD_INPUT] = "backward_input",
     [OP_BACKWARD_WEIGHT] = "backward_weight",
     [OP_EXCHANGE] = "exchange",
+    [OP_COLLECT] = "collect",
     [OP_SEND_GRADIENT] = "send_gradient",
     [OP_FORGET] = "forget",
     [OP_REDUCE] = "reduce",
@@ -68,7 +69,9 @@ uint32_t program_slot(const struct program *p, const struct program_options *o, 
 struct lowering {
     const struct program_options *o;
     struct program *p;
-    bool *is_held;                  /* [num_blocks + 1] */
+    bool *is_held;     /* [num_blocks + 1] */
+    struct op late[2]; /* what collects buckets whose sums are added to others first */
+    uint32_t num_late;
     uint32_t bucket;                /* blocks whose gradients wait to be exchanged */
     bool is_full;                   /* no memory for an operation */
     const struct pipe_action *next; /* the action behind the one at hand, or NULL */
@@ -174,15 +177,33 @@ static void lower_forward(struct lowering *l, uint32_t stage, uint32_t leaf)
         add_transfer(l, OP_SEND, stage, leaf, 1);
 }
 
+static void add_bucket(struct lowering *l, enum op_kind kind, const struct pipe_action *a,
+                       uint32_t block)
+{
+    add(l, kind, a->stage, a->leaf, block);
+    if (!l->is_full)
+        l->p->ops[l->p->num_ops - 1].num_blocks = l->bucket;
+}
+
+/* The sums of a bucket are whole with the last leaf, but for those of a tied matrix: there are two
+ * of them (C5). */
+static void collect_bucket(struct lowering *l, const struct pipe_action *a, uint32_t block)
+{
+    bool is_tied = l->o->is_tied && (block == 0 || block + l->bucket > l->o->num_blocks);
+    add_bucket(l, OP_COLLECT, a, block);
+    if (is_tied && !l->is_full)
+        l->late[l->num_late++] = l->p->ops[--l->p->num_ops];
+}
+
 static void add_to_bucket(struct lowering *l, const struct pipe_action *a, uint32_t block)
 {
     const struct program_options *o = l->o;
     l->bucket++;
     if (o->ends_bucket != NULL && !o->ends_bucket[block] && block > o->first_block[a->stage])
         return;
-    add(l, OP_EXCHANGE, a->stage, a->leaf, block);
-    if (!l->is_full)
-        l->p->ops[l->p->num_ops - 1].num_blocks = l->bucket;
+    add_bucket(l, OP_EXCHANGE, a, block);
+    if (o->collects && a->leaf + 1 == o->num_leaves)
+        collect_bucket(l, a, block);
     l->bucket = 0;
 }
 
@@ -299,6 +320,11 @@ static int lower(struct program *p, const struct program_options *o, const struc
     }
     let_all_go(&l);
     add(&l, OP_REDUCE, 0, 0, PROGRAM_BLOCK_NONE);
+    for (uint32_t i = 0; i < l.num_late; i++) {
+        add(&l, OP_COLLECT, l.late[i].stage, l.late[i].leaf, l.late[i].block);
+        if (!l.is_full)
+            p->ops[p->num_ops - 1].num_blocks = l.late[i].num_blocks;
+    }
     add(&l, OP_NORM, 0, 0, PROGRAM_BLOCK_NONE);
     add(&l, OP_LOSSES, 0, 0, PROGRAM_BLOCK_NONE);
     add(&l, OP_UPDATE, 0, 0, PROGRAM_BLOCK_NONE);

@@ -28,10 +28,11 @@ enum op_kind {
     OP_BACKWARD, /* both halves */
     OP_BACKWARD_INPUT,
     OP_BACKWARD_WEIGHT,
-    OP_EXCHANGE,      /* a bucket's gradient of a leaf to its owners, who fold it in leaf order */
+    OP_EXCHANGE, /* a bucket's gradient of a leaf to its owners, who fold it in leaf order */
+    OP_COLLECT,  /* a bucket's sums of the step, from their owners to all copies of the shard */
     OP_SEND_GRADIENT, /* of the stream in front of a stage */
     OP_FORGET,        /* what a forward kept: no backward comes */
-    OP_REDUCE,        /* the sums of the step to who holds the state */
+    OP_REDUCE,        /* the end of the sums: of a tied matrix both, of the fast reduction all */
     OP_NORM,          /* of the gradient, with what all ranks have to know */
     OP_LOSSES,        /* of all leaves */
     OP_UPDATE,        /* the state, by the optimizer */
@@ -52,7 +53,7 @@ struct op {
     uint16_t peer;     /* rank of the pipeline */
     uint32_t stage, leaf;
     uint32_t block;
-    uint32_t num_blocks;       /* of OP_EXCHANGE: its bucket, from `block` on */
+    uint32_t num_blocks;       /* of OP_EXCHANGE and OP_COLLECT: the bucket, from `block` on */
     uint32_t after[NUM_LANES]; /* 1 + an operation of that lane that must have ended; 0: none */
 };
 
@@ -83,6 +84,7 @@ struct program_options {
     uint32_t gather_ahead;    /* uses ahead of which blocks are gathered; 0: when they are used */
     uint32_t exchange_behind; /* exchanges that a backward need not wait for; 0: none */
     bool receives_ahead; /* what an action needs of another stage: while the one in front works */
+    bool collects;       /* each copy of a shard updates all of it */
     bool spreads;        /* each copy of a shard updates a part of it */
     bool drops;          /* parameters are dropped after each use, else held to the step's end */
 };
