@@ -331,6 +331,25 @@ int ckpt_save_place(struct ckpt_save *save, uint32_t index, uint64_t from_byte,
                     struct ckpt_place *out);
 int ckpt_save_announce(struct ckpt_save *save, const struct ckpt_place *place);
 
+/* For who copies between ckptd's memory and a device: `came` is called when ckptd's memory was
+ * mapped here, so that the device learns of it once (cudaHostRegister), `goes` before it is
+ * unmapped: nothing may be copied from or to it any more. Writable memory is that of images, and
+ * stays, mostly as long as the handle; what is read only belongs to a load in progress, from
+ * ckptd's memory. Loads of the handle then copy by `copy` where it is not NULL, so their arrays may
+ * lie on a device; it may only post the copy. `copied` waits for all that was posted, and is called
+ * before what is copied goes. Both return 0 or an error of this header, which the load returns.
+ * All are called on threads that call libckpt with this handle. From now on, what is mapped
+ * already included; NULL: no longer. CKPT_INVALID: of another size. */
+struct ckpt_memory_hooks {
+    uint32_t size;
+    void (*came)(void *user, void *at, uint64_t bytes, bool is_writable);
+    void (*goes)(void *user, void *at, uint64_t bytes);
+    int (*copy)(void *user, void *to, const void *from, uint64_t bytes);
+    int (*copied)(void *user);
+    void *user;
+};
+int ckpt_hook_memory(struct ckpt *ckpt, const struct ckpt_memory_hooks *hooks);
+
 /* ckpt_save_wait until the save survives that much. "accepted" is reached when every rank has
  * called ckpt_save_end: then the end of all ranks does not undo it. CKPT_INVALID: this ckptd never
  * reaches the level. */

@@ -17,6 +17,7 @@ struct load {
     uint64_t segment_bytes;
     uint64_t *covered; /* elements copied, per wanted slice */
     uint64_t bytes_memory, bytes_local;
+    int hook_error; /* the first one of the user's copies */
 };
 
 /* Bytes [start, start + bytes) of a shard, mapped as one array: all of it, or a part. */

@@ -80,6 +80,47 @@ static uint64_t used_bytes(const struct ckpt *ckpt, uint32_t index)
     return left < ckpt->segment_bytes ? left : ckpt->segment_bytes;
 }
 
+/* ---- who wants to know ---- */
+
+void session_came(const struct ckpt *ckpt, void *at, uint64_t bytes, bool is_writable)
+{
+    if (ckpt->hooks.came != NULL)
+        ckpt->hooks.came(ckpt->hooks.user, at, bytes, is_writable);
+}
+
+void session_goes(const struct ckpt *ckpt, void *at, uint64_t bytes)
+{
+    if (ckpt->hooks.goes != NULL)
+        ckpt->hooks.goes(ckpt->hooks.user, at, bytes);
+}
+
+static void unmap(struct ckpt *ckpt, struct session_mapping *mapping)
+{
+    if (mapping->data == NULL)
+        return;
+    session_goes(ckpt, mapping->data, ckpt->mapped_bytes);
+    munmap(mapping->data, ckpt->mapped_bytes);
+    mapping->data = NULL;
+}
+
+int ckpt_hook_memory(struct ckpt *ckpt, const struct ckpt_memory_hooks *hooks)
+{
+    if (hooks != NULL && hooks->size != sizeof *hooks)
+        return report_error(ERR_INVALID, "set it to sizeof(struct ckpt_memory_hooks)",
+                            "the size of a ckpt_memory_hooks is %zu, and %u was given",
+                            sizeof *hooks, hooks->size);
+    for (uint32_t i = 0; hooks == NULL && i < ckpt->num_mappings; i++)
+        if (ckpt->mappings[i].data != NULL)
+            session_goes(ckpt, ckpt->mappings[i].data, ckpt->mapped_bytes);
+    ckpt->hooks = hooks != NULL ? *hooks : (struct ckpt_memory_hooks){0};
+    for (uint32_t i = 0; hooks != NULL && i < ckpt->num_mappings; i++)
+        if (ckpt->mappings[i].data != NULL)
+            session_came(ckpt, ckpt->mappings[i].data, ckpt->mapped_bytes, true);
+    return 0;
+}
+
+/* ---- mappings ---- */
+
 /* Maps the segments of one exchange, whole, for an image that uses the first used[i] bytes of each.
  */
 static int map_batch(struct ckpt *ckpt, const struct arena_request *request,
@@ -92,6 +133,8 @@ static int map_batch(struct ckpt *ckpt, const struct arena_request *request,
         error = arena_link_map(&mapping, fds[i], ckpt->segment_bytes, used[i]);
         ckpt->mappings[request->segments[i]] =
             (struct session_mapping){.data = mapping, .generation = generations[i]};
+        if (mapping != NULL)
+            session_came(ckpt, mapping, ckpt->segment_bytes, true);
         for (uint32_t j = i + 1; j < request->num_segments && error != 0; j++)
             close(fds[j]);
     }
@@ -123,10 +166,8 @@ static int grow_mappings(struct ckpt *ckpt, const uint32_t *segments, uint32_t c
 static bool is_mapped(struct ckpt *ckpt, uint32_t segment, uint32_t generation)
 {
     struct session_mapping *mapping = &ckpt->mappings[segment];
-    if (mapping->data != NULL && mapping->generation != generation) {
-        munmap(mapping->data, ckpt->mapped_bytes);
-        mapping->data = NULL;
-    }
+    if (mapping->generation != generation)
+        unmap(ckpt, mapping);
     return mapping->data != NULL;
 }
 
@@ -174,10 +215,8 @@ void session_drop(struct ckpt *ckpt)
 void session_forget(struct ckpt *ckpt)
 {
     session_drop(ckpt);
-    for (uint32_t i = 0; i < ckpt->num_mappings; i++) {
-        if (ckpt->mappings[i].data != NULL)
-            munmap(ckpt->mappings[i].data, ckpt->mapped_bytes);
-    }
+    for (uint32_t i = 0; i < ckpt->num_mappings; i++)
+        unmap(ckpt, &ckpt->mappings[i]);
     remote_unmap(ckpt);
     free(ckpt->mappings);
     ckpt->mappings = NULL;

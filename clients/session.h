@@ -96,6 +96,7 @@ struct ckpt {
     uint64_t staging_bytes;
     uint32_t window_changes; /* as ckptd counts them */
 
+    struct ckpt_memory_hooks hooks;
     struct session_mapping *mappings; /* per pool index */
     uint32_t num_mappings;
     uint64_t mapped_bytes; /* size of each */
@@ -134,6 +135,10 @@ void session_forget(struct ckpt *ckpt);
 /* Fills out[i] with the writable mapping of pool segment segments[i], segment i of an image. */
 int session_map_writable(struct ckpt *ckpt, unsigned char **out, const uint32_t *segments,
                          const uint32_t *generations, uint32_t count);
+
+/* What the user's hooks are told (ckpt_hook_memory), if there are any. */
+void session_came(const struct ckpt *ckpt, void *at, uint64_t bytes, bool is_writable);
+void session_goes(const struct ckpt *ckpt, void *at, uint64_t bytes);
 
 /* Checks and copies what the user gave. ERR_INVALID names the tensor. */
 int session_tensors_copy(struct session_tensors *out, const struct ckpt_tensor *tensors,

@@ -192,8 +192,9 @@ static void strides_of(uint64_t *out, const struct box *box, uint32_t dims, uint
     }
 }
 
-void box_copy(void *to_data, const struct box *to, const void *from_data, const struct box *from,
-              const struct box *part, uint32_t dims, uint32_t element_bytes)
+void box_copy_by(const struct box_mover *mover, void *to_data, const struct box *to,
+                 const void *from_data, const struct box *from, const struct box *part,
+                 uint32_t dims, uint32_t element_bytes)
 {
     if (box_elements(part, dims) == 0)
         return;
@@ -227,8 +228,22 @@ void box_copy(void *to_data, const struct box *to, const void *from_data, const 
             from_byte += at[d] * from_strides[d];
         }
         for (uint64_t i = 0; i < count; i++)
-            arena_copy(into + to_byte + i * to_step, out_of + from_byte + i * from_step, run);
+            mover->move(mover->user, into + to_byte + i * to_step,
+                        out_of + from_byte + i * from_step, run);
     } while (layout_next_coordinate(at, &counted, rest));
+}
+
+static void move_past_cache(void *user, void *to, const void *from, uint64_t bytes)
+{
+    (void)user;
+    arena_copy(to, from, bytes);
+}
+
+void box_copy(void *to_data, const struct box *to, const void *from_data, const struct box *from,
+              const struct box *part, uint32_t dims, uint32_t element_bytes)
+{
+    static const struct box_mover mover = {.move = move_past_cache};
+    box_copy_by(&mover, to_data, to, from_data, from, part, dims, element_bytes);
 }
 
 void box_runs(const struct box *box, const struct tensor_meta *tensor, uint64_t first,

@@ -80,6 +80,15 @@ bool box_equal(const struct box *a, const struct box *b, uint32_t dims);
 void box_copy(void *to_data, const struct box *to, const void *from_data, const struct box *from,
               const struct box *part, uint32_t dims, uint32_t element_bytes);
 
+/* box_copy by a function that gets one run of consecutive bytes after the other. */
+struct box_mover {
+    void (*move)(void *user, void *to, const void *from, uint64_t bytes);
+    void *user;
+};
+void box_copy_by(const struct box_mover *mover, void *to_data, const struct box *to,
+                 const void *from_data, const struct box *from, const struct box *part,
+                 uint32_t dims, uint32_t element_bytes);
+
 /* Where in the row-major array that holds `box` the elements of `part` lie, which is not empty and
  * inside: bytes [*out_first, *out_end), from the first of them to the last. Those of others may lie
  * between. */

@@ -189,6 +189,13 @@ static const struct field fields[] = {
     AT(ckpt_place, bytes, 24),
     AT(ckpt_place, image_byte, 32),
     SIZE(ckpt_place, 40),
+    AT(ckpt_memory_hooks, size, 0),
+    AT(ckpt_memory_hooks, came, 8),
+    AT(ckpt_memory_hooks, goes, 16),
+    AT(ckpt_memory_hooks, copy, 24),
+    AT(ckpt_memory_hooks, copied, 32),
+    AT(ckpt_memory_hooks, user, 40),
+    SIZE(ckpt_memory_hooks, 48),
 };
 
 static void test_abi__fields_keep_their_places(void **state)

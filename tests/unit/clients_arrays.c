@@ -7,6 +7,8 @@
  * follows from its index, so a wrong place shows. */
 #include "tests/unit/clients_bed.h"
 
+#include <sys/mman.h>
+
 enum { CONV, SCALAR, MASK, EIGHTS, ARRAYS };
 /* Each once; whole. */
 static const struct ckpt_array wholes[ARRAYS] = {
@@ -242,6 +244,114 @@ static void test_place__the_caller_copies_in_an_order_of_its_own(void **state)
     ckpt_close(ckpt);
 }
 
+/* What the hooks were told. */
+struct hooked {
+    struct range {
+        unsigned char *at;
+        uint64_t bytes;
+        bool is_writable;
+    } ranges[64];
+    uint32_t num_ranges, num_came[2];
+    struct posted {
+        void *to;
+        const void *from;
+        uint64_t bytes;
+    } posted[64];
+    uint32_t num_posted;
+    uint64_t copied;
+    int fails;
+};
+
+static void came(void *user, void *at, uint64_t bytes, bool is_writable)
+{
+    struct hooked *hooked = user;
+    assert_true(hooked->num_ranges < 64);
+    hooked->ranges[hooked->num_ranges++] = (struct range){at, bytes, is_writable};
+    hooked->num_came[is_writable]++;
+}
+
+static void goes(void *user, void *at, uint64_t bytes)
+{
+    struct hooked *hooked = user;
+    uint32_t i = 0;
+    unsigned char resident;
+    assert_int_equal(hooked->num_posted, 0);
+    while (i < hooked->num_ranges && hooked->ranges[i].at != at)
+        i++;
+    assert_true(i < hooked->num_ranges && hooked->ranges[i].bytes == bytes);
+    assert_int_equal(mincore(at, 1, &resident), 0); /* it is mapped still */
+    hooked->ranges[i] = hooked->ranges[--hooked->num_ranges];
+}
+
+static bool is_in_range(const struct hooked *hooked, const void *at, uint64_t bytes)
+{
+    for (uint32_t i = 0; i < hooked->num_ranges; i++)
+        if ((const unsigned char *)at >= hooked->ranges[i].at &&
+            (const unsigned char *)at + bytes <= hooked->ranges[i].at + hooked->ranges[i].bytes)
+            return true;
+    return false;
+}
+
+static int post(void *user, void *to, const void *from, uint64_t bytes)
+{
+    struct hooked *hooked = user;
+    assert_true(hooked->num_posted < 64 && is_in_range(hooked, from, bytes));
+    hooked->posted[hooked->num_posted++] = (struct posted){to, from, bytes};
+    return hooked->fails;
+}
+
+static int copied(void *user)
+{
+    struct hooked *hooked = user;
+    for (; hooked->num_posted > 0; hooked->num_posted--) {
+        const struct posted *copy = &hooked->posted[hooked->num_posted - 1];
+        memcpy(copy->to, copy->from, copy->bytes);
+        hooked->copied += copy->bytes;
+    }
+    return 0;
+}
+
+/* A device learns of ckptd's memory before anything is copied there, and may copy late. */
+static void test_hooks__memory_is_announced_and_loads_are_copied_by_the_caller(void **state)
+{
+    struct ckpt_array arrays[ARRAYS];
+    struct hooked hooked = {0};
+    struct ckpt_memory_hooks hooks = {sizeof hooks, came, goes, post, copied, &hooked};
+    struct ckpt_place at = {.size = sizeof at};
+    struct ckpt_save *save;
+    struct ckpt *ckpt = open_single(*state, "arrays");
+    uint64_t attempt;
+    float values[840];
+    assert_int_equal(ckpt_hook_memory(ckpt, &hooks), 0);
+    fill(arrays, 1);
+    assert_int_equal(ckpt_attempt_open(ckpt, &attempt, NULL, NULL), 0);
+    assert_int_equal(ckpt_describe_arrays(ckpt, attempt, arrays, ARRAYS), 0);
+    save_step_of(ckpt, 1);
+    uint32_t mapped = hooked.num_ranges;
+    assert_int_equal(ckpt_hook_memory(ckpt, NULL), 0); /* and what is mapped already */
+    assert_int_equal(hooked.num_ranges, 0);
+    assert_int_equal(ckpt_hook_memory(ckpt, &hooks), 0);
+    assert_int_equal(hooked.num_ranges, mapped);
+    assert_true(mapped > 0 && hooked.num_came[1] == 2 * mapped);
+    assert_int_equal(ckpt_save_begin(ckpt, &save, 2, NULL), 0);
+    assert_int_equal(ckpt_save_place(save, CONV, 0, &at), 0);
+    assert_true(is_in_range(&hooked, at.to, at.bytes));
+    ckpt_save_abort(save);
+    uint32_t before = hooked.num_ranges;
+    memcpy(values, conv_values, sizeof values);
+    memset(conv_values, 0, sizeof conv_values);
+    assert_int_equal(load_arrays(ckpt, 1, arrays, ARRAYS), 0);
+    assert_memory_equal(values, conv_values, sizeof values);
+    assert_true(hooked.num_came[0] > 0 && hooked.copied >= sizeof values);
+    assert_int_equal(hooked.num_ranges, before); /* what a load maps goes with it */
+    hooked.fails = CKPT_MEMORY;
+    assert_int_equal(load_arrays(ckpt, 1, arrays, ARRAYS), CKPT_MEMORY);
+    hooks.size--;
+    assert_int_equal(ckpt_hook_memory(ckpt, &hooks), CKPT_INVALID);
+    ckpt_close(ckpt);
+    assert_int_equal(hooked.num_ranges, 0);
+}
+
 static void test_place__what_is_announced_twice_fails_the_save(void **state)
 {
     struct ckpt_array arrays[ARRAYS];
@@ -460,6 +570,7 @@ int main(void)
         BED_TEST(test_list__says_what_is_pinned_and_why),
         BED_TEST(test_move__the_save_takes_the_bytes_from_the_new_place),
         BED_TEST(test_place__the_caller_copies_in_an_order_of_its_own),
+        BED_TEST(test_hooks__memory_is_announced_and_loads_are_copied_by_the_caller),
         BED_TEST(test_place__what_is_announced_twice_fails_the_save),
         BED_TEST(test_place__a_tensor_without_data_cannot_be_copied),
         BED_TEST(test_boxes__several_of_one_tensor_on_a_rank_load_in_any_cut),
