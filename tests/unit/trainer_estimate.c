@@ -157,6 +157,9 @@ static void test_estimate__a_dry_rank_takes_what_the_real_one_takes(void **state
     WANT(4, "--parallelism.data_parallel_replicate_degree", "2", "--training.reduction", "fast");
     WANT(4, "--parallelism.tensor_parallel_degree", "4", "--canonical.tp_blocks", "4");
     WANT(4, "--parallelism.context_parallel_degree", "2", "--canonical.tp_blocks", "2");
+    WANT(4, "--parallelism.context_parallel_degree", "4",
+         "--parallelism.context_parallel_rotate_method", "alltoall", "--activation_checkpoint.mode",
+         "full");
     WANT(4, "--parallelism.pipeline_parallel_degree", "2", "--model.tied_embeddings", "true",
          "--activation_checkpoint.mode", "selective");
     WANT(2, "--parallelism.pipeline_parallel_degree", "2",

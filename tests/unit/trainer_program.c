@@ -104,14 +104,15 @@ static void double_op(struct program *p, uint32_t at)
     p->num_ops++;
 }
 
-static void want_refused(void (*change)(struct program *p, uint32_t at), uint32_t rank)
+static void want_refused_of(void (*open)(struct bed *bed), uint32_t rank,
+                            void (*change)(struct program *p, uint32_t at))
 {
     struct bed bed;
-    bed_open(&bed, PIPE_ZBH1, 2, true);
+    open(&bed);
     uint32_t num = bed.ranks[rank]->num_ops;
     bed_close(&bed);
     for (uint32_t at = 0; at < num; at++) {
-        bed_open(&bed, PIPE_ZBH1, 2, true);
+        open(&bed);
         struct op op = bed.ranks[rank]->ops[at];
         change(bed.ranks[rank], at);
         if (!is_free(&op) && check(&bed) != ERR_INVALID)
@@ -119,6 +120,16 @@ static void want_refused(void (*change)(struct program *p, uint32_t at), uint32_
                      rank);
         bed_close(&bed);
     }
+}
+
+static void bed_open_zero_bubble(struct bed *bed)
+{
+    bed_open(bed, PIPE_ZBH1, 2, true);
+}
+
+static void want_refused(void (*change)(struct program *p, uint32_t at), uint32_t rank)
+{
+    want_refused_of(bed_open_zero_bubble, rank, change);
 }
 
 static void test_program__a_missing_operation_is_found(void **state)
@@ -333,6 +344,76 @@ static void test_program__a_missing_wait_between_stages_is_found(void **state)
     want_no_wait_missing(LANE_SEND, PIPE_1F1B, "what was sent from its buffer before");
 }
 
+/* ---- the ring of context parallel ---- */
+
+/* Layers keep all, products, nothing, all. */
+static void bed_rebuild_in_ring(struct bed *bed, uint32_t ring_ranks)
+{
+    static const uint8_t keep[] = {MODEL_KEEP_ALL, MODEL_KEEP_PRODUCTS, MODEL_KEEP_NOTHING,
+                                   MODEL_KEEP_ALL};
+    memcpy(bed->keep, keep, sizeof(keep));
+    bed->o.ring_ranks = ring_ranks;
+    bed->o.ring_place = ring_ranks - 1;
+    for (uint32_t r = 0; r < bed->o.num_ranks; r++) {
+        program_free(bed->ranks[r]);
+        bed->o.rank = r;
+        assert_int_equal(program_build(&bed->ranks[r], &bed->o), 0);
+    }
+}
+
+static void bed_open_ring(struct bed *bed)
+{
+    bed_open(bed, PIPE_1F1B, 1, true);
+    bed_rebuild_in_ring(bed, 3);
+}
+
+static void test_program__keys_and_values_go_around_in_every_schedule(void **state)
+{
+    (void)state;
+    static const enum pipe_schedule all[] = {PIPE_GPIPE, PIPE_1F1B, PIPE_INTERLEAVED, PIPE_ZBH1};
+    for (uint32_t i = 0; i < 4 * 3 * 2; i++) {
+        struct bed bed;
+        uint32_t ring = i / 4 % 3 + 2, messages = 0;
+        bed_open_lanes(&bed, all[i % 4], i / 12 + 1, 1);
+        bed_rebuild_in_ring(&bed, ring);
+        if (check(&bed) != 0)
+            fail_msg("schedule %u, ring of %u: %s", i % 4, ring, report_line());
+        for (uint32_t r = 0; r < bed.o.num_ranks; r++)
+            for (uint32_t at = 0; at < bed.ranks[r]->num_ops; at++)
+                messages += bed.ranks[r]->ops[at].kind == OP_SEND_KEYS;
+        /* Leaves, layers, ways, keys and values, rounds: for a recomputation no more. */
+        assert_int_equal(messages, 5 * 4 * 2 * 2 * (ring - 1));
+        bed_close(&bed);
+    }
+}
+
+static void test_program__a_message_missing_in_the_ring_or_twice_is_found(void **state)
+{
+    (void)state;
+    want_refused_of(bed_open_ring, 0, remove_op);
+    want_refused_of(bed_open_ring, 0, double_op);
+}
+
+static void test_program__a_missing_wait_in_the_ring_is_found(void **state)
+{
+    (void)state;
+    struct bed bed;
+    uint32_t num_missed = 0;
+    bed_open_ring(&bed);
+    for (uint32_t at = 0; at < bed.ranks[0]->num_ops; at++) {
+        struct op *op = &bed.ranks[0]->ops[at];
+        uint32_t after = op->after[LANE_SEND];
+        op->after[LANE_SEND] = 0;
+        if (after > 0 && check(&bed) != ERR_INVALID)
+            fail_msg("operation %u (%s) waits for no send, and it passes", at, op_name(op->kind));
+        op->after[LANE_SEND] = after;
+        num_missed += after > 0;
+    }
+    /* Each send is waited for by the next one, or by what uses the keys. */
+    assert_int_equal(num_missed, 5 * 4 * 2 * 2 * 2);
+    bed_close(&bed);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -346,6 +427,9 @@ int main(void)
         cmocka_unit_test(test_program__a_missing_wait_between_lanes_is_found),
         cmocka_unit_test(test_program__what_a_stage_needs_comes_while_it_computes),
         cmocka_unit_test(test_program__a_missing_wait_between_stages_is_found),
+        cmocka_unit_test(test_program__keys_and_values_go_around_in_every_schedule),
+        cmocka_unit_test(test_program__a_message_missing_in_the_ring_or_twice_is_found),
+        cmocka_unit_test(test_program__a_missing_wait_in_the_ring_is_found),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

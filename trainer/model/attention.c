@@ -67,24 +67,17 @@ static int take_keys(struct model *m, uint32_t slot, uint32_t layer, struct keys
 {
     const struct slot *s = &m->slots[slot];
     void *const *a = s->layers[layer].saved;
-    const struct context_width of = {"keys or values by rank", m->kv_blocks,
-                                     m->kv_width / m->kv_blocks, m->dtype};
-    size_t bytes = (size_t)m->batch * m->seq * m->kv_width * m->element;
-    *out = (struct keys){a[SAVED_K], a[SAVED_V]};
-    if (m->cut.cp_blocks == 1)
-        return 0;
-    out->key = model_take_bytes(m, "keys of all rows", 0, bytes);
-    out->value = model_take_bytes(m, "values of all rows", 0, bytes);
-    ERR_TRY(context_gather(m, out->key, a[SAVED_K], &of, s->is_active));
-    return context_gather(m, out->value, a[SAVED_V], &of, s->is_active);
+    void *all[] = {a[SAVED_K], a[SAVED_V]};
+    if (m->cut.cp_blocks > 1)
+        ERR_TRY(context_take_keys(m, s, layer, all));
+    *out = (struct keys){all[0], all[1]};
+    return 0;
 }
 
 static void give_keys(struct model *m)
 {
-    if (m->cut.cp_blocks == 1)
-        return;
-    model_give(m, "keys of all rows", 0);
-    model_give(m, "values of all rows", 0);
+    if (m->cut.cp_blocks > 1)
+        context_give_keys(m);
 }
 
 /* Those that block b of heads reads. */
@@ -119,7 +112,8 @@ static void forward_chunk(struct model *m, const struct slot *s, void *const *a,
                                                 .dtype = m->dtype});
 }
 
-int attention_forward(struct model *m, uint32_t slot, uint32_t layer, uint32_t wanted)
+int attention_forward(struct model *m, uint32_t slot, uint32_t layer, uint32_t wanted,
+                      bool is_again)
 {
     const struct slot *s = &m->slots[slot];
     void *const *a = s->layers[layer].saved;
@@ -130,7 +124,8 @@ int attention_forward(struct model *m, uint32_t slot, uint32_t layer, uint32_t w
     for (uint32_t b = 0; b < m->blocks && s->is_active; b++)
         for (uint32_t i = 0; i < model_num_chunks(&m->cut); i++)
             forward_chunk(m, s, a, keys_of(m, &all, b), b, i);
-    give_keys(m);
+    if (!is_again || !model_has_ring(m))
+        give_keys(m);
     return 0;
 }
 

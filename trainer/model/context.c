@@ -7,15 +7,16 @@
  *
  * Queries stay where they are. Keys and values come to them, so that a query's softmax runs over
  * its keys in the order of their positions: its bits are those of one rank. They come at once
- * (all-gather), or in a ring: cp - 1 times each rank hands what came last to the rank behind it,
- * and lays it down in its place while it is on its way. The order in which they come differs from
- * rank to rank; where they lie, and so the order of sums, does not. A ring holds two ranks' rows on
- * their way, an all-gather those of cp; both hold one layer's keys and values in the order of
- * positions. What the queries of a block add to the gradients of keys and values is a partial
- * result, added as products.c says: the queries of the block's two chunks in order, then the tree
- * over the blocks, rounded once.
- * It goes to who has the rows. Bytes per layer and rank: forward (cp - 1) / cp x the keys and
- * values of a micro-batch, backward the same, and as many numbers in float. */
+ * (all-gather, in here), or in a ring, whose messages are operations of the program: in round i of
+ * cp - 1 each rank hands what came last to the rank behind it, and lays it down in its place while
+ * it is on its way. The order in which they come differs from rank to rank; where they lie, and so
+ * the order of sums, does not. A ring holds two ranks' rows on their way, an all-gather those of
+ * cp; both hold one layer's keys and values in the order of positions. What the queries of a block
+ * add to the gradients of keys and values is a partial result, added as products.c says: the
+ * queries of the block's two chunks in order, then the tree over the blocks, rounded once. It goes
+ * to who has the rows. Bytes per layer and rank: forward (cp - 1) / cp x the keys and values of a
+ * micro-batch, backward the same, and as many numbers in float. What a ring brought for a
+ * recomputation stays for the backward behind it. */
 #include "proto/report.h"
 #include "trainer/comm/comm.h"
 #include "trainer/model/private.h"
@@ -103,66 +104,122 @@ static void set_lists(struct model *m, size_t bytes_each)
     }
 }
 
-/* ---- keys and values come ---- */
-
-static int gather_at_once(struct model *m, struct context_rows *rows, const void *own, size_t mine)
-{
-    struct comm *comm = m->cut.cp_group;
-    set_lists(m, mine);
-    ERR_TRY(comm_all_gather_v(comm, own, mine, rows->by_rank, m->lists, m->lists + m->cut.cp));
-    move_rows(m, rows, true);
-    return 0;
-}
-
-/* Round i lays down the rows of the rank i places in front, which come through all between. */
-static int gather_in_ring(struct model *m, struct context_rows *rows, size_t mine,
-                          void *const passing[2])
-{
-    struct comm *comm = m->cut.cp_group;
-    uint32_t cp = m->cut.cp, place = m->cut.cp_place;
-    uint32_t behind = (place + 1) % cp, in_front = (place + cp - 1) % cp;
-    for (uint32_t i = 0; i < cp; i++) {
-        uint32_t of = (place + cp - i) % cp;
-        bool goes_on = i + 1 < cp;
-        if (goes_on)
-            ERR_TRY(comm_send(comm, behind, COMM_TAG_RING, rows->by_rank, mine, &m->passed));
-        for (uint32_t block = 0; block < rows->blocks; block++)
-            move_block(m, rows, of, 0, block, true);
-        if (goes_on) {
-            ERR_TRY(comm_receive(comm, in_front, COMM_TAG_RING, passing[i % 2], mine));
-            ERR_TRY(comm_wait(comm, &m->passed));
-            rows->by_rank = passing[i % 2];
-        }
-    }
-    return 0;
-}
-
 int context_gather(struct model *m, void *full, const void *own, const struct context_width *of,
                    bool is_active)
 {
-    uint32_t cp = m->cut.cp, on_way = m->cut.is_ring && cp > 2 ? 2 : 1;
+    uint32_t cp = m->cut.cp;
     size_t mine = (size_t)of->blocks * m->rows * of->width * kernel_dtype_bytes(of->dtype);
     struct context_rows rows = {.full = full,
                                 .by_rank = (void *)(uintptr_t)own,
                                 .blocks = of->blocks,
                                 .width = of->width,
                                 .dtype = of->dtype};
-    void *taken[2] = {NULL, NULL};
-    int rc = 0;
-    for (uint32_t i = 0; i < on_way && cp > 1; i++)
-        taken[i] = model_take_bytes(m, of->name, i, m->cut.is_ring ? mine : cp * mine);
-    if (is_active && cp == 1) {
-        move_rows(m, &rows, true);
-    } else if (is_active && m->cut.is_ring) {
-        rc = gather_in_ring(m, &rows, mine, taken);
-    } else if (is_active) {
-        rows.by_rank = taken[0];
-        rc = gather_at_once(m, &rows, own, mine);
+    if (cp > 1)
+        rows.by_rank = model_take_bytes(m, of->name, 0, cp * mine);
+    if (is_active && cp > 1) {
+        set_lists(m, mine);
+        ERR_TRY(
+            comm_all_gather_v(m->cut.cp_group, own, mine, rows.by_rank, m->lists, m->lists + cp));
     }
-    for (uint32_t i = 0; i < on_way && cp > 1; i++)
-        model_give(m, of->name, i);
-    return rc;
+    if (is_active)
+        move_rows(m, &rows, true);
+    if (cp > 1)
+        model_give(m, of->name, 0);
+    return 0;
 }
+
+/* ---- keys and values come ---- */
+
+static const char *const full_names[] = {"keys of all rows", "values of all rows"};
+static const char *const passing_name = "keys or values by rank";
+
+bool model_has_ring(const struct model *m)
+{
+    return m->cut.is_ring && m->cut.cp > 1;
+}
+
+size_t model_ring_bytes(const struct model *m)
+{
+    return (size_t)m->rows * m->kv_width * m->element;
+}
+
+static void *take_full(struct model *m, bool is_values)
+{
+    return model_take_bytes(m, full_names[is_values], 0, m->cut.cp * model_ring_bytes(m));
+}
+
+int context_take_keys(struct model *m, const struct slot *s, uint32_t layer, void *out[2])
+{
+    const struct context_width of = {passing_name, m->kv_blocks, m->kv_width / m->kv_blocks,
+                                     m->dtype};
+    void *const own[] = {s->layers[layer].saved[SAVED_K], s->layers[layer].saved[SAVED_V]};
+    for (uint32_t i = 0; i < 2; i++)
+        out[i] = model_has_ring(m) ? m->ring.full[i] : take_full(m, i);
+    for (uint32_t i = 0; i < 2 && !model_has_ring(m); i++)
+        ERR_TRY(context_gather(m, out[i], own[i], &of, s->is_active));
+    return 0;
+}
+
+void context_give_keys(struct model *m)
+{
+    model_give(m, full_names[0], 0);
+    model_give(m, full_names[1], 0);
+}
+
+/* ---- around a ring ---- */
+
+static uint32_t num_passing(const struct model *m)
+{
+    return m->cut.cp > 2 ? 2 : 1;
+}
+
+/* What this rank hands on in a round. */
+static void *passed_in(const struct model *m, const struct model_round *at)
+{
+    enum saved own = at->is_values ? SAVED_V : SAVED_K;
+    if (at->round == 0)
+        return m->slots[at->slot].layers[at->block - 1].saved[own];
+    return m->ring.passing[(at->round - 1) % 2];
+}
+
+const void *model_ring_send(struct model *m, const struct model_round *at)
+{
+    if (at->round == 0 && !at->is_values) {
+        for (uint32_t i = 0; i < 2; i++)
+            m->ring.full[i] = take_full(m, i);
+        for (uint32_t i = 0; i < num_passing(m); i++)
+            m->ring.passing[i] = model_take_bytes(m, passing_name, i, model_ring_bytes(m));
+        m->ring.is_passing = true;
+    }
+    return passed_in(m, at);
+}
+
+void *model_ring_receive(const struct model *m, const struct model_round *at)
+{
+    return m->ring.passing[at->round % 2];
+}
+
+/* Those of the rank as many places in front as there were rounds. */
+void model_ring_lay(struct model *m, const struct model_round *at)
+{
+    uint32_t cp = m->cut.cp, of = (m->cut.cp_place + cp - at->round) % cp;
+    struct context_rows rows = {.full = m->ring.full[at->is_values],
+                                .by_rank = passed_in(m, at),
+                                .blocks = m->kv_blocks,
+                                .width = m->kv_width / m->kv_blocks,
+                                .dtype = m->dtype};
+    for (uint32_t block = 0; block < rows.blocks; block++)
+        move_block(m, &rows, of, 0, block, true);
+}
+
+void ring_end(struct model *m)
+{
+    for (uint32_t i = 0; i < num_passing(m) && m->ring.is_passing; i++)
+        model_give(m, passing_name, i);
+    m->ring.is_passing = false;
+}
+
+/* ---- gradients of keys and values go to who has the rows ---- */
 
 int context_reduce(struct model *m, void *const own[2], float *partial, uint32_t width,
                    bool is_active)

@@ -27,9 +27,9 @@ static struct layer_buffers *of(const struct model *m, uint32_t slot, uint32_t l
 
 /* ---- forward ---- */
 
-/* Queries, keys, values and attention, those of bits `wanted`. */
-static int attention_part(struct model *m, uint32_t slot, uint32_t layer, uint32_t wanted,
-                          const void *const *w)
+/* Queries, keys and values, those of bits `wanted`. */
+static int keys_part(struct model *m, uint32_t slot, uint32_t layer, uint32_t wanted,
+                     const void *const *w)
 {
     struct layer_buffers *l = of(m, slot, layer);
     const struct slot *s = &m->slots[slot];
@@ -49,7 +49,15 @@ static int attention_part(struct model *m, uint32_t slot, uint32_t layer, uint32
         attention_rotate(m, s, a[SAVED_Q], m->blocks, heads, false);
         attention_rotate(m, s, a[SAVED_K], m->kv_blocks, kv_heads, false);
     }
-    ERR_TRY(attention_forward(m, slot, layer, wanted));
+    return 0;
+}
+
+static int attention_part(struct model *m, uint32_t slot, uint32_t layer, uint32_t wanted,
+                          bool is_again, const void *const *w)
+{
+    const struct slot *s = &m->slots[slot];
+    void *const *a = s->layers[layer].saved;
+    ERR_TRY(attention_forward(m, slot, layer, wanted, is_again));
     if (wanted & BIT(SAVED_X_MID))
         ERR_TRY(product_rows(m, a[SAVED_X_MID], a[SAVED_ATTENTION], w[WO], m->q_width,
                              model_is_float8(m, layer, WO), s->is_active));
@@ -83,14 +91,26 @@ static int feed_forward_part(struct model *m, uint32_t slot, uint32_t layer, uin
     return 0;
 }
 
+int layer_keys(struct model *m, uint32_t slot, uint32_t layer, bool is_again, const void *const *w)
+{
+    uint32_t wanted = is_again ? ALL_SAVED & ~model_kept(m, layer) : ALL_SAVED;
+    model_take_saved(m, slot, layer, wanted);
+    model_take_operands(m, layer);
+    ERR_TRY(keys_part(m, slot, layer, wanted, w));
+    model_give_operands(m, layer);
+    return 0;
+}
+
 int layer_forward(struct model *m, uint32_t slot, uint32_t layer, const void *const *w)
 {
     uint32_t kept = model_kept(m, layer);
-    model_take_saved(m, slot, layer, ALL_SAVED);
+    if (!model_has_ring(m))
+        ERR_TRY(layer_keys(m, slot, layer, false, w));
+    ring_end(m);
     model_take_operands(m, layer);
     void *out = model_take_stream(m, slot, layer + 2);
     void *const *a = of(m, slot, layer)->saved;
-    ERR_TRY(attention_part(m, slot, layer, ALL_SAVED, w));
+    ERR_TRY(attention_part(m, slot, layer, ALL_SAVED, false, w));
     ERR_TRY(feed_forward_part(m, slot, layer, ALL_SAVED, w));
     ERR_TRY(product_rows(m, out, a[SAVED_SWIGLU], w[W2], m->hidden, model_is_float8(m, layer, W2),
                          m->slots[slot].is_active));
@@ -106,10 +126,13 @@ int layer_forward(struct model *m, uint32_t slot, uint32_t layer, const void *co
 int layer_recompute(struct model *m, uint32_t slot, uint32_t layer, const void *const *w)
 {
     uint32_t wanted = ALL_SAVED & ~model_kept(m, layer);
+    bool had_keys = model_has_ring(m) && (wanted & BIT(SAVED_K)) != 0; /* an operation of its own */
     /* A norm that is computed again writes its statistics again, too: the same. */
-    model_take_saved(m, slot, layer, wanted);
+    if (!had_keys)
+        ERR_TRY(layer_keys(m, slot, layer, true, w));
+    ring_end(m);
     model_take_operands(m, layer);
-    ERR_TRY(attention_part(m, slot, layer, wanted, w));
+    ERR_TRY(attention_part(m, slot, layer, wanted, true, w));
     ERR_TRY(feed_forward_part(m, slot, layer, wanted, w));
     model_give_operands(m, layer);
     return 0;
@@ -329,6 +352,7 @@ int layer_backward(struct model *m, uint32_t slot, uint32_t layer, uint32_t halv
     for_weights |= stream_copies(m, halves) | (is_apart ? BIT(TEMPORARY_D_NORM_WEIGHTS) : 0);
     model_take_operands(m, layer);
     if (halves & MODEL_INPUT) {
+        ring_end(m);
         model_take_temporaries(m, slot, layer, for_weights | TEMPORARIES_FOR_INPUT);
         ERR_TRY(backward_together(m, slot, layer, halves, w, dw));
         model_give_temporaries(m, slot, layer, TEMPORARIES_FOR_INPUT);

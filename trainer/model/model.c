@@ -227,6 +227,12 @@ int model_forward(struct model *m, uint32_t slot, uint32_t block, const void *co
     return block <= m->s.layers ? layer_forward(m, slot, block - 1, w) : head_forward(m, slot, w);
 }
 
+int model_keys(struct model *m, uint32_t slot, uint32_t block, bool is_again, const void *const *w)
+{
+    CHECK(block >= 1 && block <= m->s.layers && model_has_ring(m));
+    return layer_keys(m, slot, block - 1, is_again, w);
+}
+
 int model_recompute(struct model *m, uint32_t slot, uint32_t block, const void *const *w)
 {
     CHECK(block >= 1 && block <= m->s.layers);

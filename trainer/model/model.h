@@ -145,6 +145,10 @@ bool model_is_active(const struct model *model, uint32_t slot);
 int model_forward(struct model *model, uint32_t slot, uint32_t block, const void *const *w);
 /* *out_loss: sum of the rows' losses, in double, in row order; the logits become their gradient. */
 int model_loss(struct model *model, uint32_t slot, double *out_loss);
+/* Where keys and values go around a ring: those of this rank's rows, which model_forward and
+ * model_recompute of the layer leave out; `is_again`: for a recomputation. */
+int model_keys(struct model *model, uint32_t slot, uint32_t block, bool is_again,
+               const void *const *w);
 /* What the layer did not keep, from what it kept. */
 int model_recompute(struct model *model, uint32_t slot, uint32_t block, const void *const *w);
 /* The halves of a backward: the gradient of the block's input, then those of its weights. Both at
@@ -168,6 +172,20 @@ void *model_gradient(const struct model *model, uint32_t slot);
 void model_give_gradient(struct model *model, uint32_t slot);
 /* Adds to the stream what the block in front left for the next norm to add: before it is sent. */
 int model_close_stream(struct model *model, uint32_t slot, uint32_t block);
+
+/* The ring of context parallel: of a layer all rounds 0 .. cp - 2 of the keys, then those of the
+ * values; in front of model_forward and of model_backward of the input, or of the recomputation of
+ * the keys. In a round a rank sends, lays down what it sends, and receives; behind the last it lays
+ * down once more, as of round cp - 1. What is sent stays until the next is sent, or used. */
+struct model_round {
+    uint32_t slot, block, round;
+    bool is_values;
+};
+bool model_has_ring(const struct model *model);
+size_t model_ring_bytes(const struct model *model); /* of a message */
+const void *model_ring_send(struct model *model, const struct model_round *at);
+void *model_ring_receive(const struct model *model, const struct model_round *at);
+void model_ring_lay(struct model *model, const struct model_round *at);
 
 /* A tensor of MODEL_ROWS is laid out as `blocks` dense parts of its columns, one after the other;
  * all others are one dense part. */

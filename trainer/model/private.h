@@ -95,8 +95,12 @@ struct model {
     float *host_losses;         /* [B, T] PINNED */
     uint32_t num_slots;
     struct slot *slots;
-    size_t *lists;              /* of a collective: bytes and places of the tp or cp ranks */
-    struct comm_request passed; /* to the rank behind in a ring; as the group's, to its end */
+    size_t *lists; /* of a collective: bytes and places of the tp or cp ranks */
+    struct {
+        void *full[2]; /* keys, values: [kv blocks][B, T, K D / kvB] */
+        void *passing[2];
+        bool is_passing; /* `passing` are taken */
+    } ring;              /* of the layer at hand */
 };
 
 /* ---- buffers (buffers.c) ---- */
@@ -205,6 +209,12 @@ struct context_width {
 };
 int context_gather(struct model *m, void *full, const void *own, const struct context_width *of,
                    bool is_active);
+/* Keys and values [kv blocks][B, T, K D / kvB] of a layer in the order of the sequences, from all
+ * cp ranks: gathered here, or as they came around a ring. */
+int context_take_keys(struct model *m, const struct slot *s, uint32_t layer, void *out[2]);
+void context_give_keys(struct model *m);
+/* All that was sent in a ring has been received; nothing where no ring is. */
+void ring_end(struct model *m);
 /* own[0], own[1] [rows, width] = the sum over the cp ranks of their partial[2][B, T, width]. */
 int context_reduce(struct model *m, void *const own[2], float *partial, uint32_t width,
                    bool is_active);
@@ -213,11 +223,15 @@ int context_reduce(struct model *m, void *const own[2], float *partial, uint32_t
 
 void attention_rotate(struct model *m, const struct slot *slot, void *x, uint32_t blocks,
                       uint32_t heads, bool inverse);
-int attention_forward(struct model *m, uint32_t slot, uint32_t layer, uint32_t wanted);
+/* is_again: what came around a ring stays for the backward. */
+int attention_forward(struct model *m, uint32_t slot, uint32_t layer, uint32_t wanted,
+                      bool is_again);
 int attention_backward(struct model *m, uint32_t slot, uint32_t layer);
 
 /* ---- layer.c, ends.c ---- */
 
+/* Queries, keys and values, where keys and values go around a ring; else in layer_forward. */
+int layer_keys(struct model *m, uint32_t slot, uint32_t layer, bool is_again, const void *const *w);
 int layer_forward(struct model *m, uint32_t slot, uint32_t layer, const void *const *w);
 int layer_recompute(struct model *m, uint32_t slot, uint32_t layer, const void *const *w);
 int layer_backward(struct model *m, uint32_t slot, uint32_t layer, uint32_t halves,

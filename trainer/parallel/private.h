@@ -82,6 +82,8 @@ struct parallel {
     uint8_t *keep, *ends_bucket;
     struct program *program, *evaluation;
     struct transfers *transfers; /* NULL: one stage */
+    struct comm_request passed;  /* to the rank behind in the ring */
+    bool is_passing;
     /* Buffers of the whole run. */
     float *accumulators;
     void *compute_params; /* bf16 copy of state.param, or state.param itself */

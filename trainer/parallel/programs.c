@@ -190,6 +190,8 @@ int programs_make(struct parallel *p)
     p->shape.num_ranks = p->mesh.degree[AXIS_PP];
     p->shape.rank = p->mesh.place[AXIS_PP];
     p->shape.num_leaves = p->num_micro_steps;
+    p->shape.ring_ranks = p->cut.is_ring ? p->cut.cp : 0;
+    p->shape.ring_place = p->cut.cp_place;
     if (p->mesh.degree[AXIS_SHARD] > 1) /* else there is nothing to wait for */
         p->shape.gather_ahead = (uint32_t)p->config->gather_ahead;
     if (mesh_group_size(&p->mesh, GROUP_OWNERS) > 1)

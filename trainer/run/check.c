@@ -4,11 +4,19 @@
  * next operation needs is there. What is forbidden is said at once; what is left when no rank can
  * go on waits for something that never comes. */
 #include "proto/report.h"
+#include "trainer/model/model.h"
 #include "trainer/run/program.h"
 
 #include <stdlib.h>
 
 enum done { FORWARD, INPUT, WEIGHT, EXCHANGED, COLLECTED, NUM_DONE };
+
+struct ring {
+    uint32_t block, leaf;
+    uint32_t num;      /* messages so far, both ways */
+    uint32_t last;     /* send, as op.after; 0: none that has to be waited for */
+    bool has_computed; /* its own keys and values, for this ring */
+};
 
 struct check {
     const struct program *const *ranks;
@@ -27,6 +35,7 @@ struct check {
     uint32_t *received;    /* [num_ranks] up to where its lane has received, as op.after */
     uint32_t *from[2];     /* down, up: [num_ranks][slots_max] the last send of each buffer */
     uint32_t slots_max;
+    struct ring *ring;  /* [num_ranks] */
     uint32_t *at;       /* [num_ranks] the next operation */
     const char *reason; /* why an operation is wrong */
 };
@@ -105,10 +114,76 @@ static void check_collect(struct check *c, const struct op *op, bool is_reduced)
     set_once(c, of_block(c, COLLECTED, op), "it comes twice");
 }
 
+/* ---- keys and values that go around a ring ---- */
+
+static bool is_kept_for_ring(const struct check *c, const struct op *op)
+{
+    bool is_kept = c->o->keep == NULL || c->o->keep[op->block - 1] != MODEL_KEEP_NOTHING;
+    return is_kept && *of_block(c, FORWARD, op);
+}
+
+static void check_keys(struct check *c, struct ring *ring, const struct op *op, bool is_held)
+{
+    c->reason = !is_held ? "its parameters are not there" : c->reason;
+    c->reason = !has_stream(c, op) ? "the block in front has not been computed" : c->reason;
+    c->reason = ring->num > 0 || ring->has_computed ? "it comes twice" : c->reason;
+    *ring = (struct ring){.block = op->block, .leaf = op->leaf, .has_computed = true};
+}
+
+/* Of a layer 4 (ranks - 1) messages: keys, then values; of each round a send, then a receive. */
+static void check_ring(struct check *c, uint32_t rank, const struct op *op)
+{
+    struct ring *ring = &c->ring[rank];
+    uint32_t ranks = c->o->ring_ranks, at = ring->num, rounds = ranks > 1 ? ranks - 1 : 1;
+    bool is_send = op->kind == OP_SEND_KEYS;
+    uint32_t peer = (c->o->ring_place + (is_send ? 1 : rounds)) % (rounds + 1);
+    bool is_in_turn = at < 4 * rounds && is_send == (at % 2 == 0) && op->round == at / 2 % rounds &&
+                      op->is_second == (at / 2 >= rounds) && op->peer == peer;
+    if (at == 0 && !ring->has_computed) {
+        c->reason = !is_kept_for_ring(c, op) ? "there are no keys to send" : c->reason;
+        *ring = (struct ring){.block = op->block, .leaf = op->leaf};
+    }
+    bool is_same = op->block == ring->block && op->leaf == ring->leaf;
+    c->reason = !is_same || !is_in_turn ? "it is out of turn in the ring" : c->reason;
+    ring->num++;
+    if (!is_send)
+        return;
+    if (op->after[LANE_SEND] != ring->last)
+        c->reason = "it does not wait for what was sent from its buffer before";
+    ring->last = c->at[rank] + 1;
+}
+
+/* A layer's forward, its recomputation, its backward of the input. */
+static void use_ring(struct check *c, uint32_t rank, const struct op *op)
+{
+    struct ring *ring = &c->ring[rank];
+    bool is_layer = op->block > 0 && op->block < c->o->num_blocks - 1;
+    bool uses = op->kind == OP_FORWARD || op->kind == OP_RECOMPUTE || op->kind == OP_BACKWARD ||
+                op->kind == OP_BACKWARD_INPUT;
+    if (c->o->ring_ranks < 2 || !is_layer || !uses)
+        return;
+    bool is_whole = ring->num == 4 * (c->o->ring_ranks - 1) && op->block == ring->block &&
+                    op->leaf == ring->leaf;
+    c->reason = !is_whole ? "keys and values have not come" : c->reason;
+    if (ring->last > 0 && op->after[LANE_SEND] != ring->last)
+        c->reason = "it does not wait for what was sent in the ring";
+    ring->last = 0;
+    if (op->kind != OP_RECOMPUTE)
+        *ring = (struct ring){0};
+}
+
 static void check_block(struct check *c, uint32_t rank, const struct op *op)
 {
     bool *is_held = &c->is_held[(size_t)rank * c->blocks + op->block];
+    use_ring(c, rank, op);
     switch (op->kind) {
+    case OP_KEYS:
+        check_keys(c, &c->ring[rank], op, *is_held);
+        break;
+    case OP_SEND_KEYS:
+    case OP_RECEIVE_KEYS:
+        check_ring(c, rank, op);
+        break;
     case OP_GATHER:
         set_once(c, is_held, "its parameters are there already");
         break;
@@ -191,7 +266,9 @@ static bool has_transfers(struct check *c, uint32_t rank, const struct op *op)
     for (; c->received[rank] < up_to; c->received[rank]++)
         if (ops[c->received[rank]].lane == LANE_RECEIVE && !receive(c, &ops[c->received[rank]]))
             return false;
-    return sent == 0 || *of_transfer(c, c->arrived, &ops[sent - 1]);
+    if (sent == 0 || ops[sent - 1].kind == OP_SEND_KEYS) /* check_ring */
+        return true;
+    return *of_transfer(c, c->arrived, &ops[sent - 1]);
 }
 
 /* What an operation needs of other lanes, its own waits included. */
@@ -201,7 +278,7 @@ static void check_lanes(struct check *c, uint32_t rank, const struct op *op)
     uint32_t *latest = c->latest + (size_t)rank * NUM_LANES;
     size_t at = (size_t)rank * c->blocks + op->block;
     bool is_backward = op->kind == OP_BACKWARD || op->kind == OP_BACKWARD_INPUT;
-    bool reads = op->kind == OP_FORWARD || op->kind == OP_RECOMPUTE ||
+    bool reads = op->kind == OP_KEYS || op->kind == OP_FORWARD || op->kind == OP_RECOMPUTE ||
                  (is_backward && op->block > 0); /* the embedding's needs no parameters */
     bool writes = op->kind == OP_BACKWARD || op->kind == OP_BACKWARD_WEIGHT;
     for (uint32_t lane = 0; lane < NUM_LANES; lane++) {
@@ -312,6 +389,8 @@ static bool allocate(struct check *c)
     for (uint32_t lane = 0; lane < NUM_LANES; lane++)
         is_whole = (c->begun[lane] = calloc(blocks, sizeof(uint32_t))) != NULL && is_whole;
     c->latest = calloc(lanes, sizeof(*c->latest));
+    c->ring = calloc(c->o->num_ranks, sizeof(*c->ring));
+    is_whole = is_whole && c->ring != NULL;
     c->waited = calloc(lanes, sizeof(*c->waited));
     c->received = calloc(c->o->num_ranks, sizeof(*c->received));
     for (uint32_t r = 0; r < c->o->num_ranks; r++)
@@ -347,6 +426,7 @@ int program_check(const struct program *const *ranks, const struct program_optio
     for (uint32_t lane = 0; lane < NUM_LANES; lane++)
         free(c.begun[lane]);
     free(c.latest);
+    free(c.ring);
     free(c.waited);
     free(c.received);
     free(c.is_held);

@@ -190,9 +190,10 @@ struct counter {
 static void count_op(void *user, const struct op *op, uint32_t index, bool is_end)
 {
     struct counter *c = user;
+    enum op_kind kind = op->kind != OP_KEYS ? op->kind : op->is_second ? OP_RECOMPUTE : OP_FORWARD;
     (void)index;
     if (is_end)
-        c->out->work[op->kind] += kernels_counted(c->kernels) - c->before;
+        c->out->work[kind] += kernels_counted(c->kernels) - c->before;
     c->before = kernels_counted(c->kernels);
 }
 

@@ -36,7 +36,7 @@ struct dry_rank {
     uint64_t kept, shared;       /* of the plan: what the rank allocates */
     uint64_t image;              /* bytes of a save, in ckptd's memory */
     uint32_t leaves;             /* of this rank in the step */
-    uint64_t work[NUM_OP_KINDS]; /* floating-point operations (kernels_counted) */
+    uint64_t work[NUM_OP_KINDS]; /* floating-point operations; OP_KEYS are of what they belong to */
     struct flight_sum sent[FLIGHT_SUMS_MAX];
     uint32_t num_sent;
     double bubble;

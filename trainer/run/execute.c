@@ -86,10 +86,64 @@ static int settle(struct parallel *p, struct transfer *transfer)
     return comm_wait(comm, &transfer->request);
 }
 
+static bool is_live(const struct parallel *p, uint32_t slot)
+{
+    return model_is_active(p->model, slot) && !memory_is_recording(p->memory);
+}
+
+/* ---- around the ring of context parallel ---- */
+
+static int settle_ring(struct parallel *p)
+{
+    bool was_passing = p->is_passing;
+    p->is_passing = false;
+    return was_passing ? comm_wait(p->mesh.of[GROUP_CP], &p->passed) : 0;
+}
+
+static struct model_round round_of(const struct op *op, uint32_t slot)
+{
+    return (struct model_round){slot, op->block, op->round, op->is_second};
+}
+
+static int run_send_keys(struct parallel *p, const struct op *op, uint32_t slot)
+{
+    struct model_round at = round_of(op, slot);
+    const void *data = model_ring_send(p->model, &at);
+    if (!is_live(p, slot))
+        return 0;
+    CHECK(!p->is_passing); /* the program waits for it */
+    ERR_TRY(comm_send(p->mesh.of[GROUP_CP], op->peer, COMM_TAG_RING, data,
+                      model_ring_bytes(p->model), &p->passed));
+    p->is_passing = true;
+    model_ring_lay(p->model, &at);
+    return 0;
+}
+
+static int run_receive_keys(struct parallel *p, const struct op *op, uint32_t slot)
+{
+    struct model_round at = round_of(op, slot);
+    if (!is_live(p, slot))
+        return 0;
+    ERR_TRY(comm_receive(p->mesh.of[GROUP_CP], op->peer, COMM_TAG_RING,
+                         model_ring_receive(p->model, &at), model_ring_bytes(p->model)));
+    if (++at.round + 1 == p->cut.cp)
+        model_ring_lay(p->model, &at);
+    return 0;
+}
+
+static int run_keys(struct parallel *p, const struct op *op, uint32_t slot)
+{
+    const void *w[MODEL_BLOCK_TENSORS_MAX];
+    gather_pointers(p, op->block, w);
+    return model_keys(p->model, slot, op->block, op->is_second, w);
+}
+
 /* Of an operation that sends: until it was received. */
 static int settle_send(struct parallel *p, const struct program *program, const struct op *op)
 {
     enum direction d = op->kind == OP_SEND ? DOWN : UP;
+    if (op->kind == OP_SEND_KEYS)
+        return settle_ring(p);
     uint32_t slot = program_slot(program, &p->shape, op->stage, op->leaf);
     return settle(p, &p->transfers->of[d][slot]);
 }
@@ -105,11 +159,6 @@ static int send(struct parallel *p, const struct op *op, uint32_t slot, enum dir
     transfer->is_posted = true;
     return comm_send(comm, op->peer, tag_of(&p->shape, op, d, d == DOWN), transfer->buffer, bytes,
                      &transfer->request);
-}
-
-static bool is_live(const struct parallel *p, uint32_t slot)
-{
-    return model_is_active(p->model, slot) && !memory_is_recording(p->memory);
 }
 
 static int run_send(struct parallel *p, const struct op *op, uint32_t slot)
@@ -154,7 +203,7 @@ static int settle_all(struct parallel *p)
     for (uint32_t d = 0; d < NUM_DIRECTIONS && p->transfers != NULL; d++)
         for (uint32_t slot = 0; slot < p->transfers->num_slots; slot++)
             ERR_TRY(settle(p, &p->transfers->of[d][slot]));
-    return 0;
+    return settle_ring(p);
 }
 
 /* ---- lanes beside compute ---- */
@@ -355,6 +404,12 @@ static int run(struct parallel *p, struct execution *e, const struct op *op, uin
     case OP_DROP:
         gather_drop(p, op->block);
         return 0;
+    case OP_KEYS:
+        return run_keys(p, op, slot);
+    case OP_SEND_KEYS:
+        return run_send_keys(p, op, slot);
+    case OP_RECEIVE_KEYS:
+        return run_receive_keys(p, op, slot);
     case OP_FORWARD:
         return run_forward(p, op, slot);
     case OP_LOSS:

@@ -9,7 +9,8 @@
  *
  * What comes from another stage is received on a lane, too: its buffer is taken one action ahead
  * (program.c), and the first block that reads it waits. What is sent is copied to a buffer of its
- * slot and direction first, which waits for what was sent from there before. */
+ * slot and direction first, which waits for what was sent from there before. What goes around a
+ * ring is sent from where it is: what is sent or computed next waits for it. */
 #include "proto/report.h"
 #include "trainer/run/program.h"
 
@@ -94,6 +95,7 @@ struct waits {
     uint32_t num_exchanges, last_gather, last_reduce;
     bool is_reduced;   /* OP_REDUCE was there: the lanes are over */
     uint32_t *sent[2]; /* [num_slots] down, up: the last from each buffer */
+    uint32_t passed;   /* around the ring, that nothing waits for yet; 0: none */
 };
 
 static uint32_t larger(uint32_t a, uint32_t b)
@@ -125,7 +127,8 @@ static void wait_for_stage(const struct program *p, const struct program_options
     uint32_t stages = o->num_ranks * o->chunks;
     bool is_backward = op->kind == OP_BACKWARD || op->kind == OP_BACKWARD_INPUT ||
                        (op->kind == OP_BACKWARD_WEIGHT && op->block == 0); /* it has no other */
-    if (op->kind == OP_FORWARD && op->stage > 0 && op->block == o->first_block[op->stage])
+    bool is_forward = op->kind == OP_FORWARD || (op->kind == OP_KEYS && !op->is_second);
+    if (is_forward && op->stage > 0 && op->block == o->first_block[op->stage])
         op->after[LANE_RECEIVE] = received_for(p, op, OP_RECEIVE);
     if (is_backward && op->stage + 1 < stages && op->block + 1 == o->first_block[op->stage + 1])
         op->after[LANE_RECEIVE] = received_for(p, op, OP_RECEIVE_GRADIENT);
@@ -135,6 +138,7 @@ static void wait_for(struct waits *w, const struct program_options *o, struct op
 {
     uint32_t head = o->num_blocks - 1;
     switch (op->kind) {
+    case OP_KEYS:
     case OP_FORWARD:
         op->after[LANE_GATHER] = w->gather[op->block];
         if (op->block == head && o->is_tied)
@@ -178,6 +182,21 @@ static void put_on_pipe(struct waits *w, const struct program *p, const struct p
     *sent = (uint32_t)(op - p->ops) + 1;
 }
 
+/* What goes around a ring, and what uses it. */
+static void put_in_ring(struct waits *w, const struct program *p, struct op *op)
+{
+    bool uses = op->kind == OP_FORWARD || op->kind == OP_RECOMPUTE || op->kind == OP_BACKWARD ||
+                op->kind == OP_BACKWARD_INPUT;
+    if (op->kind != OP_SEND_KEYS && !uses)
+        return;
+    op->after[LANE_SEND] = w->passed;
+    w->passed = 0;
+    if (uses)
+        return;
+    op->lane = LANE_SEND;
+    w->passed = (uint32_t)(op - p->ops) + 1;
+}
+
 static int assign(struct program *p, const struct program_options *o)
 {
     struct waits w = {
@@ -193,6 +212,7 @@ static int assign(struct program *p, const struct program_options *o)
         if (o->receives_ahead)
             wait_for_stage(p, o, op);
         put_on_pipe(&w, p, o, op);
+        put_in_ring(&w, p, op);
         if (op->kind == OP_GATHER && o->gather_ahead > 0) {
             op->lane = LANE_GATHER;
             w.gather[op->block] = w.last_gather = i + 1;

@@ -16,6 +16,9 @@ static const char *const names[NUM_OP_KINDS] = {
     [OP_GATHER] = "gather",
     [OP_DROP] = "drop",
     [OP_RECEIVE] = "receive",
+    [OP_KEYS] = "keys",
+    [OP_SEND_KEYS] = "send_keys",
+    [OP_RECEIVE_KEYS] = "receive_keys",
     [OP_FORWARD] = "forward",
     [OP_LOSS] = "loss",
     [OP_SEND] = "send",
@@ -131,6 +134,27 @@ static void let_all_go(struct lowering *l)
             add(l, OP_DROP, 0, 0, block);
 }
 
+static bool is_in_ring(const struct lowering *l, uint32_t block)
+{
+    return l->o->ring_ranks > 1 && block > 0 && block < l->o->num_blocks - 1;
+}
+
+/* Keys, then values of a layer, all around. */
+static void add_ring(struct lowering *l, uint32_t stage, uint32_t leaf, uint32_t block)
+{
+    uint32_t ranks = l->o->ring_ranks, place = l->o->ring_place;
+    for (uint32_t i = 0; i < 4 * (ranks - 1); i++) {
+        bool receives = i % 2 == 1;
+        add(l, receives ? OP_RECEIVE_KEYS : OP_SEND_KEYS, stage, leaf, block);
+        if (l->is_full)
+            return;
+        struct op *op = &l->p->ops[l->p->num_ops - 1];
+        op->is_second = i / 2 >= ranks - 1;
+        op->round = (uint16_t)(i / 2 % (ranks - 1));
+        op->peer = (uint16_t)((place + (receives ? ranks - 1 : 1)) % ranks);
+    }
+}
+
 static bool is_head(const struct lowering *l, uint32_t block)
 {
     return block == l->o->num_blocks - 1;
@@ -164,6 +188,10 @@ static void lower_forward(struct lowering *l, uint32_t stage, uint32_t leaf)
         hold(l, stage, leaf, b, false);
         if (is_head(l, b) && o->is_tied)
             hold(l, stage, leaf, o->num_blocks, false);
+        if (is_in_ring(l, b)) {
+            add(l, OP_KEYS, stage, leaf, b);
+            add_ring(l, stage, leaf, b);
+        }
         add(l, OP_FORWARD, stage, leaf, b);
         if (is_head(l, b) && is_needed_next(l, stage, leaf))
             continue;
@@ -207,6 +235,23 @@ static void add_to_bucket(struct lowering *l, const struct pipe_action *a, uint3
     l->bucket = 0;
 }
 
+/* What a backward needs of a layer's forward, from what that kept. */
+static void restore(struct lowering *l, const struct pipe_action *a, uint32_t block)
+{
+    const struct program_options *o = l->o;
+    uint8_t kept = o->keep != NULL ? o->keep[block - 1] : MODEL_KEEP_ALL;
+    if (is_in_ring(l, block)) {
+        if (kept == MODEL_KEEP_NOTHING) {
+            add(l, OP_KEYS, a->stage, a->leaf, block);
+            if (!l->is_full)
+                l->p->ops[l->p->num_ops - 1].is_second = true;
+        }
+        add_ring(l, a->stage, a->leaf, block);
+    }
+    if (kept != MODEL_KEEP_ALL)
+        add(l, OP_RECOMPUTE, a->stage, a->leaf, block);
+}
+
 static void lower_block_backward(struct lowering *l, const struct pipe_action *a, uint32_t block)
 {
     static const enum op_kind kinds[] = {[PIPE_BACKWARD] = OP_BACKWARD,
@@ -219,8 +264,8 @@ static void lower_block_backward(struct lowering *l, const struct pipe_action *a
         return;
     if (has_input) {
         hold(l, a->stage, a->leaf, block, true);
-        if (is_layer && o->keep != NULL && o->keep[block - 1] != MODEL_KEEP_ALL)
-            add(l, OP_RECOMPUTE, a->stage, a->leaf, block);
+        if (is_layer)
+            restore(l, a, block);
     }
     add(l, kinds[a->kind], a->stage, a->leaf, block);
     if (a->kind != PIPE_INPUT)
@@ -417,6 +462,9 @@ void program_print(const struct program *p, FILE *out)
         if (op->kind == OP_SEND || op->kind == OP_RECEIVE || op->kind == OP_SEND_GRADIENT ||
             op->kind == OP_RECEIVE_GRADIENT)
             fprintf(out, " peer %u", op->peer);
+        if (op->kind == OP_SEND_KEYS || op->kind == OP_RECEIVE_KEYS)
+            fprintf(out, " %s round %u place %u", op->is_second ? "values" : "keys", op->round,
+                    op->peer);
         if (op->lane != LANE_COMPUTE)
             fprintf(out, " lane %s", lane_names[op->lane]);
         for (uint32_t lane = 0; lane < NUM_LANES; lane++)

@@ -18,8 +18,11 @@ enum op_kind {
     OP_READ,     /* tokens of a leaf */
     OP_BEGIN,    /* a leaf's way through a stage of this rank */
     OP_GATHER,
-    OP_DROP,    /* the parameters of a block */
-    OP_RECEIVE, /* the residual stream in front of a stage, from `peer` */
+    OP_DROP,      /* the parameters of a block */
+    OP_RECEIVE,   /* the residual stream in front of a stage, from `peer` */
+    OP_KEYS,      /* a layer's queries, keys and values, where these go around a ring: */
+    OP_SEND_KEYS, /* what came last, to the rank behind; in round 0 its own */
+    OP_RECEIVE_KEYS,
     OP_FORWARD,
     OP_LOSS,
     OP_SEND,             /* the stream behind a stage */
@@ -49,8 +52,9 @@ enum lane_of { LANE_COMPUTE, LANE_GATHER, LANE_REDUCE, LANE_RECEIVE, LANE_SEND, 
 struct op {
     uint8_t kind;
     uint8_t lane;
-    uint8_t is_second; /* OP_GATHER: for a backward */
-    uint16_t peer;     /* rank of the pipeline */
+    uint8_t is_second; /* OP_GATHER, OP_KEYS: for a backward; in the ring: values, not keys */
+    uint16_t peer;     /* rank of the pipeline; in the ring: of context parallel */
+    uint16_t round;    /* of the ring */
     uint32_t stage, leaf;
     uint32_t block;
     uint32_t num_blocks;       /* of OP_EXCHANGE and OP_COLLECT: the bucket, from `block` on */
@@ -80,7 +84,8 @@ struct program_options {
     /* [num_blocks + 1] A block's gradient is exchanged at once with those of the blocks behind it
      * that wait; those that wait at the end of a stage's backward are, too. NULL: each alone. */
     const uint8_t *ends_bucket;
-    uint32_t num_leaves;      /* per data rank */
+    uint32_t ring_ranks, ring_place; /* of context parallel; 0: no ring */
+    uint32_t num_leaves;             /* per data rank */
     uint32_t gather_ahead;    /* uses ahead of which blocks are gathered; 0: when they are used */
     uint32_t exchange_behind; /* exchanges that a backward need not wait for; 0: none */
     bool receives_ahead; /* what an action needs of another stage: while the one in front works */
@@ -105,7 +110,9 @@ uint32_t program_stage_of(const struct program_options *options, uint32_t block)
 /* check.c: the programs of all ranks of a pipeline together: each leaf of each block once forward,
  * once backward of input and once of weight, those and the exchange in the order of leaves;
  * parameters are there where they are used; every receive finds its send, and nothing waits for
- * itself. ERR_INVALID names the operation. */
+ * itself. Keys and values have been all around the ring where they are used: the ranks of a ring
+ * have the same list, so the one behind has received what this rank sent when this one has.
+ * ERR_INVALID names the operation. */
 int program_check(const struct program *const *ranks, const struct program_options *options);
 
 const char *op_name(enum op_kind kind);
