@@ -1,7 +1,8 @@
 /* config.c - from command line and TOML file to settings that fit together.
  *
  * Precedence, lowest first: defaults of the table, TOML file, command line. The command line is
- * read first, and what it gives is not looked at in the file. Then every value that this version
+ * read first, and the file's values for the same keys, or for keys that select the same thing, are
+ * not looked at. Then every value that this version
  * cannot honour is refused, what was left open is filled in (batch sizes, paths), and what belongs
  * together is compared. A refusal is one line that names the key, its value and what to do.
  * Whatever depends on the number of ranks is checked where the mesh is built. */
@@ -58,13 +59,39 @@ long config_num_launched(void)
     return 1;
 }
 
-static bool is_given(const bool *is_set, const char *key)
+static size_t find_key(const char *key)
 {
     for (size_t i = 0; config_table[i].key != NULL; i++) {
         if (strcmp(config_table[i].key, key) == 0)
-            return is_set[i];
+            return i;
     }
     report_check_failed(__FILE__, __LINE__, key);
+}
+
+static bool is_given(const bool *is_set, const char *key)
+{
+    return is_set[find_key(key)];
+}
+
+/* Texts of which one selects what is read. Where the command line gives one, the file's others are
+ * not looked at: some of them would win over it. */
+static void finish_selections(bool *is_final, const struct config *config)
+{
+    static const char *const selections[][3] = {
+        {"training.mixture", "training.dataset_path", "training.dataset"},
+        {"validation.dataset_path", "validation.dataset"},
+        {"model.config", "model.flavor"},
+    };
+    for (size_t i = 0; i < sizeof(selections) / sizeof(selections[0]); i++) {
+        bool is_selected = false;
+        for (size_t j = 0; j < 3 && selections[i][j] != NULL; j++) {
+            size_t key = find_key(selections[i][j]);
+            const char *text = (const char *)config + config_table[key].offset;
+            is_selected = is_selected || (is_final[key] && text[0] != '\0');
+        }
+        for (size_t j = 0; is_selected && j < 3 && selections[i][j] != NULL; j++)
+            is_final[find_key(selections[i][j])] = true;
+    }
 }
 
 /* ---- values that this version does not have ---- */
@@ -412,6 +439,7 @@ int trainer_config_load(struct config *out, int argc, char **argv)
         return report_error(ERR_INVALID, "settings are given as --section.key value",
                             "the argument \"%s\" has no meaning", argv[1]);
     memcpy(is_final, is_set, sizeof(is_set));
+    finish_selections(is_final, out);
     options.is_final = is_final;
     if (out->config_file[0] != '\0') {
         char file[CONFIG_TEXT_MAX];

@@ -138,6 +138,40 @@ static void test_config__command_line_wins_over_file_wins_over_defaults(void **s
     assert_true(config.estimate);
 }
 
+/* The file selects by the key that would win over the command line's, then by the other one. */
+static void test_config__what_the_command_line_selects_clears_what_the_file_selected(void **state)
+{
+    const struct bed *bed = *state;
+    struct config config;
+    char *path[] = {"trainer", "--config", (char *)bed->file, "--training.dataset_path", "mine"};
+    char *name[] = {"trainer", "--config", (char *)bed->file, "--training.dataset", "c4"};
+    char *mixture[] = {"trainer", "--config", (char *)bed->file, "--training.mixture", "a:1,b:2"};
+    char *none[] = {"trainer", "--config", (char *)bed->file, "--training.dataset_path", ""};
+    char *others[] = {"trainer",
+                      "--config",
+                      (char *)bed->file,
+                      "--model.flavor",
+                      "llama2-7B",
+                      "--validation.enable",
+                      "--validation.dataset",
+                      "c4_validation"};
+    write_text(bed->file, "[training]\ndataset_path = \"theirs\"\n[model]\nconfig = \"there\"\n"
+                          "[validation]\ndataset_path = \"v\"\n");
+    assert_int_equal(trainer_config_load(&config, 5, name), 0);
+    assert_string_equal(trainer_config_data(&config), "c4");
+    assert_int_equal(trainer_config_load(&config, 5, mixture), 0);
+    assert_string_equal(trainer_config_data(&config), "a:1,b:2");
+    assert_int_equal(trainer_config_load(&config, 8, others), 0);
+    assert_string_equal(trainer_config_data(&config), "theirs");
+    assert_string_equal(trainer_config_validation_data(&config), "c4_validation");
+    assert_string_equal(config.model_config, "");
+    write_text(bed->file, "[training]\nmixture = \"a:1,b:2\"\ndataset = \"c4\"\n");
+    assert_int_equal(trainer_config_load(&config, 5, path), 0);
+    assert_string_equal(trainer_config_data(&config), "mine");
+    assert_int_equal(trainer_config_load(&config, 5, none), 0); /* nothing selects nothing */
+    assert_string_equal(trainer_config_data(&config), "a:1,b:2");
+}
+
 static void test_config__mistakes_are_named(void **state)
 {
     const struct bed *bed = *state;
@@ -202,6 +236,27 @@ static void test_config__older_names_set_the_key_that_replaced_them(void **state
     assert_true(config.checkpoint_enable);
     assert_true(config.print_config);
     assert_int_equal(config.dp_replicate, 2);
+}
+
+/* torchtitan before 0.2 has them in a section of their own. */
+static void test_config__older_float8_keys_decide_as_the_newer_ones(void **state)
+{
+    const struct bed *bed = *state;
+    struct config config;
+    char arguments[256];
+    write_text(bed->file, "[model]\nconverters = [\"float8\"]\n[float8]\n"
+                          "recipe_name = \"tensorwise\"\nfilter_fqns = [\"wk\", \"w2\"]\n");
+    snprintf(arguments, sizeof(arguments), "--config %s", bed->file);
+    assert_int_equal(load(&config, arguments), 0);
+    assert_true(config_is_float8(&config));
+    assert_string_equal(config.float8_recipe, "tensorwise");
+    assert_string_equal(config.float8_filter, "wk,w2");
+    assert_int_equal(load(&config, "--quantize.dense.float8.filter_fqns wo"), 0);
+    assert_string_equal(config.float8_filter, "wo");
+    check_refused("--model.converters float8 --float8.recipe_name rowwise",
+                  "quantize.linear.float8.recipe_name = rowwise", "give tensorwise");
+    check_refused("--float8.enable_float8_linear true", "float8.enable_float8_linear",
+                  "model.converters");
 }
 
 /* The sections of torchtitan's documentation with the values its own files carry. */
@@ -380,10 +435,12 @@ int main(void)
         cmocka_unit_test(test_config__defaults_are_torchtitans),
         cmocka_unit_test(test_config__own_defaults_favour_exact_resume_and_saves_that_cost_nothing),
         cmocka_unit_test(test_config__command_line_wins_over_file_wins_over_defaults),
+        cmocka_unit_test(test_config__what_the_command_line_selects_clears_what_the_file_selected),
         cmocka_unit_test(test_config__mistakes_are_named),
         cmocka_unit_test(test_config__what_this_version_lacks_is_refused),
         cmocka_unit_test(test_config__every_refused_choice_has_an_accepted_one),
         cmocka_unit_test(test_config__older_names_set_the_key_that_replaced_them),
+        cmocka_unit_test(test_config__older_float8_keys_decide_as_the_newer_ones),
         cmocka_unit_test(test_config__a_torchtitan_file_loads),
         cmocka_unit_test(test_config__every_key_of_the_table_is_sound),
         cmocka_unit_test(test_config__batch_sizes_come_out_settled),
