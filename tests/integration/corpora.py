@@ -169,7 +169,8 @@ def other_sizes(bed):
              "--training.seq_len", 32)
     code, said = bed.train("sizes", (1, 2), 4, *data, *sizes, "--checkpoint.new_order")
     state = bed.state("sizes", 4) if code == 0 else {}
-    test("checkpoint.new_order begins a new order", code == 0 and
+    test("checkpoint.new_order begins a new order, and one line says so", code == 0 and
+         said.count("a new order of samples and sums begins after step 2") == 1 and
          [order["step"] for order in state["orders"]] == [0, 2] and
          state["data"]["tokens"] == 2 * 3 * 64 + 2 * 10 * 32 and
          state["data"]["sources"][0]["base"] == 12, (code, state, said))

@@ -149,9 +149,9 @@ static int ask_for_candidate(struct snapshot *s, int64_t below, struct candidate
     if (rc == 0 && loads_moments(s->config, candidate))
         rc = check_moments(s->config, loaded);
     char *orders = NULL;
-    if (rc == 0)
+    if (rc == 0 && !is_checked)
         rc = lineage_go_on(&orders, s->config, loaded);
-    if (rc == 0) {
+    if (orders != NULL) {
         free(s->orders_json);
         s->orders_json = orders;
     }
