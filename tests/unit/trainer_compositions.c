@@ -10,7 +10,6 @@
 #define MARK_BEGIN "<!-- written by UPDATE=1 build/tests/trainer_compositions -->\n"
 #define MARK_END "<!-- end -->\n"
 #define TEXT_MAX 32768
-#define COLUMNS 105
 #define STEPS 2
 
 /* What two modes cannot both set. */
@@ -201,7 +200,7 @@ static enum result try_pair(size_t a, size_t b, const struct model_table *table)
 
 struct text {
     char at[TEXT_MAX];
-    size_t length, column;
+    size_t length;
 };
 
 static void put(struct text *t, const char *format, ...) __attribute__((format(printf, 2, 3)));
@@ -212,18 +211,6 @@ static void put(struct text *t, const char *format, ...)
     t->length += (size_t)vsnprintf(t->at + t->length, TEXT_MAX - t->length, format, arguments);
     va_end(arguments);
     assert_true(t->length < TEXT_MAX);
-}
-
-/* Word by word, in lines of a list's item. */
-static void put_words(struct text *t, const char *words)
-{
-    char copy[1024], *rest = copy, *word;
-    snprintf(copy, sizeof(copy), "%s", words);
-    while ((word = strsep(&rest, " ")) != NULL) {
-        bool is_over = t->column + 1 + strlen(word) > COLUMNS;
-        put(t, "%s%s", is_over ? "\n  " : " ", word);
-        t->column = is_over ? 2 + strlen(word) : t->column + 1 + strlen(word);
-    }
 }
 
 /* The numbers of those whose result is `which`; "all" where every other that can be is. */
@@ -267,25 +254,16 @@ static void put_table(struct text *t, const struct model_table *table)
 static void put_refusals(struct text *t)
 {
     struct outcome *nothing = new_outcome();
+    put(t, "| ranks | settings | refused because |\n|---|---|---|\n");
     for (size_t i = 0; i < NUM_REFUSALS; i++) {
         struct settings settings = {.num = 0};
-        char ranks[32];
         add_all(&settings, refusals[i].settings);
         report_clear();
         assert_int_equal(run_two_steps(nothing, refusals[i].ranks, &settings), ERR_INVALID);
-        snprintf(ranks, sizeof(ranks), "%u rank%s,", refusals[i].ranks,
-                 refusals[i].ranks > 1 ? "s" : "");
-        put(t, "-");
-        t->column = 1;
-        put_words(t, ranks);
-        for (int s = 0; s < settings.num; s += 2) {
-            char setting[128];
-            snprintf(setting, sizeof(setting), "%s = %s%s", settings.of[s] + 2, settings.of[s + 1],
-                     s + 2 < settings.num ? "," : ":");
-            put_words(t, setting);
-        }
-        put_words(t, report_message());
-        put(t, "\n");
+        put(t, "| %u |", refusals[i].ranks);
+        for (int s = 0; s < settings.num; s += 2)
+            put(t, "%s %s = %s", s > 0 ? "," : "", settings.of[s] + 2, settings.of[s + 1]);
+        put(t, " | %s |\n", report_message());
     }
     free_outcome(nothing);
 }
