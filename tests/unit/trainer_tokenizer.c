@@ -1,90 +1,12 @@
-/* trainer_tokenizer.c - splitting, encoding, decoding, training and the file of the tokenizer.
+/* trainer_tokenizer.c - splitting, encoding, decoding and the file of the tokenizer.
  *
  * Goal: pieces are those of Llama 3's expression; encoding joins the lowest rank first; any bytes
- * survive a round trip; training learns what a plain, slow trainer learns; a file with anything
- * wrong in it is refused with its line. Method: pieces against a hand-made table; encoder and
- * trainer against the simplest programs that follow the definition, written here, on seeded random
- * text. Equality with the tiktoken package on real text is tests/integration/tokenizer_interop.py.
- */
-#include "proto/report.h"
+ * survive a round trip; a file with anything wrong in it is refused with its line. Method: pieces
+ * against a hand-made table; the encoder against the simplest program that follows the definition,
+ * written here, on seeded random text. Equality with the tiktoken package on real text is
+ * tests/integration/tokenizer_interop.py. */
 #include "proto/vocab.h"
-#include "trainer/tokenizer.h"
-#include "trainer/tokenizer/text.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
-#include <cmocka.h>
-
-#define TEXT_BYTES 20000
-#define VOCAB 400
-
-struct bed {
-    char folder[64], model[96], other[96], text[2][96];
-    char words[2][TEXT_BYTES];
-};
-
-static uint32_t next_random(uint64_t *seed)
-{
-    *seed = *seed * UINT64_C(6364136223846793005) + 1442695040888963407;
-    return (uint32_t)(*seed >> 33);
-}
-
-static void write_file(const char *path, const void *bytes, size_t num_bytes)
-{
-    FILE *file = fopen(path, "we");
-    assert_non_null(file);
-    assert_int_equal(fwrite(bytes, 1, num_bytes, file), num_bytes);
-    assert_int_equal(fclose(file), 0);
-}
-
-/* Random words over few letters, so that pairs repeat and ties are common. */
-static void fill_words(char *out, size_t bytes, uint64_t seed)
-{
-    static const char letters[] = "aabbbcdee  \n'sx,";
-    for (size_t i = 0; i < bytes; i++)
-        out[i] = letters[next_random(&seed) % (sizeof(letters) - 1)];
-}
-
-static int setup(void **state)
-{
-    struct bed *bed = calloc(1, sizeof(*bed));
-    const char *tmp = getenv("TMPDIR");
-    char folder[64];
-    snprintf(folder, sizeof(folder), "%s/hf-token-XXXXXX", tmp != NULL ? tmp : "/tmp");
-    assert_non_null(mkdtemp(folder));
-    memcpy(bed->folder, folder, sizeof(folder));
-    snprintf(bed->model, sizeof(bed->model), "%s/model", folder);
-    snprintf(bed->other, sizeof(bed->other), "%s/other", folder);
-    for (int i = 0; i < 2; i++) {
-        snprintf(bed->text[i], sizeof(bed->text[i]), "%s/text%d", folder, i);
-        fill_words(bed->words[i], TEXT_BYTES, 11 + (uint64_t)i);
-        write_file(bed->text[i], bed->words[i], TEXT_BYTES);
-    }
-    const char *paths[] = {bed->text[0], bed->text[1]};
-    assert_int_equal(tokenizer_train(bed->model, VOCAB, paths, 2, NULL), 0);
-    *state = bed;
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    struct bed *bed = *state;
-    unlink(bed->model);
-    unlink(bed->other);
-    unlink(bed->text[0]);
-    unlink(bed->text[1]);
-    int left = rmdir(bed->folder); /* fails when a temporary file was left behind */
-    free(bed);
-    return left;
-}
+#include "tests/unit/tokenizer_bed.h"
 
 /* ---- pieces ---- */
 
@@ -155,37 +77,6 @@ static void test_split__hands_out_bytes_that_are_no_utf8_one_by_one(void **state
 }
 
 /* ---- encoding ---- */
-
-/* The file's tokens, for the reference: bytes and length per rank. */
-struct table {
-    unsigned char bytes[VOCAB][64];
-    size_t length[VOCAB];
-    uint32_t count;
-};
-
-static void read_table(struct table *out, const struct bed *bed)
-{
-    struct tokenizer *tokenizer;
-    assert_int_equal(tokenizer_open(&tokenizer, bed->model), 0);
-    out->count = tokenizer_vocab(tokenizer) - 2;
-    for (int32_t rank = 0; rank < (int32_t)out->count; rank++) {
-        char *bytes;
-        assert_int_equal(tokenizer_decode(tokenizer, &rank, 1, &bytes, &out->length[rank]), 0);
-        assert_true(out->length[rank] <= 64);
-        memcpy(out->bytes[rank], bytes, out->length[rank]);
-        free(bytes);
-    }
-    tokenizer_close(tokenizer);
-}
-
-static int32_t table_find(const struct table *table, const unsigned char *bytes, size_t length)
-{
-    for (uint32_t rank = 0; rank < table->count; rank++) {
-        if (table->length[rank] == length && memcmp(table->bytes[rank], bytes, length) == 0)
-            return (int32_t)rank;
-    }
-    return -1;
-}
 
 struct reference {
     const struct table *table;
@@ -321,153 +212,6 @@ static void test_tokenizer__a_very_long_piece_costs_no_square(void **state)
     free(tokens);
     free(text);
     tokenizer_close(tokenizer);
-}
-
-/* ---- training ---- */
-
-struct slow_words {
-    int32_t tokens[TEXT_BYTES]; /* one text, pieces ended by -1 */
-    size_t count;
-};
-
-static int add_slow_word(void *user, const char *piece, size_t bytes)
-{
-    struct slow_words *words = user;
-    for (size_t i = 0; i < bytes; i++)
-        words->tokens[words->count++] = (unsigned char)piece[i];
-    words->tokens[words->count++] = -1;
-    return 0;
-}
-
-/* Counts all pairs anew for each merge: most frequent, then smallest left, then smallest right. */
-static uint32_t best_pair(const struct slow_words *words, int32_t *left, int32_t *right)
-{
-    static uint32_t counts[VOCAB][VOCAB];
-    uint32_t best = 0;
-    memset(counts, 0, sizeof(counts));
-    for (size_t i = 0; i + 1 < words->count; i++) {
-        if (words->tokens[i] >= 0 && words->tokens[i + 1] >= 0)
-            counts[words->tokens[i]][words->tokens[i + 1]]++;
-    }
-    for (int32_t a = 0; a < VOCAB; a++) {
-        for (int32_t b = 0; b < VOCAB; b++) {
-            if (counts[a][b] <= best)
-                continue;
-            best = counts[a][b];
-            *left = a;
-            *right = b;
-        }
-    }
-    return best;
-}
-
-static void join_everywhere(struct slow_words *words, int32_t left, int32_t right, int32_t token)
-{
-    size_t count = 0;
-    for (size_t i = 0; i < words->count; i++) {
-        bool joins =
-            words->tokens[i] == left && i + 1 < words->count && words->tokens[i + 1] == right;
-        words->tokens[count++] = joins ? token : words->tokens[i];
-        i += joins;
-    }
-    words->count = count;
-}
-
-static void train_slowly(struct table *out, const char *text, size_t bytes, uint32_t num_tokens)
-{
-    struct slow_words *words = calloc(1, sizeof(*words));
-    struct split *split;
-    assert_int_equal(split_open(&split, SPLIT_LLAMA3), 0);
-    assert_int_equal(split_run(split, text, bytes, add_slow_word, words), 0);
-    split_close(split);
-    for (out->count = 0; out->count < 256; out->count++) {
-        out->bytes[out->count][0] = (unsigned char)out->count;
-        out->length[out->count] = 1;
-    }
-    while (out->count < num_tokens) {
-        int32_t left = 0, right = 0;
-        unsigned char both[128];
-        assert_true(best_pair(words, &left, &right) >= 2);
-        memcpy(both, out->bytes[left], out->length[left]);
-        memcpy(both + out->length[left], out->bytes[right], out->length[right]);
-        size_t length = out->length[left] + out->length[right];
-        int32_t token = table_find(out, both, length);
-        if (token < 0) {
-            token = (int32_t)out->count++;
-            memcpy(out->bytes[token], both, length);
-            out->length[token] = length;
-        }
-        join_everywhere(words, left, right, token);
-    }
-    free(words);
-}
-
-static void test_tokenizer__train_learns_what_a_plain_trainer_learns(void **state)
-{
-    const struct bed *bed = *state;
-    struct bed other = *bed;
-    struct table want, got;
-    const char *paths[] = {other.text[0]};
-    snprintf(other.model, sizeof(other.model), "%s", bed->other);
-    write_file(other.text[0], bed->words[0], 9000); /* with the ends of pieces it must fit words */
-    assert_int_equal(tokenizer_train(other.model, VOCAB, paths, 1, NULL), 0);
-    write_file(other.text[0], bed->words[0], TEXT_BYTES);
-    train_slowly(&want, bed->words[0], 9000, VOCAB - 2);
-    read_table(&got, &other);
-    assert_int_equal(got.count, want.count);
-    for (uint32_t rank = 0; rank < want.count; rank++) {
-        assert_int_equal(got.length[rank], want.length[rank]);
-        assert_memory_equal(got.bytes[rank], want.bytes[rank], want.length[rank]);
-    }
-}
-
-static void read_whole(char *out, size_t size, const char *path)
-{
-    FILE *file = fopen(path, "re");
-    assert_non_null(file);
-    size_t got = fread(out, 1, size - 1, file);
-    assert_true(got < size - 1);
-    out[got] = '\0';
-    fclose(file);
-}
-
-static void test_tokenizer__training_does_not_depend_on_the_order_of_texts(void **state)
-{
-    const struct bed *bed = *state;
-    static char first[1 << 16], second[1 << 16];
-    const char *paths[] = {bed->text[1], bed->text[0]};
-    assert_int_equal(tokenizer_train(bed->other, VOCAB, paths, 2, NULL), 0);
-    read_whole(first, sizeof(first), bed->model);
-    read_whole(second, sizeof(second), bed->other);
-    assert_string_equal(first, second);
-}
-
-static void test_tokenizer__train_says_when_the_text_is_too_small(void **state)
-{
-    const struct bed *bed = *state;
-    const char *paths[] = {bed->text[0]}, *missing[] = {"/nowhere/at/all"};
-    assert_int_equal(tokenizer_train(bed->other, 100000, paths, 1, NULL), ERR_INVALID);
-    assert_non_null(strstr(report_line(), "of the 100000 asked for"));
-    assert_int_equal(tokenizer_train(bed->other, 257, paths, 1, NULL), ERR_INVALID);
-    assert_int_equal(tokenizer_train(bed->other, VOCAB, missing, 1, NULL), ERR_NOT_FOUND);
-    assert_non_null(strstr(report_line(), "/nowhere/at/all"));
-}
-
-static void count_report(void *user, const char *what, uint64_t done, uint64_t total)
-{
-    (void)what;
-    assert_true(done <= total);
-    ++*(uint32_t *)user;
-}
-
-static void test_tokenizer__train_reports_progress(void **state)
-{
-    const struct bed *bed = *state;
-    uint32_t reports = 0;
-    const char *paths[] = {bed->text[0]};
-    struct tokenizer_progress progress = {count_report, &reports};
-    assert_int_equal(tokenizer_train(bed->other, VOCAB, paths, 1, &progress), 0);
-    assert_in_range(reports, 2, 1000);
 }
 
 /* ---- file ---- */
@@ -673,10 +417,6 @@ int main(void)
             test_tokenizer_json__a_prefix_is_put_before_and_unknown_characters_are_bytes),
         cmocka_unit_test(test_tokenizer__a_file_of_llama3s_ranks_has_its_256_special_tokens),
         cmocka_unit_test(test_tokenizer__a_very_long_piece_costs_no_square),
-        cmocka_unit_test(test_tokenizer__train_learns_what_a_plain_trainer_learns),
-        cmocka_unit_test(test_tokenizer__training_does_not_depend_on_the_order_of_texts),
-        cmocka_unit_test(test_tokenizer__train_says_when_the_text_is_too_small),
-        cmocka_unit_test(test_tokenizer__train_reports_progress),
         cmocka_unit_test(test_tokenizer__open_refuses_lines_that_do_not_fit),
         cmocka_unit_test(test_tokenizer__open_needs_every_single_byte),
     };

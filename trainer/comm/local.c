@@ -1,13 +1,11 @@
 /* local.c - ranks are threads of one process; collectives go through memory.
  *
- * A group of ranks shares one struct group. A collective is the same for all of them:
+ * Here are the world, its groups and how ranks wait for each other; local_calls.c has what they
+ * exchange. A group of ranks shares one struct group. A collective is the same for all of them:
  *
- *     publish my arguments in my slot -> wait for all -> read from the others' slots -> wait for
- * all
+ *     publish my arguments in my slot -> wait for all -> read others' slots -> wait for all
  *
  * The first wait makes every slot visible, the second keeps buffers alive until everyone has read.
- * In-place sums need no scratch: rank k owns the k-th part of the index range, reads that part of
- * every rank's buffer in rank order and writes the result back into all of them.
  *
  * Of a communicator with a lane the copies are queued on it, and each wait is for it, too.
  *
@@ -17,12 +15,10 @@
  * When a rank ends with an error, every wait of the world returns ERR_UNAVAILABLE, so the others
  * end too; when it ends well, only the groups that it belongs to do. A rank whose second wait is
  * broken off stays until all others have left their copies, because they may still read its
- * buffers.
- *
- * Sums are in rank order, so this back-end is deterministic in the fast mode too. */
+ * buffers. */
+#include "trainer/comm/local.h"
 #include "kernels/device.h"
 #include "proto/report.h"
-#include "trainer/comm/private.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -31,51 +27,6 @@
 
 #define LOCAL_RANKS_MAX 1024u
 #define LOCAL_STACK_BYTES (8u << 20)
-
-/* What a rank shows to the others during one collective. */
-struct slot {
-    const struct comm_call *call;
-    struct group *group; /* split: the group that the slot's rank was put in */
-};
-
-/* A send on its way, in the caller's request; listed in its group until it is received. */
-struct message {
-    struct message *next;
-    const void *data;
-    size_t bytes;
-    uint32_t from, to;
-    int tag;
-    enum { MESSAGE_POSTED, MESSAGE_COPYING, MESSAGE_DONE } state;
-};
-_Static_assert(sizeof(struct message) <= offsetof(struct comm_request, record), "a message fits");
-
-struct world;
-struct group {
-    struct world *world;
-    struct group *next; /* in the world's list */
-    pthread_cond_t changed;
-    uint32_t size, users; /* communicators that still point here */
-    uint32_t arrived;     /* at the current wait */
-    uint32_t copying;     /* ranks between the two waits */
-    uint64_t generation;  /* waits completed */
-    bool broken;          /* a member has left */
-    struct slot *slots;
-    struct message *messages; /* in the order of sending */
-};
-
-struct world {
-    pthread_mutex_t mutex;
-    struct group *groups;
-    int (*rank_main)(struct comm *comm, void *user);
-    void *user;
-    bool failed; /* some rank ended with an error */
-    int result;  /* of the rank that failed first; those that only lost a peer count last */
-};
-
-struct local {
-    struct comm base;
-    struct group *group;
-};
 
 struct thread {
     struct world *world;
@@ -88,20 +39,18 @@ static const struct comm_ops local_ops;
 
 /* ---- waiting ---- */
 
-/* The last error stays empty: the rank that ended has the reason. */
-static int lost(void)
+int local_lost(void)
 {
     report_clear();
     return ERR_UNAVAILABLE;
 }
 
-static bool is_broken(const struct group *group)
+bool local_is_broken(const struct group *group)
 {
     return group->broken || group->world->failed;
 }
 
-/* For something to change, until `deadline` where there is one. */
-static int wait_change(struct group *group, const struct timespec *deadline)
+int local_wait_change(struct group *group, const struct timespec *deadline)
 {
     pthread_mutex_t *mutex = &group->world->mutex;
     if (deadline->tv_sec == 0)
@@ -115,8 +64,8 @@ static int wait_all_locked(struct local *l, const struct comm_call *call, uint32
 {
     struct group *group = l->group;
     struct timespec deadline = flight_deadline(l->base.flight);
-    if (is_broken(group))
-        return lost();
+    if (local_is_broken(group))
+        return local_lost();
     uint64_t generation = group->generation;
     if (++group->arrived == group->size) {
         group->arrived = 0;
@@ -126,32 +75,22 @@ static int wait_all_locked(struct local *l, const struct comm_call *call, uint32
         return 0;
     }
     bool is_late = false;
-    while (group->generation == generation && !is_broken(group) && !is_late)
-        is_late = wait_change(group, &deadline) == ETIMEDOUT;
+    while (group->generation == generation && !local_is_broken(group) && !is_late)
+        is_late = local_wait_change(group, &deadline) == ETIMEDOUT;
     if (group->generation != generation)
         return 0;
-    return is_broken(group) ? lost() : comm_late(&l->base, call);
+    return local_is_broken(group) ? local_lost() : comm_late(&l->base, call);
 }
 
-/* What the lane was given before is done: others read it, or it was copied from them. */
-static int settle(struct lane *lane)
+int local_settle(struct lane *lane)
 {
     return lane != NULL ? lane_settle(lane) : 0;
 }
 
-/* From another rank's buffer into one of this rank. */
-static void copy_bytes(struct lane *lane, void *to, const void *from, size_t bytes)
-{
-    if (lane != NULL)
-        lane_copy(lane, to, from, bytes);
-    else if (bytes > 0)
-        memcpy(to, from, bytes);
-}
-
-static int collective_end(struct local *l, const struct comm_call *call)
+int local_end(struct local *l, const struct comm_call *call)
 {
     struct group *group = l->group;
-    int copied = settle(l->base.device_lane);
+    int copied = local_settle(l->base.device_lane);
     pthread_mutex_lock(&group->world->mutex);
     if (--group->copying == 0)
         pthread_cond_broadcast(&group->changed);
@@ -175,11 +114,11 @@ static bool is_same(const struct comm_call *a, uint32_t rank_a, const struct com
     return a->bytes == b->bytes;
 }
 
-static int collective_begin(struct local *l, const struct comm_call *call)
+int local_begin(struct local *l, const struct comm_call *call)
 {
     struct group *group = l->group;
     uint32_t me = l->base.rank;
-    ERR_TRY(settle(l->base.device_lane));
+    ERR_TRY(local_settle(l->base.device_lane));
     pthread_mutex_lock(&group->world->mutex);
     group->slots[me].call = call;
     int rc = wait_all_locked(l, call, group->size);
@@ -189,7 +128,7 @@ static int collective_begin(struct local *l, const struct comm_call *call)
         if (is_same(other, j, call, me) && is_same(call, me, other, j))
             continue;
         rc = comm_mismatch(&l->base, call, j, other->kind, other->site);
-        collective_end(l, call); /* their calls may still be read */
+        local_end(l, call); /* their calls may still be read */
     }
     return rc;
 }
@@ -297,21 +236,21 @@ static int split_make_groups(struct group *parent)
     return rc;
 }
 
-static int local_split(struct comm *comm, const struct comm_call *call)
+int local_split(struct comm *comm, const struct comm_call *call)
 {
     struct local *l = (struct local *)comm;
     struct local *child = calloc(1, sizeof(*child));
     if (child == NULL)
         return report_error(ERR_MEMORY, NULL, "no memory for a communicator");
     const struct slot *slots = l->group->slots;
-    int rc = collective_begin(l, call);
+    int rc = local_begin(l, call);
     if (rc != 0)
         goto fail;
     int made = comm->rank == 0 ? split_make_groups(l->group) : 0;
-    rc = collective_end(l, call);
+    rc = local_end(l, call);
     /* One more round: the slots now hold the groups. */
     if (rc == 0)
-        rc = collective_begin(l, call);
+        rc = local_begin(l, call);
     if (rc != 0)
         goto fail;
     for (uint32_t j = 0; j < comm->size; j++) {
@@ -321,9 +260,9 @@ static int local_split(struct comm *comm, const struct comm_call *call)
             child->base.rank++;
     }
     child->group = slots[comm->rank].group;
-    rc = collective_end(l, call);
+    rc = local_end(l, call);
     if (made != 0 || rc != 0 || child->group == NULL) {
-        rc = made != 0 ? made : rc != 0 ? rc : lost();
+        rc = made != 0 ? made : rc != 0 ? rc : local_lost();
         goto fail;
     }
     child->base.ops = &local_ops;
@@ -342,212 +281,6 @@ static void local_free(struct comm *comm)
         return;
     group_leave(l->group, l->base.rank);
     free(l);
-}
-
-/* ---- collectives ---- */
-
-static int local_barrier(struct comm *comm, const struct comm_call *call)
-{
-    struct local *l = (struct local *)comm;
-    ERR_TRY(collective_begin(l, call));
-    return collective_end(l, call);
-}
-
-static const struct comm_call *call_of(const struct local *l, uint32_t rank)
-{
-    return l->group->slots[rank].call;
-}
-
-static int local_broadcast(struct comm *comm, const struct comm_call *call)
-{
-    struct local *l = (struct local *)comm;
-    CHECK(call->peer < comm->size);
-    ERR_TRY(collective_begin(l, call));
-    if (comm->rank != call->peer)
-        copy_bytes(comm->device_lane, call->recv, call_of(l, call->peer)->recv, call->bytes);
-    return collective_end(l, call);
-}
-
-static int local_all_gather(struct comm *comm, const struct comm_call *call)
-{
-    struct local *l = (struct local *)comm;
-    ERR_TRY(collective_begin(l, call));
-    for (uint32_t j = 0; j < comm->size; j++)
-        copy_bytes(comm->device_lane, (char *)call->recv + call->recv_at[j], call_of(l, j)->send,
-                   call->recv_bytes[j]);
-    return collective_end(l, call);
-}
-
-static int local_all_to_all(struct comm *comm, const struct comm_call *call)
-{
-    struct local *l = (struct local *)comm;
-    ERR_TRY(collective_begin(l, call));
-    for (uint32_t j = 0; j < comm->size; j++) {
-        const struct comm_call *other = call_of(l, j);
-        if (call->recv_bytes[j] > 0)
-            copy_bytes(comm->device_lane, (char *)call->recv + call->recv_at[j],
-                       (const char *)other->send + other->send_at[comm->rank], call->recv_bytes[j]);
-    }
-    return collective_end(l, call);
-}
-
-/* The part of an index range of `count` that rank `rank` of `size` sums. */
-static size_t part_start(size_t count, uint32_t rank, uint32_t size)
-{
-    return count / size * rank + (rank < count % size ? rank : count % size);
-}
-
-static int local_sum_i64(struct comm *comm, const struct comm_call *call)
-{
-    struct local *l = (struct local *)comm;
-    size_t count = call->bytes / sizeof(int64_t);
-    ERR_TRY(collective_begin(l, call));
-    size_t end = part_start(count, comm->rank + 1, comm->size);
-    for (size_t i = part_start(count, comm->rank, comm->size); i < end; i++) {
-        int64_t sum = 0;
-        for (uint32_t j = 0; j < comm->size; j++)
-            sum += ((const int64_t *)call_of(l, j)->recv)[i];
-        for (uint32_t j = 0; j < comm->size; j++)
-            ((int64_t *)call_of(l, j)->recv)[i] = sum;
-    }
-    return collective_end(l, call);
-}
-
-static int local_sum_f32(struct comm *comm, const struct comm_call *call)
-{
-    struct local *l = (struct local *)comm;
-    size_t count = call->bytes / sizeof(float);
-    ERR_TRY(collective_begin(l, call));
-    size_t end = part_start(count, comm->rank + 1, comm->size);
-    for (size_t i = part_start(count, comm->rank, comm->size); i < end; i++) {
-        float sum = ((const float *)call_of(l, 0)->recv)[i];
-        for (uint32_t j = 1; j < comm->size; j++)
-            sum += ((const float *)call_of(l, j)->recv)[i];
-        for (uint32_t j = 0; j < comm->size; j++)
-            ((float *)call_of(l, j)->recv)[i] = sum;
-    }
-    return collective_end(l, call);
-}
-
-static int local_reduce_scatter(struct comm *comm, const struct comm_call *call)
-{
-    struct local *l = (struct local *)comm;
-    size_t first = 0, count = call->counts[comm->rank];
-    float *recv = call->recv;
-    for (uint32_t j = 0; j < comm->rank; j++)
-        first += call->counts[j];
-    ERR_TRY(collective_begin(l, call));
-    for (uint32_t j = 0; j < comm->size; j++) {
-        const float *from = (const float *)call_of(l, j)->send + first;
-        for (size_t i = 0; i < count; i++)
-            recv[i] = j == 0 ? from[i] : recv[i] + from[i];
-    }
-    return collective_end(l, call);
-}
-
-/* ---- point to point ---- */
-
-static int local_send(struct comm *comm, const struct comm_call *call)
-{
-    struct local *l = (struct local *)comm;
-    struct group *group = l->group;
-    struct message *message = (struct message *)call->request, **last = &group->messages;
-    CHECK(call->peer < comm->size && call->peer != comm->rank);
-    ERR_TRY(settle(comm->device_lane));
-    *message = (struct message){.data = call->send,
-                                .bytes = call->bytes,
-                                .from = comm->rank,
-                                .to = call->peer,
-                                .tag = call->tag};
-    pthread_mutex_lock(&group->world->mutex);
-    while (*last != NULL)
-        last = &(*last)->next;
-    *last = message;
-    pthread_cond_broadcast(&group->changed);
-    pthread_mutex_unlock(&group->world->mutex);
-    return 0;
-}
-
-static struct message *find_message(struct group *group, uint32_t from, uint32_t to, int tag)
-{
-    struct message *message = group->messages;
-    while (message != NULL && (message->state != MESSAGE_POSTED || message->from != from ||
-                               message->to != to || message->tag != tag))
-        message = message->next;
-    return message;
-}
-
-static void end_message(struct group *group, struct message *message)
-{
-    struct message **link = &group->messages;
-    while (*link != message)
-        link = &(*link)->next;
-    *link = message->next;
-    message->state = MESSAGE_DONE;
-    pthread_cond_broadcast(&group->changed);
-}
-
-static int local_receive(struct comm *comm, const struct comm_call *call)
-{
-    struct local *l = (struct local *)comm;
-    struct group *group = l->group;
-    struct lane *lane = call->lane != NULL ? call->device_lane : comm->device_lane;
-    struct timespec deadline = flight_deadline(comm->flight);
-    struct message *message;
-    bool is_late = false;
-    int rc = 0;
-    pthread_mutex_lock(&group->world->mutex);
-    while ((message = find_message(group, call->peer, comm->rank, call->tag)) == NULL &&
-           !is_broken(group) && !is_late)
-        is_late = wait_change(group, &deadline) == ETIMEDOUT;
-    if (message == NULL) {
-        rc = is_broken(group) ? lost() : comm_late(&l->base, call);
-    } else {
-        CHECK(message->bytes == call->bytes);
-        message->state = MESSAGE_COPYING;
-        pthread_mutex_unlock(&group->world->mutex);
-        copy_bytes(lane, call->recv, message->data, call->bytes);
-        rc = settle(lane);
-        pthread_mutex_lock(&group->world->mutex);
-        end_message(group, message);
-    }
-    pthread_mutex_unlock(&group->world->mutex);
-    return rc;
-}
-
-static int local_wait(struct comm *comm, const struct comm_call *call)
-{
-    struct local *l = (struct local *)comm;
-    struct group *group = l->group;
-    struct timespec deadline = flight_deadline(comm->flight);
-    const struct message *message = (const struct message *)call->request;
-    bool is_late = false;
-    pthread_mutex_lock(&group->world->mutex);
-    while (message->state != MESSAGE_DONE && !is_broken(group) && !is_late)
-        is_late = wait_change(group, &deadline) == ETIMEDOUT;
-    int rc = message->state == MESSAGE_DONE ? 0
-             : is_broken(group)             ? lost()
-                                            : comm_late(&l->base, call);
-    pthread_mutex_unlock(&group->world->mutex);
-    return rc;
-}
-
-static int local_run(struct comm *comm, const struct comm_call *call)
-{
-    static int (*const runs[NUM_COMM_KINDS])(struct comm *, const struct comm_call *) = {
-        [COMM_SPLIT] = local_split,
-        [COMM_BARRIER] = local_barrier,
-        [COMM_BROADCAST] = local_broadcast,
-        [COMM_ALL_GATHER] = local_all_gather,
-        [COMM_ALL_TO_ALL] = local_all_to_all,
-        [COMM_SUM_I64] = local_sum_i64,
-        [COMM_SUM_F32] = local_sum_f32,
-        [COMM_REDUCE_SCATTER] = local_reduce_scatter,
-        [COMM_SEND] = local_send,
-        [COMM_RECEIVE] = local_receive,
-        [COMM_WAIT] = local_wait,
-    };
-    return runs[call->kind](comm, call);
 }
 
 static void local_abort(struct comm *comm, int exit_code)
