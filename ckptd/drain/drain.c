@@ -2,8 +2,8 @@
  * checkpoint after the other; into the far one and to each peer from the local one. A copy that is
  * damaged, here or in the far tier, is mended the same way, from a tier that has it whole: its good
  * shards are kept, the others replaced (ship.c), and the quarantine is lifted. So does what ranks
- * have loaded from another tier into the local one, when it fits (room.c). transfer.c decides, this
- * file performs:
+ * have loaded from another tier into the local one, when it fits (room.c). This file says which
+ * is next, transfer.c decides what is to be done, perform.c does it:
  *
  *   pick.c: which is next ──► its manifest is read ──► TRANSFER_CLAIM    claim.c
  *                                                      TRANSFER_COPY     ship.c, shard by shard
@@ -19,395 +19,21 @@
  * with an alarm: a person must act. So is one that is damaged here. */
 #include "ckptd/drain/drain.h"
 #include "ckptd/catalog.h"
-#include "ckptd/checkpoint.h"
 #include "ckptd/config.h"
-#include "ckptd/drain/claim.h"
+#include "ckptd/drain/drain_private.h"
 #include "ckptd/drain/far.h"
 #include "ckptd/drain/level.h"
-#include "ckptd/drain/marker.h"
 #include "ckptd/drain/queue.h"
 #include "ckptd/drain/room.h"
-#include "ckptd/drain/ship.h"
-#include "ckptd/drain/transfer.h"
-#include "ckptd/history.h"
 #include "ckptd/run/coordinator.h"
 #include "ckptd/service.h"
-#include "proto/ckpt.pb-c.h"
 #include "proto/manifest.h"
 #include "proto/report.h"
 #include "storage/storage.h"
 
 #include <jansson.h>
 
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
-
-struct drain {
-    struct service *service;
-    enum tier_index tier;
-    enum tier_index from; /* of the checkpoint under way */
-    struct look_waiter first_look;
-    struct timer look_again;
-    bool has_looked; /* at the far tier, since the start */
-    /* The checkpoint under way. */
-    struct transfer machine;
-    struct ship ship;
-    struct checkpoint *checkpoint; /* leased; NULL: none */
-    struct manifest *manifest;
-    struct claim claim;
-    enum publication outcome;
-    struct fault fault; /* of the step under way */
-    uint64_t text_hash; /* of the manifest that was sent */
-    struct job job;
-    struct timer rest;
-    int64_t begun_ms;
-    uint64_t bytes_before;      /* ship.bytes_sent when it began */
-    bool is_held;               /* how it ended */
-    bool is_mending;            /* the copy there is damaged */
-    struct ledger_promise room; /* on the local disk, for one that was loaded from elsewhere */
-    /* Since the start. */
-    uint64_t checkpoints, mended, errors, given_up;
-    uint64_t left, left_bytes; /* as of the last look */
-    double rate;               /* bytes per second of the last checkpoint */
-    char newest_error[sizeof((struct checkpoint *)0)->damage];
-};
-
-static void perform(struct drain *drain, struct transfer_action action);
-
-static void start_work(struct drain *drain, void (*work)(struct job *),
-                       void (*done)(struct event *))
-{
-    drain->fault = (struct fault){0};
-    drain->job = (struct job){.work = work, .done.run = done};
-    tier_work(drain->service, tier_of_crew(drain->from, drain->tier), &drain->job);
-}
-
-static struct storage *far_of(const struct drain *drain)
-{
-    return drain->service->tiers[drain->tier].storage;
-}
-
-/* ---- the end of one ---- */
-
-/* Comes what is loaded from another tier into this one? */
-static bool is_keeping(const struct drain *drain)
-{
-    return drain->tier == TIER_LOCAL && !drain->is_mending;
-}
-
-/* What was not ended here is no use without its manifest, and takes space. */
-static void remove_rest(const struct drain *drain, const char *prefix)
-{
-    int error = storage_group_clear(far_of(drain), &checkpoint_kind, prefix);
-    if (error != 0)
-        log_warn("drain", "%s stays until the next start: %s", prefix, report_line());
-}
-
-static void work_close(struct job *job)
-{
-    struct drain *drain = CONTAINER_OF(job, struct drain, job);
-    char prefix[STORAGE_KEY_MAX];
-    memcpy(prefix, drain->claim.prefix, sizeof prefix);
-    claim_end(&drain->claim, drain->is_held);
-    if (!drain->is_held && is_keeping(drain) && prefix[0])
-        remove_rest(drain, prefix);
-    if (!drain->is_held || !drain->is_mending)
-        return;
-    int error = storage_group_unnote(far_of(drain), STORAGE_QUARANTINE, prefix);
-    if (error != 0 && error != ERR_NOT_FOUND) /* an error of a read leaves none */
-        log_warn("drain", "%s stays in quarantine for the next start: %s", prefix, report_line());
-}
-
-/* Whole again: for the list, the journal and status. */
-static void note_mended(struct drain *drain)
-{
-    struct checkpoint *checkpoint = drain->checkpoint;
-    char detail[128];
-    snprintf(detail, sizeof detail, "the copy in the tier %s, from the tier %s",
-             tier_name(drain->service, drain->tier), tier_name(drain->service, drain->from));
-    drain->mended++;
-    catalog_mended(checkpoint, drain->tier);
-    checkpoint->copies[drain->tier].read_ms = loop_now_ms();
-    history_note(checkpoint->run, &(struct history_event){.name = "mend",
-                                                          .step = checkpoint->summary.step,
-                                                          .attempt = checkpoint->summary.attempt,
-                                                          .by = "ckptd",
-                                                          .detail = detail});
-    log_info("drain", "run %s, step %llu, attempt %llu: mended %s, %llu bytes",
-             checkpoint->run->name, (unsigned long long)checkpoint->summary.step,
-             (unsigned long long)checkpoint->summary.attempt, detail,
-             (unsigned long long)(drain->ship.bytes_sent - drain->bytes_before));
-}
-
-static void closed(struct event *event)
-{
-    struct drain *drain = CONTAINER_OF(event, struct drain, job.done);
-    struct checkpoint *checkpoint = drain->checkpoint;
-    if (drain->is_held && drain->is_mending)
-        note_mended(drain);
-    room_end(&drain->room, drain->service);
-    manifest_free(drain->manifest);
-    drain->manifest = NULL;
-    drain->checkpoint = NULL;
-    catalog_unlease(checkpoint);
-    level_look(drain->service);
-    drain->service->coordinator_policy->apply_retention(checkpoint->run);
-    drain_look(drain->service);
-}
-
-static void close_transfer(struct drain *drain, bool is_held)
-{
-    drain->is_held = is_held;
-    start_work(drain, work_close, closed);
-}
-
-/* It takes what is sent. */
-static void forget_error(struct drain *drain)
-{
-    drain->newest_error[0] = '\0';
-    drain->service->tiers[drain->tier].takes_nothing = false;
-}
-
-static void do_held(struct drain *drain, const struct transfer_action *action)
-{
-    struct checkpoint *checkpoint = drain->checkpoint;
-    const struct manifest_summary *summary = &checkpoint->summary;
-    double seconds = (double)(loop_now_ms() - drain->begun_ms) / 1000.0;
-    uint64_t sent = drain->ship.bytes_sent - drain->bytes_before;
-    (void)action;
-    forget_error(drain);
-    if (drain->is_mending) {
-        close_transfer(drain, true);
-        return;
-    }
-    catalog_found(checkpoint, drain->tier);
-    checkpoint->is_wanted_far &= drain->tier != TIER_FAR;
-    checkpoint->is_wanted_local &= drain->tier != TIER_LOCAL;
-    checkpoint->copies[drain->tier].read_ms = loop_now_ms();
-    checkpoint->copies[drain->tier].manifest_hash = drain->text_hash;
-    drain->checkpoints++;
-    drain->rate = seconds > 0 ? (double)sent / seconds : drain->rate;
-    history_note(checkpoint->run,
-                 &(struct history_event){.name = is_keeping(drain)         ? "keep"
-                                                 : drain->tier == TIER_FAR ? "drain"
-                                                                           : "replicate",
-                                         .step = summary->step,
-                                         .attempt = summary->attempt,
-                                         .by = "ckptd"});
-    log_info("drain",
-             "run %s, step %llu, attempt %llu is in the tier %s: %llu of %llu bytes sent in "
-             "%.3f s (%.3f GB/s), durability %s",
-             checkpoint->run->name, (unsigned long long)summary->step,
-             (unsigned long long)summary->attempt, tier_name(drain->service, drain->tier),
-             (unsigned long long)sent, (unsigned long long)summary->bytes, seconds,
-             seconds > 0 ? (double)sent / seconds / 1e9 : 0.0,
-             durability_text(catalog_durability(checkpoint)));
-    close_transfer(drain, true);
-}
-
-static void give_up(struct drain *drain, const char *why)
-{
-    struct checkpoint *checkpoint = drain->checkpoint;
-    checkpoint->copies[drain->tier].is_given_up = true;
-    if (drain->tier == TIER_FAR)
-        snprintf(checkpoint->given_up, sizeof checkpoint->given_up, "%s", why);
-    drain->given_up++;
-    log_error("drain",
-              "run %s, step %llu, attempt %llu does not go into the tier %s until ckptd is "
-              "started again: %s",
-              checkpoint->run->name, (unsigned long long)checkpoint->summary.step,
-              (unsigned long long)checkpoint->summary.attempt,
-              tier_name(drain->service, drain->tier), why);
-}
-
-static void do_over(struct drain *drain, const struct transfer_action *action)
-{
-    (void)action;
-    bool is_damage = drain->ship.is_of_source && catalog_is_proof(&drain->fault) &&
-                     catalog_has_copy(drain->checkpoint, drain->ship.from);
-    if (!is_damage || drain->ship.from == TIER_LOCAL)
-        give_up(drain, drain->fault.message); /* else another tier may have it whole */
-    if (is_damage)
-        catalog_damage(drain->checkpoint, drain->ship.from, &drain->fault);
-    close_transfer(drain, false);
-}
-
-/* ---- a rest ---- */
-
-static void rested(struct timer *timer)
-{
-    struct drain *drain = CONTAINER_OF(timer, struct drain, rest);
-    perform(drain, transfer_rested(&drain->machine));
-}
-
-static void do_rest(struct drain *drain, const struct transfer_action *action)
-{
-    bool is_first = !drain->newest_error[0];
-    drain->service->tiers[drain->tier].takes_nothing = true;
-    drain->errors++;
-    catalog_damage_text(drain->newest_error, sizeof drain->newest_error, &drain->fault);
-    if (is_first)
-        log_error("drain", "the tier %s takes nothing, and is tried again: %s",
-                  tier_name(drain->service, drain->tier), drain->newest_error);
-    loop_timer(drain->service->loop, &drain->rest, action->ms);
-    if (is_first)
-        drain_look(drain->service); /* another node may do */
-}
-
-/* ---- claim ---- */
-
-static void work_claim(struct job *job)
-{
-    struct drain *drain = CONTAINER_OF(job, struct drain, job);
-    drain->outcome =
-        claim_take(&drain->claim, drain->service, drain->tier, &drain->manifest->summary);
-    if (drain->outcome != PUBLICATION_DURABLE)
-        fault_take(&drain->fault, ERR_IO);
-}
-
-static void claimed(struct event *event)
-{
-    struct drain *drain = CONTAINER_OF(event, struct drain, job.done);
-    perform(drain, transfer_claimed(&drain->machine, drain->outcome));
-}
-
-static void do_claim(struct drain *drain, const struct transfer_action *action)
-{
-    (void)action;
-    start_work(drain, work_claim, claimed);
-}
-
-/* ---- shards ---- */
-
-static bool is_absent_or_damaged(const struct fault *fault)
-{
-    return fault->code == ERR_CORRUPT || fault->code == ERR_NOT_FOUND;
-}
-
-/* A source that does not answer says nothing about what lies there; a disk of this node with errors
- * is not troubled for what is whole elsewhere. */
-static bool no_try_helps(const struct drain *drain, const struct ship *ship)
-{
-    if (!ship->is_of_source)
-        return is_keeping(drain);
-    return drain->from == TIER_LOCAL || is_absent_or_damaged(&ship->fault);
-}
-
-static void arrived(struct ship *ship)
-{
-    struct drain *drain = CONTAINER_OF(ship, struct drain, ship);
-    drain->fault = ship->fault;
-    if (ship->fault.code == 0) {
-        if (drain->tier == TIER_FAR)
-            memcpy(drain->manifest->part_sums[ship->shard].sha256, ship->sha256,
-                   CHECKSUM_SHA256_HEX);
-        forget_error(drain);
-    }
-    if (ship->fault.code == 0 && is_keeping(drain))
-        room_use(&drain->room, drain->service, ship->geometry.file_bytes);
-    perform(drain, transfer_copied(&drain->machine, ship->shard, ship->fault.code,
-                                   no_try_helps(drain, ship)));
-}
-
-static void do_copy(struct drain *drain, const struct transfer_action *action)
-{
-    drain->ship.is_hurried = queue_is_wanted(drain->checkpoint, drain->tier);
-    ship_start(&drain->ship, drain->checkpoint, drain->manifest, action->shard);
-}
-
-/* ---- names and manifest ---- */
-
-static void work_names(struct job *job)
-{
-    struct drain *drain = CONTAINER_OF(job, struct drain, job);
-    int error = marker_publish_origin(far_of(drain), &drain->manifest->summary);
-    if (error == 0)
-        error = storage_sync_names(far_of(drain), drain->claim.prefix);
-    if (error != 0)
-        fault_take(&drain->fault, error);
-}
-
-static void named(struct event *event)
-{
-    struct drain *drain = CONTAINER_OF(event, struct drain, job.done);
-    perform(drain, transfer_named(&drain->machine, drain->fault.code));
-}
-
-static void do_names(struct drain *drain, const struct transfer_action *action)
-{
-    (void)action;
-    start_work(drain, work_names, named);
-}
-
-static void work_publish(struct job *job)
-{
-    struct drain *drain = CONTAINER_OF(job, struct drain, job);
-    const struct marker marker = {.service = drain->service,
-                                  .manifest = drain->manifest,
-                                  .from = drain->from,
-                                  .to = drain->tier,
-                                  .is_mending = drain->is_mending};
-    drain->outcome = marker_publish(&marker, &drain->text_hash);
-    if (drain->outcome != PUBLICATION_DURABLE)
-        fault_take(&drain->fault, ERR_IO);
-}
-
-static void published(struct event *event)
-{
-    struct drain *drain = CONTAINER_OF(event, struct drain, job.done);
-    perform(drain, transfer_published(&drain->machine, drain->outcome));
-}
-
-static void do_publish(struct drain *drain, const struct transfer_action *action)
-{
-    (void)action;
-    start_work(drain, work_publish, published);
-}
-
-static void work_settle(struct job *job)
-{
-    struct drain *drain = CONTAINER_OF(job, struct drain, job);
-    char key[STORAGE_KEY_MAX + 1];
-    const struct manifest_summary *summary = &drain->manifest->summary;
-    drain->outcome = manifest_key(key, sizeof key, summary) == 0
-                         ? tier_settle(far_of(drain), key, summary->nonce)
-                         : PUBLICATION_UNKNOWN;
-    if (drain->outcome != PUBLICATION_DURABLE)
-        fault_take(&drain->fault, ERR_IO);
-}
-
-static void settled(struct event *event)
-{
-    struct drain *drain = CONTAINER_OF(event, struct drain, job.done);
-    perform(drain, transfer_settled(&drain->machine, drain->outcome));
-}
-
-static void do_settle(struct drain *drain, const struct transfer_action *action)
-{
-    (void)action;
-    start_work(drain, work_settle, settled);
-}
-
-/* ---- what is decided, and by whom it is done ---- */
-
-static void do_nothing(struct drain *drain, const struct transfer_action *action)
-{
-    (void)drain;
-    (void)action;
-}
-
-static void perform(struct drain *drain, struct transfer_action action)
-{
-    static void (*const performers[])(struct drain *, const struct transfer_action *) = {
-        [TRANSFER_NOTHING] = do_nothing, [TRANSFER_CLAIM] = do_claim,
-        [TRANSFER_COPY] = do_copy,       [TRANSFER_NAMES] = do_names,
-        [TRANSFER_PUBLISH] = do_publish, [TRANSFER_SETTLE] = do_settle,
-        [TRANSFER_REST] = do_rest,       [TRANSFER_HELD] = do_held,
-        [TRANSFER_OVER] = do_over,
-    };
-    performers[action.kind](drain, &action);
-}
 
 /* ---- the next one ---- */
 
@@ -439,8 +65,8 @@ static void work_begin(struct job *job)
 static void begin_failed(struct drain *drain)
 {
     if (drain->from == TIER_LOCAL) {
-        give_up(drain, drain->fault.message);
-    } else if (is_absent_or_damaged(&drain->fault)) {
+        perform_give_up(drain, drain->fault.message);
+    } else if (drain_is_loss(&drain->fault)) {
         catalog_damage(drain->checkpoint, drain->from, &drain->fault);
     } else {
         drain->errors++;
@@ -448,7 +74,7 @@ static void begin_failed(struct drain *drain)
         drain->has_looked = false;
         loop_timer(drain->service->loop, &drain->look_again, drain->service->config->tier_retry_ms);
     }
-    close_transfer(drain, false);
+    perform_close(drain, false);
 }
 
 /* It is served from where it lies. */
@@ -458,7 +84,7 @@ static void lacks_room(struct drain *drain)
     log_warn("drain", "run %s, step %llu is not kept on this node's disk: %s",
              drain->checkpoint->run->name, (unsigned long long)drain->checkpoint->summary.step,
              report_line());
-    close_transfer(drain, false);
+    perform_close(drain, false);
 }
 
 static void begun(struct event *event)
@@ -469,13 +95,13 @@ static void begun(struct event *event)
         begin_failed(drain);
         return;
     }
-    if (is_keeping(drain) &&
+    if (drain_is_keeping(drain) &&
         room_promise(&drain->room, drain->service, &drain->checkpoint->summary) != 0) {
         lacks_room(drain);
         return;
     }
-    perform(drain, transfer_begin(&drain->machine, drain->manifest->summary.shards,
-                                  config->tier_retry_ms));
+    perform_action(drain, transfer_begin(&drain->machine, drain->manifest->summary.shards,
+                                         config->tier_retry_ms));
 }
 
 static void look_at_queue(struct drain *drain)
@@ -499,7 +125,7 @@ static void look_at_queue(struct drain *drain)
     drain->ship.stamp = drain->ship.pace.quiet_ms;
     drain->claim = (struct claim){0};
     drain->room = (struct ledger_promise){0};
-    start_work(drain, work_begin, begun);
+    perform_work(drain, work_begin, begun);
 }
 
 void drain_look(struct service *service)
@@ -507,6 +133,13 @@ void drain_look(struct service *service)
     for (unsigned tier = 0; tier < NUM_TIERS; tier++)
         if (service->drains[tier])
             look_at_queue(service->drains[tier]);
+}
+
+static void ended(struct drain *drain, struct run *run)
+{
+    level_look(drain->service);
+    drain->service->coordinator_policy->apply_retention(run);
+    drain_look(drain->service);
 }
 
 void drain_phase_changed(struct service *service)
@@ -549,11 +182,13 @@ static int open_one(struct service *service, enum tier_index tier)
     service->drains[tier] = drain;
     drain->service = service;
     drain->tier = tier;
+    drain->ended = ended;
+    drain->look = drain_look;
     drain->first_look.go_on = looked_first;
     drain->look_again.run = look_first;
-    drain->rest.run = rested;
+    drain->rest.run = perform_rested;
     int error = ship_open(&drain->ship, service, tier);
-    drain->ship.arrived = arrived;
+    drain->ship.arrived = perform_arrived;
     drain->has_looked = tier == TIER_LOCAL;
     if (error == 0 && tier != TIER_LOCAL)
         far_look(service, tier, &drain->first_look, service->config->tier_wait_ms);

@@ -1,0 +1,75 @@
+/* drain_private.h - a drain, as drain.c, which says what goes next, and perform.c share it. On the
+ * service thread, but for what a job works on. */
+#ifndef HOLDFAST_CKPTD_DRAIN_DRAIN_PRIVATE_H
+#define HOLDFAST_CKPTD_DRAIN_DRAIN_PRIVATE_H
+
+#include "ckptd/checkpoint.h"
+#include "ckptd/drain/claim.h"
+#include "ckptd/drain/ship.h"
+#include "ckptd/drain/transfer.h"
+#include "ckptd/ledger.h"
+#include "ckptd/look.h"
+#include "ckptd/loop.h"
+#include "ckptd/tier.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct service;
+
+struct drain {
+    struct service *service;
+    enum tier_index tier;
+    enum tier_index from; /* of the checkpoint under way */
+    /* drain.c's: the one of that run is over, another may be next; another drain may have more. */
+    void (*ended)(struct drain *drain, struct run *run);
+    void (*look)(struct service *service);
+    struct look_waiter first_look;
+    struct timer look_again;
+    bool has_looked; /* at the far tier, since the start */
+    /* The checkpoint under way. */
+    struct transfer machine;
+    struct ship ship;
+    struct checkpoint *checkpoint; /* leased; NULL: none */
+    struct manifest *manifest;
+    struct claim claim;
+    enum publication outcome;
+    struct fault fault; /* of the step under way */
+    uint64_t text_hash; /* of the manifest that was sent */
+    struct job job;
+    struct timer rest;
+    int64_t begun_ms;
+    uint64_t bytes_before;      /* ship.bytes_sent when it began */
+    bool is_held;               /* how it ended */
+    bool is_mending;            /* the copy there is damaged */
+    struct ledger_promise room; /* on the local disk, for one that was loaded from elsewhere */
+    /* Since the start. */
+    uint64_t checkpoints, mended, errors, given_up;
+    uint64_t left, left_bytes; /* as of the last look */
+    double rate;               /* bytes per second of the last checkpoint */
+    char newest_error[sizeof((struct checkpoint *)0)->damage];
+};
+
+/* Does what the machine has decided. */
+void perform_action(struct drain *drain, struct transfer_action action);
+void perform_arrived(struct ship *ship); /* of a shard */
+void perform_rested(struct timer *timer);
+/* Has it done by the crew. */
+void perform_work(struct drain *drain, void (*work)(struct job *), void (*done)(struct event *));
+/* The checkpoint under way is over, `is_held` there or not; the next one comes. */
+void perform_close(struct drain *drain, bool is_held);
+/* The checkpoint under way never goes into that tier, until a restart. */
+void perform_give_up(struct drain *drain, const char *why);
+
+/* Comes what is loaded from another tier into this one? */
+static inline bool drain_is_keeping(const struct drain *drain)
+{
+    return drain->tier == TIER_LOCAL && !drain->is_mending;
+}
+
+static inline bool drain_is_loss(const struct fault *fault)
+{
+    return fault->code == ERR_CORRUPT || fault->code == ERR_NOT_FOUND;
+}
+
+#endif

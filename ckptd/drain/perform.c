@@ -1,0 +1,336 @@
+/* perform.c - does what transfer.c decides for the checkpoint under way: the claim, the shards, the
+ * names, the manifest, and the end of it. */
+#include "ckptd/catalog.h"
+#include "ckptd/config.h"
+#include "ckptd/drain/drain_private.h"
+#include "ckptd/drain/marker.h"
+#include "ckptd/drain/queue.h"
+#include "ckptd/drain/room.h"
+#include "ckptd/history.h"
+#include "ckptd/service.h"
+#include "proto/manifest.h"
+#include "proto/report.h"
+#include "storage/storage.h"
+
+#include <stdio.h>
+#include <string.h>
+
+void perform_work(struct drain *drain, void (*work)(struct job *), void (*done)(struct event *))
+{
+    drain->fault = (struct fault){0};
+    drain->job = (struct job){.work = work, .done.run = done};
+    tier_work(drain->service, tier_of_crew(drain->from, drain->tier), &drain->job);
+}
+
+static struct storage *far_of(const struct drain *drain)
+{
+    return drain->service->tiers[drain->tier].storage;
+}
+
+/* ---- the end of one ---- */
+
+/* What was not ended here is no use without its manifest, and takes space. */
+static void remove_rest(const struct drain *drain, const char *prefix)
+{
+    int error = storage_group_clear(far_of(drain), &checkpoint_kind, prefix);
+    if (error != 0)
+        log_warn("drain", "%s stays until the next start: %s", prefix, report_line());
+}
+
+static void work_close(struct job *job)
+{
+    struct drain *drain = CONTAINER_OF(job, struct drain, job);
+    char prefix[STORAGE_KEY_MAX];
+    memcpy(prefix, drain->claim.prefix, sizeof prefix);
+    claim_end(&drain->claim, drain->is_held);
+    if (!drain->is_held && drain_is_keeping(drain) && prefix[0])
+        remove_rest(drain, prefix);
+    if (!drain->is_held || !drain->is_mending)
+        return;
+    int error = storage_group_unnote(far_of(drain), STORAGE_QUARANTINE, prefix);
+    if (error != 0 && error != ERR_NOT_FOUND) /* an error of a read leaves none */
+        log_warn("drain", "%s stays in quarantine for the next start: %s", prefix, report_line());
+}
+
+/* Whole again: for the list, the journal and status. */
+static void note_mended(struct drain *drain)
+{
+    struct checkpoint *checkpoint = drain->checkpoint;
+    char detail[128];
+    snprintf(detail, sizeof detail, "the copy in the tier %s, from the tier %s",
+             tier_name(drain->service, drain->tier), tier_name(drain->service, drain->from));
+    drain->mended++;
+    catalog_mended(checkpoint, drain->tier);
+    checkpoint->copies[drain->tier].read_ms = loop_now_ms();
+    history_note(checkpoint->run, &(struct history_event){.name = "mend",
+                                                          .step = checkpoint->summary.step,
+                                                          .attempt = checkpoint->summary.attempt,
+                                                          .by = "ckptd",
+                                                          .detail = detail});
+    log_info("drain", "run %s, step %llu, attempt %llu: mended %s, %llu bytes",
+             checkpoint->run->name, (unsigned long long)checkpoint->summary.step,
+             (unsigned long long)checkpoint->summary.attempt, detail,
+             (unsigned long long)(drain->ship.bytes_sent - drain->bytes_before));
+}
+
+static void closed(struct event *event)
+{
+    struct drain *drain = CONTAINER_OF(event, struct drain, job.done);
+    struct checkpoint *checkpoint = drain->checkpoint;
+    if (drain->is_held && drain->is_mending)
+        note_mended(drain);
+    room_end(&drain->room, drain->service);
+    manifest_free(drain->manifest);
+    drain->manifest = NULL;
+    drain->checkpoint = NULL;
+    catalog_unlease(checkpoint);
+    drain->ended(drain, checkpoint->run);
+}
+
+void perform_close(struct drain *drain, bool is_held)
+{
+    drain->is_held = is_held;
+    perform_work(drain, work_close, closed);
+}
+
+/* It takes what is sent. */
+static void forget_error(struct drain *drain)
+{
+    drain->newest_error[0] = '\0';
+    drain->service->tiers[drain->tier].takes_nothing = false;
+}
+
+static void do_held(struct drain *drain, const struct transfer_action *action)
+{
+    struct checkpoint *checkpoint = drain->checkpoint;
+    const struct manifest_summary *summary = &checkpoint->summary;
+    double seconds = (double)(loop_now_ms() - drain->begun_ms) / 1000.0;
+    uint64_t sent = drain->ship.bytes_sent - drain->bytes_before;
+    (void)action;
+    forget_error(drain);
+    if (drain->is_mending) {
+        perform_close(drain, true);
+        return;
+    }
+    catalog_found(checkpoint, drain->tier);
+    checkpoint->is_wanted_far &= drain->tier != TIER_FAR;
+    checkpoint->is_wanted_local &= drain->tier != TIER_LOCAL;
+    checkpoint->copies[drain->tier].read_ms = loop_now_ms();
+    checkpoint->copies[drain->tier].manifest_hash = drain->text_hash;
+    drain->checkpoints++;
+    drain->rate = seconds > 0 ? (double)sent / seconds : drain->rate;
+    history_note(checkpoint->run,
+                 &(struct history_event){.name = drain_is_keeping(drain)   ? "keep"
+                                                 : drain->tier == TIER_FAR ? "drain"
+                                                                           : "replicate",
+                                         .step = summary->step,
+                                         .attempt = summary->attempt,
+                                         .by = "ckptd"});
+    log_info("drain",
+             "run %s, step %llu, attempt %llu is in the tier %s: %llu of %llu bytes sent in "
+             "%.3f s (%.3f GB/s), durability %s",
+             checkpoint->run->name, (unsigned long long)summary->step,
+             (unsigned long long)summary->attempt, tier_name(drain->service, drain->tier),
+             (unsigned long long)sent, (unsigned long long)summary->bytes, seconds,
+             seconds > 0 ? (double)sent / seconds / 1e9 : 0.0,
+             durability_text(catalog_durability(checkpoint)));
+    perform_close(drain, true);
+}
+
+void perform_give_up(struct drain *drain, const char *why)
+{
+    struct checkpoint *checkpoint = drain->checkpoint;
+    checkpoint->copies[drain->tier].is_given_up = true;
+    if (drain->tier == TIER_FAR)
+        snprintf(checkpoint->given_up, sizeof checkpoint->given_up, "%s", why);
+    drain->given_up++;
+    log_error("drain",
+              "run %s, step %llu, attempt %llu does not go into the tier %s until ckptd is "
+              "started again: %s",
+              checkpoint->run->name, (unsigned long long)checkpoint->summary.step,
+              (unsigned long long)checkpoint->summary.attempt,
+              tier_name(drain->service, drain->tier), why);
+}
+
+static void do_over(struct drain *drain, const struct transfer_action *action)
+{
+    (void)action;
+    bool is_damage = drain->ship.is_of_source && catalog_is_proof(&drain->fault) &&
+                     catalog_has_copy(drain->checkpoint, drain->ship.from);
+    if (!is_damage || drain->ship.from == TIER_LOCAL)
+        perform_give_up(drain, drain->fault.message); /* else another tier may have it whole */
+    if (is_damage)
+        catalog_damage(drain->checkpoint, drain->ship.from, &drain->fault);
+    perform_close(drain, false);
+}
+
+/* ---- a rest ---- */
+
+void perform_rested(struct timer *timer)
+{
+    struct drain *drain = CONTAINER_OF(timer, struct drain, rest);
+    perform_action(drain, transfer_rested(&drain->machine));
+}
+
+static void do_rest(struct drain *drain, const struct transfer_action *action)
+{
+    bool is_first = !drain->newest_error[0];
+    drain->service->tiers[drain->tier].takes_nothing = true;
+    drain->errors++;
+    catalog_damage_text(drain->newest_error, sizeof drain->newest_error, &drain->fault);
+    if (is_first)
+        log_error("drain", "the tier %s takes nothing, and is tried again: %s",
+                  tier_name(drain->service, drain->tier), drain->newest_error);
+    loop_timer(drain->service->loop, &drain->rest, action->ms);
+    if (is_first)
+        drain->look(drain->service); /* another node may do */
+}
+
+/* ---- claim ---- */
+
+static void work_claim(struct job *job)
+{
+    struct drain *drain = CONTAINER_OF(job, struct drain, job);
+    drain->outcome =
+        claim_take(&drain->claim, drain->service, drain->tier, &drain->manifest->summary);
+    if (drain->outcome != PUBLICATION_DURABLE)
+        fault_take(&drain->fault, ERR_IO);
+}
+
+static void claimed(struct event *event)
+{
+    struct drain *drain = CONTAINER_OF(event, struct drain, job.done);
+    perform_action(drain, transfer_claimed(&drain->machine, drain->outcome));
+}
+
+static void do_claim(struct drain *drain, const struct transfer_action *action)
+{
+    (void)action;
+    perform_work(drain, work_claim, claimed);
+}
+
+/* ---- shards ---- */
+
+/* A source that does not answer says nothing about what lies there; a disk of this node with errors
+ * is not troubled for what is whole elsewhere. */
+static bool no_try_helps(const struct drain *drain, const struct ship *ship)
+{
+    if (!ship->is_of_source)
+        return drain_is_keeping(drain);
+    return drain->from == TIER_LOCAL || drain_is_loss(&ship->fault);
+}
+
+void perform_arrived(struct ship *ship)
+{
+    struct drain *drain = CONTAINER_OF(ship, struct drain, ship);
+    drain->fault = ship->fault;
+    if (ship->fault.code == 0) {
+        if (drain->tier == TIER_FAR)
+            memcpy(drain->manifest->part_sums[ship->shard].sha256, ship->sha256,
+                   CHECKSUM_SHA256_HEX);
+        forget_error(drain);
+    }
+    if (ship->fault.code == 0 && drain_is_keeping(drain))
+        room_use(&drain->room, drain->service, ship->geometry.file_bytes);
+    perform_action(drain, transfer_copied(&drain->machine, ship->shard, ship->fault.code,
+                                          no_try_helps(drain, ship)));
+}
+
+static void do_copy(struct drain *drain, const struct transfer_action *action)
+{
+    drain->ship.is_hurried = queue_is_wanted(drain->checkpoint, drain->tier);
+    ship_start(&drain->ship, drain->checkpoint, drain->manifest, action->shard);
+}
+
+/* ---- names and manifest ---- */
+
+static void work_names(struct job *job)
+{
+    struct drain *drain = CONTAINER_OF(job, struct drain, job);
+    int error = marker_publish_origin(far_of(drain), &drain->manifest->summary);
+    if (error == 0)
+        error = storage_sync_names(far_of(drain), drain->claim.prefix);
+    if (error != 0)
+        fault_take(&drain->fault, error);
+}
+
+static void named(struct event *event)
+{
+    struct drain *drain = CONTAINER_OF(event, struct drain, job.done);
+    perform_action(drain, transfer_named(&drain->machine, drain->fault.code));
+}
+
+static void do_names(struct drain *drain, const struct transfer_action *action)
+{
+    (void)action;
+    perform_work(drain, work_names, named);
+}
+
+static void work_publish(struct job *job)
+{
+    struct drain *drain = CONTAINER_OF(job, struct drain, job);
+    const struct marker marker = {.service = drain->service,
+                                  .manifest = drain->manifest,
+                                  .from = drain->from,
+                                  .to = drain->tier,
+                                  .is_mending = drain->is_mending};
+    drain->outcome = marker_publish(&marker, &drain->text_hash);
+    if (drain->outcome != PUBLICATION_DURABLE)
+        fault_take(&drain->fault, ERR_IO);
+}
+
+static void published(struct event *event)
+{
+    struct drain *drain = CONTAINER_OF(event, struct drain, job.done);
+    perform_action(drain, transfer_published(&drain->machine, drain->outcome));
+}
+
+static void do_publish(struct drain *drain, const struct transfer_action *action)
+{
+    (void)action;
+    perform_work(drain, work_publish, published);
+}
+
+static void work_settle(struct job *job)
+{
+    struct drain *drain = CONTAINER_OF(job, struct drain, job);
+    char key[STORAGE_KEY_MAX + 1];
+    const struct manifest_summary *summary = &drain->manifest->summary;
+    drain->outcome = manifest_key(key, sizeof key, summary) == 0
+                         ? tier_settle(far_of(drain), key, summary->nonce)
+                         : PUBLICATION_UNKNOWN;
+    if (drain->outcome != PUBLICATION_DURABLE)
+        fault_take(&drain->fault, ERR_IO);
+}
+
+static void settled(struct event *event)
+{
+    struct drain *drain = CONTAINER_OF(event, struct drain, job.done);
+    perform_action(drain, transfer_settled(&drain->machine, drain->outcome));
+}
+
+static void do_settle(struct drain *drain, const struct transfer_action *action)
+{
+    (void)action;
+    perform_work(drain, work_settle, settled);
+}
+
+/* ---- what is decided, and by whom it is done ---- */
+
+static void do_nothing(struct drain *drain, const struct transfer_action *action)
+{
+    (void)drain;
+    (void)action;
+}
+
+void perform_action(struct drain *drain, struct transfer_action action)
+{
+    static void (*const performers[])(struct drain *, const struct transfer_action *) = {
+        [TRANSFER_NOTHING] = do_nothing, [TRANSFER_CLAIM] = do_claim,
+        [TRANSFER_COPY] = do_copy,       [TRANSFER_NAMES] = do_names,
+        [TRANSFER_PUBLISH] = do_publish, [TRANSFER_SETTLE] = do_settle,
+        [TRANSFER_REST] = do_rest,       [TRANSFER_HELD] = do_held,
+        [TRANSFER_OVER] = do_over,
+    };
+    performers[action.kind](drain, &action);
+}
