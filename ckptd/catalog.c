@@ -203,7 +203,8 @@ void catalog_drop(struct checkpoint *checkpoint)
         return;
     end_promise(checkpoint);
     manifest_free(checkpoint->manifest);
-    free(checkpoint->pin_note);
+    free(checkpoint->pin.note);
+    free(checkpoint->far_pin.note);
     free(checkpoint->places);
     free(checkpoint->tier_text);
     free(checkpoint);
@@ -252,6 +253,8 @@ bool catalog_lost(struct checkpoint *checkpoint, enum tier_index tier)
         is_elsewhere |= other != tier && checkpoint->copies[other].is_there;
     if (is_elsewhere)
         checkpoint->copies[tier] = (struct copy){0};
+    if (is_elsewhere && tier == TIER_FAR)
+        catalog_set_pin(checkpoint, tier, &(struct pin){0});
     return is_elsewhere;
 }
 
@@ -580,8 +583,9 @@ void catalog_summary(Holdfast__V1__CheckpointSummary *out, struct checkpoint *ch
     out->tiers = tier_names(checkpoint);
     out->origin = checkpoint->summary.origin;
     out->in_memory = catalog_in_memory(checkpoint);
-    out->pinned = checkpoint->pinned;
-    out->pin_note = checkpoint->pin_note ? checkpoint->pin_note : "";
+    const struct pin *pin = catalog_pin(checkpoint);
+    out->pinned = pin != NULL;
+    out->pin_note = pin && pin->note ? pin->note : "";
     out->damage = checkpoint->damage;
     out->read_back = catalog_is_read_back(checkpoint);
 }
@@ -620,28 +624,26 @@ int catalog_read_manifest(struct manifest **out, struct storage *storage,
 
 /* ---- pins ---- */
 
-/* NULL: nothing, or nobody can read it, and the pin holds all the same. ERR_MEMORY. */
-int catalog_read_pin_note(char **out, const struct run *run, uint64_t step, uint64_t attempt)
+int catalog_read_pin(struct pin *out, struct storage *storage, const char *run, uint64_t step,
+                     uint64_t attempt)
 {
     char prefix[STORAGE_KEY_MAX], text[PIN_NOTE_MAX] = "";
     bool is_pinned;
-    *out = NULL;
-    int error = shard_dir_key(prefix, sizeof prefix, run->name, step, attempt);
+    *out = (struct pin){.is_made = true};
+    int error = shard_dir_key(prefix, sizeof prefix, run, step, attempt);
     if (error == 0)
-        error =
-            storage_group_find_pin(run->service->storage, &is_pinned, prefix, text, sizeof text);
+        error = storage_group_find_pin(storage, &is_pinned, prefix, text, sizeof text);
     if (error != 0 || !text[0])
         return error == ERR_MEMORY ? error : 0;
-    *out = strdup(text);
-    return *out ? 0 : report_error(ERR_MEMORY, NULL, "no memory for the note of a pin");
+    out->note = strdup(text);
+    return out->note ? 0 : report_error(ERR_MEMORY, NULL, "no memory for the note of a pin");
 }
 
-/* Takes the note. */
-void catalog_set_pin(struct checkpoint *checkpoint, bool is_pinned, char *note)
+void catalog_set_pin(struct checkpoint *checkpoint, enum tier_index tier, const struct pin *pin)
 {
-    free(checkpoint->pin_note);
-    checkpoint->pinned = is_pinned;
-    checkpoint->pin_note = note;
+    struct pin *at = tier == TIER_FAR ? &checkpoint->far_pin : &checkpoint->pin;
+    free(at->note);
+    *at = *pin;
 }
 
 /* ---- the end ---- */

@@ -113,11 +113,11 @@ int catalog_read_manifest(struct manifest **out, struct storage *storage,
 /* For replies; strings are borrowed from the checkpoint. */
 void catalog_summary(Holdfast__V1__CheckpointSummary *out, struct checkpoint *checkpoint);
 
-/* The note of a pin, owned; NULL: there is none, or nobody can read it, and the pin holds all the
- * same. Blocks; any thread. ERR_MEMORY. */
-int catalog_read_pin_note(char **out, const struct run *run, uint64_t step, uint64_t attempt);
-void catalog_set_pin(struct checkpoint *checkpoint, bool is_pinned,
-                     char *note); /* takes the note */
+/* The pin that is there, with its note. Blocks; any thread. ERR_MEMORY. */
+int catalog_read_pin(struct pin *out, struct storage *storage, const char *run, uint64_t step,
+                     uint64_t attempt);
+/* In the local tier or the far one; takes the note. */
+void catalog_set_pin(struct checkpoint *checkpoint, enum tier_index tier, const struct pin *pin);
 
 /* Was it read back whole since it was committed, and is not known to be damaged? */
 bool catalog_is_read_back(const struct checkpoint *checkpoint);

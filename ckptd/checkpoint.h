@@ -42,6 +42,12 @@ struct copy {
     bool is_given_up;       /* it is not sent there until a restart */
 };
 
+/* An operator's hold in one tier, as last seen. */
+struct pin {
+    bool is_made;
+    char *note; /* owned; NULL: none, or nobody can read it, and the pin holds all the same */
+};
+
 /* What open loads have to do with a shard. */
 struct shard_use {
     uint32_t loads;   /* that planned it and have not released it */
@@ -52,7 +58,7 @@ struct checkpoint {
     struct checkpoint *next; /* of the run; newest attempt first, then newest step */
     struct run *run;
     struct manifest_summary summary;
-    bool pinned; /* as last seen */
+    struct pin pin, far_pin; /* in this node's store; in the far tier, whoever made it there */
     struct copy copies[NUM_TIERS];
     bool damaged;     /* quarantined: no tier has it whole; reported, never deleted, never served */
     const char *flaw; /* while damaged: FLAW_..., proto/presence.h; it may be whole all the same */
@@ -80,9 +86,10 @@ struct checkpoint {
     uint32_t loads;            /* over the socket; restore/held.c's, */
     bool is_awaited;           /* with one that a reader of the ckptd before may open again, */
     struct storage_hold *hold; /* and the file that says so; NULL: there is none */
-    bool is_promised;          /* it is not in the list: a save, a tool or a removal has it */
-    char *tier_text;           /* for answers, owned */
-    char *pin_note;            /* as last seen with the pin, owned; NULL: none */
+    struct storage_hold *far_hold; /* likewise, in the far tier: bytes of it are read there */
+    bool is_going_far;             /* its drain is under way */
+    bool is_promised;              /* it is not in the list: a save, a tool or a removal has it */
+    char *tier_text;               /* for answers, owned */
 };
 
 /* The saves of a run since its last commit, or since ckptd started. */
@@ -123,6 +130,14 @@ struct run {
 static inline bool catalog_in_use(const struct checkpoint *checkpoint)
 {
     return checkpoint->leases > 0 || checkpoint->is_scrubbed;
+}
+
+/* The pin that keeps it, in whichever tier, or NULL. */
+static inline const struct pin *catalog_pin(const struct checkpoint *checkpoint)
+{
+    if (checkpoint->pin.is_made)
+        return &checkpoint->pin;
+    return checkpoint->far_pin.is_made ? &checkpoint->far_pin : NULL;
 }
 
 /* Has that tier a whole copy? */

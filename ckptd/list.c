@@ -93,9 +93,10 @@ static int fill_page(struct page *page, struct run *run, struct checkpoint *chec
             checkpoint = run ? run->checkpoints : NULL;
             continue;
         }
+        const struct pin *pin = catalog_pin(checkpoint);
         catalog_summary(add_entry(page), checkpoint);
         page->room -= LIST_ENTRY_BYTES_MAX + strlen(checkpoint->damage) +
-                      (checkpoint->pin_note ? strlen(checkpoint->pin_note) : 0);
+                      (pin && pin->note ? strlen(pin->note) : 0);
         last = checkpoint;
         checkpoint = checkpoint->next;
     }
@@ -158,7 +159,7 @@ static void work_show(struct job *job)
     size_t bytes = 0;
     int error =
         storage_fetch_all(storage, showing->key, MANIFEST_BYTES_MAX, &showing->text, &bytes);
-    if (error == 0) /* a note that cannot be read hides no manifest */
+    if (error == 0 && !showing->is_pinned) /* a note that cannot be read hides no manifest */
         storage_group_find_pin(storage, &showing->is_pinned, showing->prefix, showing->pin_note,
                                sizeof showing->pin_note);
     if (error != 0)
@@ -270,6 +271,9 @@ void list_show(struct service *service, struct rpc_call *call,
     showing->durability = summary.durability;
     snprintf(showing->tiers, sizeof showing->tiers, "%s", summary.tiers);
     showing->is_read_back = summary.read_back;
+    showing->is_pinned = checkpoint->far_pin.is_made;
+    if (checkpoint->far_pin.note)
+        snprintf(showing->pin_note, sizeof showing->pin_note, "%s", checkpoint->far_pin.note);
     snprintf(showing->damage, sizeof showing->damage, "%s", summary.damage);
     showing->service = service;
     showing->call = call;

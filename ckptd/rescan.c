@@ -275,8 +275,8 @@ static int enter_newcomer(struct run *run, const struct newcomer *found)
     if (run->checkpoints || run->scrubbed.number != 0) /* it was not read back here */
         scrub_cursor_brought(&run->scrubbed, summary->step, summary->attempt);
     catalog_enter(checkpoint, summary);
-    catalog_set_pin(checkpoint, found->is_pinned,
-                    found->pin_note[0] ? strdup(found->pin_note) : NULL);
+    const struct pin pin = {found->is_pinned, found->pin_note[0] ? strdup(found->pin_note) : NULL};
+    catalog_set_pin(checkpoint, TIER_LOCAL, &pin);
     ledger_note(&run->service->ledger, loop_now_ms(), (int64_t)summary->bytes);
     run->service->rescans->added++;
     history_note(run, &(struct history_event){.name = "found",

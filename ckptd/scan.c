@@ -454,14 +454,14 @@ static int visit_pin_at_start(void *user, const struct storage_entry *entry)
 {
     struct run *run = user;
     uint64_t step, attempt;
-    char *note;
+    struct pin pin;
     struct checkpoint *checkpoint =
         retain_parse(entry->name, &step, &attempt) ? catalog_find(run, step, attempt) : NULL;
     if (!checkpoint)
         return 0;
-    int error = catalog_read_pin_note(&note, run, step, attempt);
+    int error = catalog_read_pin(&pin, run->service->storage, run->name, step, attempt);
     if (error == 0)
-        catalog_set_pin(checkpoint, true, note);
+        catalog_set_pin(checkpoint, TIER_LOCAL, &pin);
     return error;
 }
 

@@ -118,6 +118,7 @@ static void look_at_queue(struct drain *drain)
     if (!drain->checkpoint)
         return;
     catalog_lease(drain->checkpoint);
+    drain->checkpoint->is_going_far |= drain->tier == TIER_FAR;
     drain->begun_ms = loop_now_ms();
     drain->bytes_before = drain->ship.bytes_sent;
     drain->from = drain->ship.from = queue_source(drain->checkpoint, drain->tier);

@@ -34,6 +34,7 @@ struct far_step {
     uint64_t step, attempt;
     bool is_known; /* when the look began */
     bool is_there;
+    struct pin pin;
     struct manifest_summary summary; /* of one that was not known */
     struct places places;            /* likewise, owned */
 };
@@ -65,8 +66,10 @@ struct far {
 static void free_look(struct look *look)
 {
     for (uint32_t i = 0; i < look->num_runs; i++) {
-        for (uint32_t k = 0; k < look->runs[i].num_steps; k++)
+        for (uint32_t k = 0; k < look->runs[i].num_steps; k++) {
             places_free(&look->runs[i].steps[k].places);
+            free(look->runs[i].steps[k].pin.note);
+        }
         free(look->runs[i].steps);
     }
     free(look->runs);
@@ -157,6 +160,25 @@ static int read_summary(struct storage *storage, struct far_run *run, struct far
     return 0;
 }
 
+struct pin_visit {
+    struct storage *storage;
+    struct far_run *run;
+};
+
+/* Whoever made it. */
+static int visit_pin(void *user, const struct storage_entry *entry)
+{
+    const struct pin_visit *visit = user;
+    struct far_run *run = visit->run;
+    uint64_t step, attempt;
+    if (entry->is_dir || !retain_parse(entry->name, &step, &attempt))
+        return 0;
+    for (uint32_t i = 0; i < run->num_steps; i++)
+        if (run->steps[i].step == step && run->steps[i].attempt == attempt)
+            return catalog_read_pin(&run->steps[i].pin, visit->storage, run->name, step, attempt);
+    return 0;
+}
+
 static int look_at_run(struct storage *storage, struct far_run *run)
 {
     char attempts[STORAGE_KEY_MAX];
@@ -169,7 +191,9 @@ static int look_at_run(struct storage *storage, struct far_run *run)
         if (!step->is_known || !step->is_there) /* a listing may lag */
             error = read_summary(storage, run, step);
     }
-    return error;
+    struct pin_visit visit = {storage, run};
+    return error == 0 ? storage_groups_noted(storage, STORAGE_PIN, run->name, visit_pin, &visit)
+                      : error;
 }
 
 static void work_look(struct job *job)
@@ -239,7 +263,16 @@ static void leave_step(struct run *run, const struct far_step *step, enum tier_i
              tier_name(run->service, tier));
 }
 
-static void take_run(struct service *service, enum tier_index tier, const struct far_run *far)
+static void take_pin(struct run *run, struct far_step *step)
+{
+    struct checkpoint *checkpoint = catalog_find(run, step->step, step->attempt);
+    if (!checkpoint || !checkpoint->copies[TIER_FAR].is_there)
+        return;
+    catalog_set_pin(checkpoint, TIER_FAR, &step->pin);
+    step->pin = (struct pin){0};
+}
+
+static void take_run(struct service *service, enum tier_index tier, struct far_run *far)
 {
     struct run *run = NULL;
     uint64_t newest = far->attempt;
@@ -260,6 +293,8 @@ static void take_run(struct service *service, enum tier_index tier, const struct
         else if (!far->steps[i].is_there && far->steps[i].is_known)
             leave_step(run, &far->steps[i], tier);
     }
+    for (uint32_t i = 0; i < far->num_steps && tier == TIER_FAR; i++)
+        take_pin(run, &far->steps[i]);
     if (newest > run->newest_attempt) {
         run->newest_attempt = newest;
         service->catalog->events->saw(run);

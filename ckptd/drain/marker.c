@@ -7,6 +7,7 @@
  * Where a copy is mended its manifest stays, unless that is what is damaged. */
 #include "ckptd/drain/marker.h"
 #include "ckptd/catalog.h"
+#include "ckptd/checkpoint.h"
 #include "ckptd/config.h"
 #include "ckptd/service.h"
 #include "proto/checksum.h"
@@ -26,6 +27,17 @@ int marker_publish_origin(struct storage *storage, const struct manifest_summary
     origin_write(text, summary->origin, summary->nonce);
     enum publication outcome = tier_publish(storage, key, text, strlen(text), summary->nonce);
     return outcome == PUBLICATION_DURABLE ? 0 : ERR_IO;
+}
+
+/* It is there before the manifest is: no retention finds the checkpoint without it. */
+int marker_publish_pin(struct service *service, const char *prefix)
+{
+    char note[PIN_NOTE_MAX];
+    int error = storage_group_find_note(service->storage, STORAGE_PIN, prefix, note, sizeof note);
+    if (error != 0)
+        return error == ERR_NOT_FOUND ? 0 : error;
+    error = storage_group_note(service->tiers[TIER_FAR].storage, STORAGE_PIN, prefix, note);
+    return error == ERR_EXISTS ? 0 : error;
 }
 
 /* To be freed. */

@@ -20,6 +20,8 @@ struct marker {
 
 /* *out_hash: of its text there. Of all but DURABLE this thread's last error says why. */
 enum publication marker_publish(const struct marker *marker, uint64_t *out_hash);
+/* The pin of this node's store, into the far tier. */
+int marker_publish_pin(struct service *service, const char *prefix);
 /* Of a run that was renamed the name that manifest and shards know, beside them. */
 int marker_publish_origin(struct storage *storage, const struct manifest_summary *summary);
 

@@ -83,6 +83,7 @@ static void closed(struct event *event)
     manifest_free(drain->manifest);
     drain->manifest = NULL;
     drain->checkpoint = NULL;
+    checkpoint->is_going_far &= drain->tier != TIER_FAR;
     catalog_unlease(checkpoint);
     drain->ended(drain, checkpoint->run);
 }
@@ -248,6 +249,8 @@ static void work_names(struct job *job)
 {
     struct drain *drain = CONTAINER_OF(job, struct drain, job);
     int error = marker_publish_origin(far_of(drain), &drain->manifest->summary);
+    if (error == 0 && drain->tier == TIER_FAR)
+        error = marker_publish_pin(drain->service, drain->claim.prefix);
     if (error == 0)
         error = storage_sync_names(far_of(drain), drain->claim.prefix);
     if (error != 0)

@@ -43,7 +43,7 @@ static int mark_kept(struct pick_item *items, uint32_t count, const struct run *
         plan[i++] = (struct retain_item){.step = c->summary.step,
                                          .attempt = c->summary.attempt,
                                          .time = retain_time(c->summary.time),
-                                         .is_pinned = c->pinned,
+                                         .is_pinned = catalog_pin(c) != NULL,
                                          .is_damaged = c->damaged};
     bool has_rules = retain_check(&rules) == 0;
     int error = has_rules ? retain_plan(plan, count, &rules, &removed) : 0;

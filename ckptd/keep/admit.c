@@ -453,8 +453,9 @@ static int list_again(const struct admission *admission)
                             : report_error(ERR_BUSY, "try again",
                                            "a load that had begun before is still open");
     }
-    catalog_set_pin(anew, known->pinned, known->pin_note);
-    known->pin_note = NULL;
+    catalog_set_pin(anew, TIER_LOCAL, &known->pin);
+    catalog_set_pin(anew, TIER_FAR, &known->far_pin);
+    known->pin.note = known->far_pin.note = NULL;
     catalog_drop(known);
     catalog_enter(anew, summary);
     log_info("catalog", "run %s, step %llu, attempt %llu is %s", admission->run->name,

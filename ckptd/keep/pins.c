@@ -1,8 +1,21 @@
 /* pins.c - Pin: an operator's hold on a checkpoint, as a note beside it, which retention reads anew
- * for every plan (retain.c). It lies in the local tier, and holds in every tier of this ckptd. */
+ * for every plan (retain.c).
+ *
+ *   worker: the note in this node's store ──► is it in the far tier, or on its way there?
+ *                                               │ yes ──► crew: the note there ──► answer
+ *                                               └ no ───────────────────────────► answer
+ *
+ * So the pin holds for every ckptd and tool that removes from the far tier. A checkpoint that
+ * drains later takes its pin along (drain/marker.c): a drain that began before the question was
+ * asked may have looked for the note already, so the pin is made there by this call. Unpinning
+ * takes both notes away; another node's note in its own store is that node's.
+ *
+ * A far tier that does not take the note fails the call, which may be made again: the note here
+ * stays, and holds here. */
 #include "ckptd/keep/pins.h"
 #include "ckptd/catalog.h"
 #include "ckptd/checkpoint.h"
+#include "ckptd/drain/far.h"
 #include "ckptd/history.h"
 #include "ckptd/loop.h"
 #include "ckptd/service.h"
@@ -22,54 +35,137 @@ struct pinning {
     struct run *run;
     uint64_t step, attempt;
     bool is_unpin;
-    char note[PIN_NOTE_MAX]; /* of one that was there before: what it says */
+    char note[PIN_NOTE_MAX]; /* as it was asked for, */
+    struct pin there[2];     /* and as it is: here, and in the far tier */
+    bool is_changed;         /* by this call */
+    bool is_here, is_far;    /* done in this node's store; to be done in the far tier, too */
     char prefix[STORAGE_KEY_MAX];
     struct fault fault;
     struct job job;
 };
 
-static void work_pin(struct job *job)
+static void free_pinning(struct pinning *pinning)
 {
-    struct pinning *pinning = CONTAINER_OF(job, struct pinning, job);
-    struct storage *storage = pinning->service->storage;
+    free(pinning->there[0].note);
+    free(pinning->there[1].note);
+    free(pinning);
+}
+
+/* What is so already is no error here. */
+static int change_note(struct pinning *pinning, struct storage *storage, struct pin *out)
+{
     int error = pinning->is_unpin
                     ? storage_group_unnote(storage, STORAGE_PIN, pinning->prefix)
                     : storage_group_note(storage, STORAGE_PIN, pinning->prefix, pinning->note);
-    if (error == 0)
-        return;
-    fault_take(&pinning->fault, error);
-    if (error == ERR_EXISTS)
-        storage_group_find_note(storage, STORAGE_PIN, pinning->prefix, pinning->note,
-                                sizeof pinning->note);
+    bool was_so = error == (pinning->is_unpin ? ERR_NOT_FOUND : ERR_EXISTS);
+    pinning->is_changed |= error == 0;
+    if (error != 0 && !was_so)
+        return error;
+    return pinning->is_unpin ? 0
+                             : catalog_read_pin(out, storage, pinning->run->name, pinning->step,
+                                                pinning->attempt);
 }
 
-static void pinned(struct event *event)
+static void work_pin(struct job *job)
 {
-    struct pinning *pinning = CONTAINER_OF(event, struct pinning, job.done);
+    struct pinning *pinning = CONTAINER_OF(job, struct pinning, job);
+    int error = change_note(pinning, pinning->service->storage, &pinning->there[0]);
+    pinning->is_here = error == 0;
+    if (error != 0)
+        fault_take(&pinning->fault, error);
+}
+
+static void work_pin_far(struct job *job)
+{
+    struct pinning *pinning = CONTAINER_OF(job, struct pinning, job);
+    struct service *service = pinning->service;
+    int error = change_note(pinning, service->tiers[TIER_FAR].storage, &pinning->there[1]);
+    if (error != 0)
+        fault_take(&pinning->fault,
+                   report_error(error, "try again", "it is %s on this node alone: the tier far: %s",
+                                pinning->is_unpin ? "unpinned" : "pinned", report_message()));
+}
+
+/* ---- the answer ---- */
+
+/* It was so before: the one who asks for a pin is told, and that the note is the one from then. */
+static int check_change(const struct pinning *pinning)
+{
+    if (pinning->is_changed)
+        return 0;
+    return pinning->is_unpin
+               ? report_error(ERR_NOT_FOUND, NULL, "%s is not pinned", pinning->prefix)
+               : report_error(ERR_EXISTS, NULL, "%s is pinned already", pinning->prefix);
+}
+
+static void log_change(struct pinning *pinning)
+{
+    history_note(pinning->run, &(struct history_event){.name = pinning->is_unpin ? "unpin" : "pin",
+                                                       .step = pinning->step,
+                                                       .attempt = pinning->attempt,
+                                                       .call = pinning->call,
+                                                       .detail = pinning->note});
+    log_info("retain", "run %s: %s step %llu, attempt %llu%s%s", pinning->run->name,
+             pinning->is_unpin ? "unpinned" : "pinned", (unsigned long long)pinning->step,
+             (unsigned long long)pinning->attempt, pinning->note[0] ? ": " : "", pinning->note);
+}
+
+static void note_pin(struct checkpoint *checkpoint, enum tier_index tier, struct pin *pin)
+{
+    catalog_set_pin(checkpoint, tier, pin);
+    *pin = (struct pin){0};
+}
+
+static void answer(struct pinning *pinning)
+{
     Holdfast__V1__PinReply reply = HOLDFAST__V1__PIN_REPLY__INIT;
     struct checkpoint *checkpoint = catalog_find(pinning->run, pinning->step, pinning->attempt);
-    bool is_done = pinning->fault.code == 0 || pinning->fault.code == ERR_EXISTS;
-    reply.durability = DURABILITY_LOCAL;
-    if (checkpoint && is_done)
-        catalog_set_pin(checkpoint, !pinning->is_unpin,
-                        !pinning->is_unpin && pinning->note[0] ? strdup(pinning->note) : NULL);
-    if (pinning->fault.code == 0)
-        history_note(pinning->run,
-                     &(struct history_event){.name = pinning->is_unpin ? "unpin" : "pin",
-                                             .step = pinning->step,
-                                             .attempt = pinning->attempt,
-                                             .call = pinning->call,
-                                             .detail = pinning->note});
-    if (pinning->fault.code == 0)
-        log_info("retain", "run %s: %s step %llu, attempt %llu%s%s", pinning->run->name,
-                 pinning->is_unpin ? "unpinned" : "pinned", (unsigned long long)pinning->step,
-                 (unsigned long long)pinning->attempt, pinning->note[0] ? ": " : "", pinning->note);
-    if (pinning->fault.code != 0)
-        rpc_call_fail(pinning->call, fault_raise(&pinning->fault));
+    if (checkpoint && pinning->is_here)
+        note_pin(checkpoint, TIER_LOCAL, &pinning->there[0]);
+    if (checkpoint && pinning->is_far && pinning->fault.code == 0)
+        note_pin(checkpoint, TIER_FAR, &pinning->there[1]);
+    if (pinning->is_far) /* a look may have seen it otherwise */
+        far_changed(pinning->service);
+    if (pinning->is_changed)
+        log_change(pinning);
+    int error = pinning->fault.code != 0 ? fault_raise(&pinning->fault) : check_change(pinning);
+    reply.durability =
+        (char *)(uintptr_t)durability_text(pinning->is_far ? DURABLE_BUCKET : DURABLE_LOCAL);
+    if (error != 0)
+        rpc_call_fail(pinning->call, error);
     else
         rpc_call_reply(pinning->call, &reply.base);
-    free(pinning);
+    free_pinning(pinning);
 }
+
+static void pinned_far(struct event *event)
+{
+    answer(CONTAINER_OF(event, struct pinning, job.done));
+}
+
+static bool is_for_far(const struct pinning *pinning)
+{
+    const struct checkpoint *checkpoint =
+        catalog_find(pinning->run, pinning->step, pinning->attempt);
+    if (!tier_has_far(pinning->service) || pinning->fault.code != 0)
+        return false;
+    return checkpoint ? checkpoint->copies[TIER_FAR].is_there || checkpoint->is_going_far
+                      : pinning->is_unpin;
+}
+
+static void pinned_here(struct event *event)
+{
+    struct pinning *pinning = CONTAINER_OF(event, struct pinning, job.done);
+    pinning->is_far = is_for_far(pinning);
+    if (!pinning->is_far) {
+        answer(pinning);
+        return;
+    }
+    pinning->job = (struct job){.work = work_pin_far, .done.run = pinned_far};
+    tier_work(pinning->service, TIER_FAR, &pinning->job);
+}
+
+/* ---- the call ---- */
 
 static int find_pinned(struct pinning *pinning, const Holdfast__V1__PinRequest *request)
 {
@@ -108,6 +204,6 @@ void pins_call(struct service *service, struct rpc_call *call,
         rpc_call_fail(call, error);
         return;
     }
-    pinning->job = (struct job){.work = work_pin, .done.run = pinned};
+    pinning->job = (struct job){.work = work_pin, .done.run = pinned_here};
     loop_work(service->loop, &pinning->job);
 }

@@ -218,7 +218,7 @@ static int take_out_all(struct removal *removal, bool is_dry)
             return report_error(ERR_BUSY, "try again when it is closed",
                                 "step %llu of run %s is being read",
                                 (unsigned long long)c->summary.step, run->name);
-        if (c->pinned)
+        if (catalog_pin(c))
             return report_error(ERR_DENIED, "unpin it first", "step %llu of run %s is pinned",
                                 (unsigned long long)c->summary.step, run->name);
     }

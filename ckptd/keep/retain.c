@@ -58,7 +58,7 @@ struct candidate {
     uint64_t manifest_hash;        /* as in struct checkpoint */
     bool is_gone;
     struct other_copy other; /* that must be there before this one goes */
-    char *pin_note;          /* NULL: none */
+    struct pin pin, far_pin; /* the latter when copies in the far tier go */
 };
 
 struct pruning {
@@ -84,7 +84,8 @@ static void free_pruning(struct pruning *pruning)
         pruning->run->pruning = NULL;
     for (uint32_t i = 0; pruning->candidates && i < pruning->count; i++) {
         catalog_drop(pruning->candidates[i].checkpoint);
-        free(pruning->candidates[i].pin_note);
+        free(pruning->candidates[i].pin.note);
+        free(pruning->candidates[i].far_pin.note);
     }
     free(pruning->items);
     free(pruning->candidates);
@@ -97,6 +98,11 @@ static struct storage *storage_of(const struct pruning *pruning)
 {
     return pruning->service->tiers[pruning->tier].storage;
 }
+
+struct pin_visit {
+    struct pruning *pruning;
+    enum tier_index tier;
+};
 
 /* The item that a note or a lease is on, or NULL. */
 static struct retain_item *item_of(struct pruning *pruning, const struct storage_entry *entry)
@@ -112,13 +118,16 @@ static struct retain_item *item_of(struct pruning *pruning, const struct storage
 
 static int visit_pin(void *user, const struct storage_entry *entry)
 {
-    struct pruning *pruning = user;
+    const struct pin_visit *visit = user;
+    struct pruning *pruning = visit->pruning;
     struct retain_item *item = item_of(pruning, entry);
     if (!item)
         return 0;
+    struct candidate *candidate = &pruning->candidates[item - pruning->items];
+    struct storage *storage = pruning->service->tiers[visit->tier].storage;
     item->is_pinned = true;
-    return catalog_read_pin_note(&pruning->candidates[item - pruning->items].pin_note, pruning->run,
-                                 item->step, item->attempt);
+    return catalog_read_pin(visit->tier == TIER_FAR ? &candidate->far_pin : &candidate->pin,
+                            storage, pruning->run->name, item->step, item->attempt);
 }
 
 static int visit_lease(void *user, const struct storage_entry *entry)
@@ -181,17 +190,19 @@ static void hold_back(struct pruning *pruning)
     }
 }
 
-/* A pin holds in all tiers, whichever it lies in. */
+static int read_pins_in(struct pruning *pruning, enum tier_index tier)
+{
+    struct pin_visit visit = {pruning, tier};
+    return storage_groups_noted(pruning->service->tiers[tier].storage, STORAGE_PIN,
+                                pruning->run->name, visit_pin, &visit);
+}
+
+/* A pin holds in all tiers, whichever it lies in. Those of the far one are read when copies there
+ * go; for the local tier the last look at it counts. */
 static int read_pins(struct pruning *pruning)
 {
-    int error = 0;
-    for (unsigned tier = 0; tier < NUM_TIERS && error == 0; tier++) {
-        struct storage *storage = pruning->service->tiers[tier].storage;
-        if (storage && (tier == TIER_LOCAL || tier == pruning->tier))
-            error =
-                storage_groups_noted(storage, STORAGE_PIN, pruning->run->name, visit_pin, pruning);
-    }
-    return error;
+    int error = read_pins_in(pruning, TIER_LOCAL);
+    return error == 0 && pruning->tier == TIER_FAR ? read_pins_in(pruning, TIER_FAR) : error;
 }
 
 static void work_plan(struct job *job)
@@ -403,8 +414,12 @@ static void note_pins(struct pruning *pruning)
             checkpoint = checkpoint->next;
         if (checkpoint && checkpoint->summary.attempt == item->attempt &&
             checkpoint->summary.step == item->step) {
-            catalog_set_pin(checkpoint, item->is_pinned, candidate->pin_note);
-            candidate->pin_note = NULL;
+            catalog_set_pin(checkpoint, TIER_LOCAL, &candidate->pin);
+            candidate->pin = (struct pin){0};
+            if (pruning->tier == TIER_FAR)
+                catalog_set_pin(checkpoint, TIER_FAR, &candidate->far_pin);
+            if (pruning->tier == TIER_FAR)
+                candidate->far_pin = (struct pin){0};
         }
     }
 }
@@ -477,6 +492,7 @@ static void fill_items(struct pruning *pruning)
             (struct retain_item){.step = c->summary.step,
                                  .attempt = c->summary.attempt,
                                  .time = retain_time(c->summary.time),
+                                 .is_pinned = pruning->tier == TIER_LOCAL && c->far_pin.is_made,
                                  .is_leased = catalog_in_use(c),
                                  .is_damaged = !catalog_has_copy(c, pruning->tier),
                                  .is_proven = catalog_is_read_back(c)};

@@ -11,6 +11,10 @@
  * then. The next one finds them, holds these checkpoints for limits.reopen_ms, and removes the
  * files. No other checkpoint is held after a start.
  *
+ * What is read from the far tier is leased there as well: for other machines, which remove by rules
+ * of their own. That lease is made before the first byte is read, and renewed by storage; one whose
+ * ckptd has died expires by the clock of the far tier's server, or with its lock.
+ *
  * Where no file can be made, on a full or broken disk, a load works all the same; the lease is in
  * memory only and ends with ckptd. A reader that comes back too late gets an error, never wrong
  * data. */
@@ -45,10 +49,25 @@ void held_take(struct storage_hold **out, struct storage *storage,
     report_restore(&kept, 0);
 }
 
+int held_take_far(struct storage_hold **out, struct service *service,
+                  const struct manifest_summary *summary)
+{
+    char prefix[STORAGE_KEY_MAX];
+    *out = NULL;
+    ERR_TRY(shard_dir_key(prefix, sizeof prefix, summary->run, summary->step, summary->attempt));
+    int error =
+        storage_group_lease(service->tiers[TIER_FAR].storage, out, prefix, HELD_BY " loads it\n");
+    if (error != 0 && error != ERR_NOT_FOUND)
+        log_warn("restore", "%s is loaded from the far tier without a lease there: %s", prefix,
+                 report_line());
+    return error == ERR_NOT_FOUND ? error : 0;
+}
+
 /* ---- releasing ---- */
 
 struct releasing {
     struct service *service;
+    enum tier_index tier;
     struct storage_hold *hold;
     struct job job;
 };
@@ -56,31 +75,42 @@ struct releasing {
 static void work_release(struct job *job)
 {
     struct releasing *releasing = CONTAINER_OF(job, struct releasing, job);
-    storage_release(releasing->service->storage, releasing->hold);
+    storage_release(releasing->service->tiers[releasing->tier].storage, releasing->hold);
 }
 
 static void released(struct event *event)
 {
     struct releasing *releasing = CONTAINER_OF(event, struct releasing, job.done);
-    releasing->service->held->num_releases--;
+    releasing->service->held->num_releases -= releasing->tier == TIER_LOCAL;
     free(releasing);
 }
 
 /* Without memory, or when the loop has ended, the file stays for the next start. */
-void held_release(struct service *service, struct storage_hold *hold)
+void held_release(struct service *service, enum tier_index tier, struct storage_hold *hold)
 {
     struct releasing *releasing =
         hold && !service->is_closing ? calloc(1, sizeof *releasing) : NULL;
     if (!releasing) {
-        storage_leave(service->storage, hold);
+        storage_leave(service->tiers[tier].storage, hold);
         return;
     }
-    *releasing = (struct releasing){service, hold, {.work = work_release, .done.run = released}};
-    service->held->num_releases++;
-    loop_work(service->loop, &releasing->job);
+    *releasing =
+        (struct releasing){service, tier, hold, {.work = work_release, .done.run = released}};
+    service->held->num_releases += tier == TIER_LOCAL; /* retention waits for these */
+    tier_work(service, tier, &releasing->job);
 }
 
 /* ---- loads ---- */
+
+void held_enter_far(struct checkpoint *checkpoint, struct storage_hold **hold)
+{
+    struct storage_hold *taken = *hold;
+    *hold = NULL;
+    if (!checkpoint->far_hold && checkpoint->loads > 0)
+        checkpoint->far_hold = taken;
+    else if (taken)
+        held_release(checkpoint->run->service, TIER_FAR, taken);
+}
 
 void held_enter(struct checkpoint *checkpoint, struct storage_hold **hold)
 {
@@ -96,8 +126,10 @@ void held_leave(struct checkpoint *checkpoint)
     CHECK(checkpoint->loads > 0);
     if (--checkpoint->loads > 0)
         return;
-    held_release(checkpoint->run->service, checkpoint->hold);
-    checkpoint->hold = NULL;
+    held_release(checkpoint->run->service, TIER_LOCAL, checkpoint->hold);
+    if (checkpoint->far_hold)
+        held_release(checkpoint->run->service, TIER_FAR, checkpoint->far_hold);
+    checkpoint->hold = checkpoint->far_hold = NULL;
 }
 
 /* ---- the readers of the ckptd before ---- */

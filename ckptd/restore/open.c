@@ -47,7 +47,8 @@ struct opening {
     struct manifest *manifest;     /* read by the worker, */
     struct places places;          /* likewise, where they are not known yet */
     bool needs_hold;               /* who makes the file of its lease, too */
-    struct storage_hold *hold;
+    bool needs_far_hold;           /* likewise, in the far tier */
+    struct storage_hold *hold, *far_hold;
     struct slice *slices;
     struct load_item *items;
     uint32_t num_items;
@@ -58,12 +59,20 @@ struct opening {
     struct job job;
 };
 
+static void let_go(struct opening *opening)
+{
+    if (opening->hold)
+        held_release(opening->service, TIER_LOCAL, opening->hold);
+    if (opening->far_hold)
+        held_release(opening->service, TIER_FAR, opening->far_hold);
+    opening->hold = opening->far_hold = NULL;
+}
+
 static void free_opening(struct opening *opening)
 {
     for (uint32_t i = 0; i < opening->num_skipped; i++)
         free(opening->skipped[i]);
-    if (opening->hold)
-        held_release(opening->service, opening->hold);
+    let_go(opening);
     manifest_free(opening->manifest);
     places_free(&opening->places);
     free(opening->slices);
@@ -138,21 +147,31 @@ static int choose(struct opening *opening)
                         opening->request->attempt != 0 ? " by that attempt" : "");
 }
 
+static int read_manifest(struct opening *opening)
+{
+    return opening->cached ? 0
+                           : catalog_read_manifest(&opening->manifest,
+                                                   opening->service->tiers[opening->tier].storage,
+                                                   &opening->checkpoint->summary);
+}
+
 static void work_open(struct job *job)
 {
     struct opening *opening = CONTAINER_OF(job, struct opening, job);
-    int error = opening->cached
-                    ? 0
-                    : catalog_read_manifest(&opening->manifest,
-                                            opening->service->tiers[opening->tier].storage,
-                                            &opening->checkpoint->summary);
+    int error = opening->needs_far_hold ? held_take_far(&opening->far_hold, opening->service,
+                                                        &opening->checkpoint->summary)
+                                        : 0;
+    bool is_going = error != 0; /* another machine removes it there */
+    if (error == 0)
+        error = read_manifest(opening);
     if (error == 0 && !opening->cached && opening->tier != TIER_FAR)
         error = places_fetch(&opening->places, opening->service->tiers[opening->tier].storage,
                              storage_fetch, &opening->checkpoint->summary);
     /* The daemon's own lack of memory, descriptors or rights says nothing about the checkpoint, nor
      * does a far tier that does not answer. */
     opening->is_damage =
-        error != 0 && error != ERR_MEMORY && error != ERR_BUSY && error != ERR_DENIED &&
+        error != 0 && !is_going && error != ERR_MEMORY && error != ERR_BUSY &&
+        error != ERR_DENIED &&
         (opening->tier == TIER_LOCAL || error == ERR_CORRUPT || error == ERR_NOT_FOUND);
     const struct manifest *manifest = opening->cached ? opening->cached : opening->manifest;
     if (error == 0)
@@ -177,11 +196,13 @@ static void start_opening(struct opening *opening)
     catalog_lease(opening->checkpoint);
     opening->cached = opening->checkpoint->manifest;
     opening->tier = catalog_source(opening->checkpoint);
-    opening->needs_hold = !opening->checkpoint->hold && !opening->hold;
+    opening->needs_hold = !opening->checkpoint->hold;
+    opening->needs_far_hold = opening->tier == TIER_FAR && !opening->checkpoint->far_hold;
     opening->is_damage = false;
     opening->fault = (struct fault){0};
     opening->job = (struct job){.work = work_open, .done.run = opened};
-    tier_work(opening->service, opening->cached ? TIER_LOCAL : opening->tier, &opening->job);
+    bool is_near = opening->cached && !opening->needs_far_hold;
+    tier_work(opening->service, is_near ? TIER_LOCAL : opening->tier, &opening->job);
 }
 
 static void fill_item(Holdfast__V1__LoadItem *out, struct load_item *item,
@@ -262,6 +283,8 @@ static int finish_opening(struct opening *opening)
         error = load_new(&load, session, checkpoint, &opening->hold, opening->items,
                          opening->num_items, opening->slices);
     if (error == 0)
+        held_enter_far(checkpoint, &opening->far_hold);
+    if (error == 0)
         error = reply_opened(opening, load);
     if (error != 0) {
         struct fault fault;
@@ -323,6 +346,7 @@ static void opened(struct event *event)
     }
     if (!checkpoint->damaged && !checkpoint->copies[opening->tier].is_damaged)
         catalog_damage(checkpoint, opening->tier, &opening->fault);
+    let_go(opening);
     manifest_free(opening->manifest);
     places_free(&opening->places);
     free(opening->items);

@@ -17,6 +17,7 @@
 #include "ckptd/node/image.h"
 #include "ckptd/node/pool.h"
 #include "ckptd/restore/file.h"
+#include "ckptd/restore/held.h"
 #include "ckptd/restore/lease.h"
 #include "ckptd/restore/lend.h"
 #include "ckptd/restore/loads.h"
@@ -95,6 +96,7 @@ static void chunk_advanced(struct image *image, struct chunk *chunk)
 static void part_opened(struct event *event)
 {
     struct image *image = CONTAINER_OF(event, struct image, job.done);
+    held_enter_far(image->checkpoint, &image->far_hold);
     if (image->fault.code != 0 || !pass_start_asked(image))
         end_part(image);
 }
@@ -162,7 +164,6 @@ int part_load(struct load *load, struct shard_wait *wait)
     catalog_lease(checkpoint);
     want_ask(load, image);
     want_ask_from(image, wait->from_byte);
-    image->job = (struct job){.work = pass_work_open_file, .done.run = part_opened};
-    pass_work(image);
+    pass_open_file(image, part_opened);
     return 0;
 }

@@ -21,6 +21,7 @@
 #include "ckptd/node/image.h"
 #include "ckptd/node/pool.h"
 #include "ckptd/restore/file.h"
+#include "ckptd/restore/held.h"
 #include "ckptd/restore/loads.h"
 #include "ckptd/service.h"
 #include "proto/checksum.h"
@@ -243,6 +244,8 @@ static int open_and_prove_table(struct image *image)
     const struct manifest_summary *summary = &image->checkpoint->summary;
     struct storage *storage = image_storage(image);
     int error = pool_clean(image->service->pool, image->segments, image->num_segments);
+    if (error == 0 && image->needs_far_hold)
+        error = held_take_far(&image->far_hold, image->service, summary);
     if (error == 0)
         error =
             file_open(&image->object, storage, summary, image->shard, image->geometry.file_bytes);
@@ -256,7 +259,7 @@ static int open_and_prove_table(struct image *image)
     return error;
 }
 
-void pass_work_open_file(struct job *job)
+static void work_open_file(struct job *job)
 {
     struct image *image = CONTAINER_OF(job, struct image, job);
     int error = open_and_prove_table(image);
@@ -267,14 +270,21 @@ void pass_work_open_file(struct job *job)
 static void file_opened(struct event *event)
 {
     struct image *image = CONTAINER_OF(event, struct image, job.done);
+    held_enter_far(image->checkpoint, &image->far_hold);
     if (image->fault.code != 0 || !pass_start_asked(image))
         end_pass(image);
 }
 
+void pass_open_file(struct image *image, void (*opened)(struct event *))
+{
+    image->needs_far_hold = image->tier == TIER_FAR && !image->checkpoint->far_hold;
+    image->job = (struct job){.work = work_open_file, .done.run = opened};
+    pass_work(image);
+}
+
 static void open_file(struct image *image)
 {
-    image->job = (struct job){.work = pass_work_open_file, .done.run = file_opened};
-    pass_work(image);
+    pass_open_file(image, file_opened);
 }
 
 static void begin_read(struct image *image)

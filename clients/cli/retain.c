@@ -23,6 +23,8 @@
 #include <time.h>
 
 #define PRUNE_CALL_MS 600000u
+#define PIN_CALL_MS 120000u  /* a far tier may answer late */
+#define DURABILITY_BYTES 32u /* of an answer */
 
 /* What a prune answers, from either side. */
 struct outcome {
@@ -525,7 +527,9 @@ static int pin_store(const struct cli *cli, struct selection *selection, bool is
     return error;
 }
 
-static int pin_server(const struct cli *cli, struct selection *selection, bool is_unpin)
+/* The answer's durability: in the far tier it takes as long as that does. */
+static int pin_server(const struct cli *cli, struct selection *selection, bool is_unpin,
+                      char durability[DURABILITY_BYTES])
 {
     Holdfast__V1__PinRequest request = HOLDFAST__V1__PIN_REQUEST__INIT;
     ProtobufCMessage *answer = NULL;
@@ -538,7 +542,10 @@ static int pin_server(const struct cli *cli, struct selection *selection, bool i
     request.unpin = is_unpin;
     request.note = (char *)(uintptr_t)cli->note;
     error = cli_call(&answer, cli, "/holdfast.v1.Checkpoint/Pin", &request.base,
-                     &holdfast__v1__pin_reply__descriptor, CLI_CALL_MS);
+                     &holdfast__v1__pin_reply__descriptor, PIN_CALL_MS);
+    if (error == 0)
+        snprintf(durability, DURABILITY_BYTES, "%s",
+                 ((const Holdfast__V1__PinReply *)answer)->durability);
     if (error == 0)
         protobuf_c_message_free_unpacked(answer, NULL);
     return error;
@@ -547,9 +554,12 @@ static int pin_server(const struct cli *cli, struct selection *selection, bool i
 static int pin_or_unpin(const struct cli *cli, bool is_unpin)
 {
     struct selection selection;
+    char durability[DURABILITY_BYTES];
     int error = selection_parse(&selection, cli->args[0]);
+    snprintf(durability, sizeof(durability), "%s", store_durability(cli->store));
     if (error == 0)
-        error = (cli->store[0] != '\0' ? pin_store : pin_server)(cli, &selection, is_unpin);
+        error = cli->store[0] != '\0' ? pin_store(cli, &selection, is_unpin)
+                                      : pin_server(cli, &selection, is_unpin, durability);
     bool was_pinned = error == ERR_EXISTS; /* that is what was asked for */
     if (error != 0 && !was_pinned)
         return error;
@@ -557,14 +567,14 @@ static int pin_or_unpin(const struct cli *cli, bool is_unpin)
         printf("{\"run\": \"%s\", \"step\": %lld, \"attempt\": %llu, \"pinned\": %s, "
                "\"durability\": \"%s\"}\n",
                selection.run, (long long)selection.step, (unsigned long long)selection.attempt,
-               is_unpin ? "false" : "true", store_durability(cli->store));
+               is_unpin ? "false" : "true", durability);
     else
         printf("%s@%lld-a%llu: %s, %s%s\n", selection.run, (long long)selection.step,
                (unsigned long long)selection.attempt,
                is_unpin     ? "no longer pinned"
                : was_pinned ? "pinned before"
                             : "pinned",
-               store_durability(cli->store),
+               durability,
                is_unpin     ? ""
                : was_pinned ? "; its note is the one from then"
                             : "; nothing removes it");

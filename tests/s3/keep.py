@@ -16,7 +16,7 @@ import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../integration"))
 
-from lib_server import Server  # noqa: E402
+from lib_server import TABLES, Server, is_data  # noqa: E402
 from lib_store import PATIENCE, SAVER, World, change  # noqa: E402
 from lib_tap import end, test  # noqa: E402
 from mend import contents, status  # noqa: E402
@@ -24,7 +24,6 @@ from tier import drained, wait_until  # noqa: E402
 
 OPTIONS = "--tier.store", "s3://checkpoints/far", "--tier.quiet", "false"
 RANKS = 6
-TABLES = 65536  # a shard's checksum table and header, read before its data; the manifest
 
 
 class Bed:
@@ -105,17 +104,11 @@ def reader(bed):
     bed.world.stop()
 
 
-def is_data(request):
-    """The load waits for it: who asked meanwhile, too, would be seen."""
-    first, _, last = request.headers.get("Range", "bytes=0-0").partition("=")[2].partition("-")
-    return request.command == "GET" and int(last or 0) - int(first or 0) > TABLES
-
-
 def part_is_missing(bed):
     """A shard is gone, or damaged, when a load comes to it; the first one, so all others are read
     behind that."""
     lost = next(path for path in bed.files if "shard-00001" in path)
-    bed.server.delay_s, bed.server.is_delayed = 0.5, is_data
+    bed.server.delay_s, bed.server.is_delayed = 0.5, is_data  # all ask meanwhile
     for what in ("gone", "damaged"):
         bed.server.read.clear()
         bed.world.start(*OPTIONS, "--storage.queue_depth", "1")

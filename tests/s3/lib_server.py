@@ -42,6 +42,13 @@ ERRORS = {400: "InvalidRequest", 403: "AccessDenied", 404: "NoSuchKey",
           501: "NotImplemented", 503: "SlowDown"}
 FAULTS = ("drop", "500", "503", "409", "412", "error200", "longer", "shorter", "stall",
           "truncated", "damaged", "stale")
+TABLES = 65536  # a shard's checksum table and header, read before its data; the manifest
+
+
+def is_data(request):
+    """Of a shard's tensors."""
+    first, _, last = request.headers.get("Range", "bytes=0-0").partition("=")[2].partition("-")
+    return request.command == "GET" and int(last or 0) - int(first or 0) > TABLES
 
 
 class Fault:
