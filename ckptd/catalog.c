@@ -4,10 +4,6 @@
  * Order: a run's list is newest first, by attempt, then by step. A run that was rolled back goes on
  * in a higher attempt at lower steps, so the highest step is not the newest.
  *
- * A damaged checkpoint is quarantined, which means named, kept, and never served. What is proven is
- * noted durably beside the checkpoint, so that it is so for every later start and every tool. An
- * error of a read is no proof: the next start looks again.
- *
  * Limits: limits.runs, limits.checkpoints: no run or save begins beyond them, and a store with more
  * is refused at start (ERR_BUSY). */
 #include "ckptd/catalog.h"
@@ -352,8 +348,7 @@ int catalog_set_places(struct checkpoint *checkpoint, const struct places *place
     return 0;
 }
 
-/* All of it. */
-static bool has_whole(const struct checkpoint *checkpoint, unsigned tier)
+bool catalog_has_whole(const struct checkpoint *checkpoint, unsigned tier)
 {
     return catalog_has_copy(checkpoint, (enum tier_index)tier) && !checkpoint->copies[tier].is_part;
 }
@@ -377,7 +372,7 @@ enum tier_index catalog_shard_source(const struct checkpoint *checkpoint, uint32
         !tiers[place].offline[0])
         return (enum tier_index)place;
     for (unsigned tier = NUM_TIERS; tier-- > 0;)
-        if (has_whole(checkpoint, tier) && (whole == NUM_TIERS || !tiers[tier].offline[0]))
+        if (catalog_has_whole(checkpoint, tier) && (whole == NUM_TIERS || !tiers[tier].offline[0]))
             whole = tier;
     if (whole < NUM_TIERS)
         return (enum tier_index)whole;
@@ -393,118 +388,6 @@ static bool is_domain_of_part(const struct checkpoint *checkpoint, const char *d
             strcmp(members->peers[i].domain, domain) == 0)
             return true;
     return false;
-}
-
-/* ---- quarantine ---- */
-
-bool catalog_has_flaw(const struct checkpoint *checkpoint, const char *flaw)
-{
-    return checkpoint->damaged && strcmp(checkpoint->flaw, flaw) == 0;
-}
-
-void catalog_set_aside(struct checkpoint *checkpoint, const char *flaw, const char *text)
-{
-    snprintf(checkpoint->damage, sizeof checkpoint->damage, "%s", text);
-    checkpoint->damaged = true;
-    checkpoint->flaw = flaw;
-    log_warn("catalog", "run %s, step %llu, attempt %llu is not served: %s", checkpoint->run->name,
-             (unsigned long long)checkpoint->summary.step,
-             (unsigned long long)checkpoint->summary.attempt, checkpoint->damage);
-}
-
-void catalog_quarantine(struct checkpoint *checkpoint, const char *text, bool is_proven)
-{
-    snprintf(checkpoint->damage, sizeof checkpoint->damage, "%s", text);
-    checkpoint->copies[catalog_source(checkpoint)].is_damaged = true;
-    checkpoint->damaged = true;
-    checkpoint->flaw = FLAW_DAMAGED;
-    checkpoint->damage_is_proven = is_proven;
-    log_error("catalog", "run %s, step %llu, attempt %llu is damaged and quarantined: %s",
-              checkpoint->run->name, (unsigned long long)checkpoint->summary.step,
-              (unsigned long long)checkpoint->summary.attempt, checkpoint->damage);
-}
-
-bool catalog_is_proof(const struct fault *fault)
-{
-    return fault->code == ERR_CORRUPT;
-}
-
-/* The durable note on a damaged checkpoint, made by a worker. */
-struct noting {
-    struct service *service;
-    struct storage *storage;
-    char prefix[STORAGE_KEY_MAX];
-    char text[sizeof((struct checkpoint *)0)->damage];
-    struct job job;
-};
-
-void catalog_write_note(struct storage *storage, const char *prefix, const char *text)
-{
-    int error = storage_group_note(storage, STORAGE_QUARANTINE, prefix, text);
-    if (error != 0 && error != ERR_EXISTS)
-        log_warn("catalog", "%s is quarantined until the next start only: %s", prefix,
-                 report_line());
-}
-
-static void work_note(struct job *job)
-{
-    struct noting *noting = CONTAINER_OF(job, struct noting, job);
-    catalog_write_note(noting->storage, noting->prefix, noting->text);
-}
-
-static void noted(struct event *event)
-{
-    struct noting *noting = CONTAINER_OF(event, struct noting, job.done);
-    struct service *service = noting->service;
-    free(noting);
-    service->catalog->events->damaged(service);
-}
-
-void catalog_damage_text(char *out, size_t size, const struct fault *fault)
-{
-    snprintf(out, size, "%s%s%s", fault->message, fault->detail[0] ? ": " : "", fault->detail);
-}
-
-/* One whole copy is left: it is served from there. */
-static void report_damaged_copy(struct checkpoint *checkpoint, enum tier_index tier,
-                                const char *text)
-{
-    checkpoint->copies[tier].is_damaged = true;
-    log_error("catalog",
-              "run %s, step %llu, attempt %llu is damaged in the %s tier, and served "
-              "from the %s one: %s",
-              checkpoint->run->name, (unsigned long long)checkpoint->summary.step,
-              (unsigned long long)checkpoint->summary.attempt,
-              tier_name(checkpoint->run->service, tier),
-              tier_name(checkpoint->run->service, catalog_source(checkpoint)), text);
-}
-
-void catalog_damage(struct checkpoint *checkpoint, enum tier_index tier, const struct fault *fault)
-{
-    struct service *service = checkpoint->run->service;
-    char text[sizeof checkpoint->damage];
-    bool is_elsewhere = false;
-    catalog_damage_text(text, sizeof text, fault);
-    for (unsigned other = 0; other < NUM_TIERS; other++)
-        is_elsewhere |= other != tier && has_whole(checkpoint, other);
-    if (is_elsewhere)
-        report_damaged_copy(checkpoint, tier, text);
-    else
-        catalog_quarantine(checkpoint, text, catalog_is_proof(fault));
-    /* What lies on another node is for that one to note. */
-    bool is_noted = catalog_is_proof(fault) && !tier_is_peer(tier);
-    struct noting *noting = is_noted ? calloc(1, sizeof *noting) : NULL;
-    if (!noting) {
-        service->catalog->events->damaged(service);
-        return;
-    }
-    noting->service = service;
-    noting->storage = service->tiers[tier].storage;
-    memcpy(noting->text, text, sizeof text);
-    shard_dir_key(noting->prefix, sizeof noting->prefix, checkpoint->run->name,
-                  checkpoint->summary.step, checkpoint->summary.attempt);
-    noting->job = (struct job){.work = work_note, .done.run = noted};
-    tier_work(service, tier, &noting->job);
 }
 
 bool catalog_in_memory(const struct checkpoint *checkpoint)
@@ -530,7 +413,7 @@ uint32_t catalog_sites(struct site out[MEMBERS_PEERS_MAX + 1], const struct chec
         bool is_part = is_domain_of_part(checkpoint, members->peers[i].domain);
         out[i + 1] =
             (struct site){.domain = is_part ? out[0].domain : members->peers[i].domain,
-                          .has_copy = has_whole(checkpoint, at),
+                          .has_copy = catalog_has_whole(checkpoint, at),
                           .is_away = tier->offline[0] || tier->takes_nothing,
                           .order = placement_order(checkpoint->run->name, members->peers[i].name)};
     }

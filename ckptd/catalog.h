@@ -74,6 +74,8 @@ bool catalog_take_out(struct checkpoint *checkpoint);
 /* Its copy in the tier is damaged: `fault` says why. What is proof of damage (ERR_CORRUPT) is also
  * noted durably there, by a worker. Without another whole copy it is quarantined. */
 void catalog_damage(struct checkpoint *checkpoint, enum tier_index tier, const struct fault *fault);
+/* That tier has all of it. */
+bool catalog_has_whole(const struct checkpoint *checkpoint, unsigned tier);
 /* Where its bytes are read: the first tier that has it whole and answers, else the first that has
  * it whole. */
 enum tier_index catalog_source(const struct checkpoint *checkpoint);

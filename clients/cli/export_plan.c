@@ -1,0 +1,227 @@
+/* export_plan.c - which tensors go into which file of an export, and where in it.
+ *
+ * Within a file tensors lie by descending element size, then name, as the safetensors library
+ * itself writes them, from a multiple of 4096 on. */
+#include "clients/cli/export.h"
+#include "proto/json.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static struct item *add_item(struct export *export, uint32_t tensor, const char *name)
+{
+    const struct tensor_meta *meta = &export->checkpoint.manifest->table->tensors[tensor];
+    struct item *item = &export->items[export->num_items++];
+    *item = (struct item){.tensor = tensor, .dtype = dtype_rules_apply(&export->dtypes, meta)};
+    item->bytes = tensor_elements(meta) * dtype_bytes(item->dtype);
+    snprintf(item->name, sizeof item->name, "%s", name);
+    return item;
+}
+
+static int find_tensor(uint32_t *out, const struct export *export, const struct hf_tensor *want)
+{
+    const struct layout_table *table = export->checkpoint.manifest->table;
+    int64_t found = layout_find(table, want->ours);
+    if (found < 0)
+        return report_error(ERR_INVALID, "export one file: --format safetensors",
+                            "the checkpoint has no tensor %s", want->ours);
+    const struct tensor_meta *meta = &table->tensors[found];
+    if (meta->dims != want->dims || meta->shape[0] != want->shape[0] ||
+        meta->shape[1] != want->shape[1] || !convert_is_float(meta->dtype))
+        return report_error(ERR_INVALID, "export one file: --format safetensors",
+                            "tensor %s does not fit the model that the checkpoint names",
+                            want->ours);
+    *out = (uint32_t)found;
+    return 0;
+}
+
+static int plan_hf(struct export *export)
+{
+    uint64_t limit = (uint64_t) export->cli->shard_size, filled = 0;
+    uint32_t count = hf_num_tensors(&export->model);
+    export->items = calloc(count, sizeof *export->items);
+    if (export->items == NULL)
+        return report_error(ERR_MEMORY, NULL, "no memory for %s", text_count(count, "tensor").text);
+    for (uint32_t i = 0; i < count; i++) {
+        struct hf_tensor tensor;
+        uint32_t found = 0;
+        hf_tensor(&tensor, &export->model, i);
+        int error = find_tensor(&found, export, &tensor);
+        if (error != 0)
+            return error;
+        struct item *item = add_item(export, found, tensor.theirs);
+        item->head_rows = tensor.head_rows;
+        if (filled > 0 && filled + item->bytes > limit) {
+            export->num_parts++;
+            filled = 0;
+        }
+        filled += item->bytes;
+        item->file = export->num_parts;
+    }
+    export->num_parts++;
+    return 0;
+}
+
+static int plan_file(struct export *export)
+{
+    const struct layout_table *table = export->checkpoint.manifest->table;
+    export->num_parts = 1;
+    export->items = calloc((size_t)table->num_tensors + 1, sizeof *export->items);
+    if (export->items == NULL)
+        return report_error(ERR_MEMORY, NULL, "no memory for %s",
+                            text_count(table->num_tensors, "tensor").text);
+    for (uint32_t i = 0; i < table->num_tensors; i++) {
+        if (tensor_is_wanted(&table->tensors[i], export->cli))
+            add_item(export, i, table->tensors[i].name);
+    }
+    return 0;
+}
+
+static int compare_items(const void *left, const void *right)
+{
+    const struct item *a = left, *b = right;
+    uint32_t size_a = dtype_bytes(a->dtype), size_b = dtype_bytes(b->dtype);
+    if (a->file != b->file)
+        return a->file < b->file ? -1 : 1;
+    if (size_a != size_b)
+        return size_a > size_b ? -1 : 1;
+    return strcmp(a->name, b->name);
+}
+
+/* Then all places are known. */
+static int make_header(const struct export *export, struct part *part, const struct item *items)
+{
+    const struct manifest_summary *summary = &export->checkpoint.manifest->summary;
+    struct weights_header header;
+    char shape[256];
+    ERR_TRY(weights_header_begin(&header, summary->run, summary->step, summary->attempt,
+                                 summary->nonce));
+    for (uint32_t i = 0; i < part->file.num_tensors; i++) {
+        const struct output_tensor *tensor = &part->file.tensors[i];
+        const struct tensor_meta *meta =
+            &export->checkpoint.manifest->table->tensors[tensor->tensor[0]];
+        weights_header_add(&header, items[i].name, tensor->dtype,
+                           text_shape(shape, sizeof shape, meta), tensor->start, tensor->bytes);
+    }
+    int error = weights_header_end(&header);
+    size_t bytes = header.bytes;
+    part->header = header.text;
+    if (error != 0)
+        return error;
+    part->file.head = part->header;
+    part->file.head_bytes = bytes;
+    part->file.bytes += bytes;
+    for (uint32_t i = 0; i < part->file.num_tensors; i++)
+        part->file.tensors[i].start += bytes;
+    return 0;
+}
+
+/* Places of the tensors in a file, from `first` of the items on; *first moves behind them. */
+static int plan_part(struct export *export, uint32_t number, uint32_t *first)
+{
+    const struct layout_table *table = export->checkpoint.manifest->table;
+    struct part *part = &export->parts[number];
+    struct output_file *file = &part->file;
+    const struct item *items = &export->items[*first];
+    while (*first < export->num_items && export->items[*first].file == number) {
+        (*first)++;
+        file->num_tensors++;
+    }
+    file->user = part;
+    file->tensors = calloc((size_t)file->num_tensors + 1, sizeof *file->tensors);
+    if (file->tensors == NULL)
+        return report_error(ERR_MEMORY, NULL, "no memory for %s",
+                            text_count(file->num_tensors, "tensor").text);
+    for (uint32_t i = 0; i < file->num_tensors; i++) {
+        struct output_tensor *out = &file->tensors[i];
+        *out = (struct output_tensor){.tensor = {items[i].tensor},
+                                      .dtype = items[i].dtype,
+                                      .head_rows = items[i].head_rows,
+                                      .start = file->bytes};
+        output_tensor_whole(out, &table->tensors[items[i].tensor]);
+        file->bytes += out->bytes;
+    }
+    int error = make_header(export, part, items);
+    export->bytes += file->bytes;
+    return error;
+}
+
+static int plan_parts(struct export *export)
+{
+    uint32_t first = 0;
+    int error = 0;
+    if (export->num_items > 0)
+        qsort(export->items, export->num_items, sizeof *export->items, compare_items);
+    export->parts = calloc(export->num_parts, sizeof *export->parts);
+    if (export->parts == NULL)
+        return report_error(ERR_MEMORY, NULL, "no memory for %s",
+                            text_count(export->num_parts, "file").text);
+    for (uint32_t i = 0; i < export->num_parts && error == 0; i++) {
+        error = plan_part(export, i, &first);
+        if (export->is_hf && export->num_parts > 1)
+            snprintf(export->parts[i].key, sizeof export->parts[i].key,
+                     "model-%05u-of-%05u.safetensors", i + 1, export->num_parts);
+        else if (export->is_hf)
+            snprintf(export->parts[i].key, sizeof export->parts[i].key, HF_SINGLE);
+    }
+    return error;
+}
+
+/* The tokens that the model knows are those of the file that was named, or it is refused. `sha256`:
+ * of the run's own; NULL: nobody knows. */
+static int read_tokenizer(struct export *export, const char *sha256)
+{
+    struct hf_tokenizer *tokenizer = &export->tokenizer;
+    int error = hf_tokenizer_open(tokenizer, export->cli->tokenizer, sha256);
+    if (error == 0 && tokenizer->vocab.num_tokens + VOCAB_NUM_SPECIAL > export->model.vocab)
+        error =
+            report_error(ERR_MISMATCH, "name the tokenizer that the run was trained with",
+                         "%s has %s and %u special ones, the model only %u", export->cli->tokenizer,
+                         text_count(tokenizer->vocab.num_tokens, "token").text, VOCAB_NUM_SPECIAL,
+                         export->model.vocab);
+    if (error == 0 && tokenizer->vocab.num_tokens + tokenizer->num_special > export->model.vocab)
+        tokenizer->num_special = export->model.vocab - tokenizer->vocab.num_tokens;
+    return error;
+}
+
+/* Not an error: the weights are whole, and some programs have a tokenizer of their own. `config`:
+ * of the run, which may say where its tokenizer was. */
+static void warn_no_tokenizer(const json_t *config, const char *sha256)
+{
+    const json_t *model = json_object_get(config, "model");
+    const char *path = json_string_value(json_object_get(model, "hf_assets_path"));
+    log_warn("export", "the folder gets no tokenizer: add --tokenizer %s, whose SHA-256 is %s",
+             path != NULL && path[0] != '\0' ? path : "FILE", sha256);
+}
+
+static int plan_tokenizer(struct export *export)
+{
+    const struct manifest *manifest = export->checkpoint.manifest;
+    json_t *data = NULL, *config = NULL;
+    int error = hf_section(&data, manifest->data_json);
+    if (error == 0)
+        error = hf_section(&config, manifest->config_json);
+    const char *sha256 = json_string_value(json_object_get(data, "tokenizer"));
+    if (error == 0 && export->cli->tokenizer[0] != '\0')
+        error = read_tokenizer(export, sha256);
+    else if (error == 0 && sha256 != NULL)
+        warn_no_tokenizer(config, sha256);
+    json_decref(data);
+    json_decref(config);
+    return error;
+}
+
+int export_plan(struct export *export)
+{
+    const struct layout_table *table = export->checkpoint.manifest->table;
+    int error = dtype_rules_parse(&export->dtypes, export->cli, table);
+    if (error == 0)
+        error = tensors_check_wanted(table, export->cli);
+    if (error == 0 && export->is_hf)
+        error = hf_model_of(&export->model, export->checkpoint.manifest);
+    if (error == 0 && export->is_hf)
+        error = plan_tokenizer(export);
+    if (error == 0)
+        error = export->is_hf ? plan_hf(export) : plan_file(export);
+    return error != 0 ? error : plan_parts(export);
+}
