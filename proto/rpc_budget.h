@@ -4,7 +4,7 @@
  * came by; and every address, for the handshakes of those who come by TCP. Frames and connections
  * take their costs (rpc_frames.h) from it; it fills up with RPC_BUDGET_PER_SECOND. A frame passes
  * while something is there, so an account may be overdrawn by one frame, and by answers. At a cost
- * of 10 microseconds the rate is a twelfth of a processor.
+ * of 10 microseconds the rate is a twentieth of a processor.
  *
  * Not thread-safe: the guard's mutex is held around every call. Time is the caller's. */
 #ifndef HOLDFAST_RPC_BUDGET_H
@@ -15,7 +15,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define RPC_BUDGET_PER_SECOND 8000
+#define RPC_BUDGET_PER_SECOND 5000
 #define RPC_BUDGET_BURST 32768 /* 128 ranks that connect twice and make ten calls each */
 
 struct rpc_account {

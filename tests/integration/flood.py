@@ -11,25 +11,19 @@ there is; and what costs ckptd work: pings and calls whose answers they read, wh
 almost 4 MiB, connections that are opened and closed. ckptd's resident memory and its time on the
 processors are read while they are at it.
 
-    flood.py pairs   how much longer the saves of one user take beside the floods of another: 7
-                     pairs of a save without and with each, alternated, the medians. The flood has
-                     a processor to itself: what it takes of the saves is what ckptd does for it.
+    flood.py pairs   how much longer the saves of one user take beside each flood (lib_flood.pairs)
 """
 
-import json
 import os
 import shutil
-import signal
-import statistics
 import subprocess
 import sys
 import time
 
-import lib_flood
-from lib_flood import (FIRST_SECONDS, SECONDS, USER, Attack, greet, only_connect, send_calls,
+from lib_flood import (SECONDS, USER, Attack, greet, only_connect, pairs, send_calls,
                        send_endless_messages, send_read_pings, send_unread_pings,
                        send_whole_messages, under)
-from lib_store import BUILD, CLI, World, is_sanitized
+from lib_store import CLI, World, is_sanitized
 from lib_tap import end, test
 
 GROWTH = 176  # MiB: deploy/ckptd.conf, limits.request_bytes
@@ -61,56 +55,14 @@ ATTACKS = (("pings", send_unread_pings, PING_GROWTH), ("messages", send_endless_
            ("connects", only_connect, PING_GROWTH))
 
 
-PAIRS, SAVE_MIB, SETTLE_SECONDS = 7, 128, 0.3
-
-
-def saver(world):
-    """What saves a state of SAVE_MIB once more, as another user than who floods: the seconds."""
-    ranks = subprocess.Popen([os.path.join(BUILD, "bench/ranks"), world.server, "pairs", "2",
-                              str(SAVE_MIB), "rows"], stdin=subprocess.PIPE,
-                             stdout=subprocess.PIPE, text=True)
-
-    def save():
-        ranks.stdin.write("save\n")
-        ranks.stdin.flush()
-        return json.loads(ranks.stdout.readline())["committed"]
-    return ranks, save
-
-
-def pairs():
-    lib_flood.SECONDS = 3600
+def measure():
     world = World()
     for folder in (os.path.dirname(world.folder), world.folder):
         os.chmod(folder, os.stat(folder).st_mode | 0o055)
-    processors = sorted(os.sched_getaffinity(0))
-    os.sched_setaffinity(0, processors[:-1])
-    world.launch("--access.uids", str(USER), "--limits.sessions", str(SESSIONS),
-                 "--memory.pool_bytes", "512MiB", "--retention.keep_last", "3")
-    ranks, save = saver(world)
-    save()
-    for name, action, _ in ATTACKS:
-        if action is only_greet:
-            continue  # it takes places, and no time
-        os.sched_setaffinity(0, processors[-1:])
-        flood = Attack(action, world.server[5:])
-        os.sched_setaffinity(0, processors[:-1])
-        time.sleep(FIRST_SECONDS)
-        alone, beside = [], []
-        for _ in range(PAIRS):
-            for seconds, order in ((alone, signal.SIGSTOP), (beside, signal.SIGCONT)):
-                os.kill(flood.process.pid, order)
-                time.sleep(SETTLE_SECONDS)
-                seconds.append(save())
-        flood.process.kill()
-        flood.process.join()
-        before, after = statistics.median(alone), statistics.median(beside)
-        print(f"{name:15} {before:.3f} s alone ({min(alone):.3f} to {max(alone):.3f}), "
-              f"{after:.3f} s beside it ({min(beside):.3f} to {max(beside):.3f}): "
-              f"{after / before - 1:+.1%}", flush=True)
-    ranks.stdin.close()
-    ranks.wait()
-    world.stop()
-    world.close()
+    pairs(world, lambda *words: world.launch("--access.uids", str(USER), "--limits.sessions",
+                                             str(SESSIONS), *words),
+          lambda _: [(name, action, world.server[5:]) for name, action, _ in ATTACKS
+                     if action is not only_greet])  # which takes places, and no time
 
 
 def main():
@@ -141,6 +93,6 @@ def main():
 
 
 if sys.argv[1:] == ["pairs"]:
-    pairs()
+    measure()
 else:
     main()

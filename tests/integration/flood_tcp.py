@@ -7,6 +7,8 @@ out nobody who comes from elsewhere. Method: a real ckptd on loopback; the flood
 address of its own. Before the handshake: connections that end at once, and the first message of a
 handshake again and again, without its end. After it, with a reader's certificate: the frames of
 lib_flood over TLS, and requests for what is not there on a bulk connection with a ticket.
+
+    flood_tcp.py pairs   how much longer the saves of one user take beside each (lib_flood.pairs)
 """
 
 import os
@@ -24,7 +26,8 @@ if not shutil.which("openssl"):
     print("openssl is missing")
     sys.exit(77)
 lib_tap.need("grpc")
-from lib_flood import (SECONDS, Attack, drain, send_calls, send_read_pings,  # noqa: E402
+import lib_flood  # noqa: E402
+from lib_flood import (Attack, drain, pairs, send_calls, send_read_pings,  # noqa: E402
                        send_unread_pings, under)
 from lib_network import Network  # noqa: E402
 from lib_store import PATIENCE, is_sanitized  # noqa: E402
@@ -43,7 +46,7 @@ def reach(address):
 
 
 def only_connect(address):
-    count, until = 0, time.monotonic() + SECONDS
+    count, until = 0, time.monotonic() + lib_flood.SECONDS
     while time.monotonic() < until:
         try:
             reach(address).close()
@@ -70,7 +73,7 @@ def first_message(protocol):
 
 def begin_handshakes(address, protocol):
     """Each makes the server compute and sign; the client computes nothing."""
-    hello, count, until = first_message(protocol), 0, time.monotonic() + SECONDS
+    hello, count, until = first_message(protocol), 0, time.monotonic() + lib_flood.SECONDS
     while time.monotonic() < until:
         try:
             with reach(address) as connection:
@@ -98,7 +101,7 @@ def ask_in_vain(connect, ticket):
         stream.setblocking(False)
         streams.append(stream)
     asked = struct.pack(REQUEST, b"BLK1", 1, 99, 0, 0, 1, 0, 0, 0, 0, 0) * SENT_AT_ONCE
-    until = time.monotonic() + SECONDS
+    until = time.monotonic() + lib_flood.SECONDS
     while time.monotonic() < until:
         for stream in streams:
             drain(stream)
@@ -109,23 +112,26 @@ def ask_in_vain(connect, ticket):
     return count // (len(asked) // SENT_AT_ONCE)
 
 
-def floods(world):
+def attacks_on(world):
     with world.channel("reader") as channel:
         request = b"\x12" + bytes([len(world.run)]) + world.run.encode() + b"\x18\x01"
         ticket = channel.unary_unary("/holdfast.v1.Checkpoint/OpenBulk")(
             request, timeout=PATIENCE)[2:18]
     calls = over_tls(world, "reader", world.address, "h2")
     bulk = over_tls(world, "reader", world.bulk, "holdfast-bulk/1")
-    step = 1
-    for name, action, where in (
-            ("connects", only_connect, world.address),
+    return (("connects", only_connect, world.address),
             ("connects to the bulk plane", only_connect, world.bulk),
             ("handshakes", lambda to: begin_handshakes(to, "h2"), world.address),
             ("handshakes of the bulk plane",
              lambda to: begin_handshakes(to, "holdfast-bulk/1"), world.bulk),
             ("pings", send_unread_pings, calls), ("read pings", send_read_pings, calls),
             ("calls", send_calls, calls),
-            ("bulk requests", lambda to: ask_in_vain(to, ticket), bulk)):
+            ("bulk requests", lambda to: ask_in_vain(to, ticket), bulk))
+
+
+def floods(world):
+    step = 1
+    for name, action, where in attacks_on(world):
         growth, well, said, step = under(world, name, action, where, step)
         print(f"# {name}: {growth} MiB more; {said}")
         test(f"{name}: ckptd grows by at most {GROWTH} MiB", growth <= GROWTH or is_sanitized(),
@@ -146,15 +152,24 @@ def elsewhere(world):
          f"{OTHER} has used up what one user may cost" in world.log(), world.log()[-900:])
 
 
-def main():
+def opened():
     world = Network()
+    for folder in (os.path.dirname(world.folder), world.folder):
+        os.chmod(folder, os.stat(folder).st_mode | 0o055)
+    return world
+
+
+def begin(world, *words):
+    world.serve(*words)
+    world.issue("anna", "holdfast://operator/anna")
+    world.issue("reader", "holdfast://reader")
+    world.save([1])
+
+
+def main():
+    world = opened()
     try:
-        for folder in (os.path.dirname(world.folder), world.folder):
-            os.chmod(folder, os.stat(folder).st_mode | 0o055)
-        world.serve()
-        world.issue("anna", "holdfast://operator/anna")
-        world.issue("reader", "holdfast://reader")
-        world.save([1])
+        begin(world)
         floods(world)
         elsewhere(world)
         world.stop()
@@ -163,4 +178,8 @@ def main():
     end()
 
 
-main()
+if sys.argv[1:] == ["pairs"]:
+    measured = opened()
+    pairs(measured, lambda *words: begin(measured, *words), attacks_on)
+else:
+    main()

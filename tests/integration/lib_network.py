@@ -40,9 +40,9 @@ class Network(World):
                           **environment)
         return name
 
-    def serve(self):
+    def serve(self, *words):
         self.start("--tls.listen", self.address, "--tls.bulk", self.bulk, "--tls.directory",
-                   self.path("node"))
+                   self.path("node"), *words)
 
     def ask(self, name, *words, address=None):
         done = subprocess.run([CLI, *words, "--server", address or self.address], text=True,
