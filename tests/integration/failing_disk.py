@@ -5,7 +5,7 @@ Goal: a trainer whose saves fail, once or from some save on for ever, says so an
 losses of an undisturbed run; what was committed before is listed, whole, and loads. It ends with 0
 when its last save was written, else with 75, and started again on a good disk with 0.
 Method: the real trainer, and ckptd over the back-end that fails operations with an errno; a store
-for each fault, three faults at a time, as most of the time is pauses between tries of the last save.
+for each fault, three faults at a time: most of it is pauses between tries of the last save.
 also without io_uring
 """
 
