@@ -226,6 +226,19 @@ def several_boxes_of_a_tensor_on_one_rank(world):
     row = numpy.zeros((1, 3), numpy.float32)
     client.load_parts([stored["w@13"].part((4, 0), (1, 0), (1, 3), row.ctypes.data, row)], 1)
     assert same(row, values("w", "F32", (8, 3), (5, 0), (1, 3)))
+    held = [[0, 1, 4, 5], [0, 2]]  # another cut, of several boxes too
+    into, parts = numpy.zeros((4, 2), numpy.float32), []
+    for offset, inner in sharded.boxes_of(held):
+        box = numpy.zeros(into[inner].shape, numpy.float32)
+        parts.append((stored["w@13"].part(offset, (0, 0), box.shape, box.ctypes.data, box), inner))
+    assert len(parts) == 4
+    client.load_parts([part for part, _ in parts], 1)
+    for part, inner in parts:
+        into[inner] = part.source
+    assert same(into, values("w", "F32", (8, 3), (0, 0), (8, 3))[numpy.ix_(*held)])
+    with holdfast.open("boxes", server=world.server) as found:
+        assert list(found) == ["w%4013"], list(found)
+        assert same(found["w%4013"][1:7], values("w", "F32", (8, 3), (1, 0), (6, 3)))
 
 
 def a_change_on_one_rank_is_described_by_all(world):

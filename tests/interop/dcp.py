@@ -25,6 +25,9 @@ from lib_store import World
 from lib_tap import run
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor.placement_types import _StridedShard
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
 
 import holdfast
@@ -95,6 +98,46 @@ def fail_on(rank, mesh, server, name):
     keep.close()
 
 
+STRIDED = torch.arange(96.0).view(8, 12)  # fused rows: of both halves each rank has a part
+
+
+def strided_state():
+    """What a rank holds is no box: rows 0, 1, 4, 5 or 2, 3, 6, 7, all of them or half of each."""
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+    dp, tp = mesh.get_coordinate()
+    rows = STRIDED[[0, 1, 4, 5] if dp == 0 else [2, 3, 6, 7]]
+    strided = _StridedShard(0, split_factor=2)
+    return {name: DTensor.from_local(local.clone(), mesh, [strided, other], run_check=False,
+                                     shape=STRIDED.size(), stride=STRIDED.stride())
+            for name, local, other in (("fused", rows, Replicate()),
+                                       ("cut", rows[:, 6 * tp:6 * tp + 6], Shard(1)))}
+
+
+def plain_state():
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    return {name: distribute_tensor(STRIDED, mesh, [Shard(0)]) for name in ("fused", "cut")}
+
+
+def strided_on(rank, mesh, server, name, make_saved, make_loaded):
+    """Saves what one makes (by all ways, if it can), loads it into what the other makes."""
+    keep = session(server, name)
+    if make_saved is not None:
+        state = make_saved()
+        holdfast.dcp.save(state, keep, 1)
+        dcp.save(state, storage_writer=keep.writer(2), planner=holdfast.dcp.SavePlanner())
+        if "async_stager" in inspect.signature(dcp.async_save).parameters:
+            dcp.async_save(state, storage_writer=keep.writer(3), async_stager=keep.stager(3),
+                           planner=holdfast.dcp.SavePlanner()).result()
+        holdfast.dcp.async_save(state, keep, 4)[1].result()
+    for info in keep.saver.client.list() if make_loaded else ():
+        state, want = make_loaded(), make_loaded()
+        spoil(state)
+        dcp.load(state, storage_reader=keep.reader(info.step))  # its own planner
+        for one in state:
+            assert torch.equal(state[one].to_local(), want[one].to_local()), (info, rank, one)
+    keep.close()
+
+
 def record_on(rank, mesh, server, name, out, loads):
     """The items of a save, and of the loads of what is stored."""
     state = state_of(*make(mesh))
@@ -136,6 +179,15 @@ def every_mesh_loads_what_every_mesh_saved(world):
             assert found.state == {"from": saved}
             want = torch.load(reference, weights_only=True)["model.up.weight"]
             assert torch.equal(found["model.up.weight"].torch(), want)
+
+
+def several_boxes_on_a_rank_are_saved_and_loaded(world):
+    job(strided_on, "fsdp+tp", world.server, "strided", strided_state, strided_state)
+    job(strided_on, "fsdp3", world.server, "strided", None, plain_state)
+    job(strided_on, "fsdp3", world.server, "rows", plain_state, None)
+    job(strided_on, "fsdp+tp", world.server, "rows", None, strided_state)
+    with holdfast.open("strided@4", server=world.server) as found:
+        assert torch.equal(found["fused"].torch(), STRIDED)
 
 
 def a_single_process_needs_no_group(world):
@@ -349,8 +401,9 @@ if __name__ == "__main__":
     print(f"# torch {torch.__version__}", flush=True)
     bed = World()
     bed.start("--memory.pool_bytes", "512MiB", "--retention.keep_last", "8")
-    tests = [every_mesh_loads_what_every_mesh_saved, a_single_process_needs_no_group,
-             replicas_split_the_work, pickles_of_others_are_not_loaded_unless_asked,
+    tests = [every_mesh_loads_what_every_mesh_saved, several_boxes_on_a_rank_are_saved_and_loaded,
+             a_single_process_needs_no_group, replicas_split_the_work,
+             pickles_of_others_are_not_loaded_unless_asked,
              what_does_not_fit_is_told_at_once, directories_of_dcp_are_converted_both_ways,
              a_failed_save_does_not_end_training, without_ckptd_files_are_written_if_asked,
              a_copied_save_survives_kill_9, the_recorded_calls_are_those_of_this_torch]

@@ -10,7 +10,7 @@ from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 import numpy
 
-from . import arrays, dtypes
+from . import arrays, dtypes, sharded
 from .arrays import Part
 from .client import Client, Metadata, object_bytes, store_address
 from .errors import InvalidError, NotFoundError
@@ -35,7 +35,10 @@ class LazyTensor:
     @property
     def digest(self) -> Tuple[int, int]:
         """Two sums over all elements that do not depend on how the tensor is cut."""
-        return self._checkpoint.metadata.digests[self._stored]
+        digests = self._checkpoint.metadata.digests
+        if self._stored not in digests:
+            raise NotFoundError(f"{self.name} is stored as boxes, each with a digest of its own")
+        return digests[self._stored]
 
     def __repr__(self) -> str:
         return f"LazyTensor({self.name!r}, {self.dtype}, {list(self.shape)})"
@@ -132,6 +135,18 @@ class Checkpoint(Mapping[str, LazyTensor]):
             else:
                 tensor = LazyTensor(self, stored, dtype, shape)
                 self._tensors[tensor.name] = tensor
+        self._join_pieces()
+
+    def _join_pieces(self) -> None:
+        """A tensor that is stored as its boxes is one tensor here (ckpt_describe_arrays)."""
+        for one in sharded.tensors_of(self.metadata).values():
+            held = sum(int(numpy.prod(extent, dtype=numpy.int64)) for _, extent in one.boxes)
+            if len(one.boxes) < 2 or held != int(numpy.prod(one.size, dtype=numpy.int64)):
+                continue
+            for stored in one.stored.values():
+                del self._tensors[arrays.given_name(stored)]
+            tensor = LazyTensor(self, one.name, one.dtype, one.size)
+            self._tensors[tensor.name] = tensor
 
     @property
     def step(self) -> int:

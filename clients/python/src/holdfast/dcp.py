@@ -16,7 +16,7 @@ far as torch.load(weights_only=True) takes it, unless reader(allow_pickle=True) 
 
 How much of DCP's protocol is used: the planner's items say what a rank holds. A planner that
 changes values (resolve_data) works with a writer alone, not with a stager, which copies before DCP
-plans.
+plans. A DTensor of several boxes (boxes.py) is saved by SavePlanner.
 """
 from __future__ import annotations
 
@@ -28,11 +28,9 @@ from concurrent.futures import Future as ThreadFuture
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Dict, List, Mapping, Optional, Tuple, Union
 
-import numpy
 import torch
 import torch.distributed as dist
 from torch.distributed.checkpoint import FileSystemReader, FileSystemWriter
-from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 from torch.distributed.checkpoint.metadata import (BytesStorageMetadata, ChunkStorageMetadata,
                                                    Metadata, TensorProperties,
                                                    TensorStorageMetadata)
@@ -44,19 +42,19 @@ from torch.distributed.checkpoint.storage import StorageReader, StorageWriter, W
 from torch.futures import Future
 
 from . import dtypes, sharded
-from .arrays import Part
+from .boxes import Filling, SavePlanner, is_split
 from .client import Client, LEVELS
 from .errors import HoldfastError, InvalidError, MismatchError, UnavailableError
 from .sharded import Item, Saver, Stored
 
-_ID = re.compile(r"(?:.*[/@])?(?:step-?)?(?P<step>\d+)/?$")
+_ID = re.compile(r"(?:.*[/@])?(?:step[-_]?)?(?P<step>\d+)/?$")
 Id = Union[str, "os.PathLike[str]", None]
 
 
 def step_of(checkpoint_id: Id) -> int:
     """The step that a checkpoint's id ends with.
 
-    >>> step_of("llama/step-12"), step_of("llama@12"), step_of("/out/checkpoint/step-12")
+    >>> step_of("llama/step-12"), step_of("llama@12"), step_of("/out/checkpoint/step_12")
     (12, 12, 12)
     """
     match = _ID.match(os.fspath(checkpoint_id)) if checkpoint_id is not None else None
@@ -148,6 +146,16 @@ class Session:
                 raise
             warnings.warn(f"step {step} was not saved, and training goes on: {error}", stacklevel=2)
             return False
+
+    def copy_later(self, step: int, items: List[Item], objects: Mapping[str, bytes], state: Any,
+                   about: Any, result: Any = None) -> "ThreadFuture[Any]":
+        """save() in the session's thread; gives `result`."""
+        def copy() -> Any:
+            self.saved[step] = False
+            self.saved[step] = self.save(step, items, objects, state, about)
+            return result
+
+        return self._staging.submit(copy)
 
     def finish_later(self, step: int, staged: "ThreadFuture[Any]") -> "ThreadFuture[Any]":
         def wait() -> bool:
@@ -271,7 +279,7 @@ class Stager(AsyncStager):
     def __init__(self, session: Session, step: int, overlap: bool, state: Any,
                  planner: Optional[SavePlanner]) -> None:
         self.session, self.step, self.overlap, self.state = session, step, overlap, state
-        self._planner = planner or DefaultSavePlanner()
+        self._planner = planner or SavePlanner()
         self._future: Optional["ThreadFuture[Any]"] = None
 
     @property
@@ -283,18 +291,11 @@ class Stager(AsyncStager):
         plan = self._planner.create_local_plan()
         items, objects = _resolve(plan.items, self._planner)  # objects as they are now
         about = _paths(plan.planner_data)
-        copy = self.session._staging.submit(self._copy, items, objects, about, state_dict)
+        copy = self.session.copy_later(self.step, items, objects, self.state, about, state_dict)
         if not self.overlap:
             return copy.result()
         self._future = copy
         return copy
-
-    def _copy(self, items: List[Item], objects: Dict[str, bytes], about: Any,
-              state_dict: Any) -> Any:
-        self.session.saved[self.step] = False
-        self.session.saved[self.step] = self.session.save(self.step, items, objects, self.state,
-                                                          about)
-        return state_dict
 
     def synchronize_staging(self) -> None:
         if self._future is not None:
@@ -343,47 +344,51 @@ class Reader(StorageReader):
         return plans
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> "Future[None]":
-        parts: List[Part] = []
-        after = []  # (item, what the planner gave, what was loaded into)
+        filling = Filling()
+        split: Dict[str, Any] = {}  # tensors of several boxes, which no plan has right
+        committed = []
         for item in plan.items:
+            name = item.storage_index.fqn
+            value = getattr(planner, "state_dict", {}).get(item.dest_index.fqn)
             if item.type == LoadItemType.BYTE_IO:
-                planner.load_bytes(item, self._object(item.storage_index.fqn))
-                continue
-            target = planner.resolve_tensor(item)
-            stored = self.tensors[item.storage_index.fqn]
-            memory = _memory_for(target, stored.dtype)
-            offset = item.storage_index.offset
-            parts.append(stored.part(offset if offset is not None else (0,) * len(stored.size),
-                                     tuple(item.storage_offsets), tuple(item.lengths),
-                                     memory.data_ptr(), memory))
-            after.append((item, target, memory))
-        if parts:
-            self.client.load_parts(parts, self.found.info.step, self.found.info.attempt)
-        for item, target, memory in after:
-            if memory is not target:
-                target.detach().copy_(memory)
+                planner.load_bytes(item, io.BytesIO(self._checked(name)))
+            elif is_split(value):
+                split[name] = value
+            else:
+                offset = item.storage_index.offset
+                target = planner.resolve_tensor(item)
+                filling.add_box(self.tensors[name], offset if offset is not None
+                                else (0,) * target.dim(), tuple(item.storage_offsets), target)
+                committed.append((item, target))
+        for name, value in split.items():
+            filling.add(name, self.tensors[name], value)
+        filling.load(self.client, self.found.info)
+        for item, target in committed:
             planner.commit_tensor(item, target)
         future: "Future[None]" = Future()
         future.set_result(None)
         return future
 
-    def _object(self, name: str) -> io.BytesIO:
-        """An object as the planner takes it: DefaultLoadPlanner unpickles without a look, so
-        nothing but what weights_only takes reaches it."""
-        raw = self.objects[name]
-        if self.allow_pickle:
-            return io.BytesIO(raw)
+    def object(self, name: str) -> Any:
+        """What torch.load makes of an object, as far as it is allowed."""
         try:
-            value = torch.load(io.BytesIO(raw), weights_only=True)
+            return torch.load(io.BytesIO(self.objects[name]), weights_only=not self.allow_pickle)
         except Exception as error:
+            if self.allow_pickle:
+                raise
             raise InvalidError(
                 f"object {name} of {self.found.info.spec} is a pickle of more than plain values: "
                 f"{str(error).splitlines()[0]}",
-                "reader(allow_pickle=True) loads it, if you trust who wrote it") from None
+                "allow_pickle=True loads it, if you trust who wrote it") from None
+
+    def _checked(self, name: str) -> bytes:
+        """An object as the planner takes it: DefaultLoadPlanner unpickles without a look, so
+        nothing but what weights_only takes reaches it."""
+        if self.allow_pickle:
+            return self.objects[name]
         again = io.BytesIO()
-        torch.save(value, again)
-        again.seek(0)
-        return again
+        torch.save(self.object(name), again)
+        return again.getvalue()
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: Id) -> bool:
@@ -396,16 +401,6 @@ def _storage_of(one: Stored) -> TensorStorageMetadata:
         properties=TensorProperties(dtype=dtypes.to_torch(one.dtype)), size=torch.Size(one.size),
         chunks=[ChunkStorageMetadata(offsets=torch.Size([0] * len(one.size)),
                                      sizes=torch.Size(one.size))])
-
-
-def _memory_for(target: torch.Tensor, dtype: str) -> torch.Tensor:
-    """Where the bytes go: into the target, where it is plain memory of that type."""
-    wanted = dtypes.to_torch(dtype)
-    if target.device.type == "cpu" and target.is_contiguous() and target.dtype == wanted:
-        return target
-    raw = numpy.empty(max(target.numel(), 1) * dtypes.size(dtype), numpy.uint8)
-    return torch.from_numpy(raw)[:target.numel() * dtypes.size(dtype)].view(wanted).view(
-        target.shape)
 
 
 def _plain(state_dict: Mapping[str, Any]) -> Dict[str, Any]:
@@ -460,7 +455,7 @@ def load_whole(run: str, step: Optional[int] = None, *, server: Optional[str] = 
                                  flat[name].data_ptr(), flat[name]))
     reader.client.load_parts(parts, reader.found.info.step, reader.found.info.attempt)
     for name in reader.objects:
-        flat[name] = torch.load(reader._object(name), weights_only=not allow_pickle)
+        flat[name] = reader.object(name)
     paths = metadata.planner_data or {}
     nested = unflatten_state_dict(flat, {name: paths.get(name, (name,)) for name in flat})
     return _keys(nested, to_dcp=False)
@@ -487,7 +482,7 @@ def save(state_dict: Mapping[str, Any], session: Session, step: int, state: Any 
     """dcp.save of a step."""
     import torch.distributed.checkpoint as dcp
 
-    dcp.save(dict(state_dict), storage_writer=session.writer(step, state))
+    dcp.save(dict(state_dict), storage_writer=session.writer(step, state), planner=SavePlanner())
 
 
 def async_save(state_dict: Mapping[str, Any], session: Session, step: int, overlap: bool = False,

@@ -138,8 +138,7 @@ class Load(LoadShardedStrategy):
         loaded: Dict[int, Any] = {}
         for value in wanted:
             if isinstance(value, ShardedObject):
-                loaded[id(value)] = torch.load(reader._object(value.unique_key),
-                                               weights_only=not self.allow_pickle)
+                loaded[id(value)] = reader.object(value.unique_key)
             else:
                 loaded[id(value)] = self._ask(value, reader.tensors[value.key], parts, after)
         if parts:

@@ -17,6 +17,7 @@ no mesh splits, take a new attempt, and describe. Then each rank copies and ends
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import re
 import struct
@@ -53,6 +54,23 @@ def _plain(name: str) -> str:
 
 def _given(name: str) -> str:
     return name.replace("%40", "@").replace("%25", "%")
+
+
+def boxes_of(rows: Sequence[Sequence[int]]) -> List[Tuple[Tuple[int, ...], Tuple[slice, ...]]]:
+    """The boxes that are held of a tensor, given the places on each of its axes in the order that
+    they are held: where each box begins in the whole, and where it lies in what is held.
+
+    >>> for offset, inner in boxes_of([[0, 1, 4, 5], [6]]): print(offset, inner)
+    (0, 6) (slice(0, 2, None), slice(0, 1, None))
+    (4, 6) (slice(2, 4, None), slice(0, 1, None))
+    """
+    axes = []
+    for places in rows:
+        starts = [at for at, place in enumerate(places) if at == 0 or place != places[at - 1] + 1]
+        axes.append([(places[start], slice(start, end))
+                     for start, end in zip(starts, [*starts[1:], len(places)])])
+    return [(tuple(place for place, _ in box), tuple(inner for _, inner in box))
+            for box in itertools.product(*axes)]
 
 
 # ---- objects of a rank ----
