@@ -105,7 +105,7 @@ bench: deps-now all $(BENCHES) ## side-by-side measurements, into $(BUILD)/bench
 	@BUILD=$(BUILD) tests/bench/run
 bench-peers: deps-now all $(BUILD)/bench/peers/libckpt.so ## beside PyTorch and safetensors (installs them, some GB)
 	@BUILD=$(BUILD) tests/bench/run peers
-interop: deps-now all ## beside transformers, PyTorch's AdamW and tiktoken (installs them, some GB)
+interop: deps-now all python ## beside transformers, PyTorch's AdamW and tiktoken (installs them, some GB)
 	@BUILD=$(BUILD) VENV=$${INTEROP_VENV:-build/interop-venv} tests/run -v --no-skip $(INTEROP)
 	@echo "equal within the tolerances above: our logits and those of transformers from our export;" \
 	    "our step and PyTorch's on an import; our tokens, those of transformers from our export and" \

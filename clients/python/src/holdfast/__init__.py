@@ -3,7 +3,8 @@
     import holdfast
 
     with holdfast.Client("unix:/run/holdfast/ckptd.sock", run="llama") as client:
-        client.save(step, {"w": w, "b": b}, state={"epoch": 3})   # NumPy arrays, torch tensors
+        saved = client.save(step, {"w": w, "b": b}, state={"epoch": 3})   # NumPy, torch
+        saved.wait()                                              # or train on: ckptd commits
 
     with holdfast.open("llama@1000") as checkpoint:
         rows = checkpoint["w"][:128]                              # reads these rows, nothing else
