@@ -8,6 +8,7 @@
  * is refused at start (ERR_BUSY). */
 #include "ckptd/catalog.h"
 #include "ckptd/checkpoint.h"
+#include "ckptd/copies.h"
 #include "ckptd/loop.h"
 #include "ckptd/node/image.h"
 #include "ckptd/service.h"
@@ -236,6 +237,12 @@ void catalog_found(struct checkpoint *checkpoint, enum tier_index tier)
     checkpoint->damage[0] = '\0';
 }
 
+void catalog_completed(struct checkpoint *checkpoint, enum tier_index tier)
+{
+    catalog_found(checkpoint, tier);
+    checkpoint->copies[tier].is_part = false;
+}
+
 void catalog_mended(struct checkpoint *checkpoint, enum tier_index tier)
 {
     checkpoint->copies[tier].is_damaged = false;
@@ -300,96 +307,6 @@ bool catalog_take_out(struct checkpoint *checkpoint)
     return true;
 }
 
-enum tier_index catalog_source(const struct checkpoint *checkpoint)
-{
-    const struct tier *tiers = checkpoint->run->service->tiers;
-    unsigned first = NUM_TIERS;
-    for (unsigned tier = 0; tier < NUM_TIERS; tier++) {
-        if (!catalog_has_copy(checkpoint, (enum tier_index)tier))
-            continue;
-        if (!tiers[tier].offline[0])
-            return (enum tier_index)tier;
-        first = first < NUM_TIERS ? first : tier;
-    }
-    return first < NUM_TIERS ? (enum tier_index)first : TIER_LOCAL;
-}
-
-/* ---- shards on several nodes ---- */
-
-unsigned catalog_tier_of(const struct service *service, const char *node)
-{
-    const struct members *members = &service->config->members;
-    if (strcmp(service->config->nodes_name, node) == 0)
-        return TIER_LOCAL;
-    for (uint32_t i = 0; i < members->count; i++)
-        if (strcmp(members->peers[i].name, node) == 0)
-            return TIER_PEER + i;
-    return NUM_TIERS;
-}
-
-int catalog_set_places(struct checkpoint *checkpoint, const struct places *places)
-{
-    const struct service *service = checkpoint->run->service;
-    if (places->num_shards == 0 || checkpoint->places)
-        return 0;
-    checkpoint->places = calloc(places->num_shards, 1);
-    if (!checkpoint->places)
-        return report_error(ERR_MEMORY, NULL, "no memory for the places of %u shards",
-                            places->num_shards);
-    for (uint32_t i = 0; i < places->num_shards; i++) {
-        unsigned tier = catalog_tier_of(service, places->nodes[places->shards[i]]);
-        checkpoint->places[i] = (uint8_t)tier;
-        if (tier == NUM_TIERS)
-            continue;
-        checkpoint->copies[tier].is_part = true;
-        checkpoint->copies[tier].is_there = true; /* it has the manifest, too: I10 of commit.c */
-    }
-    checkpoint->is_led_elsewhere = checkpoint->places[0] != TIER_LOCAL;
-    return 0;
-}
-
-bool catalog_has_whole(const struct checkpoint *checkpoint, unsigned tier)
-{
-    return catalog_has_copy(checkpoint, (enum tier_index)tier) && !checkpoint->copies[tier].is_part;
-}
-
-/* Of a local copy that is damaged the other shards are read all the same, as every block is proven:
- * another tier is asked for no more than what is missing here. */
-static bool may_read_here(const struct checkpoint *checkpoint, uint32_t shard)
-{
-    const struct copy *local = &checkpoint->copies[TIER_LOCAL];
-    return local->is_there && local->is_damaged && checkpoint->uses &&
-           !checkpoint->uses[shard].is_bad_here;
-}
-
-enum tier_index catalog_shard_source(const struct checkpoint *checkpoint, uint32_t shard)
-{
-    const struct tier *tiers = checkpoint->run->service->tiers;
-    if (!checkpoint->places)
-        return may_read_here(checkpoint, shard) ? TIER_LOCAL : catalog_source(checkpoint);
-    unsigned place = checkpoint->places[shard], whole = NUM_TIERS;
-    if (place < NUM_TIERS && catalog_has_copy(checkpoint, (enum tier_index)place) &&
-        !tiers[place].offline[0])
-        return (enum tier_index)place;
-    for (unsigned tier = NUM_TIERS; tier-- > 0;)
-        if (catalog_has_whole(checkpoint, tier) && (whole == NUM_TIERS || !tiers[tier].offline[0]))
-            whole = tier;
-    if (whole < NUM_TIERS)
-        return (enum tier_index)whole;
-    return place < NUM_TIERS ? (enum tier_index)place : TIER_LOCAL;
-}
-
-/* Would a copy in that domain be lost with one of the shards? */
-static bool is_domain_of_part(const struct checkpoint *checkpoint, const char *domain)
-{
-    const struct members *members = &checkpoint->run->service->config->members;
-    for (uint32_t i = 0; i < members->count; i++)
-        if (checkpoint->copies[TIER_PEER + i].is_part &&
-            strcmp(members->peers[i].domain, domain) == 0)
-            return true;
-    return false;
-}
-
 bool catalog_in_memory(const struct checkpoint *checkpoint)
 {
     if (checkpoint->num_images < checkpoint->summary.shards)
@@ -398,56 +315,6 @@ bool catalog_in_memory(const struct checkpoint *checkpoint)
         if (checkpoint->images[i]->state != IMAGE_RESIDENT || checkpoint->images[i]->num_missing)
             return false;
     return checkpoint->summary.shards > 0;
-}
-
-uint32_t catalog_sites(struct site out[MEMBERS_PEERS_MAX + 1], const struct checkpoint *checkpoint)
-{
-    const struct service *service = checkpoint->run->service;
-    const struct members *members = &service->config->members;
-    out[0] = (struct site){.domain = service->config->nodes_domain,
-                           .has_copy = catalog_has_copy(checkpoint, TIER_LOCAL)};
-    for (uint32_t i = 0; i < members->count; i++) {
-        enum tier_index at = (enum tier_index)(TIER_PEER + i);
-        const struct tier *tier = &service->tiers[at];
-        /* The nodes that hold its shards are one site, lost with any of them (R1). */
-        bool is_part = is_domain_of_part(checkpoint, members->peers[i].domain);
-        out[i + 1] =
-            (struct site){.domain = is_part ? out[0].domain : members->peers[i].domain,
-                          .has_copy = catalog_has_whole(checkpoint, at),
-                          .is_away = tier->offline[0] || tier->takes_nothing,
-                          .order = placement_order(checkpoint->run->name, members->peers[i].name)};
-    }
-    return members->count + 1;
-}
-
-enum durability catalog_durability(const struct checkpoint *checkpoint)
-{
-    enum durability best = DURABLE_NOT;
-    for (unsigned tier = 0; tier < NUM_TIERS; tier++) {
-        enum durability gives = tier == TIER_FAR ? DURABLE_BUCKET : DURABLE_LOCAL;
-        if (catalog_has_copy(checkpoint, (enum tier_index)tier) && gives > best)
-            best = gives;
-    }
-    const struct config *config = checkpoint->run->service->config;
-    struct site sites[MEMBERS_PEERS_MAX + 1];
-    uint32_t count = catalog_sites(sites, checkpoint);
-    bool is_replicated = config->nodes_replicas > 1 &&
-                         placement_domains(sites, count) >= (uint32_t)config->nodes_replicas;
-    return best == DURABLE_LOCAL && is_replicated ? DURABLE_REPLICATED : best;
-}
-
-/* The tiers that list it, nearest first: "local,n2,far". */
-static char *tier_names(struct checkpoint *checkpoint)
-{
-    char text[NUM_TIERS * (MEMBER_NAME_MAX + 1)] = "";
-    size_t used = 0;
-    for (unsigned tier = 0; tier < NUM_TIERS; tier++)
-        if (checkpoint->copies[tier].is_there)
-            used += (size_t)snprintf(text + used, sizeof text - used, "%s%s", used ? "," : "",
-                                     tier_name(checkpoint->run->service, (enum tier_index)tier));
-    free(checkpoint->tier_text);
-    checkpoint->tier_text = strdup(text);
-    return checkpoint->tier_text ? checkpoint->tier_text : "";
 }
 
 void catalog_summary(Holdfast__V1__CheckpointSummary *out, struct checkpoint *checkpoint)
@@ -463,7 +330,7 @@ void catalog_summary(Holdfast__V1__CheckpointSummary *out, struct checkpoint *ch
     out->durability =
         (char *)(uintptr_t)(checkpoint->damaged ? checkpoint->flaw
                                                 : durability_text(catalog_durability(checkpoint)));
-    out->tiers = tier_names(checkpoint);
+    out->tiers = copies_names(checkpoint);
     out->origin = checkpoint->summary.origin;
     out->in_memory = catalog_in_memory(checkpoint);
     const struct pin *pin = catalog_pin(checkpoint);

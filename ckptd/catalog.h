@@ -61,6 +61,8 @@ void catalog_enter(struct checkpoint *checkpoint, const struct manifest_summary 
  * the local one. catalog_lost() is false, and nothing happened, when no tier is left. */
 void catalog_found(struct checkpoint *checkpoint, enum tier_index tier);
 bool catalog_lost(struct checkpoint *checkpoint, enum tier_index tier);
+/* Its copy there has all shards by now. */
+void catalog_completed(struct checkpoint *checkpoint, enum tier_index tier);
 /* Its copy there was damaged, and every block of it is right again. */
 void catalog_mended(struct checkpoint *checkpoint, enum tier_index tier);
 /* Both at once. ERR_MEMORY, ERR_BUSY. */
@@ -81,9 +83,11 @@ bool catalog_has_whole(const struct checkpoint *checkpoint, unsigned tier);
 enum tier_index catalog_source(const struct checkpoint *checkpoint);
 /* Likewise of one shard. */
 enum tier_index catalog_shard_source(const struct checkpoint *checkpoint, uint32_t shard);
-/* Its shards lie on several nodes; without shards in `places` nothing is told. ERR_MEMORY. */
+/* Its shards lie on several nodes, as the directory in the tier `of` says, which has a part of it;
+ * without shards in `places` nothing is told. ERR_MEMORY. */
 struct places;
-int catalog_set_places(struct checkpoint *checkpoint, const struct places *places);
+int catalog_set_places(struct checkpoint *checkpoint, enum tier_index of,
+                       const struct places *places);
 /* The tier that a node's store is here, NUM_TIERS: it is no peer. */
 unsigned catalog_tier_of(const struct service *service, const char *node);
 /* Is that fault a proof of damage? A file that was not found may be one that could not be looked

@@ -273,7 +273,7 @@ static int add_checkpoint(struct scan *scan, struct step *step)
     int error = catalog_add(&checkpoint, scan->run, &step->summary);
     char dir[STORAGE_KEY_MAX], text[sizeof checkpoint->damage];
     if (error == 0)
-        error = catalog_set_places(checkpoint, &step->places);
+        error = catalog_set_places(checkpoint, TIER_LOCAL, &step->places);
     if (error == 0)
         error = step_dir(dir, sizeof dir, scan, step);
     if (error == 0 && !step->committed && step->error == 0) {

@@ -2,8 +2,10 @@
  * checkpoint after the other; into the far one and to each peer from the local one. A copy that is
  * damaged, here or in the far tier, is mended the same way, from a tier that has it whole: its good
  * shards are kept, the others replaced (ship.c), and the quarantine is lifted. So does what ranks
- * have loaded from another tier into the local one, when it fits (room.c). This file says which
- * is next, transfer.c decides what is to be done, perform.c does it:
+ * have loaded from another tier into the local one, when it fits (room.c). A part of what ranks of
+ * several nodes saved becomes a whole copy so, too, here and at a peer: its own shards lie there
+ * already, and the others come, each from its node. This file says which is next, transfer.c
+ * decides what is to be done, perform.c does it:
  *
  *   pick.c: which is next ──► its manifest is read ──► TRANSFER_CLAIM    claim.c
  *                                                      TRANSFER_COPY     ship.c, shard by shard
@@ -20,6 +22,7 @@
 #include "ckptd/drain/drain.h"
 #include "ckptd/catalog.h"
 #include "ckptd/config.h"
+#include "ckptd/copies.h"
 #include "ckptd/drain/drain_private.h"
 #include "ckptd/drain/far.h"
 #include "ckptd/drain/level.h"
@@ -81,10 +84,20 @@ static void begin_failed(struct drain *drain)
 static void lacks_room(struct drain *drain)
 {
     drain->checkpoint->is_wanted_local = false;
+    drain->checkpoint->copies[TIER_LOCAL].is_given_up = drain->is_completing;
     log_warn("drain", "run %s, step %llu is not kept on this node's disk: %s",
              drain->checkpoint->run->name, (unsigned long long)drain->checkpoint->summary.step,
              report_line());
     perform_close(drain, false);
+}
+
+static uint64_t bytes_missing(const struct drain *drain)
+{
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < drain->manifest->summary.shards; i++)
+        if (!copies_has_shard(drain->checkpoint, drain->tier, i))
+            bytes += drain->manifest->shards[i].bytes;
+    return bytes;
 }
 
 static void begun(struct event *event)
@@ -95,8 +108,8 @@ static void begun(struct event *event)
         begin_failed(drain);
         return;
     }
-    if (drain_is_keeping(drain) &&
-        room_promise(&drain->room, drain->service, &drain->checkpoint->summary) != 0) {
+    if (drain_is_keeping(drain) && room_promise(&drain->room, drain->service, bytes_missing(drain),
+                                                drain->manifest->summary.shards) != 0) {
         lacks_room(drain);
         return;
     }
@@ -122,7 +135,9 @@ static void look_at_queue(struct drain *drain)
     drain->begun_ms = loop_now_ms();
     drain->bytes_before = drain->ship.bytes_sent;
     drain->from = drain->ship.from = queue_source(drain->checkpoint, drain->tier);
+    drain->ship.is_of_source = false;
     drain->is_mending = queue_is_damaged(drain->checkpoint, drain->tier);
+    drain->is_completing = queue_is_part(drain->checkpoint, drain->tier);
     drain->ship.stamp = drain->ship.pace.quiet_ms;
     drain->claim = (struct claim){0};
     drain->room = (struct ledger_promise){0};

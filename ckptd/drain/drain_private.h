@@ -41,7 +41,8 @@ struct drain {
     int64_t begun_ms;
     uint64_t bytes_before;      /* ship.bytes_sent when it began */
     bool is_held;               /* how it ended */
-    bool is_mending;            /* the copy there is damaged */
+    bool is_mending;            /* the copy there is damaged, */
+    bool is_completing;         /* or has only some shards */
     struct ledger_promise room; /* on the local disk, for one that was loaded from elsewhere */
     /* Since the start. */
     uint64_t checkpoints, mended, errors, given_up;

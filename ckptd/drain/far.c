@@ -32,10 +32,11 @@
 
 struct far_step {
     uint64_t step, attempt;
-    bool is_known; /* when the look began */
+    bool is_known; /* when the look began, */
+    bool is_part;  /* and a part of it there: it may have become whole */
     bool is_there;
     struct pin pin;
-    struct manifest_summary summary; /* of one that was not known */
+    struct manifest_summary summary; /* of one that was not known, or a part */
     struct places places;            /* likewise, owned */
 };
 
@@ -131,6 +132,14 @@ static int visit_step(void *user, const struct storage_entry *entry)
     return add_step(run, &(struct far_step){.step = step, .attempt = attempt, .is_there = true});
 }
 
+/* Without the file it is whole, if the manifest is still there: a removal takes that first. */
+static int read_places(struct storage *storage, struct far_step *step, const char *key)
+{
+    uint64_t bytes;
+    ERR_TRY(places_fetch(&step->places, storage, storage_fetch, &step->summary));
+    return step->places.num_shards > 0 ? 0 : storage_fetch(storage, key, NULL, 0, &bytes);
+}
+
 /* Only a manifest makes it one. What cannot be read is seen to by the next look. */
 static int read_summary(struct storage *storage, struct far_run *run, struct far_step *step)
 {
@@ -142,7 +151,7 @@ static int read_summary(struct storage *storage, struct far_run *run, struct far
     int error = manifest_key(key, sizeof key, &named);
     if (error == 0)
         error = storage_fetch(storage, key, text, sizeof text, &bytes);
-    if (error == 0 && step->is_known)
+    if (error == 0 && step->is_known && !step->is_part)
         return 0;
     if (error == 0)
         error =
@@ -150,7 +159,7 @@ static int read_summary(struct storage *storage, struct far_run *run, struct far
     if (error == 0)
         error = catalog_settle(&step->summary, storage, run->name, step->step, step->attempt);
     if (error == 0)
-        error = places_fetch(&step->places, storage, storage_fetch, &step->summary);
+        error = read_places(storage, step, key);
     step->is_there = error == 0;
     if (error != 0 && error != ERR_NOT_FOUND && error != ERR_CORRUPT && error != ERR_MISMATCH &&
         error != ERR_VERSION)
@@ -188,7 +197,7 @@ static int look_at_run(struct storage *storage, struct far_run *run)
         error = storage_list(storage, run->name, visit_step, run);
     for (uint32_t i = 0; error == 0 && i < run->num_steps; i++) {
         struct far_step *step = &run->steps[i];
-        if (!step->is_known || !step->is_there) /* a listing may lag */
+        if (!step->is_known || !step->is_there || step->is_part) /* a listing may lag */
             error = read_summary(storage, run, step);
     }
     struct pin_visit visit = {storage, run};
@@ -219,6 +228,13 @@ static void report_other(const struct checkpoint *checkpoint, enum tier_index ti
               tier_name(checkpoint->run->service, tier));
 }
 
+static void note_places(struct checkpoint *checkpoint, const struct far_step *step,
+                        enum tier_index tier)
+{
+    if (catalog_set_places(checkpoint, tier, &step->places) != 0)
+        log_warn("tier", "run %s: %s", checkpoint->run->name, report_line());
+}
+
 static void enter_step(struct run *run, const struct far_step *step, enum tier_index tier)
 {
     struct checkpoint *checkpoint = catalog_find(run, step->step, step->attempt);
@@ -233,6 +249,7 @@ static void enter_step(struct run *run, const struct far_step *step, enum tier_i
     }
     if (checkpoint) {
         catalog_found(checkpoint, tier);
+        note_places(checkpoint, step, tier);
         return;
     }
     if (catalog_check_room(run->service) != 0 ||
@@ -242,9 +259,17 @@ static void enter_step(struct run *run, const struct far_step *step, enum tier_i
         return;
     }
     checkpoint->copies[tier].is_there = true;
-    if (catalog_set_places(checkpoint, &step->places) != 0)
-        log_warn("tier", "run %s: %s", run->name, report_line());
+    note_places(checkpoint, step, tier);
     catalog_enter(checkpoint, &step->summary);
+}
+
+/* A part that has all shards by now. */
+static void complete_step(struct run *run, const struct far_step *step, enum tier_index tier)
+{
+    struct checkpoint *checkpoint = catalog_find(run, step->step, step->attempt);
+    if (checkpoint && checkpoint->copies[tier].is_there && step->places.num_shards == 0 &&
+        strcmp(checkpoint->summary.nonce, step->summary.nonce) == 0)
+        catalog_completed(checkpoint, tier);
 }
 
 /* It was there, and neither a listing nor its manifest's name finds it. */
@@ -290,6 +315,8 @@ static void take_run(struct service *service, enum tier_index tier, struct far_r
     for (uint32_t i = 0; i < far->num_steps && !is_changing; i++) {
         if (far->steps[i].is_there && !far->steps[i].is_known)
             enter_step(run, &far->steps[i], tier);
+        else if (far->steps[i].is_there && far->steps[i].is_part)
+            complete_step(run, &far->steps[i], tier);
         else if (!far->steps[i].is_there && far->steps[i].is_known)
             leave_step(run, &far->steps[i], tier);
     }
@@ -344,7 +371,8 @@ static int note_known(struct look *look, const struct run *run)
         if (c->copies[look->tier].is_there)
             ERR_TRY(add_step(far, &(struct far_step){.step = c->summary.step,
                                                      .attempt = c->summary.attempt,
-                                                     .is_known = true}));
+                                                     .is_known = true,
+                                                     .is_part = c->copies[look->tier].is_part}));
     return 0;
 }
 

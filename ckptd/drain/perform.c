@@ -2,11 +2,13 @@
  * names, the manifest, and the end of it. */
 #include "ckptd/catalog.h"
 #include "ckptd/config.h"
+#include "ckptd/copies.h"
 #include "ckptd/drain/drain_private.h"
 #include "ckptd/drain/marker.h"
 #include "ckptd/drain/queue.h"
 #include "ckptd/drain/room.h"
 #include "ckptd/history.h"
+#include "ckptd/member/whole.h"
 #include "ckptd/service.h"
 #include "proto/manifest.h"
 #include "proto/report.h"
@@ -43,7 +45,7 @@ static void work_close(struct job *job)
     char prefix[STORAGE_KEY_MAX];
     memcpy(prefix, drain->claim.prefix, sizeof prefix);
     claim_end(&drain->claim, drain->is_held);
-    if (!drain->is_held && drain_is_keeping(drain) && prefix[0])
+    if (!drain->is_held && drain_is_keeping(drain) && !drain->is_completing && prefix[0])
         remove_rest(drain, prefix);
     if (!drain->is_held || !drain->is_mending)
         return;
@@ -101,6 +103,13 @@ static void forget_error(struct drain *drain)
     drain->service->tiers[drain->tier].takes_nothing = false;
 }
 
+static const char *event_name(const struct drain *drain)
+{
+    if (drain->tier == TIER_FAR)
+        return "drain";
+    return drain_is_keeping(drain) && !drain->is_completing ? "keep" : "replicate";
+}
+
 static void do_held(struct drain *drain, const struct transfer_action *action)
 {
     struct checkpoint *checkpoint = drain->checkpoint;
@@ -113,20 +122,17 @@ static void do_held(struct drain *drain, const struct transfer_action *action)
         perform_close(drain, true);
         return;
     }
-    catalog_found(checkpoint, drain->tier);
+    catalog_completed(checkpoint, drain->tier);
     checkpoint->is_wanted_far &= drain->tier != TIER_FAR;
     checkpoint->is_wanted_local &= drain->tier != TIER_LOCAL;
     checkpoint->copies[drain->tier].read_ms = loop_now_ms();
     checkpoint->copies[drain->tier].manifest_hash = drain->text_hash;
     drain->checkpoints++;
     drain->rate = seconds > 0 ? (double)sent / seconds : drain->rate;
-    history_note(checkpoint->run,
-                 &(struct history_event){.name = drain_is_keeping(drain)   ? "keep"
-                                                 : drain->tier == TIER_FAR ? "drain"
-                                                                           : "replicate",
-                                         .step = summary->step,
-                                         .attempt = summary->attempt,
-                                         .by = "ckptd"});
+    history_note(checkpoint->run, &(struct history_event){.name = event_name(drain),
+                                                          .step = summary->step,
+                                                          .attempt = summary->attempt,
+                                                          .by = "ckptd"});
     log_info("drain",
              "run %s, step %llu, attempt %llu is in the tier %s: %llu of %llu bytes sent in "
              "%.3f s (%.3f GB/s), durability %s",
@@ -176,7 +182,7 @@ void perform_rested(struct timer *timer)
 static void do_rest(struct drain *drain, const struct transfer_action *action)
 {
     bool is_first = !drain->newest_error[0];
-    drain->service->tiers[drain->tier].takes_nothing = true;
+    drain->service->tiers[drain->tier].takes_nothing = !drain->ship.is_of_source;
     drain->errors++;
     catalog_damage_text(drain->newest_error, sizeof drain->newest_error, &drain->fault);
     if (is_first)
@@ -218,7 +224,7 @@ static bool no_try_helps(const struct drain *drain, const struct ship *ship)
 {
     if (!ship->is_of_source)
         return drain_is_keeping(drain);
-    return drain->from == TIER_LOCAL || drain_is_loss(&ship->fault);
+    return ship->from == TIER_LOCAL || drain_is_loss(&ship->fault);
 }
 
 void perform_arrived(struct ship *ship)
@@ -239,8 +245,17 @@ void perform_arrived(struct ship *ship)
 
 static void do_copy(struct drain *drain, const struct transfer_action *action)
 {
-    drain->ship.is_hurried = queue_is_wanted(drain->checkpoint, drain->tier);
-    ship_start(&drain->ship, drain->checkpoint, drain->manifest, action->shard);
+    const struct checkpoint *checkpoint = drain->checkpoint;
+    struct transfer_action next = *action;
+    while (next.kind == TRANSFER_COPY && drain->is_completing &&
+           copies_has_shard(checkpoint, drain->tier, next.shard))
+        next = transfer_copied(&drain->machine, next.shard, 0, false); /* it was saved there */
+    if (next.kind != TRANSFER_COPY) {
+        perform_action(drain, next);
+        return;
+    }
+    drain->ship.is_hurried = queue_is_wanted(checkpoint, drain->tier);
+    ship_start(&drain->ship, drain->checkpoint, drain->manifest, next.shard);
 }
 
 /* ---- names and manifest ---- */
@@ -269,6 +284,14 @@ static void do_names(struct drain *drain, const struct transfer_action *action)
     perform_work(drain, work_names, named);
 }
 
+/* As a peer does of its own: nodes/serve.c. */
+static enum publication complete_here(const struct drain *drain)
+{
+    int error = whole_make(far_of(drain), &drain->manifest->summary);
+    bool is_lost = error == ERR_NOT_FOUND || error == ERR_CORRUPT;
+    return error == 0 ? PUBLICATION_DURABLE : is_lost ? PUBLICATION_LOST : PUBLICATION_UNKNOWN;
+}
+
 static void work_publish(struct job *job)
 {
     struct drain *drain = CONTAINER_OF(job, struct drain, job);
@@ -278,6 +301,8 @@ static void work_publish(struct job *job)
                                   .to = drain->tier,
                                   .is_mending = drain->is_mending};
     drain->outcome = marker_publish(&marker, &drain->text_hash);
+    if (drain->outcome == PUBLICATION_DURABLE && drain_is_keeping(drain) && drain->is_completing)
+        drain->outcome = complete_here(drain);
     if (drain->outcome != PUBLICATION_DURABLE)
         fault_take(&drain->fault, ERR_IO);
 }

@@ -4,8 +4,8 @@
 #include "ckptd/catalog.h"
 #include "ckptd/checkpoint.h"
 #include "ckptd/config.h"
+#include "ckptd/copies.h"
 #include "ckptd/drain/pick.h"
-#include "ckptd/nodes/placement.h"
 #include "ckptd/service.h"
 #include "proto/report.h"
 #include "proto/retain.h"
@@ -53,20 +53,16 @@ static int mark_kept(struct pick_item *items, uint32_t count, const struct run *
     return error;
 }
 
-bool queue_is_wanted(const struct checkpoint *checkpoint, enum tier_index tier)
+bool queue_is_part(const struct checkpoint *checkpoint, enum tier_index tier)
 {
-    if (tier == TIER_LOCAL)
-        return false; /* it is served from elsewhere meanwhile */
-    return tier == TIER_FAR ? checkpoint->is_wanted_far : checkpoint->is_wanted_replicated;
+    return checkpoint->copies[tier].is_there && checkpoint->copies[tier].is_part;
 }
 
-/* Is that peer to have it? */
-static bool goes_to_peer(const struct checkpoint *checkpoint, enum tier_index tier)
+bool queue_is_wanted(const struct checkpoint *checkpoint, enum tier_index tier)
 {
-    struct site sites[MEMBERS_PEERS_MAX + 1];
-    uint32_t count = catalog_sites(sites, checkpoint);
-    return placement_goes(sites, count, (uint32_t)checkpoint->run->service->config->nodes_replicas,
-                          (uint32_t)(tier - TIER_PEER) + 1);
+    if (tier == TIER_LOCAL) /* what is damaged or absent is served from elsewhere meanwhile */
+        return queue_is_part(checkpoint, tier) && checkpoint->is_wanted_replicated;
+    return tier == TIER_FAR ? checkpoint->is_wanted_far : checkpoint->is_wanted_replicated;
 }
 
 bool queue_is_damaged(const struct checkpoint *checkpoint, enum tier_index tier)
@@ -75,24 +71,48 @@ bool queue_is_damaged(const struct checkpoint *checkpoint, enum tier_index tier)
            checkpoint->copies[tier].is_damaged;
 }
 
+/* This node has a part of it, and is to have all: then copies to others go on from here. */
+static bool fetches_rest(const struct checkpoint *checkpoint)
+{
+    return queue_is_part(checkpoint, TIER_LOCAL) && copies_goes(checkpoint, TIER_LOCAL);
+}
+
 /* It is there, or another node is to have it. A peer mends its own. */
 static bool is_served(const struct checkpoint *checkpoint, enum tier_index tier)
 {
+    const bool is_there = checkpoint->copies[tier].is_there && !queue_is_damaged(checkpoint, tier);
+    if (tier == TIER_LOCAL && queue_is_part(checkpoint, tier))
+        return !fetches_rest(checkpoint);
     if (tier == TIER_LOCAL)
-        return !queue_is_damaged(checkpoint, tier) &&
-               (checkpoint->copies[tier].is_there || !checkpoint->is_wanted_local);
-    return (checkpoint->copies[tier].is_there && !queue_is_damaged(checkpoint, tier)) ||
-           (tier_is_peer(tier) && !goes_to_peer(checkpoint, tier));
+        return !queue_is_damaged(checkpoint, tier) && (is_there || !checkpoint->is_wanted_local);
+    if (!tier_is_peer(tier))
+        return is_there;
+    return catalog_has_whole(checkpoint, tier) || !copies_goes(checkpoint, tier) ||
+           (queue_is_part(checkpoint, tier) && fetches_rest(checkpoint));
 }
 
-/* Is there a tier that it would come from? Of shards on several nodes the node of the first one
- * sends copies, and none is mended. What ranks load comes into the local tier behind the load: then
- * memory has what that fetched, which is not fetched again. */
+/* Does this node see to its copies? Of shards on several nodes that of the first one does, or
+ * where that is lost one that has all of them. */
+static bool sees_to_copies(const struct checkpoint *checkpoint)
+{
+    if (!checkpoint->is_led_elsewhere)
+        return true;
+    unsigned leader = checkpoint->places[0];
+    bool is_lost = leader == NUM_TIERS || !checkpoint->copies[leader].is_there ||
+                   checkpoint->run->service->tiers[leader].offline[0];
+    return is_lost && catalog_has_whole(checkpoint, TIER_LOCAL);
+}
+
+/* Is there a tier that it would come from? Of shards on several nodes none is mended. What ranks
+ * load comes into the local tier behind the load: then memory has what that fetched, which is not
+ * fetched again. */
 static bool has_source(const struct checkpoint *checkpoint, enum tier_index tier)
 {
     if (tier != TIER_LOCAL)
         return catalog_has_copy(checkpoint, TIER_LOCAL) && !checkpoint->damaged &&
-               !checkpoint->is_led_elsewhere;
+               sees_to_copies(checkpoint);
+    if (queue_is_part(checkpoint, tier))
+        return !checkpoint->damaged && sees_to_copies(checkpoint);
     if (checkpoint->places || checkpoint->loads > checkpoint->is_awaited)
         return false;
     enum tier_index source = catalog_source(checkpoint);
@@ -102,7 +122,8 @@ static bool has_source(const struct checkpoint *checkpoint, enum tier_index tier
 
 enum tier_index queue_source(const struct checkpoint *checkpoint, enum tier_index tier)
 {
-    return tier == TIER_LOCAL ? catalog_source(checkpoint) : TIER_LOCAL;
+    bool is_from_elsewhere = tier == TIER_LOCAL && !queue_is_part(checkpoint, tier);
+    return is_from_elsewhere ? catalog_source(checkpoint) : TIER_LOCAL; /* its manifest */
 }
 
 /* The run's, in the order of its list, marked; to be freed. NULL: no memory. */
@@ -110,18 +131,19 @@ static struct pick_item *make_items(uint32_t *out_count, const struct run *run,
                                     enum tier_index tier)
 {
     const struct pick_rule rule = rule_of(run->service->config, tier);
+    const struct checkpoint *newest = catalog_newest(run);
     uint32_t count = 0, i = 0;
     for (const struct checkpoint *c = run->checkpoints; c; c = c->next)
         count++;
     struct pick_item *items = calloc(count + 1, sizeof *items);
     for (const struct checkpoint *c = run->checkpoints; c && items; c = c->next)
-        items[i++] =
-            (struct pick_item){.step = c->summary.step,
-                               .is_local = has_source(c, tier),
-                               .is_far = is_served(c, tier),
-                               .is_wanted = queue_is_wanted(c, tier) || queue_is_damaged(c, tier),
-                               .is_given_up = c->copies[tier].is_given_up,
-                               .is_kept = true};
+        items[i++] = (struct pick_item){
+            .step = c->summary.step,
+            .is_local = has_source(c, tier),
+            .is_far = is_served(c, tier),
+            .is_wanted = queue_is_wanted(c, tier) || queue_is_damaged(c, tier),
+            .is_given_up = c->copies[tier].is_given_up,
+            .is_kept = !queue_is_part(c, TIER_LOCAL) || tier != TIER_LOCAL || c == newest};
     if (items && tier == TIER_FAR && mark_kept(items, count, run) != 0) {
         free(items);
         items = NULL;

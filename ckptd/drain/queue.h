@@ -19,6 +19,8 @@ struct checkpoint *queue_next(const struct service *service, enum tier_index tie
 enum tier_index queue_source(const struct checkpoint *checkpoint, enum tier_index tier);
 /* Is there a copy in that tier which is to be mended? */
 bool queue_is_damaged(const struct checkpoint *checkpoint, enum tier_index tier);
+/* Is there a copy in that tier that has only some shards? */
+bool queue_is_part(const struct checkpoint *checkpoint, enum tier_index tier);
 /* Does somebody wait for it there? */
 bool queue_is_wanted(const struct checkpoint *checkpoint, enum tier_index tier);
 /* Sets goes_far of the run's checkpoints: is it to be in the far tier, by the rules or because

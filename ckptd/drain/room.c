@@ -8,14 +8,14 @@
 #define FILES_BESIDE 4u         /* the manifest, the mark, the lease, the directory */
 #define BYTES_BESIDE (1u << 20) /* of them */
 
-int room_promise(struct ledger_promise *out, struct service *service,
-                 const struct manifest_summary *summary)
+int room_promise(struct ledger_promise *out, struct service *service, uint64_t bytes,
+                 uint64_t shards)
 {
     struct storage_space space;
     int error = storage_space(service->storage, &space);
     if (error == 0)
-        error = ledger_promise(&service->ledger, out, &space, summary->bytes + BYTES_BESIDE,
-                               (uint64_t)summary->shards + FILES_BESIDE);
+        error = ledger_promise(&service->ledger, out, &space, bytes + BYTES_BESIDE,
+                               shards + FILES_BESIDE);
     return error;
 }
 

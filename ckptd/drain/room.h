@@ -4,13 +4,14 @@
 #define HOLDFAST_CKPTD_DRAIN_ROOM_H
 
 #include "ckptd/ledger.h"
-#include "proto/manifest.h"
+
+#include <stdint.h>
 
 struct service;
 
 /* ERR_SPACE: it does not fit beside what was promised to saves. */
-int room_promise(struct ledger_promise *out, struct service *service,
-                 const struct manifest_summary *summary);
+int room_promise(struct ledger_promise *out, struct service *service, uint64_t bytes,
+                 uint64_t shards);
 /* A file of so many bytes was made of it. */
 void room_use(struct ledger_promise *promise, struct service *service, uint64_t bytes);
 /* What is left is everybody's again; also of an empty promise. */

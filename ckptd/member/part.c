@@ -346,6 +346,14 @@ void part_report(struct save *save)
     errand_send(&reporting->errand);
 }
 
+void part_completed(struct run *run, const struct manifest_summary *summary)
+{
+    for (struct save *save = run->coordinator->saves; save; save = save->next)
+        if (save->is_part && save->is_placed && save->step == summary->step &&
+            strcmp(save->nonce, summary->nonce) == 0)
+            places_free(&save->places);
+}
+
 /* ---- leaving ---- */
 
 void part_leave(struct save *save)

@@ -17,6 +17,9 @@ void part_report(struct save *save);
 /* Another attempt comes, and its coordinator has said nothing: what is not whole here is removed;
  * what is stays with its mark, until that node can be asked (returned.c). */
 void part_leave(struct save *save);
+/* The other nodes' shards have come beside it, before it was heard that it is committed. */
+struct run;
+void part_completed(struct run *run, const struct manifest_summary *summary);
 
 /* The manifest of a save of which shards lie here: places first, the mark last. The same once more
  * is fine. Blocks; any thread. ERR_EXISTS: another manifest is there. */

@@ -119,7 +119,7 @@ static void enter(struct asking *asking)
     struct checkpoint *checkpoint = NULL;
     if (catalog_new(&checkpoint, asking->run, asking->step, asking->attempt) != 0)
         return; /* the next start lists it */
-    if (catalog_set_places(checkpoint, &asking->places) != 0)
+    if (catalog_set_places(checkpoint, TIER_LOCAL, &asking->places) != 0)
         log_warn("catalog", "%s", report_line());
     catalog_enter(checkpoint, &asking->summary);
 }

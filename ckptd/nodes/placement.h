@@ -6,17 +6,21 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#define PLACEMENT_SITES_MAX 9u /* this node and 8 peers */
+
 /* A node, for one checkpoint. The first of a list is this node itself. */
 struct site {
     const char *domain;
     bool has_copy;  /* whole, as far as this node knows */
     bool is_away;   /* it does not answer, or takes nothing */
     uint64_t order; /* placement_order() */
+    bool has_part;  /* shards were saved there; with those of the others all are there */
 };
 
-/* The number of failure domains that have a copy. */
+/* n: any n - 1 failure domains may be lost, and every shard is left. */
 uint32_t placement_domains(const struct site *sites, uint32_t count);
-/* Is sites[index] to get a copy, so that `replicas` domains have one? */
+/* Is sites[index] to get a whole copy, so that that number becomes `replicas`? The first of the
+ * list, when it has a part, is to fetch what it lacks. */
 bool placement_goes(const struct site *sites, uint32_t count, uint32_t replicas, uint32_t index);
 /* Spreads the copies of several runs over the nodes: lower ones first. */
 uint64_t placement_order(const char *run, const char *node);

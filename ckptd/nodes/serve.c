@@ -9,8 +9,8 @@
  *   P1  A manifest becomes durable only when every shard that it names is here, with its header,
  *       size and checksum table. Else the answer is ERR_STALE, and the node sends them again: what
  *       it sent before may have been removed as unfinished work when this ckptd was started again.
- *   P2  A node removes nothing of a committed checkpoint, and no manifest, attempt, pin or note: it
- *       takes away its own unfinished files alone.
+ *   P2  A node removes nothing of a committed copy, and no manifest, attempt, pin or note: it takes
+ *       away its own unfinished files alone. Those of shards that a part lacks are such.
  *   P3  A handle is used by the node that it was given to, and by no other.
  *
  * A handle ends when its node has been silent for SILENT_MS, or HANDLES_MAX are open. What a node
@@ -20,9 +20,12 @@
 #include "ckptd/checkpoint.h"
 #include "ckptd/config.h"
 #include "ckptd/drain/drain.h"
+#include "ckptd/drain/far.h"
 #include "ckptd/keep/admit.h"
 #include "ckptd/ledger.h"
 #include "ckptd/loop.h"
+#include "ckptd/member/part.h"
+#include "ckptd/member/whole.h"
 #include "ckptd/nodes/placement.h"
 #include "ckptd/rescan.h"
 #include "ckptd/run/coordinator.h"
@@ -78,7 +81,7 @@ struct errand {
     uint64_t bytes, data_bytes;
     Holdfast__V1__PeerEntry **entries;
     uint32_t num_entries, room_entries;
-    bool is_commit;
+    bool is_commit;                  /* a checkpoint has come, or what a part of one lacked */
     struct manifest_summary summary; /* of a commit */
     struct fault fault;
     struct job job;
@@ -227,16 +230,6 @@ static int check_key(enum key_kind kind, const char *key)
     return report_error(ERR_DENIED, NULL, "a node may not do that with \"%.200s\"", key);
 }
 
-static bool is_committed(struct storage *storage, const struct manifest_summary *place)
-{
-    char key[STORAGE_KEY_MAX];
-    uint64_t bytes;
-    int error = manifest_key(key, sizeof key, place);
-    if (error == 0)
-        error = storage_fetch(storage, key, NULL, 0, &bytes);
-    return error != ERR_NOT_FOUND; /* nobody knows: kept */
-}
-
 /* ---- the operations, on the crew ---- */
 
 static int do_create(struct errand *errand, struct storage *storage)
@@ -326,6 +319,25 @@ static int do_sync_names(struct errand *errand, struct storage *storage)
     return storage_sync_names(storage, errand->request->key);
 }
 
+/* The name is taken. By the same text it is no error: a part is whole now. */
+static int complete_part(struct errand *errand, struct storage *storage)
+{
+    struct report_text kept;
+    void *text = NULL;
+    size_t bytes = 0;
+    report_keep(&kept);
+    int error = storage_fetch_all(storage, errand->request->key, MANIFEST_BYTES_MAX, &text, &bytes);
+    if (error == 0 && (bytes != errand->request->data.len ||
+                       memcmp(text, errand->request->data.data, bytes) != 0)) {
+        report_restore(&kept, ERR_EXISTS);
+        error = ERR_EXISTS;
+    }
+    if (error == 0)
+        error = whole_make(storage, &errand->summary);
+    free(text);
+    return error;
+}
+
 /* P1. */
 static int publish_manifest(struct errand *errand, struct storage *storage,
                             const struct manifest_summary *place)
@@ -340,6 +352,8 @@ static int publish_manifest(struct errand *errand, struct storage *storage,
                             report_message());
     if (error == 0)
         error = storage_publish(storage, errand->request->key, text->data, text->len);
+    if (error == ERR_EXISTS)
+        error = complete_part(errand, storage);
     errand->is_commit = error == 0;
     return error;
 }
@@ -397,7 +411,8 @@ static int do_remove(struct errand *errand, struct storage *storage)
     const char *name = "";
     bool is_in_step = parse_key(&place, &name, errand->request->key);
     bool is_mark = is_in_step && strcmp(name, MARK_NAME) == 0;
-    bool is_shard = is_in_step && shard_is_file_name(name) && !is_committed(storage, &place);
+    bool is_shard =
+        is_in_step && shard_is_file_name(name) && !whole_has_shard(storage, &place, name);
     if (!is_mark && !is_shard)
         return report_error(ERR_DENIED, "ask an operator of that node",
                             "a node may not remove %.200s", errand->request->key);
@@ -468,30 +483,39 @@ static void reply(struct errand *errand)
     rpc_call_reply(errand->call, &reply.base);
 }
 
-/* The node that sent a copy has one itself. */
-static void note_sender(struct run *run, const struct errand *errand)
-{
-    const struct members *members = &run->service->config->members;
-    struct checkpoint *checkpoint =
-        catalog_find(run, errand->summary.step, errand->summary.attempt);
-    const char *name = strrchr(errand->principal.name, '/');
-    for (uint32_t i = 0; checkpoint && i < members->count; i++)
-        if (strcmp(members->peers[i].name, name + 1) == 0)
-            catalog_found(checkpoint, (enum tier_index)(TIER_PEER + i));
-}
-
-/* The copy is listed now. */
-static void looked(struct look_waiter *waiter)
+static void go_on(struct look_waiter *waiter)
 {
     struct errand *errand = CONTAINER_OF(waiter, struct errand, look);
     struct service *service = errand->service;
     struct run *run;
     if (!service->is_closing && run_find(&run, service, errand->summary.run, false) == 0) {
-        note_sender(run, errand);
         service->coordinator_policy->apply_retention(run);
         drain_look(service);
     }
     free_errand(errand);
+}
+
+/* The copy is listed now, and is whole (P1). The node that sent it has one itself, or a part. */
+static void looked(struct look_waiter *waiter)
+{
+    struct errand *errand = CONTAINER_OF(waiter, struct errand, look);
+    struct service *service = errand->service;
+    struct run *run;
+    const char *name = strrchr(errand->principal.name, '/');
+    unsigned tier = name ? catalog_tier_of(service, name + 1) : NUM_TIERS;
+    bool is_known =
+        !service->is_closing && run_find(&run, service, errand->summary.run, false) == 0;
+    struct checkpoint *checkpoint =
+        is_known ? catalog_find(run, errand->summary.step, errand->summary.attempt) : NULL;
+    if (checkpoint && checkpoint->copies[TIER_LOCAL].is_there)
+        catalog_completed(checkpoint, TIER_LOCAL);
+    else if (is_known)
+        part_completed(run, &errand->summary);
+    errand->look = (struct look_waiter){.go_on = go_on};
+    if (is_known && tier < NUM_TIERS && tier_is_peer((enum tier_index)tier))
+        far_look(service, (enum tier_index)tier, &errand->look, service->config->tier_wait_ms);
+    else
+        go_on(&errand->look);
 }
 
 /* Another node starts a run, or has: no start here may take an older number. */

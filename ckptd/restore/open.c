@@ -278,7 +278,7 @@ static int finish_opening(struct opening *opening)
     }
     int error = session_of(&session, opening);
     if (error == 0)
-        error = catalog_set_places(checkpoint, &opening->places);
+        error = catalog_set_places(checkpoint, opening->tier, &opening->places);
     if (error == 0)
         error = load_new(&load, session, checkpoint, &opening->hold, opening->items,
                          opening->num_items, opening->slices);

@@ -287,7 +287,7 @@ static void note_commit(const struct save *save)
 static void enter_catalog(struct save *save)
 {
     struct checkpoint *checkpoint = save->checkpoint;
-    if (catalog_set_places(checkpoint, &save->places) != 0)
+    if (catalog_set_places(checkpoint, TIER_LOCAL, &save->places) != 0)
         log_warn("commit", "%s", report_line()); /* a load reads them again */
     save->checkpoint = NULL;
     catalog_enter(checkpoint, &save->summary);

@@ -1,7 +1,9 @@
 """lib_nodes - a small cluster: several ckptd on loopback addresses, each with a store, a
-certificate and peers; and what may happen to them: killed, or away for good with all they had.
+certificate and peers; what may happen to them: killed, or away for good with all they had; and
+runs with ranks on several of them.
 """
 
+import glob
 import os
 import shutil
 import signal
@@ -9,8 +11,11 @@ import socket
 import subprocess
 import time
 
+import lib_train
 from lib_store import PATIENCE, World
 
+MPI = ["mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none"]
+PUBLISH, REMOVE = 7, 10  # PeerOp of ckpt.proto
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 
@@ -94,6 +99,75 @@ class Cluster:
     def close(self):
         for node in self.nodes:
             node.close()
+
+
+class Run:
+    """The trainer with two ranks at each of the nodes; its losses go on from start to start."""
+
+    def __init__(self, folder, name, steps):
+        self.folder, self.name, self.steps, self.process = folder, name, steps, None
+        self.losses_at = os.path.join(folder, name + ".loss")
+        self.log = os.path.join(folder, name + ".log")
+
+    def start(self, nodes, *options, ranks=2):
+        words = []
+        for node in nodes:
+            words += [":"] if words else []
+            words += ["-n", str(ranks)] + lib_train.command(
+                self.folder, node.server, self.name, "--training.steps", self.steps,
+                "--checkpoint.interval", "1", "--checkpoint.when_busy", "wait",
+                "--comm.backend", "mpi", "--metrics.loss_file", self.losses_at, *options)
+        with open(self.log, "ab") as log:
+            self.process = subprocess.Popen(MPI + words, stdout=log, stderr=log)
+
+    def end(self):
+        return self.process.wait(200)
+
+    def said(self):
+        with open(self.log, errors="replace") as log:
+            return log.read()[-6000:]
+
+    def losses(self):
+        with open(self.losses_at) as file:
+            return {int(line.split()[0]): line for line in file}
+
+    def kill(self):
+        self.process.kill()
+        self.process.wait()
+
+
+def shards(node, run, step):
+    return sorted(int(os.path.basename(path)[6:11]) for path in glob.glob(
+        os.path.join(node.store, run, f"step-{step:08d}-a*", "shard-*")))
+
+
+def has(node, run, step, name="manifest.json"):
+    return bool(glob.glob(os.path.join(node.store, run, f"step-{step:08d}-a*", name)))
+
+
+def field(number, data):
+    """A field of a message: at most 2 MiB."""
+    size, length = len(data), b""
+    while size > 127:
+        length += bytes([size & 127 | 128])
+        size >>= 7
+    return bytes([number << 3 | 2]) + length + bytes([size]) + data
+
+
+def refusal(node, asks, operation, key, data=b""):
+    """What a node answers to another that asks for that; "": it did it."""
+    import grpc
+    def read(name):
+        with open(os.path.join(asks.folder, "tls", name), "rb") as pem:
+            return pem.read()
+    with grpc.secure_channel(node.address, grpc.ssl_channel_credentials(
+            read("authority.pem"), read("key.pem"), read("certificate.pem"))) as channel:
+        try:
+            channel.unary_unary("/holdfast.v1.Checkpoint/Peer")(
+                bytes([8, operation]) + field(2, key.encode()) + field(6, data), timeout=30)
+        except grpc.RpcError as error:
+            return error.details()
+    return ""
 
 
 def wait_until(is_so, what):

@@ -15,71 +15,25 @@ import glob
 import json
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
 
 import lib_tap
 import lib_train
-from lib_nodes import Cluster, wait_until
+from lib_nodes import Cluster, Run, has, shards, wait_until
 from lib_tap import end, test
 
 STEPS = 8
 ALONE = "--nodes.replicas", "1", "--nodes.silent_ms", "2000"  # no copies
-MPI = ["mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none"]
 
 if not shutil.which("openssl") or not shutil.which("mpirun"):
     print("openssl or mpirun is missing")
     sys.exit(77)
 
 
-class Run:
-    """The trainer with two ranks at each of the nodes; its losses go on from start to start."""
-
-    def __init__(self, folder, name):
-        self.folder, self.name, self.process = folder, name, None
-        self.losses_at = os.path.join(folder, name + ".loss")
-        self.log = os.path.join(folder, name + ".log")
-
-    def start(self, nodes, *options, ranks=2):
-        words = []
-        for node in nodes:
-            words += [":"] if words else []
-            words += ["-n", str(ranks)] + lib_train.command(
-                self.folder, node.server, self.name, "--training.steps", STEPS,
-                "--checkpoint.interval", "1", "--checkpoint.when_busy", "wait",
-                "--comm.backend", "mpi", "--metrics.loss_file", self.losses_at, *options)
-        with open(self.log, "ab") as log:
-            self.process = subprocess.Popen(MPI + words, stdout=log, stderr=log)
-
-    def end(self):
-        return self.process.wait(200)
-
-    def said(self):
-        with open(self.log, errors="replace") as log:
-            return log.read()[-6000:]
-
-    def losses(self):
-        with open(self.losses_at) as file:
-            return {int(line.split()[0]): line for line in file}
-
-    def kill(self):
-        self.process.kill()
-        self.process.wait()
-
-
-def shards(node, run, step):
-    return sorted(int(os.path.basename(path)[6:11]) for path in glob.glob(
-        os.path.join(node.store, run, f"step-{step:08d}-a*", "shard-*")))
-
-
-def has(node, run, step, name="manifest.json"):
-    return bool(glob.glob(os.path.join(node.store, run, f"step-{step:08d}-a*", name)))
-
-
 def whole(folder, cluster):
     first, second, _ = cluster.nodes
-    run = Run(folder, "whole")
+    run = Run(folder, "whole", STEPS)
     run.start((first, second))
     twice = []
     while run.process.poll() is None:  # a listing looks at the peers, in the midst of commits, too
@@ -104,7 +58,7 @@ def whole(folder, cluster):
 def resumed(folder, cluster, expected):
     """All ranks are killed, then a node's ckptd, too."""
     first, second, _ = cluster.nodes
-    run = Run(folder, "r")
+    run = Run(folder, "r", STEPS)
     run.start((first, second), "--debug.pause_at_step", 4)
     wait_until(lambda: has(second, "r", 3) and has(first, "r", 3), run.said)
     run.kill()
@@ -133,7 +87,7 @@ def resumed(folder, cluster, expected):
 def away(folder, cluster):
     """A node's ckptd dies in a save; the other waits for it no longer than it was told to."""
     first, second, _ = cluster.nodes
-    run = Run(folder, "d")
+    run = Run(folder, "d", STEPS)
     run.start((first, second), "--debug.pause_at_step", 4)
     wait_until(lambda: has(second, "d", 3) and has(first, "d", 3), run.said)
     second.kill()
@@ -191,7 +145,7 @@ def returned(cluster):
 def replicated(folder, cluster, expected):
     """A third node gets all shards, from both; then one of the two is lost."""
     first, second, third = cluster.nodes
-    run = Run(folder, "c")
+    run = Run(folder, "c", STEPS)
     run.start((first, second), "--debug.pause_at_step", 5)
     wait_until(lambda: first.entry("c", 4).get("durability") == "replicated", first.said)
     test("a copy on a third node holds every shard", shards(third, "c", 4) == [1, 2, 3, 4] and
@@ -209,7 +163,7 @@ def replicated(folder, cluster, expected):
 def alone(folder, cluster):
     """Most of the nodes are lost for good: an operator decides, or the far tier."""
     first, _, third = cluster.nodes
-    run = Run(folder, "c")
+    run = Run(folder, "c", STEPS)
     code, _, said = first.cli("attempt", "c", "--force", "--yes", *first.where)
     test("while most of the nodes answer, no start is forced",
          code != 0 and "most of the nodes answer" in said, said)

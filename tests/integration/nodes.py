@@ -21,7 +21,7 @@ import tempfile
 
 import lib_tap
 import lib_train
-from lib_nodes import Cluster, wait_until
+from lib_nodes import PUBLISH, REMOVE, Cluster, refusal, wait_until
 from lib_store import change
 from lib_tap import end, test
 
@@ -33,9 +33,6 @@ lib_tap.need("grpc")
 if not shutil.which("openssl"):
     print("openssl is missing")
     sys.exit(77)
-import grpc  # noqa: E402
-
-PUBLISH, REMOVE = 7, 10  # PeerOp of ckpt.proto
 
 
 def train(folder, node, run, *options):
@@ -102,30 +99,6 @@ def mended(cluster):
     test("damage that the scrub finds is mended from a peer's copy",
          first.entry("whole", STEPS).get("durability") == "replicated" and
          first.all_verify() == [], first.said())
-
-
-def field(number, data):
-    """A field of a message: at most 2 MiB."""
-    size, length = len(data), b""
-    while size > 127:
-        length += bytes([size & 127 | 128])
-        size >>= 7
-    return bytes([number << 3 | 2]) + length + bytes([size]) + data
-
-
-def refusal(node, asks, operation, key, data=b""):
-    """What a node answers to another that asks for that; "": it did it."""
-    def read(name):
-        with open(os.path.join(asks.folder, "tls", name), "rb") as pem:
-            return pem.read()
-    with grpc.secure_channel(node.address, grpc.ssl_channel_credentials(
-            read("authority.pem"), read("key.pem"), read("certificate.pem"))) as channel:
-        try:
-            channel.unary_unary("/holdfast.v1.Checkpoint/Peer")(
-                bytes([8, operation]) + field(2, key.encode()) + field(6, data), timeout=30)
-        except grpc.RpcError as error:
-            return error.details()
-    return ""
 
 
 def liar(cluster):

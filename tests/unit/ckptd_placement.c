@@ -1,8 +1,9 @@
 /* ckptd_placement.c - which node gets a copy, what copies survive, what a majority is.
  *
- * Goal: the invariants R1 to R5 of ckptd/nodes/placement.c. Method: the cases where a mistake would
+ * Goal: the invariants R1 to R6 of ckptd/nodes/placement.c. Method: the cases where a mistake would
  * be believed, and every cluster of up to five nodes in three domains: copies are sent as the
- * function says until it says no more, then any n - 1 domains are taken away. */
+ * function says until it says no more, then any n - 1 domains are taken away. With parts, every
+ * cluster of up to four. */
 #include "ckptd/nodes/placement.h"
 
 #include <setjmp.h>
@@ -16,7 +17,7 @@ static void test_placement__a_second_copy_in_a_domain_counts_once(void **state)
 {
     (void)state;
     const struct site sites[] = {
-        {"a", true, false, 0}, {"b", true, false, 1}, {"b", true, false, 2}};
+        {"a", true, false, 0, false}, {"b", true, false, 1, false}, {"b", true, false, 2, false}};
     assert_int_equal(placement_domains(sites, 3), 2);
     assert_int_equal(placement_domains(sites, 1), 1);
     assert_false(placement_goes(sites, 3, 2, 1));
@@ -26,7 +27,7 @@ static void test_placement__a_copy_goes_to_another_domain_than_its_own(void **st
 {
     (void)state;
     const struct site sites[] = {
-        {"a", true, false, 0}, {"a", false, false, 1}, {"b", false, false, 2}};
+        {"a", true, false, 0, false}, {"a", false, false, 1, false}, {"b", false, false, 2, false}};
     assert_false(placement_goes(sites, 3, 2, 1));
     assert_true(placement_goes(sites, 3, 2, 2));
     assert_false(placement_goes(sites, 3, 2, 0));
@@ -35,7 +36,8 @@ static void test_placement__a_copy_goes_to_another_domain_than_its_own(void **st
 static void test_placement__one_who_is_away_is_replaced_and_not_when_it_alone_is_left(void **state)
 {
     (void)state;
-    struct site sites[] = {{"a", true, false, 0}, {"b", false, true, 1}, {"c", false, false, 2}};
+    struct site sites[] = {
+        {"a", true, false, 0, false}, {"b", false, true, 1, false}, {"c", false, false, 2, false}};
     assert_false(placement_goes(sites, 3, 2, 1));
     assert_true(placement_goes(sites, 3, 2, 2));
     sites[2].is_away = true;
@@ -98,6 +100,104 @@ test_placement__any_cluster_gets_as_many_domains_as_it_has_and_no_copy_more(void
                 check_cluster(code, count, replicas);
 }
 
+/* Which domains, a bit each, keep every shard of a checkpoint when they are lost? */
+static bool survives(const struct site *sites, uint32_t count, uint32_t lost)
+{
+    bool has_whole = false, has_parts = true, is_any = false;
+    for (uint32_t i = 0; i < count; i++) {
+        bool is_lost = lost >> (sites[i].domain[0] - 'a') & 1;
+        has_whole |= sites[i].has_copy && !is_lost;
+        has_parts &= !sites[i].has_part || !is_lost;
+        is_any |= sites[i].has_part;
+    }
+    return has_whole || (is_any && has_parts);
+}
+
+/* As many copies as any n - 1 of three domains may be lost, and not any n. */
+static void check_level(const struct site *sites, uint32_t count)
+{
+    uint32_t level = placement_domains(sites, count), worst = 3;
+    for (uint32_t lost = 0; lost < 8; lost++) {
+        uint32_t num = (uint32_t)__builtin_popcount(lost);
+        if (!survives(sites, count, lost))
+            worst = num - 1 < worst ? num - 1 : worst;
+    }
+    assert_int_equal(level, worst + 1);
+}
+
+/* As the nodes do it: this one fetches what it lacks before it sends to others that have a part. */
+static uint32_t send_parts(struct site *sites, uint32_t count, uint32_t replicas)
+{
+    uint32_t sent = 0;
+    bool goes[5], fetches = placement_goes(sites, count, replicas, 0);
+    for (uint32_t i = 0; i < count; i++)
+        goes[i] =
+            placement_goes(sites, count, replicas, i) && !(fetches && i > 0 && sites[i].has_part);
+    for (uint32_t i = 0; i < count; i++) {
+        sent += goes[i];
+        sites[i].has_copy |= goes[i];
+    }
+    return sent;
+}
+
+/* A node's parts and domains by digits of the code. */
+static void check_parts(uint32_t code, uint32_t count, uint32_t replicas)
+{
+    static const char *const domains[] = {"a", "b", "c"};
+    struct site sites[5];
+    uint32_t present[3] = {0}, num_domains = 0, turns = 0;
+    for (uint32_t i = 0; i < count; i++, code /= 12) {
+        sites[i] = (struct site){.domain = domains[code % 3],
+                                 .is_away = i > 0 && code / 3 % 2,
+                                 .order = placement_order("run", domains[code % 3]) + i,
+                                 .has_part = i == 0 || code / 6 % 2};
+        num_domains += !present[code % 3]++;
+    }
+    do {
+        check_level(sites, count);
+        assert_true(++turns < 10);
+    } while (send_parts(sites, count, replicas) > 0);
+    uint32_t wanted = replicas < num_domains ? replicas : num_domains;
+    assert_in_range(placement_domains(sites, count), wanted, 3);
+}
+
+static void test_placement__parts_become_copies_until_so_many_domains_may_be_lost(void **state)
+{
+    (void)state;
+    for (uint32_t count = 1, codes = 12; count <= 4; count++, codes *= 12)
+        for (uint32_t code = 0; code < codes; code++)
+            for (uint32_t replicas = 1; replicas <= 4; replicas++)
+                check_parts(code, count, replicas);
+}
+
+static void test_placement__a_part_is_no_copy_and_one_in_its_domain_replaces_it(void **state)
+{
+    (void)state;
+    struct site sites[] = {
+        {.domain = "a", .has_part = true}, {.domain = "b", .has_part = true}, {.domain = "c"}};
+    assert_int_equal(placement_domains(sites, 3), 1);
+    assert_true(placement_goes(sites, 3, 2, 2)); /* where one copy is enough */
+    assert_false(placement_goes(sites, 3, 2, 0));
+    sites[2].is_away = true;
+    assert_true(placement_goes(sites, 3, 2, 0));
+    assert_true(placement_goes(sites, 3, 2, 1));
+    sites[1].has_copy = true; /* but the others' shards are lost with a, or with b */
+    assert_int_equal(placement_domains(sites, 3), 1);
+    sites[2].has_copy = true;
+    assert_int_equal(placement_domains(sites, 3), 2);
+}
+
+static void test_placement__copies_that_gain_nothing_are_not_made(void **state)
+{
+    (void)state;
+    const struct site sites[] = {{.domain = "a", .has_part = true},
+                                 {.domain = "a", .has_part = true}};
+    const struct site without[] = {{.domain = "a"}, {.domain = "b"}};
+    assert_false(placement_goes(sites, 2, 2, 0));
+    assert_false(placement_goes(sites, 2, 2, 1));
+    assert_false(placement_goes(without, 2, 2, 0));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -107,6 +207,9 @@ int main(void)
         cmocka_unit_test(test_placement__half_of_the_nodes_are_no_majority),
         cmocka_unit_test(
             test_placement__any_cluster_gets_as_many_domains_as_it_has_and_no_copy_more),
+        cmocka_unit_test(test_placement__a_part_is_no_copy_and_one_in_its_domain_replaces_it),
+        cmocka_unit_test(test_placement__copies_that_gain_nothing_are_not_made),
+        cmocka_unit_test(test_placement__parts_become_copies_until_so_many_domains_may_be_lost),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,191 @@
+/* copies.c - which nodes and tiers have which shards of a checkpoint, and what that survives.
+ *
+ * A copy is whole, or a part: a node on which some ranks of several saved has their shards alone,
+ * and places.json beside the manifest says so (proto/places.h). What nobody has told is whole.
+ * Parts become whole copies by member/whole.c. */
+#include "ckptd/copies.h"
+#include "ckptd/catalog.h"
+#include "ckptd/config.h"
+#include "ckptd/service.h"
+#include "proto/places.h"
+#include "proto/report.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- where to read ---- */
+
+enum tier_index catalog_source(const struct checkpoint *checkpoint)
+{
+    const struct tier *tiers = checkpoint->run->service->tiers;
+    unsigned first = NUM_TIERS;
+    for (unsigned tier = 0; tier < NUM_TIERS; tier++) {
+        if (!catalog_has_copy(checkpoint, (enum tier_index)tier))
+            continue;
+        if (!tiers[tier].offline[0])
+            return (enum tier_index)tier;
+        first = first < NUM_TIERS ? first : tier;
+    }
+    return first < NUM_TIERS ? (enum tier_index)first : TIER_LOCAL;
+}
+
+unsigned catalog_tier_of(const struct service *service, const char *node)
+{
+    const struct members *members = &service->config->members;
+    if (strcmp(service->config->nodes_name, node) == 0)
+        return TIER_LOCAL;
+    for (uint32_t i = 0; i < members->count; i++)
+        if (strcmp(members->peers[i].name, node) == 0)
+            return TIER_PEER + i;
+    return NUM_TIERS;
+}
+
+bool catalog_has_whole(const struct checkpoint *checkpoint, unsigned tier)
+{
+    return catalog_has_copy(checkpoint, (enum tier_index)tier) && !checkpoint->copies[tier].is_part;
+}
+
+/* Of a local copy that is damaged the other shards are read all the same, as every block is proven:
+ * another tier is asked for no more than what is missing here. */
+static bool may_read_here(const struct checkpoint *checkpoint, uint32_t shard)
+{
+    const struct copy *local = &checkpoint->copies[TIER_LOCAL];
+    return local->is_there && local->is_damaged && checkpoint->uses &&
+           !checkpoint->uses[shard].is_bad_here;
+}
+
+enum tier_index catalog_shard_source(const struct checkpoint *checkpoint, uint32_t shard)
+{
+    const struct tier *tiers = checkpoint->run->service->tiers;
+    if (!checkpoint->places)
+        return may_read_here(checkpoint, shard) ? TIER_LOCAL : catalog_source(checkpoint);
+    unsigned place = checkpoint->places[shard], whole = NUM_TIERS;
+    if (catalog_has_whole(checkpoint, TIER_LOCAL))
+        return TIER_LOCAL;
+    if (place < NUM_TIERS && catalog_has_copy(checkpoint, (enum tier_index)place) &&
+        !tiers[place].offline[0])
+        return (enum tier_index)place;
+    for (unsigned tier = NUM_TIERS; tier-- > 0;)
+        if (catalog_has_whole(checkpoint, tier) && (whole == NUM_TIERS || !tiers[tier].offline[0]))
+            whole = tier;
+    if (whole < NUM_TIERS)
+        return (enum tier_index)whole;
+    return place < NUM_TIERS ? (enum tier_index)place : TIER_LOCAL;
+}
+
+/* ---- parts ---- */
+
+static void note_part(struct copy *copy)
+{
+    if (!copy->is_there) /* it has the manifest, too: I10 of commit.c */
+        *copy = (struct copy){.is_there = true, .is_part = true};
+}
+
+int catalog_set_places(struct checkpoint *checkpoint, enum tier_index of,
+                       const struct places *places)
+{
+    const struct service *service = checkpoint->run->service;
+    if (places->num_shards == 0)
+        return 0;
+    note_part(&checkpoint->copies[of]);
+    checkpoint->copies[of].is_part = true;
+    if (checkpoint->places)
+        return 0;
+    checkpoint->places = calloc(places->num_shards, 1);
+    if (!checkpoint->places)
+        return report_error(ERR_MEMORY, NULL, "no memory for the places of %u shards",
+                            places->num_shards);
+    for (uint32_t i = 0; i < places->num_shards; i++) {
+        unsigned tier = catalog_tier_of(service, places->nodes[places->shards[i]]);
+        checkpoint->places[i] = (uint8_t)tier;
+        if (tier < NUM_TIERS && tier != TIER_LOCAL)
+            note_part(&checkpoint->copies[tier]);
+    }
+    checkpoint->is_led_elsewhere = checkpoint->places[0] != TIER_LOCAL;
+    return 0;
+}
+
+bool copies_has_shard(const struct checkpoint *checkpoint, enum tier_index tier, uint32_t shard)
+{
+    const struct copy *copy = &checkpoint->copies[tier];
+    bool is_its = checkpoint->places && checkpoint->places[shard] == tier;
+    return copy->is_there && (!copy->is_part || is_its);
+}
+
+/* Is every shard where it was saved? */
+static bool parts_are_complete(const struct checkpoint *checkpoint)
+{
+    for (uint32_t i = 0; checkpoint->places && i < checkpoint->summary.shards; i++) {
+        unsigned tier = checkpoint->places[i];
+        if (tier == NUM_TIERS || !catalog_has_copy(checkpoint, (enum tier_index)tier))
+            return false;
+    }
+    return checkpoint->places;
+}
+
+/* ---- what they survive ---- */
+
+static bool is_home(const struct checkpoint *checkpoint, enum tier_index tier)
+{
+    return memchr(checkpoint->places, (int)tier, checkpoint->summary.shards);
+}
+
+uint32_t catalog_sites(struct site out[MEMBERS_PEERS_MAX + 1], const struct checkpoint *checkpoint)
+{
+    const struct service *service = checkpoint->run->service;
+    const struct members *members = &service->config->members;
+    bool is_complete = parts_are_complete(checkpoint);
+    for (uint32_t i = 0; i <= members->count; i++) {
+        enum tier_index at = i == 0 ? TIER_LOCAL : (enum tier_index)(TIER_PEER + i - 1);
+        const struct tier *tier = &service->tiers[at];
+        const struct copy *copy = &checkpoint->copies[at];
+        out[i] = (struct site){
+            .domain = i == 0 ? service->config->nodes_domain : members->peers[i - 1].domain,
+            .has_copy = catalog_has_whole(checkpoint, at),
+            .has_part = is_complete && is_home(checkpoint, at),
+            .is_away = tier->offline[0] || tier->takes_nothing || copy->is_given_up,
+            .order =
+                i == 0 ? 0 : placement_order(checkpoint->run->name, members->peers[i - 1].name)};
+    }
+    return members->count + 1;
+}
+
+bool copies_goes(const struct checkpoint *checkpoint, enum tier_index tier)
+{
+    struct site sites[MEMBERS_PEERS_MAX + 1];
+    uint32_t count = catalog_sites(sites, checkpoint);
+    return placement_goes(sites, count, (uint32_t)checkpoint->run->service->config->nodes_replicas,
+                          tier == TIER_LOCAL ? 0 : (uint32_t)(tier - TIER_PEER) + 1);
+}
+
+enum durability catalog_durability(const struct checkpoint *checkpoint)
+{
+    enum durability best = DURABLE_NOT;
+    for (unsigned tier = 0; tier < NUM_TIERS; tier++) {
+        enum durability gives = tier == TIER_FAR ? DURABLE_BUCKET : DURABLE_LOCAL;
+        if (catalog_has_copy(checkpoint, (enum tier_index)tier) && gives > best)
+            best = gives;
+    }
+    const struct config *config = checkpoint->run->service->config;
+    struct site sites[MEMBERS_PEERS_MAX + 1];
+    uint32_t count = catalog_sites(sites, checkpoint);
+    bool is_replicated = config->nodes_replicas > 1 &&
+                         placement_domains(sites, count) >= (uint32_t)config->nodes_replicas;
+    return best == DURABLE_LOCAL && is_replicated ? DURABLE_REPLICATED : best;
+}
+
+char *copies_names(struct checkpoint *checkpoint)
+{
+    static const char part[] = " (part)";
+    char text[NUM_TIERS * (MEMBER_NAME_MAX + sizeof part + 1)] = "";
+    size_t used = 0;
+    for (unsigned tier = 0; tier < NUM_TIERS; tier++)
+        if (checkpoint->copies[tier].is_there)
+            used += (size_t)snprintf(text + used, sizeof text - used, "%s%s%s", used ? "," : "",
+                                     tier_name(checkpoint->run->service, (enum tier_index)tier),
+                                     checkpoint->copies[tier].is_part ? part : "");
+    free(checkpoint->tier_text);
+    checkpoint->tier_text = strdup(text);
+    return checkpoint->tier_text ? checkpoint->tier_text : "";
+}

@@ -1,0 +1,18 @@
+/* copies.h - which nodes and tiers have which shards of a checkpoint; see copies.c. On the service
+ * thread. (What loads and answers ask is in catalog.h.) */
+#ifndef HOLDFAST_CKPTD_COPIES_H
+#define HOLDFAST_CKPTD_COPIES_H
+
+#include "ckptd/checkpoint.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* Was that shard saved there, or is the copy there whole? */
+bool copies_has_shard(const struct checkpoint *checkpoint, enum tier_index tier, uint32_t shard);
+/* Is that node to get a whole copy? placement.c */
+bool copies_goes(const struct checkpoint *checkpoint, enum tier_index tier);
+/* The tiers that list it, nearest first: "local,n2 (part),far". The checkpoint's. */
+char *copies_names(struct checkpoint *checkpoint);
+
+#endif

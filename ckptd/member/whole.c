@@ -1,0 +1,76 @@
+/* whole.c - a part of a checkpoint that ranks of several nodes saved becomes a whole copy: the
+ * other nodes' shards came beside its own (drain/), so that one node less can be lost.
+ *
+ *   places.json says: of this directory some shards ──► the others are written, each durable ──►
+ *   all of them are proven against the manifest ──► places.json is removed: a whole copy
+ *
+ * Invariants (cited in the code):
+ *   W1  places.json goes last: until then the shards that are not this node's are no part of the
+ *       copy, whole or not, and after a crash they are proven, or sent again.
+ *   W2  The shards that a committed copy has are removed by nobody but this ckptd. */
+#include "ckptd/member/whole.h"
+#include "ckptd/catalog.h"
+#include "ckptd/keep/admit.h"
+#include "proto/places.h"
+#include "proto/report.h"
+#include "proto/shard.h"
+#include "storage/storage.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static int check_shards(struct storage *storage, const struct manifest_summary *summary)
+{
+    char key[STORAGE_KEY_MAX];
+    void *text = NULL;
+    size_t bytes = 0;
+    int error = manifest_key(key, sizeof key, summary);
+    if (error == 0)
+        error = storage_fetch_all(storage, key, MANIFEST_BYTES_MAX, &text, &bytes);
+    if (error == 0)
+        error = admit_check_shards(storage, summary, text, bytes);
+    free(text);
+    return error;
+}
+
+int whole_make(struct storage *storage, const struct manifest_summary *summary)
+{
+    char key[STORAGE_KEY_MAX], dir[STORAGE_KEY_MAX];
+    ERR_TRY(check_shards(storage, summary));
+    ERR_TRY(shard_dir_key(dir, sizeof dir, summary->run, summary->step, summary->attempt));
+    ERR_TRY(places_key(key, sizeof key, summary));
+    ERR_TRY(storage_sync_names(storage, dir));
+    int error = storage_remove(storage, key); /* W1 */
+    if (error == ERR_NOT_FOUND)
+        return 0; /* it was whole */
+    return error == 0 ? storage_sync_names(storage, dir) : error;
+}
+
+static int read_places(struct places *out, struct storage *storage,
+                       const struct manifest_summary *place)
+{
+    char key[STORAGE_KEY_MAX], text[MANIFEST_SUMMARY_BYTES];
+    struct manifest_summary summary;
+    uint64_t bytes = 0;
+    ERR_TRY(manifest_key(key, sizeof key, place));
+    ERR_TRY(storage_fetch(storage, key, text, sizeof text, &bytes));
+    ERR_TRY(manifest_read_summary(&summary, text, bytes < sizeof text ? bytes : sizeof text));
+    ERR_TRY(catalog_settle(&summary, storage, place->run, place->step, place->attempt));
+    return places_fetch(out, storage, storage_fetch, &summary);
+}
+
+bool whole_has_shard(struct storage *storage, const struct manifest_summary *place,
+                     const char *name)
+{
+    struct places places = {0};
+    unsigned number = 0;
+    int error = read_places(&places, storage, place);
+    if (error == ERR_NOT_FOUND)
+        return false; /* it is not committed */
+    bool is_known = error == 0 && sscanf(name, "shard-%u-of-", &number) == 1 && number > 0;
+    bool has = !is_known || places.num_shards == 0 || number > places.num_shards ||
+               places_is_here(&places, number - 1);
+    places_free(&places);
+    return has;
+}

@@ -1,0 +1,19 @@
+/* whole.h - a node's part of a checkpoint becomes a whole copy; see whole.c. Blocks; any thread. */
+#ifndef HOLDFAST_CKPTD_MEMBER_WHOLE_H
+#define HOLDFAST_CKPTD_MEMBER_WHOLE_H
+
+#include "proto/manifest.h"
+
+#include <stdbool.h>
+
+struct storage;
+
+/* Every shard that the manifest there names is in the directory, with its header, size and checksum
+ * table, and synced. ERR_NOT_FOUND, ERR_CORRUPT: one is not, and it stays a part. */
+int whole_make(struct storage *storage, const struct manifest_summary *summary);
+/* Is the shard of that file name one that the committed copy here has? True, too, where nobody can
+ * tell. Of the summary run, step and attempt are read. */
+bool whole_has_shard(struct storage *storage, const struct manifest_summary *place,
+                     const char *name);
+
+#endif

@@ -1,0 +1,163 @@
+#!/usr/bin/env python3
+"""node_parts - all nodes have ranks, each node its own ranks' shards: copies all the same.
+
+Goal: with two ranks on each of four nodes and replication 2, a checkpoint reaches the level
+"replicated" when two nodes have a whole copy, and not before; then every shard is on two nodes, and
+each node says so. The node of the first rank is lost for good, with all that it had: the others
+resume from that checkpoint with the losses of a run that was never touched, bit for bit, and what
+was below its level then is brought back to it by a node that is left. A node without room is passed
+over for another. Method: mpirun, real ckptd on loopback addresses, removed directories.
+"""
+
+import glob
+import os
+import shutil
+import sys
+import tempfile
+
+import lib_tap
+import lib_train
+from lib_nodes import PUBLISH, REMOVE, Cluster, Run, has, refusal, shards, wait_until
+from lib_tap import end, test
+
+STEPS = 8
+DOMAINS = "a", "b", "c", "d"
+
+lib_tap.need("grpc")
+if not shutil.which("openssl") or not shutil.which("mpirun"):
+    print("openssl or mpirun is missing")
+    sys.exit(77)
+
+
+def is_replicated(node, run, step):
+    return node.entry(run, step).get("durability") == "replicated"
+
+
+def is_part(node, run, step):
+    return has(node, run, step, "places.json")
+
+
+def whole_nodes(nodes, run, step):
+    return [node.name for node in nodes
+            if has(node, run, step) and not is_part(node, run, step)]
+
+
+def homes_of_shards(nodes, run, step):
+    """Per shard the nodes whose disk has it."""
+    return [[node.name for node in nodes if shard in shards(node, run, step)]
+            for shard in range(1, 9)]
+
+
+def tell_parts(nodes):
+    """Does each list say of each node what its disk has?"""
+    is_true = True
+    for node in nodes:
+        tiers = {text.split()[0]: "(part)" in text
+                 for text in node.entry("whole", STEPS)["tiers"].split(",")}
+        is_true &= all(tiers["local" if other is node else other.name] ==
+                       is_part(other, "whole", STEPS) for other in nodes)
+    return is_true
+
+
+def levels(folder, cluster):
+    first = cluster.nodes[0]
+    run = Run(folder, "whole", STEPS)
+    run.start(cluster.nodes, "--checkpoint.durability", "replicated")
+    code = run.end()
+    test("a run on all nodes ends when its last checkpoint is replicated", code == 0 and
+         f"step {STEPS} is durable (replicated)" in run.said(), (code, run.said(), first.log()))
+    whole = whole_nodes(cluster.nodes, "whole", STEPS)
+    test("two nodes have a whole copy then, the first and another",
+         len(whole) == 2 and whole[0] == "n1", whole)
+    held = homes_of_shards(cluster.nodes, "whole", STEPS)
+    test("and every shard is on two nodes at least", min(map(len, held)) >= 2, held)
+    for node in cluster.nodes:
+        wait_until(lambda node=node: is_replicated(node, "whole", STEPS), node.said)
+    test("each node names those that have a part alone", tell_parts(cluster.nodes),
+         [node.entry("whole", STEPS) for node in cluster.nodes])
+    for node in cluster.nodes:
+        node.kill()
+    for node in cluster.nodes:
+        node.start()
+    for node in cluster.nodes:
+        wait_until(lambda node=node: is_replicated(node, "whole", STEPS), node.said)
+    wait_until(lambda: tell_parts(cluster.nodes), lambda: str([
+        node.entry("whole", STEPS) for node in cluster.nodes]))
+    test("after a start of all of them, too", True)
+    return run.losses()
+
+
+def refused(folder, cluster):
+    """Whoever is chosen first has something else where a shard is to lie."""
+    first = cluster.nodes[0]
+    chosen = next(node for node in cluster.nodes[1:]
+                  if not is_part(node, "whole", STEPS))
+    run = Run(folder, "whole", STEPS + 1)
+    os.makedirs(os.path.join(chosen.store, "whole", f"step-{STEPS + 1:08d}-a0002",
+                             "shard-00001-of-00008.safetensors"))
+    run.start(cluster.nodes, "--checkpoint.durability", "replicated")
+    code = run.end()
+    whole = whole_nodes(cluster.nodes, "whole", STEPS + 1)
+    test("a node that takes nothing is passed over for another", code == 0 and len(whole) == 2 and
+         chosen.name not in whole and is_part(chosen, "whole", STEPS + 1),
+         (code, whole, chosen.name, run.said(), first.log()[-3000:]))
+
+
+def liar(cluster):
+    """A node with a good certificate asks for what would lose a shard."""
+    first = cluster.nodes[0]
+    part = next(node for node in cluster.nodes if is_part(node, "whole", STEPS + 1))
+    folder = glob.glob(os.path.join(part.store, "whole", f"step-{STEPS + 1:08d}-a*"))[0]
+    key = os.path.relpath(folder, part.store)
+    own = shards(part, "whole", STEPS + 1)[-1]
+    said = refusal(part, first, REMOVE, f"{key}/shard-{own:05d}-of-00008.safetensors")
+    test("a node cannot remove a shard that another's part has", "may not remove" in said, said)
+    said = refusal(part, first, REMOVE, f"{key}/shard-{9 - own:05d}-of-00008.safetensors")
+    test("of one that the part lacks it may take away what it began",
+         "may not remove" not in said, said)
+    with open(os.path.join(folder, "manifest.json"), "rb") as file:
+        said = refusal(part, first, PUBLISH, key + "/manifest.json", file.read())
+    test("a part without the other shards becomes no whole copy",
+         "not whole here" in said and is_part(part, "whole", STEPS + 1), said)
+
+
+def lost(folder, cluster, expected):
+    """The first node, which coordinates and has a whole copy, is gone for good."""
+    first, *others = cluster.nodes
+    run = Run(folder, "r", STEPS)
+    run.start(cluster.nodes, "--debug.pause_at_step", 5)
+    wait_until(lambda: is_replicated(first, "r", 4), first.said)
+    first.lose()
+    run.kill()
+    held = homes_of_shards(others, "r", 4)
+    test("every shard is on a node that is left", min(map(len, held)) >= 1, held)
+    run.start(others)
+    code = run.end()
+    test("the others resume from what they have, bit for bit",
+         code == 0 and run.losses() == expected, (code, run.said(), others[0].log()[-2000:]))
+    test("and from the newest that was replicated", any(
+        "newest checkpoint: step 4" in node.log() for node in others), others[0].log()[-2000:])
+    wait_until(lambda: is_replicated(others[0], "r", STEPS), others[0].said)
+    test("what they save is replicated among them",
+         len(whole_nodes(others, "r", STEPS)) == 2, whole_nodes(others, "r", STEPS))
+
+
+def main():
+    folder = tempfile.mkdtemp(prefix="np-", dir=os.environ.get("TMPDIR", "/var/tmp"))
+    lib_train.make_tokens(folder, lib_train.prose())
+    try:
+        cluster = Cluster(folder, DOMAINS)
+        cluster.start()
+        try:
+            expected = levels(folder, cluster)
+            refused(folder, cluster)
+            liar(cluster)
+            lost(folder, cluster, expected)
+        finally:
+            cluster.close()
+    finally:
+        shutil.rmtree(folder)
+    end()
+
+
+main()
