@@ -72,12 +72,14 @@ FUZZ_LINK =
 Q = $(if $(V),,@)
 say = @mkdir -p $(@D)$(if $(V)$(findstring s,$(firstword -$(MAKEFLAGS))),,; echo "  $(1) $@")
 
-.PHONY: help deps all cuda need-nvcc gpu-check gpu-bundle python run test test-no-uring torture sim mutants check fuzz bench bench-peers interop format install clean deps-now tests-built
+.PHONY: help deps deps-cuda all cuda need-nvcc gpu-check gpu-bundle python run test test-no-uring torture sim mutants check fuzz bench bench-peers interop format install clean deps-now tests-built
 .SECONDARY:
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
 deps: ## install every package that is missing (apt; root or sudo)
 	@deploy/deps
+deps-cuda: ## nvcc, CUDA's runtime, cuBLASLt and NCCL where the system lacks them, into build/cuda-venv (1.1 GB)
+	@CUDA_VENV=$(CUDA_VENV) deploy/deps cuda
 deps-now: # what the goals at hand need; a few milliseconds when nothing is missing
 	@deploy/deps build $(filter run test torture mutants check fuzz bench bench-peers interop install python,$(MAKECMDGOALS:test-no-uring=test))
 all: $(PROGRAMS) $(BUILD)/libckpt.a $(BUILD)/libckpt.so.1 $(EXAMPLES) cuda ## build every program and library
@@ -188,7 +190,9 @@ $(BUILD)/liblanes.a: $(CU:%.cu=$(OBJ)/lanes/%.o) $(LANES_C_O)
 # The .cu files for GPUs, where nvcc is: machine code for sm_90a, and PTX that newer and older ones
 # compile when they load it; `make check` takes more of them. What ptxas said of each kernel
 # lies beside the object.
-NVCC ?= $(shell command -v nvcc)
+CUDA_VENV ?= build/cuda-venv
+CUDA_WHEELS = $(firstword $(wildcard $(CUDA_VENV)/lib/python3*/site-packages/nvidia))
+NVCC ?= $(firstword $(shell command -v nvcc) $(wildcard /usr/local/cuda/bin/nvcc $(CUDA_WHEELS)/cu13/bin/nvcc))
 CUDA_ARCHS ?= 90a
 CUDA_O = $(patsubst %.cu,$(OBJ)/gpu/%.o,$(CU))
 # Multiplication and addition stay apart: values.h.
@@ -205,9 +209,12 @@ $(OBJ)/gpu/%.ptx: %.cu $(OBJ)/gpu/%.o
 # And what is linked with NVIDIA's runtime, or in tests with a simulated GPU (tests/simgpu).
 CUDA_HOME = $(patsubst %/bin/nvcc,%,$(realpath $(NVCC)))
 CUDA_C_O = $(patsubst %.c,$(OBJ)/%.o,$(wildcard kernels/cuda/*.c))
-# nccl.h: of the toolkit's folder, or of PyPI's wheel (deploy/deps cuda).
+CUDA_LIB = $(firstword $(wildcard $(CUDA_HOME)/lib64 $(CUDA_HOME)/lib))
+# nccl.h: of the toolkit's folder, of `make deps-cuda`, or of the system.
 NCCL_INCLUDE = $(firstword $(patsubst %/nccl.h,%,$(wildcard $(CUDA_HOME)/include/nccl.h \
-    $(BUILD)/cuda-venv/lib/python3*/site-packages/nvidia/nccl/include/nccl.h /usr/include/nccl.h)))
+    $(CUDA_WHEELS)/nccl/include/nccl.h /usr/include/nccl.h)))
+# Where cuBLASLt and NCCL, looked for at run time, may be.
+GPU_PATHS = $(addprefix -Wl$(,)-rpath$(,),$(CUDA_LIB) $(realpath $(CUDA_WHEELS)/nccl/lib))
 NCCL_O = $(if $(NCCL_INCLUDE),$(call obj,trainer/comm/nccl.c))
 NCCL_LIBRARY_O = $(if $(NCCL_INCLUDE),$(call obj,trainer/comm/nccl_library.c))
 SIMGPU_O = $(call obj,$(filter-out $(if $(NCCL_INCLUDE),,%/nccl.c),$(wildcard tests/simgpu/*.c)))
@@ -218,9 +225,9 @@ $(BUILD)/libgpu.a: $(CUDA_O) $(CUDA_C_O)
 # Where nvcc is, the trainer has the kernels for GPUs in it, and what it needs of CUDA to look for a driver.
 GPU_O = $(if $(SANITIZER),,$(if $(NVCC),$(CUDA_O) $(CUDA_C_O)))
 GPU_COMM_O = $(if $(GPU_O),$(NCCL_O) $(NCCL_LIBRARY_O))
-GPU_LIBS = $(if $(GPU_O),-L$(CUDA_HOME)/lib64 -Wl$(,)-rpath$(,)$(CUDA_HOME)/lib64 -lcudart_static -ldl -lrt)
+GPU_LIBS = $(if $(GPU_O),-L$(CUDA_LIB) $(GPU_PATHS) -lcudart_static -ldl -lrt)
 $(BUILD)/cuda/start: $(OBJ)/tests/cuda/start.o $(BUILD)/libgpu.a $(BUILD)/libkernels.a $(BUILD)/libproto.a
-	$(link) -ldnnl -lgomp -L$(CUDA_HOME)/lib64 -Wl,-rpath,$(CUDA_HOME)/lib64 -lcudart
+	$(link) -ldnnl -lgomp $(GPU_PATHS) $(firstword $(wildcard $(CUDA_LIB)/libcudart.so $(CUDA_LIB)/libcudart.so.*))
 # The test of the kernels on a GPU, and on a simulated one to test `make gpu-check`.
 $(OBJ)/on_gpu/%.o: %.c | deps-now
 	$(call say,cc  )
@@ -232,13 +239,13 @@ $(BUILD)/cuda/on_simgpu: $(GPU_KERNELS) $(SIMGPU) $(BUILD)/liblanes.a
 	$(link) -ldnnl -lgomp -lcmocka
 tests-built: $(if $(SIMGPU),$(BUILD)/tests/trainer_on_simgpu $(BUILD)/cuda/on_simgpu) $(if $(GPU_O),$(BUILD)/cuda/kernels)
 need-nvcc:
-	$(if $(NVCC),,@echo "no nvcc here: what a GPU runs cannot be built" >&2; exit 78)
+	$(if $(NVCC),,@echo "no nvcc here (make deps-cuda): what a GPU runs cannot be built" >&2; exit 78)
 gpu-check: need-nvcc deps-now all $(BUILD)/cuda/kernels ## on a GPU: kernels and steps against the CPU; writes the evidence to commit
 	@BUILD=$(BUILD) tests/cuda/gpu_check $(GPU_OPTIONS)
 gpu-bundle: need-nvcc deps-now all $(BUILD)/cuda/kernels ## one archive that runs gpu-check on another machine, without a compiler
 	@BUILD=$(BUILD) tests/cuda/gpu_bundle $(BUILD)/holdfast-gpu.tar.gz
 cuda: $(if $(SANITIZER),,$(if $(NVCC),$(BUILD)/cuda/start $(CUDA_O:.o=.ptx))) ## compile kernels/cuda for GPUs, where nvcc is
-	$(if $(NVCC),,@echo "cuda: no nvcc here: kernels/cuda is compiled for lanes of a CPU only")
+	$(if $(NVCC),,@echo "cuda: no nvcc here (make deps-cuda): kernels/cuda is compiled for lanes of a CPU only")
 
 # Two programs that are always sanitized, and by gcc, whose ThreadSanitizer knows fibers; the libraries
 # behind them are not, so that there are none in a build with SANITIZER.

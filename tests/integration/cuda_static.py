@@ -12,7 +12,6 @@ occupancy, bytes, operations and the time that a GPU's data sheet would bound ea
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 
@@ -83,7 +82,7 @@ def started():
 
 
 def main():
-    if not os.path.isdir(FOLDER) or not shutil.which("nvcc"):
+    if not os.path.exists(os.path.join(BUILD, "cuda/start")):
         print("no nvcc: the .cu files were not compiled for GPUs")
         sys.exit(77)
     budgets, hardware = map(lib_cuda.load, ("kernels/cuda/budgets.toml", "kernels/cuda/gpus.toml"))
