@@ -53,7 +53,7 @@ struct device;
 struct kernels_options {
     enum kernel_backend backend;
     uint32_t num_threads; /* >= 1, the caller included */
-    /* NULL: the best this CPU has. "avx512", "avx2", "sse2": that level; below the best, products
+    /* NULL: the best this CPU has. "avx512", "avx2", "sse2": that level; of the last two products
      * are our own code too, so that the bits are the same on every machine that has the level. */
     const char *isa;
     const struct device *device; /* whose lanes the operations run on; NULL: the CPU */

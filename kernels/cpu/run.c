@@ -1,9 +1,9 @@
 /* run.c - the CPU's back-end: choose the code, cut operations into items, run them on the pool.
  *
  * Code, in order of preference: the highest ISA level that both the program and the CPU have, with
- * the library for products; a lower level asked for by name, with our own products, so that its
- * results are the same on every machine that has the level; the plain C of reference.c when asked
- * for.
+ * the library for products; a level below avx512 asked for by name, with our own products, so that
+ * its results are the same on every machine that has the level; the plain C of reference.c when
+ * asked for.
  *
  * Scratch is the lane's: first what an operation shares between threads, then an equal piece for
  * each thread. prepare() answers with the largest that any operation asks for at the given shapes.
@@ -61,7 +61,7 @@ static int choose_ops(const struct kernel_ops **out, bool *best_out, const char 
         if (!*out && (!isa || strcmp(isa, levels[i]->name) == 0))
             *out = levels[i];
     }
-    *best_out = *out == best;
+    *best_out = *out == best && (!isa || *out == levels[0]);
     return *out ? 0 : ERR_INVALID;
 }
 
