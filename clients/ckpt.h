@@ -318,9 +318,9 @@ int ckpt_pin(struct ckpt *ckpt, uint64_t step, uint64_t attempt, const char *not
  *
  * ckpt_save_place waits for room as ckpt_save_copy does, and gives the first piece at or behind a
  * byte of the slice; bytes 0: there is none. Any number may be asked for before the first is
- * announced, in any order, as long as the image is no window. Each is announced once, when its
- * bytes are there. The address is good until the save ends. Errors are kept, as those of
- * ckpt_save_copy. */
+ * announced, in any order, as long as the image is no window (ckpt_save_is_window): there each is
+ * announced before the next is asked for. Each is announced once, when its bytes are there. The
+ * address is good until the save ends. Errors are kept, as those of ckpt_save_copy. */
 struct ckpt_place {
     uint32_t size, index;
     void *to;
@@ -330,6 +330,7 @@ struct ckpt_place {
 int ckpt_save_place(struct ckpt_save *save, uint32_t index, uint64_t from_byte,
                     struct ckpt_place *out);
 int ckpt_save_announce(struct ckpt_save *save, const struct ckpt_place *place);
+bool ckpt_save_is_window(const struct ckpt_save *save);
 
 /* For who copies between ckptd's memory and a device: `came` is called when ckptd's memory was
  * mapped here, so that the device learns of it once (cudaHostRegister), `goes` before it is

@@ -222,6 +222,11 @@ int ckpt_save_place(struct ckpt_save *save, uint32_t index, uint64_t from_byte,
     return save->error;
 }
 
+bool ckpt_save_is_window(const struct ckpt_save *save)
+{
+    return save->ckpt->is_window;
+}
+
 int ckpt_save_announce(struct ckpt_save *save, const struct ckpt_place *place)
 {
     CHECK(save->is_open);
