@@ -46,6 +46,17 @@ bool device_owns(struct device *device, const void *at)
     return !device->ops->owns || device->ops->owns(device, at);
 }
 
+int device_pin(struct device *device, void *at, size_t bytes, bool is_read_only)
+{
+    return device->ops->pin ? device->ops->pin(device, at, bytes, is_read_only) : 0;
+}
+
+void device_unpin(struct device *device, void *at)
+{
+    if (device->ops->unpin)
+        device->ops->unpin(device, at);
+}
+
 int lane_open(struct lane **out, struct device *device, const char *name)
 {
     *out = NULL;

@@ -11,7 +11,8 @@
  *     ERR_TRY(lane_settle(compute));        here the caller waits
  *
  * Memory: ON_DEVICE is for what runs on lanes; the host neither reads nor writes it. PINNED is for
- * both: the host may touch it when no lane is about to (after lane_settle, or in lane_call).
+ * both: the host may touch it when no lane is about to (after lane_settle, or in lane_call);
+ * device_pin() makes such memory of somebody else's.
  * On the CPU device both are ordinary memory and the host may touch all of it; the device that the
  * tests have does not allow it.
  *
@@ -83,6 +84,11 @@ struct device_ops {
     /* (optional) Whether an address is in memory of this device, of either kind. Where it is there,
      * copies, zeros and the arguments of operations are checked when they are posted. */
     bool (*owns)(struct device *device, const void *at);
+    /* (optional) Memory that somebody else has becomes PINNED, until unpin, whose caller has
+     * settled all that is queued with it. Without it, or when it fails (ERR_MEMORY,
+     * ERR_UNAVAILABLE), lanes copy from and to that memory, too, but hold up who posts. */
+    int (*pin)(struct device *device, void *at, size_t bytes, bool is_read_only);
+    void (*unpin)(struct device *device, void *at);
     /* `name` is for people (threads, traces). Closing waits for what is queued. ERR_BUSY: no
      * thread; ERR_MEMORY. */
     int (*lane_open)(struct device *device, struct lane **out, const char *name);
@@ -119,6 +125,8 @@ void device_free(struct device *device, void *at); /* NULL is none */
 
 /* True where the device cannot tell. */
 bool device_owns(struct device *device, const void *at);
+int device_pin(struct device *device, void *at, size_t bytes, bool is_read_only);
+void device_unpin(struct device *device, void *at); /* also of what could not be pinned */
 
 int lane_open(struct lane **out, struct device *device, const char *name);
 void lane_close(struct lane *lane); /* NULL is none */

@@ -175,6 +175,26 @@ static void cuda_free(struct device *base, void *at)
     free(found);
 }
 
+/* An error is no reason to fail the next launch, which asks for the last one. */
+static int cuda_pin(struct device *base, void *at, size_t bytes, bool is_read_only)
+{
+    unsigned flags = cudaHostRegisterPortable | (is_read_only ? cudaHostRegisterReadOnly : 0);
+    cudaError_t error = cudaSetDevice(((struct cuda_device *)base)->index);
+    if (error == cudaSuccess)
+        error = cudaHostRegister(at, bytes, flags);
+    if (error == cudaSuccess)
+        return 0;
+    (void)cudaGetLastError();
+    return fail(error, "memory could not be page-locked");
+}
+
+static void cuda_unpin(struct device *base, void *at)
+{
+    (void)base;
+    if (cudaHostUnregister(at) != cudaSuccess)
+        (void)cudaGetLastError();
+}
+
 /* ---- Lanes ---- */
 
 static int cuda_lane_open(struct device *device, struct lane **out, const char *name)
@@ -232,7 +252,9 @@ static cudaError_t new_event(struct cuda_device *device, struct mark *mark)
     struct event *event = calloc(1, sizeof(*event));
     if (!event)
         return cudaErrorMemoryAllocation;
-    cudaError_t error = cudaEventCreateWithFlags(&event->event, cudaEventDisableTiming);
+    cudaError_t error = cudaSetDevice(device->index); /* an event belongs to one */
+    if (error == cudaSuccess)
+        error = cudaEventCreateWithFlags(&event->event, cudaEventDisableTiming);
     if (error != cudaSuccess) {
         free(event);
         return error;
@@ -331,6 +353,8 @@ const struct device_ops device_cuda = {
     .close = cuda_close,
     .alloc = cuda_alloc,
     .free = cuda_free,
+    .pin = cuda_pin,
+    .unpin = cuda_unpin,
     .lane_open = cuda_lane_open,
     .lane_close = cuda_lane_close,
     .mark = cuda_mark,

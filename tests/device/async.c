@@ -25,6 +25,7 @@ struct region {
     char *at;
     size_t bytes;
     enum device_memory where;
+    bool is_foreign; /* pinned memory of somebody else's */
     struct region *next;
 };
 
@@ -91,12 +92,25 @@ static int async_alloc(struct device *base, void **out, size_t bytes, enum devic
     }
     memset(at, POISON, whole);
     pthread_mutex_lock(&device->lock);
-    *region = (struct region){at, whole, where, device->regions};
+    *region = (struct region){at, whole, where, false, device->regions};
     device->regions = region;
     if (device->running == 0)
         protect(region, PROT_NONE);
     pthread_mutex_unlock(&device->lock);
     *out = at;
+    return 0;
+}
+
+static int async_pin(struct device *base, void *at, size_t bytes, bool is_read_only)
+{
+    struct async_device *device = device_of(base);
+    struct region *region = malloc(sizeof(*region));
+    (void)is_read_only;
+    CHECK(region != NULL);
+    pthread_mutex_lock(&device->lock);
+    *region = (struct region){at, bytes, PINNED, true, device->regions};
+    device->regions = region;
+    pthread_mutex_unlock(&device->lock);
     return 0;
 }
 
@@ -111,7 +125,8 @@ static void async_free(struct device *base, void *at)
     CHECK(region != NULL);
     *link = region->next;
     pthread_mutex_unlock(&device->lock);
-    munmap(region->at, region->bytes);
+    if (!region->is_foreign)
+        munmap(region->at, region->bytes);
     free(region);
 }
 
@@ -248,6 +263,7 @@ static void async_wait(struct lane *base, const struct mark *mark)
 }
 
 struct copy {
+    struct device *device;
     void *to;
     const void *from; /* NULL: zeros */
     size_t bytes;
@@ -256,6 +272,9 @@ struct copy {
 static int run_copy(void *args)
 {
     const struct copy *copy = args;
+    /* What was unpinned meanwhile is the device's no more. */
+    CHECK(async_owns(copy->device, copy->to));
+    CHECK(copy->from == NULL || async_owns(copy->device, copy->from));
     if (copy->from != NULL)
         memcpy(copy->to, copy->from, copy->bytes);
     else
@@ -265,7 +284,7 @@ static int run_copy(void *args)
 
 static void async_copy(struct lane *lane, void *to, const void *from, size_t bytes)
 {
-    struct copy copy = {to, from, bytes};
+    struct copy copy = {lane->device, to, from, bytes};
     async_call(lane, run_copy, &copy, sizeof(copy));
 }
 
@@ -290,6 +309,8 @@ const struct device_ops device_async = {
     .alloc = async_alloc,
     .free = async_free,
     .owns = async_owns,
+    .pin = async_pin,
+    .unpin = async_free,
     .lane_open = async_lane_open,
     .lane_close = async_lane_close,
     .mark = async_mark,

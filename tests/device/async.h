@@ -6,7 +6,8 @@
  * - Memory ON_DEVICE can be read and written only while an operation runs (mprotect): the host that
  *   touches it dies of SIGSEGV. New memory holds NaN, as a kernel would find it on a GPU.
  * - lane_copy, lane_zero and kernels.h take memory of this device alone: a host pointer where a
- *   device pointer belongs aborts with the name of the operation.
+ *   device pointer belongs aborts with the name of the operation. A copy that runs when the memory
+ *   of an end of it was unpinned aborts, too.
  * - Arguments are read when the operation runs: what was changed or freed too early shows.
  * Under ThreadSanitizer a missing mark is a data race, and reported as such. */
 #ifndef HOLDFAST_TESTS_DEVICE_ASYNC_H

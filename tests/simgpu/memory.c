@@ -165,10 +165,13 @@ cudaError_t cudaFreeHost(void *at)
     return simgpu_leave(error != cudaSuccess ? error : unmap(at, REGION_PINNED));
 }
 
+/* ---- Registered memory ---- */
+
 cudaError_t cudaHostRegister(void *at, size_t bytes, unsigned flags)
 {
     cudaError_t error = simgpu_enter(__func__);
-    bool is_wrong = at == NULL || bytes == 0 || (flags & ~(unsigned)cudaHostRegisterPortable) != 0;
+    unsigned known = cudaHostRegisterPortable | cudaHostRegisterReadOnly;
+    bool is_wrong = at == NULL || bytes == 0 || (flags & ~known) != 0;
     if (error == cudaSuccess && is_wrong)
         error = cudaErrorInvalidValue;
     for (const struct region *r = simgpu.regions; r != NULL && error == cudaSuccess; r = r->next)
@@ -179,27 +182,6 @@ cudaError_t cudaHostRegister(void *at, size_t bytes, unsigned flags)
             .at = at, .bytes = bytes, .kind = REGION_REGISTERED, .device = simgpu_device()});
     return simgpu_leave(error);
 }
-
-cudaError_t cudaHostUnregister(void *at)
-{
-    cudaError_t error = simgpu_enter(__func__);
-    if (error != cudaSuccess)
-        return simgpu_leave(error);
-    error = unmap(at, REGION_REGISTERED);
-    return simgpu_leave(error == cudaErrorInvalidValue ? cudaErrorHostMemoryNotRegistered : error);
-}
-
-cudaError_t cudaMemGetInfo(size_t *free_out, size_t *total)
-{
-    cudaError_t error = simgpu_enter(__func__);
-    if (error == cudaSuccess) {
-        *total = simgpu.memory_bytes;
-        *free_out = *total - device_bytes(simgpu_device());
-    }
-    return simgpu_leave(error);
-}
-
-/* ---- Copies ---- */
 
 struct copy {
     void *to;
@@ -218,6 +200,50 @@ static void run_copy(void *args)
     else
         memcpy(copy->to, copy->from != NULL ? copy->from : copy->staged, copy->bytes);
 }
+
+static bool reaches(const struct region *region, const void *at, size_t bytes)
+{
+    return (const char *)at < region->at + region->bytes && region->at < (const char *)at + bytes;
+}
+
+/* Copies of the range that have not run. */
+static uint32_t num_queued_copies(const struct region *region)
+{
+    uint32_t num = 0;
+    for (const struct CUstream_st *s = simgpu.streams; s != NULL; s = s->next)
+        for (const struct op *op = s->first; op != NULL; op = op->next) {
+            const struct copy *copy = (const struct copy *)op->args;
+            bool is_copy = op->kind == OP_WORK && op->work.run == run_copy;
+            num += is_copy && (reaches(region, copy->to, copy->bytes) ||
+                               (copy->from != NULL && reaches(region, copy->from, copy->bytes)));
+        }
+    return num;
+}
+
+/* CUDA says nothing of copies that are queued with what goes: here it is a fault of the caller. */
+cudaError_t cudaHostUnregister(void *at)
+{
+    cudaError_t error = simgpu_enter(__func__);
+    const struct region *region = simgpu_region(at);
+    if (error != cudaSuccess)
+        return simgpu_leave(error);
+    if (region != NULL)
+        CHECK(num_queued_copies(region) == 0);
+    error = unmap(at, REGION_REGISTERED);
+    return simgpu_leave(error == cudaErrorInvalidValue ? cudaErrorHostMemoryNotRegistered : error);
+}
+
+cudaError_t cudaMemGetInfo(size_t *free_out, size_t *total)
+{
+    cudaError_t error = simgpu_enter(__func__);
+    if (error == cudaSuccess) {
+        *total = simgpu.memory_bytes;
+        *free_out = *total - device_bytes(simgpu_device());
+    }
+    return simgpu_leave(error);
+}
+
+/* ---- Copies ---- */
 
 static const struct simgpu_work copy_work = {.run = run_copy};
 

@@ -33,6 +33,7 @@ struct CUevent_st {
     struct CUevent_st *next;
     uint64_t recorded, done; /* records so far; the last one that was reached */
     uint32_t num_users;      /* operations that name it */
+    int device;
     bool is_destroyed;
 };
 

@@ -170,6 +170,7 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t *out, unsigned flags)
         struct CUevent_st *event = calloc(1, sizeof(*event));
         CHECK(event != NULL);
         event->num_users = 1; /* its owner */
+        event->device = simgpu_device();
         event->next = simgpu.events;
         simgpu.events = *out = event;
         simgpu.counts.events++;
@@ -192,6 +193,8 @@ static cudaError_t post_event(cudaStream_t stream, cudaEvent_t event, enum op_ki
 {
     struct op *op;
     if (!simgpu_is_stream(stream) || !is_event(event))
+        return cudaErrorInvalidResourceHandle;
+    if (kind == OP_RECORD && event->device != stream->device)
         return cudaErrorInvalidResourceHandle;
     if (kind == OP_RECORD)
         event->recorded++;

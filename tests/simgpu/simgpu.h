@@ -16,8 +16,9 @@
  * CUDA does it, and counted. What is page-locked is read when the copy runs.
  *
  * Refused with CUDA's error: handles that are none, a device that is not there, memory that is not
- * allocated, calls from a host function, memory registered twice. A kernel that the lanes refuse
- * ends the process.
+ * allocated, calls from a host function, memory registered twice, an event recorded on another
+ * device than its own. A kernel that the lanes refuse ends the process; so does memory that is
+ * unregistered while a copy is queued with it.
  *
  * Settings, "name=value,...": of simgpu_set(), or of the variable SIMGPU when the first call comes.
  *

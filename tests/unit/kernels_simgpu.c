@@ -31,6 +31,7 @@ struct bed {
     struct kernels *kernels;
     struct lane *first, *second;
     float *at, *other, *host; /* two of the device, one page-locked */
+    float *pageable;          /* of tests that want it */
 };
 
 static int open_bed(struct bed *bed, const char *settings)
@@ -250,6 +251,72 @@ static void test_simgpu__page_locked_memory_is_read_late_and_other_memory_at_onc
     assert_true(is_all(bed.host, 7));
     free(pageable);
     close_bed(&bed);
+}
+
+static void unpin_before_the_copy(struct bed *bed)
+{
+    lane_copy(bed->first, bed->at, bed->pageable, BYTES);
+    device_unpin(bed->device, bed->pageable);
+}
+
+static void test_simgpu__pinned_memory_is_read_late_and_stays_until_then(void **state)
+{
+    (void)state;
+    struct bed bed;
+    open_seed(&bed, 0);
+    bed.pageable = malloc(BYTES);
+    assert_int_equal(device_pin(bed.device, bed.pageable, BYTES, false), 0);
+    for (int i = 0; i < COUNT; i++)
+        bed.pageable[i] = (float)i + 7;
+    uint64_t staged = simgpu_counts().staged_copies;
+    lane_copy(bed.first, bed.at, bed.pageable, BYTES);
+    for (int i = 0; i < COUNT; i++)
+        bed.pageable[i] = (float)i + 8;
+    lane_copy(bed.first, bed.host, bed.at, BYTES);
+    assert_int_equal(lane_settle(bed.first), 0);
+    assert_true(is_all(bed.host, 8) && simgpu_counts().staged_copies == staged);
+    assert_int_equal(signal_of(unpin_before_the_copy, &bed), SIGABRT);
+    device_unpin(bed.device, bed.pageable);
+    assert_int_equal(simgpu_counts().registered, 0);
+    lane_copy(bed.first, bed.at, bed.pageable, BYTES);
+    assert_int_equal(simgpu_counts().staged_copies, staged + 1);
+    free(bed.pageable);
+    close_bed(&bed);
+}
+
+/* What cannot be pinned is said, and the next launch does not fail for it. */
+static void test_simgpu__memory_that_cannot_be_pinned_is_said(void **state)
+{
+    (void)state;
+    struct bed bed;
+    assert_int_equal(open_bed(&bed, "fail=cudaHostRegister:1"), 0);
+    assert_int_equal(device_pin(bed.device, &bed, sizeof(bed), true), ERR_UNAVAILABLE);
+    assert_non_null(strstr(report_line(), "CUDA: memory could not be page-locked"));
+    device_unpin(bed.device, &bed);
+    fill(&bed);
+    add(&bed, bed.first);
+    assert_int_equal(lane_settle(bed.first), 0);
+    close_bed(&bed);
+}
+
+static void test_simgpu__a_mark_is_of_its_lanes_device_whoever_makes_it(void **state)
+{
+    (void)state;
+    struct device *devices[2];
+    struct lane *lane;
+    struct mark mark = {0};
+    simgpu_set("devices=2");
+    for (uint32_t i = 2; i-- > 0;) /* the first is opened last: it is this thread's */
+        assert_int_equal(
+            device_open(&devices[i], device_find("cuda"), &(struct device_options){.index = i}), 0);
+    assert_int_equal(lane_open(&lane, devices[1], "second"), 0);
+    device_close(devices[0]);
+    assert_int_equal(device_open(&devices[0], device_find("cuda"), NULL), 0);
+    lane_mark(lane, &mark);
+    assert_int_equal(lane_settle(lane), 0);
+    lane_close(lane);
+    device_close(devices[1]);
+    device_close(devices[0]);
 }
 
 /* ---- Products ---- */
@@ -477,6 +544,9 @@ int main(void)
         cmocka_unit_test(test_simgpu__host_work_runs_in_a_lanes_order),
         cmocka_unit_test(test_simgpu__only_operations_touch_a_devices_memory),
         cmocka_unit_test(test_simgpu__page_locked_memory_is_read_late_and_other_memory_at_once),
+        cmocka_unit_test(test_simgpu__pinned_memory_is_read_late_and_stays_until_then),
+        cmocka_unit_test(test_simgpu__memory_that_cannot_be_pinned_is_said),
+        cmocka_unit_test(test_simgpu__a_mark_is_of_its_lanes_device_whoever_makes_it),
         cmocka_unit_test(test_simgpu__products_by_library_and_by_us_are_those_of_the_cpu),
         cmocka_unit_test(test_simgpu__an_algorithm_is_used_for_its_own_shape_alone),
         cmocka_unit_test(test_simgpu__every_call_of_the_library_that_fails_is_said),
