@@ -341,6 +341,7 @@ WRAP_ckptd_load = storage_object_open
 WRAP_ckptd_sparse = storage_object_close want_ask_from
 WRAP_ckptd_gc = storage_remove
 WRAP_ckptd_admit = storage_publish
+WRAP_trainer_device_copy = ckpt_hook_memory ckpt_save_place ckpt_save_announce ckpt_save_is_window
 WRAP_clients_lease = $(WRAP_CALLS) storage_hold
 # A unit test may use every part of the tree.
 $(BUILD)/tests/%: $(OBJ)/tests/unit/%.o $(FAULT_O) $(DEVICE_O) $(BUILD)/libckptd.a $(BUILD)/libcli.a $T $K $C $S $P
@@ -349,8 +350,9 @@ $(BUILD)/tests/kernels_cuda: $(BUILD)/liblanes.a
 $(BUILD)/tests/kernels_cuda_lanes: $(OBJ)/lanes/tests/cuda/faulty.o $(BUILD)/liblanes.a
 $(BUILD)/tests/kernels_cuda_checked: | $(CHECKED)
 # What is looked for at run time is found among the program's symbols.
-$(addprefix $(BUILD)/,cuda/on_simgpu tests/kernels_simgpu tests/trainer_simgpu tests/trainer_nccl tests/trainer_on_simgpu): LIBS += -rdynamic
-$(addprefix $(BUILD)/tests/,kernels_simgpu trainer_simgpu trainer_nccl): $(SIMGPU) $(if $(SIMGPU),$(BUILD)/liblanes.a)
+$(addprefix $(BUILD)/,cuda/on_simgpu tests/kernels_simgpu tests/trainer_simgpu tests/trainer_nccl \
+    tests/trainer_device_copy tests/trainer_on_simgpu): LIBS += -rdynamic
+$(addprefix $(BUILD)/tests/,kernels_simgpu trainer_simgpu trainer_nccl trainer_device_copy): $(SIMGPU) $(if $(SIMGPU),$(BUILD)/liblanes.a)
 $(addprefix $(BUILD)/tests/,trainer_simgpu trainer_nccl trainer_on_simgpu): $(if $(SIMGPU),$(NCCL_O))
 # Without sanitizers: what they test is the program behind it.
 $(BUILD)/shims/%.so: tests/shims/%.c tests/shims/segment.h

@@ -79,8 +79,8 @@ void optimizer_update(struct state *state, struct kernels *kernels, struct lane 
         const struct state_place *moment = &slice->moment;
         bool is_norm = slice->tensor->dims == 1; /* no other vector is in the model */
         bool decays_not = is_norm && config->no_decay_norms;
-        if (step->copier != NULL && state->host.param == state->param)
-            copier_wait_slice(step->copier, i);
+        if (step->copier != NULL)
+            copier_wait_slice(step->copier, i, lane);
         struct kernel_adamw args = {.param = state->param + updated_at(slice),
                                     .exp_avg = moment_at(state, state->exp_avg, moment->at),
                                     .exp_avg_sq = moment_at(state, state->exp_avg_sq, moment->at),

@@ -383,10 +383,9 @@ int rank_load(struct rank *r)
      * optimizer is excluded. */
     ERR_TRY(snapshot_load(r->snapshot, &r->progress, &is_loaded));
     metrics_loaded(r->metrics);
+    rc = is_loaded ? 0 : parallel_init_state(r->parallel, (uint64_t)r->config->seed);
     if (is_loaded)
-        rc = parallel_state_loaded(r->parallel);
-    else
-        rc = parallel_init_state(r->parallel, (uint64_t)r->config->seed);
+        parallel_params_changed(r->parallel);
     /* Together, so that the first step's time is not that of another rank's weights. */
     ERR_TRY(parallel_agree(r->world, rc));
     metrics_ready(r->metrics);

@@ -32,6 +32,14 @@ same() { # RUN: losses (steps made twice are equal both times) and the final che
         "$BUILD/ckpt-cli" diff "cpu@$steps" "$1@$steps" --store "$store"
 }
 train_same() { train "$@" && same "$1"; }
+# Also those that were copied while the next step was made; straight from the GPUs, nothing staged.
+same_saves() { # RUN
+    local step
+    for step in 2 4; do
+        "$BUILD/ckpt-cli" diff "cpu@$step" "$1@$step" --store "$store" || return
+    done
+    ! says "$1" "page-locked"
+}
 
 # Paused within step 4, killed: the save of step 2 is there.
 killed() { # RUN SIMGPU RANKS [SETTING...]
@@ -58,12 +66,16 @@ late=seed=0 early=seed=1 random=seed=2
 pp=(--parallelism.pipeline_parallel_degree 2)
 tp=(--parallelism.tensor_parallel_degree 2)
 snapshots=(--checkpoint.async_mode async_with_pinned_mem)
-plan 15
+twins=(--parallelism.data_parallel_replicate_degree 2 --parallelism.data_parallel_shard_degree 1)
+plan 17
 
 check "the CPU trains" train cpu - 1
 check "one GPU has its bits, work as late as allowed" train_same one $late 1
 check "two GPUs with shards have them, snapshots during the step" \
     train_same two $random 2 "${snapshots[@]}"
+check "and the saves of those steps have them" same_saves two
+check "so have those of replicas, work as late as allowed" \
+    eval 'train_same twins $late 2 "${snapshots[@]}" "${twins[@]}" && same_saves twins'
 check "four GPUs, stages and tensor parallel, have them" \
     train_same four $random 4 "${pp[@]}" "${tp[@]}"
 check "killed on two GPUs and resumed on a mesh of four it has them" \

@@ -197,10 +197,11 @@ static inline void move_row(float *whole, void *own, size_t count, enum kernel_d
     }
 }
 
-/* Between the shard of a rank and the whole tensor: row by row of its box. */
+/* Between the shard of a rank and the whole tensor: row by row of its box. `host` has the parts of
+ * the state. */
 static inline void move_slice(struct outcome *outcome, const struct model_table *table,
-                              const struct state *state, const struct state_slice *slice, bool out,
-                              bool is_last_copy)
+                              const struct state *state, const struct state_slice *slice,
+                              char *const *host, bool out, bool is_last_copy)
 {
     size_t index = (size_t)(slice->tensor - table->tensors);
     for (enum state_part part = 0; part < NUM_STATE_PARTS; part++) {
@@ -210,9 +211,10 @@ static inline void move_slice(struct outcome *outcome, const struct model_table 
         bool is_own = state->is_zero && part != STATE_PARAM; /* no copy has it */
         for (uint64_t row = 0; row < box->extent[0] && (!out || is_last_copy || is_own); row++) {
             size_t at = (box->offset[0] + row) * slice->tensor->width + box->offset[1];
+            enum kernel_dtype dtype = state_dtype(state, part);
             move_row(outcome->whole[part][index] + at,
-                     state_host_at(state, part, place->at + row * width), width,
-                     state_dtype(state, part), out);
+                     host[part] + (place->at + row * width) * kernel_dtype_bytes(dtype), width,
+                     dtype, out);
         }
     }
 }
@@ -222,12 +224,28 @@ static inline int move_state(struct stretch *s, struct parallel *p, const struct
 {
     const struct mesh *mesh = parallel_mesh_of(p);
     struct state *state = parallel_state(p);
-    int rc = out ? state_to_host(state) : 0;
+    struct lane *lane = state->lane;
+    char *host[NUM_STATE_PARTS];
+    for (enum state_part part = 0; part < NUM_STATE_PARTS; part++) {
+        void *at = NULL;
+        ERR_TRY(device_alloc(lane->device, &at, state_bytes(state, part), PINNED));
+        host[part] = at;
+        lane_copy(lane, at, state_at(state, part, 0), state_bytes(state, part));
+    }
+    int rc = lane_settle(lane);
     /* Copies hold the same bits: whoever has the last one writes. */
     bool is_last = mesh_group_place(mesh, GROUP_COPIES) == mesh_group_size(mesh, GROUP_COPIES) - 1;
     for (uint32_t i = 0; i < state->num_slices && rc == 0; i++)
-        move_slice(s->outcome, table, state, &state->slices[i], out, is_last);
-    return out ? rc : parallel_state_loaded(p);
+        move_slice(s->outcome, table, state, &state->slices[i], host, out, is_last);
+    for (enum state_part part = 0; part < NUM_STATE_PARTS && !out; part++)
+        lane_copy(lane, state_at(state, part, 0), host[part], state_bytes(state, part));
+    if (rc == 0)
+        rc = lane_settle(lane);
+    for (enum state_part part = 0; part < NUM_STATE_PARTS; part++)
+        device_free(lane->device, host[part]);
+    if (!out)
+        parallel_params_changed(p);
+    return rc;
 }
 
 /* Of the step that follows `step` steps. */

@@ -93,7 +93,6 @@ static int setup(void **out)
                                 .param = bed->param,
                                 .exp_avg = bed->exp_avg,
                                 .exp_avg_sq = bed->exp_avg_sq,
-                                .host = {bed->param, bed->exp_avg, bed->exp_avg_sq},
                                 .numbers = bed->numbers,
                                 .host_numbers = bed->numbers + 2,
                                 .grad = bed->grad};
@@ -166,12 +165,12 @@ static void test_copier__an_update_waits_for_its_slice_and_for_no_later_one(void
     bed->gate_at = 3;
     copier_start(bed->copier);
     for (uint32_t i = 0; i < 3; i++)
-        copier_wait_slice(bed->copier, i); /* returns while slice 3 stands at the gate */
+        copier_wait_slice(bed->copier, i, bed->lane); /* returns while slice 3 stands at the gate */
     assert_int_equal(atomic_load(&bed->num_copied), 3);
     sem_post(&bed->gate);
-    copier_wait_slice(bed->copier, 3);
+    copier_wait_slice(bed->copier, 3, bed->lane);
     assert_true(atomic_load(&bed->num_copied) >= 4);
-    copier_wait_slice(bed->copier, SLICES - 1);
+    copier_wait_slice(bed->copier, SLICES - 1, bed->lane);
     assert_int_equal(atomic_load(&bed->num_copied), SLICES);
     assert_int_equal(copier_wait(bed->copier, &times), 0);
     assert_true(times.copy_seconds >= 0 && times.ended_at > 0);
@@ -185,10 +184,10 @@ static void test_copier__a_slice_of_several_pieces_is_held_until_the_last(void *
     bed->copied_at[1] = 2;
     bed->gate_at = 2;
     copier_start(bed->copier);
-    copier_wait_slice(bed->copier, 1); /* returns while piece 2 stands at the gate */
+    copier_wait_slice(bed->copier, 1, bed->lane); /* returns while piece 2 stands at the gate */
     assert_int_equal(atomic_load(&bed->num_copied), 2);
     sem_post(&bed->gate);
-    copier_wait_slice(bed->copier, 0);
+    copier_wait_slice(bed->copier, 0, bed->lane);
     assert_true(atomic_load(&bed->num_copied) >= 5);
     assert_int_equal(copier_wait(bed->copier, &times), 0);
 }
@@ -238,7 +237,7 @@ static void test_copier__a_copy_that_cannot_be_ended_has_failed(void **state)
 static void test_copier__without_a_copy_nothing_waits(void **state)
 {
     struct bed *bed = *state;
-    copier_wait_slice(bed->copier, SLICES - 1);
+    copier_wait_slice(bed->copier, SLICES - 1, bed->lane);
     update(bed, 1);
     assert_int_equal(atomic_load(&bed->num_copied), 0);
 }

@@ -53,7 +53,6 @@ static int setup(void **out)
                                 .param = bed->param,
                                 .exp_avg = bed->exp_avg,
                                 .exp_avg_sq = bed->exp_avg_sq,
-                                .host = {bed->param, bed->exp_avg, bed->exp_avg_sq},
                                 .numbers = bed->numbers,
                                 .host_numbers = bed->numbers + 2,
                                 .grad = bed->grad};
@@ -174,7 +173,7 @@ static void test_optimizer__moments_of_bf16_keep_small_steps_on_average(void **s
     bed->state.slices = &bed->slices[1];
     bed->state.num_slices = 1;
     bed->state.moments = KERNEL_BF16;
-    bed->state.param = bed->state.host.param = param;
+    bed->state.param = param;
     bed->state.exp_avg = moments[0];
     bed->state.exp_avg_sq = moments[1];
     bed->state.grad = grad;

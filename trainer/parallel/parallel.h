@@ -56,12 +56,7 @@ struct state {
     size_t count, moment_count; /* elements per buffer, padding included */
     enum kernel_dtype moments;
     float *param;
-    void *exp_avg, *exp_avg_sq; /* of `moments` */
-    /* What the host has of them: the same memory, or copies (parallel_state_to_host). */
-    struct {
-        float *param;
-        void *exp_avg, *exp_avg_sq;
-    } host;
+    void *exp_avg, *exp_avg_sq; /* of `moments`; all three are memory of the lane's device */
     struct lane *lane;
     /* Of the optimizer: [2], of what decays and of what does not, on the device and PINNED. */
     struct kernel_adamw_numbers *numbers, *host_numbers;
@@ -84,8 +79,10 @@ static inline const struct state_place *state_place(const struct state_slice *sl
 {
     return part == STATE_PARAM ? &slice->param : &slice->moment;
 }
-/* The host's memory of element `at` of that part. */
-void *state_host_at(const struct state *state, enum state_part part, size_t at);
+/* The address of element `at` of that part. */
+void *state_at(const struct state *state, enum state_part part, size_t at);
+/* May the host read and write it? Else only lanes do. */
+bool state_is_on_host(const struct state *state);
 
 struct parallel_options {
     const struct config *config; /* these must outlive the result */
@@ -103,9 +100,6 @@ void parallel_free(struct parallel *parallel);
 const struct mesh *parallel_mesh_of(const struct parallel *parallel);
 struct state *parallel_state(struct parallel *parallel);
 struct lane *parallel_lane(struct parallel *parallel); /* on which it computes */
-/* The state to its host's copies, and back, where it has any. Not while a save reads them. */
-int state_to_host(const struct state *state);
-int parallel_state_loaded(struct parallel *parallel); /* state->host was filled by a load */
 const struct memory *parallel_memory(const struct parallel *parallel);
 /* What a step does, operation by operation. */
 void parallel_print_program(const struct parallel *parallel, FILE *out);
@@ -115,6 +109,8 @@ int parallel_check_room(const struct parallel *parallel);
 
 /* Initial weights, zero moments. */
 int parallel_init_state(struct parallel *parallel, uint64_t seed);
+/* Zero moments, as a load begins that fills none. */
+int state_zero_moments(const struct state *state);
 /* To be called whenever state->param has changed: by init, load or the optimizer. */
 void parallel_params_changed(struct parallel *parallel);
 

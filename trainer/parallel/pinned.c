@@ -1,8 +1,5 @@
 /* pinned.c - what the host writes or reads and lanes copy: tokens, losses, the numbers of a step,
- * and the state as a save and a load see it.
- *
- * On the CPU's device the host's state is the state. Elsewhere it is a page-locked copy: a save
- * reads the copy, so the next update waits for no save; a load fills it. */
+ * and the state at its beginning. */
 #include "proto/report.h"
 #include "trainer/parallel/private.h"
 #include "trainer/run/memory.h"
@@ -60,23 +57,6 @@ void pinned_take_tokens(struct parallel *p)
 
 /* ---- all of them ---- */
 
-/* The state's copies, where the host cannot read the device's memory. */
-static int take_host_state(struct parallel *p)
-{
-    struct state *state = &p->state;
-    uint32_t flags = p->device->ops->flags;
-    bool is_shared =
-        (flags & DEVICE_DRY) || ((flags & DEVICE_HOST_MEMORY) && !(flags & DEVICE_QUEUED));
-    state->host.param = state->param;
-    state->host.exp_avg = state->exp_avg;
-    state->host.exp_avg_sq = state->exp_avg_sq;
-    if (is_shared)
-        return 0;
-    ERR_TRY(pinned_new(p, &state->host.param, state_bytes(state, STATE_PARAM)));
-    ERR_TRY(pinned_new(p, &state->host.exp_avg, state_bytes(state, STATE_EXP_AVG)));
-    return pinned_new(p, &state->host.exp_avg_sq, state_bytes(state, STATE_EXP_AVG_SQ));
-}
-
 int pinned_take(struct parallel *p)
 {
     size_t rows = rows_of_leaf(p), lists = lists_of_tokens(p) * sizeof(int32_t);
@@ -89,7 +69,6 @@ int pinned_take(struct parallel *p)
     p->raw = cut_tokens(p, at, rows);
     ERR_TRY(pinned_new(p, &p->host_numbers, sizeof(*p->host_numbers)));
     ERR_TRY(pinned_new(p, &p->state.host_numbers, 2 * sizeof(*p->state.host_numbers)));
-    ERR_TRY(take_host_state(p));
     lane_zero(p->lane, p->state.param, state_bytes(&p->state, STATE_PARAM));
     lane_zero(p->lane, p->state.exp_avg, state_bytes(&p->state, STATE_EXP_AVG));
     lane_zero(p->lane, p->state.exp_avg_sq, state_bytes(&p->state, STATE_EXP_AVG_SQ));
@@ -100,15 +79,8 @@ void pinned_free(struct parallel *p)
 {
     if (p->device == NULL)
         return;
-    bool is_copy = p->state.host.param != p->state.param;
-    void *const all[] = {p->losses,
-                         p->all_losses,
-                         p->raw.inputs,
-                         p->host_numbers,
-                         p->state.host_numbers,
-                         is_copy ? p->state.host.param : NULL,
-                         is_copy ? p->state.host.exp_avg : NULL,
-                         is_copy ? p->state.host.exp_avg_sq : NULL};
+    void *const all[] = {p->losses, p->all_losses, p->raw.inputs, p->host_numbers,
+                         p->state.host_numbers};
     for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
         device_free(p->device, all[i]);
     for (uint32_t i = 0; p->tokens != NULL && i < p->num_reads; i++)
@@ -117,46 +89,53 @@ void pinned_free(struct parallel *p)
 
 /* ---- the state ---- */
 
-void *state_host_at(const struct state *state, enum state_part part, size_t at)
+void *state_at(const struct state *state, enum state_part part, size_t at)
 {
-    void *const parts[NUM_STATE_PARTS] = {state->host.param, state->host.exp_avg,
-                                          state->host.exp_avg_sq};
+    void *const parts[NUM_STATE_PARTS] = {state->param, state->exp_avg, state->exp_avg_sq};
     return (char *)parts[part] + at * kernel_dtype_bytes(state_dtype(state, part));
 }
 
-/* Both ways; the host waits. */
-static int copy_state(const struct state *state, bool to_host)
+bool state_is_on_host(const struct state *state)
 {
-    void *const parts[NUM_STATE_PARTS][2] = {{state->param, state->host.param},
-                                             {state->exp_avg, state->host.exp_avg},
-                                             {state->exp_avg_sq, state->host.exp_avg_sq}};
-    if (state->host.param == state->param)
-        return 0;
-    for (size_t i = 0; i < NUM_STATE_PARTS; i++)
-        lane_copy(state->lane, parts[i][to_host], parts[i][!to_host], state_bytes(state, i));
+    uint32_t flags = state->lane->device->ops->flags;
+    return (flags & DEVICE_DRY) || ((flags & DEVICE_HOST_MEMORY) && !(flags & DEVICE_QUEUED));
+}
+
+int state_zero_moments(const struct state *state)
+{
+    lane_zero(state->lane, state->exp_avg, state_bytes(state, STATE_EXP_AVG));
+    lane_zero(state->lane, state->exp_avg_sq, state_bytes(state, STATE_EXP_AVG_SQ));
     return lane_settle(state->lane);
 }
 
-int state_to_host(const struct state *state)
+/* The initial weights of a slice; `staging` is where the host may write, NULL: right there. */
+static int init_slice(const struct state *state, const struct state_slice *slice, float *staging,
+                      uint64_t seed)
 {
-    return copy_state(state, true);
-}
-
-int parallel_state_loaded(struct parallel *p)
-{
-    ERR_TRY(copy_state(&p->state, false));
-    parallel_params_changed(p);
-    return 0;
+    const struct state_place *place = &slice->param;
+    float *to = state->param + place->at;
+    model_init_box(staging != NULL ? staging : to, slice->tensor, &place->box, seed);
+    if (staging == NULL)
+        return 0;
+    lane_copy(state->lane, to, staging, place->count * sizeof(*to));
+    return lane_settle(state->lane);
 }
 
 int parallel_init_state(struct parallel *p, uint64_t seed)
 {
-    memset(p->state.host.exp_avg, 0, state_bytes(&p->state, STATE_EXP_AVG));
-    memset(p->state.host.exp_avg_sq, 0, state_bytes(&p->state, STATE_EXP_AVG_SQ));
-    for (uint32_t i = 0; i < p->state.num_slices; i++) {
-        const struct state_slice *slice = &p->state.slices[i];
-        model_init_box(p->state.host.param + slice->param.at, slice->tensor, &slice->param.box,
-                       seed);
-    }
-    return parallel_state_loaded(p);
+    const struct state *state = &p->state;
+    size_t most = 0;
+    float *staging = NULL;
+    int rc = state_zero_moments(state);
+    for (uint32_t i = 0; i < state->num_slices; i++)
+        if (state->slices[i].param.count > most)
+            most = state->slices[i].param.count;
+    if (rc == 0 && !state_is_on_host(state))
+        rc = pinned_new(p, &staging, most * sizeof(*staging));
+    for (uint32_t i = 0; i < state->num_slices && rc == 0; i++)
+        rc = init_slice(state, &state->slices[i], staging, seed);
+    device_free(p->device, staging);
+    if (rc == 0)
+        parallel_params_changed(p);
+    return rc;
 }

@@ -200,7 +200,7 @@ void copier_start(struct copier *c)
     c->waited_seconds = now() - c->started_at;
 }
 
-void copier_wait_slice(struct copier *c, uint32_t slice)
+void copier_wait_slice(struct copier *c, uint32_t slice, struct lane *lane)
 {
     if (!c->is_started)
         return;
@@ -216,6 +216,8 @@ void copier_wait_slice(struct copier *c, uint32_t slice)
     pthread_mutex_unlock(&c->mutex);
     if (must_wait)
         c->waited_seconds += now() - start;
+    if (c->options.hold != NULL)
+        c->options.hold(c->options.user, slice, lane);
 }
 
 int copier_wait(struct copier *c, struct copier_times *out)

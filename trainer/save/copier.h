@@ -7,10 +7,13 @@
  *     copier_start(copier);                 -- returns at once; the state may still be read by all
  *     ... forward, backward ...
  *     for (i = 0; i < num_slices; i++) {
- *         copier_wait_slice(copier, i);
- *         ... change slice i ...            -- while later pieces are copied
+ *         copier_wait_slice(copier, i, lane);
+ *         ... change slice i on the lane... -- while later pieces are copied
  *     }
  *     rc = copier_wait(copier, &times);     -- all copied and ended, or failed
+ *
+ * On a device `copy` only posts the copies of a piece, on a lane of its own, and the lane that
+ * changes a slice is told by `hold` to wait for those of that slice (device_copy.h).
  *
  * Threads: all calls are made by one thread, the one that opened. What `copy` and `end` use belongs
  * to the copier's thread from copier_start until copier_wait has returned. */
@@ -22,6 +25,7 @@
 #define COPIER_THREAD_NAME "copier" /* what ps and /proc call it */
 
 struct copier;
+struct lane;
 
 /* Called on the copier's thread. */
 struct copier_options {
@@ -32,6 +36,8 @@ struct copier_options {
     int (*copy)(void *user, uint32_t piece);
     /* After the last piece (rc 0) or the first failure (its code); the result is the copy's. */
     int (*end)(void *user, int rc);
+    /* NULL, or called by copier_wait_slice, when the slice's pieces were posted. */
+    void (*hold)(void *user, uint32_t slice, struct lane *lane);
     void *user;
 };
 
@@ -49,8 +55,9 @@ void copier_close(struct copier *copier);
 
 /* No other copy may be in progress. */
 void copier_start(struct copier *copier);
-/* Until the slice may be changed: it is copied, or the copy failed, or there is none. */
-void copier_wait_slice(struct copier *copier, uint32_t slice);
+/* Until the slice may be changed on the lane: it is copied, or the copy failed, or there is none.
+ */
+void copier_wait_slice(struct copier *copier, uint32_t slice, struct lane *lane);
 /* Until the copy has ended; its result, with the thread's last error as if it were the caller's. */
 int copier_wait(struct copier *copier, struct copier_times *out);
 

@@ -116,6 +116,8 @@ int snapshot_load_initial(struct snapshot *s, struct progress *p)
     options.run = source.run;
     int rc = parallel_agree(world, ckpt_open(&ckpt, &options));
     if (rc == 0)
+        rc = parallel_agree(world, device_copy_hook(s->device_copy, ckpt));
+    if (rc == 0)
         rc = parallel_agree(world, snapshot_is_rank_0(s) ? choose(s, ckpt, &source) : 0);
     if (rc == 0)
         rc = comm_broadcast(world, &source, sizeof(source), 0);

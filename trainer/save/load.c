@@ -218,10 +218,8 @@ static int load_candidate(struct snapshot *s, struct progress *p, const struct c
                                         .tensors = s->tensors,
                                         .num_tensors = s->num_tensors};
     struct ckpt_loaded *loaded = NULL;
-    if (!candidate->has_moments) { /* an older candidate may have left some */
-        memset(s->state->host.exp_avg, 0, state_bytes(s->state, STATE_EXP_AVG));
-        memset(s->state->host.exp_avg_sq, 0, state_bytes(s->state, STATE_EXP_AVG_SQ));
-    }
+    if (!candidate->has_moments) /* an older candidate may have left some */
+        ERR_TRY(state_zero_moments(s->state));
     if (!loads_moments(s->config, candidate))
         options.num_tensors = s->state->num_slices;
     ERR_TRY(ckpt_load(s->ckpt, &options, &loaded));

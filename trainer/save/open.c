@@ -54,7 +54,7 @@ static int describe_tensors(struct snapshot *s)
                                              .shape = {tensor->rows, tensor->width},
                                              .offset = {box->offset[0], box->offset[1]},
                                              .extent = {box->extent[0], box->extent[1]},
-                                             .data = state_host_at(s->state, part, place->at)};
+                                             .data = state_at(s->state, part, place->at)};
         s->bytes += place->count * kernel_dtype_bytes(dtype);
     }
     return 0;
@@ -68,12 +68,26 @@ static int copy_piece(void *user, uint32_t piece)
     long pause_us = (long)s->config->slow_copy_us;
     if (pause_us > 0)
         nanosleep(&(struct timespec){pause_us / 1000000, pause_us % 1000000 * 1000}, NULL);
-    return ckpt_save_copy(s->save, s->order[piece]);
+    uint32_t tensor = s->order[piece], slice = tensor % s->state->num_slices;
+    if (s->device_copy == NULL)
+        return ckpt_save_copy(s->save, tensor);
+    ERR_TRY(device_copy_tensor(s->device_copy, s->save, tensor, s->tensors[tensor].data));
+    if (piece + 1 == s->copied_at[slice])
+        device_copy_mark(s->device_copy, slice);
+    return 0;
+}
+
+static void hold_lane(void *user, uint32_t slice, struct lane *lane)
+{
+    const struct snapshot *s = user;
+    device_copy_hold(s->device_copy, slice, lane);
 }
 
 static int end_image(void *user, int rc)
 {
     struct snapshot *s = user;
+    if (s->device_copy != NULL)
+        rc = device_copy_end(s->device_copy, s->save, rc);
     if (rc == 0)
         return ckpt_save_end(s->save);
     ckpt_save_abort(s->save);
@@ -98,6 +112,7 @@ static int open_copier(struct snapshot *s)
                                      .copied_at = s->copied_at,
                                      .copy = copy_piece,
                                      .end = end_image,
+                                     .hold = s->device_copy != NULL ? hold_lane : NULL,
                                      .user = s};
     return copier_open(&s->copier, &options);
 }
@@ -119,7 +134,8 @@ static int connect_ckptd(struct snapshot *s)
         .rank = s->mesh->world->rank,
         .world_size = s->mesh->world->size,
         .busy_ms = s->waits_when_busy ? (uint32_t)s->config->busy_wait_seconds * 1000u : 0};
-    return ckpt_open(&s->ckpt, &options);
+    ERR_TRY(ckpt_open(&s->ckpt, &options));
+    return device_copy_hook(s->device_copy, s->ckpt);
 }
 
 static int take_attempt(struct snapshot *s, int64_t answer[2])
@@ -216,6 +232,8 @@ int snapshot_open(struct snapshot **out, const struct snapshot_options *options)
             rc = lineage_begin(&s->orders_json, s->config);
         if (rc == 0)
             rc = describe_tensors(s);
+        if (rc == 0)
+            rc = device_copy_open(&s->device_copy, s->state);
         if (rc == 0 && s->config->compare_replicas)
             rc = replicas_open(&s->replicas, s->mesh, s->state);
         rc = parallel_agree(s->mesh->world, rc);
@@ -264,6 +282,7 @@ void snapshot_close(struct snapshot *s)
     copier_close(s->copier); /* the last user of the handle */
     if (s->ckpt != NULL)
         ckpt_close(s->ckpt);
+    device_copy_close(s->device_copy); /* ckptd's memory is gone */
     replicas_close(s->replicas);
     free(s->order);
     free(s->copied_at);

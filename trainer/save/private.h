@@ -5,6 +5,7 @@
 #include "clients/ckpt.h"
 #include "trainer/identity.h"
 #include "trainer/save/copier.h"
+#include "trainer/save/device_copy.h"
 #include "trainer/save/replicas.h"
 #include "trainer/save/snapshot.h"
 
@@ -37,11 +38,12 @@ struct snapshot {
     uint32_t *copied_at;       /* per slice: so many of them must be copied before it may change */
     struct replicas *replicas; /* NULL: there is nothing to compare */
     struct copier *copier;
-    struct ckpt_save *save; /* the copy thread's, while copying_step >= 0 */
-    int64_t copying_step;   /* begun, not known to be copied; -1: none */
-    double begin_seconds;   /* of its begin */
-    bool waits_when_busy;   /* checkpoint.when_busy */
-    struct identity of;     /* what is saved */
+    struct device_copy *device_copy; /* NULL: the host has the state */
+    struct ckpt_save *save;          /* the copy thread's, while copying_step >= 0 */
+    int64_t copying_step;            /* begun, not known to be copied; -1: none */
+    double begin_seconds;            /* of its begin */
+    bool waits_when_busy;            /* checkpoint.when_busy */
+    struct identity of;              /* what is saved */
     char *identity_json, *data_json;
     char *orders_json;    /* lineage.h; rank 0 alone knows more than its own */
     int64_t pending_step; /* the newest saved one, when not known to be durable; -1: none */

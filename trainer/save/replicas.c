@@ -15,6 +15,7 @@
 #include <stdlib.h>
 
 #define PARTS ((uint32_t)NUM_STATE_PARTS)
+#define STAGING_BYTES ((size_t)8 << 20)
 #define START_AGAIN \
     "start the run again: it goes on from the last checkpoint; test the memory of these hosts"
 
@@ -28,6 +29,7 @@ struct replicas {
     uint64_t *all, *own;    /* of all peers, one after the other; of this rank */
     uint64_t *theirs;       /* [PARTS] of the tied matrix, the other end's */
     size_t *bytes, *places; /* of each in `all` */
+    void *staging;          /* PINNED, for what the host cannot read; else NULL */
 };
 
 int replicas_open(struct replicas **out, const struct mesh *mesh, const struct state *state)
@@ -40,10 +42,13 @@ int replicas_open(struct replicas **out, const struct mesh *mesh, const struct s
     if (replicas == NULL)
         return report_error(ERR_MEMORY, NULL, "no memory to compare the replicas");
     *replicas = (struct replicas){.mesh = mesh, .state = state, .count = count, .num = num};
+    struct device *device = state->lane->device;
     void *all = NULL;
-    int rc = device_alloc(state->lane->device, &all,
+    int rc = device_alloc(device, &all,
                           ((count + (size_t)1) * num + PARTS) * sizeof(*replicas->all), PINNED);
     replicas->all = all;
+    if (rc == 0 && !state_is_on_host(state))
+        rc = device_alloc(device, &replicas->staging, STAGING_BYTES, PINNED);
     replicas->bytes = calloc(2 * (size_t)count, sizeof(*replicas->bytes));
     if (rc != 0 || replicas->bytes == NULL) {
         replicas_close(replicas);
@@ -65,20 +70,46 @@ void replicas_close(struct replicas *replicas)
     if (replicas == NULL)
         return;
     device_free(replicas->state->lane->device, replicas->all);
+    device_free(replicas->state->lane->device, replicas->staging);
     free(replicas->bytes);
     free(replicas);
 }
 
-/* Hash [i * PARTS + part] is that of slice i. */
-static void hash_state(uint64_t *out, const struct state *state)
+/* Of a device's memory, copied piece by piece. */
+static int hash_staged(uint64_t *out, const struct replicas *r, const char *at, size_t bytes)
 {
-    for (uint32_t i = 0; i < state->num_slices; i++)
-        for (uint32_t part = 0; part < PARTS; part++) {
-            const struct state_place *place = state_place(&state->slices[i], part);
-            out[i * PARTS + part] =
-                checksum_bytes(state_host_at(state, part, place->at),
-                               place->count * kernel_dtype_bytes(state_dtype(state, part)));
-        }
+    struct lane *lane = r->state->lane;
+    struct checksum_stream *hash = checksum_stream_begin();
+    int rc = hash == NULL ? report_error(ERR_MEMORY, NULL, "no memory for a checksum") : 0;
+    for (size_t done = 0, n; done < bytes && rc == 0; done += n) {
+        n = bytes - done < STAGING_BYTES ? bytes - done : STAGING_BYTES;
+        lane_copy(lane, r->staging, at + done, n);
+        rc = lane_settle(lane);
+        if (rc == 0)
+            checksum_stream_add(hash, r->staging, n);
+    }
+    if (hash == NULL)
+        return rc;
+    *out = checksum_stream_value(hash);
+    checksum_stream_end(hash);
+    return rc;
+}
+
+/* Hash [i * PARTS + part] is that of slice i. */
+static int hash_state(const struct replicas *r)
+{
+    const struct state *state = r->state;
+    for (uint32_t i = 0; i < r->num; i++) {
+        enum state_part part = i % PARTS;
+        const struct state_place *place = state_place(&state->slices[i / PARTS], part);
+        const void *at = state_at(state, part, place->at);
+        size_t bytes = place->count * kernel_dtype_bytes(state_dtype(state, part));
+        if (r->staging != NULL)
+            ERR_TRY(hash_staged(&r->own[i], r, at, bytes));
+        else
+            r->own[i] = checksum_bytes(at, bytes);
+    }
+    return 0;
 }
 
 /* Whether peer r holds what this rank holds of the tensor of hash `at`. With ZeRO only ranks that
@@ -197,7 +228,7 @@ static int compare_all(const struct replicas *replicas)
     struct comm *peers = replicas->mesh->of[GROUP_PEERS];
     uint32_t me = mesh_group_place(replicas->mesh, GROUP_PEERS);
     bool is_end = other_end(replicas) != UINT32_MAX;
-    hash_state(replicas->own, replicas->state);
+    ERR_TRY(parallel_agree(replicas->mesh->world, hash_state(replicas)));
     if (peers != NULL)
         ERR_TRY(comm_all_gather_v(peers, replicas->own, replicas->num * sizeof(*replicas->own),
                                   replicas->all, replicas->bytes, replicas->places));

@@ -17,7 +17,8 @@ int replicas_open(struct replicas **out, const struct mesh *mesh, const struct s
 void replicas_close(struct replicas *replicas);
 /* Compares hashes of parameters and moments, tensor by tensor. ERR_ABORTED names the first tensor
  * that differs, and where: on all ranks the same code, the text on one. Reads the whole state once.
- * Collective. */
+ * A state that no rank holds must not be saved, and nobody should train on from it: unlike a save
+ * that fails this ends training. Collective. */
 int replicas_compare(struct replicas *replicas);
 
 #endif

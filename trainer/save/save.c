@@ -232,20 +232,14 @@ static int begin(struct snapshot *s, struct ckpt_save **out, const struct progre
     return rc;
 }
 
-/* The host's copies of the state are made. A state that no rank holds must not be saved, and nobody
- * should train on from it: unlike a save that fails this ends training. */
-static int compare_replicas(const struct snapshot *s)
-{
-    ERR_TRY(parallel_agree(s->mesh->world, state_to_host(s->state)));
-    return replicas_compare(s->replicas);
-}
-
 /* All ranks begin, and their copy threads start; or none does. Training waits since `start`. */
 static int save(struct snapshot *s, const struct progress *p, double start)
 {
     CHECK(s->copying_step < 0);
     uint32_t first = 0;
-    int rc = begin(s, &s->save, p);
+    int rc = device_copy_begin(s->device_copy);
+    if (rc == 0)
+        rc = begin(s, &s->save, p);
     int agreed = parallel_agree_quietly(s->mesh->world, rc, &first);
     double seconds = snapshot_now() - start;
     say_not_saved(s, agreed, p->step, first);
@@ -304,7 +298,7 @@ int snapshot_save(struct snapshot *s, const struct progress *p)
     if (!snapshot_is_taken(s))
         return 0;
     double start = snapshot_now();
-    ERR_TRY(compare_replicas(s));
+    ERR_TRY(replicas_compare(s->replicas));
     int rc = save(s, p, start);
     if (rc == 0 && strcmp(s->config->async_mode, "async_with_pinned_mem") != 0)
         rc = end_copy(s);
@@ -387,7 +381,7 @@ int snapshot_save_final(struct snapshot *s, const struct progress *p)
         return rc;
     rc = wait_pending(s);
     if (s->durable_step != p->step)
-        ERR_TRY(compare_replicas(s));
+        ERR_TRY(replicas_compare(s->replicas));
     if (s->durable_step != p->step && s->config->last_save_model_only &&
         p->step == s->config->steps) {
         if (snapshot_is_rank_0(s))
