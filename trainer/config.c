@@ -126,7 +126,6 @@ const char *config_describe_type(char out[CONFIG_TYPE_MAX], const struct config 
 static int check_available(const struct config *config)
 {
     ERR_TRY(check_one("parallelism.expert_parallel_degree", config->ep));
-    ERR_TRY(check_one("canonical.groups", config->groups));
     if (config->converters[0] != '\0' && !config_is_float8(config))
         return not_available("model.converters", config->converters,
                              "leave it empty, or give quantize.linear.float8");

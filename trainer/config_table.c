@@ -186,7 +186,9 @@ const struct option config_table[] = {
 
     INT(micro_batches, "canonical.micro_batches", -1, -1, 1 << 20,
         "micro-batches of a step on whatever number of ranks; -1: from global_batch_size (ours)"),
-    INT(groups, "canonical.groups", 1, 1, 1 << 20, "groups of the gradient sum (ours)"),
+    INT(groups, "canonical.groups", 1, 1, 1 << 20,
+        "groups of consecutive micro-batches, each summed by one replica: the number of "
+        "replicas, where they should exchange once per step (ours)"),
     INT(tp_blocks, "canonical.tp_blocks", 0, 0, 1024,
         "parts in which sums over heads, hidden width and vocabulary are made: the most that "
         "tensor_parallel_degree can become; 0: that degree (ours)"),

@@ -248,11 +248,10 @@ static int open_ahead(struct rank *r)
     struct ahead_options options = {.data = r->data,
                                     .batch = (uint32_t)config->local_batch_size,
                                     .rank = mesh_group_place(mesh, GROUP_DATA),
-                                    .num_ranks = mesh_group_size(mesh, GROUP_DATA),
+                                    .leaves = mesh_leaves(mesh, config),
                                     .wants_starts = config->document_mask,
                                     .leaves_of_step = trainer_config_leaves,
-                                    .user = config,
-                                    .max_leaves = (uint32_t)config->micro_batches};
+                                    .user = config};
     return ahead_open(&r->ahead, &options);
 }
 

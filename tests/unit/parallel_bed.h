@@ -158,11 +158,10 @@ static inline int open_ahead(struct ahead **out, const struct config *config, st
     struct ahead_options options = {.data = data,
                                     .batch = (uint32_t)config->local_batch_size,
                                     .rank = mesh_group_place(mesh, GROUP_DATA),
-                                    .num_ranks = mesh_group_size(mesh, GROUP_DATA),
+                                    .leaves = mesh_leaves(mesh, config),
                                     .wants_starts = config->document_mask,
                                     .leaves_of_step = trainer_config_leaves,
-                                    .user = config,
-                                    .max_leaves = (uint32_t)config->micro_batches};
+                                    .user = config};
     return ahead_open(out, &options);
 }
 
@@ -413,7 +412,8 @@ static inline void run_on(struct outcome *outcome, struct place place, int64_t f
                               .device = bed_device};
     uint32_t size = (uint32_t)(place.replicas * place.shards * degree(place.pp) * degree(place.cp) *
                                degree(place.tp));
-    assert_int_equal(comm_local_run(size, rank_main, &stretch), 0);
+    if (comm_local_run(size, rank_main, &stretch) != 0)
+        fail_msg("%s", report_line());
 }
 
 static inline void want_same(const struct outcome *a, const struct outcome *b, struct place place)

@@ -105,6 +105,7 @@ static const struct mode {
     {"float8 products", KEY_OWN, 1, {"--model.converters", "quantize.linear.float8"}, {0}},
     {"document mask", KEY_OWN, 1, {"--training.document_mask", "true"}, {0}},
     {"batch ramp", KEY_OWN, 1, {"--training.batch_ramp", "0:3,1:5"}, {0}},
+    {"sums in groups of leaves", KEY_OWN, 1, {"--canonical.groups", "5"}, {0}},
     {"reduction fast", KEY_OWN, 1, {"--training.reduction", "fast"}, {0}},
 };
 #define NUM_MODES (sizeof(modes) / sizeof(modes[0]))
@@ -131,6 +132,7 @@ static const struct refusal {
      {"--parallelism.data_parallel_replicate_degree", "2",
       "--parallelism.data_parallel_shard_degree", "2"}},
     {1, {"--canonical.groups", "2"}},
+    {1, {"--canonical.groups", "11", "--training.reduction", "fast"}},
     {2,
      {"--parallelism.data_parallel_replicate_degree", "2", "--parallelism.zero_stage", "2",
       "--training.reduction", "fast"}},

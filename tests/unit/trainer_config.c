@@ -199,7 +199,6 @@ static void test_config__what_this_version_lacks_is_refused(void **state)
     (void)state;
     check_refused("--parallelism.pipeline_parallel_schedule DualPipeV", "DualPipeV", "1F1B");
     check_refused("--parallelism.context_parallel_rotate_method ring", "rotate_method", "alltoall");
-    check_refused("--canonical.groups 2", "canonical.groups = 2", "to 1");
     check_refused("--model.converters quantize.linear.mx", "model.converters",
                   "quantize.linear.mx");
     check_refused("--model.converters float8 --quantize.linear.float8.recipe_name rowwise",

@@ -8,6 +8,7 @@
 #include "proto/checksum.h"
 #include "proto/report.h"
 #include "trainer/data/data.h"
+#include "trainer/data/leaves.h"
 #include "trainer/data/order.h"
 #include "trainer/data/tokens_file.h"
 
@@ -335,6 +336,37 @@ static void test_data__read_reports_a_file_that_shrinks(void **state)
     unlink(path);
 }
 
+/* Steps of up to 12 leaves in every number of groups, on up to 4 x 4 data ranks. */
+static void want_each_leaf_once(const struct leaves *l)
+{
+    uint32_t seen[12] = {0}, rank, step;
+    for (uint32_t r = 0; r < l->replicas * l->shards; r++)
+        for (uint32_t i = 0; i < leaves_micro_steps(l); i++) {
+            uint32_t leaf = leaves_at(l, r, i);
+            if (leaf == LEAF_NONE)
+                continue;
+            seen[leaf]++;
+            leaves_find(l, leaf, &rank, &step);
+            assert_true(rank == r && step == i);
+            /* A group stays within its replica, and in its round. */
+            uint32_t group = leaf / (l->num / l->groups);
+            assert_true(l->groups == 1 || (group % l->replicas == r / l->shards &&
+                                           group / l->replicas == i / leaves_round(l)));
+        }
+    for (uint32_t leaf = 0; leaf < l->num; leaf++)
+        assert_int_equal(seen[leaf], 1);
+}
+
+static void test_leaves__each_has_one_rank_and_micro_step(void **state)
+{
+    (void)state;
+    for (uint32_t i = 0; i < 12 * 12 * 4 * 4; i++) {
+        struct leaves l = {1 + i % 12, 1 + i / 12 % 12, 1 + i / 144 % 4, 1 + i / 576};
+        if (l.num % l.groups == 0)
+            want_each_leaf_once(&l);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -347,6 +379,7 @@ int main(void)
         cmocka_unit_test(test_data__open_refuses_fields_that_do_not_fit),
         cmocka_unit_test(test_data__open_refuses_short_and_missing_files),
         cmocka_unit_test(test_data__read_reports_a_file_that_shrinks),
+        cmocka_unit_test(test_leaves__each_has_one_rank_and_micro_step),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -23,9 +23,13 @@ struct real_step {
 
 static bool is_state(const char *name, const void *user)
 {
-    static const char *const names[] = {"parameters",     "exp_avg",
-                                        "exp_avg_sq",     "gradient accumulators",
-                                        "gradient shard", "parameters in compute dtype"};
+    static const char *const names[] = {"parameters",
+                                        "exp_avg",
+                                        "exp_avg_sq",
+                                        "gradient accumulators",
+                                        "sums of a group",
+                                        "gradient shard",
+                                        "parameters in compute dtype"};
     (void)user;
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
         if (strcmp(name, names[i]) == 0)
@@ -155,6 +159,8 @@ static void test_estimate__a_dry_rank_takes_what_the_real_one_takes(void **state
     WANT(4, "--parallelism.data_parallel_replicate_degree", "2", "--parallelism.zero_stage", "1",
          "--parallelism.bucket_cap_mb", "1");
     WANT(4, "--parallelism.data_parallel_replicate_degree", "2", "--training.reduction", "fast");
+    WANT(6, "--parallelism.data_parallel_replicate_degree", "3", "--canonical.micro_batches", "12",
+         "--canonical.groups", "4", "--model.tied_embeddings", "true");
     WANT(4, "--parallelism.tensor_parallel_degree", "4", "--canonical.tp_blocks", "4");
     WANT(4, "--parallelism.context_parallel_degree", "2", "--canonical.tp_blocks", "2");
     WANT(4, "--parallelism.context_parallel_degree", "4",

@@ -1,16 +1,17 @@
 /* trainer_mesh_any.c - random meshes of all five axes, and runs that move between them.
  *
  * Goal: whatever mesh a run is on, and wherever it goes on, it has the bits of one rank. Method: a
- * run is drawn (blocks of both axes, type, tied or not, mask, batch, leaves) and made on one rank;
- * then its three steps are made on three meshes of up to 16 ranks that are drawn, too, each with
- * its own schedule, stages, activations, reshard policy, rotation and threads. SEED is printed and
- * repeats a series; RUNS says how many runs (RUNS=34 are 102 meshes and 68 moves). */
+ * run is drawn (blocks of both axes, groups of leaves, type, tied or not, mask, batch, leaves) and
+ * made on one rank; then its three steps are made on three meshes of up to 16 ranks that are drawn,
+ * too, each with its own schedule, stages, activations, reshard policy, rotation and threads. SEED
+ * is printed and repeats a series; RUNS says how many runs (RUNS=34 are 102 meshes and 68 moves).
+ */
 #include "tests/unit/parallel_bed.h"
 #include "tests/unit/random.h"
 
 #define RANKS_MAX 16
 #define STEPS 3
-#define NUM_OF_RUN 16
+#define NUM_OF_RUN 18
 #define NUM_OF_MESH 18
 
 /* 1, 2, 4 .. most, each as likely; most is a power of two. */
@@ -20,6 +21,14 @@ static uint32_t power_below(uint32_t most)
     while (1u << powers <= most)
         powers++;
     return 1u << next_random(powers);
+}
+
+static uint32_t divisor_of(int number)
+{
+    uint32_t divisor = 1 + (uint32_t)next_random((uint64_t)number);
+    while ((uint32_t)number % divisor != 0)
+        divisor--;
+    return divisor;
 }
 
 static const char *one_of(const char *const *list, uint32_t num)
@@ -34,7 +43,7 @@ static const char *one_of(const char *const *list, uint32_t num)
 
 struct any_run {
     uint32_t tp_blocks, cp_blocks;
-    char numbers[3][8];
+    char numbers[4][8];
     const char *settings[NUM_OF_RUN];
 };
 
@@ -46,6 +55,7 @@ static void draw_run(struct any_run *out)
     snprintf(out->numbers[0], sizeof(out->numbers[0]), "%u", out->tp_blocks);
     snprintf(out->numbers[1], sizeof(out->numbers[1]), "%u", out->cp_blocks);
     snprintf(out->numbers[2], sizeof(out->numbers[2]), "%u", 1 + (uint32_t)next_random(7));
+    snprintf(out->numbers[3], sizeof(out->numbers[3]), "%u", divisor_of(atoi(out->numbers[2])));
     const char *settings[NUM_OF_RUN] = {
         "--canonical.tp_blocks",
         out->numbers[0],
@@ -53,6 +63,8 @@ static void draw_run(struct any_run *out)
         out->numbers[1],
         "--canonical.micro_batches",
         out->numbers[2],
+        "--canonical.groups",
+        out->numbers[3],
         "--training.local_batch_size",
         ONE_OF("1", "2"),
         "--training.mixed_precision_param",

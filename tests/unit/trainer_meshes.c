@@ -117,6 +117,71 @@ static void test_meshes__what_outlives_a_leaf_has_room_of_its_own(void **state)
     free_outcome(reference);
 }
 
+/* ---- groups of leaves ---- */
+
+static void want_same_with_groups(const char *leaves, const char *groups, struct place place,
+                                  int way)
+{
+    const char *extra[] = {"--canonical.micro_batches",
+                           leaves,
+                           "--canonical.groups",
+                           groups,
+                           "--canonical.cp_blocks",
+                           place.cp > 1 ? "2" : "1",
+                           "--training.dataset_path",
+                           way % 2 == 0 ? marked_path : masked_path,
+                           "--model.tied_embeddings",
+                           way % 3 == 0 ? "true" : "false",
+                           "--parallelism.bucket_cap_mb",
+                           way % 2 == 0 ? "0" : "1",
+                           "--parallelism.zero_stage",
+                           way % 4 == 1 ? "1" : "0",
+                           "--parallelism.exchange_behind",
+                           way % 4 == 2 ? "0" : "2"};
+    struct outcome *reference = new_outcome(), *outcome = new_outcome();
+    run_on(reference, alone, 0, 2, extra, 10);
+    run_on(outcome, place, 0, 2, extra, 16);
+    want_same(reference, outcome, place);
+    free_outcome(outcome);
+    free_outcome(reference);
+}
+
+/* As many groups as replicas, more, fewer, and not a multiple; groups that shards do not divide. */
+static void test_meshes__replicas_sum_their_groups_first_and_have_the_same_bits(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *leaves, *groups;
+        struct place place;
+    } list[] = {
+        {"12", "3", {3, 2, 1, 0, 0, 0}}, {"10", "5", {2, 1, 1, 0, 0, 0}},
+        {"9", "3", {1, 2, 2, 0, 0, 0}},  {"4", "2", {3, 1, 1, 0, 0, 0}},
+        {"8", "4", {2, 2, 1, 0, 2, 0}},  {"6", "6", {2, 1, 1, 2, 0, 0}},
+        {"4", "2", {1, 3, 1, 2, 0, 0}},
+    };
+    for (size_t i = 0; i < sizeof(list) / sizeof(list[0]); i += place_stride())
+        want_same_with_groups(list[i].leaves, list[i].groups, list[i].place, (int)i);
+}
+
+static void test_meshes__groups_may_be_cut_otherwise_by_a_ramp(void **state)
+{
+    (void)state;
+    const char *extra[] = {"--canonical.micro_batches", "12",
+                           "--training.batch_ramp",     "0:4,1:8,2:12",
+                           "--canonical.groups",        "4"};
+    static const struct place moves[] = {
+        {2, 2, 1, 0, 0, 0}, {4, 1, 1, 0, 0, 0}, {1, 2, 1, 2, 0, 0}};
+    struct outcome *reference = new_outcome(), *outcome = new_outcome();
+    run_on(reference, alone, 0, 3, extra, 6);
+    run_on(outcome, moves[0], 0, 3, extra, 6);
+    want_same(reference, outcome, moves[0]);
+    for (int64_t step = 0; step < 3; step++)
+        run_on(outcome, moves[step], step, step + 1, extra, 6);
+    want_same(reference, outcome, alone);
+    free_outcome(outcome);
+    free_outcome(reference);
+}
+
 /* ---- tensor parallel ---- */
 
 /* The first `common` settings are one rank's, too; extra[1] is the activation checkpoint's mode. */
@@ -221,11 +286,13 @@ static void want_other_order(const char *key, const char *document_mask)
                            marked_path,
                            "--training.document_mask",
                            document_mask,
+                           "--canonical.micro_batches",
+                           "10",
                            key,
                            "2"};
     struct outcome *one = new_outcome(), *two = new_outcome();
-    run_on(one, alone, 0, 3, extra, 4);
-    run_on(two, alone, 0, 3, extra, 6);
+    run_on(one, alone, 0, 3, extra, 6);
+    run_on(two, alone, 0, 3, extra, 8);
     want_near(one, two);
     assert_true(one->loss[3] != two->loss[3]);
     free_outcome(one);
@@ -235,6 +302,7 @@ static void want_other_order(const char *key, const char *document_mask)
 static void test_meshes__blocks_are_another_order_of_sums(void **state)
 {
     (void)state;
+    want_other_order("--canonical.groups", "false");
     want_other_order("--canonical.tp_blocks", "false");
     want_other_order("--canonical.cp_blocks", "false");
     want_other_order("--canonical.cp_blocks", "true");
@@ -360,6 +428,8 @@ int main(void)
         cmocka_unit_test(test_meshes__what_outlives_a_leaf_has_room_of_its_own),
         cmocka_unit_test(test_meshes__every_tensor_parallel_degree_gives_the_same_bits),
         cmocka_unit_test(test_meshes__every_context_parallel_degree_gives_the_same_bits),
+        cmocka_unit_test(test_meshes__replicas_sum_their_groups_first_and_have_the_same_bits),
+        cmocka_unit_test(test_meshes__groups_may_be_cut_otherwise_by_a_ramp),
         cmocka_unit_test(test_meshes__blocks_are_another_order_of_sums),
         cmocka_unit_test(test_meshes__moments_of_bf16_are_rounded_alike),
         cmocka_unit_test(test_meshes__float8_products_give_the_same_bits),

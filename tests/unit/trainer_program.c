@@ -127,6 +127,18 @@ static void bed_open_zero_bubble(struct bed *bed)
     bed_open(bed, PIPE_ZBH1, 2, true);
 }
 
+/* Two groups of two leaves. */
+static void bed_open_groups(struct bed *bed)
+{
+    bed_open(bed, PIPE_1F1B, 1, true);
+    program_free(bed->ranks[0]);
+    bed->o.num_leaves = 4;
+    bed->o.round_leaves = 2;
+    bed->o.rank = 0;
+    assert_int_equal(program_build(&bed->ranks[0], &bed->o), 0);
+    assert_int_equal(check(bed), 0);
+}
+
 static void want_refused(void (*change)(struct program *p, uint32_t at), uint32_t rank)
 {
     want_refused_of(bed_open_zero_bubble, rank, change);
@@ -137,6 +149,7 @@ static void test_program__a_missing_operation_is_found(void **state)
     (void)state;
     want_refused(remove_op, 0);
     want_refused(remove_op, 1);
+    want_refused_of(bed_open_groups, 0, remove_op);
 }
 
 static void test_program__an_operation_that_comes_twice_is_found(void **state)
@@ -144,6 +157,7 @@ static void test_program__an_operation_that_comes_twice_is_found(void **state)
     (void)state;
     want_refused(double_op, 0);
     want_refused(double_op, 1);
+    want_refused_of(bed_open_groups, 0, double_op);
 }
 
 static void test_program__ranks_that_wait_for_each_other_are_found(void **state)

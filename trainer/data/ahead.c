@@ -17,7 +17,7 @@
 struct place {
     int64_t step;
     uint64_t first; /* sample of the step */
-    uint32_t leaf;
+    uint32_t micro_step;
 };
 
 struct slot {
@@ -53,33 +53,57 @@ static double now(void)
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
-static uint32_t leaves_of(const struct ahead *a, int64_t step)
+static struct leaves leaves_of(const struct ahead *a, int64_t step)
 {
-    return a->options.leaves_of_step(a->options.user, step);
+    struct leaves leaves = a->options.leaves;
+    leaves.num = a->options.leaves_of_step(a->options.user, step);
+    return leaves;
+}
+
+/* The rank's leaf at a place, or LEAF_NONE. */
+static uint32_t leaf_of(const struct ahead *a, const struct place *place)
+{
+    struct leaves leaves = leaves_of(a, place->step);
+    if (place->micro_step >= leaves_micro_steps(&leaves))
+        return LEAF_NONE;
+    return leaves_at(&leaves, a->options.rank, place->micro_step);
+}
+
+static uint32_t count_leaves(const struct ahead *a, const struct leaves *leaves)
+{
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < leaves_micro_steps(leaves); i++)
+        count += leaves_at(leaves, a->options.rank, i) != LEAF_NONE;
+    return count;
 }
 
 static uint64_t sample_of(const struct ahead *a, const struct place *place)
 {
-    return place->first + (uint64_t)place->leaf * a->options.batch;
+    return place->first + (uint64_t)leaf_of(a, place) * a->options.batch;
 }
 
 /* ---- the thread ---- */
 
-/* Past the steps in which the rank has no further leaf. */
+/* Past the micro-steps in which the rank has no leaf, and the steps in which it has no further. */
 static void skip_to_leaf(struct ahead *a)
 {
     struct place *next = &a->next;
-    while (next->leaf >= leaves_of(a, next->step) && next->step <= a->wanted_step) {
-        next->first += (uint64_t)leaves_of(a, next->step) * a->options.batch;
+    while (next->step <= a->wanted_step + 1 && leaf_of(a, next) == LEAF_NONE) {
+        struct leaves leaves = leaves_of(a, next->step);
+        if (++next->micro_step < leaves_micro_steps(&leaves))
+            continue;
+        if (next->step > a->wanted_step)
+            return;
+        next->first += (uint64_t)leaves.num * a->options.batch;
         next->step++;
-        next->leaf = a->options.rank;
+        next->micro_step = 0;
     }
 }
 
 static bool has_work(const struct ahead *a)
 {
     return a->generation > 0 && !a->has_failed && a->num_full < a->num_slots &&
-           a->next.step <= a->wanted_step + 1 && a->next.leaf < leaves_of(a, a->next.step);
+           a->next.step <= a->wanted_step + 1 && leaf_of(a, &a->next) != LEAF_NONE;
 }
 
 static void read_leaf(struct ahead *a, struct slot *slot)
@@ -106,7 +130,7 @@ static void fill_slot(struct ahead *a)
         return;
     a->num_full++;
     a->has_failed = slot->rc != 0;
-    a->next.leaf += a->options.num_ranks;
+    a->next.micro_step++;
     skip_to_leaf(a);
     pthread_cond_broadcast(&a->changed);
 }
@@ -152,7 +176,7 @@ int ahead_open(struct ahead **out, const struct ahead_options *options)
     a->options = *options;
     a->has_mask = info->has_mask;
     a->batch_numbers = (size_t)options->batch * info->seq_len;
-    uint32_t step_slots = (options->max_leaves - 1) / options->num_ranks + 1;
+    uint32_t step_slots = leaves_micro_steps(&options->leaves);
     a->num_slots = a->has_mask ? 2 * step_slots : SLOTS;
     int rc = take_memory(a);
     pthread_mutex_init(&a->mutex, NULL);
@@ -200,13 +224,16 @@ static bool is_there(const struct ahead *a, const struct place *wanted)
 {
     const struct place *comes = a->num_full > 0 ? &a->slots[a->head].place : &a->next;
     return a->generation > 0 && !a->has_failed && comes->step == wanted->step &&
-           comes->leaf == wanted->leaf && comes->first == wanted->first;
+           comes->micro_step == wanted->micro_step && comes->first == wanted->first;
 }
 
 void ahead_step(struct ahead *a, int64_t step, uint64_t first)
 {
-    struct place wanted = {step, first, a->options.rank};
-    bool has_leaf = wanted.leaf < leaves_of(a, step);
+    struct place wanted = {step, first, 0};
+    struct leaves leaves = leaves_of(a, step);
+    bool has_leaf = count_leaves(a, &leaves) > 0;
+    while (has_leaf && leaf_of(a, &wanted) == LEAF_NONE)
+        wanted.micro_step++;
     pthread_mutex_lock(&a->mutex);
     a->wanted_step = step;
     while (a->num_full > 0 && a->slots[a->head].place.step < step)
@@ -237,8 +264,8 @@ static int wait_for(struct ahead *a, uint32_t num)
 
 int ahead_count(struct ahead *a, uint64_t *out)
 {
-    uint32_t leaves = leaves_of(a, a->wanted_step), rank = a->options.rank;
-    uint32_t mine = rank < leaves ? (leaves - rank - 1) / a->options.num_ranks + 1 : 0;
+    struct leaves leaves = leaves_of(a, a->wanted_step);
+    uint32_t mine = count_leaves(a, &leaves);
     *out = (uint64_t)mine * a->batch_numbers;
     if (!a->has_mask || mine == 0)
         return 0;

@@ -1,8 +1,8 @@
 /* ahead.h - a thread that reads a rank's leaves before they are needed, so that no step waits for a
  * disk as long as the disk keeps up on average.
  *
- * Leaf i of a step (micro-batch; local_batch_size samples) is of rank i % num_ranks, as in
- * parallel.h. The thread goes through this rank's leaves, step after step, as many as there are
+ * leaves.h says which leaves of a step (micro-batches; local_batch_size samples) are of a rank. The
+ * thread goes through this rank's leaves, step after step, as many as there are
  * slots for. A tokens file with a loss mask needs the number of counted targets of a step before
  * the step begins: then there are slots for two whole steps.
  *
@@ -12,16 +12,17 @@
 #define HOLDFAST_TRAINER_AHEAD_H
 
 #include "trainer/data/data.h"
+#include "trainer/data/leaves.h"
 
 struct ahead;
 struct ahead_options {
     struct data *data;
-    uint32_t batch, rank, num_ranks;
-    bool wants_starts; /* of documents */
-    /* Leaves of the step that follows `step` steps, at most max_leaves. */
+    uint32_t batch, rank; /* of the data ranks */
+    struct leaves leaves; /* of the longest step */
+    bool wants_starts;    /* of documents */
+    /* Leaves of the step that follows `step` steps. */
     uint32_t (*leaves_of_step)(const void *user, int64_t step);
     const void *user;
-    uint32_t max_leaves;
 };
 int ahead_open(struct ahead **out, const struct ahead_options *options);
 void ahead_close(struct ahead *ahead); /* NULL is allowed */

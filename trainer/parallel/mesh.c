@@ -9,14 +9,18 @@ static const uint32_t axes_of[NUM_GROUPS] = {
     [GROUP_COPIES] = 1u << AXIS_REPLICATE | 1u << AXIS_CP,
     [GROUP_PEERS] = 1u << AXIS_REPLICATE | 1u << AXIS_CP | 1u << AXIS_TP,
     [GROUP_OWNERS] = 1u << AXIS_REPLICATE | 1u << AXIS_SHARD | 1u << AXIS_CP,
+    [GROUP_REPLICA] = 1u << AXIS_SHARD | 1u << AXIS_CP,
+    [GROUP_REPLICAS] = 1u << AXIS_REPLICATE,
     [GROUP_CP] = 1u << AXIS_CP,
     [GROUP_TP] = 1u << AXIS_TP,
 };
 
 static const char *const group_names[NUM_GROUPS] = {
-    [GROUP_PP] = "pp",         [GROUP_DATA] = "dp",     [GROUP_SHARD] = "dp_shard",
-    [GROUP_COPIES] = "copies", [GROUP_PEERS] = "peers", [GROUP_OWNERS] = "owners",
-    [GROUP_CP] = "cp",         [GROUP_TP] = "tp",
+    [GROUP_PP] = "pp",           [GROUP_DATA] = "dp",
+    [GROUP_SHARD] = "dp_shard",  [GROUP_COPIES] = "copies",
+    [GROUP_PEERS] = "peers",     [GROUP_OWNERS] = "owners",
+    [GROUP_CP] = "cp",           [GROUP_TP] = "tp",
+    [GROUP_REPLICA] = "replica", [GROUP_REPLICAS] = "replicas",
 };
 
 static const char *const names[NUM_AXES] = {"pp", "dp_replicate", "dp_shard", "cp", "tp"};
@@ -90,7 +94,7 @@ static int fit(struct mesh *mesh, const struct config *config, uint32_t size)
 
 int mesh_init(struct mesh *out, const struct config *config, uint32_t rank, uint32_t size)
 {
-    *out = (struct mesh){.world = out->world};
+    *out = (struct mesh){.world = out->world, .has_leaf_groups = config->groups > 1};
     ERR_TRY(fit(out, config, size));
     for (uint32_t axis = NUM_AXES; axis-- > 0;) {
         out->place[axis] = rank % out->degree[axis];
@@ -99,10 +103,19 @@ int mesh_init(struct mesh *out, const struct config *config, uint32_t rank, uint
     return 0;
 }
 
+struct leaves mesh_leaves(const struct mesh *mesh, const struct config *config)
+{
+    return (struct leaves){.num = (uint32_t)config->micro_batches,
+                           .groups = (uint32_t)config->groups,
+                           .replicas = mesh->degree[AXIS_REPLICATE],
+                           .shards = mesh->degree[AXIS_SHARD]};
+}
+
 int mesh_split(struct mesh *mesh)
 {
     for (uint32_t group = 0; group < NUM_GROUPS; group++) {
-        if (mesh_group_size(mesh, group) == 1)
+        bool is_of_leaf_groups = group == GROUP_REPLICA || group == GROUP_REPLICAS;
+        if (mesh_group_size(mesh, group) == 1 || (is_of_leaf_groups && !mesh->has_leaf_groups))
             continue;
         uint32_t all = (1u << NUM_AXES) - 1;
         uint32_t color = place_among(mesh, mesh->place, all & ~axes_of[group]);

@@ -8,6 +8,7 @@
 
 #include "trainer/comm/comm.h"
 #include "trainer/config.h"
+#include "trainer/data/leaves.h"
 
 enum axis { AXIS_PP, AXIS_REPLICATE, AXIS_SHARD, AXIS_CP, AXIS_TP, NUM_AXES };
 
@@ -18,6 +19,9 @@ enum group {
     GROUP_COPIES, /* replicate x cp: who hold the same shard */
     GROUP_PEERS,  /* replicate x cp x tp: who hold the same rows of what tp leaves whole */
     GROUP_OWNERS, /* replicate x shard x cp: who own pieces of the same sums of gradients */
+    /* With canonical.groups: */
+    GROUP_REPLICA,  /* shard x cp: who own the sums of a replica's group of leaves */
+    GROUP_REPLICAS, /* replicate: who add them to the sums of all groups */
     GROUP_CP,
     GROUP_TP,
     NUM_GROUPS
@@ -25,6 +29,7 @@ enum group {
 
 struct mesh {
     uint32_t degree[NUM_AXES], place[NUM_AXES];
+    bool has_leaf_groups;
     struct comm *world;          /* borrowed */
     struct comm *of[NUM_GROUPS]; /* NULL: of one rank, or not split (an estimate) */
 };
@@ -40,6 +45,8 @@ uint32_t mesh_rank_of(const struct mesh *mesh, const uint32_t place[NUM_AXES]);
 /* Ranks of a group, and this rank's place in it: known without communication. */
 uint32_t mesh_group_size(const struct mesh *mesh, enum group group);
 uint32_t mesh_group_place(const struct mesh *mesh, enum group group);
+/* Of the longest step. */
+struct leaves mesh_leaves(const struct mesh *mesh, const struct config *config);
 const char *mesh_axis_name(enum axis axis);
 
 #endif

@@ -84,6 +84,20 @@ static void lay_out_block(struct parallel *p, uint32_t index)
     p->fast_count += sum_of(block->shard_counts, p->mesh.degree[AXIS_SHARD]);
 }
 
+/* One replica's pieces behind the other's, those of a bucket one behind the other. */
+static int lay_out_groups(struct parallel *p)
+{
+    for (uint32_t b = 0; b < num_all_blocks(p); b++)
+        if ((p->blocks[b].group_at = calloc(p->leaves.replicas, sizeof(size_t))) == NULL)
+            return report_error(ERR_MEMORY, NULL, "no memory for the layouts");
+    for (uint32_t r = 0; r < p->leaves.replicas; r++)
+        for (uint32_t b = 0; b < num_all_blocks(p); b++) {
+            p->blocks[b].group_at[r] = p->group_count;
+            p->group_count += p->blocks[b].is_here ? p->blocks[b].piece_counts[owner_in(p, r)] : 0;
+        }
+    return 0;
+}
+
 static int lay_out(struct parallel *p)
 {
     uint32_t num_blocks = num_all_blocks(p), d = num_data_ranks(p);
@@ -110,6 +124,8 @@ static int lay_out(struct parallel *p)
         return report_error(ERR_MEMORY, NULL, "no memory for the layouts");
     for (uint32_t b = 0; b < num_blocks; b++)
         lay_out_block(p, b);
+    if (has_groups(p))
+        ERR_TRY(lay_out_groups(p));
     p->state.is_tied_apart = is_tied(p) && p->mesh.degree[AXIS_PP] > 1;
     return 0;
 }
@@ -128,6 +144,8 @@ static void take_kept(struct parallel *p)
     p->state.exp_avg_sq = memory_take(m, "exp_avg_sq", 0, state_bytes(&p->state, STATE_EXP_AVG_SQ));
     p->accumulators =
         memory_take(m, "gradient accumulators", 0, reduce_accumulator_count(p) * sizeof(float));
+    if (has_groups(p))
+        p->group_sums = memory_take(m, "sums of a group", 0, p->group_count * sizeof(float));
     bool is_where_wanted =
         p->is_canonical ? !is_gathered_whole(p) : p->mesh.degree[AXIS_SHARD] == 1;
     p->state.grad = is_where_wanted ? p->accumulators : memory_take(m, "gradient shard", 0, bytes);
@@ -148,13 +166,12 @@ static void take_kept(struct parallel *p)
 
 #define LIKE_LEAVES 4u /* a step of so many has all that a longer one has */
 
-/* The programs of all stages of a step of so many leaves against each other. */
-static int check_programs(const struct parallel *p, uint32_t num_leaves)
+/* The programs of all stages of a step against each other. */
+static int check_programs(const struct program_options *of)
 {
-    struct program_options shape = p->shape;
+    struct program_options shape = *of;
     struct program **ranks = calloc(shape.num_ranks, sizeof(struct program *));
     int rc = ranks != NULL ? 0 : report_error(ERR_MEMORY, NULL, "no memory for the programs");
-    shape.num_leaves = num_leaves;
     for (shape.rank = 0; shape.rank < shape.num_ranks && rc == 0; shape.rank++)
         rc = program_build(&ranks[shape.rank], &shape);
     if (rc == 0)
@@ -165,14 +182,17 @@ static int check_programs(const struct parallel *p, uint32_t num_leaves)
     return rc;
 }
 
-/* A walk of a step of so many leaves per data rank. */
-static int walk_step(struct parallel *p, uint32_t num_leaves)
+/* A walk of a step of so many leaves per data rank, or of so many as a step of S has. */
+static int walk_step(struct parallel *p, uint32_t num_leaves, uint32_t all_leaves)
 {
     struct execution walk = {0};
     struct program_options shape = p->shape;
     struct program *program = NULL;
-    shape.num_leaves = num_leaves;
-    ERR_TRY(check_programs(p, num_leaves));
+    struct leaves leaves = p->leaves;
+    leaves.num = all_leaves;
+    shape.num_leaves = num_leaves > 0 ? num_leaves : leaves_micro_steps(&leaves);
+    shape.round_leaves = has_groups(p) ? leaves_round(&leaves) : 0;
+    ERR_TRY(check_programs(&shape));
     ERR_TRY(program_build(&program, &shape));
     int rc = execute_program(p, program, &walk);
     program_free(program);
@@ -186,34 +206,50 @@ static int walk_step(struct parallel *p, uint32_t num_leaves)
 static int plan_memory(struct parallel *p)
 {
     struct execution walk = {0};
-    uint32_t d = num_data_ranks(p), most = p->num_micro_steps;
+    uint32_t most = p->num_micro_steps;
+    bool is_one_like_all =
+        p->mesh.degree[AXIS_PP] == 1 && p->program->num_slots == 1 && p->shape.drops;
     take_kept(p);
-    if (p->mesh.degree[AXIS_PP] == 1 && p->program->num_slots == 1 && p->shape.drops) {
+    if (is_one_like_all && !has_groups(p)) {
         bool overlaps = p->shape.gather_ahead + p->shape.exchange_behind > 0;
         for (uint32_t leaves = 1; leaves <= (overlaps ? LIKE_LEAVES : 1); leaves++)
-            ERR_TRY(walk_step(p, leaves < most ? leaves : most));
+            ERR_TRY(walk_step(p, leaves < most ? leaves : most, p->num_leaves));
         if (overlaps)
             ERR_TRY(execute_program(p, p->evaluation, &walk));
         return memory_place(p->memory);
     }
-    ERR_TRY(walk_step(p, most));
-    for (uint32_t i = 0; i < p->config->num_ramp; i++) {
-        uint32_t leaves = (uint32_t)((p->config->ramp[i].micro_batches + d - 1) / d);
-        if (leaves < most)
-            ERR_TRY(walk_step(p, leaves));
-    }
+    ERR_TRY(walk_step(p, 0, p->num_leaves));
+    for (uint32_t i = 0; i < p->config->num_ramp; i++)
+        if (p->config->ramp[i].micro_batches < p->num_leaves)
+            ERR_TRY(walk_step(p, 0, (uint32_t)p->config->ramp[i].micro_batches));
     ERR_TRY(execute_program(p, p->evaluation, &walk));
     return memory_place(p->memory);
 }
 
 /* ---- the recipe ---- */
 
+/* Of every length that a step has. */
+static int check_groups(const struct config *config)
+{
+    int64_t groups = config->groups, leaves = config->micro_batches;
+    for (uint32_t i = 0; i < config->num_ramp; i++)
+        if (config->ramp[i].micro_batches % groups != 0)
+            leaves = config->ramp[i].micro_batches;
+    if (groups > 1 && strcmp(config->reduction, "fast") == 0)
+        return report_error(ERR_INVALID, "set it to 1, or training.reduction to canonical",
+                            "canonical.groups = %lld: with training.reduction = fast leaves are "
+                            "not summed in groups",
+                            (long long)groups);
+    if (leaves % groups == 0)
+        return 0;
+    return report_error(ERR_INVALID, "choose a number that divides",
+                        "a step of %lld micro-batches does not divide by canonical.groups = %lld",
+                        (long long)leaves, (long long)groups);
+}
+
 static int check_canonical(const struct config *config)
 {
-    if (config->groups != 1)
-        return report_error(ERR_INVALID, "set canonical.groups to 1",
-                            "canonical.groups = %lld: only 1 is available in this version",
-                            (long long)config->groups);
+    ERR_TRY(check_groups(config));
     if (config->zero_stage == 2 && strcmp(config->reduction, "fast") == 0)
         return report_error(ERR_INVALID, "set it to 1, or training.reduction to canonical",
                             "parallelism.zero_stage = 2: with training.reduction = fast each rank "
@@ -261,14 +297,24 @@ static int new_model(struct parallel *p)
     return model_set_kernels(p->model, p->kernels, p->lane);
 }
 
-/* A run keeps its S wherever it goes on: ranks above it help to hold the state. */
+void set_leaves(struct parallel *p, uint32_t num_leaves)
+{
+    p->leaves = mesh_leaves(&p->mesh, p->config);
+    p->leaves.num = p->num_leaves = num_leaves;
+    p->num_micro_steps = leaves_micro_steps(&p->leaves);
+}
+
+/* A run keeps its S and G wherever it goes on: ranks above them help to hold the state. */
 static void note_idle_ranks(const struct parallel *p)
 {
-    if (num_data_ranks(p) > p->num_leaves && p->mesh.world->rank == 0)
+    uint32_t idle = 0;
+    for (uint32_t r = 0; r < num_data_ranks(p); r++)
+        idle += leaves_at(&p->leaves, r, 0) == LEAF_NONE; /* who has any has one in the first */
+    if (idle > 0 && p->mesh.world->rank == 0)
         log_warn("train",
-                 "%u data ranks, but a step has only canonical.micro_batches = %u: the ranks from "
-                 "%u on hold their shards and compute nothing",
-                 num_data_ranks(p), p->num_leaves, p->num_leaves);
+                 "%u of %u data ranks hold their shards and compute nothing: a step has only "
+                 "canonical.micro_batches = %u, canonical.groups = %u",
+                 idle, num_data_ranks(p), p->num_leaves, p->leaves.groups);
 }
 
 /* Of this run. A launcher that does not say is taken at one rank. */
@@ -317,8 +363,7 @@ static int prepare(struct parallel *p)
     choose_cut(p);
     struct model_options model = model_options_of(p);
     ERR_TRY(model_cut_check(&model));
-    p->num_leaves = (uint32_t)config->micro_batches;
-    p->num_micro_steps = (p->num_leaves + num_data_ranks(p) - 1) / num_data_ranks(p);
+    set_leaves(p, (uint32_t)config->micro_batches);
     note_idle_ranks(p);
     p->state.is_zero = config->zero_stage > 0 && mesh_group_size(&p->mesh, GROUP_COPIES) > 1;
     /* 2. The program: which stage it has, and what a step does in which order. */
@@ -392,6 +437,7 @@ void parallel_free(struct parallel *p)
     for (uint32_t b = 0; p->blocks != NULL && b < num_all_blocks(p); b++) {
         free(p->blocks[b].shard_counts);
         free(p->blocks[b].piece_counts);
+        free(p->blocks[b].group_at);
     }
     if (p->lane != NULL)
         (void)lane_settle(p->lane); /* nothing is freed that it still works on */

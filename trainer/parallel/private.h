@@ -25,11 +25,13 @@ struct block {
     size_t *piece_counts; /* per owner */
     size_t at;            /* of this rank's shard in the state's buffers */
     size_t piece_at;      /* of this rank's piece in the accumulators */
+    size_t *group_at;     /* per replica: of its piece in the sums of a group of leaves, or NULL */
     size_t fast_at;       /* of the block in the fast accumulators */
     void *gathered;       /* whole tensors in the compute dtype */
     uint32_t take_index;
     char *packed;              /* shards as they are gathered */
     float *pieces;             /* of its copies, as they are gathered */
+    float *groups;             /* sums of the replicas' groups, on their way */
     float *leaf, *send, *recv; /* its gradient of one leaf, and on the way to the owners */
 };
 
@@ -64,13 +66,15 @@ struct parallel {
     struct state state;
     enum kernel_dtype dtype;
     bool is_canonical;
-    uint32_t num_leaves;      /* S */
-    uint32_t num_micro_steps; /* ceil(S / d) */
-    uint64_t counted;         /* tokens of the step that count; 0: all do */
-    uint32_t leaf_values;     /* that are gathered of each leaf: see gather_losses */
+    struct leaves leaves; /* of the step; num_leaves is S */
+    uint32_t num_leaves;
+    uint32_t num_micro_steps;
+    uint64_t counted;     /* tokens of the step that count; 0: all do */
+    uint32_t leaf_values; /* that are gathered of each leaf: see gather_losses */
     int failure; /* of this rank alone, in this step: all learn of it at the end of the step */
     struct block *blocks;           /* one more than the table has where the output is tied */
     size_t *full_at;                /* per tensor: in its block's whole tensors */
+    size_t group_count;             /* floats of group_sums */
     size_t piece_count, fast_count; /* floats of the accumulators, without those of a tied output
                                      * beside its embedding */
     size_t *lists; /* four lists of as many byte counts or places as the largest group has ranks */
@@ -86,6 +90,7 @@ struct parallel {
     bool is_passing;
     /* Buffers of the whole run. */
     float *accumulators;
+    float *group_sums;    /* of the group at hand, for all replicas' pieces; NULL: one group */
     void *compute_params; /* bf16 copy of state.param, or state.param itself */
     void *scratch;
     struct leaf_tokens *tokens; /* [num_reads] */
@@ -168,8 +173,25 @@ static inline size_t sum_of(const size_t *counts, uint32_t num)
 /* Leaf `micro_step` of a data rank: is there one in this step? */
 static inline bool rank_has_leaf(const struct parallel *p, uint32_t data_rank, uint32_t micro_step)
 {
-    return (uint64_t)micro_step * num_data_ranks(p) + data_rank < p->num_leaves;
+    return leaves_at(&p->leaves, data_rank, micro_step) != LEAF_NONE;
 }
+
+/* The owner of that number of a replica that has the pieces of this rank's shard and cp place. */
+static inline uint32_t owner_in(const struct parallel *p, uint32_t replica)
+{
+    uint32_t all = mesh_group_size(&p->mesh, GROUP_REPLICA);
+    return replica * all + mesh_group_place(&p->mesh, GROUP_REPLICA);
+}
+
+static inline bool has_groups(const struct parallel *p)
+{
+    return p->leaves.groups > 1;
+}
+
+/* ---- parallel.c ---- */
+
+/* Of the step at hand. */
+void set_leaves(struct parallel *p, uint32_t num_leaves);
 
 /* ---- programs.c ---- */
 
@@ -208,6 +230,11 @@ void reduce_begin_block(struct parallel *p, uint32_t block, float **out_grads);
 void reduce_take(struct parallel *p, uint32_t first, uint32_t num);
 int reduce_run(struct parallel *p, struct lane *lane, const struct op *op);
 void reduce_give(struct parallel *p, uint32_t first, uint32_t num);
+/* A bucket's sums of a group of leaves, the replicas' groups of a round in their order, to those of
+ * all groups. Likewise; collective in the group of replicas. */
+void join_take(struct parallel *p, uint32_t first, uint32_t num);
+int join_run(struct parallel *p, struct lane *lane, const struct op *op);
+void join_give(struct parallel *p, uint32_t first, uint32_t num);
 /* Floats of a rank's sums of a step, those of the tied output behind the others. */
 size_t reduce_accumulator_count(const struct parallel *p);
 /* The end of a step: whole sums to the shards. Collective. */

@@ -190,6 +190,7 @@ int programs_make(struct parallel *p)
     p->shape.num_ranks = p->mesh.degree[AXIS_PP];
     p->shape.rank = p->mesh.place[AXIS_PP];
     p->shape.num_leaves = p->num_micro_steps;
+    p->shape.round_leaves = has_groups(p) ? leaves_round(&p->leaves) : 0;
     p->shape.ring_ranks = p->cut.is_ring ? p->cut.cp : 0;
     p->shape.ring_place = p->cut.cp_place;
     if (p->mesh.degree[AXIS_SHARD] > 1) /* else there is nothing to wait for */

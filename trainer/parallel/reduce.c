@@ -12,11 +12,18 @@
  *   C5  A tied model's embedding has two folds, as embedding and as output; at the end of a step
  * the second is added to the first, element by element.
  *
+ *   C6  With G groups (canonical.groups) C3 folds the S / G leaves of a group, and a second left
+ *       fold, from zero, the groups' sums in the order of the groups; replicas compute whole groups
+ *       (data/leaves.h).
+ *
  * So an element is the same bits whatever the mesh. Per bucket of blocks and micro-step an
  * all-to-all in the group of owners (replicate x shard x cp) sends each owner its piece of every
  * leaf. Ranks without a leaf in the last micro-step, the only one where d > S, send nothing but
- * take part. With the last leaf the pieces of a shard are gathered among its copies (replicate x
- * cp; gather.c), unless with ZeRO each of them updates its own pieces.
+ * take part. With groups the leaves of a replica stay within it (shard x cp): an owner there folds
+ * what it and those of its place in other replicas own, and behind a group's last leaf they send
+ * each other their groups' sums, to fold them in their order. With the last leaf the pieces of a
+ * shard are gathered among its copies (replicate x cp; gather.c), unless with ZeRO each of them
+ * updates its own pieces.
  *
  * Fast. A rank adds its leaves; once per step the sums are reduce-scattered over the shards and
  * all-reduced over the copies. Bits then depend on the mesh and the library. */
@@ -74,6 +81,15 @@ static size_t bucket_count(const struct parallel *p, uint32_t first, uint32_t nu
     return count;
 }
 
+/* Those of all replicas for this rank's place, or of its own. */
+static size_t own_count(const struct parallel *p, uint32_t first, uint32_t num)
+{
+    size_t count = 0;
+    for (uint32_t r = 0; r < p->leaves.replicas && has_groups(p); r++)
+        count += bucket_count(p, first, num, owner_in(p, r));
+    return has_groups(p) ? count : bucket_count(p, first, num, my_owner(p));
+}
+
 static void pack_for_owner(struct parallel *p, struct lane *lane, const struct op *op,
                            uint32_t owner, float *send)
 {
@@ -114,6 +130,89 @@ static int exchange(struct parallel *p, struct lane *lane, const struct op *op)
     return 0;
 }
 
+/* As exchange, within a replica. */
+static int exchange_in_replica(struct parallel *p, struct lane *lane, const struct op *op)
+{
+    const struct block *first = &p->blocks[op->block];
+    struct comm *comm = p->mesh.of[GROUP_REPLICA];
+    uint32_t num = mesh_group_size(&p->mesh, GROUP_REPLICA), cp = p->mesh.degree[AXIS_CP];
+    uint32_t shards = p->leaves.shards, before = p->mesh.place[AXIS_REPLICATE] * shards;
+    bool is_mine = rank_has_leaf(p, my_data_rank(p), op->leaf);
+    size_t *lists = p->lane_lists[LANE_REDUCE], *send_bytes = lists, *send_at = lists + num;
+    size_t *recv_bytes = lists + 2 * num, *recv_at = lists + 3 * num;
+    size_t sent = 0, mine = own_count(p, op->block, op->num_blocks);
+    float *send = comm != NULL ? first->send : first->recv;
+    for (uint32_t o = 0; o < num; o++) {
+        send_at[o] = sent * sizeof(float);
+        for (uint32_t r = 0; r < p->leaves.replicas; r++) {
+            if (is_mine)
+                pack_for_owner(p, lane, op, r * num + o, send + sent);
+            sent += bucket_count(p, op->block, op->num_blocks, r * num + o);
+        }
+        send_bytes[o] = is_mine ? sent * sizeof(float) - send_at[o] : 0;
+        recv_at[o] = o * mine * sizeof(float);
+        recv_bytes[o] = rank_has_leaf(p, before + o / cp, op->leaf) ? mine * sizeof(float) : 0;
+    }
+    if (comm != NULL)
+        ERR_TRY(
+            comm_all_to_all_v(comm, send, send_bytes, send_at, first->recv, recv_bytes, recv_at));
+    for (uint32_t s = 0; s < shards && rank_has_leaf(p, before + s, op->leaf); s++) {
+        float *parts = first->recv + (size_t)s * cp * mine;
+        add_parts(p, lane, parts, mine);
+        for (uint32_t r = 0; r < p->leaves.replicas; r++) {
+            size_t count = bucket_count(p, op->block, op->num_blocks, owner_in(p, r));
+            fold(p, lane, p->group_sums + first->group_at[r], parts, count);
+            parts += count;
+        }
+    }
+    return 0;
+}
+
+/* ---- groups of leaves ---- */
+
+void join_take(struct parallel *p, uint32_t first, uint32_t num)
+{
+    size_t count = p->leaves.replicas * bucket_count(p, first, num, my_owner(p));
+    if (p->leaves.replicas > 1)
+        p->blocks[first].groups =
+            memory_take(p->memory, "sums of groups received", first, count * sizeof(float));
+}
+
+void join_give(struct parallel *p, uint32_t first, uint32_t num)
+{
+    (void)num;
+    if (p->leaves.replicas > 1)
+        memory_give(p->memory, "sums of groups received", first);
+}
+
+int join_run(struct parallel *p, struct lane *lane, const struct op *op)
+{
+    const struct block *first = &p->blocks[op->block];
+    struct comm *comm = p->mesh.of[GROUP_REPLICAS];
+    uint32_t num = p->leaves.replicas, round = op->leaf / p->shape.round_leaves;
+    bool is_mine = leaves_has_group(&p->leaves, p->mesh.place[AXIS_REPLICATE], round);
+    size_t *lists = p->lane_lists[LANE_REDUCE], *send_bytes = lists, *send_at = lists + num;
+    size_t *recv_bytes = lists + 2 * num, *recv_at = lists + 3 * num;
+    size_t mine = bucket_count(p, op->block, op->num_blocks, my_owner(p));
+    const float *sums = comm != NULL ? first->groups : p->group_sums + first->group_at[0];
+    for (uint32_t r = 0; r < num; r++) {
+        size_t count = bucket_count(p, op->block, op->num_blocks, owner_in(p, r));
+        send_bytes[r] = is_mine ? count * sizeof(float) : 0;
+        send_at[r] = first->group_at[r] * sizeof(float);
+        recv_bytes[r] = leaves_has_group(&p->leaves, r, round) ? mine * sizeof(float) : 0;
+        recv_at[r] = r * mine * sizeof(float);
+    }
+    if (comm != NULL)
+        ERR_TRY(comm_all_to_all_v(comm, p->group_sums, send_bytes, send_at, first->groups,
+                                  recv_bytes, recv_at));
+    for (uint32_t r = 0; r < num && leaves_has_group(&p->leaves, r, round); r++)
+        fold(p, lane, p->accumulators + first->piece_at, sums + r * mine, mine); /* C6 */
+    for (uint32_t r = 0; r < num; r++)
+        lane_zero(lane, p->group_sums + first->group_at[r],
+                  bucket_count(p, op->block, op->num_blocks, owner_in(p, r)) * sizeof(float));
+    return 0;
+}
+
 /* Adds a leaf to this rank's own sum, in the order in which reduce_scatter wants it. */
 static void add_packed_by_shard(struct parallel *p, struct lane *lane, const struct block *block)
 {
@@ -130,7 +229,7 @@ enum way { EXCHANGE, PACK, IN_PLACE };
 
 static enum way way_of(const struct parallel *p, const struct block *block)
 {
-    if (p->is_canonical && num_owners(p) > 1)
+    if (has_groups(p) || (p->is_canonical && num_owners(p) > 1))
         return EXCHANGE;
     return p->mesh.degree[AXIS_SHARD] > 1 || block->is_strided ? PACK : IN_PLACE;
 }
@@ -147,10 +246,10 @@ void reduce_take(struct parallel *p, uint32_t first, uint32_t num)
     for (uint32_t o = 0; o < num_owners(p); o++)
         sent += bucket_count(p, first, num, o);
     if (is_exchanged(p)) {
+        uint32_t ranks = has_groups(p) ? mesh_group_size(&p->mesh, GROUP_REPLICA) : num_owners(p);
         block->send = memory_take(p->memory, "leaf pieces to send", first, sent * sizeof(float));
-        block->recv =
-            memory_take(p->memory, "leaf pieces received", first,
-                        num_owners(p) * bucket_count(p, first, num, my_owner(p)) * sizeof(float));
+        block->recv = memory_take(p->memory, "leaf pieces received", first,
+                                  ranks * own_count(p, first, num) * sizeof(float));
         return;
     }
     for (uint32_t b = first; b < first + num; b++) {
@@ -163,7 +262,7 @@ void reduce_take(struct parallel *p, uint32_t first, uint32_t num)
 int reduce_run(struct parallel *p, struct lane *lane, const struct op *op)
 {
     if (is_exchanged(p))
-        return exchange(p, lane, op);
+        return has_groups(p) ? exchange_in_replica(p, lane, op) : exchange(p, lane, op);
     if (!rank_has_leaf(p, my_data_rank(p), op->leaf))
         return 0;
     for (uint32_t b = op->block; b < op->block + op->num_blocks; b++) {

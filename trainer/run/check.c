@@ -9,7 +9,7 @@
 
 #include <stdlib.h>
 
-enum done { FORWARD, INPUT, WEIGHT, EXCHANGED, COLLECTED, NUM_DONE };
+enum done { FORWARD, INPUT, WEIGHT, EXCHANGED, JOINED, COLLECTED, NUM_DONE };
 
 struct ring {
     uint32_t block, leaf;
@@ -104,12 +104,25 @@ static void check_exchange(struct check *c, const struct op *op)
     c->reason = !*of_block(c, WEIGHT, op) ? "there is no gradient" : c->reason;
     c->reason = !is_in_order(c, EXCHANGED, op) ? "leaves are out of order" : c->reason;
     set_once(c, of_block(c, EXCHANGED, op), "it comes twice");
+    uint32_t round = c->o->round_leaves;
+    bool begins = round > 0 && op->leaf > 0 && op->leaf % round == 0;
+    if (begins && !*(of_block(c, JOINED, op) - 1))
+        c->reason = "the group in front has not been added";
+}
+
+static void check_join(struct check *c, const struct op *op)
+{
+    uint32_t round = c->o->round_leaves;
+    bool is_whole = round > 0 && (op->leaf + 1) % round == 0 && *of_block(c, EXCHANGED, op);
+    c->reason = !is_whole ? "the sums of the group are not whole" : c->reason;
+    set_once(c, of_block(c, JOINED, op), "it comes twice");
 }
 
 static void check_collect(struct check *c, const struct op *op, bool is_reduced)
 {
     bool is_tied = c->o->is_tied && (op->block == 0 || op->block == c->o->num_blocks);
-    bool is_whole = op->leaf + 1 == c->leaves && *of_block(c, EXCHANGED, op);
+    bool is_whole =
+        op->leaf + 1 == c->leaves && *of_block(c, c->o->round_leaves > 0 ? JOINED : EXCHANGED, op);
     c->reason = !is_whole || (is_tied && !is_reduced) ? "the sums are not whole" : c->reason;
     set_once(c, of_block(c, COLLECTED, op), "it comes twice");
 }
@@ -205,6 +218,10 @@ static void check_block(struct check *c, uint32_t rank, const struct op *op)
     case OP_EXCHANGE:
         for (uint32_t b = 0; b < op->num_blocks; b++)
             check_exchange(c, &(struct op){.leaf = op->leaf, .block = op->block + b});
+        break;
+    case OP_JOIN:
+        for (uint32_t b = 0; b < op->num_blocks; b++)
+            check_join(c, &(struct op){.leaf = op->leaf, .block = op->block + b});
         break;
     case OP_COLLECT:
         for (uint32_t b = 0; b < op->num_blocks; b++)
@@ -364,6 +381,10 @@ static int check_whole(const struct check *c)
                 return report_error(ERR_INVALID, NULL,
                                     "no gradient of block %u for leaf %u is exchanged", block,
                                     leaf);
+    for (uint32_t block = 0; block < c->blocks && c->o->round_leaves > 0; block++)
+        if (!c->done[JOINED][(size_t)(block + 1) * c->leaves - 1])
+            return report_error(ERR_INVALID, NULL, "the last group of block %u is not added",
+                                block);
     for (uint32_t block = 0; block < c->blocks && c->o->collects; block++)
         if (!c->done[COLLECTED][(size_t)(block + 1) * c->leaves - 1])
             return report_error(ERR_INVALID, NULL, "the sums of block %u are not collected", block);

@@ -32,6 +32,7 @@ static const struct {
     {"exp_avg", CLASS_STATE, 0},
     {"exp_avg_sq", CLASS_STATE, 0},
     {"gradient accumulators", CLASS_STATE, 0},
+    {"sums of a group", CLASS_STATE, 0},
     {"gradient shard", CLASS_STATE, 0},
     {"parameters in compute dtype", CLASS_STATE, 0},
     {"embedding of own vocabulary", CLASS_ACTIVATION, MODULE_EMBEDDING},
@@ -84,6 +85,7 @@ static const struct {
     {"leaf pieces to send", CLASS_ON_THE_WAY, 0},
     {"leaf pieces received", CLASS_ON_THE_WAY, 0},
     {"pieces of the replicas", CLASS_ON_THE_WAY, 0},
+    {"sums of groups received", CLASS_ON_THE_WAY, 0},
     {"updated parameters", CLASS_ON_THE_WAY, 0},
     {"sum of the tied matrix", CLASS_ON_THE_WAY, 0},
     {"stream to send", CLASS_ON_THE_WAY, 0},
@@ -136,7 +138,11 @@ static size_t sum_count(const struct parallel *p, const struct model_tensor *ten
     uint64_t width = width_of(p, tensor);
     size_t count = 0;
     if (p->is_canonical)
-        return aligned(piece_of(p, tensor, mesh_group_place(&p->mesh, GROUP_OWNERS)).rows * width);
+        count = aligned(piece_of(p, tensor, mesh_group_place(&p->mesh, GROUP_OWNERS)).rows * width);
+    for (uint32_t r = 0; r < p->leaves.replicas && has_groups(p); r++)
+        count += aligned(piece_of(p, tensor, owner_in(p, r)).rows * width);
+    if (p->is_canonical)
+        return count;
     for (uint32_t s = 0; s < p->mesh.degree[AXIS_SHARD]; s++)
         count += aligned(shard_of(p, tensor, s).rows * width);
     return count;

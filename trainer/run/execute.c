@@ -231,6 +231,16 @@ struct side_work {
     uint32_t slot;
 };
 
+static void use_lane(struct parallel *p, enum group group, enum lane_of lane, bool is_beside)
+{
+    struct comm *comm = p->mesh.of[group];
+    if (comm == NULL)
+        return;
+    comm->lane = lane_name(lane);
+    if (is_beside)
+        comm->device_lane = p->sides->here[lane];
+}
+
 int side_lanes_open(struct parallel *p)
 {
     bool has_sides =
@@ -248,14 +258,10 @@ int side_lanes_open(struct parallel *p)
         ERR_TRY(lane_open(&p->sides->of[lane], p->sides->device, lane_name(lane)));
         ERR_TRY(lane_open(&p->sides->here[lane], p->device, lane_name(lane)));
     }
-    if (p->mesh.of[GROUP_SHARD] != NULL && p->shape.gather_ahead > 0)
-        p->mesh.of[GROUP_SHARD]->device_lane = p->sides->here[LANE_GATHER];
-    if (p->mesh.of[GROUP_OWNERS] != NULL && p->shape.exchange_behind > 0)
-        p->mesh.of[GROUP_OWNERS]->device_lane = p->sides->here[LANE_REDUCE];
-    if (p->mesh.of[GROUP_SHARD] != NULL)
-        p->mesh.of[GROUP_SHARD]->lane = lane_name(LANE_GATHER);
-    if (p->mesh.of[GROUP_OWNERS] != NULL)
-        p->mesh.of[GROUP_OWNERS]->lane = lane_name(LANE_REDUCE);
+    use_lane(p, GROUP_SHARD, LANE_GATHER, p->shape.gather_ahead > 0);
+    use_lane(p, GROUP_OWNERS, LANE_REDUCE, p->shape.exchange_behind > 0);
+    use_lane(p, GROUP_REPLICA, LANE_REDUCE, p->shape.exchange_behind > 0);
+    use_lane(p, GROUP_REPLICAS, LANE_REDUCE, p->shape.exchange_behind > 0);
     return 0;
 }
 
@@ -278,6 +284,8 @@ static void take_for(struct parallel *p, const struct op *op, uint32_t slot)
         gather_take(p, op->block, op->is_second);
     else if (op->kind == OP_EXCHANGE)
         reduce_take(p, op->block, op->num_blocks);
+    else if (op->kind == OP_JOIN)
+        join_take(p, op->block, op->num_blocks);
     else if (op->kind == OP_COLLECT)
         collect_take(p, op->block, op->num_blocks);
     else
@@ -290,6 +298,8 @@ static int run_for(struct parallel *p, struct lane *lane, const struct op *op, u
         return gather_run(p, lane, op->block);
     if (op->kind == OP_EXCHANGE)
         return reduce_run(p, lane, op);
+    if (op->kind == OP_JOIN)
+        return join_run(p, lane, op);
     if (op->kind == OP_COLLECT)
         return collect_run(p, lane, op);
     return receive_run(p, lane, op, slot);
@@ -302,6 +312,8 @@ static void give_for(struct parallel *p, const struct op *op)
         gather_give(p, op->block);
     else if (op->kind == OP_EXCHANGE)
         reduce_give(p, op->block, op->num_blocks);
+    else if (op->kind == OP_JOIN)
+        join_give(p, op->block, op->num_blocks);
     else if (op->kind == OP_COLLECT)
         collect_give(p, op->block, op->num_blocks);
 }
@@ -397,6 +409,7 @@ static int run(struct parallel *p, struct execution *e, const struct op *op, uin
         return 0;
     case OP_GATHER:
     case OP_EXCHANGE:
+    case OP_JOIN:
     case OP_COLLECT:
     case OP_RECEIVE:
     case OP_RECEIVE_GRADIENT:

@@ -197,6 +197,19 @@ static void put_in_ring(struct waits *w, const struct program *p, struct op *op)
     w->passed = (uint32_t)(op - p->ops) + 1;
 }
 
+/* The block's next backward waits for a join, too: its places are taken once at a time. */
+static void put_behind(struct waits *w, struct op *op, uint32_t number)
+{
+    if (op->kind != OP_EXCHANGE && op->kind != OP_JOIN && op->kind != OP_COLLECT)
+        return;
+    op->lane = LANE_REDUCE;
+    for (uint32_t b = 0; b < op->num_blocks && op->kind != OP_COLLECT; b++)
+        w->exchange[op->block + b] = number;
+    if (op->kind == OP_EXCHANGE)
+        w->order[w->num_exchanges++] = number;
+    w->last_reduce = number;
+}
+
 static int assign(struct program *p, const struct program_options *o)
 {
     struct waits w = {
@@ -216,14 +229,8 @@ static int assign(struct program *p, const struct program_options *o)
         if (op->kind == OP_GATHER && o->gather_ahead > 0) {
             op->lane = LANE_GATHER;
             w.gather[op->block] = w.last_gather = i + 1;
-        } else if (op->kind == OP_EXCHANGE && o->exchange_behind > 0) {
-            op->lane = LANE_REDUCE;
-            for (uint32_t b = 0; b < op->num_blocks; b++)
-                w.exchange[op->block + b] = i + 1;
-            w.order[w.num_exchanges++] = w.last_reduce = i + 1;
-        } else if (op->kind == OP_COLLECT && o->exchange_behind > 0 && !w.is_reduced) {
-            op->lane = LANE_REDUCE;
-            w.last_reduce = i + 1;
+        } else if (o->exchange_behind > 0 && !w.is_reduced) {
+            put_behind(&w, op, i + 1);
         }
     }
     free(w.gather);

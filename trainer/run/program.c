@@ -28,6 +28,7 @@ static const char *const names[NUM_OP_KINDS] = {
     [OP_BACKWARD_INPUT] = "backward_input",
     [OP_BACKWARD_WEIGHT] = "backward_weight",
     [OP_EXCHANGE] = "exchange",
+    [OP_JOIN] = "join",
     [OP_COLLECT] = "collect",
     [OP_SEND_GRADIENT] = "send_gradient",
     [OP_FORGET] = "forget",
@@ -230,6 +231,8 @@ static void add_to_bucket(struct lowering *l, const struct pipe_action *a, uint3
     if (o->ends_bucket != NULL && !o->ends_bucket[block] && block > o->first_block[a->stage])
         return;
     add_bucket(l, OP_EXCHANGE, a, block);
+    if (o->round_leaves > 0 && (a->leaf + 1) % o->round_leaves == 0)
+        add_bucket(l, OP_JOIN, a, block);
     if (o->collects && a->leaf + 1 == o->num_leaves)
         collect_bucket(l, a, block);
     l->bucket = 0;

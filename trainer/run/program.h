@@ -32,6 +32,7 @@ enum op_kind {
     OP_BACKWARD_INPUT,
     OP_BACKWARD_WEIGHT,
     OP_EXCHANGE, /* a bucket's gradient of a leaf to its owners, who fold it in leaf order */
+    OP_JOIN,     /* a bucket's sums of a group of leaves, to those of all groups, in their order */
     OP_COLLECT,  /* a bucket's sums of the step, from their owners to all copies of the shard */
     OP_SEND_GRADIENT, /* of the stream in front of a stage */
     OP_FORGET,        /* what a forward kept: no backward comes */
@@ -57,7 +58,7 @@ struct op {
     uint16_t round;    /* of the ring */
     uint32_t stage, leaf;
     uint32_t block;
-    uint32_t num_blocks;       /* of OP_EXCHANGE and OP_COLLECT: the bucket, from `block` on */
+    uint32_t num_blocks;       /* of OP_EXCHANGE, _JOIN, _COLLECT: the bucket, from `block` on */
     uint32_t after[NUM_LANES]; /* 1 + an operation of that lane that must have ended; 0: none */
 };
 
@@ -86,6 +87,7 @@ struct program_options {
     const uint8_t *ends_bucket;
     uint32_t ring_ranks, ring_place; /* of context parallel; 0: no ring */
     uint32_t num_leaves;             /* per data rank */
+    uint32_t round_leaves;           /* behind so many OP_JOIN comes; 0: never */
     uint32_t gather_ahead;    /* uses ahead of which blocks are gathered; 0: when they are used */
     uint32_t exchange_behind; /* exchanges that a backward need not wait for; 0: none */
     bool receives_ahead; /* what an action needs of another stage: while the one in front works */

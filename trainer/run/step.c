@@ -217,13 +217,14 @@ static int gather_values(struct parallel *p)
  * of each of its sequences; added in leaf order. */
 static int gather_losses(struct parallel *p, struct step *s)
 {
-    uint32_t d = num_data_ranks(p);
     struct step_result *out = s->out;
     ERR_TRY(gather_values(p));
     double sum = 0;
     memset(out->sources, 0, sizeof(out->sources));
     for (uint32_t leaf = 0; leaf < p->num_leaves; leaf++) {
-        size_t place = (size_t)(leaf % d) * p->num_micro_steps + leaf / d;
+        uint32_t rank, micro_step;
+        leaves_find(&p->leaves, leaf, &rank, &micro_step);
+        size_t place = (size_t)rank * p->num_micro_steps + micro_step;
         const double *values = p->all_losses + place * p->leaf_values;
         sum += values[0];
         if (p->leaf_values > 1)
@@ -292,14 +293,16 @@ static int begin_step(struct parallel *p, const struct step_input *input)
 {
     bool has_data = input->ahead != NULL;
     bool by_source = has_data && data_info(ahead_data(input->ahead))->num_sources > 1;
-    uint32_t d = num_data_ranks(p);
     lane_zero(p->lane, p->accumulators, reduce_accumulator_count(p) * sizeof(float));
+    if (has_groups(p))
+        lane_zero(p->lane, p->group_sums, p->group_count * sizeof(float));
     p->failure = 0;
-    p->num_leaves = trainer_config_leaves(p->config, input->step - 1);
-    p->num_micro_steps = (p->num_leaves + d - 1) / d;
+    set_leaves(p, trainer_config_leaves(p->config, input->step - 1));
     p->leaf_values = by_source ? 1 + 2 * (uint32_t)p->config->local_batch_size : 1;
-    if (p->program->num_leaves != p->num_micro_steps) {
+    uint32_t round = has_groups(p) ? leaves_round(&p->leaves) : 0;
+    if (p->program->num_leaves != p->num_micro_steps || p->shape.round_leaves != round) {
         p->shape.num_leaves = p->num_micro_steps;
+        p->shape.round_leaves = round;
         program_free(p->program);
         p->program = NULL;
         ERR_TRY(program_build(&p->program, &p->shape));
