@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""frameworks - Lightning's Trainer and Hugging Face's Trainer save through ckptd and resume.
+"""frameworks - Lightning, Hugging Face's Trainer and Accelerate save through ckptd and resume.
 
 Goal: a run that was saved by the plug-in goes on from it with the weights of a run that was never
 stopped; no file of theirs is needed. Method: tiny models on the CPU, the real Trainers, a real
@@ -101,9 +101,54 @@ def the_trainer_of_hugging_face_saves_and_resumes(world):
     assert call.resumed_step == 4
 
 
+def accelerate_saves_and_resumes(world):
+    try:
+        from accelerate import Accelerator
+    except ImportError as missing:
+        raise Skip(missing) from None
+    from holdfast.accelerate import HoldfastState
+
+    def made():
+        torch.manual_seed(1)
+        net = nn.Linear(6, 2)
+        optimizer = torch.optim.AdamW(net.parameters(), lr=0.05)
+        schedule = torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.5)
+        accelerator = Accelerator(cpu=True)
+        net, optimizer, schedule = accelerator.prepare(net, optimizer, schedule)
+        return accelerator, net, optimizer, schedule
+
+    def train(parts, rows):
+        accelerator, net, optimizer, schedule = parts
+        for x, y in rows:
+            accelerator.backward(nn.functional.mse_loss(net(x), y))
+            optimizer.step()
+            schedule.step()
+            optimizer.zero_grad()
+
+    whole = made()
+    keep = HoldfastState(whole[0], "acc", world.server, take_over=True)
+    assert keep.load() is None  # a first start
+    train(whole, data()[:4])
+    folder = os.path.join(world.folder, "checkpoint_4")
+    whole[0].save_state(folder)
+    assert not [name for name in os.listdir(folder) if name.startswith("model")], folder
+    train(whole, data()[4:8])
+    keep.close()
+    again = made()
+    keep = HoldfastState(again[0], "acc", world.server, take_over=True)
+    assert keep.load() == 4
+    train(again, data()[4:8])
+    assert torch.equal(whole[1].weight, again[1].weight)
+    assert whole[3].get_last_lr() == again[3].get_last_lr()
+    keep.close()
+
+
 if __name__ == "__main__":
     bed = World()
     bed.start("--memory.pool_bytes", "128MiB", "--limits.takeover_ms", "500")
-    passed = run([lightning_saves_and_resumes, the_trainer_of_hugging_face_saves_and_resumes], bed)
+    tests = [lightning_saves_and_resumes, the_trainer_of_hugging_face_saves_and_resumes,
+             accelerate_saves_and_resumes]
+    passed = run([test for test in tests if len(sys.argv) < 2
+                  or any(word in test.__name__ for word in sys.argv[1:])], bed)
     bed.close()
     sys.exit(not passed)

@@ -47,14 +47,14 @@ from .client import Client, LEVELS
 from .errors import HoldfastError, InvalidError, MismatchError, UnavailableError
 from .sharded import Item, Saver, Stored
 
-_ID = re.compile(r"(?:.*[/@])?(?:step[-_]?)?(?P<step>\d+)/?$")
+_ID = re.compile(r"(?:.*[/@])?(?:(?:step|checkpoint)[-_]?)?(?P<step>\d+)/?$")
 Id = Union[str, "os.PathLike[str]", None]
 
 
 def step_of(checkpoint_id: Id) -> int:
     """The step that a checkpoint's id ends with.
 
-    >>> step_of("llama/step-12"), step_of("llama@12"), step_of("/out/checkpoint/step_12")
+    >>> step_of("llama/step-12"), step_of("llama@12"), step_of("/out/checkpoint_12")
     (12, 12, 12)
     """
     match = _ID.match(os.fspath(checkpoint_id)) if checkpoint_id is not None else None
