@@ -9,6 +9,7 @@ Method: gloo on the CPU with 2, 3 and 4 processes and a real ckptd. The whole st
 gathered by torch itself, is the reference. With --record the recorded calls are written anew. Words
 on the command line choose tests by their names. lib_overlay.py: the DCP of an older torch.
 """
+import importlib.util
 import inspect
 import io
 import json
@@ -138,6 +139,27 @@ def strided_on(rank, mesh, server, name, make_saved, make_loaded):
     keep.close()
 
 
+def stage_on(rank, mesh, server, name):
+    """A ShardedTensor, and what one stage of a pipeline alone has."""
+    from torch.distributed._shard import sharded_tensor
+
+    rows = STRIDED.chunk(2)[rank].clone()
+    shard = sharded_tensor.Shard.from_tensor_and_offsets(rows, [4 * rank, 0], rank)
+    state = {"sharded": sharded_tensor.init_from_local_shards([shard], 8, 12),
+             f"stage{rank}": {"w": torch.full((3,), float(rank))}}
+    keep = session(server, name)
+    dcp.save(state, storage_writer=keep.writer(1))
+    holdfast.dcp.async_save(state, keep, 2)[1].result()
+    for step in (1, 2):
+        rows.zero_()
+        state[f"stage{rank}"]["w"].zero_()
+        dcp.load(state, storage_reader=keep.reader(step))
+        local = state["sharded"].local_shards()[0].tensor
+        assert torch.equal(local, STRIDED.chunk(2)[rank]), local
+        assert (state[f"stage{rank}"]["w"] == rank).all()
+    keep.close()
+
+
 def record_on(rank, mesh, server, name, out, loads):
     """The items of a save, and of the loads of what is stored."""
     state = state_of(*make(mesh))
@@ -188,6 +210,13 @@ def several_boxes_on_a_rank_are_saved_and_loaded(world):
     job(strided_on, "fsdp+tp", world.server, "rows", None, strided_state)
     with holdfast.open("strided@4", server=world.server) as found:
         assert torch.equal(found["fused"].torch(), STRIDED)
+
+
+def stages_and_sharded_tensors_come_back(world):
+    job(stage_on, "fsdp2", world.server, "stages")
+    whole_state = holdfast.dcp.load_whole("stages", server=world.server)
+    assert torch.equal(whole_state["sharded"], STRIDED), whole_state
+    assert [whole_state[f"stage{i}"]["w"].mean() for i in (0, 1)] == [0, 1]
 
 
 def a_single_process_needs_no_group(world):
@@ -312,6 +341,9 @@ state = {f"w{i}": torch.zeros(1 << 20) for i in range(16)}
 if how == "holdfast":
     import holdfast.dcp
     keep = holdfast.dcp.Session("train", where, take_over=True)
+elif how == "torch_checkpointing":
+    import dcp as test
+    manager = test.their_manager()
 for step in range(1, 10000):
     for value in state.values():
         value.fill_(step)
@@ -319,6 +351,11 @@ for step in range(1, 10000):
         staged, durable = holdfast.dcp.async_save(state, keep, step)
         print(step, flush=True)   # copied: from here on it is ckptd's
         durable.result()
+    elif how == "torch_checkpointing":
+        saved = manager.save(f"{folder}/step-{step}", {"model": state})
+        manager._staging_future.result()
+        print(step, flush=True)
+        saved.result()
     else:
         copied = dcp.async_save(state, checkpoint_id=f"{folder}/step-{step}")
         print(step, flush=True)
@@ -326,12 +363,24 @@ for step in range(1, 10000):
 """
 
 
+def their_manager():
+    import torch_checkpointing as theirs
+    from torch_checkpointing.checkpoint_process import CheckpointProcessConfig
+    from torch_checkpointing.storage.filesystem import LocalFileSystemStorageConfig
+
+    return theirs.CheckpointManager(theirs.CheckpointManager.Config(
+        save=theirs.AsyncCheckpointSaverConfig(
+            process_config=CheckpointProcessConfig(subprocess_init_timeout_secs=300)),
+        storage_config=LocalFileSystemStorageConfig(use_direct_io=False)))  # fails on ext4
+
+
 def killed_at_random(world, how, folder):
     """Starts a job, kills it at a random time, and says (the step it had copied, the one that a
     start after that finds, the wholeness of every checkpoint that is there)."""
     process = subprocess.Popen(
         [sys.executable, "-B", "-c", TRAIN, how, world.server, folder], stdout=subprocess.PIPE,
-        text=True, env=dict(os.environ, PYTHONPATH=os.path.join(ROOT, "clients/python/src")))
+        text=True, env=dict(os.environ, PYTHONPATH=":".join(
+            os.path.join(ROOT, path) for path in ("clients/python/src", "tests/interop"))))
     process.stdout.readline()
     time.sleep(random.uniform(0.0, 0.6))
     process.send_signal(signal.SIGKILL)
@@ -353,9 +402,15 @@ def newest_whole(world, how, folder, copied):
             time.sleep(0.05)
         return keep.found.info.step, int(any((value != keep.found.info.step).any()
                                              for value in state.values()))
-    for step in sorted((int(name[5:]) for name in os.listdir(folder)), reverse=True):
+    steps = [int(name[5:]) for name in os.listdir(folder) if name.startswith("step-")]
+    for step in sorted(steps, reverse=True):
         try:
-            dcp.load(state, checkpoint_id=f"{folder}/step-{step}")
+            if how == "torch_checkpointing":
+                state = torch.load(f"{folder}/step-{step}/model_0.pt", weights_only=True)
+            else:
+                dcp.load(state, checkpoint_id=f"{folder}/step-{step}")
+            if any((value != step).any() for value in state.values()):
+                raise ValueError(step)
             return step, broken
         except BaseException:  # what DCP raises is no Exception
             broken += 1
@@ -363,10 +418,13 @@ def newest_whole(world, how, folder, copied):
 
 
 def a_copied_save_survives_kill_9(world):
-    """The table: of DCP's own files the save in work is lost, and its directory stays."""
+    """The table: of files the save in work is lost; of DCP's own its directory stays."""
     random.seed(5)
     rows = {}
-    for how in ("holdfast", "dcp files"):
+    ways = ["holdfast", "dcp files"]
+    if importlib.util.find_spec("torch_checkpointing") is not None:
+        ways.append("torch_checkpointing")
+    for how in ways:
         lost = broken = 0
         for turn in range(KILLS):
             folder = tempfile.mkdtemp(dir=world.folder)
@@ -402,7 +460,8 @@ if __name__ == "__main__":
     bed = World()
     bed.start("--memory.pool_bytes", "512MiB", "--retention.keep_last", "8")
     tests = [every_mesh_loads_what_every_mesh_saved, several_boxes_on_a_rank_are_saved_and_loaded,
-             a_single_process_needs_no_group, replicas_split_the_work,
+             stages_and_sharded_tensors_come_back, a_single_process_needs_no_group,
+             replicas_split_the_work,
              pickles_of_others_are_not_loaded_unless_asked,
              what_does_not_fit_is_told_at_once, directories_of_dcp_are_converted_both_ways,
              a_failed_save_does_not_end_training, without_ckptd_files_are_written_if_asked,
