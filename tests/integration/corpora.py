@@ -4,14 +4,19 @@
 Goal: whatever a run reads, its losses are the same bits on every mesh dp_replicate x dp_shard and
 over a resume on another one; a manifest holds the place in every source, and weights change without
 losing it; no step waits for a disk that keeps up on average; a damaged block ends training with 78
-and is named. Method: a tiny Llama on corpora of repeated prose; loss files (hexadecimal floats)
+and is named; a file of format 1 is verified by one rank of each node; the step line's mfu follows
+its formula. Method: a tiny Llama on corpora of repeated prose; loss files (hexadecimal floats)
 compared byte by byte; manifests read from the store; reads delayed by tests/shims/slow_read.c.
 """
 
+import ctypes
 import json
 import os
 import re
+import shutil
+import struct
 import subprocess
+import time
 
 import lib_train
 from lib_store import PATIENCE, World
@@ -193,6 +198,78 @@ def other_sizes(bed):
          "stretches the learning-rate curve" in said and "total_steps = 2" in said, said)
 
 
+def write_format_1(path, source):
+    """The tokens of a file of format 2, in the format before it."""
+    with open(source, "rb") as file:
+        raw = file.read()
+    xxh3 = ctypes.CDLL("libxxhash.so.0").XXH3_64bits
+    xxh3.argtypes, xxh3.restype = (ctypes.c_char_p, ctypes.c_size_t), ctypes.c_uint64
+    count, block = struct.unpack_from("<Q", raw, 24)[0], 16384 * 2 + 16384 // 8
+    tokens = b"".join(raw[at:at + 16384 * 2] for at in range(4096, len(raw), block))[:2 * count]
+    header = raw[:8] + struct.pack("<I", 1) + raw[12:104] + bytes(4088 - 104)
+    with open(path, "wb") as file:
+        file.write(header + struct.pack("<Q", xxh3(header, len(header))) + tokens)
+
+
+def once_per_node(bed):
+    """Of two processes: on one node; and as if each was the first of its own."""
+    told, files = "1 tokens file of format 1 is verified whole", ("a.1", "b.1")
+    for name in files:
+        write_format_1(bed.path(name), bed.path(name[0] + ".tokens"))
+    command = lib_train.command(
+        bed.folder, bed.world.server, "node", "--training.dataset_path", bed.path("a.1"),
+        "--validation.enable", "--validation.dataset_path", bed.path("b.1"), "--training.steps",
+        2, "--debug.pause_at_step", 2, "--checkpoint.no_enable")
+    mpi = ["mpirun", "--oversubscribe", "--mca", "mpi_yield_when_idle", "1", "-n", "2"] + (
+        ["--allow-run-as-root"] if os.getuid() == 0 else [])
+    ways = [("two threads", [*command, "--comm.ranks", "2"], 2)]
+    if shutil.which("mpirun"):
+        ways += [("two processes", [*mpi, *command, "--comm.backend", "mpi"], 2),
+                 ("two nodes", [*mpi, "env", "OMPI_COMM_WORLD_LOCAL_RANK=0", *command,
+                                "--comm.backend", "mpi"], 4)]
+    for what, words, want in ways:
+        got, said = count_lines(words, told, want)
+        test(f"{what} verify training's and validation's file of format 1 {want} times",
+             got == want, (got, said))
+
+
+def count_lines(command, told, want):
+    """How often a run that pauses says so, until a moment after it should have ended."""
+    with open(os.path.join(os.environ.get("TMPDIR", "/tmp"), "node.log"), "w+") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
+        deadline, settled, said = time.monotonic() + PATIENCE, None, ""
+        while time.monotonic() < (settled or deadline) and process.poll() is None:
+            time.sleep(0.05)
+            log.seek(0)
+            said = log.read()
+            if settled is None and said.count(told) >= want:
+                settled = time.monotonic() + 1
+        process.terminate()
+        process.wait(PATIENCE)
+    os.remove(log.name)
+    return said.count(told), said
+
+
+def speed(bed):
+    """tps, which is rounded, times the work of a token as metrics.h states it, beside the peak."""
+    dim, layers, heads, kv, width, hidden, vocab, seq = 64, 2, 4, 2, 16, 128, 512, 64
+    shape = ("--model.dim", dim, "--model.n_layers", layers, "--model.n_heads", heads,
+             "--model.n_kv_heads", kv, "--model.hidden_dim", hidden, "--model.vocab_size", vocab)
+    layer = 2 * dim * (heads + kv) * width + 3 * dim * hidden + 2 * dim
+    work = 6 * (layers * layer + dim + vocab * dim) + 12 * layers * heads * width * seq
+    percent = 100 * work / 0.02e12  # of the peak below, for a token per second
+    data = "--training.mixture", bed.mixture(a=1), "--checkpoint.no_enable"
+    code, said = bed.train("speed", (1, 2), 6, *data, *shape, "--metrics.peak_tflops", 0.02)
+    lines = [(int(tps.replace(",", "")), float(mfu)) for tps, mfu in
+             re.findall(r" tps: ([0-9,]+) .* mfu: ([0-9.]+)%", said)]
+    test("mfu is tokens per second and rank x their work / the peak", code == 0 and
+         len(lines) == 6 and all(abs(mfu - tps * percent) < 0.006 + percent
+                                 for tps, mfu in lines), (percent, lines, said))
+    code, said = bed.train("slowly", (1, 2), 2, *data, *shape)
+    test("and is left out where no peak is given", code == 0 and "tflops:" in said and
+         "mfu" not in said, said)
+
+
 def damaged(bed):
     with open(bed.path("c.tokens"), "r+b") as file:
         file.seek(4096 + 3000)
@@ -231,6 +308,8 @@ def main():
         documented_order(bed)
         validation(bed)
         other_sizes(bed)
+        once_per_node(bed)
+        speed(bed)
         slow_disk(bed)
         damaged(bed)
         world.stop()

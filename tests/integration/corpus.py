@@ -14,6 +14,7 @@ import gzip
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import struct
@@ -23,6 +24,7 @@ import tempfile
 import time
 
 import lib_tap
+from lib_terminal import CLEARED, on_a_terminal
 
 TOKENIZER = os.path.join(os.path.abspath(os.environ.get("BUILD", "build")), "tokenizer")
 VOCAB = 290
@@ -145,6 +147,18 @@ def packed_or_not_and_on_any_threads_the_file_is_the_same(bed):
     if shutil.which("zstd"):
         packed = [zstd(bed, "z/1.txt.zst", text), zstd(bed, "z/2.jsonl.zst", jsonl)]
         assert bed.bytes_of("--threads", 2, *packed) == want
+
+
+def long_work_has_a_bar_on_a_terminal_and_nowhere_else(bed):
+    command = (TOKENIZER, "tokens", "--threads", 2, "--tokenizer", bed.path("model"), "--out",
+               bed.path("bar"), bed.path("p"))
+    shown, code, out = on_a_terminal(*command)
+    parts = [int(part) for part in re.findall(r"\r\x1b\[Kencoding  \[[#.]+\] +(\d+)%", shown)]
+    assert code == 0 and "tokens of a vocabulary" in out, (code, out)
+    assert len(parts) > 5 and parts == sorted(parts) and parts[-1] == 100, shown
+    assert shown.endswith(CLEARED), shown[-100:]
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True)
+    assert done.returncode == 0 and done.stderr == "", done.stderr
 
 
 def a_prompt_is_read_but_not_trained_on(bed):
@@ -301,6 +315,7 @@ if __name__ == "__main__":
     try:
         good_end = lib_tap.run([documents_stand_between_the_special_tokens,
                                 packed_or_not_and_on_any_threads_the_file_is_the_same,
+                                long_work_has_a_bar_on_a_terminal_and_nowhere_else,
                                 a_prompt_is_read_but_not_trained_on,
                                 special_tokens_in_the_text_are_tokens_when_asked_for,
                                 bad_input_is_named_and_leaves_no_file,

@@ -43,9 +43,9 @@ class Bed(World):
                 rows = {int(line.split()[0]): line.split()[1:] for line in file}
         return rows, done.stderr
 
-    def export(self, name, folder):
+    def export(self, name, folder, dtype="fp32"):
         code, out, err = self.cli("export", name, *self.where, "--output", folder,
-                                  "--weights-only", "--format", "hf", "--dtype", "fp32")
+                                  "--weights-only", "--format", "hf", "--dtype", dtype)
         assert code == 0, out + err
 
 
@@ -99,6 +99,22 @@ def ends(bed):
     assert code == 0, err
     test("of the last checkpoint the optimizer can be left out", "exp_avg" not in out, out[:2000])
     export = "--checkpoint.last_save_in_hf", "--checkpoint.export_folder", folder
+    half = os.path.join(bed.folder, "half")
+    _, said = bed.train("last", "--checkpoint.last_save_in_hf", "--checkpoint.export_folder", half,
+                        "--checkpoint.export_dtype", "bfloat16")
+    bed.export(f"last@{STEPS}", os.path.join(bed.folder, "half-by-hand"), "bf16")
+    with open(os.path.join(half, "config.json")) as file:
+        dtype = json.load(file)["torch_dtype"]
+    test("in the type that was asked for", dtype == "bfloat16" and
+         same(half, os.path.join(bed.folder, "half-by-hand")), (dtype, said))
+    narrow, _ = bed.train("of-half", "--checkpoint.initial_load_path", half)
+    code, out, err = bed.cli("import", half, "--run", "widened", *bed.where)
+    assert code == 0, out + err
+    bed.export("widened@0", os.path.join(bed.folder, "widened"))
+    wide, said = bed.train("of-widened", "--checkpoint.initial_load_path",
+                           os.path.join(bed.folder, "widened"))
+    test("from which a run starts as from the same numbers in fp32", narrow and narrow == wide,
+         (narrow, wide, said))
     shutil.rmtree(folder)
     os.mkdir(folder + ".part")  # as an export that was killed leaves it
     _, said = bed.train("last", *export)

@@ -9,21 +9,19 @@ too; manifests are changed text by text and sealed again.
 """
 
 import copy
-import fcntl
 import glob
 import json
 import os
-import pty
 import random
 import re
 import shutil
 import struct
 import subprocess
-import termios
 import time
 
 from lib_store import CLI, PATIENCE, World, change, sealed, uncommit, write_llama
 from lib_tap import end, test
+from lib_terminal import CLEARED, on_a_terminal
 
 seed = int(os.environ.get("SEED", time.time_ns() % 10**9))
 chance = random.Random(seed)
@@ -34,33 +32,8 @@ SUMMARY_BYTES = 4096  # MANIFEST_SUMMARY_BYTES
 TABLES = ("layouts", "tensors", "shard_table")  # read as they are written, behind all others
 FREE = ("mesh", "identity", "config", "state", "data")  # where a trainer puts what it likes
 AT_WORK = ["is at work"]  # ckptd does not say how far it is
-CLEARED = "\r\x1b[K"
 EVIL = "\x1b[2J\x07\x9b31m\n\r\x7f"  # C0, DEL, and a C1 control of two bytes in UTF-8
 CONTROLS = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]")  # but for the ends of lines
-
-
-def on_a_terminal(*arguments, columns=100):
-    """What reaches a terminal that is stderr; the exit code, and standard output."""
-    ours, theirs = pty.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
-    modes = termios.tcgetattr(theirs)
-    modes[1] &= ~termios.OPOST  # as it was written
-    termios.tcsetattr(theirs, termios.TCSANOW, modes)
-    seen = b""
-    with subprocess.Popen([CLI, *map(str, arguments)], stdout=subprocess.PIPE,
-                          stderr=theirs) as tool:
-        os.close(theirs)
-        while True:
-            try:
-                part = os.read(ours, 1 << 16)
-            except OSError:  # the other side is closed
-                break
-            if not part:
-                break
-            seen += part
-        out = tool.stdout.read()
-    os.close(ours)
-    return seen.decode(), tool.returncode, out.decode()
 
 
 class Tools:
@@ -140,7 +113,7 @@ def bars(tools):
             tools.copy()
             for command, code, want in tools.long_commands(where, where == world.where):
                 told.add(command[0])
-                shown, got, out = on_a_terminal(*command, columns=columns)
+                shown, got, out = on_a_terminal(CLI, *command, columns=columns)
                 wrong = judge_bar(command, shown, want, columns)
                 if got != code or wrong:
                     bad.append((command, columns, got, wrong, shown, out))
@@ -154,7 +127,7 @@ def no_bars(tools):
         tools.copy()
         for command, code, _ in tools.long_commands(("--store", tools.path("copy")), False):
             if options:
-                shown, got, out = on_a_terminal(*command, *options)
+                shown, got, out = on_a_terminal(CLI, *command, *options)
                 json.loads(out)
             else:
                 got, out, shown = world.cli(*command)

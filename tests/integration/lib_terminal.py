@@ -1,0 +1,34 @@
+"""lib_terminal - what a program shows on a terminal."""
+
+import fcntl
+import os
+import pty
+import struct
+import subprocess
+import termios
+
+CLEARED = "\r\x1b[K"  # a line is left empty
+
+
+def on_a_terminal(*command, columns=100):
+    """What reaches a terminal that is stderr; the exit code, and standard output."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    modes = termios.tcgetattr(theirs)
+    modes[1] &= ~termios.OPOST  # as it was written
+    termios.tcsetattr(theirs, termios.TCSANOW, modes)
+    seen = b""
+    with subprocess.Popen(list(map(str, command)), stdout=subprocess.PIPE,
+                          stderr=theirs) as tool:
+        os.close(theirs)
+        while True:
+            try:
+                part = os.read(ours, 1 << 16)
+            except OSError:  # the other side is closed
+                break
+            if not part:
+                break
+            seen += part
+        out = tool.stdout.read()
+    os.close(ours)
+    return seen.decode(), tool.returncode, out.decode()
