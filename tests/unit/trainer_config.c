@@ -116,6 +116,9 @@ static void test_config__own_defaults_favour_exact_resume_and_saves_that_cost_no
     assert_string_equal(config.kernels_backend, "best");
     assert_string_equal(config.ckptd_address, address);
     assert_string_equal(config.async_mode, "async");
+    assert_false(config.last_save_model_only); /* the last checkpoint resumes, too */
+    assert_int_equal(config.keep_latest_k, 0);
+    assert_string_equal(config.exclude_from_loading, "");
 }
 
 static void test_config__command_line_wins_over_file_wins_over_defaults(void **state)
@@ -206,6 +209,48 @@ static void test_config__what_this_version_lacks_is_refused(void **state)
     check_refused("--training.dtype bfloat16", "training.dtype", "float32");
     check_refused("--checkpoint.initial_load_path /x", "checkpoint.initial_load_path",
                   "checkpoint.enable");
+}
+
+/* They are refused by key and value, and accepted where they ask for what the trainer does. */
+static void test_config__keys_whose_loss_would_change_the_training_are_refused(void **state)
+{
+    static const char *const cases[][3] = {
+        {"model.norm_type", "layernorm", "rmsnorm"},
+        {"training.enable_fp8_linear", "true", "false"},
+        {"lr_scheduler.warmup_pct", "0.1", ""},
+        {"training.warmup_pct", "0.1", ""},
+        {"job.custom_config_module", "mine.config", ""},
+        {"experimental.custom_import", "mine", ""},
+        {"experimental.custom_model_path", "/mine.py", ""},
+        {"fault_tolerance.enable", "true", "false"},
+        {"fault_tolerance.semi_sync_method", "diloco", ""},
+        {"checkpoint.initial_load_in_hf_quantized", "true", "false"},
+    };
+    struct config config;
+    char argument[128];
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        snprintf(argument, sizeof(argument), "--%s=%s", cases[i][0], cases[i][1]);
+        check_refused(argument, cases[i][0], cases[i][1]);
+        snprintf(argument, sizeof(argument), "--%s=%s", cases[i][0], cases[i][2]);
+        assert_int_equal(load(&config, argument), 0);
+    }
+}
+
+static void
+test_config__a_files_value_stops_no_start_where_the_command_line_has_another(void **state)
+{
+    const struct bed *bed = *state;
+    struct config config;
+    char arguments[256];
+    write_text(bed->file, "[model]\nname = \"mine\"\n[training]\nsteps = -1\n");
+    snprintf(arguments, sizeof(arguments), "--config %s --training.steps 9", bed->file);
+    assert_int_equal(load(&config, arguments), ERR_INVALID);
+    assert_non_null(strstr(report_line(), "mine"));
+    snprintf(arguments, sizeof(arguments), "--config %s --training.steps 9 --model.name llama",
+             bed->file);
+    assert_int_equal(load(&config, arguments), 0);
+    assert_string_equal(config.model_name, "llama");
 }
 
 static void test_config__every_refused_choice_has_an_accepted_one(void **state)
@@ -437,6 +482,9 @@ int main(void)
         cmocka_unit_test(test_config__what_the_command_line_selects_clears_what_the_file_selected),
         cmocka_unit_test(test_config__mistakes_are_named),
         cmocka_unit_test(test_config__what_this_version_lacks_is_refused),
+        cmocka_unit_test(test_config__keys_whose_loss_would_change_the_training_are_refused),
+        cmocka_unit_test(
+            test_config__a_files_value_stops_no_start_where_the_command_line_has_another),
         cmocka_unit_test(test_config__every_refused_choice_has_an_accepted_one),
         cmocka_unit_test(test_config__older_names_set_the_key_that_replaced_them),
         cmocka_unit_test(test_config__older_float8_keys_decide_as_the_newer_ones),
