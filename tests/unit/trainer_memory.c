@@ -291,6 +291,24 @@ static void test_memory__a_peak_is_of_the_chosen_names_together(void **state)
     memory_free(memory);
 }
 
+/* Each lives with the one in front of it alone: all have two places. */
+static void test_memory__a_plan_may_have_many_thousand_buffers(void **state)
+{
+    (void)state;
+    enum { MANY = 17000 };
+    struct memory *memory;
+    assert_int_equal(memory_new(&memory), 0);
+    for (uint32_t i = 0; i < MANY; i++) {
+        memory_take(memory, "buffer", i, MEMORY_ALIGN);
+        if (i > 0)
+            memory_give(memory, "buffer", i - 1);
+    }
+    memory_give(memory, "buffer", MANY - 1);
+    assert_int_equal(memory_place(memory), 0);
+    assert_int_equal(memory_shared_bytes(memory), 2 * MEMORY_ALIGN);
+    memory_free(memory);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -303,6 +321,7 @@ int main(void)
         cmocka_unit_test(test_memory__a_plan_with_too_many_buffers_is_refused),
         cmocka_unit_test(test_memory__a_plan_above_the_available_is_refused_with_its_largest_parts),
         cmocka_unit_test(test_memory__the_tightest_control_group_bounds_what_is_available),
+        cmocka_unit_test(test_memory__a_plan_may_have_many_thousand_buffers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

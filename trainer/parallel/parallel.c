@@ -104,6 +104,7 @@ static int lay_out(struct parallel *p)
     uint32_t owners = mesh_group_size(&p->mesh, GROUP_OWNERS);
     p->blocks = calloc(num_blocks, sizeof(*p->blocks));
     p->full_at = calloc(p->table->num_tensors, sizeof(*p->full_at));
+    p->boxes = calloc(p->table->num_tensors, sizeof(*p->boxes));
     p->state.slices = calloc(p->table->num_tensors + 1, sizeof(*p->state.slices));
     p->lists = calloc(4 * NUM_LANES * (size_t)owners, sizeof(*p->lists));
     for (uint32_t lane = 0; lane < NUM_LANES && p->lists != NULL; lane++)
@@ -113,8 +114,8 @@ static int lay_out(struct parallel *p)
         values = ROUND_NUMBERS;
     ERR_TRY(pinned_new(p, &p->losses, values * sizeof(*p->losses)));
     ERR_TRY(pinned_new(p, &p->all_losses, values * d * sizeof(*p->all_losses)));
-    bool is_short =
-        p->blocks == NULL || p->full_at == NULL || p->state.slices == NULL || p->lists == NULL;
+    bool is_short = p->blocks == NULL || p->full_at == NULL || p->boxes == NULL ||
+                    p->state.slices == NULL || p->lists == NULL;
     for (uint32_t b = 0; b < num_blocks && !is_short; b++) {
         p->blocks[b].shard_counts = calloc(p->mesh.degree[AXIS_SHARD], sizeof(size_t));
         p->blocks[b].piece_counts = calloc(owners, sizeof(size_t));
@@ -122,6 +123,8 @@ static int lay_out(struct parallel *p)
     }
     if (is_short)
         return report_error(ERR_MEMORY, NULL, "no memory for the layouts");
+    for (uint32_t i = 0; i < p->table->num_tensors; i++)
+        p->boxes[i] = layout_tp_box(&p->mesh, &p->table->tensors[i]);
     for (uint32_t b = 0; b < num_blocks; b++)
         lay_out_block(p, b);
     if (has_groups(p))
@@ -455,6 +458,7 @@ void parallel_free(struct parallel *p)
     free(p->tokens);
     free(p->blocks);
     free(p->full_at);
+    free(p->boxes);
     free(p->state.slices);
     free(p->lists);
     free(p);

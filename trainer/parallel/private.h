@@ -73,7 +73,8 @@ struct parallel {
     uint32_t leaf_values; /* that are gathered of each leaf: see gather_losses */
     int failure; /* of this rank alone, in this step: all learn of it at the end of the step */
     struct block *blocks;           /* one more than the table has where the output is tied */
-    size_t *full_at;                /* per tensor: in its block's whole tensors */
+    struct box *boxes;              /* per tensor: layout_tp_box */
+    size_t *full_at;                /* likewise: in its block's whole tensors */
     size_t group_count;             /* floats of group_sums */
     size_t piece_count, fast_count; /* floats of the accumulators, without those of a tied output
                                      * beside its embedding */
@@ -114,25 +115,30 @@ static inline size_t aligned(size_t count)
     return (count + ALIGN - 1) / ALIGN * ALIGN;
 }
 
+/* Of a tensor, what this rank's place of tensor parallel computes with. */
+static inline const struct box *tp_box(const struct parallel *p, const struct model_tensor *tensor)
+{
+    return &p->boxes[tensor - p->table->tensors];
+}
+
 /* Owner o of the group of owners: its shard, and which of the shard's copies it is. */
 static inline struct part piece_of(const struct parallel *p, const struct model_tensor *tensor,
                                    uint32_t owner)
 {
-    struct box tp = layout_tp_box(&p->mesh, tensor);
     uint32_t cp = p->mesh.degree[AXIS_CP], data = owner / cp, shards = p->mesh.degree[AXIS_SHARD];
-    return layout_piece(&p->mesh, &tp, data % shards, data / shards * cp + owner % cp);
+    return layout_piece(&p->mesh, tp_box(p, tensor), data % shards,
+                        data / shards * cp + owner % cp);
 }
 
 static inline struct part shard_of(const struct parallel *p, const struct model_tensor *tensor,
                                    uint32_t shard)
 {
-    struct box tp = layout_tp_box(&p->mesh, tensor);
-    return layout_shard(&p->mesh, &tp, shard);
+    return layout_shard(&p->mesh, tp_box(p, tensor), shard);
 }
 
 static inline uint64_t width_of(const struct parallel *p, const struct model_tensor *tensor)
 {
-    return layout_tp_box(&p->mesh, tensor).extent[1];
+    return tp_box(p, tensor)->extent[1];
 }
 
 static inline uint32_t num_data_ranks(const struct parallel *p)

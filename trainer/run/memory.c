@@ -208,33 +208,41 @@ static bool places_meet(const struct buffer *a, const struct buffer *b)
     return a->offset < b->offset + b->bytes && b->offset < a->offset + a->bytes;
 }
 
-static int by_offset(const void *a, const void *b)
+/* Where in placed[count], which lie in the order of their offsets, one with this offset belongs. */
+static uint32_t place_in_order(struct buffer *const *placed, uint32_t count, uint64_t offset)
 {
-    const struct buffer *x = *(struct buffer *const *)a, *y = *(struct buffer *const *)b;
-    return x->offset < y->offset ? -1 : x->offset > y->offset;
-}
-
-/* Lowest offset for order[count] in the gaps of the placed order[0..count). `meets`: scratch. */
-static void place_one(struct buffer **order, uint32_t count, struct buffer **meets)
-{
-    struct buffer *b = order[count];
-    uint32_t num_meets = 0;
-    for (uint32_t i = 0; i < count; i++)
-        if (lives_meet(order[i], b))
-            meets[num_meets++] = order[i];
-    qsort(meets, num_meets, sizeof(*meets), by_offset);
-    b->offset = 0;
-    for (uint32_t i = 0; i < num_meets && b->offset + b->bytes > meets[i]->offset; i++) {
-        uint64_t end = meets[i]->offset + meets[i]->bytes;
-        b->offset = end > b->offset ? end : b->offset;
+    uint32_t low = 0, high = count;
+    while (low < high) {
+        uint32_t middle = low + (high - low) / 2;
+        if (placed[middle]->offset <= offset)
+            low = middle + 1;
+        else
+            high = middle;
     }
+    return low;
 }
 
-static void check_places(struct buffer **order, uint32_t count)
+/* At the lowest offset in the gaps of the placed that it meets. */
+static void place_one(struct buffer **placed, uint32_t count, struct buffer *b)
 {
+    b->offset = 0;
+    for (uint32_t i = 0; i < count && b->offset + b->bytes > placed[i]->offset; i++) {
+        uint64_t end = placed[i]->offset + placed[i]->bytes;
+        if (end > b->offset && lives_meet(placed[i], b))
+            b->offset = end;
+    }
+    uint32_t at = place_in_order(placed, count, b->offset);
+    memmove(&placed[at + 1], &placed[at], (count - at) * sizeof(struct buffer *));
+    placed[at] = b;
+}
+
+static void check_places(struct buffer *const *placed, uint32_t count)
+{
+    for (uint32_t i = 1; i < count; i++)
+        CHECK(placed[i - 1]->offset <= placed[i]->offset);
     for (uint32_t i = 0; i < count; i++)
-        for (uint32_t j = 0; j < i; j++)
-            CHECK(!places_meet(order[i], order[j]) || !lives_meet(order[i], order[j]));
+        for (uint32_t j = i + 1; j < count && places_meet(placed[i], placed[j]); j++)
+            CHECK(!lives_meet(placed[i], placed[j]));
 }
 
 int memory_place(struct memory *memory)
@@ -247,6 +255,7 @@ int memory_place(struct memory *memory)
         free(order);
         return report_error(ERR_MEMORY, NULL, "no memory for the memory plan");
     }
+    struct buffer **placed = order + memory->num_buffers;
     uint32_t count = 0;
     for (uint32_t i = 0; i < memory->num_buffers; i++) {
         struct buffer *b = &memory->buffers[i];
@@ -259,11 +268,11 @@ int memory_place(struct memory *memory)
     }
     qsort(order, count, sizeof(*order), by_size);
     for (uint32_t i = 0; i < count; i++) {
-        place_one(order, i, order + memory->num_buffers);
+        place_one(placed, i, order[i]);
         uint64_t end = order[i]->offset + order[i]->bytes;
         memory->shared_bytes = end > memory->shared_bytes ? end : memory->shared_bytes;
     }
-    check_places(order, count);
+    check_places(placed, count);
     free(order);
     memory->is_placed = true;
     return 0;

@@ -24,7 +24,7 @@
 #include <stdio.h>
 
 #define MEMORY_ALIGN ((size_t)128)
-#define MEMORY_BUFFERS_MAX 16384u /* in one plan; more are refused by memory_place */
+#define MEMORY_BUFFERS_MAX (1u << 20) /* in one plan; more are refused by memory_place */
 
 struct device;
 struct memory;
