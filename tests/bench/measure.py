@@ -25,6 +25,7 @@ DISK_REPEAT = 2
 SURE = 6  # the range of fewer samples holds their median with less than 95 %
 RESOLVED = 0.05
 STOLEN_TOLD = 0.01
+START_SECONDS = 600  # of a ckptd that fills its pool beside others' work
 LOST_MIN = 1e-3  # seconds: what is less cannot be told from nought, and no ratio to it is a ratio
 # Pairs are added by halves of what is there: who looks after each pair sees a narrow interval by
 # chance far more often.
@@ -262,7 +263,7 @@ class Bench:
         server, store = f"unix:{self.tmp}/{name}.sock", os.path.join(self.tmp, name)
         command = [self.program("ckptd"), "--listen", server, "--store", store, *options]
         process = self.start(command, os.path.join(self.tmp, name + ".log"))
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + START_SECONDS
         while subprocess.run([self.program("ckpt-cli"), "health", "--server", server],
                              capture_output=True).returncode != 0:
             if time.monotonic() > deadline or process.poll() is not None:

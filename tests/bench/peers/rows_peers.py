@@ -80,7 +80,7 @@ class Job:
         """A folder that does not exist; the saver's older one is removed, of ours what is older
         than the newest, and the disk is quiet."""
         old = sorted(glob.glob(os.path.join(self.ours, "step-*")))[:-1] if saver == OURS else \
-            [self.paths[saver]] if saver in self.paths else []
+            [path for path in [self.paths.get(saver, "")] if os.path.exists(path)]
         for path in old:
             shutil.rmtree(path) if os.path.isdir(path) else os.unlink(path)
         os.sync()

@@ -13,6 +13,7 @@ How each peer is used at its best is said at its class; the settings that depend
 import ctypes
 import mmap
 import os
+import time
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import safetensors.torch
@@ -89,6 +90,12 @@ def sync(path):
     descriptor = os.open(path, os.O_RDONLY)
     os.fsync(descriptor)
     os.close(descriptor)
+
+
+def sync_all(path):
+    for name in os.listdir(path):
+        sync(os.path.join(path, name))
+    sync(path)
 
 
 class Blocking:
@@ -228,6 +235,102 @@ class Safetensors(Blocking):
         loaded = safetensors.torch.load_file(file)
         for name, tensor in self.state.local.items():
             tensor.copy_(loaded.pop(name))
+
+
+class DcpSafetensors(Blocking):
+    """DCP's writer of safetensors, a file per rank, and fsync of them; without consolidation."""
+
+    def __init__(self, state):
+        self.state = state
+
+    def save(self, path):
+        dcp.save(self.state.tensors, storage_writer=dcp.HuggingFaceStorageWriter(
+            path, fqn_to_index_mapping={name: 1 for name in self.state.tensors},
+            save_distributed=True))  # a cached plan fails in its write_data
+        sync_all(path)
+        dist.barrier()
+
+    def load(self, path):
+        dcp.load(self.state.tensors, storage_reader=dcp.HuggingFaceStorageReader(path))
+
+
+class Next:
+    """torch_checkpointing's manager: it stages in a thread, into shared memory that it keeps, and a
+    process writes files, one per rank. Pinned memory, non-blocking copies and a resharder (for more
+    than one rank) need CUDA; its O_DIRECT needs lengths that ext4 takes. It syncs nothing, so the
+    files are synced here, when its future is done."""
+
+    def __init__(self, state):
+        import torch_checkpointing as theirs
+        from torch_checkpointing.checkpoint_process import CheckpointProcessConfig
+        from torch_checkpointing.storage.filesystem import LocalFileSystemStorageConfig
+
+        self.state = state
+        self.manager = theirs.CheckpointManager(theirs.CheckpointManager.Config(
+            save=theirs.AsyncCheckpointSaverConfig(
+                process_config=CheckpointProcessConfig(subprocess_init_timeout_secs=300)),
+            storage_config=LocalFileSystemStorageConfig(use_direct_io=False)))
+        self.waiter = ThreadPoolExecutor(max_workers=1)
+
+    def begin(self, path):
+        written = self.manager.save(path, {"model": self.state.tensors})
+
+        def durable():
+            written.result()
+            while not os.path.exists(path):  # rank 0 renames the folder after all have written
+                time.sleep(1e-3)
+            sync_all(path)
+
+        return self.manager._staging_future, self.waiter.submit(durable)
+
+    def save(self, path):
+        self.begin(path)[1].result()
+
+    def load(self, path):
+        self.manager.load(path, into={"model": self.state.tensors}, strict=True)
+
+
+class Plugin:
+    """holdfast.dcp: the stager's copy goes into ckptd's memory, in a thread. `next`: by
+    torch_checkpointing's interface."""
+
+    def __init__(self, state, server, run):
+        import holdfast.dcp
+
+        self.state, self.server, self.run, self.step = state, server, run, 0
+        self.library = holdfast.dcp
+        self.session = self.library.Session(run, server, on_failure="raise", take_over=True)
+
+    def begin(self, _path):
+        self.step += 1
+        return self.library.async_save(self.state.tensors, self.session, self.step, overlap=True)
+
+    def save(self, _path):
+        self.begin(None)[1].result()
+
+    def load(self, _path):
+        self.library.load(self.state.tensors, self.session)
+
+    def reopen(self, run):
+        self.session.close()
+        self.__init__(self.state, self.server, run)
+
+
+class PluginNext(Plugin):
+    def __init__(self, state, server, run):
+        from holdfast.torch_checkpointing import CheckpointManager
+
+        self.state, self.step = state, 0
+        self.manager = CheckpointManager.Config(run=run + "-next", server=server,
+                                                on_failure="raise", take_over=True).build()
+
+    def begin(self, _path):
+        self.step += 1
+        saved = self.manager.save(f"step_{self.step}", {"model": self.state.tensors})
+        return self.manager._staging_future, saved
+
+    def load(self, _path):
+        self.manager.load(self.manager.newest(), into={"model": self.state.tensors}, strict=True)
 
 
 class Holdfast:

@@ -12,6 +12,9 @@ each answered with one on stdout; those of all ranks must agree:
     {"do": "train", "with": SAVER, "path": P}   one save beside training: {"quiet": seconds of each
                                                 micro-batch without a save; "batches" and "seconds"
                                                 from the begin of the save until it is durable}
+    {"do": "hold", "with": SAVER, "path": P}    {"began", "held", "ended"}: held, seconds until the
+                                                tensors may change
+    {"do": "memory"}                            {"bytes"} of this process and its children
     {"do": "check"}                             {"equal"}: is the state what was saved?
     {"do": "reopen", "run": RUN}                {}: Holdfast's session anew, after a restart
 
@@ -35,7 +38,9 @@ import torch  # noqa: E402 (after the environment)
 import torch.distributed as dist  # noqa: E402
 
 import savers  # noqa: E402
+from memory import memory_of  # noqa: E402
 
+HERE = os.path.dirname(os.path.abspath(__file__))
 BATCHES, PRODUCTS, EDGE = 5, 4, 1024
 QUIET_BATCHES = 8  # before the save, and as many after it
 TIMEOUT = datetime.timedelta(seconds=120)  # of a collective: a lost rank ends the others
@@ -48,11 +53,17 @@ class Worker:
                                 world_size=world, timeout=TIMEOUT)
         self.state = savers.State(rank, world, mib)
         self.holdfast = savers.Holdfast(self.state, library, server, run)
+        os.environ["HOLDFAST_LIBCKPT"] = os.path.join(os.path.dirname(library),
+                                                      "../../libckpt.so.1")
+        sys.path.insert(0, os.path.join(HERE, "../../../clients/python/src"))
         self.savers = {}
         self.makers = {
             "holdfast": lambda _state: self.holdfast,
             "least": savers.Least, "uncopied": savers.Uncopied, "dcp": savers.Dcp,
             "torch_save": savers.TorchSave, "safetensors": savers.Safetensors,
+            "dcp_safetensors": savers.DcpSafetensors, "next": savers.Next,
+            "plugin": lambda state: savers.Plugin(state, server, run + "-plugin"),
+            "plugin_next": lambda state: savers.PluginNext(state, server, run + "-plugin"),
             "dcp_async_thread": lambda state, **more: savers.DcpAsync(state, "thread", **more),
             "dcp_async_process": lambda state, **more: savers.DcpAsync(state, "process", **more)}
         self.left, self.right = torch.rand(EDGE, EDGE), torch.rand(EDGE, EDGE)
@@ -84,6 +95,24 @@ class Worker:
     def save(self, command):
         saver = self.prepared(command)
         return self.together(lambda: saver.save(command["path"]))[0]
+
+    def hold(self, command):
+        """One save and nothing beside it: training may go on when all is copied."""
+        saver = self.prepared(command)
+
+        def body():
+            staged, durable = saver.begin(command["path"])
+            staged.result()
+            held = time.monotonic()
+            durable.result()
+            return held
+
+        answer, held = self.together(body)
+        return {**answer, "held": held - answer["began"]}
+
+    def memory(self, _command):
+        """Bytes of this process and of those that it started, shared pages in parts."""
+        return {"bytes": memory_of(os.getpid())}
 
     def load(self, command):
         saver = self.saver(command)
@@ -124,7 +153,11 @@ class Worker:
         return {"equal": self.state.is_whole(self.loaded or self.state.local)}
 
     def reopen(self, command):
-        self.holdfast.reopen(command["run"])
+        """After a restart of ckptd."""
+        if "with" in command:
+            self.saver(command).reopen(command["run"])
+        else:
+            self.holdfast.reopen(command["run"])
         return {}
 
 
