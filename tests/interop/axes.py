@@ -2,7 +2,8 @@
 """axes - every axis of the mesh, every mode and both optimizers, each trained as PyTorch trains it.
 
 Goal: 20 steps on each mesh have the losses and gradient norms of PyTorch on one process, which
-knows no mesh. Method: a LlamaForCausalLM with random weights; the trainer's sums are cut in
+knows no mesh. Method: a LlamaForCausalLM with random weights, and one whose output is its
+embedding; the trainer's sums are cut in
 tp_blocks and cp_blocks, so that each axis also brings sums in another order. Tolerances, relative:
 in fp32 1e-6 for the first loss, 1e-4 for each loss and gradient norm; in bf16, beside PyTorch's
 fp32, 1e-3 for a loss and 1e-2 for a norm (eight bits of mantissa). Other samples fail it.
@@ -22,10 +23,20 @@ RESHARD = "--parallelism.fsdp_reshard_after_forward"
 ROTATE = "--parallelism.context_parallel_rotate_method"
 OPTION = "--activation_checkpoint.selective_ac_option"
 TP_BLOCKS, CP_BLOCKS = "--canonical.tp_blocks", "--canonical.cp_blocks"
+LEAVES, GROUPS = "--canonical.micro_batches", "--canonical.groups"
+ZERO, BUCKETS = "--parallelism.zero_stage", "--parallelism.bucket_cap_mb"
+CSV = "--parallelism.pipeline_parallel_schedule_csv"
 WAYS = {
     "one rank": (),
     "FSDP 2": (RANKS, 2, SHARD, 2, RESHARD, "always"),
     "HSDP 2 x 2": (RANKS, 4, REPLICATE, 2, SHARD, 2),
+    "HSDP 2 x 2, leaves in two groups": (
+        RANKS, 4, REPLICATE, 2, SHARD, 2, LEAVES, 4, GROUPS, 2),
+    "DDP 2 in buckets": (RANKS, 2, REPLICATE, 2, SHARD, 1, BUCKETS, 1),
+    "HSDP 2 x 2, ZeRO-1": (RANKS, 4, REPLICATE, 2, SHARD, 2, ZERO, 1),
+    "DDP 2, ZeRO-2": (RANKS, 2, REPLICATE, 2, SHARD, 1, ZERO, 2),
+    "FSDP 3, reshard never, a leaf too many for the ranks": (
+        RANKS, 3, SHARD, 3, RESHARD, "never", LEAVES, 4),
     "TP 2": (RANKS, 2, SHARD, 1, TENSOR, 2, TP_BLOCKS, 2),
     "TP 4, key and value heads on two ranks each": (
         RANKS, 4, SHARD, 1, TENSOR, 4, TP_BLOCKS, 4),
@@ -33,40 +44,57 @@ WAYS = {
     "CP 4": (RANKS, 4, SHARD, 1, CONTEXT, 4, CP_BLOCKS, 4),
     "CP 4 in a ring": (RANKS, 4, SHARD, 1, CONTEXT, 4, CP_BLOCKS, 4, ROTATE, "alltoall"),
     "PP 2, 1F1B": (RANKS, 2, SHARD, 1, STAGES, 2, SCHEDULE, "1F1B"),
+    "PP 2, GPipe": (RANKS, 2, SHARD, 1, STAGES, 2, SCHEDULE, "GPipe"),
+    "PP 2, interleaved": (RANKS, 2, SHARD, 1, STAGES, 2, SCHEDULE, "Interleaved1F1B"),
+    "PP 2, a schedule from a file": (RANKS, 2, SHARD, 1, STAGES, 2, CSV, "FILE"),
     "PP 2, ZBH1": (RANKS, 2, SHARD, 1, STAGES, 2, SCHEDULE, "ZBH1"),
     "TP 2 x PP 2 x CP 2": (RANKS, 8, SHARD, 1, TENSOR, 2, TP_BLOCKS, 2, STAGES, 2, CONTEXT, 2,
                            CP_BLOCKS, 2),
     "full recomputation": (MODE, "full"),
+    "recomputation of every second layer": (MODE, "selective", OPTION, "2"),
     "recomputation by operation": (MODE, "selective", OPTION, "op"),
+    "recomputation to a memory budget": (MODE, "memory_budget"),
     "Adam": ("--optimizer.name", "Adam"),
 }
+TIED = {
+    "tied, one rank": (),
+    "tied, TP 2 x PP 2": (RANKS, 4, SHARD, 1, TENSOR, 2, TP_BLOCKS, 2, STAGES, 2),
+    "tied, HSDP 2 x 2 in two groups": (RANKS, 4, REPLICATE, 2, SHARD, 2, LEAVES, 4, GROUPS, 2),
+}
+# Of two stages and two leaves: each weight's gradient waits for the next leaf's forward.
+SCHEDULE_FILE = "0F0,0I0,0F1,0I1,0W0,0W1\n1F0,1I0,1F1,1I1,1W0,1W1\n"
 MADE = {}
 
 
 def prepare(bed):
     torch.manual_seed(5)
-    MADE["folder"] = save_random(bed, transformers.LlamaConfig(
-        **TINY, tie_word_embeddings=False, initializer_range=0.1))
+    for name, is_tied in (("apart", False), ("tied", True)):
+        MADE[name] = save_random(bed, transformers.LlamaConfig(
+            **TINY, tie_word_embeddings=is_tied, initializer_range=0.1), name)
+    with open(bed.path("schedule"), "w") as file:
+        file.write(SCHEDULE_FILE)
 
 
-def theirs(bed, config):
-    """Of PyTorch, once for each optimizer."""
-    name = config["optimizer"]["name"]
-    if name not in MADE:
-        MADE[name] = their_steps(load(MADE["folder"]).train(), bed, config, STEPS)
-    return MADE[name]
+def theirs(bed, config, model="apart"):
+    """Of PyTorch, once for each model, optimizer and number of samples."""
+    key = model, config["optimizer"]["name"], config["canonical"]["micro_batches"]
+    if key not in MADE:
+        MADE[key] = their_steps(load(MADE[model]).train(), bed, config, STEPS)
+    return MADE[key]
 
 
-def train(bed, *options):
+def train(bed, *options, model="apart"):
     store = bed.fresh("axes.store")
-    cli("import", MADE["folder"], "--run", "axes", "--store", store, "--shards", 2)
-    return our_steps(bed, store, "axes", MADE["folder"], STEPS, *options)
+    options = [bed.path("schedule") if option == "FILE" else option for option in options]
+    cli("import", MADE[model], "--run", "axes", "--store", store, "--shards", 2)
+    return our_steps(bed, store, "axes", MADE[model], STEPS, *options)
 
 
-for way in WAYS:
-    def check(bed, way=way):
-        ours, config = train(bed, *WAYS[way])
-        compare_losses(way, ours, theirs(bed, config), FIRST_LOSS, LOSS)
+for way, settings in {**WAYS, **TIED}.items():
+    def check(bed, way=way, settings=settings):
+        model = "tied" if way in TIED else "apart"
+        ours, config = train(bed, *settings, model=model)
+        compare_losses(way, ours, theirs(bed, config, model), FIRST_LOSS, LOSS)
     check.__name__ = "trained_as_pytorch_trains: " + way
     test(check)
 

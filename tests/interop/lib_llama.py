@@ -52,14 +52,14 @@ def compare(what, figure, tolerance):
     assert figure <= tolerance, f"{what}: {figure:g} is more than {tolerance:g}"
 
 
-def save_random(bed, config):
+def save_random(bed, config, name="made"):
     """The folder of a model with random weights, norms as well."""
     model = transformers.LlamaForCausalLM(config)
     with torch.no_grad():
         for key, value in model.named_parameters():
             if "norm" in key:
                 value.add_(0.2 * torch.randn_like(value))
-    folder = bed.fresh("made")
+    folder = bed.fresh(name)
     model.save_pretrained(folder)
     return folder
 
