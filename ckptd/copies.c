@@ -74,6 +74,17 @@ enum tier_index catalog_shard_source(const struct checkpoint *checkpoint, uint32
     return place < NUM_TIERS ? (enum tier_index)place : TIER_LOCAL;
 }
 
+enum tier_index copies_out_of_reach(const struct checkpoint *checkpoint)
+{
+    const struct tier *tiers = checkpoint->run->service->tiers;
+    for (uint32_t i = 0; checkpoint->places && i < checkpoint->summary.shards; i++) {
+        enum tier_index source = catalog_shard_source(checkpoint, i);
+        if (source != TIER_LOCAL && tiers[source].offline[0])
+            return source;
+    }
+    return NUM_TIERS;
+}
+
 /* ---- parts ---- */
 
 static void note_part(struct copy *copy)
@@ -118,7 +129,8 @@ static bool parts_are_complete(const struct checkpoint *checkpoint)
 {
     for (uint32_t i = 0; checkpoint->places && i < checkpoint->summary.shards; i++) {
         unsigned tier = checkpoint->places[i];
-        if (tier == NUM_TIERS || !catalog_has_copy(checkpoint, (enum tier_index)tier))
+        if (tier == NUM_TIERS || !catalog_has_copy(checkpoint, (enum tier_index)tier) ||
+            checkpoint->run->service->tiers[tier].is_lost)
             return false;
     }
     return checkpoint->places;
@@ -142,13 +154,22 @@ uint32_t catalog_sites(struct site out[MEMBERS_PEERS_MAX + 1], const struct chec
         const struct copy *copy = &checkpoint->copies[at];
         out[i] = (struct site){
             .domain = i == 0 ? service->config->nodes_domain : members->peers[i - 1].domain,
-            .has_copy = catalog_has_whole(checkpoint, at),
+            .has_copy = catalog_has_whole(checkpoint, at) && !tier->is_lost,
             .has_part = is_complete && is_home(checkpoint, at),
             .is_away = tier->offline[0] || tier->takes_nothing || copy->is_given_up,
             .order =
                 i == 0 ? 0 : placement_order(checkpoint->run->name, members->peers[i - 1].name)};
     }
     return members->count + 1;
+}
+
+bool copies_were_lost(const struct checkpoint *checkpoint)
+{
+    const struct service *service = checkpoint->run->service;
+    for (uint32_t i = 0; i < service->config->members.count; i++)
+        if (checkpoint->copies[TIER_PEER + i].is_there && service->tiers[TIER_PEER + i].is_lost)
+            return true;
+    return false;
 }
 
 bool copies_goes(const struct checkpoint *checkpoint, enum tier_index tier)

@@ -10,6 +10,11 @@
 
 /* Was that shard saved there, or is the copy there whole? */
 bool copies_has_shard(const struct checkpoint *checkpoint, enum tier_index tier, uint32_t shard);
+/* A node that has shards of it which no other has, and does not answer; NUM_TIERS: there is none.
+ */
+enum tier_index copies_out_of_reach(const struct checkpoint *checkpoint);
+/* Had a node that is lost a copy of it, or a part? */
+bool copies_were_lost(const struct checkpoint *checkpoint);
 /* Is that node to get a whole copy? placement.c */
 bool copies_goes(const struct checkpoint *checkpoint, enum tier_index tier);
 /* The tiers that list it, nearest first: "local,n2 (part),far". The checkpoint's. */

@@ -28,6 +28,8 @@ struct tier {
     struct storage *storage; /* NULL: there is no such tier */
     struct crew *crew;       /* NULL: what blocks on it is the loop's workers' */
     bool takes_nothing;      /* the last thing that was sent there was not taken */
+    int64_t silent_since_ms; /* the first look of a row that had no answer; 0: it answers */
+    bool is_lost;            /* a peer, for nodes.lost_ms: what it had counts no more */
     char offline[512];       /* why it is not used any more, or does not answer; "" normally */
 };
 

@@ -328,6 +328,26 @@ static void take_run(struct service *service, enum tier_index tier, struct far_r
     }
 }
 
+/* A peer that is silent for long is lost, until it answers. */
+static void note_silence(struct service *service, enum tier_index at, bool answers)
+{
+    struct tier *tier = &service->tiers[at];
+    int64_t now = loop_now_ms();
+    bool was_lost = tier->is_lost;
+    if (answers)
+        tier->silent_since_ms = 0;
+    else if (tier->silent_since_ms == 0)
+        tier->silent_since_ms = now;
+    tier->is_lost = !answers && tier_is_peer(at) &&
+                    now - tier->silent_since_ms >= service->config->nodes_lost_ms;
+    if (tier->is_lost && !was_lost)
+        log_error(
+            "nodes",
+            "node %s has not answered for %lld s: its copies count no more, and are made anew "
+            "on other nodes",
+            tier_name(service, at), (long long)(now - tier->silent_since_ms) / 1000);
+}
+
 static void looked(struct event *event)
 {
     struct look *look = CONTAINER_OF(event, struct look, job.done);
@@ -344,6 +364,7 @@ static void looked(struct event *event)
         return;
     }
     tier->offline[0] = '\0';
+    note_silence(service, look->tier, look->fault.code == 0);
     if (look->fault.code != 0) {
         snprintf(tier->offline, sizeof tier->offline, "%s", look->fault.message);
         if (!was_offline)

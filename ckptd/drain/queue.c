@@ -13,13 +13,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Peers get the newest: a node that is lost costs the time since that one, and older copies there
- * only go by the peer's own rules. */
 static struct pick_rule rule_of(const struct config *config, enum tier_index tier)
 {
-    if (tier_is_peer(tier))
-        return (struct pick_rule){PICK_LAST, 0};
-    if (tier == TIER_LOCAL) /* what is damaged, or was loaded from elsewhere */
+    if (tier != TIER_FAR) /* is_kept says which */
         return (struct pick_rule){PICK_ALL, 0};
     enum pick_what what = strcmp(config->tier_what, "all") == 0    ? PICK_ALL
                           : strcmp(config->tier_what, "last") == 0 ? PICK_LAST
@@ -126,24 +122,33 @@ enum tier_index queue_source(const struct checkpoint *checkpoint, enum tier_inde
     return is_from_elsewhere ? catalog_source(checkpoint) : TIER_LOCAL; /* its manifest */
 }
 
+/* Peers get the newest: a node that is lost costs the time since that one, and older copies there
+ * only go by the peer's own rules. Of what a lost node had copies are made anew. */
+static bool is_to_spread(const struct checkpoint *checkpoint, enum tier_index tier,
+                         const struct checkpoint *newest)
+{
+    bool is_spread = tier_is_peer(tier) || (tier == TIER_LOCAL && queue_is_part(checkpoint, tier));
+    return !is_spread || checkpoint == newest || copies_were_lost(checkpoint);
+}
+
 /* The run's, in the order of its list, marked; to be freed. NULL: no memory. */
 static struct pick_item *make_items(uint32_t *out_count, const struct run *run,
                                     enum tier_index tier)
 {
     const struct pick_rule rule = rule_of(run->service->config, tier);
-    const struct checkpoint *newest = catalog_newest(run);
+    const struct checkpoint *newest = NULL;
     uint32_t count = 0, i = 0;
-    for (const struct checkpoint *c = run->checkpoints; c; c = c->next)
-        count++;
+    for (const struct checkpoint *c = run->checkpoints; c; c = c->next, count++)
+        newest = !newest && has_source(c, tier) ? c : newest;
     struct pick_item *items = calloc(count + 1, sizeof *items);
     for (const struct checkpoint *c = run->checkpoints; c && items; c = c->next)
-        items[i++] = (struct pick_item){
-            .step = c->summary.step,
-            .is_local = has_source(c, tier),
-            .is_far = is_served(c, tier),
-            .is_wanted = queue_is_wanted(c, tier) || queue_is_damaged(c, tier),
-            .is_given_up = c->copies[tier].is_given_up,
-            .is_kept = !queue_is_part(c, TIER_LOCAL) || tier != TIER_LOCAL || c == newest};
+        items[i++] =
+            (struct pick_item){.step = c->summary.step,
+                               .is_local = has_source(c, tier),
+                               .is_far = is_served(c, tier),
+                               .is_wanted = queue_is_wanted(c, tier) || queue_is_damaged(c, tier),
+                               .is_given_up = c->copies[tier].is_given_up,
+                               .is_kept = is_to_spread(c, tier, newest)};
     if (items && tier == TIER_FAR && mark_kept(items, count, run) != 0) {
         free(items);
         items = NULL;

@@ -15,6 +15,7 @@ static json_t *describe_peer(const struct service *service, uint32_t index)
     json_object_set_new(text, "name", json_string(peer->name));
     json_object_set_new(text, "domain", json_string(peer->domain));
     json_object_set_new(text, "address", json_string(peer->address));
+    json_object_set_new(text, "lost", json_boolean(service->tiers[TIER_PEER + index].is_lost));
     return text;
 }
 

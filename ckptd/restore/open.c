@@ -3,11 +3,13 @@
  *   OpenLoad ──► newest whole checkpoint, or the one asked for ──► worker: manifest, plan ──► load
  *
  * A load of "the newest" passes over what is damaged when its manifest tells, quarantines it, and
- * says so in `skipped` (the first SKIPPED_MAX). A plan that is too large for its answer, by its
- * bytes or by BOXES_MAX, is refused (ERR_INVALID). The daemon's own lack of memory, descriptors or
- * rights says nothing about a checkpoint. */
+ * says so in `skipped` (the first SKIPPED_MAX). So it does with what lies on a node that does not
+ * answer, where an older one is in reach: what is replicated is. A plan that is too large for its
+ * answer, by its bytes or by BOXES_MAX, is refused (ERR_INVALID). The daemon's own lack of memory,
+ * descriptors or rights says nothing about a checkpoint. */
 #include "ckptd/restore/open.h"
 #include "ckptd/catalog.h"
+#include "ckptd/copies.h"
 #include "ckptd/loop.h"
 #include "ckptd/node/pool.h"
 #include "ckptd/node/session.h"
@@ -86,14 +88,14 @@ static void fail_opening(struct opening *opening, int error)
     free_opening(opening);
 }
 
-static void skip(struct opening *opening, const struct checkpoint *checkpoint)
+static void skip(struct opening *opening, const struct checkpoint *checkpoint, const char *why)
 {
     char text[sizeof checkpoint->damage + 64];
     if (opening->num_skipped == SKIPPED_MAX)
         return;
     snprintf(text, sizeof text, "step %llu, attempt %llu: %s",
              (unsigned long long)checkpoint->summary.step,
-             (unsigned long long)checkpoint->summary.attempt, checkpoint->damage);
+             (unsigned long long)checkpoint->summary.attempt, why);
     char *copy = strdup(text);
     if (copy)
         opening->skipped[opening->num_skipped++] = copy;
@@ -111,18 +113,35 @@ static bool wanted(const Holdfast__V1__OpenLoadRequest *request,
     return request->below_step < 0 || step < (uint64_t)request->below_step;
 }
 
+/* Of the newest, are shards on a node that does not answer? An older one may be in reach. */
+static bool is_away(struct opening *opening, const struct checkpoint *checkpoint)
+{
+    char why[64 + MEMBER_NAME_MAX];
+    enum tier_index tier = copies_out_of_reach(checkpoint);
+    if (opening->request->step >= 0 || tier == NUM_TIERS)
+        return false;
+    snprintf(why, sizeof why, "shards of it lie on %s, which does not answer",
+             tier_name(opening->service, tier));
+    skip(opening, checkpoint, why);
+    return true;
+}
+
 /* ERR_NOT_FOUND; ERR_CORRUPT when a step was named and is damaged. */
 static int choose(struct opening *opening)
 {
-    struct checkpoint *found = opening->run->checkpoints;
+    struct checkpoint *found = opening->run->checkpoints, *away = NULL;
     for (uint32_t i = 0; i < opening->num_skipped; i++)
         free(opening->skipped[i]);
     opening->num_skipped = 0;
     for (; found; found = found->next) {
         if (!wanted(opening->request, found))
             continue;
-        if (!found->damaged)
+        if (!found->damaged && !is_away(opening, found))
             break;
+        if (!found->damaged) {
+            away = away ? away : found;
+            continue;
+        }
         if (catalog_has_flaw(found, FLAW_NEWER)) /* an older one would roll training back */
             return report_error(ERR_VERSION, "load with that version, or name an older step",
                                 "step %llu, attempt %llu of run %s was saved by a later Holdfast: "
@@ -130,12 +149,13 @@ static int choose(struct opening *opening)
                                 (unsigned long long)found->summary.step,
                                 (unsigned long long)found->summary.attempt, opening->run->name,
                                 found->damage);
-        skip(opening, found);
+        skip(opening, found, found->damage);
         if (opening->request->step >= 0)
             return report_error(
                 ERR_CORRUPT, "load another step", "step %llu of run %s is damaged: %s",
                 (unsigned long long)found->summary.step, opening->run->name, found->damage);
     }
+    found = found ? found : away; /* the load says what it lacks */
     opening->checkpoint = found;
     if (found)
         return 0;

@@ -8,70 +8,14 @@ space, empty files take the inodes. Needs root and loop devices, else skipped.
 also without io_uring
 """
 
-import ctypes
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
 
+from lib_hosts import Disk, Refused, own_mounts
 from lib_store import World, mark
 from lib_tap import end, test
-
-MIB = 1 << 20
-CLONE_NEWNS = 0x20000
-
-
-def skip(reason):
-    print(reason)
-    sys.exit(77)
-
-
-class Disk:
-    """An ext4 of our own, with nothing kept for root. Mounted for this process alone."""
-
-    def __init__(self, folder, mib, inodes):
-        image, self.path = os.path.join(folder, "image"), os.path.join(folder, "disk")
-        os.mkdir(self.path)
-        with open(image, "wb") as file:
-            file.truncate(mib * MIB)
-        made = subprocess.run(["mkfs.ext4", "-q", "-m", "0", "-N", str(inodes), image],
-                              capture_output=True, text=True)
-        mounted = made.returncode == 0 and subprocess.run(
-            ["mount", "-o", "loop", image, self.path], capture_output=True, text=True)
-        if not mounted or mounted.returncode != 0:
-            skip("a loop-mounted file system is not permitted here: " +
-                 (mounted.stderr if mounted else made.stderr).strip())
-
-    def fill(self):
-        """Takes every block."""
-        with open(os.path.join(self.path, "filler"), "ab", buffering=0) as file:
-            for size in (MIB, 65536, 4096):
-                try:
-                    while True:
-                        file.write(bytes(size))
-                except OSError:
-                    pass
-
-    def use_inodes(self):
-        many = os.path.join(self.path, "many")
-        os.makedirs(many, exist_ok=True)
-        try:
-            for i in range(len(os.listdir(many)), 1 << 20):
-                os.close(os.open(os.path.join(many, str(i)), os.O_CREAT))
-        except OSError:
-            pass
-
-    def free(self):
-        for name in ("filler", "many"):
-            path = os.path.join(self.path, name)
-            if os.path.isdir(path):
-                shutil.rmtree(path)
-            elif os.path.exists(path):
-                os.remove(path)
-
-    def close(self):
-        subprocess.run(["umount", self.path], check=False)
 
 
 def tools(what, disk, world, take):
@@ -138,13 +82,13 @@ def story(what, mib, inodes, take, refills):
 
 
 def main():
-    if os.geteuid() != 0 or not shutil.which("mkfs.ext4"):
-        skip("only root can mount a file system, and mkfs.ext4 makes it")
-    if ctypes.CDLL(None, use_errno=True).unshare(CLONE_NEWNS) != 0:
-        skip("a mount namespace is not permitted here")
-    subprocess.run(["mount", "--make-rprivate", "/"], check=False)
-    story("full disk", 96, 400, Disk.fill, True)
-    story("no inodes", 96, 400, Disk.use_inodes, False)
+    try:
+        own_mounts()
+        story("full disk", 96, 400, Disk.fill, True)
+        story("no inodes", 96, 400, Disk.use_inodes, False)
+    except Refused as reason:
+        print(reason)
+        sys.exit(77)
     end()
 
 

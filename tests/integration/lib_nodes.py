@@ -32,25 +32,26 @@ def free_port(host):
 
 
 class Node(World):
-    """nodes: all of the cluster; set before the first start."""
+    """nodes: all of the cluster; set before the first start. via: where this node finds another,
+    by its name, when that is not its own address."""
 
-    def __init__(self, name, domain, host, authority):
-        super().__init__()
-        self.name, self.domain, self.nodes = name, domain, []
-        self.address = f"{host}:{free_port(host)}"
-        self.is_lost = False
+    def __init__(self, name, domain, host, authority, port=None, others=(), store=None):
+        super().__init__(store)
+        self.name, self.domain, self.nodes, self.via = name, domain, [], {}
+        self.address = f"{host}:{port or free_port(host)}"
+        self.is_lost, self.before = False, ()
         certificates("issue", authority, os.path.join(self.folder, "tls"),
-                     f"holdfast://node/{name}", host)
+                     f"holdfast://node/{name}", host, *others)
 
     def spawn(self, *options, **popen):
-        peers = ",".join(f"{node.name}@{node.domain}={node.address}" for node in self.nodes
-                         if node is not self)
+        peers = ",".join(f"{node.name}@{node.domain}={self.via.get(node.name, node.address)}"
+                         for node in self.nodes if node is not self)
         super().spawn("--tls.listen", self.address, "--tls.directory",
                       os.path.join(self.folder, "tls"), "--nodes.name", self.name,
                       "--nodes.domain", self.domain, "--nodes.peers", peers,
                       "--tier.part_bytes", "1MiB", "--tier.quiet", "false",
                       "--tier.retry_ms", "100", "--tier.look_ms", "0",
-                      "--nodes.wait_ms", "6000", *options, **popen)
+                      "--nodes.wait_ms", "6000", *options, **{**popen, "before": self.before})
 
     def start(self, *options):
         self.launch(*options)
@@ -63,7 +64,8 @@ class Node(World):
     def lose(self):
         """Away for good: the processes and all that the node had."""
         self.kill()
-        shutil.rmtree(self.folder)
+        shutil.rmtree(self.store)
+        shutil.rmtree(self.folder, ignore_errors=True)
         self.is_lost = True
 
     def close(self):

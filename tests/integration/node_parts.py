@@ -4,9 +4,9 @@
 Goal: with two ranks on each of four nodes and replication 2, a checkpoint reaches the level
 "replicated" when two nodes have a whole copy, and not before; then every shard is on two nodes, and
 each node says so. The node of the first rank is lost for good, with all that it had: the others
-resume from that checkpoint with the losses of a run that was never touched, bit for bit, and what
-was below its level then is brought back to it by a node that is left. A node without room is passed
-over for another. Method: mpirun, real ckptd on loopback addresses, removed directories.
+resume from that checkpoint with the losses of a run that was never touched, bit for bit. What was
+newer, and not replicated, is passed over by name. So is a node that takes no copy, for another.
+Method: mpirun, real ckptd on loopback addresses, removed directories.
 """
 
 import glob
@@ -22,6 +22,7 @@ from lib_tap import end, test
 
 STEPS = 8
 DOMAINS = "a", "b", "c", "d"
+OPTIONS = "--nodes.look_ms", "500", "--nodes.lost_ms", "6000"
 
 lib_tap.need("grpc")
 if not shutil.which("openssl") or not shutil.which("mpirun"):
@@ -78,20 +79,18 @@ def levels(folder, cluster):
     for node in cluster.nodes:
         node.kill()
     for node in cluster.nodes:
-        node.start()
+        node.start(*OPTIONS)
     for node in cluster.nodes:
         wait_until(lambda node=node: is_replicated(node, "whole", STEPS), node.said)
     wait_until(lambda: tell_parts(cluster.nodes), lambda: str([
         node.entry("whole", STEPS) for node in cluster.nodes]))
     test("after a start of all of them, too", True)
-    return run.losses()
+    return run.losses(), next(node for node in cluster.nodes if node.name == whole[1])
 
 
-def refused(folder, cluster):
-    """Whoever is chosen first has something else where a shard is to lie."""
+def refused(folder, cluster, chosen):
+    """Whoever was chosen before has something else where a shard is to lie."""
     first = cluster.nodes[0]
-    chosen = next(node for node in cluster.nodes[1:]
-                  if not is_part(node, "whole", STEPS))
     run = Run(folder, "whole", STEPS + 1)
     os.makedirs(os.path.join(chosen.store, "whole", f"step-{STEPS + 1:08d}-a0002",
                              "shard-00001-of-00008.safetensors"))
@@ -121,25 +120,47 @@ def liar(cluster):
          "not whole here" in said and is_part(part, "whole", STEPS + 1), said)
 
 
+def forget(nodes, run, step):
+    """As if the step had never been replicated."""
+    for node in nodes:
+        if not is_part(node, run, step):
+            node.kill()
+            for path in glob.glob(os.path.join(node.store, run, f"step-{step:08d}-a*")):
+                shutil.rmtree(path)
+            node.start(*OPTIONS)
+
+
 def lost(folder, cluster, expected):
     """The first node, which coordinates and has a whole copy, is gone for good."""
     first, *others = cluster.nodes
     run = Run(folder, "r", STEPS)
-    run.start(cluster.nodes, "--debug.pause_at_step", 5)
-    wait_until(lambda: is_replicated(first, "r", 4), first.said)
+    for step in 4, 5:
+        run.start(cluster.nodes, "--debug.pause_at_step", step + 1)
+        wait_until(lambda step=step: is_replicated(first, "r", step), first.said)
+        run.kill()
     first.lose()
-    run.kill()
+    forget(others, "r", 5)
     held = homes_of_shards(others, "r", 4)
     test("every shard is on a node that is left", min(map(len, held)) >= 1, held)
     run.start(others)
     code = run.end()
     test("the others resume from what they have, bit for bit",
          code == 0 and run.losses() == expected, (code, run.said(), others[0].log()[-2000:]))
-    test("and from the newest that was replicated", any(
-        "newest checkpoint: step 4" in node.log() for node in others), others[0].log()[-2000:])
+    said = run.said()
+    test("from the newest of which all shards are there, and the other one is named",
+         "loaded step 4 " in said and "skipped on the way to step 4: step 5, attempt 2: shards of "
+         "it lie on n1, which does not answer" in said, said)
     wait_until(lambda: is_replicated(others[0], "r", STEPS), others[0].said)
     test("what they save is replicated among them",
          len(whole_nodes(others, "r", STEPS)) == 2, whole_nodes(others, "r", STEPS))
+    for name, step in (("r", 4), ("whole", STEPS + 1)):
+        wait_until(lambda name=name, step=step: len(whole_nodes(others, name, step)) >= 2,
+                   lambda: str([node.log()[-3000:] for node in others]))
+    test("what the lost node had a copy of has one more again, older ones and other runs, too",
+         all("node n1 has not answered" in node.log() for node in others))
+    held = homes_of_shards(others, "whole", STEPS + 1)
+    test("so another one could be lost", min(map(len, held)) >= 2 and all(
+        is_replicated(node, "whole", STEPS + 1) for node in others), held)
 
 
 def main():
@@ -147,10 +168,10 @@ def main():
     lib_train.make_tokens(folder, lib_train.prose())
     try:
         cluster = Cluster(folder, DOMAINS)
-        cluster.start()
+        cluster.start(*OPTIONS)
         try:
-            expected = levels(folder, cluster)
-            refused(folder, cluster)
+            expected, chosen = levels(folder, cluster)
+            refused(folder, cluster, chosen)
             liar(cluster)
             lost(folder, cluster, expected)
         finally:

@@ -18,7 +18,6 @@ import shutil
 import sys
 import tempfile
 
-import lib_tap
 import lib_train
 from lib_nodes import Cluster, Run, has, shards, wait_until
 from lib_tap import end, test

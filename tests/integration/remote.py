@@ -12,10 +12,8 @@ the bulk plane, and cuts its connections every so many bytes.
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
-import threading
 import time
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
@@ -25,55 +23,13 @@ import lib_train  # noqa: E402
 if not shutil.which("openssl"):
     print("openssl is missing")
     sys.exit(77)
-from lib_network import Network, free_port, soon  # noqa: E402
+from lib_network import Network, soon  # noqa: E402
+from lib_relay import Relay  # noqa: E402
 from lib_store import PATIENCE  # noqa: E402
 from lib_tap import test  # noqa: E402
 
 STEPS = 6
 RUN = "far"
-
-
-class Relay:
-    """Passes bytes on to `to`; with `every`, cuts each connection after so many, `times` in all."""
-
-    def __init__(self, to):
-        self.to = to
-        self.every, self.times, self.cuts, self.still = None, 0, 0, False
-        self.listener = socket.create_server(("127.0.0.1", 0))
-        self.address = f"127.0.0.1:{self.listener.getsockname()[1]}"
-        threading.Thread(target=self.accept, daemon=True).start()
-
-    def accept(self):
-        while True:
-            client, _ = self.listener.accept()
-            try:
-                host, port = self.to.split(":")
-                server = socket.create_connection((host, int(port)))
-            except OSError:
-                client.close()
-                continue
-            for a, b in ((client, server), (server, client)):
-                threading.Thread(target=self.move, args=(a, b), daemon=True).start()
-
-    def move(self, a, b):
-        left = self.every
-        try:
-            while data := a.recv(65536):
-                while self.still:
-                    time.sleep(0.01)
-                if left is not None and self.times > 0 and (left := left - len(data)) <= 0:
-                    self.times -= 1
-                    self.cuts += 1
-                    b.sendall(data[:len(data) // 2])
-                    break
-                b.sendall(data)
-        except OSError:
-            pass
-        for end in (a, b):
-            try:
-                end.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                pass
 
 
 def train(world, name, server, *options, identity="trainer", run=RUN):
@@ -141,13 +97,13 @@ def cut(world):
 
 def other_ckptd(world):
     """ckptd dies in mid-stream, and another comes; then one whose memory is short."""
-    world.relay.still = True
+    world.relay.hold()
     process = train(world, "lost", world.address, run="lost", identity="operator")
     soon(lambda: "run lost: attempt 1" in world.log())
     time.sleep(0.3)
     world.process.send_signal(signal.SIGKILL)
     world.process.wait()
-    world.relay.still = False
+    world.relay.go_on()
     start(world, "--memory.pool_bytes", "2MiB", "--memory.segment_bytes", "1MiB")
     ends(process, None)
     good, said = ends(train(world, "lost", world.address, run="lost", identity="operator"))

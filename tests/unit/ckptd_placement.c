@@ -33,6 +33,17 @@ static void test_placement__a_copy_goes_to_another_domain_than_its_own(void **st
     assert_false(placement_goes(sites, 3, 2, 0));
 }
 
+static void test_placement__a_neighbour_of_a_copy_gets_none(void **state)
+{
+    (void)state;
+    const struct site sites[] = {{"a", true, false, 0, false},
+                                 {"b", false, false, 1, false},
+                                 {"b", true, false, 2, false},
+                                 {"c", false, false, 3, false}};
+    assert_false(placement_goes(sites, 4, 3, 1));
+    assert_true(placement_goes(sites, 4, 3, 3));
+}
+
 static void test_placement__one_who_is_away_is_replaced_and_not_when_it_alone_is_left(void **state)
 {
     (void)state;
@@ -203,6 +214,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_placement__a_second_copy_in_a_domain_counts_once),
         cmocka_unit_test(test_placement__a_copy_goes_to_another_domain_than_its_own),
+        cmocka_unit_test(test_placement__a_neighbour_of_a_copy_gets_none),
         cmocka_unit_test(test_placement__one_who_is_away_is_replaced_and_not_when_it_alone_is_left),
         cmocka_unit_test(test_placement__half_of_the_nodes_are_no_majority),
         cmocka_unit_test(

@@ -1,0 +1,98 @@
+"""lib_relay - what stands between a client and a server over TCP, and does to their bytes what a
+bad network does.
+
+    relay = Relay("127.0.0.1:7070", seed=1, delay_s=0.002, resets=0.001)
+    relay.address                  # the client's end
+    relay.hold("out")              # no byte from the client arrives any more; "back": to it
+    relay.go_on()                  # what was held comes, late
+
+TCP loses no bytes: what is lost on the way comes late (delay_s, hold), or the connection ends
+(resets, every). Each decision is taken from the seed, in the order in which connections come.
+"""
+
+import random
+import socket
+import struct
+import threading
+import time
+
+CHUNK = 65536
+
+
+class Relay:
+    """Passes bytes on to `to`; with `every`, cuts each connection after so many, `times` in all."""
+
+    def __init__(self, to, host="127.0.0.1", seed=0, delay_s=0.0, resets=0.0):
+        self.to, self.delay_s, self.resets = to, delay_s, resets
+        self.every, self.times, self.cuts = None, 0, 0
+        self.held, self.is_closed = set(), False
+        self.chance = random.Random(seed)
+        self.lock = threading.Lock()
+        self.listener = socket.create_server((host, 0))
+        self.address = f"{host}:{self.listener.getsockname()[1]}"
+        threading.Thread(target=self.accept, daemon=True).start()
+
+    def hold(self, *ways):
+        self.held |= set(ways or ("out", "back"))
+
+    def go_on(self):
+        self.held = set()
+
+    def close(self):
+        self.is_closed = True
+        self.go_on()
+        self.listener.close()
+
+    def accept(self):
+        while True:
+            try:
+                client, _ = self.listener.accept()
+                with self.lock:
+                    chances = [random.Random(self.chance.random()) for _ in range(2)]
+                threading.Thread(target=self.connect, args=(client, chances), daemon=True).start()
+            except OSError:
+                return
+
+    def connect(self, client, chances):
+        """A held way keeps new connections waiting, too."""
+        self.wait("out")
+        try:
+            host, port = self.to.split(":")
+            server = socket.create_connection((host, int(port)), 10)
+            server.settimeout(None)
+        except OSError:
+            client.close()
+            return
+        for way, a, b, chance in (("out", client, server, chances[0]),
+                                  ("back", server, client, chances[1])):
+            threading.Thread(target=self.move, args=(way, a, b, chance), daemon=True).start()
+
+    def wait(self, way):
+        while way in self.held and not self.is_closed:
+            time.sleep(0.01)
+
+    def move(self, way, a, b, chance):
+        left = self.every
+        try:
+            while data := a.recv(CHUNK):
+                self.wait(way)
+                if self.delay_s:
+                    time.sleep(chance.random() * self.delay_s)
+                if self.resets and chance.random() < self.resets:
+                    self.cuts += 1
+                    for end in (a, b):
+                        end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                    break
+                if left is not None and self.times > 0 and (left := left - len(data)) <= 0:
+                    self.times -= 1
+                    self.cuts += 1
+                    b.sendall(data[:len(data) // 2])
+                    break
+                b.sendall(data)
+        except OSError:
+            pass
+        for end in (a, b):
+            try:
+                end.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass
