@@ -88,14 +88,13 @@ static bool is_served(const struct checkpoint *checkpoint, enum tier_index tier)
 }
 
 /* Does this node see to its copies? Of shards on several nodes that of the first one does, or
- * where that is lost one that has all of them. */
+ * where that is lost one that has all of them. What it has removed is not sent back to it. */
 static bool sees_to_copies(const struct checkpoint *checkpoint)
 {
     if (!checkpoint->is_led_elsewhere)
         return true;
     unsigned leader = checkpoint->places[0];
-    bool is_lost = leader == NUM_TIERS || !checkpoint->copies[leader].is_there ||
-                   checkpoint->run->service->tiers[leader].offline[0];
+    bool is_lost = leader == NUM_TIERS || checkpoint->run->service->tiers[leader].is_lost;
     return is_lost && catalog_has_whole(checkpoint, TIER_LOCAL);
 }
 
