@@ -39,14 +39,14 @@ void gather_move_rows(const struct parallel *p, struct lane *lane, uint32_t inde
                       void *full, void *packed, size_t element, enum rows_direction direction)
 {
     const struct model_tensor *tensor = &p->table->tensors[index];
-    struct box tp = layout_tp_box(&p->mesh, tensor);
+    const struct box *tp = tp_box(p, tensor);
     uint32_t blocks = model_view_blocks(&p->cut, tensor);
-    size_t bytes = tp.extent[1] / blocks * element; /* of a row of a block */
-    size_t block_bytes = tp.extent[0] * bytes;
+    size_t bytes = tp->extent[1] / blocks * element; /* of a row of a block */
+    size_t block_bytes = tp->extent[0] * bytes;
     char *whole = (char *)full + p->full_at[index] * element + part.first * bytes;
     char *dense = packed;
-    const struct kernel_pack how = {.columns = tp.extent[1] / blocks,
-                                    .width = tp.extent[1],
+    const struct kernel_pack how = {.columns = tp->extent[1] / blocks,
+                                    .width = tp->extent[1],
                                     .dtype = element == 4 ? KERNEL_F32 : KERNEL_BF16};
     if (blocks == 1) {
         lane_copy(lane, direction == ROWS_PACK ? dense : whole,
