@@ -51,7 +51,8 @@
 
 /* One checkpoint of the run, and what became of it. */
 struct candidate {
-    bool is_led;
+    bool is_led;    /* another node decides on it */
+    bool is_spread; /* the newest that is replicated: newer ones may be lost with a node */
     struct manifest_summary summary;
     struct checkpoint *checkpoint; /* while it is out of the catalog: it goes */
     struct fault fault;            /* why it could not be removed, or that it is not there */
@@ -179,8 +180,9 @@ static void hold_back(struct pruning *pruning)
 {
     for (uint32_t i = 0; i < pruning->count; i++) {
         struct candidate *candidate = &pruning->candidates[i];
-        if (pruning->items[i].reasons == 0 && candidate->is_led)
-            pruning->items[i].reasons = RETAIN_DRAINS; /* as long as the node that leads has it */
+        if (pruning->items[i].reasons == 0 && (candidate->is_led || candidate->is_spread))
+            pruning->items[i].reasons = RETAIN_DRAINS; /* as long as the node that leads has it, or
+                                                          no newer one is on other nodes */
         if (pruning->items[i].reasons != 0 ||
             tiers_check_other(pruning->service, &candidate->summary, &candidate->other) == 0)
             continue;
@@ -476,8 +478,18 @@ static bool is_led_by_peer(const struct checkpoint *checkpoint)
            checkpoint->copies[checkpoint->places[0]].is_there;
 }
 
+static const struct checkpoint *newest_replicated(const struct run *run)
+{
+    const struct checkpoint *found = run->checkpoints;
+    while (found && (found->damaged || catalog_durability(found) < DURABLE_REPLICATED))
+        found = found->next;
+    return found;
+}
+
 static void fill_items(struct pruning *pruning)
 {
+    bool is_here = pruning->tier == TIER_LOCAL && pruning->service->config->members.count > 0;
+    const struct checkpoint *spread = is_here ? newest_replicated(pruning->run) : NULL;
     uint32_t i = 0;
     queue_plan(pruning->run);
     for (const struct checkpoint *c = pruning->run->checkpoints; c; c = c->next) {
@@ -487,6 +499,7 @@ static void fill_items(struct pruning *pruning)
         pruning->candidates[i].manifest_hash =
             pruning->tier == TIER_LOCAL ? c->manifest_hash : c->copies[TIER_FAR].manifest_hash;
         pruning->candidates[i].is_led = is_led_by_peer(c);
+        pruning->candidates[i].is_spread = c == spread;
         tiers_note_other(&pruning->candidates[i].other, c, pruning->tier);
         pruning->items[i++] =
             (struct retain_item){.step = c->summary.step,

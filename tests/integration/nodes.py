@@ -169,6 +169,23 @@ def kills(folder, cluster, chance):
          (third.all_verify(), first.all_verify()))
 
 
+def kept(cluster):
+    """Retention keeps the last two; the node with the copies is away."""
+    first, _, third = cluster.nodes
+    first.kill()
+    first.start("--retention.keep_last", "2")
+    first.save_one(50, ranks=2)
+    wait_until(lambda: first.entry(first.run, 50).get("durability") == "replicated", first.said)
+    third.kill()
+    for step in range(51, 56):
+        first.save_one(step, ranks=2)
+    wait_until(lambda: not first.entry(first.run, 52), first.said)
+    test("the newest that is replicated stays while newer ones are on one node alone",
+         first.entry(first.run, 50).get("durability") == "replicated",
+         first.listed(*first.where))
+    third.start()
+
+
 def returned(cluster):
     """n1 trains, is away while n3 goes on, and comes back."""
     first, second, third = cluster.nodes
@@ -199,6 +216,7 @@ def main():
         cluster.start("--nodes.rate", "8MiB")  # so that a kill finds a transfer under way
         try:
             kills(folder, cluster, chance)
+            kept(cluster)
             returned(cluster)
         finally:
             cluster.close()
