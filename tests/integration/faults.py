@@ -1,0 +1,306 @@
+#!/usr/bin/env python3
+"""faults - four nodes with two ranks each, replication 2, and what goes wrong, in random order.
+
+Goal: whatever process is killed with SIGKILL or stopped for three seconds, whatever node goes away
+for good with all it had, whatever link is cut one way or both, whatever disk is full: the run ends
+with the losses of one that was never touched, bit for bit, and each start goes on from the newest
+checkpoint whose level, as acknowledged before the fault, covers it: "local" every fault but a lost
+node, "replicated" that one. What is left then reaches its level again.
+Method: real ckptd, each in a network namespace on a disk of its own where the system permits both
+(else on loopback addresses, and no disk is filled); each reaches each other one through a relay
+with delays and resets of its own (lib_relay.py). mpirun starts the ranks again like a launcher:
+without the nodes that are lost, and a run that hangs once it has been killed. SEED= repeats a story, SCENARIOS= bounds it, FAULTS= names some.
+"""
+
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+import lib_train
+from lib_hosts import HUB, Disk, Host, Refused, own_mounts, own_network
+from lib_nodes import Node, Run, certificates, wait_until
+from lib_relay import Relay
+from lib_tap import end, skip, test
+
+SEED = int(os.environ.get("SEED", random.randrange(1 << 30)))
+SCENARIOS = int(os.environ.get("SCENARIOS", 3))
+STEPS, STARTS_MAX, SECONDS, HANGS_SECONDS = 10, 5, 3, 60
+DOMAINS = "a", "b", "c", "d"
+OPTIONS = "--nodes.silent_ms", "2000", "--retention.keep_last", "4"
+
+if not shutil.which("openssl") or not shutil.which("mpirun"):
+    print("openssl or mpirun is missing")
+    sys.exit(77)
+
+
+class Cluster:
+    """Who is lost comes back as a new node of that name, with nothing."""
+
+    def __init__(self, folder, chance, has_hosts, has_disks):
+        self.folder, self.chance = folder, chance
+        self.authority = os.path.join(folder, "authority")
+        certificates("authority", self.authority)
+        self.hosts = [Host(i + 1) if has_hosts else None for i in range(len(DOMAINS))]
+        self.disks = [None] * len(DOMAINS)
+        self.has_disks = has_disks
+        self.relays, self.nodes = {}, []
+        for i in range(len(DOMAINS)):
+            self.nodes.append(self.make(i))
+        for node in self.nodes:
+            self.connect(node)
+
+    def make(self, i):
+        host, store, before = f"127.0.0.{i + 1}", None, ()
+        if self.hosts[i]:
+            host, before = self.hosts[i].address, self.hosts[i].before
+        if self.has_disks:
+            self.disks[i] = Disk(tempfile.mkdtemp(prefix="disk-", dir=self.folder), 400, 4000)
+            store = os.path.join(self.disks[i].path, "store")
+        hub = HUB if self.hosts[i] else host
+        node = Node(f"n{i + 1}", DOMAINS[i], host, self.authority, 7070, (hub,), store)
+        node.before, node.hub = before, hub
+        return node
+
+    def connect(self, node):
+        node.nodes = self.nodes
+        for other in self.nodes:
+            if other is not node:
+                relay = Relay(other.address, other.hub, self.chance.randrange(1 << 30), 0.002,
+                              0.0005)
+                self.relays[node.name, other.name] = relay
+                node.via[other.name] = relay.address
+
+    def start(self, nodes):
+        for node in nodes:
+            node.spawn(*OPTIONS)
+        for node in nodes:
+            wait_until(lambda node=node: node.cli("health", *node.where)[0] in (0, 1), node.log)
+
+    def lose(self, i):
+        node = self.nodes[i]
+        if self.has_disks:
+            node.kill()
+            shutil.rmtree(node.store)
+            self.disks[i].close()
+            os.makedirs(node.store, exist_ok=True)
+        node.lose()
+
+    def replace(self, i):
+        self.nodes[i] = self.make(i)
+        for pair in [pair for pair in self.relays if pair[0] == self.nodes[i].name]:
+            self.relays.pop(pair).close()
+        self.connect(self.nodes[i])
+        for node in self.nodes:
+            node.nodes = self.nodes
+        self.start([self.nodes[i]])
+
+    def close(self):
+        for node in self.nodes:
+            node.close()
+        for relay in self.relays.values():
+            relay.close()
+        for one in self.disks + self.hosts:
+            if one:
+                one.close()
+
+
+def ranks_of(run, node=None):
+    """The processes of the trainer's ranks; of one node's."""
+    listed = subprocess.run(["pgrep", "-P", str(run.process.pid)], text=True, capture_output=True,
+                            check=False).stdout.split()
+    found = []
+    for pid in map(int, listed):
+        try:
+            with open(f"/proc/{pid}/cmdline", "rb") as file:
+                if node is None or node.server.encode() in file.read():
+                    found.append(pid)
+        except OSError:
+            pass  # it has ended
+    return found
+
+
+def send(pids, number):
+    for pid in pids:
+        try:
+            os.kill(pid, number)
+        except ProcessLookupError:
+            pass
+
+
+# Each fault: (cluster, run, chance) -> what was done, and the number of the node that is gone.
+
+def kill_ckptd(cluster, run, chance):
+    node = chance.choice(cluster.nodes)
+    node.kill()
+    time.sleep(chance.random())
+    cluster.start([node])
+    return f"kill -9 of {node.name}'s ckptd", None
+
+
+def kill_rank(cluster, run, chance):
+    pids = ranks_of(run)
+    send(chance.sample(pids, min(1, len(pids))), signal.SIGKILL)
+    return "kill -9 of a rank", None
+
+
+def lose_node(cluster, run, chance):
+    i = chance.randrange(len(DOMAINS))
+    pids = ranks_of(run, cluster.nodes[i])
+    cluster.lose(i)
+    send(pids, signal.SIGKILL)
+    return f"n{i + 1} is away for good", i
+
+
+def cut_link(cluster, run, chance, *ways):
+    a, b = chance.sample(cluster.nodes, 2)
+    cuts = [(cluster.relays[a.name, b.name], ways), (cluster.relays[b.name, a.name], [
+        {"out": "back", "back": "out"}[way] for way in ways])]
+    for relay, which in cuts:
+        relay.hold(*which)
+    time.sleep(SECONDS)
+    for relay, _ in cuts:
+        relay.go_on()
+    return f"the link {a.name}-{b.name} is cut {' and '.join(ways)} for {SECONDS} s", None
+
+
+def cut_both_ways(cluster, run, chance):
+    return cut_link(cluster, run, chance, "out", "back")
+
+
+def cut_one_way(cluster, run, chance):
+    return cut_link(cluster, run, chance, "out")
+
+
+def cut_off(cluster, run, chance):
+    i = chance.randrange(len(DOMAINS))
+    cluster.hosts[i].set_link("down")
+    time.sleep(SECONDS)
+    cluster.hosts[i].set_link("up")
+    return f"no packet comes to n{i + 1} for {SECONDS} s", None
+
+
+def fill_disk(cluster, run, chance):
+    i = chance.randrange(len(DOMAINS))
+    cluster.disks[i].fill()
+    time.sleep(SECONDS)
+    cluster.disks[i].free()
+    return f"the disk of n{i + 1} is full for {SECONDS} s", None
+
+
+def stop_process(cluster, run, chance):
+    pids = ranks_of(run) + [node.process.pid for node in cluster.nodes]
+    pid = chance.choice(pids)
+    send([pid], signal.SIGSTOP)
+    time.sleep(SECONDS)
+    send([pid], signal.SIGCONT)
+    return f"{'a ckptd' if pid in pids[-len(DOMAINS):] else 'a rank'} stands for {SECONDS} s", None
+
+
+FAULTS = [kill_ckptd, kill_rank, lose_node, cut_both_ways, cut_one_way, cut_off, fill_disk,
+          stop_process]
+
+
+def newest(nodes, run, level):
+    """The newest step that any node lists with that level; 0: none."""
+    levels = ("local", "replicated") if level == "local" else ("replicated",)
+    steps = [0]
+    for node in nodes:
+        code, out, _ = node.cli("list", "--json", *node.where)
+        if code in (0, 1):
+            steps += [entry["step"] for entry in json.loads(out)
+                      if entry["run"] == run and entry["durability"] in levels]
+    return max(steps)
+
+
+def starts(run):
+    """The steps that its starts went on from, as the trainer said."""
+    with open(run.log, errors="replace") as log:
+        return [int(step) for step in re.findall(r"loaded step (\d+)", log.read())]
+
+
+def ended(run):
+    """Its exit code; None: it hung, and was killed as a watchdog does."""
+    try:
+        return run.process.wait(HANGS_SECONDS)
+    except subprocess.TimeoutExpired:
+        print(f"# the run hung for {HANGS_SECONDS} s and is started again", flush=True)
+        run.kill()
+        return None
+
+
+def scenario(cluster, folder, number, fault, chance, expected):
+    run = Run(folder, f"s{number}", STEPS)
+    at = chance.randrange(1, 4)
+    run.start(cluster.nodes, "--debug.slow_copy_us", "20000")  # it is to last
+    first = cluster.nodes[0]
+    wait_until(lambda: newest([first], run.name, "replicated") >= at or
+               run.process.poll() is not None, run.said)
+    time.sleep(chance.random() * 0.3)
+    level = "replicated" if fault is lose_node else "local"
+    floor = newest([first], run.name, level)
+    what, gone = fault(cluster, run, chance)
+    if chance.random() < 0.5:
+        run.kill()
+    left = [node for i, node in enumerate(cluster.nodes) if i != gone]
+    code, count = ended(run), 1
+    while code != 0 and count < STARTS_MAX:
+        run.start(left)
+        code, count = ended(run), count + 1
+    later = starts(run)
+    name = f"seed {SEED}, {number}: {what}"
+    logs = lambda: [(node.name, node.log()[-1500:]) for node in left]
+    test(f"{name}: {count} starts, and the losses of a run that was never touched",
+         code == 0 and run.losses() == expected, (code, run.said()[-3000:], run.losses(), logs()))
+    test(f"and each start since goes on from step {floor}, the newest that was {level}, or later",
+         all(step >= floor for step in later) and (count == 1 or floor == 0 or later != []),
+         (later, logs()))
+    wait_until(lambda: newest(left, run.name, "replicated") == STEPS, lambda: str(logs()))
+    if gone is not None:
+        cluster.replace(gone)
+
+
+def own(what):
+    try:
+        what()
+        return ""
+    except Refused as reason:
+        return str(reason)
+
+
+def main():
+    print(f"# SEED={SEED}", flush=True)
+    no_disks, no_hosts = own(own_mounts), own(own_network)
+    faults = [fault for fault in FAULTS if not (fault is fill_disk and no_disks) and
+              not (fault is cut_off and no_hosts) and
+              fault.__name__ in os.environ.get("FAULTS", fault.__name__)]
+    for names, reason in ((["a disk is full"], no_disks), (["nodes are network namespaces"],
+                                                            no_hosts)):
+        if reason:
+            skip(names, reason)
+    folder = tempfile.mkdtemp(prefix="fa-", dir=os.environ.get("TMPDIR", "/var/tmp"))
+    chance = random.Random(SEED)
+    lib_train.make_tokens(folder, lib_train.prose())
+    cluster = Cluster(folder, chance, not no_hosts, not no_disks)
+    try:
+        cluster.start(cluster.nodes)
+        whole = Run(folder, "whole", STEPS)
+        whole.start(cluster.nodes)
+        test("a run that nothing befalls", whole.end() == 0, whole.said())
+        expected, order = whole.losses(), []
+        for number in range(1, SCENARIOS + 1):
+            order = order or chance.sample(faults, len(faults))
+            scenario(cluster, folder, number, order.pop(), chance, expected)
+    finally:
+        cluster.close()
+        shutil.rmtree(folder, ignore_errors=True)
+    end()
+
+
+main()
