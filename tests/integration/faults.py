@@ -9,7 +9,8 @@ node, "replicated" that one. What is left then reaches its level again.
 Method: real ckptd, each in a network namespace on a disk of its own where the system permits both
 (else on loopback addresses, and no disk is filled); each reaches each other one through a relay
 with delays and resets of its own (lib_relay.py). mpirun starts the ranks again like a launcher:
-without the nodes that are lost, and a run that hangs once it has been killed. SEED= repeats a story, SCENARIOS= bounds it, FAULTS= names some.
+without the nodes that are lost; a run that hangs was killed before. SEED= repeats a story,
+SCENARIOS= bounds it, FAULTS= names some.
 """
 
 import json
