@@ -16,6 +16,8 @@
  * checkpoint (by the hash at the end of each header), and that the table of their checksums is the
  * one that was committed; it proves nothing about the data, and says so. */
 #include "clients/cli/engine/blocks.h"
+#include "proto/places.h"
+#include "storage/storage.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -31,6 +33,7 @@ struct verify {
     int64_t seed;
     bool is_first; /* of the checkpoints, for commas */
     uint64_t num_damages, blocks, bytes;
+    uint32_t num_elsewhere; /* shards that other nodes have: places.json says so */
 };
 
 /* ---- damage ---- */
@@ -136,7 +139,12 @@ static void print_whole(const struct verify *verify)
                             : "in quarantine until `verify --release`";
     char size[32];
     text_bytes(size, sizeof size, verify->bytes);
-    if (verify->cli->is_quick)
+    if (verify->num_elsewhere > 0)
+        printf("%s: a part, %s. %u of %s are here, and match%s; the others lie on other nodes.\n",
+               verify->checkpoint.name, where, manifest->summary.shards - verify->num_elsewhere,
+               text_count(manifest->summary.shards, "shard").text,
+               verify->cli->is_quick ? " by their headers" : "");
+    else if (verify->cli->is_quick)
         printf("%s: files in order, %s. %s, %s: manifest, sizes, hashes of headers and checksum "
                "tables match. The data were NOT read; `verify` without --quick proves them.\n",
                verify->checkpoint.name, where, text_count(manifest->summary.shards, "shard").text,
@@ -159,6 +167,8 @@ static void print_json_end(const struct verify *verify)
     text_json(stdout, verify->checkpoint.quarantine);
     printf(", \"durability\": \"%s\"",
            is_damaged ? CLI_DAMAGED : store_durability(verify->cli->store));
+    if (verify->num_elsewhere > 0)
+        printf(", \"on_other_nodes\": %u", verify->num_elsewhere);
     printf(", \"damages\": %llu, \"shards\": %u, \"blocks\": %llu, \"bytes\": %llu, "
            "\"tensors\": %u}%s",
            (unsigned long long)verify->num_damages, verify->checkpoint.manifest->summary.shards,
@@ -186,16 +196,24 @@ static void print_end(const struct verify *verify)
 static int verify_all(struct verify *verify)
 {
     uint32_t shards = verify->checkpoint.manifest->summary.shards;
+    struct places places = {0};
     uint64_t to_read = 0;
     char name[64];
     int error =
         checkpoint_load(&verify->checkpoint, verify->cli->is_quick ? LOAD_QUICK : LOAD_HEADERS);
+    if (error == 0)
+        error = places_fetch(&places, verify->checkpoint.store, storage_fetch,
+                             &verify->checkpoint.manifest->summary);
     if (error != 0)
         return error;
     print_begin(verify);
     for (uint32_t i = 0; i < shards; i++) {
         const struct shard_file *file = &verify->checkpoint.shards[i];
         shard_name(name, sizeof name, verify, i);
+        if (file->damage != NULL && !places_is_here(&places, i)) {
+            verify->num_elsewhere++;
+            continue;
+        }
         if (file->damage != NULL)
             report_damage(verify, name, -1, 0, 0, file->damage);
         else
@@ -204,6 +222,7 @@ static int verify_all(struct verify *verify)
             report_damage(verify, name, -1, 0, 0, file->header_damage);
         verify->bytes += file->damage == NULL ? file->geometry.file_bytes : 0;
     }
+    places_free(&places);
     if (!verify->cli->is_quick) {
         progress_begin(&verify->progress, verify->cli, "verify", to_read);
         error = verify_blocks(verify);

@@ -76,6 +76,9 @@ def levels(folder, cluster):
         wait_until(lambda node=node: is_replicated(node, "whole", STEPS), node.said)
     test("each node names those that have a part alone", tell_parts(cluster.nodes),
          [node.entry("whole", STEPS) for node in cluster.nodes])
+    test("what is on their disks verifies, the parts as parts",
+         all(node.all_verify() == [] for node in cluster.nodes),
+         [node.all_verify() for node in cluster.nodes])
     for node in cluster.nodes:
         node.kill()
     for node in cluster.nodes:
