@@ -31,12 +31,12 @@ struct repeat {
 
 /* The checkpoint in one tier. */
 struct copy {
-    bool is_there;   /* committed, as far as ckptd has seen */
-    bool is_part;    /* only some shards: the others are on other nodes (places) */
-    bool is_damaged; /* what damaged it is in the log, and in a note beside it */
-    /* As loop_now_ms(); 0: not since the start. */
-    int64_t read_ms;        /* all of it was proven there */
-    int64_t tried_ms;       /* the scrub could not read it: that proves nothing */
+    bool is_there;          /* committed, as far as ckptd has seen */
+    bool is_part;           /* only some shards: the others are on other nodes (places) */
+    bool is_damaged;        /* what damaged it is in the log, and in a note beside it */
+    int64_t proven;         /* all of it was, there; seconds since the epoch; 0: nobody knows */
+    int64_t tried_ms;       /* the scrub could not read it: that proves nothing;
+                               as loop_now_ms(), 0: not since the start */
     uint64_t manifest_hash; /* of its text there, once it was sent or loaded; else 0; not of the
                                local one */
     bool is_given_up;       /* it is not sent there until a restart */
@@ -105,6 +105,21 @@ struct history {
     size_t bytes;
 };
 
+/* Where the scrub of the far tier stands within a checkpoint. step and attempt 0: nowhere. */
+struct proven_place {
+    uint64_t step, attempt;
+    uint64_t shard, byte; /* read next */
+    int64_t begun;        /* seconds since the epoch */
+};
+
+/* What of a run was proven there: keep/proven.c. */
+struct proven {
+    uint64_t number; /* of the object that holds it; 0: none */
+    bool is_known;   /* it was read since the start, or since another ckptd wrote it */
+    bool must_keep;  /* it is to be written */
+    struct proven_place place;
+};
+
 struct run {
     struct run *next;
     char name[RUN_NAME_MAX + 1];
@@ -119,6 +134,7 @@ struct run {
     struct pruning *pruning;         /* keep/retain.c: under way, or NULL */
     bool retain_again;               /* there was a commit meanwhile */
     struct scrub_cursor scrubbed;    /* keep/scrub.c, */
+    struct proven proven;            /* in the far tier */
     bool scrub_asked;                /* likewise: a pass over it is due */
     struct run_health health;
     struct history history; /* history.c */

@@ -16,6 +16,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 void perform_work(struct drain *drain, void (*work)(struct job *), void (*done)(struct event *))
 {
@@ -54,6 +55,14 @@ static void work_close(struct job *job)
         log_warn("drain", "%s stays in quarantine for the next start: %s", prefix, report_line());
 }
 
+/* For retention, which gives up the local copy, and for the scrub of the far tier. */
+static void note_proven(struct drain *drain)
+{
+    struct checkpoint *checkpoint = drain->checkpoint;
+    checkpoint->copies[drain->tier].proven = (int64_t)time(NULL);
+    checkpoint->run->proven.must_keep |= drain->tier == TIER_FAR;
+}
+
 /* Whole again: for the list, the journal and status. */
 static void note_mended(struct drain *drain)
 {
@@ -63,7 +72,7 @@ static void note_mended(struct drain *drain)
              tier_name(drain->service, drain->tier), tier_name(drain->service, drain->from));
     drain->mended++;
     catalog_mended(checkpoint, drain->tier);
-    checkpoint->copies[drain->tier].read_ms = loop_now_ms();
+    note_proven(drain);
     history_note(checkpoint->run, &(struct history_event){.name = "mend",
                                                           .step = checkpoint->summary.step,
                                                           .attempt = checkpoint->summary.attempt,
@@ -125,7 +134,7 @@ static void do_held(struct drain *drain, const struct transfer_action *action)
     catalog_completed(checkpoint, drain->tier);
     checkpoint->is_wanted_far &= drain->tier != TIER_FAR;
     checkpoint->is_wanted_local &= drain->tier != TIER_LOCAL;
-    checkpoint->copies[drain->tier].read_ms = loop_now_ms();
+    note_proven(drain);
     checkpoint->copies[drain->tier].manifest_hash = drain->text_hash;
     drain->checkpoints++;
     drain->rate = seconds > 0 ? (double)sent / seconds : drain->rate;

@@ -112,6 +112,7 @@ static void forget_run(struct run *run)
     run->newest_attempt = 0;
     commit_init(&coordinator->machine, 0);
     run->scrubbed = (struct scrub_cursor){0};
+    run->proven = (struct proven){0};
     run->health = (struct run_health){0};
     free(run->history.lines);
     run->history = (struct history){0};

@@ -580,6 +580,11 @@ void scrub_call(struct service *service, struct rpc_call *call,
         rpc_call_fail(call, error);
 }
 
+bool scrub_is_paused(const struct service *service)
+{
+    return service->scrub && service->scrub->is_paused;
+}
+
 /* How far the pass over the run is: whole checkpoints. */
 static void measure_pass(struct scrub_state *out, const struct scrub *scrub)
 {

@@ -44,6 +44,7 @@ void scrub_brought(struct run *run, const struct manifest_summary *summary);
 /* Starts a pass, or pauses. */
 void scrub_call(struct service *service, struct rpc_call *call,
                 const Holdfast__V1__ScrubRequest *request);
+bool scrub_is_paused(const struct service *service);
 void scrub_state(struct scrub_state *out, const struct service *service);
 
 #endif

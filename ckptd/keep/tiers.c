@@ -43,9 +43,10 @@ void tiers_note_other(struct other_copy *out, const struct checkpoint *checkpoin
     *out = (struct other_copy){.tier = TIER_FAR, .manifest_hash = far->manifest_hash};
     if (tier != TIER_LOCAL || !tier_has_far(service))
         return;
-    /* It was sent behind its commit: the time of that is the latest that is known after a start. */
-    int64_t age = far->read_ms > 0 ? (loop_now_ms() - far->read_ms) / 1000
-                                   : (int64_t)time(NULL) - retain_time(checkpoint->summary.time);
+    /* It was sent behind its commit: without a scrub the time of that is the latest that is known
+     * after a start. */
+    int64_t proven = far->proven != 0 ? far->proven : retain_time(checkpoint->summary.time);
+    int64_t age = (int64_t)time(NULL) - proven;
     out->need =
         tiers_need(checkpoint->goes_far, far->is_there, age, service->config->tier_verify_age_s);
 }

@@ -71,18 +71,20 @@ class Bed:
         return self.keys("/leases/", f"step-{step:08d}")
 
     def hold_back(self, which):
-        """Requests for which that is true wait until let_go()."""
-        self.gate.clear()
+        """Requests for which that is true wait until let_go(), or until others are held back."""
+        before, gate = self.gate, threading.Event()
+        self.gate = gate
+        self.server.is_delayed = lambda request: which(request) and gate.wait(PATIENCE)
         self.server.delay_s = 0.001
-        self.server.is_delayed = lambda request: which(request) and self.gate.wait(PATIENCE)
+        before.set()
 
     def let_go(self):
         self.gate.set()
         self.server.delay_s = 0
 
-    def read(self, world, step):
+    def read(self, world, step, which=is_data):
         """A load that stands still in the bucket, and leases the checkpoint there."""
-        self.hold_back(is_data)
+        self.hold_back(which)
         reading = subprocess.Popen([SAVER, "read", world.server, str(step), "5000"],
                                    stderr=subprocess.PIPE, text=True)
         wait_until(lambda: self.leases(step) or reading.poll() is not None, "a lease")
@@ -112,7 +114,9 @@ def goes_along(bed):
          entry.get("pinned") and "for the paper" in entry["pin_note"] and
          not bed.entry(other, 2)["pinned"], (entry, out))
     bed.save(other, 3, 4, 5)
-    test("and its retention honours it", bed.settled(1, 4, 5) == [1, 4, 5], bed.far_steps())
+    test("and its retention honours it, in its plan",
+         bed.settled(1, 4, 5) == [1, 4, 5] and "is in pins" not in other.log(),
+         (bed.far_steps(), other.log()[-2000:]))
 
 
 def behind_the_drain(bed):
@@ -170,8 +174,12 @@ def while_it_loads(bed):
     shutil.rmtree(one.store)
     one.start(*OPTIONS)
     bed.save(other, 10, 11)
-    reading = bed.read(one, 10)
-    test("a load from the bucket leases the checkpoint there", bed.leases(10), bed.keys("/leases/"))
+    bed.entry(one, 10)  # it has looked: what asks for that manifest now is the load
+    reading = bed.read(one, 10, lambda request: request.command == "GET" and
+                       "step-00000010" in request.path and request.path.endswith("manifest.json"))
+    test("a load from the bucket leases the checkpoint there, before it reads the manifest",
+         bed.leases(10), bed.keys("/leases/"))
+    bed.hold_back(is_data)
     bed.save(other, 12, 13)
     time.sleep(LEASE_S + 1)
     bed.save(other, 14)

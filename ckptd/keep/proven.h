@@ -1,0 +1,22 @@
+/* proven.h - when each checkpoint of a run was proven in the far tier, and where the scrub of that
+ * tier stands: as it is kept over a restart; see proven.c. */
+#ifndef HOLDFAST_CKPTD_KEEP_PROVEN_H
+#define HOLDFAST_CKPTD_KEEP_PROVEN_H
+
+#include <stdint.h>
+
+struct run;
+struct storage;
+
+#define PROVEN_BYTES_MAX (1u << 20) /* of the object; checkpoints beyond that are read again */
+
+/* What is to be written: to be freed; NULL: no memory. On the service thread. */
+char *proven_write(const struct run *run);
+/* Of what was read: what is newer than is known counts. */
+void proven_take(struct run *run, const char *text);
+/* The object of that run. Both block; any thread. *out_text is to be freed. */
+int proven_fetch(struct storage *storage, const char *run, uint64_t *out_number, char **out_text);
+/* As the one after `number`. ERR_EXISTS: another ckptd has written that. */
+int proven_keep(struct storage *storage, const char *run, uint64_t number, const char *text);
+
+#endif

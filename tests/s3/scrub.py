@@ -1,0 +1,163 @@
+#!/usr/bin/env python3
+"""scrub - what the scrub of a bucket has read is not read again by the next ckptd.
+
+Goal: a ckptd that is killed in the midst of a checkpoint goes on with the next shard; one that was
+read whole is not read again before scrub.period_s, on whatever machine; a text that nobody wrote,
+or that tells the future, is not believed; two that scrub one bucket do not hold each other up; an
+operator's pause holds nothing. Method: the real programs on the strict server of the tests, which
+counts the bytes that it gave of each object.
+"""
+
+import os
+import sys
+import time
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../integration"))
+
+from lib_server import TABLES, Object, Server  # noqa: E402
+from lib_store import World  # noqa: E402
+from lib_tap import end, test  # noqa: E402
+from mend import status  # noqa: E402
+from tier import drained, wait_until  # noqa: E402
+
+OPTIONS = "--tier.store", "s3://checkpoints/far", "--tier.quiet", "false"
+FAST = *OPTIONS, "--scrub.start_ms", "1", "--scrub.rate", "1GiB"
+SLOW = *OPTIONS, "--scrub.start_ms", "1", "--scrub.rate", "256KiB"
+STEPS = 1, 2
+
+
+class Bed:
+    def __init__(self):
+        self.server = Server()
+        os.environ.update(self.server.environment)
+        self.world, self.other = World(), World()
+        self.world.start(*OPTIONS)
+        for step in STEPS:
+            self.world.save_one(step)
+        wait_until(drained(self.world), "the drain")
+        self.world.stop()
+
+    def kept(self):
+        """Number and text of what is known of the run."""
+        with self.server.lock:
+            found = [(key, thing.data.decode()) for key, thing in self.server.objects.items()
+                     if "/proven/" in key]
+        return max(found, default=("", ""))
+
+    def tell(self, text):
+        """Something else, as if it were newer."""
+        key, _ = self.kept()
+        folder, _, number = key.rpartition("/")
+        key = f"{folder}/{int(number) + 1:0{len(number)}d}"
+        with self.server.lock:
+            self.server.objects[key] = Object(text.encode(), "0" * 32, {}, self.server.now())
+
+    def start(self, world, *options):
+        self.server.read.clear()
+        world.start(*options)
+
+    def read(self):
+        """The shards of which more was given than what proves a table."""
+        with self.server.lock:
+            return sorted((int(key.split("/step-")[1][:8]), int(key.split("/shard-")[1][:5]))
+                          for key, count in self.server.read.items()
+                          if "/shard-" in key and count > TABLES)
+
+    def read_by(self, world, count):
+        wait_until(lambda: status(world)["far_scrub"]["checkpoints_read"] >= count,
+                   lambda: (status(world)["far_scrub"], world.log()[-2000:]))
+        return self.read()
+
+    def idle(self, world):
+        """It knows what is known, and has had the time to begin."""
+        wait_until(lambda: any("/proven/" in key for key in self.server.read), "the scrub")
+        time.sleep(1)
+        return self.read()
+
+
+def goes_on(bed):
+    world = bed.world
+    bed.start(world, *SLOW)
+    wait_until(lambda: "place" in bed.kept()[1], lambda: (bed.kept(), world.log()[-2000:]))
+    world.process.kill()
+    world.process.wait()
+    for key in [key for key in bed.server.objects if "/leases/" in key]:
+        del bed.server.objects[key]  # what a kill leaves of a lease stays until its group goes
+    first = bed.read()
+    bed.start(world, *FAST)
+    rest = bed.read_by(world, len(STEPS))
+    world.stop()
+    everything = [(step, shard) for step in STEPS for shard in (1, 2)]
+    test("a scrub that was killed goes on with the next shard",
+         len(first) == 1 and sorted(first + rest) == everything, (first, rest))
+
+
+def not_again(bed):
+    for world, where in ((bed.world, "by the next ckptd"), (bed.other, "on another machine")):
+        bed.start(world, *FAST)
+        test(f"what was read is not read again, {where}", bed.idle(world) == [], bed.read())
+        world.stop()
+
+
+def not_believed(bed):
+    head = bed.kept()[1].split("\n")[0]
+    attempts = [line.split()[:2] for line in bed.kept()[1].split("\n")[1:] if line[:1].isdigit()]
+    lies = {"that nobody wrote": "\0\1\2 place 1 2 3",
+            "cut off": f"{head}\n{' '.join(attempts[0])}",
+            "of the future": "\n".join([head, *(f"{step} {attempt} {int(time.time()) + 10**8}"
+                                                for step, attempt in attempts), ""]),
+            "of a place that is not there": f"{head}\nplace {' '.join(attempts[0])} 77 1 "
+                                            f"{int(time.time())}\n"}
+    for what, text in lies.items():
+        bed.tell(text)
+        bed.start(bed.world, *FAST)
+        read = bed.read_by(bed.world, len(STEPS))
+        bed.world.stop()
+        test(f"a text {what} proves nothing", len(read) == 2 * len(STEPS), read)
+
+
+def together(bed):
+    worlds = bed.world, bed.other
+    for world in worlds:
+        world.start(*FAST, "--scrub.period_s", "0")
+    for world in worlds:
+        bed.read_by(world, 6)
+    number = bed.kept()[0]
+    wait_until(lambda: bed.kept()[0] > number, "another number")
+    said = [status(world)["far_scrub"] for world in worlds]
+    test("two that scrub one bucket do not hold each other up",
+         all(one["damaged"] == 0 for one in said), said)
+    bed.other.stop()
+
+
+def paused(bed):
+    world = bed.world
+    code, out, err = world.cli("scrub", "pause", *world.where)
+    wait_until(lambda: status(world)["far_scrub"]["doing"] == "paused" and
+               not any("/leases/" in key for key in list(bed.server.objects)),
+               lambda: status(world)["far_scrub"])
+    count = status(world)["far_scrub"]["checkpoints_read"]
+    time.sleep(1)
+    test("a pause stops it, and leaves no lease",
+         code == 0 and status(world)["far_scrub"]["checkpoints_read"] == count, (out, err))
+    bed.tell(bed.kept()[1])
+    number = bed.kept()[0]
+    world.cli("scrub", "start", *world.where)
+    wait_until(lambda: bed.kept()[0] > number, lambda: (number, status(world)["far_scrub"]))
+    test("where another ckptd has written the number it reads that, and goes on",
+         bed.kept()[0] > number)
+    world.stop()
+
+
+def main():
+    bed = Bed()
+    for story in (goes_on, not_again, not_believed, together, paused):
+        story(bed)
+    test("the server saw nothing wrong", not bed.server.bugs, bed.server.bugs)
+    bed.world.close()
+    bed.other.close()
+    end()
+
+
+if __name__ == "__main__":
+    main()
