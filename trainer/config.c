@@ -258,11 +258,6 @@ static int check_values(struct config *config)
                             "comm.backend = nccl, but kernels.device = %s: NCCL moves what is in "
                             "the memory of GPUs",
                             config->device);
-    if (is_nccl && config->pp > 1)
-        return report_error(ERR_INVALID, "set comm.backend to local, or the degree to 1",
-                            "comm.backend = nccl has no messages between the stages of a pipeline "
-                            "(parallelism.pipeline_parallel_degree = %lld)",
-                            (long long)config->pp);
     long launched = config_num_launched();
     if (strcmp(config->comm_backend, "local") == 0 && launched > 1 && !config->estimate)
         return report_error(ERR_INVALID, "add --comm.backend mpi, or start one process",

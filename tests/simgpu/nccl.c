@@ -3,7 +3,8 @@
  * Ranks are threads. What a rank queues in one group is one operation of its stream. It may run
  * when each rank that it names has the operation that answers at the head of its own stream: then
  * it moves the bytes of both, so that neither goes on before they are moved. The n-th send from a
- * rank to another meets the n-th receive there, the n-th all-gather that of each rank.
+ * rank to another meets the n-th receive there, the n-th all-gather that of each rank. What one
+ * communicator is given, on whichever streams, is done in the order of the calls.
  *
  * Refused as by NCCL: parts outside of a group's ranks, and, as an asynchronous error of both,
  * answers of another kind or size. Where two ranks wait for what the other never calls, both wait
@@ -211,9 +212,20 @@ static bool is_given_up(const struct work *work)
     return work->comm->is_aborted || work->comm->error != ncclSuccess;
 }
 
+/* What the communicator was given before and has not ended; NULL: nothing. */
+static const struct work *earlier(const struct work *work)
+{
+    const struct work *w = work->comm->works;
+    while (w != work && w->is_over)
+        w = w->next;
+    return w != work ? w : NULL;
+}
+
 static bool work_is_ready(void *args)
 {
     struct work *work = *(struct work **)args, *other = NULL;
+    if (earlier(work) != NULL && !is_given_up(work))
+        return false;
     work->has_arrived = true;
     for (uint32_t i = 0; i < work->num && !is_given_up(work); i++) {
         struct part *part = &work->parts[i];
@@ -232,6 +244,8 @@ static bool work_is_ready(void *args)
 static void *work_blocker(void *args)
 {
     struct work *work = *(struct work **)args, *other = NULL;
+    if (earlier(work) != NULL)
+        return earlier(work)->stream != work->stream ? earlier(work)->stream : NULL;
     for (uint32_t i = 0; i < work->num; i++) {
         struct part *part = &work->parts[i];
         if (!part->is_done && part->peer != work->comm->rank &&

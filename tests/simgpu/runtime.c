@@ -221,6 +221,16 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
     return simgpu_leave(error != cudaSuccess ? error : post_event(stream, event, OP_WAIT));
 }
 
+cudaError_t cudaEventQuery(cudaEvent_t event)
+{
+    cudaError_t error = simgpu_enter(__func__);
+    if (error == cudaSuccess && !is_event(event))
+        error = cudaErrorInvalidResourceHandle;
+    if (error == cudaSuccess && !simgpu_try_event(event))
+        error = cudaErrorNotReady;
+    return simgpu_leave(error);
+}
+
 cudaError_t cudaEventSynchronize(cudaEvent_t event)
 {
     cudaError_t error = simgpu_enter(__func__);
@@ -269,5 +279,6 @@ int lanes_queue(void *stream_at, const struct lanes_launch *head)
                                           sizeof(*launch) + head->args_bytes));
         free(launch);
     }
-    return simgpu_leave(error);
+    (void)simgpu_leave(error);
+    return cudaGetLastError(); /* as the launch of the other body (bodies.h) */
 }

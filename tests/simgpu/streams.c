@@ -187,6 +187,15 @@ bool simgpu_try(struct CUstream_st *stream)
     return stream->done == stream->posted;
 }
 
+bool simgpu_try_event(struct CUevent_st *event)
+{
+    const struct op last = {.kind = OP_WAIT, .event = event, .point = event->recorded};
+    struct CUstream_st *stream = event->done < event->recorded ? stream_of_record(&last) : NULL;
+    if (stream != NULL)
+        (void)simgpu_try(stream);
+    return event->done == event->recorded;
+}
+
 void simgpu_finish_event(struct CUevent_st *event, uint64_t point)
 {
     const struct op wait = {.kind = OP_WAIT, .event = event, .point = point};

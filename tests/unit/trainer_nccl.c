@@ -134,6 +134,91 @@ static int exchanges(struct gpu *g, struct comm *world)
     return rc;
 }
 
+/* Each sends to the next one and receives from the one in front: all at the same time. */
+static int ring(struct gpu *g, struct comm *comm)
+{
+    struct comm_request request = {0};
+    uint32_t next = (comm->rank + 1) % comm->size,
+             from = (comm->rank + comm->size - 1) % comm->size;
+    for (uint32_t round = 0; round < 3; round++) {
+        for (size_t i = 0; i < BYTES; i++)
+            g->host[i] = byte_of(comm->rank, round, i);
+        lane_copy(g->lane, g->from, g->host, BYTES);
+        ERR_TRY(comm_send(comm, next, COMM_TAG_RING, g->from, BYTES, &request));
+        ERR_TRY(comm_receive(comm, from, COMM_TAG_RING, g->to, BYTES));
+        ERR_TRY(comm_wait(comm, &request));
+        lane_copy(g->other, g->host, g->to, BYTES);
+        ERR_TRY(lane_settle(g->other));
+        for (size_t i = 0; i < BYTES; i++)
+            want(g->host[i] == byte_of(from, round, i));
+    }
+    return 0;
+}
+
+/* One way: what is sent waits for what its lane was given, no send waits for its receive, and each
+ * may be waited for alone. */
+static int stages(struct gpu *g, struct comm *pair)
+{
+    struct comm_request requests[RANKS] = {0};
+    for (uint32_t round = 0; round < 2; round++) {
+        for (size_t i = 0; i < BYTES; i++)
+            g->host[i] = pair->rank == 0 ? byte_of(round, 0, i) : 0;
+        lane_copy(g->lane, pair->rank == 0 ? g->from : g->to, g->host, BYTES);
+        for (uint32_t k = 0; k < RANKS && pair->rank == 0; k++)
+            ERR_TRY(comm_send(pair, 1, COMM_TAG_STAGES + (int)k, g->from + k * PART, PART,
+                              &requests[k]));
+        for (uint32_t k = RANKS; k-- > 0 && pair->rank == 0;)
+            ERR_TRY(comm_wait(pair, &requests[k]));
+        lane_zero(g->other, g->from, BYTES);
+        if (pair->rank == 1)
+            ERR_TRY(lane_settle(g->lane)); /* the other lane receives, too */
+        for (uint32_t k = 0; k < RANKS && pair->rank == 1; k++)
+            ERR_TRY(comm_receive_on(pair, 0, COMM_TAG_STAGES + (int)k, g->to + k * PART, PART,
+                                    k % 2 ? g->lane : g->other, "receive"));
+        ERR_TRY(lane_settle(g->lane));
+        lane_copy(g->other, g->host, g->to, BYTES);
+        ERR_TRY(lane_settle(g->other));
+        for (size_t i = 0; i < BYTES && pair->rank == 1; i++)
+            want(g->host[i] == byte_of(round, 0, i));
+    }
+    return 0;
+}
+
+static int messages(struct gpu *g, struct comm *world)
+{
+    struct comm *all = NULL, *pair = NULL;
+    int rc = comm_split(world, &all, 0, world->rank);
+    if (rc == 0)
+        rc = comm_split(world, &pair, world->rank / 2, world->rank);
+    if (rc == 0) {
+        all->device_lane = pair->device_lane = g->lane;
+        rc = ring(g, all);
+    }
+    if (rc == 0)
+        rc = stages(g, pair);
+    comm_free(pair);
+    comm_free(all);
+    return rc;
+}
+
+/* A send that nobody receives: its wait ends when the other rank does. */
+static int nobody_receives(struct gpu *g, struct comm *world)
+{
+    struct comm_request request = {0};
+    struct comm *group = NULL;
+    int rc = comm_split(world, &group, 0, world->rank);
+    if (rc == 0 && world->rank == 0) {
+        group->device_lane = g->lane;
+        rc = comm_send(group, 1, COMM_TAG_STAGES, g->from, PART, &request);
+        if (rc == 0)
+            rc = comm_wait(group, &request);
+    } else if (rc == 0) {
+        rc = report_error(ERR_IO, NULL, "this rank ends");
+    }
+    comm_free(group);
+    return rc;
+}
+
 /* The last rank gathers where the others exchange. */
 static int something_else(struct gpu *g, struct comm *world)
 {
@@ -217,6 +302,26 @@ static void test_nccl__every_byte_arrives_in_any_order_of_streams(void **state)
     }
 }
 
+static void test_nccl__messages_arrive_in_any_order_of_streams(void **state)
+{
+    (void)state;
+    for (int seed = 0; seed < 6; seed++) {
+        char settings[32];
+        snprintf(settings, sizeof(settings), "seed=%d", seed);
+        if (run(messages, settings) != 0)
+            fail_msg("%s, %s, %s, %s", said[0], said[1], said[2], said[3]);
+        assert_int_equal(num_wrong, 0);
+    }
+}
+
+static void test_nccl__a_message_that_nobody_receives_ends_with_the_rank(void **state)
+{
+    (void)state;
+    assert_int_equal(run(nobody_receives, "seed=0"), ERR_IO);
+    assert_int_equal(num_failed, RANKS);
+    assert_false(is_said("longer than comm.train_timeout_seconds"));
+}
+
 static void test_nccl__ranks_that_call_something_else_are_named(void **state)
 {
     (void)state;
@@ -258,6 +363,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_nccl__every_byte_arrives_in_any_order_of_streams),
+        cmocka_unit_test(test_nccl__messages_arrive_in_any_order_of_streams),
+        cmocka_unit_test(test_nccl__a_message_that_nobody_receives_ends_with_the_rank),
         cmocka_unit_test(test_nccl__ranks_that_call_something_else_are_named),
         cmocka_unit_test(test_nccl__a_rank_that_ends_ends_the_others),
         cmocka_unit_test(test_nccl__each_call_that_fails_becomes_an_error),

@@ -30,7 +30,7 @@ struct comm;
 struct flight;
 struct lane;
 
-/* A send on its way; the caller's, until wait. */
+/* A send on its way; the caller's, until wait; zero before its first use. */
 struct comm_request {
     void *of_backend[8];
     uint64_t record; /* of the flight recorder */
@@ -73,8 +73,12 @@ struct comm_call {
 };
 
 enum comm_flag {
-    COMM_THREADS = 1,   /* threads of a rank may be in different groups at a time */
-    COMM_ONE_MEMORY = 2 /* ranks are threads of one process */
+    COMM_THREADS = 1,    /* threads of a rank may be in different groups at a time */
+    COMM_ONE_MEMORY = 2, /* ranks are threads of one process */
+    /* Messages of the device's memory have no tags: between two ranks of a communicator they are
+     * received in the order of sending. Those below COMM_TAG_STAGES are exchanges: each rank sends,
+     * receives and waits, and posts nothing between. Others go one way in a communicator. */
+    COMM_UNTAGGED = 4
 };
 
 struct comm_ops {

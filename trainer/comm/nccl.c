@@ -12,7 +12,11 @@
  * has failed is aborted, and every later call of it fails. The first calls of a group are compared
  * between its ranks. Communicators are not blocking, so setting one up is waited for likewise.
  *
- * Not there: messages between the stages of a pipeline, which rank.c refuses at the start. */
+ * Messages have no tags. One of an exchange is held until the receive that follows it: both are one
+ * group, since each rank's receive may be what the other's send waits for. One between stages is
+ * queued at once, on a lane of its own behind what the communicator's lane was given, and its wait
+ * looks at an event. Two ranks that send each other such messages have a communicator for each way
+ * (run/channels.c). */
 #include "proto/report.h"
 #include "trainer/comm/private.h"
 
@@ -26,6 +30,14 @@
 #define ASK_AGAIN 2000u    /* times without a pause */
 #define ASK_EVERY_NS 50000 /* then */
 
+/* What a send's request holds. */
+struct message {
+    struct mark sent; /* of the send lane; first, so that it keeps its event */
+    const void *data; /* of an exchange, held; NULL: it was queued */
+    size_t bytes;
+    uint32_t peer;
+};
+
 struct nccl {
     struct comm base;
     struct comm *host;     /* the same ranks by the bootstrap */
@@ -33,7 +45,12 @@ struct nccl {
     ncclComm_t comm;       /* NULL: of the world, or aborted */
     size_t *bytes, *at;    /* room for a list of `size` each */
     struct comm_sign *all; /* of each rank, to compare */
+    struct lane *sends;    /* of messages between stages; NULL: there was none */
+    struct mark ready;     /* of the communicator's lane: what is sent is there */
+    struct message *held;  /* of an exchange, until its receive; NULL: none */
 };
+
+_Static_assert(sizeof(struct message) <= sizeof(struct comm_request), "a request holds it");
 
 static int new_nccl(struct comm **out, struct comm *host, struct nccl *world);
 
@@ -74,8 +91,17 @@ static int look_around(struct nccl *n, const struct comm_call *call, const struc
     return ERR_UNAVAILABLE;
 }
 
-/* Until the communicator has nothing under way and, where there is one, the stream neither. */
-static int finish(struct nccl *n, const struct comm_call *call, cudaStream_t stream)
+/* Of the two that is there. */
+static cudaError_t ask(cudaStream_t stream, cudaEvent_t event)
+{
+    return event != NULL    ? cudaEventQuery(event)
+           : stream != NULL ? cudaStreamQuery(stream)
+                            : cudaSuccess;
+}
+
+/* Until the communicator has come about and the stream, or the event, is reached. */
+static int finish(struct nccl *n, const struct comm_call *call, cudaStream_t stream,
+                  cudaEvent_t event)
 {
     struct timespec until = flight_deadline(n->base.flight);
     int rc = 0;
@@ -84,7 +110,7 @@ static int finish(struct nccl *n, const struct comm_call *call, cudaStream_t str
         ncclResult_t asked = ncclCommGetAsyncError(n->comm, &state);
         rc = failed(n, asked != ncclSuccess ? asked : state, call);
         if (rc == 0 && state == ncclSuccess) {
-            cudaError_t done = stream != NULL ? cudaStreamQuery(stream) : cudaSuccess;
+            cudaError_t done = ask(stream, event);
             if (done == cudaSuccess)
                 return 0;
             if (done != cudaErrorNotReady)
@@ -144,7 +170,7 @@ static int connect_ranks(struct nccl *n, const struct comm_call *split)
     ncclResult_t begun =
         ncclCommInitRankConfig(&n->comm, (int)n->base.size, made.id, (int)n->base.rank, &config);
     ERR_TRY(failed(n, begun, split));
-    return finish(n, split, NULL);
+    return finish(n, split, NULL, NULL);
 }
 
 static int split(struct nccl *n, const struct comm_call *call)
@@ -230,24 +256,104 @@ static move_fn *const moves[NUM_COMM_KINDS] = {
     [COMM_ALL_TO_ALL] = all_to_all,
 };
 
-static int by_nccl(struct nccl *n, const struct comm_call *call)
+static int check_comm(const struct nccl *n, const struct comm_call *call)
 {
-    cudaStream_t stream = lane_native(n->base.device_lane);
-    if (n->comm == NULL)
-        return report_error(ERR_UNAVAILABLE, "start the run again",
-                            "NCCL: %s at %s comes after the communicator was given up",
-                            comm_kind_name(call->kind), call->site);
-    ERR_TRY(lane_settle(n->base.device_lane));
-    if (n->base.num_calls < CHECKED_CALLS)
-        ERR_TRY(compare(n, call));
+    if (n->comm != NULL)
+        return 0;
+    return report_error(ERR_UNAVAILABLE, "start the run again",
+                        "NCCL: %s at %s comes after the communicator was given up",
+                        comm_kind_name(call->kind), call->site);
+}
+
+/* One group of calls on the stream. */
+static int queue(struct nccl *n, const struct comm_call *call, move_fn *move, cudaStream_t stream)
+{
     ncclResult_t result = ncclGroupStart(), ended;
     if (result == ncclSuccess) {
-        result = moves[call->kind](n, call, stream);
+        result = move(n, call, stream);
         ended = ncclGroupEnd();
         result = result == ncclSuccess ? ended : result;
     }
     int rc = failed(n, result, call);
-    return rc != 0 ? give_up(n, rc) : finish(n, call, stream);
+    return rc != 0 ? give_up(n, rc) : 0;
+}
+
+static int by_nccl(struct nccl *n, const struct comm_call *call)
+{
+    cudaStream_t stream = lane_native(n->base.device_lane);
+    ERR_TRY(check_comm(n, call));
+    ERR_TRY(lane_settle(n->base.device_lane));
+    if (n->base.num_calls < CHECKED_CALLS)
+        ERR_TRY(compare(n, call));
+    ERR_TRY(queue(n, call, moves[call->kind], stream));
+    return finish(n, call, stream, NULL);
+}
+
+/* ---- Messages ---- */
+
+static ncclResult_t move_send(struct nccl *n, const struct comm_call *call, cudaStream_t stream)
+{
+    return ncclSend(call->send, call->bytes, ncclUint8, (int)call->peer, n->comm, stream);
+}
+
+/* With the send of an exchange, where one is held. */
+static ncclResult_t move_receive(struct nccl *n, const struct comm_call *call, cudaStream_t stream)
+{
+    const struct message *held = n->held;
+    ncclResult_t result = ncclSuccess;
+    if (held != NULL)
+        result = ncclSend(held->data, held->bytes, ncclUint8, (int)held->peer, n->comm, stream);
+    if (result == ncclSuccess)
+        result = ncclRecv(call->recv, call->bytes, ncclUint8, (int)call->peer, n->comm, stream);
+    return result;
+}
+
+static int post_message(struct nccl *n, const struct comm_call *call)
+{
+    struct message *message = (struct message *)call->request;
+    struct lane *lane = n->base.device_lane;
+    *message = (struct message){
+        .sent = message->sent, .data = call->send, .bytes = call->bytes, .peer = call->peer};
+    if (call->tag < COMM_TAG_STAGES) {
+        CHECK(n->held == NULL);
+        n->held = message;
+        return 0;
+    }
+    message->data = NULL;
+    if (n->sends == NULL)
+        ERR_TRY(lane_open(&n->sends, lane->device, "send"));
+    lane_mark(lane, &n->ready);
+    lane_wait(n->sends, &n->ready);
+    ERR_TRY(queue(n, call, move_send, lane_native(n->sends)));
+    lane_mark(n->sends, &message->sent);
+    return 0;
+}
+
+static int receive_message(struct nccl *n, const struct comm_call *call)
+{
+    struct lane *lane = call->lane != NULL ? call->device_lane : n->base.device_lane;
+    cudaStream_t stream = lane_native(lane);
+    ERR_TRY(queue(n, call, move_receive, stream));
+    ERR_TRY(finish(n, call, stream, NULL));
+    n->held = NULL;
+    return 0;
+}
+
+/* An exchange has ended with its receive. */
+static int wait_message(struct nccl *n, const struct comm_call *call)
+{
+    const struct message *message = (const struct message *)call->request;
+    if (message->data != NULL)
+        return 0;
+    return finish(n, call, NULL, message->sent.event);
+}
+
+static int by_message(struct nccl *n, const struct comm_call *call)
+{
+    ERR_TRY(check_comm(n, call));
+    return call->kind == COMM_SEND      ? post_message(n, call)
+           : call->kind == COMM_RECEIVE ? receive_message(n, call)
+                                        : wait_message(n, call);
 }
 
 static int nccl_run(struct comm *comm, const struct comm_call *call)
@@ -255,12 +361,12 @@ static int nccl_run(struct comm *comm, const struct comm_call *call)
     struct nccl *n = (struct nccl *)comm;
     if (call->kind == COMM_SPLIT)
         return split(n, call);
-    if (comm->device_lane != NULL && (call->kind == COMM_SEND || call->kind == COMM_RECEIVE))
-        return report_error(ERR_INVALID, "set comm.backend to local",
-                            "comm.backend = nccl has no messages between ranks (%s at %s)",
-                            comm_kind_name(call->kind), call->site);
-    int rc = comm->device_lane != NULL && moves[call->kind] != NULL ? by_nccl(n, call)
-                                                                    : by_host(n, call);
+    bool is_message =
+        call->kind == COMM_SEND || call->kind == COMM_RECEIVE || call->kind == COMM_WAIT;
+    int rc = comm->device_lane == NULL ? by_host(n, call)
+             : is_message              ? by_message(n, call)
+             : moves[call->kind]       ? by_nccl(n, call)
+                                       : by_host(n, call);
     n->world->base.is_lost = n->world->base.is_lost || n->world->host->is_lost;
     return rc;
 }
@@ -274,6 +380,7 @@ static void nccl_free(struct comm *comm)
         (void)ncclCommAbort(n->comm);
     else if (n->comm != NULL)
         (void)ncclCommDestroy(n->comm);
+    lane_close(n->sends);
     if (n->world != n) /* the world's is its owner's */
         n->host->ops->free(n->host);
     free(n->bytes);
@@ -297,8 +404,9 @@ static bool nccl_is_failed(struct comm *comm)
 #define NCCL_OPS                                                             \
     .name = "nccl", .run = nccl_run, .free = nccl_free, .abort = nccl_abort, \
     .is_failed = nccl_is_failed
-static const struct comm_ops ops_of_processes = {NCCL_OPS};
-static const struct comm_ops ops_of_threads = {NCCL_OPS, .flags = COMM_THREADS | COMM_ONE_MEMORY};
+static const struct comm_ops ops_of_processes = {NCCL_OPS, .flags = COMM_UNTAGGED};
+static const struct comm_ops ops_of_threads = {NCCL_OPS, .flags = COMM_THREADS | COMM_ONE_MEMORY |
+                                                                  COMM_UNTAGGED};
 
 static int new_nccl(struct comm **out, struct comm *host, struct nccl *world)
 {

@@ -399,6 +399,7 @@ static int apply(struct parallel *p)
     for (uint32_t group = 0; group < NUM_GROUPS; group++)
         if (p->mesh.of[group] != NULL)
             p->mesh.of[group]->device_lane = p->lane;
+    ERR_TRY(channels_open(p));
     ERR_TRY(side_lanes_open(p));
     model_set_groups(p->model, p->mesh.of[GROUP_TP], p->mesh.of[GROUP_CP]);
     return 0;
@@ -436,6 +437,7 @@ void parallel_free(struct parallel *p)
     if (p == NULL)
         return;
     side_lanes_close(p);
+    channels_close(p);
     mesh_free_groups(&p->mesh);
     for (uint32_t b = 0; p->blocks != NULL && b < num_all_blocks(p); b++) {
         free(p->blocks[b].shard_counts);

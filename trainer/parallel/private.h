@@ -89,6 +89,7 @@ struct parallel {
     struct transfers *transfers; /* NULL: one stage */
     struct comm_request passed;  /* to the rank behind in the ring */
     bool is_passing;
+    struct comm **channels; /* [NUM_WAYS][stages]; NULL: messages of the pipeline have tags */
     /* Buffers of the whole run. */
     float *accumulators;
     float *group_sums;    /* of the group at hand, for all replicas' pieces; NULL: one group */
@@ -277,6 +278,18 @@ void side_lanes_close(struct parallel *p);
 int transfers_new(struct parallel *p);
 void transfers_free(struct parallel *p);
 void transfers_take(struct parallel *p); /* their buffers, which live for the whole run */
+
+/* ---- run/channels.c ---- */
+
+enum direction { WAY_DOWN, WAY_UP, NUM_WAYS };
+/* Behind mesh_split(). Collective. */
+int channels_open(struct parallel *p);
+void channels_close(struct parallel *p);
+/* Over the boundary in front of stage `boundary`, and the other rank in that communicator. */
+struct comm *channel_to_send(const struct parallel *p, enum direction way, uint32_t boundary,
+                             uint32_t *out_peer);
+struct comm *channel_to_receive(const struct parallel *p, enum direction way, uint32_t boundary,
+                                uint32_t *out_peer);
 
 /* ---- run/step.c ---- */
 

@@ -328,7 +328,7 @@ static int swap_tied(struct parallel *p, const struct block *block)
     float *other = memory_take(p->memory, "sum of the tied matrix", 0, bytes);
     int rc = 0;
     if (!memory_is_recording(p->memory)) {
-        struct comm_request request;
+        struct comm_request request = {0};
         rc = comm_send(comm, peer, COMM_TAG_TIED, sum_at(p, block), bytes, &request);
         if (rc == 0)
             rc = comm_receive(comm, peer, COMM_TAG_TIED, other, bytes);

@@ -20,17 +20,16 @@
 
 #include <stdlib.h>
 
-enum direction { DOWN, UP, NUM_DIRECTIONS };
-
 struct transfer {
     void *buffer;
+    struct comm *comm; /* of the last send */
     struct comm_request request;
     bool is_posted;
 };
 
 struct transfers {
     uint32_t num_slots;
-    struct transfer *of[NUM_DIRECTIONS]; /* [num_slots] */
+    struct transfer *of[NUM_WAYS]; /* [num_slots] */
 };
 
 /* ---- between stages ---- */
@@ -42,7 +41,7 @@ int transfers_new(struct parallel *p)
     if (t == NULL)
         return report_error(ERR_MEMORY, NULL, "no memory for transfers between stages");
     t->num_slots = p->program->num_slots;
-    for (uint32_t d = 0; d < NUM_DIRECTIONS; d++) {
+    for (uint32_t d = 0; d < NUM_WAYS; d++) {
         t->of[d] = calloc(t->num_slots, sizeof(*t->of[d]));
         if (t->of[d] == NULL)
             return report_error(ERR_MEMORY, NULL, "no memory for transfers between stages");
@@ -54,15 +53,15 @@ void transfers_free(struct parallel *p)
 {
     if (p->transfers == NULL)
         return;
-    for (uint32_t d = 0; d < NUM_DIRECTIONS; d++)
+    for (uint32_t d = 0; d < NUM_WAYS; d++)
         free(p->transfers->of[d]);
     free(p->transfers);
 }
 
 void transfers_take(struct parallel *p)
 {
-    static const char *const names[NUM_DIRECTIONS] = {"stream to send", "gradient to send"};
-    for (uint32_t d = 0; d < NUM_DIRECTIONS && p->transfers != NULL; d++)
+    static const char *const names[NUM_WAYS] = {"stream to send", "gradient to send"};
+    for (uint32_t d = 0; d < NUM_WAYS && p->transfers != NULL; d++)
         for (uint32_t slot = 0; slot < p->transfers->num_slots; slot++)
             p->transfers->of[d][slot].buffer =
                 memory_take(p->memory, names[d], slot, model_stream_bytes(p->model));
@@ -70,20 +69,18 @@ void transfers_take(struct parallel *p)
 
 /* Both ends know the boundary by the stage behind it. */
 static int tag_of(const struct program_options *o, const struct op *op, enum direction d,
-                  bool is_behind)
+                  uint32_t boundary)
 {
-    uint32_t stages = o->num_ranks * o->chunks, boundary = op->stage + (is_behind ? 1 : 0);
-    return (int)(((op->leaf % 4096) * (stages + 1) + boundary) * NUM_DIRECTIONS + d) +
-           COMM_TAG_STAGES;
+    uint32_t stages = o->num_ranks * o->chunks;
+    return (int)(((op->leaf % 4096) * (stages + 1) + boundary) * NUM_WAYS + d) + COMM_TAG_STAGES;
 }
 
-static int settle(struct parallel *p, struct transfer *transfer)
+static int settle(struct transfer *transfer)
 {
-    struct comm *comm = p->mesh.of[GROUP_PP];
     if (!transfer->is_posted)
         return 0;
     transfer->is_posted = false;
-    return comm_wait(comm, &transfer->request);
+    return comm_wait(transfer->comm, &transfer->request);
 }
 
 static bool is_live(const struct parallel *p, uint32_t slot)
@@ -141,24 +138,25 @@ static int run_keys(struct parallel *p, const struct op *op, uint32_t slot)
 /* Of an operation that sends: until it was received. */
 static int settle_send(struct parallel *p, const struct program *program, const struct op *op)
 {
-    enum direction d = op->kind == OP_SEND ? DOWN : UP;
+    enum direction d = op->kind == OP_SEND ? WAY_DOWN : WAY_UP;
     if (op->kind == OP_SEND_KEYS)
         return settle_ring(p);
     uint32_t slot = program_slot(program, &p->shape, op->stage, op->leaf);
-    return settle(p, &p->transfers->of[d][slot]);
+    return settle(&p->transfers->of[d][slot]);
 }
 
 static int send(struct parallel *p, const struct op *op, uint32_t slot, enum direction d,
                 const void *data)
 {
-    struct comm *comm = p->mesh.of[GROUP_PP];
     struct transfer *transfer = &p->transfers->of[d][slot];
+    uint32_t boundary = op->stage + (d == WAY_DOWN ? 1 : 0), peer;
     size_t bytes = model_stream_bytes(p->model);
     CHECK(!transfer->is_posted); /* the program waits for it */
     lane_copy(p->lane, transfer->buffer, data, bytes);
+    transfer->comm = channel_to_send(p, d, boundary, &peer);
     transfer->is_posted = true;
-    return comm_send(comm, op->peer, tag_of(&p->shape, op, d, d == DOWN), transfer->buffer, bytes,
-                     &transfer->request);
+    return comm_send(transfer->comm, peer, tag_of(&p->shape, op, d, boundary), transfer->buffer,
+                     bytes, &transfer->request);
 }
 
 static int run_send(struct parallel *p, const struct op *op, uint32_t slot)
@@ -168,11 +166,11 @@ static int run_send(struct parallel *p, const struct op *op, uint32_t slot)
     int rc = 0;
     if (op->kind == OP_SEND) {
         model_close_stream(m, slot, behind);
-        rc = is_live(p, slot) ? send(p, op, slot, DOWN, model_stream(m, slot, behind)) : 0;
+        rc = is_live(p, slot) ? send(p, op, slot, WAY_DOWN, model_stream(m, slot, behind)) : 0;
         model_give_stream(m, slot, behind);
         return rc;
     }
-    rc = is_live(p, slot) ? send(p, op, slot, UP, model_gradient(m, slot)) : 0;
+    rc = is_live(p, slot) ? send(p, op, slot, WAY_UP, model_gradient(m, slot)) : 0;
     model_give_gradient(m, slot);
     return rc;
 }
@@ -189,20 +187,22 @@ static void receive_take(struct parallel *p, const struct op *op, uint32_t slot)
 static int receive_run(struct parallel *p, struct lane *lane, const struct op *op, uint32_t slot)
 {
     const struct model *m = p->model;
-    enum direction d = op->kind == OP_RECEIVE ? DOWN : UP;
+    enum direction d = op->kind == OP_RECEIVE ? WAY_DOWN : WAY_UP;
     void *to =
-        d == DOWN ? model_stream(m, slot, p->first_block[op->stage]) : model_gradient(m, slot);
+        d == WAY_DOWN ? model_stream(m, slot, p->first_block[op->stage]) : model_gradient(m, slot);
+    uint32_t boundary = op->stage + (d == WAY_UP ? 1 : 0), peer;
+    struct comm *comm = channel_to_receive(p, d, boundary, &peer);
     if (!model_is_active(m, slot))
         return 0;
-    return comm_receive_on(p->mesh.of[GROUP_PP], op->peer, tag_of(&p->shape, op, d, d == UP), to,
+    return comm_receive_on(comm, peer, tag_of(&p->shape, op, d, boundary), to,
                            model_stream_bytes(m), lane, lane_name(op->lane));
 }
 
 static int settle_all(struct parallel *p)
 {
-    for (uint32_t d = 0; d < NUM_DIRECTIONS && p->transfers != NULL; d++)
+    for (uint32_t d = 0; d < NUM_WAYS && p->transfers != NULL; d++)
         for (uint32_t slot = 0; slot < p->transfers->num_slots; slot++)
-            ERR_TRY(settle(p, &p->transfers->of[d][slot]));
+            ERR_TRY(settle(&p->transfers->of[d][slot]));
     return settle_ring(p);
 }
 

@@ -199,7 +199,7 @@ static int swap_tied(const struct replicas *replicas)
     struct comm *stages = replicas->mesh->of[GROUP_PP];
     const uint64_t *mine = replicas->own + hash_of_tied(replicas);
     size_t bytes = PARTS * sizeof(*mine);
-    struct comm_request request;
+    struct comm_request request = {0};
     ERR_TRY(comm_send(stages, other_end(replicas), COMM_TAG_TIED, mine, bytes, &request));
     ERR_TRY(comm_receive(stages, other_end(replicas), COMM_TAG_TIED, replicas->theirs, bytes));
     return comm_wait(stages, &request);
