@@ -72,7 +72,7 @@ FUZZ_LINK =
 Q = $(if $(V),,@)
 say = @mkdir -p $(@D)$(if $(V)$(findstring s,$(firstword -$(MAKEFLAGS))),,; echo "  $(1) $@")
 
-.PHONY: help deps deps-cuda all cuda need-nvcc gpu-check gpu-bundle python run test test-no-uring torture sim mutants check fuzz bench bench-peers interop format install clean deps-now tests-built
+.PHONY: help deps deps-cuda all cuda need-nvcc gpu-check gpu-bench gpu-bundle python run test test-no-uring torture sim mutants check fuzz bench bench-peers interop format install clean deps-now tests-built
 .SECONDARY:
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -242,6 +242,8 @@ need-nvcc:
 	$(if $(NVCC),,@echo "no nvcc here (make deps-cuda): what a GPU runs cannot be built" >&2; exit 78)
 gpu-check: need-nvcc deps-now all $(BUILD)/cuda/kernels ## on a GPU: kernels and steps against the CPU; writes the evidence to commit
 	@BUILD=$(BUILD) tests/cuda/gpu_check $(GPU_OPTIONS)
+gpu-bench: need-nvcc deps-now all ## on a GPU: tokens/s of whole steps beside a bound and the goals; GPU_OPTIONS=--bound needs none
+	@BUILD=$(BUILD) tests/cuda/gpu_bench $(GPU_OPTIONS)
 gpu-bundle: need-nvcc deps-now all $(BUILD)/cuda/kernels ## one archive that runs gpu-check on another machine, without a compiler
 	@BUILD=$(BUILD) tests/cuda/gpu_bundle $(BUILD)/holdfast-gpu.tar.gz
 cuda: $(if $(SANITIZER),,$(if $(NVCC),$(BUILD)/cuda/start $(CUDA_O:.o=.ptx))) ## compile kernels/cuda for GPUs, where nvcc is

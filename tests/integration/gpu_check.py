@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""gpu_check - `make gpu-check` and `make gpu-bundle` say what a GPU showed, and nothing else.
+"""gpu_check - `make gpu-check`, `gpu-bench` and `gpu-bundle` say what a GPU showed, nothing else.
 
 Goal: without a GPU it is one line and status 78; with one, a difference is status 1; the word "ran"
 in kernels/cuda/README.md is there for what a committed file of evidence says, only. Method: the
@@ -9,6 +9,7 @@ steps are two, and kernels run in one order: kernels_cuda and gpus.sh have more.
 """
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -63,6 +64,28 @@ def look_at_simulated(folder):
          said)
 
 
+def bench(programs, *options):
+    return subprocess.run(["tests/cuda/gpu_bench", *options], capture_output=True, text=True,
+                          env=dict(os.environ, GPU_START=programs[0], GPU_TRAINER=programs[1]))
+
+
+def look_at_bounds():
+    done = bench(("false", REAL[1]), "--bound", "--rows", "8B/8192")
+    found = re.findall(r"(H100|H200|B200) +bound +([0-9,]+) tokens/s", done.stdout)
+    rates = [int(rate.replace(",", "")) for _, rate in found]
+    # A step of 8.03e9 parameters takes 6 operations each: 20,525 tokens/s at 989e12.
+    test("gpu_bench --bound prints what data sheets allow, and that nothing was timed",
+         done.returncode == 0 and [name for name, _ in found] == ["H100", "H200", "B200"] and
+         1000 < rates[0] < rates[1] < 20525 and "no kernel was timed" in done.stdout, done)
+
+
+def look_at_simulated_bench():
+    done = bench(("true", SIMULATED[1]), "--rows", "tiny", "--steps", "4")
+    test("gpu_bench measures a row of steps, and says what it is not measured beside",
+         done.returncode == 0 and re.search(r"tiny/64 +[1-9][0-9,]* tokens/s, MFU", done.stdout) and
+         "torch.compile is not measured" in done.stdout, done)
+
+
 def look_at_bundle(folder):
     archive = os.path.join(folder, "bundle.tar.gz")
     made = subprocess.run(["tests/cuda/gpu_bundle", archive], capture_output=True, text=True)
@@ -87,19 +110,25 @@ def main():
     folder = tempfile.mkdtemp(prefix="gc-", dir=os.environ.get("TMPDIR", "/var/tmp"))
     try:
         look_at_table(folder)
+        look_at_bounds()
         if all(map(os.path.exists, SIMULATED)):
             look_at_simulated(folder)
+            look_at_simulated_bench()
         else:
-            skip(["on a simulated GPU kernels, steps, kill and resume have the bits of the CPU",
+            skip(["gpu_bench measures a row of steps, and says what it is not measured beside",
+                  "on a simulated GPU kernels, steps, kill and resume have the bits of the CPU",
                   "and nothing is written", "a GPU that is lost on the way is status 1"],
                  "no nvcc: its programs were not built")
         if os.path.exists(REAL[0]) and not shutil.which("nvidia-smi"):
             done = check(folder, REAL)
             test("without a driver one line and status 78", done.returncode == 78 and
                  done.stdout == "" and len(done.stderr.splitlines()) == 1, done)
+            done = bench((os.path.join(BUILD, "cuda/start"), REAL[1]))
+            test("so has gpu_bench", done.returncode == 78 and done.stdout == "" and
+                 len(done.stderr.splitlines()) == 1 and "no GPU" in done.stderr, done)
             look_at_bundle(folder)
         else:
-            skip(["without a driver one line and status 78", "the bundle"],
+            skip(["without a driver one line and status 78", "so has gpu_bench", "the bundle"],
                  "no nvcc, or there is a driver")
     finally:
         shutil.rmtree(folder)
