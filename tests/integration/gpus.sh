@@ -67,7 +67,7 @@ pp=(--parallelism.pipeline_parallel_degree 2)
 tp=(--parallelism.tensor_parallel_degree 2)
 snapshots=(--checkpoint.async_mode async_with_pinned_mem)
 twins=(--parallelism.data_parallel_replicate_degree 2 --parallelism.data_parallel_shard_degree 1)
-plan 19
+plan 20
 
 check "the CPU trains" train cpu - 1
 check "one GPU has its bits, work as late as allowed" train_same one $late 1
@@ -107,15 +107,15 @@ check "without the library the losses are within 0.2 %" own
 check "two GPUs that exchange by NCCL have them" train_same nccl $random 2 --comm.backend nccl
 check "four GPUs, stages that send by NCCL, have them" \
     train_same sent $random 4 --comm.backend nccl "${pp[@]}" "${tp[@]}"
-ring=(--model.tied_embeddings true --canonical.micro_batches 4 --canonical.cp_blocks 2)
-turns=(--parallelism.pipeline_parallel_schedule Interleaved1F1B
-    --parallelism.context_parallel_degree 2 --parallelism.context_parallel_rotate_method alltoall)
+tied=(--model.tied_embeddings true --canonical.micro_batches 4)
 in_turn() {
-    train ring - 1 "${ring[@]}" &&
-        train turns $late 4 --comm.backend nccl "${pp[@]}" "${ring[@]}" "${turns[@]}" &&
-        same_as ring turns
+    train tied - 1 "${tied[@]}" &&
+        train turns $late 4 --comm.backend nccl "${pp[@]}" "${tp[@]}" "${tied[@]}" \
+            --parallelism.pipeline_parallel_schedule Interleaved1F1B && same_as tied turns
 }
-check "so have stages in turn and a ring, with a tied matrix on both ends" in_turn
+check "so have stages in turn, with a tied matrix on both ends" in_turn
+ring() { train ring $late 2 --canonical.cp_blocks 2 --parallelism.context_parallel_degree 2; }
+check_exit 78 "context parallel is refused on GPUs" ring
 no_gpu() { train no_gpu - 2 --comm.backend nccl; }
 check_exit 78 "NCCL without a GPU is refused" no_gpu
 

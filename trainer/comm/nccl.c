@@ -48,6 +48,7 @@ struct nccl {
     struct lane *sends;    /* of messages between stages; NULL: there was none */
     struct mark ready;     /* of the communicator's lane: what is sent is there */
     struct message *held;  /* of an exchange, until its receive; NULL: none */
+    uint32_t under_way;    /* messages between stages that were queued and not waited for */
 };
 
 _Static_assert(sizeof(struct message) <= sizeof(struct comm_request), "a request holds it");
@@ -113,6 +114,7 @@ static int finish(struct nccl *n, const struct comm_call *call, cudaStream_t str
             cudaError_t done = ask(stream, event);
             if (done == cudaSuccess)
                 return 0;
+            (void)cudaGetLastError(); /* CUDA keeps it, and the next launch would fail for it */
             if (done != cudaErrorNotReady)
                 rc = report_error(ERR_UNAVAILABLE, "start the run again", "CUDA: %s in %s at %s",
                                   cudaGetErrorString(done), comm_kind_name(call->kind), call->site);
@@ -326,6 +328,7 @@ static int post_message(struct nccl *n, const struct comm_call *call)
     lane_wait(n->sends, &n->ready);
     ERR_TRY(queue(n, call, move_send, lane_native(n->sends)));
     lane_mark(n->sends, &message->sent);
+    n->under_way++;
     return 0;
 }
 
@@ -345,7 +348,9 @@ static int wait_message(struct nccl *n, const struct comm_call *call)
     const struct message *message = (const struct message *)call->request;
     if (message->data != NULL)
         return 0;
-    return finish(n, call, NULL, message->sent.event);
+    ERR_TRY(finish(n, call, NULL, message->sent.event));
+    n->under_way--;
+    return 0;
 }
 
 static int by_message(struct nccl *n, const struct comm_call *call)
@@ -376,7 +381,7 @@ static int nccl_run(struct comm *comm, const struct comm_call *call)
 static void nccl_free(struct comm *comm)
 {
     struct nccl *n = (struct nccl *)comm;
-    if (n->comm != NULL && n->world->base.is_lost)
+    if (n->comm != NULL && (n->world->base.is_lost || n->under_way > 0))
         (void)ncclCommAbort(n->comm);
     else if (n->comm != NULL)
         (void)ncclCommDestroy(n->comm);
