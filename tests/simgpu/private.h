@@ -82,7 +82,7 @@ struct op *simgpu_new_op(enum op_kind kind, const struct simgpu_work *work, cons
                          size_t bytes);
 void simgpu_post(struct CUstream_st *stream, struct op *op); /* may run operations */
 void simgpu_finish(struct CUstream_st *stream, uint64_t posted);
-bool simgpu_try(struct CUstream_st *stream); /* one operation further; is all of it done? */
+bool simgpu_try(struct CUstream_st *stream);     /* one operation further; is all of it done? */
 bool simgpu_try_event(struct CUevent_st *event); /* likewise */
 void simgpu_finish_event(struct CUevent_st *event, uint64_t point);
 void simgpu_finish_device(int device);
