@@ -58,6 +58,7 @@ static void set_all(const char *settings)
 
 void simgpu_set(const char *settings)
 {
+    (void)cudaGetLastError(); /* of before */
     pthread_mutex_lock(&simgpu.lock);
     for (const struct CUstream_st *s = simgpu.streams; s != NULL; s = s->next)
         CHECK(s->first == NULL);

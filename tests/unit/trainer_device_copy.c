@@ -383,16 +383,18 @@ static void test_device_copy__a_copy_that_fails_costs_its_save_and_no_other(void
 /* A load: from memory that the device knows, and from other. */
 static void load(struct bed *bed)
 {
-    static char other[BYTES], got[PARTS * BYTES];
+    static char other[BYTES], third[BYTES], got[PARTS * BYTES];
     for (size_t i = 0; i < BYTES; i++)
-        arena[i] = (char)(i * 7), other[i] = (char)(i * 13);
+        arena[i] = (char)(i * 7), other[i] = (char)(i * 13), third[i] = (char)(i * 17);
     assert_int_equal(hooks.copy(hooks.user, bed->state.param, arena, BYTES), 0);
     assert_int_equal(hooks.copy(hooks.user, bed->state.exp_avg, other, BYTES), 0);
+    assert_int_equal(hooks.copy(hooks.user, bed->state.exp_avg_sq, third, BYTES), 0);
     assert_int_equal(hooks.copied(hooks.user), 0);
     memset(other, 0, sizeof(other)); /* nobody reads it any more */
     read_state(bed, got);
     for (size_t i = 0; i < BYTES; i++)
-        assert_true(got[i] == (char)(i * 7) && got[BYTES + i] == (char)(i * 13));
+        assert_true(got[i] == (char)(i * 7) && got[BYTES + i] == (char)(i * 13) &&
+                    got[2 * BYTES + i] == (char)(i * 17));
 }
 
 static void test_device_copy__a_load_fills_the_device_from_any_memory(void **state)
