@@ -215,6 +215,7 @@ static void bed_open_lanes(struct bed *bed, enum pipe_schedule schedule, uint32_
     bed_open(bed, schedule, num_ranks, true);
     bed->o.gather_ahead = bed->o.exchange_behind = depth;
     bed->o.receives_ahead = true;
+    bed->o.round_leaves = depth > 1; /* each leaf is a group */
     for (uint32_t r = 0; r < num_ranks; r++) {
         program_free(bed->ranks[r]);
         bed->o.rank = r;
