@@ -4,7 +4,8 @@
  *   Describe of an attempt that is not known ──► its file, here or at a peer: who coordinates it?
  *       this node ──► describe.c
  *       another   ──► describe.c gathers the ranks of this node; each is told to the coordinator
- *                     (Join), asked again every JOIN_MS until its plan comes ──► sessions, answers
+ *                     (Join), asked again every JOIN_MS until its plan comes and every rank that
+ *                     it has here is there ──► sessions, answers
  *   BeginSave ──► an image; the coordinator is asked (BeginPart) ──► a part of its save: struct
  * save with `is_part`, which stage.c fills as any other; part.c reports it
  *
@@ -137,6 +138,17 @@ static int take_plan(struct group *group, const Holdfast__V1__JoinReply *reply)
     return error;
 }
 
+/* Every rank that the plan has at this node: when this ckptd was started again they come one by
+ * one, while the coordinator has had its plan for long. */
+static bool are_all_here(const struct group *group, const Holdfast__V1__JoinReply *reply)
+{
+    const char *here = group->run->service->config->nodes_name;
+    for (uint32_t i = 0; i < reply->n_nodes && i < group->world_size; i++)
+        if (strcmp(reply->nodes[i], here) == 0 && !group->ranks[i].described)
+            return false;
+    return true;
+}
+
 /* The ranks that describe themselves are told why not, and do so again. */
 static void fail_join(struct run *run, const struct fault *fault)
 {
@@ -171,14 +183,15 @@ static void joined(struct errand *errand)
     follow->is_joining = false;
     if (reply)
         follow->told[joining->rank] = reply->is_known;
+    bool is_plan = reply && reply->plan[0] && are_all_here(group, reply);
     int error = 0;
-    if (reply && reply->plan[0] && !group->planned && !group->planning)
+    if (is_plan && !group->planned && !group->planning)
         error = take_plan(group, reply);
     if (error != 0)
         fault_take(&errand->fault, error);
     if (errand->fault.code != 0 && !is_passing(errand->fault.code))
         fail_join(run, &errand->fault);
-    else if (!reply || !reply->plan[0])
+    else if (!is_plan)
         loop_timer(run->service->loop, &follow->timer, JOIN_MS);
     else
         follow_join(run); /* there may be others that it does not know */
@@ -220,6 +233,7 @@ void follow_join(struct run *run)
     joining->request.run = joining->run;
     joining->request.attempt = group->attempt;
     joining->request.world_size = group->world_size;
+    joining->request.boot_id = run->service->boot_id;
     joining->errand = (struct errand){.service = run->service,
                                       .peer = follow->peer,
                                       .method = "Join",
@@ -300,6 +314,7 @@ int follow_ask(struct session *session, const Holdfast__V1__BeginSaveRequest *re
     part->request.rank = session->rank;
     part->request.step = request->step;
     part->request.asked = session->token ^ number; /* of this session and call alone */
+    part->request.boot_id = session->service->boot_id;
     part->errand = (struct errand){.service = session->service,
                                    .peer = session->run->coordinator->follow->peer,
                                    .method = "BeginPart",

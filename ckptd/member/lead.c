@@ -11,7 +11,8 @@
  *       described themselves at the node that sends it.
  *   L2  That a save is over is told only by who knows its attempt; else the node keeps what it has.
  *
- * A node that has been silent for nodes.silent_ms has left: saves that lack its parts fail, and
+ * A node that has been silent for nodes.silent_ms has left, and so has one whose ckptd is another
+ * than before, for what the former had in memory is gone: saves that lack its parts fail, and
  * those whose manifest it was to write are not called committed (I10 of commit.c). */
 #include "ckptd/member/lead.h"
 #include "ckptd/catalog.h"
@@ -42,10 +43,14 @@ struct lead {
     struct service *service;
     struct timer timer;
     int64_t heard_ms[MEMBERS_PEERS_MAX + 1]; /* by 1 + the index of the peer */
+    uint64_t boot_id[MEMBERS_PEERS_MAX + 1]; /* likewise, of its ckptd; 0: none was heard */
 };
 
+static void note_boot(struct lead *lead, uint32_t node, uint64_t boot_id);
+
 /* Who asks: 1 + the index of the peer. ERR_INVALID. */
-static int find_node(uint32_t *out, struct service *service, struct rpc_call *call)
+static int find_node(uint32_t *out, struct service *service, struct rpc_call *call,
+                     uint64_t boot_id)
 {
     struct principal principal;
     char who[RPC_WHO_MAX];
@@ -57,6 +62,7 @@ static int find_node(uint32_t *out, struct service *service, struct rpc_call *ca
                             is_known ? principal.name : "who asks");
     *out = tier - TIER_PEER + 1;
     service->lead->heard_ms[*out] = loop_now_ms();
+    note_boot(service->lead, *out, boot_id);
     return 0;
 }
 
@@ -122,7 +128,7 @@ void lead_join(struct service *service, struct rpc_call *call,
     uint32_t node;
     bool is_known = false;
     struct run *run = NULL;
-    int error = find_node(&node, service, call);
+    int error = find_node(&node, service, call, request->boot_id);
     if (error == 0)
         error = describe_join(service, request, node, &is_known);
     if (error == 0)
@@ -148,7 +154,7 @@ void lead_begin(struct service *service, struct rpc_call *call,
     Holdfast__V1__BeginPartReply reply = HOLDFAST__V1__BEGIN_PART_REPLY__INIT;
     char nonce[33];
     uint32_t node;
-    int error = find_node(&node, service, call);
+    int error = find_node(&node, service, call, request->boot_id);
     if (error == 0)
         error = save_begin_remote(service, request, node, nonce);
     if (error != 0) {
@@ -348,7 +354,7 @@ void lead_report(struct service *service, struct rpc_call *call,
     struct commit_actions actions = {0};
     struct run *run = NULL;
     uint32_t node;
-    int error = find_node(&node, service, call);
+    int error = find_node(&node, service, call, request->boot_id);
     if (error == 0)
         error = run_find(&run, service, request->run, false);
     struct save *save = error == 0 ? find_save(run, request) : NULL;
@@ -383,55 +389,77 @@ static bool is_silent(const struct lead *lead, uint32_t node)
     return loop_now_ms() - lead->heard_ms[node] > lead->service->config->nodes_silent_ms;
 }
 
-/* The first rank of a silent node that the save waits for; -1: none. */
-static int64_t find_silent(const struct lead *lead, const struct save *save,
-                           const struct commit_save *known)
+/* The first rank of a node that has left for which the save waits; -1: none. `restarted`: that
+ * node, or 0: those that are silent. */
+static int64_t find_left(const struct lead *lead, const struct save *save,
+                         const struct commit_save *known, uint32_t restarted)
 {
     for (uint32_t i = 0; i < save->world_size; i++) {
         uint32_t node = save->group->ranks[i].node;
         bool waits = known->state == COMMIT_STAGING
                          ? known->ranks[i] == RANK_BEGUN || known->ranks[i] == RANK_ENDED
                          : known->state == COMMIT_PLACING && (known->placed >> node & 1u) == 0;
-        if (node != 0 && waits && is_silent(lead, node))
+        if (node != 0 && waits && (restarted ? node == restarted : is_silent(lead, node)))
             return i;
     }
     return -1;
 }
 
+static int report_left(const struct service *service, uint32_t node, bool is_restarted)
+{
+    const char *name = tier_name(service, (enum tier_index)(TIER_PEER + node - 1));
+    if (is_restarted)
+        return report_error(ERR_UNAVAILABLE, NULL, "ckptd has restarted on node %s", name);
+    return report_error(ERR_UNAVAILABLE, NULL, "node %s has been silent for more than %lld ms",
+                        name, (long long)service->config->nodes_silent_ms);
+}
+
 /* True: a save was given up, and the list has changed. */
-static bool give_up_silent(struct lead *lead, struct run *run)
+static bool give_up_left(struct lead *lead, struct run *run, uint32_t restarted)
 {
     struct commit *machine = &run->coordinator->machine;
     for (struct save *save = run->coordinator->saves; save; save = save->next) {
         struct commit_actions actions = {0};
         const struct commit_save *known = save->is_part ? NULL : commit_find(machine, save->id);
-        int64_t rank = known ? find_silent(lead, save, known) : -1;
+        int64_t rank = known ? find_left(lead, save, known, restarted) : -1;
         if (rank < 0)
             continue;
         uint32_t node = save->group->ranks[rank].node;
-        int error =
-            report_error(ERR_UNAVAILABLE, NULL, "node %s has been silent for more than %lld ms",
-                         tier_name(run->service, (enum tier_index)(TIER_PEER + node - 1)),
-                         (long long)run->service->config->nodes_silent_ms);
+        int error = report_left(run->service, node, restarted != 0);
         if (save->fault.code == 0)
             fault_take(&save->fault, error);
         if (known->state == COMMIT_PLACING)
             commit_placed(machine, &actions, save->id, node, error);
         else
-            commit_failed(machine, &actions, save->id, rank, error,
-                          "the node of a rank does not answer");
+            commit_failed(machine, &actions, save->id, rank, error, "the node of a rank has left");
         run_perform(run, &actions);
         return true;
     }
     return false;
 }
 
+static void give_up(struct lead *lead, uint32_t restarted)
+{
+    for (struct run *run = lead->service->catalog->runs; run; run = run->next)
+        while (give_up_left(lead, run, restarted)) {
+        }
+}
+
+/* 0 is of a release that tells none. */
+static void note_boot(struct lead *lead, uint32_t node, uint64_t boot_id)
+{
+    uint64_t before = lead->boot_id[node];
+    if (boot_id == 0 || boot_id == before)
+        return;
+    lead->boot_id[node] = boot_id;
+    if (before != 0)
+        give_up(lead, node);
+}
+
 static void look(struct timer *timer)
 {
     struct lead *lead = CONTAINER_OF(timer, struct lead, timer);
-    for (struct run *run = lead->service->catalog->runs; run; run = run->next)
-        while (give_up_silent(lead, run)) {
-        }
+    give_up(lead, 0);
     loop_timer(lead->service->loop, timer, LOOK_MS);
 }
 

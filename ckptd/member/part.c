@@ -126,6 +126,7 @@ static int fill(struct reporting *reporting, const struct save *save)
     request->nonce = reporting->nonce;
     request->attempt = save->attempt;
     request->step = save->step;
+    request->boot_id = save->service->boot_id;
     request->placed = save->is_placed; /* M3 */
     for (uint32_t i = 0; i < save->world_size; i++)
         if (save->stages[i].options.save)

@@ -2,9 +2,9 @@
  * that another node coordinated, with a mark that names that node, and without a manifest.
  *
  *   set aside in the catalog ──► its mark names a coordinator ──► ReportPart without parts
- *   KEPT, PLACE ──► the manifest is written here: a checkpoint like the others
- *   OVER        ──► the mark becomes one of this node's own, and what it proves unfinished is
- * removed no answer, WAIT ──► it stays as it is, and is asked about again
+ *   KEPT            ──► the manifest is written here: a checkpoint like the others
+ *   OVER            ──► the mark becomes one of this node's own; what it proves unfinished goes
+ *   WAIT, no answer ──► it stays as it is, and is asked about again
  *
  * One at a time, every LOOK_MS. */
 #include "ckptd/member/returned.h"
@@ -185,6 +185,7 @@ static void look(struct timer *timer)
     asking->attempt = asking->request.attempt = aside->summary.attempt;
     snprintf(asking->run_name, sizeof asking->run_name, "%s", aside->run->name);
     asking->request.run = asking->run_name;
+    asking->request.boot_id = service->boot_id;
     asking->errand = (struct errand){.service = service,
                                      .method = "ReportPart",
                                      .request = &asking->request.base,

@@ -101,6 +101,22 @@ def away(folder, cluster):
     test("it comes back, and the run goes on", run.end() == 0, run.said())
 
 
+def restarts(folder, cluster):
+    """A node's ckptd dies in the midst of saves and is there again at once, never silent for long:
+    its coordinator waits for nothing that was in the memory of the one before."""
+    first, second, _ = cluster.nodes
+    run, steps = Run(folder, "k", 40), 40
+    run.start((first, second))
+    for kept in range(1, 6):
+        wait_until(lambda: run.process.poll() is not None or has(second, "k", 3 * kept), run.said)
+        second.kill()
+        second.start(*ALONE)
+    code = run.end()
+    test("a ckptd that restarts in the midst of saves holds up none of those that follow",
+         code == 0 and has(first, "k", steps) and has(second, "k", steps),
+         (code, run.said(), first.log()[-3000:]))
+
+
 def mark(store, step, nonce, coordinator):
     """As the part of a save that n1 coordinates leaves it."""
     folder = os.path.join(store, "whole", f"step-{step:08d}-a0001")
@@ -203,6 +219,7 @@ def main():
             expected = whole(folder, cluster)
             returned(cluster)
             resumed(folder, cluster, expected)
+            restarts(folder, cluster)
             away(folder, cluster)
         finally:
             cluster.close()
