@@ -151,9 +151,27 @@ def killed(bed):
     bed.world.stop()
 
 
+def ended(bed):
+    """While the files of shards are being opened in the bucket: nobody waits for them any more."""
+    bed.forget()
+    bed.world.start(*OPTIONS)
+    bed.server.delay_s = 1
+    bed.server.is_delayed = lambda request: "shard-" in request.path and not is_data(request)
+    begun = len(bed.server.log)
+    with subprocess.Popen([SAVER, "load", bed.world.server, "2", "1", "1"],
+                          stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as ranks:
+        wait_until(lambda: any("shard-" in path for _, path, _ in bed.server.log[begun:]),
+                   bed.world.log)
+        ranks.kill()
+    code = bed.world.end()
+    test("a ckptd that is told to end while it opens files in the bucket ends in order",
+         code == 0, (code, bed.world.log()[-3000:]))
+    bed.server.delay_s = 0
+
+
 def main():
     bed = Bed()
-    for story in (empty_node, part_is_missing, reader, no_room, killed):
+    for story in (empty_node, part_is_missing, reader, no_room, killed, ended):
         story(bed)
     test("the server saw nothing wrong", not bed.server.bugs, bed.server.bugs)
     bed.server.close()
