@@ -56,8 +56,8 @@ FAULT_O = $(call obj,$(wildcard tests/fault/*.c))
 DEVICE_O = $(call obj,$(wildcard tests/device/*.c))
 # What stands between a program and the system: preloaded, or run in front of it.
 SHIMS = $(addprefix $(BUILD)/shims/,clock.so fill.so kill_at.so mpi_one_thread.so slow_read.so no_uring)
-INTEGRATION = $(filter-out tests/integration/lib% tests/s3/lib% tests/s3/check%,$(wildcard tests/integration/*.sh \
-    tests/integration/*.py tests/s3/*.py))
+INTEGRATION = $(filter-out tests/integration/lib% tests/integration/check% tests/s3/lib% tests/s3/check%, \
+    $(wildcard tests/integration/*.sh tests/integration/*.py tests/s3/*.py))
 INTEROP = $(filter-out tests/interop/lib%,$(wildcard tests/interop/*.py)) tests/integration/tokenizer_interop.py
 SOURCES = $(shell git ls-files --cached --others --exclude-standard '*.c' '*.h' '*.cpp' '*.cu')
 BENCHES = $(patsubst tests/bench/%.c,$(BUILD)/bench/%,$(wildcard tests/bench/*.c))

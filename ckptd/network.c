@@ -30,7 +30,7 @@
 #define PAUSE_MS 500 /* of the listener when the process is out of descriptors */
 /* Of an address that has used up what it may cost, so many are closed; then all wait a little. */
 #define REFUSED_AT_ONCE 16u
-#define REFUSED_PAUSE_MS 5
+#define REFUSED_PAUSE_MS 20
 #define REFUSED_LOG_MS 1000
 
 struct network {

@@ -182,9 +182,21 @@ static void do_over(struct drain *drain, const struct transfer_action *action)
 
 /* ---- a rest ---- */
 
+/* The node that has the shard is not there: the queue says what may go meanwhile. */
+static bool is_without_source(const struct drain *drain)
+{
+    return drain->machine.state == TRANSFER_COPYING && drain->ship.is_of_source &&
+           drain->service->tiers[drain->ship.from].offline[0];
+}
+
 void perform_rested(struct timer *timer)
 {
     struct drain *drain = CONTAINER_OF(timer, struct drain, rest);
+    if (is_without_source(drain)) {
+        transfer_forget(&drain->machine);
+        perform_close(drain, false);
+        return;
+    }
     perform_action(drain, transfer_rested(&drain->machine));
 }
 

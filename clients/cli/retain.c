@@ -554,12 +554,14 @@ static int pin_server(const struct cli *cli, struct selection *selection, bool i
 static int pin_or_unpin(const struct cli *cli, bool is_unpin)
 {
     struct selection selection;
-    char durability[DURABILITY_BYTES];
+    char durability[DURABILITY_BYTES] = "local";
     int error = selection_parse(&selection, cli->args[0]);
-    snprintf(durability, sizeof(durability), "%s", store_durability(cli->store));
-    if (error == 0)
-        error = cli->store[0] != '\0' ? pin_store(cli, &selection, is_unpin)
-                                      : pin_server(cli, &selection, is_unpin, durability);
+    if (error == 0 && cli->store[0] == '\0')
+        error = pin_server(cli, &selection, is_unpin, durability);
+    else if (error == 0) {
+        snprintf(durability, sizeof(durability), "%s", store_durability(cli->store));
+        error = pin_store(cli, &selection, is_unpin);
+    }
     bool was_pinned = error == ERR_EXISTS; /* that is what was asked for */
     if (error != 0 && !was_pinned)
         return error;

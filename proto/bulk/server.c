@@ -23,7 +23,7 @@
 #define STACK_BYTES (512u << 10)
 /* Of an address that has used up what it may cost, so many are closed; then all wait a little. */
 #define REFUSED_AT_ONCE 16u
-#define REFUSED_PAUSE_US 5000
+#define REFUSED_PAUSE_US 20000
 #define COSTLY_PAUSE_US 50000 /* between two looks whether a request may cost something again */
 #define FROM_MAX 64
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""faults - four nodes with two ranks each, replication 2, and what goes wrong, in random order.
+"""check_faults - four nodes with two ranks each, replication 2, and what goes wrong, in random order.
 
 Goal: whatever process is killed with SIGKILL or stopped for three seconds, whatever node goes away
 for good with all it had, whatever link is cut one way or both, whatever disk is full: the run ends
@@ -246,7 +246,7 @@ def scenario(cluster, folder, number, fault, chance, expected):
         code, count = run.end(), count + 1
     later = starts(run)
     name = f"seed {SEED}, {number}: {what}"
-    logs = lambda: [(node.name, node.log()[-1500:]) for node in left]
+    logs = lambda: [(node.name, node.log()[-int(os.environ.get("LOG", 1500)):]) for node in left]
     test(f"{name}: {count} starts, and the losses of a run that was never touched",
          code == 0 and run.losses() == expected, (code, run.said()[-3000:], run.losses(), logs()))
     test(f"and each start since goes on from step {floor}, the newest that was {level}, or later",
