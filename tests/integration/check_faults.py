@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""check_faults - four nodes with two ranks each, replication 2, and what goes wrong, in random order.
+"""check_faults - four nodes with two ranks each, and what goes wrong, in random order.
 
-Goal: whatever process is killed with SIGKILL or stopped for three seconds, whatever node goes away
-for good with all it had, whatever link is cut one way or both, whatever disk is full: the run ends
+Goal, with replication 2: whatever process is killed with SIGKILL or stopped for three seconds,
+whatever node goes away for good with all it had, whatever link is cut one way or both, whatever disk is full: the run ends
 with the losses of one that was never touched, bit for bit, and each start goes on from the newest
 checkpoint whose level, as acknowledged before the fault, covers it: "local" every fault but a lost
 node, "replicated" that one. What is left then reaches its level again.
