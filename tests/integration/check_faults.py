@@ -2,10 +2,11 @@
 """check_faults - four nodes with two ranks each, and what goes wrong, in random order.
 
 Goal, with replication 2: whatever process is killed with SIGKILL or stopped for three seconds,
-whatever node goes away for good with all it had, whatever link is cut one way or both, whatever disk is full: the run ends
-with the losses of one that was never touched, bit for bit, and each start goes on from the newest
-checkpoint whose level, as acknowledged before the fault, covers it: "local" every fault but a lost
-node, "replicated" that one. What is left then reaches its level again.
+whatever node goes away for good with all it had, whatever link is cut one way or both, whatever
+disk is full: the run ends with the losses of one that was never touched, bit for bit, and each
+start goes on from the newest checkpoint whose level, as acknowledged before the fault, covers it:
+"local" every fault but a lost node, "replicated" that one. What is left then reaches its level
+again.
 Method: real ckptd, each in a network namespace on a disk of its own where the system permits both
 (else on loopback addresses, and no disk is filled); each reaches each other one through a relay
 with delays and resets of its own (lib_relay.py). mpirun starts the ranks again like a launcher:
