@@ -37,7 +37,7 @@ OTHER = "127.0.0.2"  # where the flood comes from
 GROWTH = 48  # MiB
 HELLO, REQUEST = "<4sI16s", "<4sIIIQQQQIIQ"  # proto/bulk/wire.h
 BULK_STREAMS, SENT_AT_ONCE = 16, 64
-PAUSE = 1  # until the flood after may connect
+PAUSE = 3  # until the flood after may connect, with 40 handshakes
 
 
 def reach(address):
