@@ -347,16 +347,22 @@ int catalog_settle(struct manifest_summary *summary, struct storage *storage, co
                          &(struct origin_place){run, step, attempt, storage_fetch, storage});
 }
 
+int catalog_fetch_manifest(void **out, size_t *out_bytes, struct storage *storage,
+                           const struct manifest_summary *summary)
+{
+    char key[STORAGE_KEY_MAX + 1];
+    *out = NULL;
+    ERR_TRY(manifest_key(key, sizeof key, summary));
+    return storage_fetch_all(storage, key, MANIFEST_BYTES_MAX, out, out_bytes);
+}
+
 int catalog_read_manifest(struct manifest **out, struct storage *storage,
                           const struct manifest_summary *summary)
 {
-    char key[STORAGE_KEY_MAX + 1];
     void *text = NULL;
     size_t bytes = 0;
     *out = NULL;
-    int error = manifest_key(key, sizeof key, summary);
-    if (error == 0)
-        error = storage_fetch_all(storage, key, MANIFEST_BYTES_MAX, &text, &bytes);
+    int error = catalog_fetch_manifest(&text, &bytes, storage, summary);
     if (error == 0)
         error = manifest_read(out, text, bytes);
     free(text);

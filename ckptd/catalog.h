@@ -112,6 +112,9 @@ void catalog_forget(struct run *run);
 /* A summary as the manifest in that directory has it; see origin_settle(). Blocks; any thread. */
 int catalog_settle(struct manifest_summary *summary, struct storage *storage, const char *run,
                    uint64_t step, uint64_t attempt);
+/* Its manifest's text, to be freed. Blocks; any thread. */
+int catalog_fetch_manifest(void **out, size_t *out_bytes, struct storage *storage,
+                           const struct manifest_summary *summary);
 /* The whole manifest, proven; without a nonce in the summary any save's of that step and attempt.
  * Blocks; any thread. */
 int catalog_read_manifest(struct manifest **out, struct storage *storage,

@@ -3,13 +3,12 @@
  * manifest, and proves every block by it. Blocks; the connection's thread. */
 #include "ckptd/bulk/stored.h"
 #include "proto/bulk/bulk.h"
+#include "proto/manifest.h"
 #include "proto/report.h"
 #include "proto/shard.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-#define MANIFEST_BYTES_MAX (64u << 20)
 
 static int open_manifest(struct stored *stored)
 {

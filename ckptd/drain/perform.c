@@ -182,11 +182,12 @@ static void do_over(struct drain *drain, const struct transfer_action *action)
 
 /* ---- a rest ---- */
 
-/* The node that has the shard is not there: the queue says what may go meanwhile. */
+/* The node that has the shard of a part is not there: the queue says what may go meanwhile. What
+ * has come of it stays. */
 static bool is_without_source(const struct drain *drain)
 {
-    return drain->machine.state == TRANSFER_COPYING && drain->ship.is_of_source &&
-           drain->service->tiers[drain->ship.from].offline[0];
+    return drain->is_completing && drain->machine.state == TRANSFER_COPYING &&
+           drain->ship.is_of_source && drain->service->tiers[drain->ship.from].offline[0];
 }
 
 void perform_rested(struct timer *timer)

@@ -98,17 +98,6 @@ static bool sees_to_copies(const struct checkpoint *checkpoint)
     return is_lost && catalog_has_whole(checkpoint, TIER_LOCAL);
 }
 
-/* Do the nodes answer that have what is not here? */
-static bool rest_answers(const struct checkpoint *checkpoint)
-{
-    const struct tier *tiers = checkpoint->run->service->tiers;
-    for (uint32_t i = 0; i < checkpoint->summary.shards; i++)
-        if (!copies_has_shard(checkpoint, TIER_LOCAL, i) &&
-            tiers[catalog_shard_source(checkpoint, i)].offline[0])
-            return false;
-    return true;
-}
-
 /* Is there a tier that it would come from? Of shards on several nodes none is mended. What ranks
  * load comes into the local tier behind the load: then memory has what that fetched, which is not
  * fetched again. */
@@ -118,7 +107,8 @@ static bool has_source(const struct checkpoint *checkpoint, enum tier_index tier
         return catalog_has_copy(checkpoint, TIER_LOCAL) && !checkpoint->damaged &&
                sees_to_copies(checkpoint);
     if (queue_is_part(checkpoint, tier))
-        return !checkpoint->damaged && sees_to_copies(checkpoint) && rest_answers(checkpoint);
+        return !checkpoint->damaged && sees_to_copies(checkpoint) &&
+               copies_out_of_reach(checkpoint) == NUM_TIERS;
     if (checkpoint->places || checkpoint->loads > checkpoint->is_awaited)
         return false;
     enum tier_index source = catalog_source(checkpoint);

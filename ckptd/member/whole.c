@@ -22,12 +22,9 @@
 
 static int check_shards(struct storage *storage, const struct manifest_summary *summary)
 {
-    char key[STORAGE_KEY_MAX];
     void *text = NULL;
     size_t bytes = 0;
-    int error = manifest_key(key, sizeof key, summary);
-    if (error == 0)
-        error = storage_fetch_all(storage, key, MANIFEST_BYTES_MAX, &text, &bytes);
+    int error = catalog_fetch_manifest(&text, &bytes, storage, summary);
     if (error == 0)
         error = admit_check_shards(storage, summary, text, bytes);
     free(text);

@@ -5,7 +5,8 @@ Goal: with two ranks on each of four nodes and replication 2, a checkpoint reach
 "replicated" when two nodes have a whole copy, and not before; then every shard is on two nodes, and
 each node says so. The node of the first rank is lost for good, with all that it had: the others
 resume from that checkpoint with the losses of a run that was never touched, bit for bit. What was
-newer, and not replicated, is passed over by name. So is a node that takes no copy, for another.
+newer, and not replicated, is passed over by name. So is a node that takes no copy, for another;
+and one that goes before its shards are copied holds up nothing newer.
 Method: mpirun, real ckptd on loopback addresses, removed directories.
 """
 
@@ -133,6 +134,29 @@ def forget(nodes, run, step):
             node.start(*OPTIONS)
 
 
+def gone(folder, cluster):
+    """A node goes while its shards are being fetched, which takes long."""
+    first, last = cluster.nodes[0], cluster.nodes[-1]
+    run = Run(folder, "g", STEPS)
+    run.start(cluster.nodes, "--debug.pause_at_step", 3)
+    wait_until(lambda: is_replicated(first, "g", 2), first.said)
+    run.kill()
+    first.kill()
+    first.start("--nodes.look_ms", "500", "--nodes.rate", "1MiB")
+    run.start(cluster.nodes, "--debug.pause_at_step", 5)
+    wait_until(lambda: has(first, "g", 4), run.said)
+    last.kill()
+    run.kill()
+    run.start(cluster.nodes[:-1])
+    code = run.end()
+    wait_until(lambda: is_replicated(first, "g", STEPS), first.said)
+    test("what is saved without a node that is gone does not wait for its shards of older steps",
+         code == 0 and is_part(first, "g", 4), (code, run.said(), first.log()[-3000:]))
+    first.kill()
+    for node in (first, last):
+        node.start(*OPTIONS)
+
+
 def lost(folder, cluster, expected):
     """The first node, which coordinates and has a whole copy, is gone for good."""
     first, *others = cluster.nodes
@@ -176,6 +200,7 @@ def main():
             expected, chosen = levels(folder, cluster)
             refused(folder, cluster, chosen)
             liar(cluster)
+            gone(folder, cluster)
             lost(folder, cluster, expected)
         finally:
             cluster.close()

@@ -3,15 +3,15 @@
 
 def memory_of(pid):
     """Bytes of a process and of those it started; of what several map, each has a part."""
-    total, todo = 0, [pid]
-    while todo:
-        pid = todo.pop()
+    total, waiting = 0, [pid]
+    while waiting:
+        pid = waiting.pop()
         try:
             with open(f"/proc/{pid}/smaps_rollup") as file:
                 total += 1024 * next(int(line.split()[1]) for line in file
                                      if line.startswith("Pss:"))
             with open(f"/proc/{pid}/task/{pid}/children") as file:
-                todo += [int(child) for child in file.read().split()]
+                waiting += [int(child) for child in file.read().split()]
         except (OSError, StopIteration):
             pass  # it has ended
     return total
