@@ -347,6 +347,7 @@ void service_close(struct service *service)
     if (service->loop)
         loop_run_pending(service->loop);
     tier_end(service);
+    drain_end(service);
     serve_end(service);
     follow_end(service);
     door_close(service);

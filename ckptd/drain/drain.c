@@ -222,6 +222,13 @@ int drain_open(struct service *service)
     return 0;
 }
 
+void drain_end(struct service *service)
+{
+    for (unsigned tier = 0; tier < NUM_TIERS; tier++)
+        if (service->drains[tier])
+            ship_leave(&service->drains[tier]->ship);
+}
+
 void drain_close(struct service *service)
 {
     for (unsigned tier = 0; tier < NUM_TIERS; tier++) {

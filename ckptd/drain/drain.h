@@ -10,6 +10,7 @@ struct service;
 struct json_t;
 
 int drain_open(struct service *service);   /* behind far_open */
+void drain_end(struct service *service);   /* behind tier_end: no image is read any more */
 void drain_close(struct service *service); /* behind tier_close */
 /* What the tiers hold has changed, or who waits for it: is there something to do? */
 void drain_look(struct service *service);

@@ -520,6 +520,15 @@ int ship_open(struct ship *ship, struct service *service, enum tier_index to)
                                       (long long)config->tier_part_bytes);
 }
 
+void ship_leave(struct ship *ship)
+{
+    for (uint32_t i = 0; ship->parts && i < ship->num_parts_max; i++)
+        if (ship->parts[i].image) {
+            ship->parts[i].image->readers--;
+            ship->parts[i].image = NULL;
+        }
+}
+
 void ship_close(struct ship *ship)
 {
     if (ship->target)

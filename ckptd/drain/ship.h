@@ -66,6 +66,7 @@ struct ship {
 
 /* ERR_MEMORY. `rate` and `is_quiet` as in pace.h. */
 int ship_open(struct ship *ship, struct service *service, enum tier_index to);
+void ship_leave(struct ship *ship); /* when the crews have ended: lets go of images */
 void ship_close(struct ship *ship); /* when nothing is under way, or the crew has ended */
 /* Begins; then `arrived` once. The checkpoint is leased and the manifest stays meanwhile. */
 void ship_start(struct ship *ship, struct checkpoint *checkpoint, const struct manifest *manifest,

@@ -23,6 +23,7 @@ from lib_tap import end, test
 
 SEED = int(os.environ.get("SEED", random.randrange(1 << 30)))
 STEPS = 10
+LARGE = "--model.dim", "512", "--model.n_layers", "4", "--model.hidden_dim", "2048"
 PARTS = "--tier.part_bytes", "1MiB", "--tier.quiet", "false"
 
 
@@ -247,6 +248,19 @@ def damaged(world, options):
     world.stop()
 
 
+def ended(world):
+    """While a large state is read from its image and sent, part by part."""
+    lib_train.make_tokens(world.folder, lib_train.prose())
+    codes = []
+    for run in "abc":
+        world.start("--tier.store", "dir:" + world.far, "--tier.quiet", "false",
+                    "--tier.rate", "0", "--memory.pool_bytes", "512MiB")
+        codes.append((train(world, run, "--training.steps", "1", *LARGE).wait(PATIENCE),
+                      world.end()))
+    test("a ckptd that is told to end while it drains an image ends in order",
+         codes == [(0, 0)] * 3, (codes, world.log()[-2000:]))
+
+
 def retained(world, options):
     """Rules of both tiers, and a far tier that does not answer at first."""
     rules = "--retention.keep_last", "2", "--retention.may_remove_most", "true"
@@ -299,6 +313,7 @@ def main():
     world, options = new_world()
     taken(world, new_world(ckptd="tests/ckptd")[0], options)
     damaged(*new_world())
+    ended(new_world()[0])
     retained(*new_world(ckptd="tests/ckptd"))
     end()
 
