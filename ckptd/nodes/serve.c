@@ -26,6 +26,7 @@
 #include "ckptd/loop.h"
 #include "ckptd/member/part.h"
 #include "ckptd/member/whole.h"
+#include "ckptd/nodes/key.h"
 #include "ckptd/nodes/placement.h"
 #include "ckptd/rescan.h"
 #include "ckptd/run/coordinator.h"
@@ -33,10 +34,7 @@
 #include "proto/array.h"
 #include "proto/manifest.h"
 #include "proto/mark.h"
-#include "proto/origin.h"
-#include "proto/places.h"
 #include "proto/report.h"
-#include "proto/retain.h"
 #include "proto/shard.h"
 #include "storage/storage.h"
 
@@ -157,77 +155,6 @@ static int new_handle(struct errand *errand)
     serving->num_handles++;
     errand->handle = handle;
     return 0;
-}
-
-/* ---- keys ---- */
-
-/* The summary's place, by the key "<run>/step-.../NAME". False: it is no such key. */
-static bool parse_key(struct manifest_summary *out, const char **out_name, const char *key)
-{
-    char run[RUN_NAME_MAX + 1], directory[64];
-    int used = 0;
-    if (sscanf(key, "%100[^/]/%63[^/]/%n", run, directory, &used) != 2 || used == 0 ||
-        !retain_parse(directory, &out->step, &out->attempt))
-        return false;
-    snprintf(out->run, sizeof out->run, "%s", run);
-    *out_name = key + used;
-    return true;
-}
-
-static bool is_number(const char *text)
-{
-    size_t length = strlen(text);
-    return length > 0 && length <= 20 && strspn(text, "0123456789") == length;
-}
-
-/* "<run>/attempts/NUMBER": the number. */
-static bool parse_attempt(char run[RUN_NAME_MAX + 1], uint64_t *out, const char *key)
-{
-    int used = 0;
-    if (sscanf(key, "%100[^/]/attempts/%n", run, &used) != 1 || used == 0 || !is_number(key + used))
-        return false;
-    *out = strtoull(key + used, NULL, 10);
-    return run_name_valid(run);
-}
-
-/* What a key may be, by what is done with it. */
-enum key_kind {
-    KEY_NONE,
-    KEY_ANY,   /* in a run, or the root: to look */
-    KEY_SHARD, /* of a checkpoint */
-    KEY_SMALL, /* a manifest, a mark, an origin, an attempt */
-    KEY_LEASE
-};
-
-static bool key_is(enum key_kind kind, const char *key)
-{
-    struct manifest_summary place = {0};
-    const char *name = "", *slash = strchr(key, '/');
-    char run[RUN_NAME_MAX + 1];
-    uint64_t number;
-    bool is_in_step = parse_key(&place, &name, key) && run_name_valid(place.run);
-    switch (kind) {
-    case KEY_ANY:
-        return true; /* storage.c refuses what leaves the store */
-    case KEY_SHARD:
-        return is_in_step && shard_is_file_name(name);
-    case KEY_SMALL:
-        return (is_in_step && !shard_is_file_name(name) &&
-                (strcmp(name, MANIFEST_NAME) == 0 || strcmp(name, MARK_NAME) == 0 ||
-                 (origin_is_member(name) && strcmp(name, PLACES_NAME) != 0))) ||
-               parse_attempt(run, &number, key);
-    case KEY_LEASE:
-        return slash && strncmp(slash, "/leases/", 8) == 0 && !strchr(slash + 8, '/');
-    default:
-        return false;
-    }
-}
-
-static int check_key(enum key_kind kind, const char *key)
-{
-    if (kind == KEY_NONE || (strlen(key) <= STORAGE_KEY_MAX && key_is(kind, key)))
-        return 0;
-    return report_error(ERR_DENIED, NULL, "a node may not do that with \"%.200s\"", key);
 }
 
 /* ---- the operations, on the crew ---- */
@@ -363,7 +290,7 @@ static int do_publish(struct errand *errand, struct storage *storage)
     struct manifest_summary place = {0};
     const char *name = "";
     const Holdfast__V1__PeerRequest *request = errand->request;
-    if (parse_key(&place, &name, request->key) && strcmp(name, MANIFEST_NAME) == 0)
+    if (key_parse(&place, &name, request->key) && strcmp(name, MANIFEST_NAME) == 0)
         return publish_manifest(errand, storage, &place);
     return storage_publish(storage, request->key, request->data.data, request->data.len);
 }
@@ -409,7 +336,7 @@ static int do_remove(struct errand *errand, struct storage *storage)
 {
     struct manifest_summary place = {0};
     const char *name = "";
-    bool is_in_step = parse_key(&place, &name, errand->request->key);
+    bool is_in_step = key_parse(&place, &name, errand->request->key);
     bool is_mark = is_in_step && strcmp(name, MARK_NAME) == 0;
     bool is_shard =
         is_in_step && shard_is_file_name(name) && !whole_has_shard(storage, &place, name);
@@ -526,7 +453,7 @@ static void note_attempt(const struct errand *errand)
     struct run *run;
     struct service *service = errand->service;
     if (errand->request->op != HOLDFAST__V1__PEER_OP__PEER_PUBLISH ||
-        !parse_attempt(name, &number, errand->request->key) ||
+        !key_parse_attempt(name, &number, errand->request->key) ||
         run_find(&run, service, name, true) != 0 || number <= run->newest_attempt)
         return;
     run->newest_attempt = number;
@@ -575,7 +502,7 @@ static int start(struct errand *errand)
                             "a node asked for the unknown operation %u", (unsigned)request->op);
     const struct operation *operation = &operations[request->op];
     ERR_TRY(service_check_open(errand->service));
-    ERR_TRY(check_key(operation->key, request->key));
+    ERR_TRY(key_check(operation->key, request->key));
     if (operation->use == NEW_HANDLE)
         ERR_TRY(new_handle(errand));
     if (operation->use != USES_HANDLE && operation->use != LAST_OF_HANDLE)

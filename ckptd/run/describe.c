@@ -20,13 +20,12 @@
 #include "ckptd/run/attempt.h"
 #include "ckptd/run/commit.h"
 #include "ckptd/run/coordinator.h"
+#include "ckptd/run/plan.h"
 #include "ckptd/service.h"
 #include "proto/ckpt.pb-c.h"
 #include "proto/layout.h"
-#include "proto/manifest.h"
 #include "proto/report.h"
 #include "proto/rpc.h"
-#include "proto/shard.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -132,167 +131,10 @@ void describe_fail(struct group *group, int error)
     group_free(group);
 }
 
-/* `slices`: the rank's, as the plan names them. */
-static int plan_rank(struct group *group, uint32_t rank, const struct slice *slices)
-{
-    struct group_rank *mine = &group->ranks[rank];
-    uint64_t bytes;
-    int error =
-        layout_shard_tensors(&mine->tensors, &mine->num_tensors, &bytes, group->table, rank);
-    if (error == 0)
-        error = shard_geometry(&mine->geometry, group->table, rank, group->run->name,
-                               group->world_size);
-    if (error == 0)
-        error = layout_save_items(&mine->items, &mine->num_items, group->table, rank, slices,
-                                  mine->count);
-    return error;
-}
-
-/* Could an image of so many segments pass over the file? The header is in it before the rank comes,
- * and the last chunks stay until the checksum table is made. */
-static bool window_suffices(const struct service *service, const struct shard_geometry *geometry,
-                            uint32_t segments)
-{
-    uint64_t bytes = segments * pool_segment_bytes(service->pool);
-    uint64_t chunk_bytes = (uint64_t)service->config->block_bytes;
-    return geometry->data_start <= bytes &&
-           image_tail_chunks(service, geometry) * chunk_bytes <= bytes;
-}
-
-/* The segments that one image of every rank takes when none gets more than `share`. */
-static uint64_t images_demand(const struct group *group, uint32_t share)
-{
-    uint64_t sum = 0;
-    for (uint32_t i = 0; i < group->world_size; i++) {
-        uint32_t need =
-            group->ranks[i].node == 0
-                ? image_segments_needed(group->run->service, group->ranks[i].geometry.file_bytes)
-                : 0;
-        sum += need < share ? need : share;
-    }
-    return sum;
-}
-
-/* How many segments an image of each rank gets. When the pool does not hold a whole one of every
- * rank at once, all get the largest equal share; images that need more become windows. ERR_INVALID:
- * no start of these ranks can succeed with this pool. */
-static int plan_images(struct group *group)
-{
-    const struct service *service = group->run->service;
-    uint32_t pool = pool_size(service->pool), share = 0, too_much = pool + 1;
-    if (images_demand(group, UINT32_MAX) <= pool)
-        share = too_much = UINT32_MAX;
-    while (too_much - share > 1) {
-        uint32_t middle = share + (too_much - share) / 2;
-        if (images_demand(group, middle) <= pool)
-            share = middle;
-        else
-            too_much = middle;
-    }
-    for (uint32_t i = 0; i < group->world_size; i++) {
-        struct group_rank *rank = &group->ranks[i];
-        if (rank->node != 0 || !rank->slices)
-            continue;
-        uint32_t need = image_segments_needed(service, rank->geometry.file_bytes);
-        rank->image_segments = need < share ? need : share;
-        if (rank->image_segments < need &&
-            !window_suffices(service, &rank->geometry, rank->image_segments))
-            return report_error(
-                ERR_INVALID, "enlarge memory.pool_bytes, or lower memory.segment_bytes",
-                "a pool of %u segments leaves %u for each of %u ranks: too little "
-                "for rank %u even to save its %llu bytes piece by piece",
-                pool, share, group->world_size, i, (unsigned long long)rank->geometry.file_bytes);
-        group->num_windows += rank->image_segments < need;
-    }
-    return 0;
-}
-
-static bool is_spread(const struct group *group)
-{
-    uint32_t here = 0;
-    for (uint32_t i = 0; i < group->world_size; i++)
-        here += group->ranks[i].node == 0;
-    return here < group->world_size;
-}
-
-/* Where the ranks are, when some are at other nodes. */
-static int make_places(struct group *group)
-{
-    const struct config *config = group->run->service->config;
-    struct places *places = &group->places;
-    if (!is_spread(group))
-        return 0;
-    places->shards = calloc(group->world_size, 1);
-    if (!places->shards)
-        return report_error(ERR_MEMORY, NULL, "no memory for the places of the ranks");
-    places->num_shards = group->world_size;
-    places->num_nodes = config->members.count + 1;
-    snprintf(places->here, sizeof places->here, "%s", config->nodes_name);
-    snprintf(places->nodes[0], sizeof places->nodes[0], "%s", config->nodes_name);
-    for (uint32_t i = 0; i < config->members.count; i++)
-        snprintf(places->nodes[i + 1], sizeof places->nodes[0], "%s",
-                 config->members.peers[i].name);
-    for (uint32_t i = 0; i < group->world_size; i++)
-        places->shards[i] = (uint8_t)group->ranks[i].node;
-    return 0;
-}
-
-/* Of the slices of all ranks. */
-static int make_plan(struct group *group)
-{
-    const struct slice **slices = calloc(group->world_size, sizeof *slices);
-    uint32_t *counts = calloc(group->world_size, sizeof *counts);
-    struct slice **split = NULL; /* of ranks with several boxes of a tensor */
-    int error = slices && counts ? 0 : report_error(ERR_MEMORY, NULL, "no memory for the plan");
-    for (uint32_t i = 0; i < group->world_size && error == 0; i++) {
-        slices[i] = group->ranks[i].slices;
-        counts[i] = group->ranks[i].count;
-    }
-    if (error == 0)
-        error = layout_split(&split, slices, counts, group->world_size);
-    for (uint32_t i = 0; split != NULL && i < group->world_size; i++)
-        slices[i] = split[i];
-    if (error == 0)
-        error = layout_plan_save(&group->table, slices, counts, group->world_size);
-    for (uint32_t i = 0; i < group->world_size && error == 0; i++)
-        error = plan_rank(group, i, slices[i]);
-    if (error == 0 && split && is_spread(group))
-        error = report_error(ERR_INVALID, "start all ranks on one node, or describe a tensor once",
-                             "a rank describes several boxes of a tensor, and ranks are on "
-                             "several nodes");
-    layout_split_free(split);
-    free(slices);
-    free(counts);
-    return error == 0 ? make_places(group) : error;
-}
-
-/* The coordinator's. */
-static int read_plan(struct group *group)
-{
-    struct manifest *manifest = NULL;
-    ERR_TRY(manifest_read(&manifest, group->plan, strlen(group->plan)));
-    int error = 0;
-    if (manifest->summary.world_size != group->world_size ||
-        manifest->summary.attempt != group->attempt)
-        error = report_error(ERR_CORRUPT, "are both nodes of the same release?",
-                             "the plan of another attempt came");
-    if (error == 0) {
-        group->table = manifest->table;
-        manifest->table = NULL;
-    }
-    manifest_free(manifest);
-    for (uint32_t i = 0; i < group->world_size && error == 0; i++)
-        if (group->ranks[i].slices) /* those of other nodes are theirs */
-            error = plan_rank(group, i, group->ranks[i].slices);
-    return error;
-}
-
 static void work_plan(struct job *job)
 {
     struct group *group = CONTAINER_OF(job, struct group, job);
-    int error = group->plan ? read_plan(group) : make_plan(group);
-    if (error == 0)
-        error = plan_images(group);
+    int error = group_plan(group);
     if (error != 0)
         fault_take(&group->fault, error);
 }

@@ -1,0 +1,72 @@
+/* key.c - the names of the files in a store that another node may ask for; see key.h. */
+#include "ckptd/nodes/key.h"
+#include "ckptd/catalog.h"
+#include "proto/mark.h"
+#include "proto/origin.h"
+#include "proto/places.h"
+#include "proto/report.h"
+#include "proto/retain.h"
+#include "proto/shard.h"
+#include "storage/storage.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+bool key_parse(struct manifest_summary *out, const char **out_name, const char *key)
+{
+    char run[RUN_NAME_MAX + 1], directory[64];
+    int used = 0;
+    if (sscanf(key, "%100[^/]/%63[^/]/%n", run, directory, &used) != 2 || used == 0 ||
+        !retain_parse(directory, &out->step, &out->attempt))
+        return false;
+    snprintf(out->run, sizeof out->run, "%s", run);
+    *out_name = key + used;
+    return true;
+}
+
+static bool is_number(const char *text)
+{
+    size_t length = strlen(text);
+    return length > 0 && length <= 20 && strspn(text, "0123456789") == length;
+}
+
+bool key_parse_attempt(char run[RUN_NAME_MAX + 1], uint64_t *out, const char *key)
+{
+    int used = 0;
+    if (sscanf(key, "%100[^/]/attempts/%n", run, &used) != 1 || used == 0 || !is_number(key + used))
+        return false;
+    *out = strtoull(key + used, NULL, 10);
+    return run_name_valid(run);
+}
+
+static bool key_is(enum key_kind kind, const char *key)
+{
+    struct manifest_summary place = {0};
+    const char *name = "", *slash = strchr(key, '/');
+    char run[RUN_NAME_MAX + 1];
+    uint64_t number;
+    bool is_in_step = key_parse(&place, &name, key) && run_name_valid(place.run);
+    switch (kind) {
+    case KEY_ANY:
+        return true; /* storage.c refuses what leaves the store */
+    case KEY_SHARD:
+        return is_in_step && shard_is_file_name(name);
+    case KEY_SMALL:
+        return (is_in_step && !shard_is_file_name(name) &&
+                (strcmp(name, MANIFEST_NAME) == 0 || strcmp(name, MARK_NAME) == 0 ||
+                 (origin_is_member(name) && strcmp(name, PLACES_NAME) != 0))) ||
+               key_parse_attempt(run, &number, key);
+    case KEY_LEASE:
+        return slash && strncmp(slash, "/leases/", 8) == 0 && !strchr(slash + 8, '/');
+    default:
+        return false;
+    }
+}
+
+int key_check(enum key_kind kind, const char *key)
+{
+    if (kind == KEY_NONE || (strlen(key) <= STORAGE_KEY_MAX && key_is(kind, key)))
+        return 0;
+    return report_error(ERR_DENIED, NULL, "a node may not do that with \"%.200s\"", key);
+}

@@ -1,0 +1,27 @@
+/* key.h - the names of the files in a store, as another node may ask for them; see key.c. */
+#ifndef HOLDFAST_CKPTD_NODES_KEY_H
+#define HOLDFAST_CKPTD_NODES_KEY_H
+
+#include "ckptd/checkpoint.h"
+#include "proto/manifest.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* What a key may be, by what is done with it. */
+enum key_kind {
+    KEY_NONE,
+    KEY_ANY,   /* in a run, or the root: to look */
+    KEY_SHARD, /* of a checkpoint */
+    KEY_SMALL, /* a manifest, a mark, an origin, an attempt */
+    KEY_LEASE
+};
+
+/* ERR_DENIED: no node does with this key what is done with those of that kind. */
+int key_check(enum key_kind kind, const char *key);
+/* The summary's place, by the key "<run>/step-.../NAME". False: it is no such key. */
+bool key_parse(struct manifest_summary *out, const char **out_name, const char *key);
+/* "<run>/attempts/NUMBER": the number. */
+bool key_parse_attempt(char run[RUN_NAME_MAX + 1], uint64_t *out, const char *key);
+
+#endif
