@@ -1,4 +1,5 @@
-/* delay_comm.h - a communicator that is as slow as numbers say: latency and bytes per second.
+/* delay_comm.h - a communicator that is as slow as numbers say: latency and bytes per second, on a
+ * virtual clock.
  *
  * It wraps another. A collective is made by the one inside, which is also where ranks wait for each
  * other; then it lasts until the link of the rank has carried what the rank receives from others.
@@ -7,16 +8,13 @@
 #ifndef HOLDFAST_TESTS_DELAY_COMM_H
 #define HOLDFAST_TESTS_DELAY_COMM_H
 
+#include "tests/unit/virtual_clock.h"
 #include "trainer/comm/comm.h"
-
-#include <pthread.h>
-#include <stdlib.h>
-#include <time.h>
 
 struct delay_link {
     pthread_mutex_t lock;
     double latency, bytes_per_second; /* 0 bytes per second: nothing is delayed */
-    double free;                      /* from when on, on CLOCK_MONOTONIC */
+    double free;                      /* from when on */
 };
 
 struct delay_comm {
@@ -24,20 +22,6 @@ struct delay_comm {
     struct comm *inner;
     struct delay_link *link;
 };
-
-static inline double delay_now(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
-
-static inline void delay_until(double at)
-{
-    struct timespec until = {.tv_sec = (time_t)at};
-    until.tv_nsec = (long)((at - (double)until.tv_sec) * 1e9);
-    clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, NULL);
-}
 
 /* Received from others. */
 static inline size_t delay_bytes(const struct comm *comm, const struct comm_call *call)
@@ -65,11 +49,11 @@ static inline int delay_run(struct comm *comm, const struct comm_call *call)
     if (rc != 0 || !is_slow || link->bytes_per_second <= 0)
         return rc;
     pthread_mutex_lock(&link->lock);
-    double now = delay_now(), begin = link->free > now ? link->free : now;
+    double now = clock_now(), begin = link->free > now ? link->free : now;
     double end = begin + link->latency + (double)delay_bytes(comm, call) / link->bytes_per_second;
     link->free = end;
     pthread_mutex_unlock(&link->lock);
-    delay_until(end);
+    clock_until(end);
     return 0;
 }
 
