@@ -9,7 +9,7 @@
  * is lost, repeated or late changes nothing:
  *   L1  A report counts only for the save with its attempt, step and nonce, and only of ranks that
  *       described themselves at the node that sends it.
- *   L2  That a save is over is told only by who knows its attempt; else the node keeps what it has.
+ *   L2, L3: verdict.c.
  *
  * A node that has been silent for nodes.silent_ms has left, and so has one whose ckptd is another
  * than before, for what the former had in memory is gone: saves that lack its parts fail, and
@@ -19,6 +19,7 @@
 #include "ckptd/checkpoint.h"
 #include "ckptd/config.h"
 #include "ckptd/loop.h"
+#include "ckptd/member/verdict.h"
 #include "ckptd/run/begin.h"
 #include "ckptd/run/commit.h"
 #include "ckptd/run/coordinator.h"
@@ -47,6 +48,7 @@ struct lead {
 };
 
 static void note_boot(struct lead *lead, uint32_t node, uint64_t boot_id);
+static bool give_up_save(struct lead *lead, struct save *save, uint32_t restarted);
 
 /* Who asks: 1 + the index of the peer. ERR_INVALID. */
 static int find_node(uint32_t *out, struct service *service, struct rpc_call *call,
@@ -250,15 +252,14 @@ static void reply_verdict(struct rpc_call *call, const struct save *save, bool i
 {
     Holdfast__V1__ReportPartReply reply = HOLDFAST__V1__REPORT_PART_REPLY__INIT;
     const struct commit_save *known = commit_find(&save->run->coordinator->machine, save->id);
-    reply.verdict = HOLDFAST__V1__PART_VERDICT__VERDICT_WAIT;
-    if (save->discarding) {
-        reply.verdict = HOLDFAST__V1__PART_VERDICT__VERDICT_OVER;
+    if (known)
+        verdict_of(&reply.verdict,
+                   &(struct verdict_facts){.says_placed = is_placed, .save = known});
+    if (reply.verdict == HOLDFAST__V1__PART_VERDICT__VERDICT_OVER)
         reply.reason = "its coordinator has given it up";
-    } else if (known && known->state == COMMIT_PLACING && !is_placed) {
-        reply.verdict = HOLDFAST__V1__PART_VERDICT__VERDICT_PLACE;
+    if (reply.verdict == HOLDFAST__V1__PART_VERDICT__VERDICT_PLACE)
         reply.manifest =
             (ProtobufCBinaryData){save->manifest_bytes, (uint8_t *)save->manifest_text};
-    }
     reply.accepted = known && known->num_ended == known->world_size;
     int error = rpc_call_check_reply(call, &reply.base);
     if (error == 0)
@@ -320,22 +321,22 @@ static void reply_past(struct run *run, struct rpc_call *call,
     Holdfast__V1__ReportPartReply reply = HOLDFAST__V1__REPORT_PART_REPLY__INIT;
     const struct checkpoint *checkpoint = catalog_find(run, request->step, request->attempt);
     bool is_it = checkpoint && strcmp(checkpoint->summary.nonce, request->nonce) == 0;
-    bool was_done = is_it && request->placed && checkpoint->was_committed;
+    const struct verdict_facts facts = {.says_placed = request->placed,
+                                        .is_here = is_it,
+                                        .was_committed = is_it && checkpoint->was_committed,
+                                        .is_unsure = request->attempt > run->newest_attempt ||
+                                                     (checkpoint && checkpoint->damaged)};
     const struct failure *failure =
         outcomes_find(service, run->name, request->step, request->attempt);
     reply.reason =
         failure ? (char *)(uintptr_t)failure->reason : "its coordinator knows no such save";
-    reply.verdict = HOLDFAST__V1__PART_VERDICT__VERDICT_OVER;
-    if (was_done)
-        reply.verdict = HOLDFAST__V1__PART_VERDICT__VERDICT_COMMITTED;
-    if (!is_it || was_done) {
-        /* L2 */
-        if (!is_it &&
-            (request->attempt > run->newest_attempt || (checkpoint && checkpoint->damaged)))
-            rpc_call_fail(call, report_error(ERR_NOT_FOUND, NULL,
-                                             "this node cannot tell what became of the save"));
-        else
-            rpc_call_reply(call, &reply.base);
+    if (!verdict_of(&reply.verdict, &facts)) {
+        rpc_call_fail(call, report_error(ERR_NOT_FOUND, NULL,
+                                         "this node cannot tell what became of the save"));
+        return;
+    }
+    if (reply.verdict != HOLDFAST__V1__PART_VERDICT__VERDICT_KEPT) {
+        rpc_call_reply(call, &reply.base);
         return;
     }
     struct keeping *keeping = calloc(1, sizeof *keeping);
@@ -370,6 +371,10 @@ void lead_report(struct service *service, struct rpc_call *call,
         run_perform(run, &actions);
         save = find_save(run, request);
     }
+    /* It has let go of its part (part_leave), and asks what became of it. */
+    if (save && request->n_parts == 0 && !request->placed &&
+        give_up_save(service->lead, save, node))
+        save = find_save(run, request);
     if (save && request->placed) {
         actions.count = 0;
         commit_placed(&run->coordinator->machine, &actions, save->id, node, 0);
@@ -409,32 +414,43 @@ static int report_left(const struct service *service, uint32_t node, bool is_res
 {
     const char *name = tier_name(service, (enum tier_index)(TIER_PEER + node - 1));
     if (is_restarted)
-        return report_error(ERR_UNAVAILABLE, NULL, "ckptd has restarted on node %s", name);
+        return report_error(
+            ERR_UNAVAILABLE, NULL,
+            "node %s has no part of it in memory any more: its ckptd has restarted, "
+            "or serves another start",
+            name);
     return report_error(ERR_UNAVAILABLE, NULL, "node %s has been silent for more than %lld ms",
                         name, (long long)service->config->nodes_silent_ms);
+}
+
+/* True: the save waited for the node, and was given up. */
+static bool give_up_save(struct lead *lead, struct save *save, uint32_t restarted)
+{
+    struct run *run = save->run;
+    struct commit *machine = &run->coordinator->machine;
+    struct commit_actions actions = {0};
+    const struct commit_save *known = save->is_part ? NULL : commit_find(machine, save->id);
+    int64_t rank = known ? find_left(lead, save, known, restarted) : -1;
+    if (rank < 0)
+        return false;
+    uint32_t node = save->group->ranks[rank].node;
+    int error = report_left(run->service, node, restarted != 0);
+    if (save->fault.code == 0)
+        fault_take(&save->fault, error);
+    if (known->state == COMMIT_PLACING)
+        commit_placed(machine, &actions, save->id, node, error);
+    else
+        commit_failed(machine, &actions, save->id, rank, error, "the node of a rank has left");
+    run_perform(run, &actions);
+    return true;
 }
 
 /* True: a save was given up, and the list has changed. */
 static bool give_up_left(struct lead *lead, struct run *run, uint32_t restarted)
 {
-    struct commit *machine = &run->coordinator->machine;
-    for (struct save *save = run->coordinator->saves; save; save = save->next) {
-        struct commit_actions actions = {0};
-        const struct commit_save *known = save->is_part ? NULL : commit_find(machine, save->id);
-        int64_t rank = known ? find_left(lead, save, known, restarted) : -1;
-        if (rank < 0)
-            continue;
-        uint32_t node = save->group->ranks[rank].node;
-        int error = report_left(run->service, node, restarted != 0);
-        if (save->fault.code == 0)
-            fault_take(&save->fault, error);
-        if (known->state == COMMIT_PLACING)
-            commit_placed(machine, &actions, save->id, node, error);
-        else
-            commit_failed(machine, &actions, save->id, rank, error, "the node of a rank has left");
-        run_perform(run, &actions);
-        return true;
-    }
+    for (struct save *save = run->coordinator->saves; save; save = save->next)
+        if (give_up_save(lead, save, restarted))
+            return true;
     return false;
 }
 

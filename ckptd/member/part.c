@@ -11,14 +11,14 @@
  *
  * Invariants:
  *   M1  A shard is reported durable only when its name is, too.
- *   M2  Nothing of a part is removed but for the coordinator's OVER, or while not all of its shards
- * are durable, so no manifest can name them. Until then its mark names the coordinator. M3 `placed`
- * is said only when the manifest is durable here. */
+ *   M2  (verdict.c) Until a part is removed or has its manifest, its mark names the coordinator.
+ *   M3  `placed` is said only when the manifest is durable here. */
 #include "ckptd/member/part.h"
 #include "ckptd/catalog.h"
 #include "ckptd/checkpoint.h"
 #include "ckptd/loop.h"
 #include "ckptd/member/errand.h"
+#include "ckptd/member/verdict.h"
 #include "ckptd/node/image.h"
 #include "ckptd/node/stage.h"
 #include "ckptd/run/attempt.h"
@@ -258,23 +258,21 @@ static void heed(struct save *save, const Holdfast__V1__ReportPartReply *reply)
     save->is_accepted |= reply->accepted;
     if (save->is_accepted && !was_accepted)
         save_answer_accepted(save);
-    if (reply->verdict == HOLDFAST__V1__PART_VERDICT__VERDICT_OVER && !save->is_placed) {
+    switch (verdict_heed(reply->verdict, save->is_placed)) {
+    case PART_GOES:
         end_over(save, reply->reason[0] ? reply->reason : "its coordinator has given it up");
         return;
-    }
-    if (reply->verdict == HOLDFAST__V1__PART_VERDICT__VERDICT_COMMITTED && save->is_placed) {
+    case PART_IS_COMMITTED:
         end_committed(save);
         return;
-    }
-    bool is_kept = reply->verdict == HOLDFAST__V1__PART_VERDICT__VERDICT_KEPT;
-    if (is_kept && save->is_placed) {
+    case PART_IS_KEPT:
         end_kept(save);
         return;
-    }
-    if ((is_kept || reply->verdict == HOLDFAST__V1__PART_VERDICT__VERDICT_PLACE) &&
-        !save->is_placed) {
+    case PART_PLACES:
         place(save, reply);
         return;
+    case PART_STAYS:
+        break;
     }
     if (save->must_report)
         part_report(save);
@@ -364,7 +362,7 @@ void part_leave(struct save *save)
         return; /* it ends by itself */
     for (uint32_t i = 0; i < save->world_size; i++)
         num_durable += save->stages[i].durable;
-    if (num_durable < save->num_begun) { /* M2 */
+    if (verdict_may_leave(save->num_begun, num_durable)) {
         end_over(save, "another attempt came, and its coordinator does not answer");
         return;
     }

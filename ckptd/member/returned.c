@@ -14,6 +14,7 @@
 #include "ckptd/loop.h"
 #include "ckptd/member/errand.h"
 #include "ckptd/member/part.h"
+#include "ckptd/member/verdict.h"
 #include "ckptd/scan.h"
 #include "ckptd/service.h"
 #include "proto/ckpt.pb-c.h"
@@ -105,11 +106,14 @@ static int heed(struct errand *errand)
     struct asking *asking = CONTAINER_OF(errand, struct asking, errand);
     const Holdfast__V1__ReportPartReply *reply =
         (const Holdfast__V1__ReportPartReply *)errand->reply;
-    if (reply->verdict == HOLDFAST__V1__PART_VERDICT__VERDICT_OVER)
+    switch (verdict_heed(reply->verdict, false)) {
+    case PART_GOES:
         return remove_part(asking);
-    if (reply->verdict == HOLDFAST__V1__PART_VERDICT__VERDICT_KEPT)
+    case PART_PLACES:
         return place_part(asking, reply);
-    return 0;
+    default:
+        return 0;
+    }
 }
 
 /* ---- on the service thread ---- */

@@ -96,13 +96,12 @@ void majority_look(struct service *service, struct majority_waiter *waiter, int6
 int majority_publish(const struct service *service, const char *key, const char *text,
                      const char *nonce)
 {
-    uint32_t count = service->config->members.count, holders = 1;
-    for (uint32_t i = 0; i < count && !placement_is_majority(holders, count + 1); i++) {
-        enum publication outcome =
-            tier_publish(service->tiers[TIER_PEER + i].storage, key, text, strlen(text), nonce);
-        if (outcome == PUBLICATION_TAKEN)
-            return ERR_EXISTS;
-        holders += outcome == PUBLICATION_DURABLE;
-    }
-    return placement_is_majority(holders, count + 1) ? 0 : report_too_few(service, holders);
+    struct quorum quorum = quorum_begin(service->config->members.count + 1);
+    enum quorum_state state = QUORUM_ASKS;
+    for (uint32_t i = 0; state == QUORUM_ASKS; i++)
+        state = quorum_heard(&quorum, tier_publish(service->tiers[TIER_PEER + i].storage, key, text,
+                                                   strlen(text), nonce));
+    if (state == QUORUM_TAKEN)
+        return ERR_EXISTS;
+    return state == QUORUM_HELD ? 0 : report_too_few(service, quorum.holders);
 }

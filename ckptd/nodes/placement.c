@@ -140,3 +140,19 @@ bool placement_is_majority(uint32_t holders, uint32_t nodes)
 {
     return holders > nodes / 2; /* R5 */
 }
+
+struct quorum quorum_begin(uint32_t nodes)
+{
+    return (struct quorum){.nodes = nodes, .asked = 1, .holders = 1};
+}
+
+enum quorum_state quorum_heard(struct quorum *quorum, enum publication outcome)
+{
+    quorum->asked++;
+    if (outcome == PUBLICATION_TAKEN)
+        return QUORUM_TAKEN;
+    quorum->holders += outcome == PUBLICATION_DURABLE; /* what is unknown is not held */
+    if (placement_is_majority(quorum->holders, quorum->nodes))
+        return QUORUM_HELD;
+    return quorum->asked < quorum->nodes ? QUORUM_ASKS : QUORUM_TOO_FEW;
+}

@@ -3,6 +3,8 @@
 #ifndef HOLDFAST_CKPTD_NODES_PLACEMENT_H
 #define HOLDFAST_CKPTD_NODES_PLACEMENT_H
 
+#include "ckptd/tier.h"
+
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -26,5 +28,20 @@ bool placement_goes(const struct site *sites, uint32_t count, uint32_t replicas,
 uint64_t placement_order(const char *run, const char *node);
 /* May a number count that so many of all nodes, this one included, hold durably? */
 bool placement_is_majority(uint32_t holders, uint32_t nodes);
+
+/* A number on its way to most of the nodes: the peers are asked one after the other. This node
+ * takes it last, and is counted. */
+struct quorum {
+    uint32_t nodes, asked, holders;
+};
+enum quorum_state {
+    QUORUM_ASKS,
+    QUORUM_HELD,
+    QUORUM_TAKEN,  /* by another start: it is spent */
+    QUORUM_TOO_FEW /* nobody may count on it, nor take it again */
+};
+struct quorum quorum_begin(uint32_t nodes);
+/* What the next peer said. */
+enum quorum_state quorum_heard(struct quorum *quorum, enum publication outcome);
 
 #endif
