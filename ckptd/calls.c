@@ -197,7 +197,7 @@ static bool is_granted(struct service *service, struct rpc_call *call,
         log_info("ckptd", "%s asked for by %s%s", asking->method, who, what);
         return true;
     }
-    log_warn("ckptd", "%s refused to %s%s: %s", asking->method, who, what, report_line());
+    log_warn("audit", "%s refused to %s%s: %s", asking->method, who, what, report_line());
     rpc_call_fail(call, error);
     return false;
 }

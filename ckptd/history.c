@@ -160,22 +160,46 @@ void history_hurry(struct service *service)
 
 /* ---- events ---- */
 
-static char *make_line(const struct history_event *event)
+/* What is said of an event beside its name, in printable words. */
+struct said {
+    char by[RPC_WHO_MAX], detail[RPC_WHO_MAX + 96];
+};
+
+static void say(struct said *out, const struct history_event *event)
 {
-    char time[32], who[RPC_WHO_MAX] = "", by[RPC_WHO_MAX], detail[RPC_WHO_MAX + 96];
+    char who[RPC_WHO_MAX] = "";
     struct principal principal;
-    manifest_now(time);
     if (event->call)
         rpc_call_principal(event->call, &principal, who);
-    snprintf(by, sizeof by, "%s", event->call ? who : event->by);
-    snprintf(detail, sizeof detail, "%s", event->detail ? event->detail : "");
-    report_make_printable(by); /* they may have been cut */
-    report_make_printable(detail);
+    snprintf(out->by, sizeof out->by, "%s", event->call ? who : event->by);
+    snprintf(out->detail, sizeof out->detail, "%s", event->detail ? event->detail : "");
+    report_make_printable(out->by); /* they may have been cut */
+    report_make_printable(out->detail);
+}
+
+void history_log(const char *run, const struct history_event *event)
+{
+    struct said said;
+    char which[64] = "";
+    say(&said, event);
+    if (event->attempt != 0)
+        snprintf(which, sizeof which, ", step %llu, attempt %llu", (unsigned long long)event->step,
+                 (unsigned long long)event->attempt);
+    log_info("audit", "%s by %s: run %s%s%s%s", event->name, said.by, run, which,
+             said.detail[0] ? ": " : "", said.detail);
+}
+
+static char *make_line(const struct history_event *event)
+{
+    char time[32];
+    struct said said;
+    manifest_now(time);
+    say(&said, event);
     json_t *line = json_pack("{ss ss}", "time", time, "event", event->name);
     if (event->attempt != 0)
         json_object_update_new(line, json_pack("{sI sI}", "step", (json_int_t)event->step,
                                                "attempt", (json_int_t)event->attempt));
-    json_object_update_new(line, json_pack("{ss ss}", "by", by, "detail", detail));
+    json_object_update_new(line, json_pack("{ss ss}", "by", said.by, "detail", said.detail));
     char *text = line ? json_dumps(line, JSON_COMPACT) : NULL;
     json_decref(line);
     return text;
@@ -185,6 +209,7 @@ void history_note(struct run *run, const struct history_event *event)
 {
     struct service *service = run->service;
     struct history *history = &run->history;
+    history_log(run->name, event);
     char *line = make_line(event);
     size_t bytes = line ? strlen(line) + 1 : 0;
     if (!history->lines)

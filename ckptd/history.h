@@ -23,7 +23,9 @@ int history_open(struct service *service);
 void history_close(struct service *service); /* behind the loop, before the catalog is closed */
 /* Is a worker writing the run's journal now? */
 bool history_is_written(const struct run *run);
+/* Into the journal, and the log: one line, with who it was, of the area "audit". */
 void history_note(struct run *run, const struct history_event *event);
+void history_log(const char *run, const struct history_event *event); /* of a run that is no more */
 void history_call(struct service *service, struct rpc_call *call,
                   const Holdfast__V1__HistoryRequest *request);
 /* ckptd ends: what is not on the disk yet is written now. */

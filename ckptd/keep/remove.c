@@ -139,12 +139,14 @@ static void settle_run(struct removal *removal)
     struct run *run = removal->run;
     run->unreadable = (struct fault){0};
     if (removal->fault.code == 0) {
-        if (!removal->to_trash) /* its attempts stay with the trash */
+        struct history_event event = {.name = "remove", .call = removal->call};
+        event.detail = removal->to_trash ? "all of them, into the trash" : "all of them";
+        if (!removal->to_trash) { /* its attempts stay with the trash */
+            history_log(run->name, &event);
             forget_run(run);
-        else
-            history_note(run, &(struct history_event){.name = "remove",
-                                                      .detail = "all of them, into the trash",
-                                                      .call = removal->call});
+        } else {
+            history_note(run, &event);
+        }
         return;
     }
     fault_raise(&removal->fault);

@@ -69,6 +69,7 @@ struct image {
     struct image *next, *prev; /* service->images */
     enum image_state state;
     struct image **slot;           /* where its session has it, or NULL: it is no session's */
+    const struct run *run;         /* it was made for saves of that; NULL: for loads */
     struct checkpoint *checkpoint; /* READING and RESIDENT: of which it holds shard `shard` */
     uint32_t shard;
     enum tier_index tier; /* READING: where its file is; of a save the local one */

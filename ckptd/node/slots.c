@@ -37,6 +37,7 @@ static int fill_slot(struct session *session, uint32_t slot)
     if (error != 0)
         return error;
     image->slot = &session->slots[slot];
+    image->run = session->run;
     error = image_take_segments(
         image, (struct pool_owner){.run = session->run->tag, .attempt = session->attempt});
     if (error != 0) {

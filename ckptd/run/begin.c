@@ -36,6 +36,7 @@
 #include "ckptd/run/coordinator.h"
 #include "ckptd/run/describe.h"
 #include "ckptd/run/outcomes.h"
+#include "ckptd/run/quota.h"
 #include "ckptd/run/save.h"
 #include "ckptd/service.h"
 #include "proto/array.h"
@@ -244,6 +245,8 @@ static int check_begin(struct run *run, const struct beginner *rank, int64_t *un
         error = service_check_online(service);
     if (error == 0)
         error = commit_may_begin(&run->coordinator->machine, rank->attempt, rank->rank, rank->step);
+    if (error == 0 && is_first)
+        error = quota_check_save(run);
     if (error == 0 && is_first) {
         error = catalog_check_room(service);
         if (error != 0) {
@@ -378,8 +381,10 @@ static int begin(struct session *session, struct beginning *beginning)
     }
     if (error == 0) {
         leave_earlier(session, request->step);
-        error = slots_choose(&slot, session);
+        error = quota_check_image(session);
     }
+    if (error == 0)
+        error = slots_choose(&slot, session);
     if (error == ERR_BUSY)
         save_hurry_all(session->service);
     if (error == 0)

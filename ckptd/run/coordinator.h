@@ -52,6 +52,8 @@ struct coordinator {
     bool is_alone;             /* that start goes on without most of the nodes */
     bool is_forced;            /* the next may, an operator says */
     struct holder holder;      /* of that start, else of the open attempt */
+    bool is_owned;             /* by: */
+    struct principal owner;    /* as whose the run counts (quota.c) */
     struct parked *describing; /* wait until the attempt is read back */
     struct attempt_work take, resume, parent;
     struct save *saves;

@@ -21,6 +21,7 @@
 #include "ckptd/run/commit.h"
 #include "ckptd/run/coordinator.h"
 #include "ckptd/run/plan.h"
+#include "ckptd/run/quota.h"
 #include "ckptd/service.h"
 #include "proto/ckpt.pb-c.h"
 #include "proto/layout.h"
@@ -210,6 +211,15 @@ static void reply_described(struct group *group, uint32_t rank, struct rpc_call 
     free(pointers);
 }
 
+/* Of one image of every rank of this node. */
+static uint64_t num_segments(const struct group *group)
+{
+    uint64_t sum = 0;
+    for (uint32_t i = 0; i < group->world_size; i++)
+        sum += group->ranks[i].image_segments;
+    return sum;
+}
+
 static void planned(struct event *event)
 {
     struct group *group = CONTAINER_OF(event, struct group, job.done);
@@ -218,10 +228,11 @@ static void planned(struct event *event)
         free_group_memory(group);
         return;
     }
-    if (group->fault.code != 0) {
-        fault_raise(&group->fault);
-        fail_group_calls(group, group->fault.code);
-        group_free(group);
+    int error = fault_raise(&group->fault);
+    if (error == 0)
+        error = quota_check_plan(group->run, num_segments(group));
+    if (error != 0) {
+        describe_fail(group, error);
         return;
     }
     group->planned = true;
@@ -439,6 +450,8 @@ void describe_rank(struct service *service, struct rpc_call *call,
         error = check_describe(run, request->attempt, request->rank, request->world_size);
     if (error == 0)
         error = describe_take_slices(&slices, request->slices, request->n_slices);
+    if (error == 0)
+        quota_note_owner(run, call);
     struct group *group = run ? run->coordinator->group : NULL;
     if (error == 0 && !group)
         error = new_group(&group, run, request->attempt);

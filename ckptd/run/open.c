@@ -20,6 +20,7 @@
 #include "ckptd/run/commit.h"
 #include "ckptd/run/coordinator.h"
 #include "ckptd/run/describe.h"
+#include "ckptd/run/quota.h"
 #include "ckptd/run/save.h"
 #include "ckptd/run/takeover.h"
 #include "ckptd/service.h"
@@ -263,6 +264,7 @@ static void open_run(struct run *run, const struct newcomer *newcomer)
             run->coordinator->opening.call,
             report_error(ERR_STALE, NULL, "another start of the run came after this one"));
     hold(run, call, request);
+    quota_note_owner(run, call);
     run->coordinator->is_alone = newcomer->is_alone;
     run->coordinator->opening.call = call;
     run->coordinator->opening.message = &request->base;
@@ -331,8 +333,13 @@ static void look(struct newcomer *newcomer)
         park(newcomer, look_again, LOOK_MS);
         return;
     }
-    if (error == 0 && answer == TAKEOVER_REFUSED)
+    if (error == 0 && answer == TAKEOVER_REFUSED) {
+        char who[RPC_WHO_MAX] = "";
+        struct principal principal;
         error = report_held(run, request);
+        rpc_call_principal(newcomer->call, &principal, who);
+        log_warn("audit", "OpenAttempt refused to %s, run %s: %s", who, run->name, report_line());
+    }
     if (error != 0)
         rpc_call_fail(newcomer->call, error);
     else

@@ -134,7 +134,7 @@ def refused(world):
         test(f"is refused {words[0]} ({method}), and told what to change", asked.code == 74 and
              "access.operators" in asked.err, asked)
         test("and is in the log with it", len(asked.lines) == 1 and
-             f" warn ckptd: {method} refused to {asked.who}" in asked.lines[0], asked)
+             f" warn audit: {method} refused to {asked.who}" in asked.lines[0], asked)
     asked = world.ask(USER, "import", world.model, "--run", "theirs")
     test("is refused an import by the command itself, and told as which user to come",
          asked.code == 74 and "as that user" in asked.err and not asked.lines, asked)

@@ -242,9 +242,9 @@ static void test_rights__who_is_refused_is_in_the_log(void **state)
     assert_int_equal(unpinned.error, ERR_DENIED);
     assert_true(pread(fd, text, sizeof text - 1, 0) > 0);
     close(fd);
-    snprintf(want, sizeof want, "warn ckptd: Adopt refused to user 12345, process %d", user.pid);
+    snprintf(want, sizeof want, "warn audit: Adopt refused to user 12345, process %d", user.pid);
     assert_non_null(strstr(text, want));
-    snprintf(want, sizeof want, "warn ckptd: Pin refused to user 12345, process %d, unpin",
+    snprintf(want, sizeof want, "warn audit: Pin refused to user 12345, process %d, unpin",
              user.pid);
     assert_non_null(strstr(text, want));
     assert_null(strstr(text, "asked for"));

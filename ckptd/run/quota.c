@@ -1,0 +1,99 @@
+/* quota.c - what the ranks of one identity may hold at once: saves in work, and bytes of the pool
+ * that are in them.
+ *
+ * A run counts as that of who opened its attempt or described a rank of it last; so it does after a
+ * restart of ckptd, and at a node that another one coordinates. Saves count at the coordinator
+ * alone. Of the pool counts what nobody else can have: images that a rank fills, or ckptd writes.
+ * Images that are lent ahead, and those of committed checkpoints, go when another needs the memory,
+ * and count as nobody's. Nothing is kept here: what there is, is counted when a save begins. */
+#include "ckptd/run/quota.h"
+#include "ckptd/catalog.h"
+#include "ckptd/checkpoint.h"
+#include "ckptd/config.h"
+#include "ckptd/node/image.h"
+#include "ckptd/node/pool.h"
+#include "ckptd/node/session.h"
+#include "ckptd/run/commit.h"
+#include "ckptd/run/coordinator.h"
+#include "ckptd/service.h"
+#include "proto/report.h"
+#include "proto/rpc.h"
+
+#include <stdio.h>
+
+void quota_note_owner(struct run *run, struct rpc_call *call)
+{
+    char who[RPC_WHO_MAX];
+    struct principal principal;
+    if (!rpc_call_principal(call, &principal, who))
+        return;
+    run->coordinator->is_owned = true;
+    run->coordinator->owner = principal;
+}
+
+/* Processes of one user are one identity. */
+static void name_owner(char out[PRINCIPAL_TEXT_MAX], const struct run *run)
+{
+    const struct principal *owner = &run->coordinator->owner;
+    if (owner->kind == PRINCIPAL_USER)
+        snprintf(out, PRINCIPAL_TEXT_MAX, "user %u", (unsigned)owner->uid);
+    else
+        principal_text(out, owner);
+}
+
+static bool has_same_owner(const struct run *a, const struct run *b)
+{
+    return a->coordinator->is_owned && b->coordinator->is_owned &&
+           principal_is_same(&a->coordinator->owner, &b->coordinator->owner);
+}
+
+int quota_check_save(const struct run *run)
+{
+    const struct service *service = run->service;
+    int64_t limit = service->config->limit_identity_saves, count = 0;
+    char who[PRINCIPAL_TEXT_MAX];
+    if (limit == 0)
+        return 0;
+    for (const struct run *other = service->catalog->runs; other; other = other->next)
+        if (has_same_owner(run, other))
+            count += commit_num_saves(&other->coordinator->machine);
+    if (count < limit)
+        return 0;
+    name_owner(who, run);
+    return report_error(ERR_BUSY, "save less often, or raise limits.identity_saves",
+                        "%s has %lld saves in work, and limits.identity_saves = %lld", who,
+                        (long long)count, (long long)limit);
+}
+
+static int report_arena(const struct run *run, int error, uint64_t used, uint64_t more)
+{
+    char who[PRINCIPAL_TEXT_MAX];
+    name_owner(who, run);
+    return report_error(error, "save less at once, or raise limits.identity_arena_bytes",
+                        "%s has %llu bytes of memory in saves and asks for %llu more, and "
+                        "limits.identity_arena_bytes = %lld",
+                        who, (unsigned long long)used, (unsigned long long)more,
+                        (long long)run->service->config->limit_identity_arena_bytes);
+}
+
+int quota_check_image(const struct session *session)
+{
+    const struct service *service = session->service;
+    uint64_t limit = (uint64_t)service->config->limit_identity_arena_bytes;
+    uint64_t used = 0, segment_bytes = pool_segment_bytes(service->pool);
+    uint64_t more = session->image_segments * segment_bytes;
+    if (limit == 0)
+        return 0;
+    for (const struct image *image = service->images; image; image = image->next)
+        if (image->run && has_same_owner(image->run, session->run) &&
+            (image->in_hand || image->state == IMAGE_STAGING || image->state == IMAGE_ENDING))
+            used += image->num_segments * segment_bytes;
+    return used + more <= limit ? 0 : report_arena(session->run, ERR_BUSY, used, more);
+}
+
+int quota_check_plan(const struct run *run, uint64_t segments)
+{
+    uint64_t limit = (uint64_t)run->service->config->limit_identity_arena_bytes;
+    uint64_t need = segments * pool_segment_bytes(run->service->pool);
+    return limit == 0 || need <= limit ? 0 : report_arena(run, ERR_SPACE, 0, need);
+}

@@ -1,0 +1,175 @@
+#!/usr/bin/env python3
+"""quotas - what one identity may hold of a ckptd, and the audit lines of what it does.
+
+Goal: of two trainers over TLS none takes more saves in work, or more of the memory for saves, than
+limits.identity_* say; who is refused reads whose it is, how much, and which setting. Others are not
+held back by it. Every commit, removal, pin, take-over and denial is one line of the log with who it
+was.
+Method: a real ckptd with certificates of a test authority; Python's grpcio makes the calls of
+ranks, whose message types the server describes itself, and ckpt-cli those of people.
+"""
+
+import os
+import re
+import shutil
+import sys
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import lib_tap  # noqa: E402
+
+lib_tap.need("grpc", "grpc_reflection", "google.protobuf")
+if not shutil.which("openssl"):
+    print("openssl is missing")
+    sys.exit(77)
+import grpc  # noqa: E402
+from google.protobuf.descriptor_pool import DescriptorPool  # noqa: E402
+from google.protobuf.message_factory import GetMessageClass  # noqa: E402
+from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (  # noqa: E402
+    ProtoReflectionDescriptorDatabase,
+)
+from lib_network import Network  # noqa: E402
+from lib_store import PATIENCE  # noqa: E402
+from lib_tap import test  # noqa: E402
+
+SERVICE = "holdfast.v1.Checkpoint"
+MIB = 1 << 20
+ELEMENTS = MIB  # of F32: a shard of 4 MiB and its header, an image of 5 segments of 1 MiB
+IMAGE = 5 * MIB
+SMALL = ("--memory.pool_bytes", "64MiB", "--memory.segment_bytes", "1MiB",
+         "--limits.drain_ms", "1")
+
+
+class Ranks:
+    """Who comes with one certificate, and makes the calls of ranks."""
+
+    def __init__(self, world, name):
+        self.channel = world.channel(name)
+        self.pool = DescriptorPool(ProtoReflectionDescriptorDatabase(self.channel))
+
+    def call(self, method, **fields):
+        kind = self.pool.FindServiceByName(SERVICE).FindMethodByName(method)
+        unary = self.channel.unary_unary(
+            f"/{SERVICE}/{method}", request_serializer=lambda message: message.SerializeToString(),
+            response_deserializer=GetMessageClass(kind.output_type).FromString)
+        return unary(GetMessageClass(kind.input_type)(**fields), timeout=PATIENCE)
+
+    def open(self, run, take_over=False):
+        """A run of one rank: its session."""
+        attempt = self.call("OpenAttempt", run=run, world_size=1,
+                            take_over=take_over).attempt
+        whole = {"name": "w", "dtype": "F32", "shape": [ELEMENTS], "offset": [0],
+                 "extent": [ELEMENTS]}
+        return self.call("Describe", run=run, attempt=attempt, rank=0, world_size=1,
+                         slices=[whole]).session
+
+    def refused(self, method, **fields):
+        """Code and text of the error; None: there was none."""
+        try:
+            self.call(method, **fields)
+        except grpc.RpcError as error:
+            return f"{error.code().name}: {error.details()}"
+        return None
+
+
+def serve(world, *words):
+    world.serve(*SMALL, *words)
+    return Ranks(world, "anna"), Ranks(world, "bert")
+
+
+def saves(world):
+    anna, bert = serve(world, "--limits.identity_saves", "2")
+    for run in ("a1", "a2"):
+        anna.call("BeginSave", session=anna.open(run), step=1)
+    third = anna.open("a3")
+    said = anna.refused("BeginSave", session=third, step=1)
+    test("a third save in work of one certificate is refused", said and "RESOURCE" in said, said)
+    test("and told whose it is, how many, and the setting", "holdfast://operator/anna has 2 saves "
+         "in work, and limits.identity_saves = 2" in str(said), said)
+    bert.call("BeginSave", session=bert.open("b"), step=1)
+    test("another certificate's is not", True)
+    anna.open("a1", True)  # ends the save of the attempt before
+    test("when one of its saves has ended it may", not anna.refused(
+        "BeginSave", session=third, step=1, busy_ms=PATIENCE * 1000))
+    world.stop()
+
+
+def arena(world):
+    anna, bert = serve(world, "--limits.identity_arena_bytes", str(2 * IMAGE))
+    for run in ("a1", "a2"):
+        anna.call("BeginSave", session=anna.open(run), step=1)
+    said = anna.refused("BeginSave", session=anna.open("a3"), step=1)
+    test("memory for saves beyond that of one certificate is refused", said and "RESOURCE" in said,
+         said)
+    test("and told whose it is, the bytes, and the setting",
+         f"holdfast://operator/anna has {2 * IMAGE} bytes of memory in saves and asks for {IMAGE} "
+         f"more, and limits.identity_arena_bytes = {2 * IMAGE}" in str(said), said)
+    test("another certificate's is not", not bert.refused("BeginSave", session=bert.open("b"),
+                                                          step=1))
+    world.stop()
+    anna, _ = serve(world, "--limits.identity_arena_bytes", str(IMAGE - 1))
+    try:
+        anna.open("a4")
+        said = None
+    except grpc.RpcError as error:
+        said = error.details()
+    test("ranks that could never save within it are refused at the start", said and
+         f"asks for {IMAGE} more, and limits.identity_arena_bytes = {IMAGE - 1}" in said, said)
+    world.stop()
+
+
+def audit_lines(world, event):
+    return [line for line in world.log().split("\n")
+            if re.search(rf" (info|warn) audit: {event}", line)]
+
+
+def audit(world):
+    anna, bert = serve(world)
+    me = f"user {os.getuid()}, process"
+    world.save([3, 4, 5])
+    name = f"{world.run}@3-a1"
+    commits = audit_lines(world, "commit by")
+    test("each commit is one line, with who opened its attempt", len(commits) == 3 and
+         all(f"commit by {me}" in line and f"run {world.run}, step {step}, attempt" in line
+             for step, line in zip((3, 4, 5), commits)), commits)
+    done = world.ask("anna", "pin", name, "--note", "mine")
+    pins = audit_lines(world, "pin by")
+    test("a pin is one line", len(pins) == 1 and
+         f"pin by holdfast://operator/anna: run {world.run}, step 3, attempt 1: mine" in pins[0],
+         (done, pins))
+    world.ask("anna", "unpin", name)
+    done = world.ask("anna", "rm", name, "--yes")
+    gone = audit_lines(world, "remove by")
+    test("a removal is one line", len(gone) == 1 and
+         f"remove by holdfast://operator/anna: run {world.run}, step 3" in gone[0],
+         (done, gone))
+    done = world.ask("anna", "rm", world.run, "--yes")
+    gone = audit_lines(world, "remove by")[1:]
+    test("so is that of a whole run", len(gone) == 1 and gone[0].endswith(
+        f"remove by holdfast://operator/anna: run {world.run}: all of them"), (done, gone))
+    anna.open("taken")
+    bert.call("OpenAttempt", run="taken", world_size=1, take_over=True)
+    taken = audit_lines(world, "attempt by holdfast://operator/bert: run taken")
+    test("a take-over is one line, with both", len(taken) == 1 and
+         "takes over from attempt 1 of holdfast://operator/anna" in taken[0], taken)
+    said = Ranks(world, "carl").refused("Gc")
+    denials = audit_lines(world, "Gc refused to")
+    test("a denial is one line, with who asked and why", said and len(denials) == 1 and
+         "Gc refused to holdfast://reader/a: " in denials[0], denials)
+    world.stop()
+
+
+def main():
+    world = Network()
+    try:
+        for name, uri in (("anna", "operator/anna"), ("bert", "operator/bert"),
+                          ("carl", "reader/a")):
+            world.issue(name, f"holdfast://{uri}")
+        saves(world)
+        arena(world)
+        audit(world)
+    finally:
+        world.close()
+    lib_tap.end()
+
+
+main()
