@@ -1,5 +1,5 @@
 /* attention.cu - causal grouped-query attention for any type and head width, in the order of the
- * CPU.
+ * CPU. bf16 with heads of 64 or 128 values goes to the tensor cores (flash.cu).
  *
  * Each sum is the chain of cpu/isa/attention.c, with fused multiplications and additions: over the
  * elements of a head for scores, over keys in order for out and dq, with the running maximum and
@@ -59,20 +59,6 @@ DEVICE void add_row(float *owned, const float *row, float x, uint32_t head_dim)
 {
     for (uint32_t d = 0; d < head_dim; d++)
         owned[d * THREADS + threadIdx.x] = fused(row[d], x, owned[d * THREADS + threadIdx.x]);
-}
-
-/* ln x for x >= 1, see cpu/isa/attention.c. */
-DEVICE float logarithm(float x)
-{
-    const uint32_t half_root = 0x3f3504f3;
-    uint32_t exponent = (uint32_t)(bits_of(x) - half_root) >> 23;
-    float m = float_of(bits_of(x) - (exponent << 23));
-    float f = (m - 1.0f) / (m + 1.0f), square = f * f;
-    float p = square * (1.0f / 9) + 1.0f / 7;
-    p = p * square + 1.0f / 5;
-    p = p * square + 1.0f / 3;
-    p = p * square * f + f;
-    return (float)(int32_t)exponent * 0x1.62e430p-1f + 2.0f * p + (x - x);
 }
 
 /* ---- Forward ---- */
@@ -279,6 +265,8 @@ template <class A> static bool is_whole(const A &a)
 extern "C" int cuda_attention(const struct cuda_call *call, const void *args)
 {
     const struct kernel_attention &a = *(const struct kernel_attention *)args;
+    if (cuda_flash_fits(a.dtype, a.head_dim))
+        return cuda_flash(call, &a);
     if (!is_whole(a))
         return NOT_SUPPORTED;
     dim3 grid(blocks_for(a.seq, THREADS), a.heads, a.batch);
@@ -303,6 +291,8 @@ static int backward(const struct cuda_call *call, const struct kernel_attention_
 extern "C" int cuda_attention_backward(const struct cuda_call *call, const void *args)
 {
     const struct kernel_attention_backward &a = *(const struct kernel_attention_backward *)args;
+    if (cuda_flash_fits(a.dtype, a.head_dim))
+        return cuda_flash_backward(call, &a);
     if (!is_whole(a) || a.is_partial)
         return NOT_SUPPORTED;
     return a.dtype == KERNEL_BF16 ? backward<true>(call, a) : backward<false>(call, a);

@@ -27,4 +27,23 @@ DEVICE float scale_of(uint32_t head_dim)
     return 1.0f / square_root((float)head_dim);
 }
 
+/* ln x for x >= 1, see cpu/isa/attention.c. */
+DEVICE float logarithm(float x)
+{
+    const uint32_t half_root = 0x3f3504f3;
+    uint32_t exponent = (uint32_t)(bits_of(x) - half_root) >> 23;
+    float m = float_of(bits_of(x) - (exponent << 23));
+    float f = (m - 1.0f) / (m + 1.0f), square = f * f;
+    float p = square * (1.0f / 9) + 1.0f / 7;
+    p = p * square + 1.0f / 5;
+    p = p * square + 1.0f / 3;
+    p = p * square * f + f;
+    return (float)(int32_t)exponent * 0x1.62e430p-1f + 2.0f * p + (x - x);
+}
+
+/* By tensor cores (flash.cu): bf16, heads of 64 or 128 values, any range of queries. */
+bool cuda_flash_fits(enum kernel_dtype dtype, uint32_t head_dim);
+int cuda_flash(const struct cuda_call *call, const struct kernel_attention *args);
+int cuda_flash_backward(const struct cuda_call *call, const struct kernel_attention_backward *args);
+
 #endif

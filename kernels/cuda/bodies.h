@@ -79,6 +79,13 @@ DEVICE unsigned first_bit(uint32_t x) /* x != 0 */
 {
     return (unsigned)__ffs((int)x) - 1;
 }
+/* Two values as bf16, to nearest even, the first in the lower half; NaNs become one NaN. */
+DEVICE uint32_t pair_of_bf16(float low, float high)
+{
+    uint32_t pair;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+    return pair;
+}
 
 /* Asynchronous copies of 16 bytes from global to shared memory, both aligned to them; zeros where
  * `from` is not to be read. Committed ones form a group; copy_wait<G> waits until at most the last
@@ -204,6 +211,16 @@ DEVICE float square_root(float x)
 DEVICE unsigned first_bit(uint32_t x)
 {
     return (unsigned)__builtin_ctz(x);
+}
+DEVICE uint32_t half_of_bf16(float x)
+{
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof(bits));
+    return x != x ? 0x7fff : (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+}
+DEVICE uint32_t pair_of_bf16(float low, float high)
+{
+    return half_of_bf16(high) << 16 | half_of_bf16(low);
 }
 
 DEVICE void copy_now(void *to, const void *from)

@@ -12,11 +12,15 @@
 #include "tests/cuda/faulty.h"
 #include "tests/cuda/lanes_bed.h"
 
-/* Of kernels_cases.h: odd sizes in one block, and several blocks of everything. */
+/* Of kernels_cases.h: odd sizes in one block, several blocks of everything, and heads that
+ * attention by tensor cores takes. */
 static const struct kernel_shapes small[] = {
     {1, 7, 5, 3, 3, 1, 6, 11, KERNEL_F32},
     {2, 35, 48, 40, 4, 2, 16, 72, KERNEL_F32},
+    {1, 70, 8, 8, 2, 1, 64, 8, KERNEL_F32},
+    {1, 70, 8, 8, 1, 1, 128, 8, KERNEL_F32},
 };
+#define NUM_SMALL (int)(sizeof(small) / sizeof(small[0]))
 
 static const struct {
     const char *name;
@@ -45,12 +49,12 @@ static int run_cases(const char *name)
     struct engine lanes = new_cuda_engine();
     int num_run = 0;
     for (uint64_t seed = 0; seed < random_rounds("LANES_SEEDS", 1); seed++) {
-        for (int i = 0; i < NUM_CASES * 4; i++) {
-            int which = i / 4;
+        for (int i = 0; i < NUM_CASES * NUM_SMALL * 2; i++) {
+            int which = i / 2 / NUM_SMALL;
             if ((name && strcmp(name, kernel_cases[which].name) != 0) || !cuda_has_case(which))
                 continue;
             set_order(seed);
-            struct run run = run_case(&lanes, which, small[i % 2], i / 2 % 2, 0);
+            struct run run = run_case(&lanes, which, small[i / 2 % NUM_SMALL], i % 2, 0);
             free_run(&run);
             num_run++;
         }

@@ -66,9 +66,9 @@ def up(value, unit):
     return (value + unit - 1) // unit * unit
 
 
-def number(formula):
+def number(formula, shapes=None):
     """Of budgets.toml: numbers, the letters of SHAPES, + - * /."""
-    return eval(formula, {"__builtins__": {}}, SHAPES)  # the repository's own file
+    return eval(formula, {"__builtins__": {}}, shapes or SHAPES)  # the repository's own file
 
 
 def fitting_blocks(row, threads, dynamic, limits):
@@ -85,11 +85,14 @@ def fitting_blocks(row, threads, dynamic, limits):
     return room[least], least
 
 
-def bounds(budget, gpus):
+def bounds(budget, gpus, shapes=None):
     """{GPU: (seconds, "memory" or what the operations run on)} of a kernel at SHAPES."""
-    moved, done, unit = number(budget["bytes"]), number(budget["operations"]), budget["unit"]
+    moved, done = (number(budget[what], shapes) for what in ("bytes", "operations"))
+    beside = number(budget.get("float", "0"), shapes)
     times = {}
     for name, gpu in gpus.items():
-        memory, compute = moved / gpu["memory"], done / gpu[unit]
-        times[name] = (max(memory, compute), "memory" if memory >= compute else unit)
+        parts = {"memory": moved / gpu["memory"], "float": beside / gpu["float"]}
+        parts[budget["unit"]] = max(parts.get(budget["unit"], 0), done / gpu[budget["unit"]])
+        slowest = max(parts, key=parts.get)
+        times[name] = (parts[slowest], slowest)
     return moved, done, times

@@ -18,12 +18,10 @@ static inline double root_mean_square(const struct buffer *b)
     return sqrt(sum / (double)b->count);
 }
 
-static inline bool close_enough(const struct buffer *got, const struct buffer *want,
-                                enum kernel_dtype dtype)
+/* |got - want| <= relative |want| + absolute, of each element. */
+static inline bool within(const struct buffer *got, const struct buffer *want, double relative,
+                          double absolute)
 {
-    double rms = root_mean_square(want);
-    double relative = dtype == KERNEL_F32 ? 1e-5 : 0x1p-7;
-    double absolute = (dtype == KERNEL_F32 ? 1e-5 : 4e-3) * rms + 1e-6;
     for (size_t i = 0; i < want->count; i++) {
         double a = (double)value_of(got->data, i, got->dtype);
         double b = (double)value_of(want->data, i, want->dtype);
@@ -33,6 +31,14 @@ static inline bool close_enough(const struct buffer *got, const struct buffer *w
         }
     }
     return true;
+}
+
+static inline bool close_enough(const struct buffer *got, const struct buffer *want,
+                                enum kernel_dtype dtype)
+{
+    double of_rms = dtype == KERNEL_F32 ? 1e-5 : 4e-3;
+    return within(got, want, dtype == KERNEL_F32 ? 1e-5 : 0x1p-7,
+                  of_rms * root_mean_square(want) + 1e-6);
 }
 
 #endif

@@ -4,7 +4,7 @@
  * those of its avx2 level; what has is as near to the plain twins as rounding allows; no result
  * depends on the order of blocks or threads; nothing is written past a tensor. Method: the cases of
  * kernels_cases.h with the kernels of kernels/cuda (kernels/cuda/cpu/lanes.h): the orders of
- * LANES_SEEDS seeds (3; the first 6 are all kinds of order), at LANES_SHAPES awkward shapes (2;
+ * LANES_SEEDS seeds (3; the first 6 are all kinds of order), at LANES_SHAPES awkward shapes (3;
  * all: 10), each byte compared. Compiled with -DON_GPU the same runs on a GPU, so often in its own
  * orders (`make gpu-check`). What was compared is printed by name. */
 #ifdef ON_GPU
@@ -14,22 +14,45 @@
 #define need_gpu() ((void)0)
 #endif
 #include "tests/unit/kernels_close.h"
+#include "tests/unit/kernels_ranges.h"
 
 /* Those of kernels_cases.h, and rows that tensor cores take: several tiles, partial ones. The first
- * two meet most edges. */
+ * three meet most edges. */
 static const struct kernel_shapes shapes[] = {
-    {3, 33, 100, 50, 6, 2, 10, 130, KERNEL_F32}, {2, 75, 136, 264, 4, 2, 64, 96, KERNEL_F32},
-    {2, 261, 64, 129, 8, 2, 16, 64, KERNEL_F32}, {1, 1, 16, 16, 1, 1, 16, 17, KERNEL_F32},
-    {1, 7, 5, 3, 3, 1, 6, 11, KERNEL_F32},       {1, 150, 48, 200, 4, 4, 24, 250, KERNEL_F32},
-    {1, 70, 300, 260, 5, 1, 64, 96, KERNEL_F32}, {1, 66, 32, 24, 70, 1, 2, 40, KERNEL_F32},
-    {1, 130, 8, 136, 4, 1, 128, 40, KERNEL_F32}, {2, 65, 520, 40, 2, 2, 96, 40, KERNEL_F32},
+    {3, 33, 100, 50, 6, 2, 10, 130, KERNEL_F32},  {2, 75, 136, 264, 4, 2, 64, 96, KERNEL_F32},
+    {1, 130, 8, 136, 4, 1, 128, 40, KERNEL_F32},  {2, 261, 64, 129, 8, 2, 16, 64, KERNEL_F32},
+    {1, 1, 16, 16, 1, 1, 16, 17, KERNEL_F32},     {1, 7, 5, 3, 3, 1, 6, 11, KERNEL_F32},
+    {1, 150, 48, 200, 4, 4, 24, 250, KERNEL_F32}, {1, 70, 300, 260, 5, 1, 64, 96, KERNEL_F32},
+    {1, 66, 32, 24, 70, 1, 2, 40, KERNEL_F32},    {2, 65, 520, 40, 2, 2, 96, 40, KERNEL_F32},
 };
+
+static bool is_attention(int which)
+{
+    return strncmp(kernel_cases[which].name, "attention", 9) == 0;
+}
 
 /* Do tensor cores have a part in it? Their sums have an order of their own. */
 static bool by_tensor_cores(int which, const struct kernel_shapes *s, enum kernel_dtype dtype)
 {
     bool is_product = strncmp(kernel_cases[which].name, "linear", 6) == 0;
+    if (is_attention(which))
+        return dtype == KERNEL_BF16 && (s->head_dim == 64 || s->head_dim == 128);
     return is_product && dtype == KERNEL_BF16 && s->dim % 8 == 0 && s->hidden % 8 == 0;
+}
+
+/* Attention by tensor cores rounds probabilities and their gradients to bf16 before it sums them
+ * up, each by half a unit of 2^-8; where a query sees few keys, a few large ones show it. So much
+ * of the root mean square: forward and backward. */
+#define PROBABILITIES_OF_RMS 8e-3
+#define GRADIENTS_OF_RMS 3.2e-2
+static bool is_close(int which, const struct buffer *got, const struct buffer *want,
+                     enum kernel_dtype dtype)
+{
+    bool is_backward = kernel_cases[which].op == KERNEL_ATTENTION_BACKWARD;
+    if (!is_attention(which) || want->dtype == KERNEL_F32)
+        return close_enough(got, want, dtype);
+    return within(got, want, 0x1p-7,
+                  (is_backward ? GRADIENTS_OF_RMS : PROBABILITIES_OF_RMS) * root_mean_square(want));
 }
 
 static void say_shape(const char *what, int which, const struct kernel_shapes *s,
@@ -66,7 +89,7 @@ static void compare(const struct engine *lanes, const struct engine *cpu, int wh
         const struct run *like = is_near && seed > 0 ? &first : &want;
         for (int i = 0; i < want.num_outputs; i++) {
             bool is_right = is_near && seed == 0
-                                ? close_enough(&got.buffers[i], &want.buffers[i], dtype)
+                                ? is_close(which, &got.buffers[i], &want.buffers[i], dtype)
                                 : has_same_bits(&got.buffers[i], &like->buffers[i]);
             if (!is_right) {
                 say_shape(is_near ? "near" : "bits", which, shape, dtype);
@@ -90,7 +113,7 @@ static void compare_all(const struct engine *cpu,
 {
     struct engine lanes = new_cuda_engine();
     const char *said = "";
-    int num_shapes = (int)random_rounds("LANES_SHAPES", 2), num_run = 0;
+    int num_shapes = (int)random_rounds("LANES_SHAPES", 3), num_run = 0;
     for (int i = 0; i < num_shapes * NUM_CASES * 2; i++) {
         int which = i / 2 % NUM_CASES;
         const struct kernel_shapes *shape = &shapes[i / 2 / NUM_CASES];
@@ -144,6 +167,43 @@ static void test_kernels_cuda__tensor_cores_agree_with_the_plain_twins(void **st
     free_engine(&cpu);
 }
 
+/* By tensor cores, heads of 64 and of 128: rows of a range have the bits of the whole's; the sums
+ * of ranges are near those of the whole. */
+static void ranges_agree(const struct engine *lanes, uint32_t head_dim, bool has_documents)
+{
+    const struct kernel_shapes shapes = {.batch = 2,
+                                         .seq = 131,
+                                         .heads = 2,
+                                         .kv_heads = 1,
+                                         .head_dim = head_dim,
+                                         .dtype = KERNEL_BF16};
+    size_t keys = (size_t)shapes.batch * shapes.seq * head_dim;
+    struct ranges r = {
+        .engine = lanes, .shapes = shapes, .run = {.seed = 77, .device = lanes->lane->device}};
+    whole_attention(&r, has_documents);
+    struct buffer want[] = {{.data = r.dkey, .count = keys, .dtype = KERNEL_BF16},
+                            {.data = r.dvalue, .count = keys, .dtype = KERNEL_BF16}};
+    struct buffer got[2] = {{.count = keys, .dtype = KERNEL_F32},
+                            {.count = keys, .dtype = KERNEL_F32}};
+    got[0].data = new_buffer(&r.run, keys, KERNEL_F32);
+    got[1].data = new_buffer(&r.run, keys, KERNEL_F32);
+    assert_true(range_agrees(&r, 0, 70, got[0].data, got[1].data));
+    assert_true(range_agrees(&r, 70, shapes.seq - 70, got[0].data, got[1].data));
+    for (int i = 0; i < 2; i++)
+        assert_true(within(&got[i], &want[i], 0x1p-7, 4e-3 * root_mean_square(&want[i])));
+    free_run(&r.run);
+}
+static void test_kernels_cuda__ranges_of_queries_agree_with_the_whole(void **state)
+{
+    (void)state;
+    struct engine lanes = new_cuda_engine();
+    for (unsigned i = 0; i < 4; i++) {
+        set_order(i);
+        ranges_agree(&lanes, i % 2 ? 128 : 64, i / 2 == 1);
+    }
+    free_engine(&lanes);
+}
+
 /* Squares of all sizes: each digit of the exact sum is met, and what no digit can hold. */
 static void test_kernels_cuda__exact_sums_of_any_size_have_the_limbs_of_the_cpu(void **state)
 {
@@ -178,6 +238,7 @@ int main(void)
         cmocka_unit_test(test_kernels_cuda__without_products_bits_are_those_of_the_cpu),
         cmocka_unit_test(test_kernels_cuda__without_tensor_cores_bits_are_those_of_avx2),
         cmocka_unit_test(test_kernels_cuda__tensor_cores_agree_with_the_plain_twins),
+        cmocka_unit_test(test_kernels_cuda__ranges_of_queries_agree_with_the_whole),
         cmocka_unit_test(test_kernels_cuda__exact_sums_of_any_size_have_the_limbs_of_the_cpu),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
