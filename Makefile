@@ -218,7 +218,7 @@ GPU_PATHS = $(addprefix -Wl$(,)-rpath$(,),$(CUDA_LIB) $(realpath $(CUDA_WHEELS)/
 NCCL_O = $(if $(NCCL_INCLUDE),$(call obj,trainer/comm/nccl.c))
 NCCL_LIBRARY_O = $(if $(NCCL_INCLUDE),$(call obj,trainer/comm/nccl_library.c))
 SIMGPU_O = $(call obj,$(filter-out $(if $(NCCL_INCLUDE),,%/nccl.c),$(wildcard tests/simgpu/*.c)))
-$(filter-out %/run.o,$(CUDA_C_O)) $(SIMGPU_O): CFLAGS += -isystem $(CUDA_HOME)/include
+$(filter-out %/run.o,$(CUDA_C_O)) $(SIMGPU_O) $(OBJ)/tests/unit/kernels_graphs.o: CFLAGS += -isystem $(CUDA_HOME)/include
 $(call obj,$(NCCL_SRC) tests/simgpu/nccl.c): CFLAGS += -isystem $(CUDA_HOME)/include -isystem $(NCCL_INCLUDE)
 SIMGPU = $(if $(wildcard $(CUDA_HOME)/include/cuda_runtime_api.h),$(SIMGPU_O) $(filter-out %/run.o,$(CUDA_C_O)))
 $(BUILD)/libgpu.a: $(CUDA_O) $(CUDA_C_O)
@@ -352,9 +352,9 @@ $(BUILD)/tests/kernels_cuda: $(BUILD)/liblanes.a
 $(BUILD)/tests/kernels_cuda_lanes: $(OBJ)/lanes/tests/cuda/faulty.o $(BUILD)/liblanes.a
 $(BUILD)/tests/kernels_cuda_checked: | $(CHECKED)
 # What is looked for at run time is found among the program's symbols.
-$(addprefix $(BUILD)/,cuda/on_simgpu tests/kernels_simgpu tests/trainer_simgpu tests/trainer_nccl \
+$(addprefix $(BUILD)/,cuda/on_simgpu tests/kernels_simgpu tests/kernels_graphs tests/trainer_simgpu tests/trainer_nccl \
     tests/trainer_device_copy tests/trainer_on_simgpu): LIBS += -rdynamic
-$(addprefix $(BUILD)/tests/,kernels_simgpu trainer_simgpu trainer_nccl trainer_device_copy): $(SIMGPU) $(if $(SIMGPU),$(BUILD)/liblanes.a)
+$(addprefix $(BUILD)/tests/,kernels_simgpu kernels_graphs trainer_simgpu trainer_nccl trainer_device_copy): $(SIMGPU) $(if $(SIMGPU),$(BUILD)/liblanes.a)
 $(addprefix $(BUILD)/tests/,trainer_simgpu trainer_nccl trainer_on_simgpu): $(if $(SIMGPU),$(NCCL_O))
 # Without sanitizers: what they test is the program behind it.
 $(BUILD)/shims/%.so: tests/shims/%.c tests/shims/segment.h

@@ -31,6 +31,9 @@ extern const struct kernel_backend_ops kernel_backend_cpu;
 /* There in programs that are linked with kernels/cuda/device.c: those that name device_cuda. */
 extern const struct kernel_backend_ops kernel_backend_cuda __attribute__((weak));
 
+/* Of its arguments, to the end of their last field. */
+size_t kernel_op_bytes(enum kernel_op op);
+
 /* A condition that a caller has to meet; kept in release builds, outside the inner loops. */
 _Noreturn void kernels_require_failed(const char *file, int line, const char *condition);
 #define REQUIRE(condition) \

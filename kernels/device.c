@@ -114,6 +114,18 @@ int lane_settle(struct lane *lane)
     return lane->ops->settle(lane, NULL);
 }
 
+void lane_batch_begin(struct lane *lane)
+{
+    if (lane->ops->batch)
+        lane->ops->batch(lane, true);
+}
+
+void lane_batch_end(struct lane *lane)
+{
+    if (lane->ops->batch)
+        lane->ops->batch(lane, false);
+}
+
 void *lane_native(struct lane *lane)
 {
     return lane->ops->native ? lane->ops->native(lane) : NULL;

@@ -34,14 +34,14 @@ enum device_memory { ON_DEVICE, PINNED };
 enum device_flag {
     DEVICE_HOST_MEMORY = 1, /* host threads compute on it: the CPU's kernels serve this device */
     DEVICE_QUEUED = 2,      /* posting returns before the work is done */
-    DEVICE_GRAPHS = 4,      /* has record and replay */
-    DEVICE_DRY = 8          /* stores and computes nothing: for plans */
+    DEVICE_DRY = 4          /* stores and computes nothing: for plans */
 };
 
 struct device_options {
     uint32_t index;     /* which of several, as the system counts them */
     bool is_shared;     /* where there are fewer, counting begins anew */
     bool is_queued;     /* CPU: a thread for each lane; false: work is done when it is posted */
+    bool has_no_graphs; /* batches are queued one by one */
     const void *custom; /* what a device outside this folder wants to be told */
 };
 
@@ -67,8 +67,6 @@ struct mark {
 /* Host work of a lane. Returns 0 or an error of report.h, which becomes the lane's. */
 typedef int lane_fn(void *args);
 #define LANE_ARGS_MAX 384 /* bytes that lane_call copies */
-
-struct graph;
 
 /* A back-end. Slots are called through the functions below, which hold the asserts. */
 struct device_ops {
@@ -104,10 +102,10 @@ struct device_ops {
     int (*settle)(struct lane *lane, const struct mark *mark);
     /* (optional) The system's own handle of the lane, for a library that queues on it. */
     void *(*native)(struct lane *lane);
-    /* (optional) What is posted from here to the next record becomes a graph, and is not run;
-     * (optional) posts that graph once. */
-    int (*record)(struct lane *lane, struct graph **out);
-    int (*replay)(struct lane *lane, struct graph *graph);
+    /* (optional) Between its beginning and its end what is posted may be held back, and is queued
+     * at once where the same was before, to the byte of its arguments. A mark, a wait, host work,
+     * settling and what asks for the system's handle come behind what is held. */
+    void (*batch)(struct lane *lane, bool begins);
 };
 
 extern const struct device_ops device_cpu;
@@ -138,6 +136,9 @@ void lane_wait(struct lane *lane, const struct mark *mark);
 void lane_copy(struct lane *lane, void *to, const void *from, size_t bytes);
 void lane_zero(struct lane *lane, void *at, size_t bytes);
 void lane_call(struct lane *lane, lane_fn *fn, const void *args, size_t bytes);
+/* A batch changes no result. Pays where the same is posted step after step. */
+void lane_batch_begin(struct lane *lane);
+void lane_batch_end(struct lane *lane);
 /* NULL: it has none. What a library queues on it is ordered like what is posted. */
 void *lane_native(struct lane *lane);
 int lane_settle(struct lane *lane);

@@ -15,11 +15,14 @@
 static const struct kernel_backend_ops *const backends[] = {&kernel_backend_cpu,
                                                             &kernel_backend_cuda};
 
+#define LAST_OF(name, last) (((struct kernel_##name *)0)->last)
 static const struct {
     const char *name;
-    size_t bytes, num_pointers;
+    size_t bytes; /* to the end of the last field */
+    size_t num_pointers;
 } operations[NUM_KERNEL_OPS] = {
-#define X(NAME, name, pointers) {#name, sizeof(struct kernel_##name), pointers},
+#define X(NAME, name, pointers, last) \
+    {#name, offsetof(struct kernel_##name, last) + sizeof(LAST_OF(name, last)), pointers},
     KERNEL_OPS(X)
 #undef X
 };
@@ -69,6 +72,11 @@ const char *kernel_op_name(enum kernel_op op)
     return operations[op].name;
 }
 
+size_t kernel_op_bytes(enum kernel_op op)
+{
+    return operations[op].bytes;
+}
+
 /* An operation in a lane's queue. */
 struct posted {
     struct kernels *kernels;
@@ -77,9 +85,11 @@ struct posted {
     max_align_t args[LANE_ARGS_MAX / sizeof(max_align_t) - 2];
 };
 _Static_assert(sizeof(struct posted) <= LANE_ARGS_MAX, "an operation fits into a lane's queue");
-#define X(NAME, name, pointers)                                                      \
-    _Static_assert(sizeof(struct kernel_##name) <= sizeof((struct posted *)0)->args, \
-                   "the arguments of " #name " fit");
+#define X(NAME, name, pointers, last)                                                        \
+    _Static_assert(sizeof(struct kernel_##name) <= sizeof((struct posted *)0)->args &&       \
+                       sizeof(struct kernel_##name) - offsetof(struct kernel_##name, last) < \
+                           sizeof(LAST_OF(name, last)) + _Alignof(struct kernel_##name),     \
+                   "the arguments of " #name " fit, and its last field is the last");
 KERNEL_OPS(X)
 #undef X
 

@@ -136,8 +136,8 @@ struct kernel_linear_backward_input {
     const void *dout; /* [N,O] */
     const void *w;    /* [O,I] */
     uint32_t rows, in, out_dim;
-    bool accumulate;
     enum kernel_dtype dtype;
+    bool accumulate;
     bool is_partial;
 };
 /* dw = dout^T x, overwritten. */
@@ -159,8 +159,8 @@ struct kernel_rope {
     const int32_t *starts; /* [B,T] or NULL */
     uint32_t batch, seq, heads, head_dim;
     uint32_t first;
-    bool inverse;
     enum kernel_dtype dtype;
+    bool inverse;
 };
 /* Host memory; one code path for every back-end. frequencies[D/2]: the turns per position. */
 void kernel_rope_table(float *cos, float *sin, uint32_t seq, uint32_t head_dim,
@@ -196,9 +196,9 @@ struct kernel_attention_backward {
     const int32_t *starts; /* [B,Q] or NULL */
     uint32_t batch, seq, heads, kv_heads, head_dim;
     uint32_t queries, first; /* as above */
-    bool is_partial;         /* dkey and dvalue are float whatever the dtype: a part of a sum */
-    bool accumulate;         /* with is_partial: the queries' terms follow those that are there */
     enum kernel_dtype dtype;
+    bool is_partial; /* dkey and dvalue are float whatever the dtype: a part of a sum */
+    bool accumulate; /* with is_partial: the queries' terms follow those that are there */
 };
 
 /* out = silu(gate) * up, elementwise. */
@@ -328,33 +328,34 @@ struct kernel_adamw {
 
 /* ---- Running them ---- */
 
-/* X(number, name, pointers): kernel_<name>(kernels, lane, const struct kernel_<name> *args) for
- * each. The struct begins with so many pointers to memory of the device. */
-#define KERNEL_OPS(X)                                    \
-    X(EMBEDDING, embedding, 3)                           \
-    X(EMBEDDING_BACKWARD, embedding_backward, 3)         \
-    X(RMSNORM, rmsnorm, 5)                               \
-    X(RMSNORM_BACKWARD, rmsnorm_backward, 6)             \
-    X(LINEAR, linear, 3)                                 \
-    X(LINEAR_BACKWARD_INPUT, linear_backward_input, 3)   \
-    X(LINEAR_BACKWARD_WEIGHT, linear_backward_weight, 3) \
-    X(ROPE, rope, 4)                                     \
-    X(ATTENTION, attention, 6)                           \
-    X(ATTENTION_BACKWARD, attention_backward, 10)        \
-    X(SWIGLU, swiglu, 3)                                 \
-    X(SWIGLU_BACKWARD, swiglu_backward, 5)               \
-    X(CROSS_ENTROPY, cross_entropy, 4)                   \
-    X(PACK, pack, 2)                                     \
-    X(UNPACK, unpack, 2)                                 \
-    X(ADD, add, 2)                                       \
-    X(FOLD, fold, 2)                                     \
-    X(CONVERT, convert, 2)                               \
-    X(ROUND_FLOAT8, round_float8, 2)                     \
-    X(SUM_SQUARES, sum_squares, 2)                       \
-    X(ADAMW, adamw, 5)
+/* X(number, name, pointers, last): kernel_<name>(kernels, lane, const struct kernel_<name> *args)
+ * for each. The struct begins with so many pointers to memory of the device and ends with the field
+ * `last`; nothing lies between its fields, so equal arguments have equal bytes up to there. */
+#define KERNEL_OPS(X)                                              \
+    X(EMBEDDING, embedding, 3, dtype)                              \
+    X(EMBEDDING_BACKWARD, embedding_backward, 3, dtype)            \
+    X(RMSNORM, rmsnorm, 5, dtype)                                  \
+    X(RMSNORM_BACKWARD, rmsnorm_backward, 6, dtype)                \
+    X(LINEAR, linear, 3, is_partial)                               \
+    X(LINEAR_BACKWARD_INPUT, linear_backward_input, 3, is_partial) \
+    X(LINEAR_BACKWARD_WEIGHT, linear_backward_weight, 3, dtype)    \
+    X(ROPE, rope, 4, inverse)                                      \
+    X(ATTENTION, attention, 6, dtype)                              \
+    X(ATTENTION_BACKWARD, attention_backward, 10, accumulate)      \
+    X(SWIGLU, swiglu, 3, dtype)                                    \
+    X(SWIGLU_BACKWARD, swiglu_backward, 5, dtype)                  \
+    X(CROSS_ENTROPY, cross_entropy, 4, dtype)                      \
+    X(PACK, pack, 2, dtype)                                        \
+    X(UNPACK, unpack, 2, dtype)                                    \
+    X(ADD, add, 2, dtype)                                          \
+    X(FOLD, fold, 2, count)                                        \
+    X(CONVERT, convert, 2, out_dtype)                              \
+    X(ROUND_FLOAT8, round_float8, 2, dtype)                        \
+    X(SUM_SQUARES, sum_squares, 2, width)                          \
+    X(ADAMW, adamw, 5, noise)
 
 enum kernel_op {
-#define X(NAME, name, pointers) KERNEL_##NAME,
+#define X(NAME, name, pointers, last) KERNEL_##NAME,
     KERNEL_OPS(X)
 #undef X
         NUM_KERNEL_OPS
@@ -364,7 +365,7 @@ const char *kernel_op_name(enum kernel_op op); /* "attention_backward" */
 /* Posts the operation on the lane. `args` is the struct of that operation, copied before return. */
 void kernel_run(struct kernels *kernels, struct lane *lane, enum kernel_op op, const void *args);
 
-#define X(NAME, name, pointers)                                                  \
+#define X(NAME, name, pointers, last)                                            \
     static inline void kernel_##name(struct kernels *kernels, struct lane *lane, \
                                      const struct kernel_##name *args)           \
     {                                                                            \

@@ -88,7 +88,7 @@ struct config {
     int64_t dp_replicate, dp_shard; /* dp_shard -1: the ranks that are left */
     char reshard_after_forward[16]; /* "default", "always", "never" */
     int64_t zero_stage;             /* 0 to 2: what copies of a shard divide among them */
-    int64_t bucket_cap_mb; /* 0: each block's gradient is exchanged alone */
+    int64_t bucket_cap_mb;          /* 0: each block's gradient is exchanged alone */
     int64_t gather_ahead, exchange_behind;
     bool receives_ahead;
     int64_t tp, pp, cp;
@@ -145,8 +145,9 @@ struct config {
     /* kernels */
     char kernels_backend[16]; /* "best" or "reference" */
     char device[8];           /* "cpu" or "cuda" */
-    char kernels_isa[16];     /* "auto", ... */
-    int64_t threads;          /* per rank */
+    bool kernels_graphs;
+    char kernels_isa[16]; /* "auto", ... */
+    int64_t threads;      /* per rank */
     /* ckptd */
     char ckptd_address[CONFIG_TEXT_MAX]; /* "unix:/path" */
     /* debug */

@@ -84,7 +84,8 @@ static int open_device(struct rank *r)
     const struct device_ops *ops = device_find(r->config->device);
     bool is_thread = (r->world->ops->flags & COMM_ONE_MEMORY) != 0;
     struct device_options options = {.index = place_on_node(r, is_thread ? r->world->rank : 0),
-                                     .is_shared = is_thread};
+                                     .is_shared = is_thread,
+                                     .has_no_graphs = !r->config->kernels_graphs};
     if (ops == &device_cpu)
         return 0;
     if (ops == NULL)

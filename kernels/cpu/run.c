@@ -514,7 +514,7 @@ static void adamw(const struct job *j, const struct kernel_adamw *a)
 
 /* ---- The table ---- */
 
-#define X(NAME, name, pointers)                                   \
+#define X(NAME, name, pointers, last)                             \
     static void run_##name(const struct job *j, const void *args) \
     {                                                             \
         name(j, args);                                            \
@@ -525,7 +525,7 @@ KERNEL_OPS(X)
 static void cpu_run(struct kernels *kernels, struct lane *lane, enum kernel_op op, const void *args)
 {
     static void (*const table[NUM_KERNEL_OPS])(const struct job *, const void *) = {
-#define X(NAME, name, pointers) run_##name,
+#define X(NAME, name, pointers, last) run_##name,
         KERNEL_OPS(X)
 #undef X
     };

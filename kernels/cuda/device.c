@@ -4,7 +4,8 @@
  * A lane is a stream, a mark an event. Host work of a lane is a host function of the stream. The
  * first error of a lane, of the CUDA runtime or of host work, is kept, and nothing more is queued.
  * Memory ON_DEVICE is cudaMalloc's, PINNED is page-locked and known to every device. The device
- * frees at its end what is still allocated and the events of marks.
+ * frees at its end what is still allocated and the events of marks. A batch of a lane is held back
+ * and queued as a graph (graphs.h).
  *
  * Lock: of the device guards its lists; `error` and `text` of a lane are guarded by its own. */
 #include <cuda_runtime_api.h>
@@ -15,6 +16,7 @@
 
 #include "kernels/backend.h"
 #include "kernels/cuda/blas.h"
+#include "kernels/cuda/graphs.h"
 #include "kernels/cuda/run.h"
 #include "proto/report.h"
 
@@ -23,6 +25,7 @@
 struct allocation {
     struct allocation *next;
     void *at;
+    size_t bytes;
     enum device_memory where;
 };
 struct event {
@@ -35,11 +38,13 @@ struct cuda_device {
     pthread_mutex_t lock;
     struct allocation *allocations;
     struct event *events;
+    bool has_no_graphs;
     char name[300]; /* for describe */
 };
 struct cuda_lane {
     struct lane base;
     cudaStream_t stream;
+    struct cuda_graphs *graphs; /* of batches; NULL until there was one */
     pthread_mutex_t lock;
     int error;
     struct report_text text;
@@ -96,6 +101,7 @@ static int cuda_open(struct device **out, const struct device_options *options)
         return report_error(ERR_MEMORY, NULL, "no memory for a GPU as a device");
     device->base.ops = &device_cuda;
     device->index = options ? (int)options->index : 0;
+    device->has_no_graphs = options && options->has_no_graphs;
     int error = check_device(device, options);
     if (error != 0) {
         free(device);
@@ -150,6 +156,7 @@ static int cuda_alloc(struct device *base, void **out, size_t bytes, enum device
         return fail(error, what);
     }
     allocation->where = where;
+    allocation->bytes = bytes;
     pthread_mutex_lock(&device->lock);
     allocation->next = device->allocations;
     device->allocations = allocation;
@@ -219,6 +226,7 @@ static void cuda_lane_close(struct lane *base)
 {
     struct cuda_lane *lane = of(base);
     (void)cudaStreamSynchronize(lane->stream);
+    cuda_graphs_free(lane->graphs);
     (void)cudaStreamDestroy(lane->stream);
     pthread_mutex_destroy(&lane->lock);
     free(lane);
@@ -247,6 +255,95 @@ static int error_of(struct cuda_lane *lane)
     return error;
 }
 
+/* ---- Posts, and batches of them ---- */
+
+enum post_kind { POST_COPY, POST_ZERO, POST_KERNEL };
+struct post {
+    enum post_kind kind;
+    enum kernel_op op;
+    void *to; /* a kernel's scratch */
+    const void *from;
+    size_t bytes;
+    struct cuda_kernels *kernels;
+    max_align_t args[LANE_ARGS_MAX / sizeof(max_align_t)];
+};
+#define POST_HEAD offsetof(struct post, args)
+
+static cudaError_t run_kernel(struct cuda_lane *lane, const struct post *post);
+
+static cudaError_t queue_post(void *user, const void *at)
+{
+    struct cuda_lane *lane = user;
+    const struct post *post = at;
+    if (post->kind == POST_KERNEL)
+        return run_kernel(lane, post);
+    if (post->kind == POST_ZERO)
+        return cudaMemsetAsync(post->to, 0, post->bytes, lane->stream);
+    return cudaMemcpyAsync(post->to, post->from, post->bytes, cudaMemcpyDefault, lane->stream);
+}
+
+static const char *name_of(const struct post *post)
+{
+    return post->kind == POST_COPY   ? "a copy was refused"
+           : post->kind == POST_ZERO ? "zeroing was refused"
+                                     : kernel_op_name(post->op);
+}
+
+/* What is held goes first. */
+static void cut(struct cuda_lane *lane)
+{
+    if (cuda_graphs_is_holding(lane->graphs))
+        keep(lane, cuda_graphs_cut(lane->graphs), "a batch was refused");
+}
+
+static bool is_allocated(struct cuda_device *device, const void *at)
+{
+    bool is_there = false;
+    pthread_mutex_lock(&device->lock);
+    for (const struct allocation *a = device->allocations; a && !is_there; a = a->next)
+        is_there = (const char *)at >= (char *)a->at && (const char *)at < (char *)a->at + a->bytes;
+    pthread_mutex_unlock(&device->lock);
+    return is_there;
+}
+
+/* Other memory may have to be read before the call returns, and may go before the graph does. */
+static bool may_hold(const struct cuda_lane *lane, const struct post *post)
+{
+    struct cuda_device *device = device_of(&lane->base);
+    return cuda_graphs_is_holding(lane->graphs) &&
+           (post->kind != POST_COPY ||
+            (is_allocated(device, post->to) && is_allocated(device, post->from)));
+}
+
+static void add_post(struct cuda_lane *lane, const struct post *post, size_t bytes)
+{
+    if (error_of(lane) != 0)
+        return;
+    if (may_hold(lane, post) && cuda_graphs_hold(lane->graphs, post, bytes))
+        return;
+    cut(lane);
+    keep(lane, queue_post(lane, post), name_of(post));
+}
+
+/* Without memory for graphs there are none. */
+static void cuda_batch(struct lane *base, bool begins)
+{
+    struct cuda_lane *lane = of(base);
+    if (!begins) {
+        if (cuda_graphs_is_holding(lane->graphs))
+            keep(lane, cuda_graphs_end(lane->graphs), "a batch was refused");
+        return;
+    }
+    if (device_of(base)->has_no_graphs || error_of(lane) != 0)
+        return;
+    if (lane->graphs || cuda_graphs_new(&lane->graphs, lane->stream, queue_post, lane) == 0)
+        cuda_graphs_begin(lane->graphs);
+    else
+        report_clear();
+}
+
+/* ---- Order ---- */
+
 static cudaError_t new_event(struct cuda_device *device, struct mark *mark)
 {
     struct event *event = calloc(1, sizeof(*event));
@@ -270,6 +367,7 @@ static cudaError_t new_event(struct cuda_device *device, struct mark *mark)
 static void cuda_mark(struct lane *base, struct mark *mark)
 {
     struct cuda_lane *lane = of(base);
+    cut(lane);
     cudaError_t error = mark->event ? cudaSuccess : new_event(device_of(base), mark);
     if (error == cudaSuccess)
         error = cudaEventRecord(mark->event, lane->stream);
@@ -280,23 +378,21 @@ static void cuda_mark(struct lane *base, struct mark *mark)
 
 static void cuda_wait(struct lane *base, const struct mark *mark)
 {
+    cut(of(base));
     if (mark->event)
         keep(of(base), cudaStreamWaitEvent(of(base)->stream, mark->event, 0), "a wait was refused");
 }
 
 static void cuda_copy(struct lane *base, void *to, const void *from, size_t bytes)
 {
-    struct cuda_lane *lane = of(base);
-    if (error_of(lane) == 0)
-        keep(lane, cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, lane->stream),
-             "a copy was refused");
+    const struct post post = {.kind = POST_COPY, .to = to, .from = from, .bytes = bytes};
+    add_post(of(base), &post, POST_HEAD);
 }
 
 static void cuda_zero(struct lane *base, void *at, size_t bytes)
 {
-    struct cuda_lane *lane = of(base);
-    if (error_of(lane) == 0)
-        keep(lane, cudaMemsetAsync(at, 0, bytes, lane->stream), "zeroing was refused");
+    const struct post post = {.kind = POST_ZERO, .to = at, .bytes = bytes};
+    add_post(of(base), &post, POST_HEAD);
 }
 
 struct host_work {
@@ -317,6 +413,7 @@ static void CUDART_CB run_host_work(void *argument)
 static void cuda_call(struct lane *base, lane_fn *fn, const void *args, size_t bytes)
 {
     struct cuda_lane *lane = of(base);
+    cut(lane);
     struct host_work *work = malloc(sizeof(*work) + bytes);
     if (!work) {
         keep_error(lane, report_error(ERR_MEMORY, NULL, "no memory for host work"));
@@ -334,6 +431,7 @@ static void cuda_call(struct lane *base, lane_fn *fn, const void *args, size_t b
 static int cuda_settle(struct lane *base, const struct mark *mark)
 {
     struct cuda_lane *lane = of(base);
+    cut(lane);
     cudaError_t error =
         mark ? cudaEventSynchronize(mark->event) : cudaStreamSynchronize(lane->stream);
     keep(lane, error, "what was queued has failed");
@@ -343,6 +441,7 @@ static int cuda_settle(struct lane *base, const struct mark *mark)
 
 static void *cuda_native(struct lane *base)
 {
+    cut(of(base));
     return of(base)->stream;
 }
 
@@ -364,6 +463,7 @@ const struct device_ops device_cuda = {
     .call = cuda_call,
     .settle = cuda_settle,
     .native = cuda_native,
+    .batch = cuda_batch,
 };
 
 /* ---- The back-end ---- */
@@ -414,26 +514,30 @@ static size_t backend_prepare(const struct kernels *kernels, const struct kernel
     return has_library && library > own ? library : own;
 }
 
+static cudaError_t run_kernel(struct cuda_lane *lane, const struct post *post)
+{
+    const struct cuda_call call = {.stream = lane->stream,
+                                   .scratch = post->to,
+                                   .products = (const struct cuda_library *)post->kernels->blas};
+    cudaError_t error = cudaSetDevice(device_of(&lane->base)->index);
+    return error != cudaSuccess ? error : (cudaError_t)cuda_function(post->op)(&call, post->args);
+}
+
 static void backend_run(struct kernels *kernels, struct lane *base, enum kernel_op op,
                         const void *args)
 {
     struct cuda_lane *lane = of(base);
-    const struct cuda_call call = {
-        .stream = lane->stream,
-        .scratch = base->scratch,
-        .products = (const struct cuda_library *)((struct cuda_kernels *)kernels)->blas};
-    cuda_fn *function = cuda_function(op);
-    if (error_of(lane) != 0)
-        return;
-    if (!function) {
+    struct post post = {.kind = POST_KERNEL,
+                        .op = op,
+                        .to = base->scratch,
+                        .kernels = (struct cuda_kernels *)kernels};
+    if (cuda_function(op)) {
+        memcpy(post.args, args, kernel_op_bytes(op));
+        add_post(lane, &post, POST_HEAD + kernel_op_bytes(op));
+    } else if (error_of(lane) == 0) {
         keep_error(
             lane, report_error(ERR_INVALID, NULL, "no kernel of a GPU for %s", kernel_op_name(op)));
-        return;
     }
-    cudaError_t error = cudaSetDevice(device_of(base)->index);
-    if (error == cudaSuccess)
-        error = (cudaError_t)function(&call, args);
-    keep(lane, error, kernel_op_name(op));
 }
 
 const struct kernel_backend_ops kernel_backend_cuda = {

@@ -127,8 +127,10 @@ static cudaError_t unmap(void *at, enum region_kind kind)
     region = *link;
     *link = region->next;
     --*count_of(kind);
-    if (kind != REGION_REGISTERED)
-        munmap(region->mapped, region->mapped_bytes);
+    if (kind != REGION_REGISTERED) /* the addresses never mean other memory: old pointers show */
+        CHECK(mmap(region->mapped, region->mapped_bytes, PROT_NONE,
+                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1,
+                   0) == region->mapped);
     free(region);
     return cudaSuccess;
 }
@@ -278,6 +280,8 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaM
         error = cudaErrorInvalidMemcpyDirection;
     if (error == cudaSuccess && (!is_whole(target, to, bytes) || !is_whole(source, from, bytes)))
         error = cudaErrorInvalidValue;
+    if (error == cudaSuccess && (target == NULL || source == NULL) && simgpu_spoils_capture(stream))
+        error = cudaErrorStreamCaptureUnsupported; /* it would be staged */
     if (error == cudaSuccess) {
         bool is_pageable = target == NULL || source == NULL;
         simgpu.counts.copies++;

@@ -18,6 +18,7 @@ struct op {
     uint64_t point; /* of the event's records */
     struct simgpu_work work;
     void *user; /* OP_HOST: what its function gets */
+    size_t bytes;
     max_align_t args[];
 };
 
@@ -26,8 +27,20 @@ struct CUstream_st {
     struct op *first, *last;
     uint64_t posted, done;
     int device;
-    bool is_busy; /* one of its operations runs */
+    bool is_busy;               /* one of its operations runs */
+    struct CUgraph_st *capture; /* takes what is queued; NULL: nothing is captured */
 };
+
+/* graphs.c: what was queued while it was captured, with the pointers of that moment. */
+struct CUgraph_st {
+    struct op *first, **last;
+    pthread_t thread; /* that captures */
+    bool is_void;     /* what was refused while it was captured */
+};
+void simgpu_capture(struct CUstream_st *stream, struct op *op);
+/* Is the stream captured? Then this call must not be, and the capture is void. */
+bool simgpu_spoils_capture(struct CUstream_st *stream);
+bool simgpu_is_unsafe(const char *call); /* likewise, of what this thread captures */
 
 struct CUevent_st {
     struct CUevent_st *next;

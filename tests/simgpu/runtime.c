@@ -61,6 +61,9 @@ cudaError_t cudaRuntimeGetVersion(int *version)
     X(cudaErrorHostMemoryAlreadyRegistered, "already mapped")               \
     X(cudaErrorHostMemoryNotRegistered, "not registered")                   \
     X(cudaErrorLaunchFailure, "unspecified launch failure")                 \
+    X(cudaErrorStreamCaptureUnsupported, "not permitted while capturing")   \
+    X(cudaErrorStreamCaptureInvalidated, "the capture is void")             \
+    X(cudaErrorStreamCaptureWrongThread, "another thread's capture")        \
     X(cudaErrorUnknown, "unknown error")
 
 const char *cudaGetErrorName(cudaError_t error)
@@ -122,6 +125,8 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream)
     cudaError_t error = simgpu_enter(__func__);
     if (error == cudaSuccess && !simgpu_is_stream(stream))
         error = cudaErrorInvalidResourceHandle;
+    if (error == cudaSuccess && simgpu_spoils_capture(stream))
+        error = cudaErrorStreamCaptureUnsupported;
     if (error == cudaSuccess)
         simgpu_finish(stream, stream->posted);
     return simgpu_leave(error);
@@ -133,6 +138,8 @@ cudaError_t cudaStreamQuery(cudaStream_t stream)
     cudaError_t error = simgpu_enter(__func__);
     if (error == cudaSuccess && !simgpu_is_stream(stream))
         error = cudaErrorInvalidResourceHandle;
+    if (error == cudaSuccess && simgpu_spoils_capture(stream))
+        error = cudaErrorStreamCaptureUnsupported;
     if (error == cudaSuccess && !simgpu_try(stream))
         error = cudaErrorNotReady;
     return simgpu_leave(error);
@@ -143,6 +150,8 @@ cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t fn, void *user)
     cudaError_t error = simgpu_enter(__func__);
     if (error == cudaSuccess && !simgpu_is_stream(stream))
         error = cudaErrorInvalidResourceHandle;
+    if (error == cudaSuccess && simgpu_spoils_capture(stream))
+        error = cudaErrorStreamCaptureUnsupported; /* CUDA takes it; nobody here asks for it */
     if (error == cudaSuccess) {
         struct op *op = simgpu_new_op(OP_HOST, &(struct simgpu_work){.run = fn}, NULL, 0);
         op->user = user;
@@ -196,6 +205,8 @@ static cudaError_t post_event(cudaStream_t stream, cudaEvent_t event, enum op_ki
         return cudaErrorInvalidResourceHandle;
     if (kind == OP_RECORD && event->device != stream->device)
         return cudaErrorInvalidResourceHandle;
+    if (simgpu_spoils_capture(stream))
+        return cudaErrorStreamCaptureUnsupported; /* as host functions */
     if (kind == OP_RECORD)
         event->recorded++;
     if (event->recorded == 0) /* a wait for what was never recorded is none */
@@ -246,14 +257,14 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event)
 struct launch {
     struct lanes_launch head;
     int device;
-    bool is_fatal;
     max_align_t args[];
 };
 
 static void run_launch(void *args)
 {
     struct launch *launch = args;
-    if (launch->is_fatal) {
+    simgpu.counts.kernels++;
+    if (simgpu_fails_locked("kernel")) {
         simgpu.lost[launch->device] = cudaErrorLaunchFailure;
         return;
     }
@@ -271,10 +282,8 @@ int lanes_queue(void *stream_at, const struct lanes_launch *head)
     if (error == cudaSuccess) {
         struct launch *launch = malloc(sizeof(*launch) + head->args_bytes);
         CHECK(launch != NULL);
-        *launch = (struct launch){
-            .head = *head, .device = stream->device, .is_fatal = simgpu_fails_locked("kernel")};
+        *launch = (struct launch){.head = *head, .device = stream->device};
         memcpy(launch->args, head->args, head->args_bytes);
-        simgpu.counts.kernels++;
         simgpu_post(stream, simgpu_new_op(OP_WORK, &(struct simgpu_work){.run = run_launch}, launch,
                                           sizeof(*launch) + head->args_bytes));
         free(launch);

@@ -15,10 +15,15 @@
  * from or to host memory that is neither page-locked nor registered is staged within the call, as
  * CUDA does it, and counted. What is page-locked is read when the copy runs.
  *
+ * Graphs: what is queued on a stream that is captured is kept, and not run; a launch queues it with
+ * the pointers of that moment. Addresses of freed memory are never given again: a graph or whoever
+ * else touches them dies of SIGSEGV.
+ *
  * Refused with CUDA's error: handles that are none, a device that is not there, memory that is not
  * allocated, calls from a host function, memory registered twice, an event recorded on another
- * device than its own. A kernel that the lanes refuse ends the process; so does memory that is
- * unregistered while a copy is queued with it.
+ * device than its own; while capturing, events, host functions, communication, waiting, allocating
+ * and copies of memory that is not page-locked, and the capture is void. A kernel that the lanes
+ * refuse ends the process; so does memory that is unregistered while a copy is queued with it.
  *
  * Settings, "name=value,...": of simgpu_set(), or of the variable SIMGPU when the first call comes.
  *
@@ -43,7 +48,8 @@ SIMGPU_WEAK void simgpu_set(const char *settings);
 struct simgpu_counts {
     uint64_t kernels, copies, staged_copies, products, heuristics, failures;
     uint64_t allocations, pinned, registered; /* ranges that are there now */
-    uint64_t streams, events;
+    uint64_t streams, events, graphs;         /* that are there now; graphs that can be launched */
+    uint64_t captures, graph_launches;
 };
 SIMGPU_WEAK struct simgpu_counts simgpu_counts(void);
 

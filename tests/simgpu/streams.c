@@ -26,6 +26,7 @@ struct op *simgpu_new_op(enum op_kind kind, const struct simgpu_work *work, cons
     struct op *op = calloc(1, sizeof(*op) + bytes);
     CHECK(op != NULL);
     op->kind = kind;
+    op->bytes = bytes;
     if (work != NULL)
         op->work = *work;
     if (bytes > 0)
@@ -150,6 +151,10 @@ static void get_on(struct CUstream_st *stream)
 
 void simgpu_post(struct CUstream_st *stream, struct op *op)
 {
+    if (stream->capture != NULL) {
+        simgpu_capture(stream, op);
+        return;
+    }
     if (op->event != NULL)
         op->event->num_users++;
     if (stream->last != NULL)
@@ -219,11 +224,13 @@ int simgpu_queue(void *at, const struct simgpu_work *work, const void *args, siz
 {
     struct CUstream_st *stream = at;
     pthread_mutex_lock(&simgpu.lock);
-    bool is_stream = simgpu_is_stream(stream);
-    if (is_stream)
+    cudaError_t error = !simgpu_is_stream(stream)       ? cudaErrorInvalidResourceHandle
+                        : simgpu_spoils_capture(stream) ? cudaErrorStreamCaptureUnsupported
+                                                        : cudaSuccess;
+    if (error == cudaSuccess)
         simgpu_post(stream, simgpu_new_op(OP_WORK, work, args, bytes));
     pthread_mutex_unlock(&simgpu.lock);
-    return is_stream ? cudaSuccess : cudaErrorInvalidResourceHandle;
+    return error;
 }
 
 /* ---- How calls begin and end ---- */
@@ -247,6 +254,8 @@ cudaError_t simgpu_enter(const char *call)
         return cudaErrorInsufficientDriver;
     if (simgpu.lost[current_device] != cudaSuccess)
         return simgpu.lost[current_device];
+    if (simgpu_is_unsafe(call))
+        return cudaErrorStreamCaptureUnsupported;
     if (!simgpu_fails_locked(call))
         return cudaSuccess;
     return strcmp(call, "cudaMalloc") == 0 || strcmp(call, "cudaHostAlloc") == 0

@@ -4,103 +4,7 @@
  * what failed in one line, and leaves nothing behind; and the simulation shows what CUDA does not
  * forgive. Method: tests/simgpu in place of NVIDIA's runtime, orders by seed; each call of the
  * runtime fails once, and for ever. For what ends a process there is a child. */
-#include <setjmp.h>
-#include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
-#include <cmocka.h>
-
-#include "kernels/device.h"
-#include "kernels/kernels.h"
-#include "proto/report.h"
-#include "tests/simgpu/simgpu.h"
-
-#define COUNT 3000
-#define BYTES (COUNT * sizeof(float))
-#define SEEDS 9
-
-struct bed {
-    struct device *device;
-    struct kernels *kernels;
-    struct lane *first, *second;
-    float *at, *other, *host; /* two of the device, one page-locked */
-    float *pageable;          /* of tests that want it */
-};
-
-static int open_bed(struct bed *bed, const char *settings)
-{
-    void *at = NULL, *other = NULL, *host = NULL;
-    *bed = (struct bed){0};
-    simgpu_set(settings);
-    int rc = device_open(&bed->device, device_find("cuda"), NULL);
-    struct kernels_options options = {.num_threads = 1, .device = bed->device};
-    if (rc == 0)
-        rc = kernels_new(&bed->kernels, &options);
-    if (rc == 0)
-        rc = lane_open(&bed->first, bed->device, "first");
-    if (rc == 0)
-        rc = lane_open(&bed->second, bed->device, "second");
-    if (rc == 0)
-        rc = device_alloc(bed->device, &at, BYTES, ON_DEVICE);
-    if (rc == 0)
-        rc = device_alloc(bed->device, &other, BYTES, ON_DEVICE);
-    if (rc == 0)
-        rc = device_alloc(bed->device, &host, BYTES, PINNED);
-    bed->at = at;
-    bed->other = other;
-    bed->host = host;
-    return rc;
-}
-
-static void close_bed(struct bed *bed)
-{
-    lane_close(bed->first);
-    lane_close(bed->second);
-    kernels_free(bed->kernels);
-    device_close(bed->device);
-}
-
-static void open_seed(struct bed *bed, int seed)
-{
-    char settings[32];
-    snprintf(settings, sizeof(settings), "seed=%d", seed);
-    assert_int_equal(open_bed(bed, settings), 0);
-}
-
-static void add(struct bed *bed, struct lane *lane)
-{
-    kernel_add(
-        bed->kernels, lane,
-        &(struct kernel_add){.y = bed->at, .x = bed->other, .count = COUNT, .dtype = KERNEL_F32});
-}
-
-/* at = 1, 2, ...; other = 2: on the first lane. */
-static void fill(struct bed *bed)
-{
-    for (int i = 0; i < COUNT; i++)
-        bed->host[i] = 2;
-    lane_copy(bed->first, bed->other, bed->host, BYTES);
-    assert_int_equal(lane_settle(bed->first), 0);
-    for (int i = 0; i < COUNT; i++)
-        bed->host[i] = (float)i;
-    lane_copy(bed->first, bed->at, bed->host, BYTES);
-    assert_int_equal(lane_settle(bed->first), 0);
-}
-
-static bool is_all(const float *values, float plus)
-{
-    for (int i = 0; i < COUNT; i++)
-        if (values[i] != (float)i + plus)
-            return false;
-    return true;
-}
+#include "tests/unit/simgpu_bed.h"
 
 /* ---- Order ---- */
 
@@ -129,6 +33,8 @@ static void test_simgpu__marks_order_lanes_under_every_seed(void **state)
         close_bed(&bed);
     }
 }
+
+/* ---- Mistakes ---- */
 
 /* Three mistakes; each shows under some of the seeds. */
 static bool shows(int mistake, int seed)
@@ -186,19 +92,6 @@ static void test_simgpu__host_work_runs_in_a_lanes_order(void **state)
 }
 
 /* ---- Memory ---- */
-
-static int signal_of(void (*work)(struct bed *), struct bed *bed)
-{
-    int status = 0;
-    pid_t child = fork();
-    if (child == 0) {
-        signal(SIGSEGV, SIG_DFL);
-        work(bed);
-        _exit(0);
-    }
-    assert_int_equal(waitpid(child, &status, 0), child);
-    return WIFSIGNALED(status) ? WTERMSIG(status) : 0;
-}
 
 static void touch_device(struct bed *bed)
 {
@@ -338,7 +231,7 @@ static void multiply(struct kernels *kernels, struct lane *lane, char *at, int w
     else if (which == 1)
         kernel_linear_backward_input(kernels, lane,
                                      &(struct kernel_linear_backward_input){
-                                         c, a, b, ROWS, IN, OUT, false, KERNEL_BF16, partial});
+                                         c, a, b, ROWS, IN, OUT, KERNEL_BF16, false, partial});
     else
         kernel_linear_backward_weight(
             kernels, lane,

@@ -1,7 +1,8 @@
 /* trainer_simgpu.c - steps of training on simulated GPUs (tests/simgpu): the bits of the CPU.
  *
  * Goal: the trainer, the back-end and the kernels together compute on a GPU what the CPU computes,
- * on every mesh and in every order that CUDA allows. Method: parallel_bed.h; in float no tensor
+ * on every mesh and in every order that CUDA allows, with graphs and without; a step repeats the
+ * graphs of the one before and captures none. Method: parallel_bed.h; in float no tensor
  * core has a part, so every byte is that of the CPU's back-end at the level avx2 or above. The
  * state goes out and in again between two stretches. */
 #include "tests/simgpu/simgpu.h"
@@ -21,17 +22,31 @@ static const char *const way[] = {"--training.mixed_precision_param",
                                   "2"};
 #define NUM_WAY ((int)(sizeof(way) / sizeof(way[0])))
 
-static void want_same_on_gpus(struct place place, int seed)
+static struct simgpu_counts since(const struct simgpu_counts *before)
+{
+    struct simgpu_counts now = simgpu_counts();
+    return (struct simgpu_counts){.captures = now.captures - before->captures,
+                                  .graph_launches = now.graph_launches - before->graph_launches};
+}
+
+static void want_same_on_gpus(struct place place, int seed, bool has_no_graphs)
 {
     char settings[32];
-    struct device_options options = {.index = 0};
+    struct device_options options = {.index = 0, .has_no_graphs = has_no_graphs};
     struct outcome *reference = new_outcome(), *outcome = new_outcome();
-    run_on(reference, alone, 0, 2, way, NUM_WAY);
+    run_on(reference, alone, 0, 3, way, NUM_WAY);
     snprintf(settings, sizeof(settings), "seed=%d", seed);
     simgpu_set(settings);
     assert_int_equal(device_open(&bed_device, device_find("cuda"), &options), 0);
+    struct simgpu_counts start = simgpu_counts();
     run_on(outcome, place, 0, 1, way, NUM_WAY);
-    run_on(outcome, place, 1, 2, way, NUM_WAY);
+    struct simgpu_counts one = since(&start);
+    start = simgpu_counts();
+    run_on(outcome, place, 1, 3, way, NUM_WAY);
+    struct simgpu_counts two = since(&start);
+    assert_int_equal(two.captures, one.captures);
+    assert_int_equal(two.graph_launches, 2 * one.graph_launches);
+    assert_int_equal(one.graph_launches == 0, has_no_graphs);
     device_close(bed_device);
     bed_device = NULL;
     want_same(reference, outcome, place);
@@ -43,19 +58,19 @@ static void test_simgpu__one_gpu_has_the_bits_of_the_cpu(void **state)
 {
     (void)state;
     for (int seed = 0; seed < 3; seed++)
-        want_same_on_gpus((struct place){1, 1, 1, 0, 0, 0}, seed);
+        want_same_on_gpus((struct place){1, 1, 1, 0, 0, 0}, seed, seed == 1);
 }
 
 static void test_simgpu__shards_have_the_bits_of_the_cpu(void **state)
 {
     (void)state;
-    want_same_on_gpus((struct place){1, 2, 1, 0, 0, 0}, 2);
+    want_same_on_gpus((struct place){1, 2, 1, 0, 0, 0}, 2, false);
 }
 
 static void test_simgpu__stages_and_tensor_parallel_have_the_bits_of_the_cpu(void **state)
 {
     (void)state;
-    want_same_on_gpus((struct place){1, 1, 1, 2, 0, 2}, 5);
+    want_same_on_gpus((struct place){1, 1, 1, 2, 0, 2}, 5, false);
 }
 
 int main(void)

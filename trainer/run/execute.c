@@ -448,6 +448,13 @@ static int run(struct parallel *p, struct execution *e, const struct op *op, uin
     }
 }
 
+/* What is the same each step, to the byte: a device may queue it at once. */
+static bool is_batch(const struct op *op)
+{
+    return op->kind == OP_FORWARD || op->kind == OP_RECOMPUTE || op->kind == OP_BACKWARD ||
+           op->kind == OP_BACKWARD_INPUT || op->kind == OP_BACKWARD_WEIGHT || op->kind == OP_UPDATE;
+}
+
 static int run_op(struct parallel *p, const struct program *program, struct execution *e,
                   const struct op *op)
 {
@@ -455,11 +462,16 @@ static int run_op(struct parallel *p, const struct program *program, struct exec
     observe(p, op, false);
     if (op->kind == OP_BEGIN && e->at_op != NULL) /* says which batch it is */
         ERR_TRY(e->at_op(p, e, op));
-    ERR_TRY(run(p, e, op, slot));
-    if (op->kind != OP_BEGIN && e->at_op != NULL)
-        ERR_TRY(e->at_op(p, e, op));
-    observe(p, op, true);
-    return 0;
+    if (is_batch(op))
+        lane_batch_begin(p->lane);
+    int rc = run(p, e, op, slot);
+    if (rc == 0 && op->kind != OP_BEGIN && e->at_op != NULL)
+        rc = e->at_op(p, e, op);
+    if (is_batch(op))
+        lane_batch_end(p->lane);
+    if (rc == 0)
+        observe(p, op, true);
+    return rc;
 }
 
 int execute_program(struct parallel *p, const struct program *program, struct execution *e)

@@ -1,0 +1,118 @@
+/* simgpu_bed.h - what the tests of a CUDA GPU as a device share: a device on simulated GPUs, two
+ * lanes, and buffers with values that are known. */
+#ifndef HOLDFAST_TESTS_SIMGPU_BED_H
+#define HOLDFAST_TESTS_SIMGPU_BED_H
+
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "kernels/device.h"
+#include "kernels/kernels.h"
+#include "proto/report.h"
+#include "tests/simgpu/simgpu.h"
+
+#define COUNT 3000
+#define BYTES (COUNT * sizeof(float))
+#define SEEDS 9
+
+struct bed {
+    struct device *device;
+    struct kernels *kernels;
+    struct lane *first, *second;
+    float *at, *other, *host; /* two of the device, one page-locked */
+    float *pageable;          /* of tests that want it */
+};
+
+static inline int open_bed(struct bed *bed, const char *settings)
+{
+    void *at = NULL, *other = NULL, *host = NULL;
+    *bed = (struct bed){0};
+    simgpu_set(settings);
+    int rc = device_open(&bed->device, device_find("cuda"), NULL);
+    struct kernels_options options = {.num_threads = 1, .device = bed->device};
+    if (rc == 0)
+        rc = kernels_new(&bed->kernels, &options);
+    if (rc == 0)
+        rc = lane_open(&bed->first, bed->device, "first");
+    if (rc == 0)
+        rc = lane_open(&bed->second, bed->device, "second");
+    if (rc == 0)
+        rc = device_alloc(bed->device, &at, BYTES, ON_DEVICE);
+    if (rc == 0)
+        rc = device_alloc(bed->device, &other, BYTES, ON_DEVICE);
+    if (rc == 0)
+        rc = device_alloc(bed->device, &host, BYTES, PINNED);
+    bed->at = at;
+    bed->other = other;
+    bed->host = host;
+    return rc;
+}
+
+static inline void close_bed(struct bed *bed)
+{
+    lane_close(bed->first);
+    lane_close(bed->second);
+    kernels_free(bed->kernels);
+    device_close(bed->device);
+}
+
+static inline void open_seed(struct bed *bed, int seed)
+{
+    char settings[32];
+    snprintf(settings, sizeof(settings), "seed=%d", seed);
+    assert_int_equal(open_bed(bed, settings), 0);
+}
+
+static inline void add(struct bed *bed, struct lane *lane)
+{
+    kernel_add(
+        bed->kernels, lane,
+        &(struct kernel_add){.y = bed->at, .x = bed->other, .count = COUNT, .dtype = KERNEL_F32});
+}
+
+/* at = 1, 2, ...; other = 2: on the first lane. */
+static inline void fill(struct bed *bed)
+{
+    for (int i = 0; i < COUNT; i++)
+        bed->host[i] = 2;
+    lane_copy(bed->first, bed->other, bed->host, BYTES);
+    assert_int_equal(lane_settle(bed->first), 0);
+    for (int i = 0; i < COUNT; i++)
+        bed->host[i] = (float)i;
+    lane_copy(bed->first, bed->at, bed->host, BYTES);
+    assert_int_equal(lane_settle(bed->first), 0);
+}
+
+static inline bool is_all(const float *values, float plus)
+{
+    for (int i = 0; i < COUNT; i++)
+        if (values[i] != (float)i + plus)
+            return false;
+    return true;
+}
+
+/* Of a child that does the work; 0: it ends. */
+static inline int signal_of(void (*work)(struct bed *), struct bed *bed)
+{
+    int status = 0;
+    pid_t child = fork();
+    if (child == 0) {
+        signal(SIGSEGV, SIG_DFL);
+        work(bed);
+        _exit(0);
+    }
+    assert_int_equal(waitpid(child, &status, 0), child);
+    return WIFSIGNALED(status) ? WTERMSIG(status) : 0;
+}
+
+#endif
