@@ -19,8 +19,6 @@
 
 #include <errno.h>
 #include <netdb.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -92,7 +90,6 @@ static void accept_one(struct watch *watch)
     struct sockaddr_storage address;
     socklen_t size = sizeof address;
     char from[NI_MAXHOST] = "an unknown address";
-    int on = 1;
     int fd = accept4(watch->fd, (struct sockaddr *)&address, &size, SOCK_CLOEXEC | SOCK_NONBLOCK);
     if (fd < 0 && (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)) {
         log_warn("tls", "could not accept a connection: %s", strerror(errno));
@@ -100,7 +97,6 @@ static void accept_one(struct watch *watch)
     }
     if (fd < 0)
         return;
-    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     getnameinfo((struct sockaddr *)&address, size, from, sizeof from, NULL, 0, NI_NUMERICHOST);
     if (may_shake_hands(network, from))
         tls_relay_adopt(network->relay, fd, from);

@@ -40,6 +40,8 @@
 #define STREAM_AHEAD_BYTES (16 << 10) /* taken of a request before a call is there for it */
 #define REQUEST_AGAIN_MS 500u         /* where there was no memory to ask for as many */
 #define CLOSE_FLUSH_MS 200u           /* for the last answers to reach slow clients */
+#define ALIVE_MS_MIN \
+    2000 /* clients may ask for a sign of life so often, while a call is under way */
 
 void rpc_server_unref_unlock(struct rpc_server *server)
 {
@@ -159,6 +161,7 @@ static grpc_server *create_grpc(void)
         rpc_arg(GRPC_ARG_MAX_SEND_MESSAGE_LENGTH, RPC_MESSAGE_BYTES_MAX),
         rpc_arg(GRPC_ARG_MAX_CONCURRENT_STREAMS, CONNECTION_CALLS_MAX),
         rpc_arg(GRPC_ARG_MAX_METADATA_SIZE, METADATA_BYTES_MAX),
+        rpc_arg(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, ALIVE_MS_MIN),
         /* Windows that grow with the rate would let a client fill all buffers at once. */
         rpc_arg(GRPC_ARG_HTTP2_BDP_PROBE, 0),
         rpc_arg(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, STREAM_AHEAD_BYTES),

@@ -27,6 +27,12 @@
 #define HANDSHAKE_MS 2000 /* for a connection to come about, in whatever many calls */
 #define RECONNECT_MS_MIN 50
 #define RECONNECT_MS_MAX 1000
+/* Over TCP, while a call is under way: silence before the server is asked for a sign of life, and
+ * how long it may take; both together less than any call waits that is not asked again at once.
+ * Then calls end with ERR_UNAVAILABLE, and the next one connects anew. */
+#define ALIVE_MS 4000
+#define ALIVE_ANSWER_MS 5000
+#define NUM_ALIVE_ARGS 3u
 #define CONNECT_WAIT_MS 100u /* a call waits so long for a connection that failed before */
 
 struct rpc_client {
@@ -96,12 +102,13 @@ static int tls_credentials(grpc_channel_credentials **out, const char *directory
 }
 
 /* gRPC would call a wrong target an internal error, at the first call. */
-static int make_credentials(grpc_channel_credentials **out, const char *target,
+static int make_credentials(grpc_channel_credentials **out, bool *out_is_tcp, const char *target,
                             const char *directory)
 {
     struct address address;
     ERR_TRY(address_parse(&address, target));
-    if (address.kind == ADDRESS_TLS)
+    *out_is_tcp = address.kind == ADDRESS_TLS;
+    if (*out_is_tcp)
         return tls_credentials(out, directory);
     *out = grpc_insecure_credentials_create();
     return 0;
@@ -115,8 +122,9 @@ int rpc_client_open(struct rpc_client **out, const char *target)
 int rpc_client_open_as(struct rpc_client **out, const char *target, const char *tls_directory)
 {
     grpc_channel_credentials *credentials = NULL;
+    bool is_tcp;
     rpc_start();
-    ERR_TRY(make_credentials(&credentials, target, tls_directory));
+    ERR_TRY(make_credentials(&credentials, &is_tcp, target, tls_directory));
     struct rpc_client *client = calloc(1, sizeof *client);
     if (!client) {
         grpc_channel_credentials_release(credentials);
@@ -132,8 +140,13 @@ int rpc_client_open_as(struct rpc_client **out, const char *target, const char *
         rpc_arg(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1),
         rpc_arg(GRPC_ARG_ENABLE_RETRIES, 0),
         rpc_arg(GRPC_ARG_ENABLE_HTTP_PROXY, 0),
+        /* The last ones are for TCP alone: a unix socket does not die without a word. */
+        rpc_arg(GRPC_ARG_KEEPALIVE_TIME_MS, ALIVE_MS),
+        rpc_arg(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, ALIVE_ANSWER_MS),
+        rpc_arg(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0),
     };
-    grpc_channel_args channel_args = {sizeof args / sizeof args[0], args};
+    size_t num_args = sizeof args / sizeof args[0] - (is_tcp ? 0 : NUM_ALIVE_ARGS);
+    grpc_channel_args channel_args = {num_args, args};
     client->channel = grpc_channel_create(target, credentials, &channel_args);
     grpc_channel_credentials_release(credentials);
     *out = client;

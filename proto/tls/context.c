@@ -7,15 +7,21 @@
 #include <openssl/x509v3.h>
 
 #include <errno.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 
 #define CERTIFICATE "certificate.pem"
 #define KEY "key.pem"
 #define AUTHORITY "authority.pem"
 #define REVOKED "revoked.pem"
+#define ALIVE_S 5 /* silence before the peer's kernel is asked, and between two tries */
+#define ALIVE_TRIES 3
+#define UNACKED_MS 20000 /* bytes that the peer's kernel did not take for so long: it has gone */
 
 void tls_path(char out[TLS_PATH_MAX], const char *directory, const char *name)
 {
@@ -26,6 +32,19 @@ const char *tls_client_directory(void)
 {
     const char *directory = getenv("HOLDFAST_TLS");
     return directory && directory[0] ? directory : "/etc/holdfast/tls";
+}
+
+void tls_socket_set(int socket)
+{
+    const struct {
+        int level, name, value;
+    } options[] = {
+        {IPPROTO_TCP, TCP_NODELAY, 1},           {SOL_SOCKET, SO_KEEPALIVE, 1},
+        {IPPROTO_TCP, TCP_KEEPIDLE, ALIVE_S},    {IPPROTO_TCP, TCP_KEEPINTVL, ALIVE_S},
+        {IPPROTO_TCP, TCP_KEEPCNT, ALIVE_TRIES}, {IPPROTO_TCP, TCP_USER_TIMEOUT, UNACKED_MS}};
+    for (size_t i = 0; i < sizeof options / sizeof options[0]; i++) /* a unix socket has none */
+        setsockopt(socket, options[i].level, options[i].name, &options[i].value,
+                   sizeof options[i].value);
 }
 
 const char *tls_error_text(void)

@@ -21,6 +21,9 @@ int tls_context_open(SSL_CTX **out, const char *directory, enum tls_side side,
 /* Who is at the other end of a handshake that is done. ERR_DENIED: its certificate names no
  * identity, or several. */
 int tls_identify(struct principal *out, const SSL *ssl);
+/* Small messages go at once, and a peer that vanishes without a word is found: by keep-alives, and
+ * while bytes are under way by TCP_USER_TIMEOUT. Then the socket has an error. */
+void tls_socket_set(int socket);
 /* The first error that OpenSSL has queued, in its words; the rest is dropped. */
 const char *tls_error_text(void);
 

@@ -350,6 +350,7 @@ void tls_relay_adopt(struct tls_relay *relay, int socket, const char *from)
         close(socket);
         return;
     }
+    tls_socket_set(socket);
     link->tcp = socket;
     link->plain = -1;
     snprintf(link->from, sizeof link->from, "%s", from);

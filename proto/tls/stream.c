@@ -12,8 +12,6 @@
 #include <openssl/x509v3.h>
 
 #include <errno.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <poll.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -24,9 +22,6 @@
 #include <unistd.h>
 
 #define READ_BYTES (64u << 10) /* records that one recv() may bring */
-#define ALIVE_S 5 /* silence before the peer's kernel is asked, and between two tries */
-#define ALIVE_TRIES 3
-#define UNACKED_MS 20000 /* bytes that the peer's kernel did not take for so long: it has gone */
 
 struct tls_keys {
     pthread_mutex_t mutex; /* of `context` */
@@ -137,19 +132,6 @@ static int sleep_until(const struct tls_stream *stream, short events, int64_t un
 
 /* ---- the handshake ---- */
 
-static void set_socket(int socket)
-{
-    const struct {
-        int level, name, value;
-    } options[] = {
-        {IPPROTO_TCP, TCP_NODELAY, 1},           {SOL_SOCKET, SO_KEEPALIVE, 1},
-        {IPPROTO_TCP, TCP_KEEPIDLE, ALIVE_S},    {IPPROTO_TCP, TCP_KEEPINTVL, ALIVE_S},
-        {IPPROTO_TCP, TCP_KEEPCNT, ALIVE_TRIES}, {IPPROTO_TCP, TCP_USER_TIMEOUT, UNACKED_MS}};
-    for (size_t i = 0; i < sizeof options / sizeof options[0]; i++) /* a unix socket has none */
-        setsockopt(socket, options[i].level, options[i].name, &options[i].value,
-                   sizeof options[i].value);
-}
-
 /* Whom the certificate of the server must name: an address or a name. */
 static bool expect_host(SSL *ssl, const char *host)
 {
@@ -210,7 +192,7 @@ int tls_stream_open(struct tls_stream **out, struct tls_keys *keys, int socket, 
         return report_error(ERR_MEMORY, NULL, "no memory for a connection");
     }
     stream->socket = socket;
-    set_socket(socket);
+    tls_socket_set(socket);
     if (out_peer)
         *out_peer = (struct principal){.kind = PRINCIPAL_CERTIFICATE, .role = ROLE_READER};
     int error = keys ? open_tls(stream, keys, host, now_ms() + timeout_ms, out_peer) : 0;

@@ -5,6 +5,7 @@ bad network does.
     relay.address                  # the client's end
     relay.hold("out")              # no byte from the client arrives any more; "back": to it
     relay.go_on()                  # what was held comes, late
+    relay.strand()                 # the connections there are die, and nobody is told
 
 TCP loses no bytes: what is lost on the way comes late (delay_s, hold), or the connection ends
 (resets, every). Each decision is taken from the seed, in the order in which connections come.
@@ -25,7 +26,7 @@ class Relay:
     def __init__(self, to, host="127.0.0.1", seed=0, delay_s=0.0, resets=0.0):
         self.to, self.delay_s, self.resets = to, delay_s, resets
         self.every, self.times, self.cuts = None, 0, 0
-        self.held, self.is_closed = set(), False
+        self.held, self.is_closed, self.age = set(), False, 0
         self.chance = random.Random(seed)
         self.lock = threading.Lock()
         self.listener = socket.create_server((host, 0))
@@ -37,6 +38,9 @@ class Relay:
 
     def go_on(self):
         self.held = set()
+
+    def strand(self):
+        self.age += 1
 
     def close(self):
         self.is_closed = True
@@ -72,10 +76,12 @@ class Relay:
             time.sleep(0.01)
 
     def move(self, way, a, b, chance):
-        left = self.every
+        left, age = self.every, self.age
         try:
             while data := a.recv(CHUNK):
                 self.wait(way)
+                if age != self.age:
+                    continue
                 if self.delay_s:
                     time.sleep(chance.random() * self.delay_s)
                 if self.resets and chance.random() < self.resets:
@@ -91,7 +97,7 @@ class Relay:
                 b.sendall(data)
         except OSError:
             pass
-        for end in (a, b):
+        for end in (a, b) if age == self.age else ():
             try:
                 end.shutdown(socket.SHUT_RDWR)
             except OSError:
