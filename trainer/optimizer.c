@@ -5,7 +5,7 @@
  * scaled by min(1, max_norm / (norm + 1e-6)), in double, rounded once. Weight decay is AdamW's, or
  * with Adam a part of the gradient (L2), as in torch; it applies to all parameters, as in
  * torchtitan, or with optimizer.no_decay_norms to all but the weights of norms. Tensor by tensor,
- * so that a save in progress holds up no tensor that it has copied.
+ * so that a save in progress holds up nothing that it has copied.
  *
  * Moments of bf16 are rounded by noise of the seed, the update, the tensor and the element's place
  * in it (kernels.h), so they are the same whoever holds them.
@@ -13,7 +13,6 @@
 #include "trainer/optimizer.h"
 #include "kernels/device.h"
 #include "trainer/data/random.h"
-#include "trainer/save/copier.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -48,8 +47,8 @@ static size_t updated_at(const struct state_slice *slice)
     return slice->param.at + (box->offset[0] - whole->offset[0]) * whole->extent[1];
 }
 
-void optimizer_update(struct state *state, struct kernels *kernels, struct lane *lane,
-                      const struct config *config, const struct optimizer_step *step)
+void optimizer_begin(struct state *state, struct lane *lane, const struct config *config,
+                     const struct optimizer_step *step)
 {
     double scale = 1.0;
     if (config->max_norm > 0 && config->max_norm / (step->grad_norm + 1e-6) < 1.0)
@@ -74,23 +73,24 @@ void optimizer_update(struct state *state, struct kernels *kernels, struct lane 
         state->host_numbers[i] = numbers;
     }
     lane_copy(lane, state->numbers, state->host_numbers, 2 * sizeof(numbers));
-    for (uint32_t i = 0; i < state->num_slices; i++) {
-        const struct state_slice *slice = &state->slices[i];
-        const struct state_place *moment = &slice->moment;
-        bool is_norm = slice->tensor->dims == 1; /* no other vector is in the model */
-        bool decays_not = is_norm && config->no_decay_norms;
-        if (step->copier != NULL)
-            copier_wait_slice(step->copier, i, lane);
-        struct kernel_adamw args = {.param = state->param + updated_at(slice),
-                                    .exp_avg = moment_at(state, state->exp_avg, moment->at),
-                                    .exp_avg_sq = moment_at(state, state->exp_avg_sq, moment->at),
-                                    .grad = state->grad + slice->grad_at,
-                                    .numbers = &state->numbers[decays_not ? DECAYS_NOT : DECAYS],
-                                    .count = moment->count,
-                                    .moments = state->moments};
-        if (state->moments == KERNEL_BF16)
-            place_slice(&args, slice, config->seed);
-        if (args.count > 0)
-            kernel_adamw(kernels, lane, &args);
-    }
+}
+
+void optimizer_update(struct state *state, struct kernels *kernels, struct lane *lane,
+                      const struct config *config, uint32_t slice)
+{
+    const struct state_slice *of = &state->slices[slice];
+    const struct state_place *moment = &of->moment;
+    bool is_norm = of->tensor->dims == 1; /* no other vector is in the model */
+    bool decays_not = is_norm && config->no_decay_norms;
+    struct kernel_adamw args = {.param = state->param + updated_at(of),
+                                .exp_avg = moment_at(state, state->exp_avg, moment->at),
+                                .exp_avg_sq = moment_at(state, state->exp_avg_sq, moment->at),
+                                .grad = state->grad + of->grad_at,
+                                .numbers = &state->numbers[decays_not ? DECAYS_NOT : DECAYS],
+                                .count = moment->count,
+                                .moments = state->moments};
+    if (state->moments == KERNEL_BF16)
+        place_slice(&args, of, config->seed);
+    if (args.count > 0)
+        kernel_adamw(kernels, lane, &args);
 }

@@ -4,18 +4,17 @@
 
 #include "trainer/parallel/parallel.h"
 
-struct copier;
-
 struct optimizer_step {
-    int64_t update;        /* number of this update, from 1: Adam's bias correction */
-    double lr;             /* from schedule_lr */
-    double grad_norm;      /* of the whole gradient; clipped to config->max_norm */
-    struct copier *copier; /* a save's: lets each slice go when it is copied; NULL: there is none */
+    int64_t update;   /* number of this update, from 1: Adam's bias correction */
+    double lr;        /* from schedule_lr */
+    double grad_norm; /* of the whole gradient; clipped to config->max_norm */
 };
 
-/* Updates parameters and moments from state->grad. Elementwise: needs no communication.
- * A slice is changed only when step->copier has let it go. */
+/* The numbers of an update, then parameters and moments of a slice from state->grad. Elementwise:
+ * needs no communication. Each slice may be updated when a save has copied it. */
+void optimizer_begin(struct state *state, struct lane *lane, const struct config *config,
+                     const struct optimizer_step *step);
 void optimizer_update(struct state *state, struct kernels *kernels, struct lane *lane,
-                      const struct config *config, const struct optimizer_step *step);
+                      const struct config *config, uint32_t slice);
 
 #endif

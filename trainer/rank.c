@@ -332,6 +332,12 @@ static int introduce(const struct rank *r)
     return rc;
 }
 
+static void note_copy(void *user, const struct op *op, bool is_end)
+{
+    const struct rank *r = user;
+    parallel_note_copy(r->parallel, op, is_end);
+}
+
 int rank_open(struct rank *r)
 {
     const struct config *config = r->config;
@@ -355,7 +361,9 @@ int rank_open(struct rank *r)
                                         .data = r->data,
                                         .model = r->table,
                                         .kernels = kernels_describe(r->kernels),
-                                        .want_stop = r->want_stop};
+                                        .want_stop = r->want_stop,
+                                        .note_copy = note_copy,
+                                        .user = r};
     ERR_TRY(snapshot_open(&r->snapshot, &snapshot));
     return 0;
 }

@@ -47,8 +47,8 @@ struct step_made {
     struct progress next;
 };
 
-/* When loss and norm are known: the optimizer's update. */
-static int update(void *user, const struct step_result *result)
+/* When loss and norm are known. */
+static int decide(void *user, const struct step_result *result)
 {
     struct step_made *made = user;
     struct rank *r = made->r;
@@ -65,13 +65,30 @@ static int update(void *user, const struct step_result *result)
     next->loss = result->loss;
     next->grad_norm = result->grad_norm;
     ERR_TRY(metrics_check(r->metrics, next));
-    struct optimizer_step of = {next->optimizer_update, lr, next->grad_norm,
-                                snapshot_copier(r->snapshot)};
     snapshot_phase(r->snapshot, true); /* the update is as fast as memory is */
-    optimizer_update(parallel_state(r->parallel), r->kernels, parallel_lane(r->parallel), config,
-                     &of);
-    snapshot_phase(r->snapshot, false);
+    optimizer_begin(parallel_state(r->parallel), parallel_lane(r->parallel), config,
+                    &(struct optimizer_step){next->optimizer_update, lr, next->grad_norm});
     return 0;
+}
+
+static void update(void *user, uint32_t block)
+{
+    const struct step_made *made = user;
+    struct rank *r = made->r;
+    struct state *state = parallel_state(r->parallel);
+    for (uint32_t i = 0; i < state->num_slices; i++)
+        if (state->slices[i].block == block)
+            optimizer_update(state, r->kernels, parallel_lane(r->parallel), r->config, i);
+}
+
+static bool post_copy(void *user, uint32_t block, const struct op *op)
+{
+    return snapshot_post_copy(user, block, op);
+}
+
+static void wait_copy(void *user, uint32_t block, struct lane *lane)
+{
+    snapshot_wait_copy(user, block, lane);
 }
 
 /* The progress counts a step only when it is made: not when it is dropped because some rank was
@@ -79,13 +96,18 @@ static int update(void *user, const struct step_result *result)
 static int step(struct rank *r, struct step_result *out, bool *out_stop)
 {
     struct step_made made = {r, r->progress};
+    struct step_copies copies = {post_copy, wait_copy, r->snapshot};
     struct step_input input = {.ahead = r->ahead,
                                .first_sample = r->progress.next_sample,
                                .step = r->progress.step + 1,
                                .want_stop = &stop_requested,
+                               .decide = decide,
                                .update = update,
-                               .user = &made};
-    ERR_TRY(trace_step(r->trace, r->parallel, &input, out));
+                               .user = &made,
+                               .copies = &copies};
+    int rc = trace_step(r->trace, r->parallel, &input, out);
+    snapshot_phase(r->snapshot, false);
+    ERR_TRY(rc);
     *out_stop = out->stop;
     if (out->is_dropped)
         return 0;

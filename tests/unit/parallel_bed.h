@@ -263,14 +263,23 @@ struct updating {
     int64_t step;
 };
 
-static inline int update(void *user, const struct step_result *result)
+static inline int decide(void *user, const struct step_result *result)
 {
     const struct updating *u = user;
     struct optimizer_step step = {.update = u->step + 1,
                                   .lr = schedule_lr(u->config, u->step),
                                   .grad_norm = result->grad_norm};
-    optimizer_update(parallel_state(u->p), u->kernels, parallel_lane(u->p), u->config, &step);
+    optimizer_begin(parallel_state(u->p), parallel_lane(u->p), u->config, &step);
     return 0;
+}
+
+static inline void update(void *user, uint32_t block)
+{
+    const struct updating *u = user;
+    struct state *state = parallel_state(u->p);
+    for (uint32_t i = 0; i < state->num_slices; i++)
+        if (state->slices[i].block == block)
+            optimizer_update(state, u->kernels, parallel_lane(u->p), u->config, i);
 }
 
 static inline int train(struct stretch *s, struct parallel *p, struct ahead *ahead,
@@ -288,6 +297,7 @@ static inline int train(struct stretch *s, struct parallel *p, struct ahead *ahe
                                    .first_sample = first_sample(config, step),
                                    .step = step + 1,
                                    .want_stop = world->rank == 1 ? &stop : NULL,
+                                   .decide = decide,
                                    .update = update,
                                    .user = &updating};
         struct step_result result;

@@ -126,11 +126,22 @@ static int teardown(void **state)
     return 0;
 }
 
+/* As a step that follows a save: all is posted at once. */
+static void start(struct copier *copier)
+{
+    copier_start(copier);
+    for (uint32_t i = 0; i < SLICES; i++)
+        (void)copier_post(copier, i);
+}
+
 static void update(struct bed *bed, int64_t number)
 {
-    struct optimizer_step step = {
-        .update = number, .lr = 0.01, .grad_norm = 1, .copier = bed->copier};
-    optimizer_update(&bed->state, bed->kernels, bed->lane, &bed->config, &step);
+    struct optimizer_step step = {.update = number, .lr = 0.01, .grad_norm = 1};
+    optimizer_begin(&bed->state, bed->lane, &bed->config, &step);
+    for (uint32_t i = 0; i < bed->state.num_slices; i++) {
+        copier_wait_slice(bed->copier, i, bed->lane);
+        optimizer_update(&bed->state, bed->kernels, bed->lane, &bed->config, i);
+    }
 }
 
 static void test_copier__a_copy_holds_the_state_as_it_was_before_the_update(void **state)
@@ -143,7 +154,7 @@ static void test_copier__a_copy_holds_the_state_as_it_was_before_the_update(void
     for (int round = 1; round <= ROUNDS; round++) {
         for (int part = 0; part < 3; part++)
             memcpy(before[part], parts[part], sizeof(before[part]));
-        copier_start(bed->copier);
+        start(bed->copier);
         update(bed, round);
         assert_int_equal(copier_wait(bed->copier, &times), 0);
         assert_true(times.waited_seconds > 0 && times.copy_seconds >= 3e-6 * 500 * SLICES);
@@ -163,7 +174,7 @@ static void test_copier__an_update_waits_for_its_slice_and_for_no_later_one(void
     struct bed *bed = *state;
     struct copier_times times;
     bed->gate_at = 3;
-    copier_start(bed->copier);
+    start(bed->copier);
     for (uint32_t i = 0; i < 3; i++)
         copier_wait_slice(bed->copier, i, bed->lane); /* returns while slice 3 stands at the gate */
     assert_int_equal(atomic_load(&bed->num_copied), 3);
@@ -183,7 +194,7 @@ static void test_copier__a_slice_of_several_pieces_is_held_until_the_last(void *
     bed->copied_at[0] = 5; /* its last piece is the fifth */
     bed->copied_at[1] = 2;
     bed->gate_at = 2;
-    copier_start(bed->copier);
+    start(bed->copier);
     copier_wait_slice(bed->copier, 1, bed->lane); /* returns while piece 2 stands at the gate */
     assert_int_equal(atomic_load(&bed->num_copied), 2);
     sem_post(&bed->gate);
@@ -192,12 +203,29 @@ static void test_copier__a_slice_of_several_pieces_is_held_until_the_last(void *
     assert_int_equal(copier_wait(bed->copier, &times), 0);
 }
 
+static void test_copier__nothing_is_copied_before_it_is_posted(void **state)
+{
+    struct bed *bed = *state;
+    struct copier_times times;
+    copier_start(bed->copier);
+    assert_true(copier_post(bed->copier, 1));
+    assert_false(copier_post(bed->copier, 0)); /* it is in front of what was posted */
+    copier_wait_slice(bed->copier, 1, bed->lane);
+    pause_us(20000);
+    assert_int_equal(atomic_load(&bed->num_copied), 2);
+    assert_true(copier_post(bed->copier, 2));
+    copier_wait_slice(bed->copier, 2, bed->lane);
+    assert_int_equal(copier_wait(bed->copier, &times), 0); /* the rest without a word */
+    assert_int_equal(atomic_load(&bed->num_copied), SLICES);
+    assert_false(copier_post(bed->copier, SLICES - 1));
+}
+
 static void test_copier__start_returns_while_nothing_is_copied(void **state)
 {
     struct bed *bed = *state;
     struct copier_times times;
     bed->gate_at = 0;
-    copier_start(bed->copier);
+    start(bed->copier);
     assert_int_equal(atomic_load(&bed->num_copied), 0);
     sem_post(&bed->gate);
     assert_int_equal(copier_wait(bed->copier, &times), 0);
@@ -209,7 +237,7 @@ static void test_copier__a_failed_copy_lets_every_slice_go_and_says_why_to_who_w
     struct bed *bed = *state;
     struct copier_times times;
     bed->fail_at = 1;
-    copier_start(bed->copier);
+    start(bed->copier);
     update(bed, 1); /* returns, although slices 1 to 5 are never copied */
     report_clear();
     assert_int_equal(copier_wait(bed->copier, &times), ERR_UNAVAILABLE);
@@ -219,7 +247,7 @@ static void test_copier__a_failed_copy_lets_every_slice_go_and_says_why_to_who_w
     assert_int_equal(atomic_load(&bed->end_saw), ERR_UNAVAILABLE);
 
     bed->fail_at = NEVER; /* the next one is as good as the first */
-    copier_start(bed->copier);
+    start(bed->copier);
     assert_int_equal(copier_wait(bed->copier, &times), 0);
     assert_int_equal(atomic_load(&bed->num_copied), 1 + SLICES);
 }
@@ -229,7 +257,7 @@ static void test_copier__a_copy_that_cannot_be_ended_has_failed(void **state)
     struct bed *bed = *state;
     struct copier_times times;
     bed->end_rc = ERR_ABORTED;
-    copier_start(bed->copier);
+    start(bed->copier);
     assert_int_equal(copier_wait(bed->copier, &times), ERR_ABORTED);
     assert_string_equal(report_message(), "no end");
 }
@@ -246,7 +274,7 @@ static void test_copier__closing_completes_the_copy_in_progress(void **state)
 {
     struct bed *bed = *state;
     bed->pause_us = 500;
-    copier_start(bed->copier);
+    start(bed->copier);
     copier_close(bed->copier);
     bed->copier = NULL;
     assert_int_equal(atomic_load(&bed->num_copied), SLICES);
@@ -261,6 +289,7 @@ int main(void)
         CASE(test_copier__a_copy_holds_the_state_as_it_was_before_the_update),
         CASE(test_copier__an_update_waits_for_its_slice_and_for_no_later_one),
         CASE(test_copier__a_slice_of_several_pieces_is_held_until_the_last),
+        CASE(test_copier__nothing_is_copied_before_it_is_posted),
         CASE(test_copier__start_returns_while_nothing_is_copied),
         CASE(test_copier__a_failed_copy_lets_every_slice_go_and_says_why_to_who_waits),
         CASE(test_copier__a_copy_that_cannot_be_ended_has_failed),

@@ -230,11 +230,22 @@ static void on_all(void (*story)(struct bed *bed))
     }
 }
 
+/* As a step that follows a save: all is posted at once. */
+static void start(struct copier *copier)
+{
+    copier_start(copier);
+    for (uint32_t i = 0; i < SLICES; i++)
+        (void)copier_post(copier, i);
+}
+
 static void update(struct bed *bed)
 {
-    struct optimizer_step step = {
-        .update = ++bed->updates, .lr = 0.01, .grad_norm = 1, .copier = bed->copier};
-    optimizer_update(&bed->state, bed->kernels, bed->lane, &bed->config, &step);
+    struct optimizer_step step = {.update = ++bed->updates, .lr = 0.01, .grad_norm = 1};
+    optimizer_begin(&bed->state, bed->lane, &bed->config, &step);
+    for (uint32_t i = 0; i < bed->state.num_slices; i++) {
+        copier_wait_slice(bed->copier, i, bed->lane);
+        optimizer_update(&bed->state, bed->kernels, bed->lane, &bed->config, i);
+    }
 }
 
 static void read_state(struct bed *bed, char *out)
@@ -262,7 +273,7 @@ static void save_beside_updates(struct bed *bed)
     for (int round = 0; round < 4; round++) {
         read_state(bed, before);
         assert_int_equal(device_copy_begin(bed->copy), 0);
-        copier_start(bed->copier);
+        start(bed->copier);
         update(bed);
         assert_int_equal(copier_wait(bed->copier, &times), 0);
         assert_int_equal(image.num_unannounced, 0);
@@ -283,7 +294,7 @@ static void save_behind_an_update(struct bed *bed)
     struct copier_times times;
     update(bed);
     assert_int_equal(device_copy_begin(bed->copy), 0);
-    copier_start(bed->copier);
+    start(bed->copier);
     assert_int_equal(copier_wait(bed->copier, &times), 0);
     read_state(bed, after);
     want_saved(after);
@@ -318,7 +329,7 @@ static void update_while_none_is_announced(struct bed *bed)
         bed->copied_at[i] = i + 1; /* the first part alone: fewer pieces than may be under way */
     read_state(bed, before);
     assert_int_equal(device_copy_begin(bed->copy), 0);
-    copier_start(bed->copier);
+    start(bed->copier);
     copier_wait_slice(bed->copier, SLICES - 1, bed->lane); /* returns: nothing was announced */
     assert_true(image.num_unannounced > 0);
     for (int i = 0; i < 1000; i++)
@@ -342,7 +353,7 @@ static void lose_memory(struct bed *bed)
         image.fails_at = at;
         image.num_places = 0;
         assert_int_equal(device_copy_begin(bed->copy), 0);
-        copier_start(bed->copier);
+        start(bed->copier);
         update(bed); /* waits for nobody */
         assert_int_equal(copier_wait(bed->copier, &times), ERR_UNAVAILABLE);
         image = (struct ckpt_save){.fails_at = NEVER};
@@ -372,7 +383,7 @@ static void test_device_copy__a_copy_that_fails_costs_its_save_and_no_other(void
         snprintf(settings, sizeof(settings), "seed=2,fail=cudaMemcpyAsync:%d", call);
         simgpu_set(settings);
         assert_int_equal(device_copy_begin(bed.copy), 0);
-        copier_start(bed.copier);
+        start(bed.copier);
         assert_int_equal(copier_wait(bed.copier, &times), ERR_UNAVAILABLE);
         image.num_unannounced = 0;
         save_beside_updates(&bed);

@@ -13,7 +13,7 @@
 struct taken {
     uint64_t kept, shared, state, work;
     struct flight_sum sums[FLIGHT_SUMS_MAX];
-    uint32_t num_sums;
+    uint32_t num_sums, copies;
 };
 
 struct real_step {
@@ -48,6 +48,7 @@ static int make_step(struct real_step *s, struct parallel *p, struct data *data,
     ERR_TRY(parallel_init_state(p, 3));
     taken->kept = memory_kept_bytes(parallel_memory(p));
     taken->shared = memory_shared_bytes(parallel_memory(p));
+    taken->copies = mesh_group_size(parallel_mesh_of(p), GROUP_COPIES);
     taken->state = memory_peak(parallel_memory(p), is_state, NULL);
     flight_clear_sums(world->flight);
     int rc = parallel_step(p, &(struct step_input){.ahead = ahead, .step = 1}, &result);
@@ -102,12 +103,17 @@ static void want_same_calls(const struct dry_rank *dry, const struct taken *real
 /* Elements of the state of all ranks that are no copies of another's. */
 static void want_memory(const struct dry_rank *dry, const struct taken *real, uint32_t ranks)
 {
-    uint64_t state = 0;
-    for (enum module m = 0; m < NUM_MODULES; m++)
+    uint64_t state = 0, elements = 0;
+    for (enum module m = 0; m < NUM_MODULES; m++) {
+        elements += dry->of[m].elements;
         state += dry->of[m].weights + dry->of[m].gradients + dry->of[m].optimizer;
+    }
     assert_int_equal(dry->kept, real[0].kept);
     assert_int_equal(dry->shared, real[0].shared);
     assert_int_equal((state + 127) / 128, (real[0].state + 127) / 128);
+    /* Parameters and two moments; copies share the work, but for what no row divides. */
+    double image = (double)(dry->image * real[0].copies) / ((double)elements * 3 * sizeof(float));
+    assert_true(image > 0.99 && image < 1.1);
     assert_true(dry->activations > 0 && dry->activations <= dry->shared + dry->kept);
     /* Of the stage; other sizes may lie with other gaps between them. */
     for (uint32_t i = 1; i < ranks; i++)

@@ -2,9 +2,12 @@
  *
  * Goal: the ring has the last calls, in which state each is; who waits too long ends, with a dump
  * of it. Method: ranks run in threads and look into their own recorder; what they find wrong is
- * counted, and the test's own thread asserts. The dump is read as text. */
+ * counted, and the test's own thread asserts. The dump is read as text. A step of two ranks of
+ * which one stops in mid-step says where both are in their program. */
 #include "proto/report.h"
+#include "tests/unit/parallel_bed.h"
 #include "trainer/comm/flight.h"
+#include "trainer/parallel/private.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -104,11 +107,145 @@ static void test_comm_flight__who_waits_too_long_ends_with_a_dump(void **state)
     rmdir(bed.folder);
 }
 
+/* ---- the step's program ---- */
+
+static const char *const fake[] = {"gather", "forward", "exchange"};
+
+static bool next_fake(const void *user, const char *lane, uint32_t index, struct flight_place *out)
+{
+    (void)user;
+    if (index >= 3 || strcmp(lane, "compute") != 0)
+        return false;
+    *out = (struct flight_place){.what = fake[index], .index = index, .leaf = 4, .block = 7};
+    return true;
+}
+
+/* Rank 1 leaves out what its program has, so that its next call differs. */
+static int skip_one(struct comm *comm, void *user)
+{
+    struct flight *flight = comm->flight;
+    struct flight_place place;
+    int64_t value = 0;
+    char *texts = user;
+    flight_follow(flight, &(struct flight_program){next_fake, NULL});
+    (void)next_fake(NULL, "compute", 0, &place);
+    flight_enter(flight, "compute", &place);
+    ERR_TRY(comm_barrier(comm));
+    (void)next_fake(NULL, "compute", 1 + comm->rank, &place);
+    flight_enter(flight, "compute", &place);
+    int rc = comm->rank == 0 ? comm_all_reduce_i64(comm, &value, 1) : comm_barrier(comm);
+    snprintf(texts + comm->rank * 1024, 1024, "%s", report_message());
+    flight_leave();
+    return rc;
+}
+
+static void test_comm_flight__a_call_that_differs_names_what_the_program_has(void **state)
+{
+    char texts[2][1024];
+    (void)state;
+    assert_int_equal(comm_local_run(2, skip_one, texts), ERR_MISMATCH);
+    for (int i = 0; i < 2; i++) {
+        print_message("%s\n", texts[i]);
+        assert_non_null(strstr(texts[i], "in operation 1, forward of stage 0, leaf 4, block 7"));
+        assert_non_null(strstr(texts[i], "in operation 2, exchange of stage 0, leaf 4, block 7, "
+                                         "where its program has operation 1, forward of"));
+    }
+}
+
+struct stuck {
+    struct config config;
+    struct execution execution[2];
+    struct model_batch batch[2];
+    struct flight *flight[2];
+    atomic_bool is_over;
+    char *dump; /* of rank 1, when rank 0 has waited too long */
+    char text[1024];
+};
+
+/* Rank 1 never ends the forward of block 2 of its second leaf. */
+static int stop_at(struct parallel *p, struct execution *e, const struct op *op)
+{
+    uint32_t rank = p->mesh.world->rank;
+    struct stuck *s = (struct stuck *)((char *)(e - rank) - offsetof(struct stuck, execution));
+    if (op->kind == OP_BEGIN)
+        e->batch = &s->batch[rank];
+    bool is_there = op->kind == OP_FORWARD && op->block == 2 && op->leaf == 1;
+    while (rank == 1 && is_there && !s->is_over)
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+    return 0;
+}
+
+static int step_until_stuck(struct stuck *s, struct parallel *p)
+{
+    static const float scale = 1e-3f;
+    const struct tokens *tokens = &p->tokens[0].device;
+    struct comm *world = p->mesh.world;
+    struct flight_options options = {
+        .num_records = 64, .timeout_seconds = world->rank == 0, .folder = "", .prefix = ""};
+    size_t bytes;
+    ERR_TRY(flight_set(world->flight, &options));
+    s->flight[world->rank] = world->flight;
+    s->batch[world->rank] =
+        (struct model_batch){tokens->inputs, tokens->targets, .loss_scale = &scale};
+    s->execution[world->rank].at_op = stop_at;
+    parallel_init_state(p, 3);
+    ERR_TRY(comm_barrier(world));
+    int rc = execute_program(p, p->program, &s->execution[world->rank]);
+    if (world->rank != 0)
+        return rc;
+    snprintf(s->text, sizeof(s->text), "%s", report_message());
+    FILE *out = open_memstream(&s->dump, &bytes);
+    flight_write(s->flight[1], "test", out);
+    fclose(out);
+    s->is_over = true;
+    return rc;
+}
+
+static int stuck_rank(struct comm *world, void *user)
+{
+    struct stuck *s = user;
+    struct kernels *kernels = NULL;
+    struct model_table *table = NULL;
+    struct parallel *p = NULL;
+    struct model_shape shape;
+    ERR_TRY(new_kernels(&kernels, 1));
+    ERR_TRY(shape_of_settings(&shape, &s->config, 64));
+    ERR_TRY(model_table_new(&table, &shape));
+    int rc =
+        parallel_apply(&p, &(struct parallel_options){&s->config, table, kernels, world, NULL});
+    if (rc == 0)
+        rc = step_until_stuck(s, p);
+    parallel_free(p);
+    model_table_free(table);
+    kernels_free(kernels);
+    return rc;
+}
+
+static void test_comm_flight__a_rank_that_is_stuck_is_found_in_its_program(void **state)
+{
+    (void)state;
+    const char *extra[] = {"--canonical.micro_batches", "8"};
+    struct stuck s = {.config = configure(extra, 2)};
+    assert_int_equal(comm_local_run(2, stuck_rank, &s), ERR_UNAVAILABLE);
+    print_message("%s\n", s.text);
+    assert_non_null(strstr(s.text, "in operation "));
+    assert_non_null(strstr(s.text, "gather of stage 0, leaf 1, block "));
+    const char *at = strstr(s.dump, "\"lane\": \"compute\"");
+    assert_non_null(at);
+    at = strstr(at, "\"operation_name\": \"forward\", \"stage\": 0, \"leaf\": 1, \"block\": 2");
+    assert_non_null(at);
+    assert_non_null(strstr(at, "\"next_name\": \"drop\""));
+    assert_non_null(strstr(at, "\"lane\": \"gather\""));
+    free(s.dump);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_comm_flight__the_ring_has_the_last_calls_and_how_they_ended),
         cmocka_unit_test(test_comm_flight__who_waits_too_long_ends_with_a_dump),
+        cmocka_unit_test(test_comm_flight__a_call_that_differs_names_what_the_program_has),
+        cmocka_unit_test(test_comm_flight__a_rank_that_is_stuck_is_found_in_its_program),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, make_tokens, remove_tokens);
 }

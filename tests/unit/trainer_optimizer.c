@@ -76,7 +76,9 @@ static int teardown(void **state)
 static void update(struct bed *bed, int64_t number, double lr, double grad_norm)
 {
     struct optimizer_step step = {.update = number, .lr = lr, .grad_norm = grad_norm};
-    optimizer_update(&bed->state, bed->kernels, bed->lane, &bed->config, &step);
+    optimizer_begin(&bed->state, bed->lane, &bed->config, &step);
+    for (uint32_t i = 0; i < bed->state.num_slices; i++)
+        optimizer_update(&bed->state, bed->kernels, bed->lane, &bed->config, i);
 }
 
 static void want(double got, double expected)

@@ -47,6 +47,7 @@ static void bed_open(struct bed *bed, enum pipe_schedule schedule, uint32_t num_
         bed->ends_bucket[b] = b % 2;
     bed->o.ends_bucket = drops ? bed->ends_bucket : NULL;
     bed->o.collects = drops;
+    bed->o.spreads = bed->o.copies = drops;
     for (uint32_t r = 0; r < num_ranks; r++) {
         bed->o.rank = r;
         assert_int_equal(program_build(&bed->ranks[r], &bed->o), 0);
@@ -87,8 +88,7 @@ static void test_program__every_schedule_makes_programs_that_pass(void **state)
 static bool is_free(const struct op *op)
 {
     return op->kind == OP_ASK_STOP || op->kind == OP_READ || op->kind == OP_BEGIN ||
-           op->kind == OP_REDUCE || op->kind == OP_NORM || op->kind == OP_LOSSES ||
-           op->kind == OP_UPDATE || op->kind == OP_RECOMPUTE || op->kind == OP_DROP;
+           op->kind == OP_RECOMPUTE || op->kind == OP_DROP;
 }
 
 static void remove_op(struct program *p, uint32_t at)
@@ -298,6 +298,49 @@ static void test_program__a_missing_wait_between_lanes_is_found(void **state)
     bed_close(&bed);
 }
 
+/* Swaps neighbours. */
+static void want_swap_refused(struct bed *bed, enum op_kind first, enum op_kind second,
+                              const char *reason)
+{
+    struct program *p = bed->ranks[0];
+    uint32_t at = 0;
+    while (p->ops[at].kind != first || p->ops[at + 1].kind != second)
+        at++;
+    struct op op = p->ops[at];
+    for (int round = 0; round < 2; round++) {
+        p->ops[at] = p->ops[at + 1];
+        p->ops[at + 1] = op;
+        op = p->ops[at];
+        assert_int_equal(check(bed), round == 0 ? ERR_INVALID : 0);
+        assert_true(round == 1 || strstr(report_message(), reason) != NULL);
+    }
+}
+
+static void test_program__a_step_ends_in_order_and_updates_behind_a_saves_copies(void **state)
+{
+    (void)state;
+    struct bed bed;
+    uint32_t num_updates = 0;
+    bed_open(&bed, PIPE_1F1B, 2, true);
+    for (uint32_t r = 0; r < 2; r++)
+        for (uint32_t i = 0; i < bed.ranks[r]->num_ops; i++) {
+            struct op *op = &bed.ranks[r]->ops[i];
+            uint32_t after = op->after[LANE_COPY];
+            if (op->kind != OP_UPDATE)
+                continue;
+            assert_int_equal(bed.ranks[r]->ops[after - 1].block, op->block);
+            op->after[LANE_COPY] = after - 1;
+            assert_int_equal(check(&bed), ERR_INVALID);
+            assert_non_null(strstr(report_message(), "does not wait for the copy"));
+            op->after[LANE_COPY] = after;
+            num_updates++;
+        }
+    assert_int_equal(num_updates, 6 + 1); /* the tied matrix on both ranks */
+    want_swap_refused(&bed, OP_LOSSES, OP_UPDATE, "norm and loss are not known");
+    want_swap_refused(&bed, OP_UPDATE, OP_SPREAD, "the parameters have been spread");
+    bed_close(&bed);
+}
+
 static bool is_compute(const struct op *op)
 {
     return op->kind == OP_FORWARD || op->kind == OP_BACKWARD || op->kind == OP_BACKWARD_INPUT ||
@@ -440,6 +483,7 @@ int main(void)
         cmocka_unit_test(test_program__lanes_pass_in_every_schedule_and_depth),
         cmocka_unit_test(test_program__a_block_is_gathered_while_the_one_in_front_is_computed),
         cmocka_unit_test(test_program__a_missing_wait_between_lanes_is_found),
+        cmocka_unit_test(test_program__a_step_ends_in_order_and_updates_behind_a_saves_copies),
         cmocka_unit_test(test_program__what_a_stage_needs_comes_while_it_computes),
         cmocka_unit_test(test_program__a_missing_wait_between_stages_is_found),
         cmocka_unit_test(test_program__keys_and_values_go_around_in_every_schedule),

@@ -137,8 +137,13 @@ int comm_run(struct comm *comm, const struct comm_call *call)
         return waited;
     }
     uint64_t id = flight_begin(comm->flight, comm, call);
+    char where[FLIGHT_TEXT_MAX], site[2 * FLIGHT_TEXT_MAX];
+    struct comm_call told = *call; /* to the others, who may not mean the same */
+    flight_tell_place(comm->flight, where);
+    snprintf(site, sizeof(site), "%s%s", call->site, where);
+    told.site = site;
     flight_start(comm->flight, id);
-    int rc = run(comm, call);
+    int rc = run(comm, call->kind < COMM_SEND ? &told : call);
     if (call->kind == COMM_SEND && rc == 0)
         call->request->record = id; /* ends with its wait */
     else

@@ -10,14 +10,25 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#define FLIGHT_LANES_MAX 8u
+
+struct lane_place {
+    const char *lane;
+    struct flight_place at, due; /* due: what the program has there */
+    uint64_t since_ns;
+};
+
 struct flight {
-    pthread_mutex_t lock; /* of ring, num, the count and the sums */
+    pthread_mutex_t lock; /* of all but rank and options */
     uint32_t rank, num_records;
     uint64_t count; /* records ever made */
     struct flight_record *ring;
     struct flight_options options;
     struct flight_sum sums[FLIGHT_SUMS_MAX];
     uint32_t num_sums;
+    struct flight_program program; /* next NULL: there is none */
+    struct lane_place lanes[FLIGHT_LANES_MAX];
+    uint32_t num_lanes;
     struct flight *next; /* in all_flights */
 };
 
@@ -95,6 +106,87 @@ struct timespec flight_deadline(const struct flight *flight)
     return at;
 }
 
+/* ---- the step's program ---- */
+
+/* Of this thread. */
+static _Thread_local struct flight_place here;
+static _Thread_local const char *here_lane;
+
+void flight_follow(struct flight *flight, const struct flight_program *program)
+{
+    if (flight == NULL)
+        return;
+    pthread_mutex_lock(&flight->lock);
+    flight->program = program != NULL ? *program : (struct flight_program){0};
+    if (program != NULL) /* else the places are where it ended */
+        flight->num_lanes = 0;
+    pthread_mutex_unlock(&flight->lock);
+}
+
+/* NULL: it has no place yet. The lock is held. */
+static struct lane_place *find_lane(struct flight *flight, const char *lane)
+{
+    for (uint32_t i = 0; i < flight->num_lanes; i++)
+        if (strcmp(flight->lanes[i].lane, lane) == 0)
+            return &flight->lanes[i];
+    return NULL;
+}
+
+/* The lock is held. */
+static bool find_due(const struct flight *flight, const char *lane, uint32_t from,
+                     struct flight_place *out)
+{
+    const struct flight_program *program = &flight->program;
+    return program->next != NULL && program->next(program->user, lane, from, out);
+}
+
+void flight_enter(struct flight *flight, const char *lane, const struct flight_place *place)
+{
+    here = *place;
+    here_lane = lane;
+    if (flight == NULL)
+        return;
+    pthread_mutex_lock(&flight->lock);
+    struct lane_place *of = find_lane(flight, lane);
+    uint32_t from = of != NULL ? of->at.index + 1 : 0;
+    if (of == NULL && flight->num_lanes < FLIGHT_LANES_MAX)
+        of = &flight->lanes[flight->num_lanes++];
+    if (of != NULL) {
+        *of = (struct lane_place){.lane = lane, .at = *place, .since_ns = now_ns()};
+        (void)find_due(flight, lane, from, &of->due);
+    }
+    pthread_mutex_unlock(&flight->lock);
+}
+
+void flight_leave(void)
+{
+    here = (struct flight_place){0};
+}
+
+static void print_place(const struct flight_place *place, char out[static FLIGHT_TEXT_MAX / 2])
+{
+    int length = snprintf(out, FLIGHT_TEXT_MAX / 2, "operation %u, %s of stage %u, leaf %u",
+                          place->index, place->what, place->stage, place->leaf);
+    if (place->block != UINT32_MAX)
+        snprintf(out + length, FLIGHT_TEXT_MAX / 2 - (size_t)length, ", block %u", place->block);
+}
+
+void flight_tell_place(struct flight *flight, char out[FLIGHT_TEXT_MAX])
+{
+    char at[FLIGHT_TEXT_MAX / 2], due[FLIGHT_TEXT_MAX / 2] = "";
+    out[0] = '\0';
+    if (flight == NULL || here.what == NULL)
+        return;
+    print_place(&here, at);
+    pthread_mutex_lock(&flight->lock);
+    const struct lane_place *of = find_lane(flight, here_lane);
+    if (of != NULL && of->due.what != NULL && of->due.index != here.index)
+        print_place(&of->due, due);
+    pthread_mutex_unlock(&flight->lock);
+    snprintf(out, FLIGHT_TEXT_MAX, " in %.110s%s%.110s", at,
+             due[0] != '\0' ? ", where its program has " : "", due);
+}
+
 /* ---- records ---- */
 
 /* NULL: overwritten. The lock is held. */
@@ -151,7 +243,8 @@ uint64_t flight_begin(struct flight *flight, const struct comm *comm, const stru
                                    .peer = call->peer,
                                    .tag = call->tag,
                                    .bytes = comm_call_bytes(comm, call),
-                                   .enqueued_ns = now_ns()};
+                                   .enqueued_ns = now_ns(),
+                                   .place = here};
     pthread_mutex_lock(&flight->lock);
     uint64_t id = record.id = ++flight->count;
     flight->ring[id % flight->num_records] = record;
@@ -207,6 +300,16 @@ bool flight_find(struct flight *flight, uint64_t id, struct flight_record *out)
 
 /* ---- dumps ---- */
 
+static void write_place(const struct flight_place *place, FILE *out)
+{
+    if (place->what == NULL)
+        return;
+    fprintf(out, ", \"operation\": %u, \"operation_name\": \"%s\", \"stage\": %u, \"leaf\": %u",
+            place->index, place->what, place->stage, place->leaf);
+    if (place->block != UINT32_MAX)
+        fprintf(out, ", \"block\": %u", place->block);
+}
+
 static void write_record(const struct flight_record *r, bool is_first, FILE *out)
 {
     fprintf(out,
@@ -214,10 +317,25 @@ static void write_record(const struct flight_record *r, bool is_first, FILE *out
             "\"group_rank\": %u, \"lane\": \"%s\", \"collective_seq_id\": %" PRIu64
             ", \"profiling_name\": \"%s\", \"bytes\": %zu, \"peer\": %u, \"tag\": %d, "
             "\"site\": \"%s\", \"state\": \"%s\", \"time_created_ns\": %" PRIu64
-            ", \"time_started_ns\": %" PRIu64 ", \"time_completed_ns\": %" PRIu64 "}",
+            ", \"time_started_ns\": %" PRIu64 ", \"time_completed_ns\": %" PRIu64,
             is_first ? "" : ",", r->id, r->group, r->size, r->rank, r->lane, r->sequence,
             comm_kind_name(r->kind), r->bytes, r->peer, r->tag, r->site, states[r->state],
             r->enqueued_ns, r->started_ns, r->ended_ns);
+    write_place(&r->place, out);
+    fputc('}', out);
+}
+
+static void write_lane(const struct flight *flight, const struct lane_place *of, bool is_first,
+                       FILE *out)
+{
+    struct flight_place next;
+    fprintf(out, "%s\n{\"lane\": \"%s\"", is_first ? "" : ",", of->lane);
+    write_place(&of->at, out);
+    if (of->due.what != NULL && of->due.index != of->at.index)
+        fprintf(out, ", \"due\": %u, \"due_name\": \"%s\"", of->due.index, of->due.what);
+    if (find_due(flight, of->lane, of->at.index + 1, &next))
+        fprintf(out, ", \"next\": %u, \"next_name\": \"%s\"", next.index, next.what);
+    fputc('}', out);
 }
 
 /* The oldest record that the ring has. The lock is held. */
@@ -230,11 +348,35 @@ void flight_write(struct flight *flight, const char *reason, FILE *out)
 {
     pthread_mutex_lock(&flight->lock);
     uint64_t first = first_id(flight);
-    fprintf(out, "{\"rank\": %u, \"reason\": \"%s\", \"entries\": [", flight->rank, reason);
+    fprintf(out, "{\"rank\": %u, \"reason\": \"%s\", \"lanes\": [", flight->rank, reason);
+    for (uint32_t i = 0; i < flight->num_lanes; i++)
+        write_lane(flight, &flight->lanes[i], i == 0, out);
+    fprintf(out, "], \"entries\": [");
     for (uint64_t id = first; id <= flight->count; id++)
         write_record(&flight->ring[id % flight->num_records], id == first, out);
     fprintf(out, "\n]}\n");
     pthread_mutex_unlock(&flight->lock);
+}
+
+/* Where each lane is in the step's program, and what comes next. The lock is held. */
+static void log_lanes(struct flight *flight, const char *reason)
+{
+    for (uint32_t i = 0; i < flight->num_lanes; i++) {
+        const struct lane_place *of = &flight->lanes[i];
+        struct flight_place next = {0};
+        char at[FLIGHT_TEXT_MAX / 2], due[FLIGHT_TEXT_MAX / 2], then[FLIGHT_TEXT_MAX / 2];
+        bool is_due = of->due.what == NULL || of->due.index == of->at.index;
+        bool has_next = find_due(flight, of->lane, of->at.index + 1, &next);
+        print_place(&of->at, at);
+        if (!is_due)
+            print_place(&of->due, due);
+        if (has_next)
+            print_place(&next, then);
+        log_warn("comm", "rank %u (%s): lane %s began %s %.3f s ago%s%s%s%s", flight->rank, reason,
+                 of->lane, at, (double)(now_ns() - of->since_ns) * 1e-9,
+                 is_due ? "" : ", where its program has ", is_due ? "" : due,
+                 has_next ? "; next by its program: " : "", has_next ? then : "");
+    }
 }
 
 /* What is under way, failed, or was the last to end. The lock is held. */
@@ -243,7 +385,8 @@ static void log_records(struct flight *flight, const char *reason)
     uint64_t now = now_ns();
     for (uint64_t id = first_id(flight); id <= flight->count; id++) {
         const struct flight_record *r = &flight->ring[id % flight->num_records];
-        if (r->state == FLIGHT_DONE && id < flight->count)
+        bool is_over = r->state == FLIGHT_DONE && id < flight->count;
+        if (r->id != id || is_over) /* another id: made before flight_set */
             continue;
         log_warn("comm",
                  "rank %u (%s): %s %" PRIu64 " of %s, %u ranks, %zu bytes, peer %u, tag %d, at %s, "
@@ -260,6 +403,7 @@ void flight_dump(struct flight *flight, const char *reason)
     if (flight == NULL)
         return;
     pthread_mutex_lock(&flight->lock);
+    log_lanes(flight, reason);
     log_records(flight, reason);
     pthread_mutex_unlock(&flight->lock);
     if (flight->options.folder[0] == '\0')

@@ -5,6 +5,9 @@
  * ring is dumped: what is under way to the log and, where a folder is set, the whole ring as JSON.
  * flight_dump_all does so for every rank of this process, at any time and from any thread.
  *
+ * Who runs a step's program says which operation each lane is in: so a record, a dump and the text
+ * of a call that differs name the operation, and what the program has instead or next.
+ *
  * Threads: a recorder has a lock of its own, held for a few stores. */
 #ifndef HOLDFAST_TRAINER_FLIGHT_H
 #define HOLDFAST_TRAINER_FLIGHT_H
@@ -15,6 +18,12 @@
 #include <time.h>
 
 #define FLIGHT_RECORDS 1024u /* until flight_set says otherwise */
+
+/* An operation of the step's program. */
+struct flight_place {
+    const char *what;                   /* a constant; NULL: none */
+    uint32_t index, stage, leaf, block; /* block UINT32_MAX: of none */
+};
 
 enum flight_state { FLIGHT_ENQUEUED, FLIGHT_STARTED, FLIGHT_DONE, FLIGHT_FAILED };
 
@@ -28,6 +37,7 @@ struct flight_record {
     int tag;
     size_t bytes;
     uint64_t enqueued_ns, started_ns, ended_ns; /* CLOCK_MONOTONIC */
+    struct flight_place place;                  /* of the thread that called */
 };
 
 struct flight *flight_new(uint32_t rank); /* NULL: no memory */
@@ -45,6 +55,20 @@ int flight_set(struct flight *flight, const struct flight_options *options);
 /* When a wait that begins now has lasted too long, on CLOCK_MONOTONIC; zeros: never. NULL: never.
  */
 struct timespec flight_deadline(const struct flight *flight);
+
+/* From here on lanes go through this program, from its begin: `next` finds the first operation of a
+ * lane from `index` on. NULL: the program has ended. */
+struct flight_program {
+    bool (*next)(const void *user, const char *lane, uint32_t index, struct flight_place *out);
+    const void *user;
+};
+void flight_follow(struct flight *flight, const struct flight_program *program);
+/* This thread is in an operation of the lane (a constant), until flight_leave. */
+void flight_enter(struct flight *flight, const char *lane, const struct flight_place *place);
+void flight_leave(void);
+/* " in operation 7, gather of ..., where ...", or "": of this thread's. */
+#define FLIGHT_TEXT_MAX 256u
+void flight_tell_place(struct flight *flight, char out[FLIGHT_TEXT_MAX]);
 
 uint64_t flight_begin(struct flight *flight, const struct comm *comm, const struct comm_call *call);
 void flight_start(struct flight *flight, uint64_t id);
@@ -64,7 +88,9 @@ struct flight_sum {
 uint32_t flight_sums(struct flight *flight, struct flight_sum out[FLIGHT_SUMS_MAX]);
 void flight_clear_sums(struct flight *flight);
 
-/* JSON: {"rank": .., "reason": "..", "entries": [oldest ..]}. */
+/* JSON: {"rank": .., "reason": "..", "lanes": [where each is, what is next], "entries": [oldest
+ * ..]}.
+ */
 void flight_write(struct flight *flight, const char *reason, FILE *out);
 /* To the log and the folder. */
 void flight_dump(struct flight *flight, const char *reason);

@@ -13,7 +13,7 @@ int comm_mismatch(const struct comm *comm, const struct comm_call *call, uint32_
 /* What ranks show each other of a call, to see whether they mean the same. */
 struct comm_sign {
     uint64_t kind, peer, bytes;
-    char site[104];
+    char site[360];
 };
 struct comm_sign comm_sign(const struct comm *comm, const struct comm_call *call);
 /* 0, or ERR_MISMATCH with the first of `all` [size] that differs from this rank's. */

@@ -41,12 +41,14 @@ static struct state_place place_rows(size_t *count, const struct box *tp, struct
     return place;
 }
 
-static void add_slice(struct parallel *p, const struct model_tensor *tensor, bool is_twin)
+static void add_slice(struct parallel *p, const struct model_tensor *tensor, uint32_t block)
 {
     struct box box = layout_tp_box(&p->mesh, tensor);
     struct part mine = layout_shard(&p->mesh, &box, p->mesh.place[AXIS_SHARD]);
     struct state_slice *slice = &p->state.slices[p->state.num_slices++];
+    bool is_twin = block == p->table->num_blocks;
     *slice = (struct state_slice){.tensor = tensor,
+                                  .block = block,
                                   .param = place_rows(&p->state.count, &box, mine),
                                   .segments = model_view_blocks(&p->cut, tensor),
                                   .is_counted = !is_twin && layout_is_first(&p->mesh, tensor)};
@@ -79,7 +81,7 @@ static void lay_out_block(struct parallel *p, uint32_t index)
     if (is_beside)
         return;
     for (uint32_t i = block->first; i < block->first + block->num; i++)
-        add_slice(p, &p->table->tensors[i], is_output);
+        add_slice(p, &p->table->tensors[i], index);
     p->piece_count += block->piece_counts[mesh_group_place(&p->mesh, GROUP_OWNERS)];
     p->fast_count += sum_of(block->shard_counts, p->mesh.degree[AXIS_SHARD]);
 }

@@ -40,6 +40,7 @@ struct state_place {
 /* What this rank has of one tensor. */
 struct state_slice {
     const struct model_tensor *tensor;
+    uint32_t block;                   /* of the program (run/program.h) */
     struct state_place param, moment; /* the same, or ZeRO: the moments of some rows alone */
     size_t grad_at;                   /* in state->grad, of the moments' box */
     uint32_t segments; /* parts of a row in which the norm counts it: the run's blocks of it */
@@ -125,16 +126,31 @@ struct op_observer {
 uint32_t parallel_num_ops(const struct parallel *parallel);
 void parallel_observe(struct parallel *parallel, const struct op_observer *observer);
 
+/* A save that copies the state behind a step. Both calls are for a block's state, in the order of
+ * the program; nothing is called for a step that is dropped before. */
+struct step_copies {
+    /* Lets the save copy it; `op` is said to parallel_note_copy() when that begins and ends. False:
+     * nothing is left to copy. */
+    bool (*post)(void *user, uint32_t block, const struct op *op);
+    /* What the lane is given from here on finds it copied. */
+    void (*wait)(void *user, uint32_t block, struct lane *lane);
+    void *user;
+};
+void parallel_note_copy(struct parallel *parallel, const struct op *op, bool is_end);
+
 struct step_result;
 struct step_input {
     struct ahead *ahead;   /* reads for this rank; NULL: in a plan, no sample is read */
     uint64_t first_sample; /* of the step */
     int64_t step;
     const volatile sig_atomic_t *want_stop; /* not 0: this rank was asked to stop; NULL: never is */
-    /* Updates the state from state->grad, when loss and norm are known; NULL: nothing does. Not of
-     * a step that is dropped. What it returns ends the step: the same on all ranks. */
-    int (*update)(void *user, const struct step_result *result);
+    /* When loss and norm are known; not of a step that is dropped. What it returns ends the step:
+     * the same on all ranks. Then for each block of this rank, in the order of state->slices:
+     * updates its state from state->grad. NULL: nothing does. */
+    int (*decide)(void *user, const struct step_result *result);
+    void (*update)(void *user, uint32_t block);
     void *user;
+    const struct step_copies *copies; /* NULL: no save goes on */
 };
 struct step_result {
     double loss;      /* mean over the step's tokens that count */

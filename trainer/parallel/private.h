@@ -269,6 +269,7 @@ struct execution {
     const struct model_batch *batch; /* of an evaluation; NULL there: walk */
     float *logits;                   /* or NULL */
     int (*at_op)(struct parallel *p, struct execution *e, const struct op *op);
+    const struct step_copies *copies; /* of a save that may go on; NULL: none does */
 };
 int execute_program(struct parallel *p, const struct program *program, struct execution *e);
 /* Threads for the lanes beside compute, where the program has any and the communicators allow it.

@@ -202,6 +202,8 @@ int programs_make(struct parallel *p)
     p->shape.drops = drops_parameters(p);
     p->shape.collects = is_gathered_whole(p);
     p->shape.spreads = p->state.is_zero;
+    p->shape.copies =
+        p->config->checkpoint_enable && strcmp(p->config->async_mode, "async_with_pinned_mem") == 0;
     ERR_TRY(choose_schedule(p));
     ERR_TRY(count_chunks(p));
     ERR_TRY(cut_stages(p));

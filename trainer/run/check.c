@@ -9,7 +9,10 @@
 
 #include <stdlib.h>
 
-enum done { FORWARD, INPUT, WEIGHT, EXCHANGED, JOINED, COLLECTED, NUM_DONE };
+enum done { FORWARD, INPUT, WEIGHT, EXCHANGED, JOINED, COLLECTED, COPIED, UPDATED, NUM_DONE };
+
+/* Of a rank, from the end of its sums on. */
+enum ended { REDUCED = 1, NORMED = 2, COUNTED = 4, SPREAD = 8 };
 
 struct ring {
     uint32_t block, leaf;
@@ -27,7 +30,7 @@ struct check {
     bool *arrived[2];     /* likewise */
     bool *loss;           /* [leaves] */
     bool *is_held;        /* [num_ranks][blocks] */
-    bool *is_reduced;     /* [num_ranks] */
+    uint8_t *ended;       /* [num_ranks] bits of enum ended */
     uint32_t
         *begun[NUM_LANES]; /* [num_ranks][blocks] the last of its block on a lane, as op.after */
     uint32_t *latest;      /* [num_ranks][NUM_LANES] the last of all on a lane */
@@ -212,6 +215,12 @@ static void check_block(struct check *c, uint32_t rank, const struct op *op)
     case OP_RECOMPUTE:
         c->reason = !*is_held ? "its parameters are not there" : c->reason;
         break;
+    case OP_COPY:
+        set_once(c, of_block(c, COPIED, op), "it comes twice");
+        break;
+    case OP_UPDATE:
+        set_once(c, of_block(c, UPDATED, op), "it comes twice");
+        break;
     case OP_LOSS:
         set_once(c, &c->loss[op->leaf], "it comes twice");
         break;
@@ -226,7 +235,7 @@ static void check_block(struct check *c, uint32_t rank, const struct op *op)
     case OP_COLLECT:
         for (uint32_t b = 0; b < op->num_blocks; b++)
             check_collect(c, &(struct op){.leaf = op->leaf, .block = op->block + b},
-                          c->is_reduced[rank]);
+                          c->ended[rank] & REDUCED);
         break;
     default:
         check_backward(c, op, *is_held);
@@ -302,7 +311,7 @@ static void check_lanes(struct check *c, uint32_t rank, const struct op *op)
         if (op->after[lane] > c->at[rank])
             c->reason = "it waits for what comes behind it";
         waited[lane] = op->after[lane] > waited[lane] ? op->after[lane] : waited[lane];
-        if (op->kind == OP_REDUCE && waited[lane] < latest[lane])
+        if (op->kind == OP_REDUCE && lane != LANE_COPY && waited[lane] < latest[lane])
             c->reason = "a lane is still at work";
     }
     if (op->block == PROGRAM_BLOCK_NONE)
@@ -311,11 +320,36 @@ static void check_lanes(struct check *c, uint32_t rank, const struct op *op)
         c->reason = "it does not wait for the gather of its parameters";
     if (writes && c->begun[LANE_REDUCE][at] > waited[LANE_REDUCE])
         c->reason = "it does not wait for the exchange of the gradient that it overwrites";
+    if (op->kind == OP_UPDATE && c->begun[LANE_COPY][at] > waited[LANE_COPY])
+        c->reason = "it does not wait for the copy of what it overwrites";
     if (op->lane == LANE_COMPUTE)
         return;
     latest[op->lane] = c->at[rank] + 1;
     for (uint32_t b = 0; b == 0 || b < op->num_blocks; b++)
         c->begun[op->lane][at + b] = latest[op->lane];
+}
+
+/* What ends a step: what each needs, and what it ends. */
+static void check_end(struct check *c, uint32_t rank, const struct op *op)
+{
+    static const struct {
+        uint8_t needs, ends;
+        const char *reason;
+    } rules[NUM_OP_KINDS] = {
+        [OP_REDUCE] = {0, REDUCED, NULL},
+        [OP_NORM] = {REDUCED, NORMED, "the sums are not whole"},
+        [OP_LOSSES] = {0, COUNTED, NULL},
+        [OP_UPDATE] = {NORMED | COUNTED, 0, "norm and loss are not known"},
+        [OP_SPREAD] = {NORMED | COUNTED, SPREAD, "nothing has been updated"},
+    };
+    uint8_t *ended = &c->ended[rank], needs = rules[op->kind].needs, ends = rules[op->kind].ends;
+    if ((*ended & needs) != needs)
+        c->reason = rules[op->kind].reason;
+    if ((*ended & ends) != 0)
+        c->reason = "it comes twice";
+    if (op->kind == OP_UPDATE && (*ended & SPREAD) != 0)
+        c->reason = "the parameters have been spread";
+    *ended |= ends;
 }
 
 /* One operation of a rank; false: it has to wait. */
@@ -333,7 +367,7 @@ static bool advance(struct check *c, uint32_t rank)
     check_lanes(c, rank, op);
     if (op->block != PROGRAM_BLOCK_NONE)
         check_block(c, rank, op);
-    c->is_reduced[rank] = c->is_reduced[rank] || op->kind == OP_REDUCE;
+    check_end(c, rank, op);
     return true;
 }
 
@@ -373,8 +407,29 @@ static int run_all(struct check *c)
     return 0;
 }
 
+/* Every block is updated, and copied where a save may go on. */
+static int check_updates(const struct check *c)
+{
+    struct program_options o = *c->o;
+    for (uint32_t r = 0; r < o.num_ranks; r++)
+        if (c->o->spreads != ((c->ended[r] & SPREAD) != 0))
+            return report_error(ERR_INVALID, NULL, "rank %u of the pipeline spreads %s", r,
+                                c->o->spreads ? "nothing" : "what all have");
+    for (uint32_t block = 0; block < c->blocks; block++) {
+        o.rank = program_stage_of(&o, block) % o.num_ranks;
+        size_t at = (size_t)block * c->leaves;
+        if (!program_has_state(&o, block))
+            continue;
+        if (!c->done[UPDATED][at] || c->done[COPIED][at] != o.copies)
+            return report_error(ERR_INVALID, NULL, "the state of block %u is not %s", block,
+                                c->done[UPDATED][at] ? "copied as a save wants it" : "updated");
+    }
+    return 0;
+}
+
 static int check_whole(const struct check *c)
 {
+    ERR_TRY(check_updates(c));
     for (uint32_t block = 0; block < c->blocks; block++)
         for (uint32_t leaf = 0; leaf < c->leaves; leaf++)
             if (!c->done[EXCHANGED][(size_t)block * c->leaves + leaf])
@@ -403,8 +458,8 @@ static bool allocate(struct check *c)
     }
     c->loss = calloc(c->leaves, sizeof(bool));
     c->is_held = calloc((size_t)c->o->num_ranks * c->blocks, sizeof(bool));
-    c->is_reduced = calloc(c->o->num_ranks, sizeof(bool));
-    is_whole = is_whole && c->is_reduced != NULL;
+    c->ended = calloc(c->o->num_ranks, sizeof(*c->ended));
+    is_whole = is_whole && c->ended != NULL;
     c->at = calloc(c->o->num_ranks, sizeof(*c->at));
     size_t blocks = (size_t)c->o->num_ranks * c->blocks, lanes = c->o->num_ranks * NUM_LANES;
     for (uint32_t lane = 0; lane < NUM_LANES; lane++)
@@ -451,7 +506,7 @@ int program_check(const struct program *const *ranks, const struct program_optio
     free(c.waited);
     free(c.received);
     free(c.is_held);
-    free(c.is_reduced);
+    free(c.ended);
     free(c.at);
     return rc;
 }

@@ -179,18 +179,32 @@ static void add_memory(struct parallel *p, struct dry_rank *out)
     out->scratch = of_class[CLASS_SCRATCH];
     out->kept = memory_kept_bytes(memory);
     out->shared = memory_shared_bytes(memory);
-    uint32_t copies = mesh_group_size(&p->mesh, GROUP_COPIES);
-    out->image = state_bytes(&p->state, STATE_PARAM) / copies +
-                 2 * state_bytes(&p->state, STATE_EXP_AVG) / (p->state.is_zero ? 1 : copies);
 }
 
 /* ---- a step ---- */
 
 struct counter {
+    struct parallel *p;
     struct dry_rank *out;
     const struct kernels *kernels;
     uint64_t before;
 };
+
+/* A block's part of an image, of which copies write each a part. */
+static uint64_t copied_bytes(const struct parallel *p, uint32_t block)
+{
+    uint32_t copies = mesh_group_size(&p->mesh, GROUP_COPIES);
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < p->state.num_slices; i++) {
+        const struct state_slice *slice = &p->state.slices[i];
+        size_t element = kernel_dtype_bytes(p->state.moments);
+        if (slice->block != block)
+            continue;
+        bytes += slice->param.count * sizeof(float) / copies;
+        bytes += 2 * slice->moment.count * element / (p->state.is_zero ? 1 : copies);
+    }
+    return bytes;
+}
 
 /* Only compute's operations work, and those one after the other. */
 static void count_op(void *user, const struct op *op, uint32_t index, bool is_end)
@@ -201,6 +215,8 @@ static void count_op(void *user, const struct op *op, uint32_t index, bool is_en
     if (is_end)
         c->out->work[kind] += kernels_counted(c->kernels) - c->before;
     c->before = kernels_counted(c->kernels);
+    if (op->kind == OP_COPY && is_end)
+        c->out->image += copied_bytes(c->p, op->block);
 }
 
 /* The number of steps behind the first of those with the most leaves. */
@@ -216,7 +232,7 @@ static int64_t step_with_most(const struct config *config)
 static int count_step(struct parallel *p, struct comm *world, const struct kernels *kernels,
                       struct dry_rank *out)
 {
-    struct counter counter = {.out = out, .kernels = kernels};
+    struct counter counter = {.p = p, .out = out, .kernels = kernels};
     struct step_input input = {.step = step_with_most(p->config) + 1};
     struct step_result result;
     parallel_observe(p, &(struct op_observer){count_op, &counter});
@@ -235,7 +251,9 @@ int dry_run(struct dry_rank *out, const struct dry_options *o)
     struct config real = *o->config;
     struct parallel_options options = {.config = &real, .table = o->table};
     struct parallel *p = NULL;
-    real.estimate = false; /* which would end the recipe in front of the step */
+    real.estimate = false;         /* which would end the recipe in front of the step */
+    real.checkpoint_enable = true; /* a save goes on behind the step: its copies are counted */
+    snprintf(real.async_mode, sizeof(real.async_mode), "async_with_pinned_mem");
     *out = (struct dry_rank){.rank = o->rank};
     int rc = device_open(&options.device, &device_dry, NULL);
     if (rc == 0)

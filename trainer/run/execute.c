@@ -12,13 +12,17 @@
  *
  * What is sent to another stage is copied to a buffer of its own, which lives for the whole run,
  * one for each leaf under way: a send never waits for its receiver, but when that buffer is needed
- * again. What comes from another stage goes to where it is read, on a lane of its own. */
+ * again. What comes from another stage goes to where it is read, on a lane of its own.
+ *
+ * Copies of the state are made by the save that is under way (parallel.h, struct step_copies). */
 #include "kernels/device.h"
 #include "proto/report.h"
+#include "trainer/comm/flight.h"
 #include "trainer/parallel/private.h"
 #include "trainer/run/memory.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 struct transfer {
     void *buffer;
@@ -227,7 +231,8 @@ struct side_lanes {
 
 struct side_work {
     struct parallel *p;
-    const struct op *op; /* of the program, which outlives the step */
+    const struct program *program; /* which outlives the step */
+    const struct op *op;
     uint32_t slot;
 };
 
@@ -278,6 +283,47 @@ void side_lanes_close(struct parallel *p)
     p->sides = NULL;
 }
 
+/* The flight recorder's lanes: what is sent is called by the thread that computes. */
+static enum lane_of thread_of(const struct op *op)
+{
+    return op->lane == LANE_SEND ? LANE_COMPUTE : op->lane;
+}
+
+static struct flight_place place_of(const struct program *program, const struct op *op)
+{
+    return (struct flight_place){.what = op_name(op->kind),
+                                 .index = (uint32_t)(op - program->ops),
+                                 .stage = op->stage,
+                                 .leaf = op->leaf,
+                                 .block = op->block};
+}
+
+static bool find_next(const void *user, const char *lane, uint32_t index, struct flight_place *out)
+{
+    const struct program *program = user;
+    for (; index < program->num_ops; index++) {
+        const struct op *op = &program->ops[index];
+        if (strcmp(lane_name(thread_of(op)), lane) != 0)
+            continue;
+        *out = place_of(program, op);
+        return true;
+    }
+    return false;
+}
+
+static void begin_op(struct parallel *p, const struct program *program, const struct op *op)
+{
+    struct flight_place place = place_of(program, op);
+    flight_enter(p->mesh.world->flight, lane_name(thread_of(op)), &place);
+    observe(p, op, false);
+}
+
+static void end_op(struct parallel *p, const struct op *op)
+{
+    observe(p, op, true);
+    flight_leave();
+}
+
 static void take_for(struct parallel *p, const struct op *op, uint32_t slot)
 {
     if (op->kind == OP_GATHER)
@@ -322,10 +368,10 @@ static int run_side_work(void *args)
 {
     const struct side_work *work = args;
     struct lane *lane = work->p->sides->here[work->op->lane];
-    observe(work->p, work->op, false);
+    begin_op(work->p, work->program, work->op);
     ERR_TRY(run_for(work->p, lane, work->op, work->slot));
     ERR_TRY(lane_settle(lane)); /* who waits for the thread's mark waits for this, too */
-    observe(work->p, work->op, true);
+    end_op(work->p, work->op);
     return 0;
 }
 
@@ -341,7 +387,8 @@ static void post_side(struct parallel *p, const struct program *program, struct 
         return;
     struct lane *lane = p->sides->of[op->lane];
     (void)lane_settle(p->lane); /* all compute in front is over; it keeps its error */
-    lane_call(lane, run_side_work, &(struct side_work){p, op, slot}, sizeof(struct side_work));
+    lane_call(lane, run_side_work, &(struct side_work){p, program, op, slot},
+              sizeof(struct side_work));
     lane_mark(lane, &at->mark);
 }
 
@@ -366,6 +413,28 @@ static int run_here(struct parallel *p, const struct op *op, uint32_t slot)
     int rc = memory_is_recording(p->memory) ? 0 : run_for(p, p->lane, op, slot);
     give_for(p, op);
     return rc;
+}
+
+/* ---- a save's copies ---- */
+
+void parallel_note_copy(struct parallel *p, const struct op *op, bool is_end)
+{
+    observe(p, op, is_end);
+}
+
+static void post_copy(struct parallel *p, const struct execution *e, const struct op *op)
+{
+    if (e->copies != NULL && e->copies->post(e->copies->user, op->block, op))
+        return;
+    observe(p, op, false);
+    observe(p, op, true);
+}
+
+/* `copy`: the last that must have ended. */
+static void settle_copy(struct parallel *p, const struct execution *e, const struct op *copy)
+{
+    if (e->copies != NULL)
+        e->copies->wait(e->copies->user, copy->block, p->lane);
 }
 
 /* ---- blocks ---- */
@@ -459,7 +528,7 @@ static int run_op(struct parallel *p, const struct program *program, struct exec
                   const struct op *op)
 {
     uint32_t slot = program_slot(program, &p->shape, op->stage, op->leaf);
-    observe(p, op, false);
+    begin_op(p, program, op);
     if (op->kind == OP_BEGIN && e->at_op != NULL) /* says which batch it is */
         ERR_TRY(e->at_op(p, e, op));
     if (is_batch(op))
@@ -470,11 +539,11 @@ static int run_op(struct parallel *p, const struct program *program, struct exec
     if (is_batch(op))
         lane_batch_end(p->lane);
     if (rc == 0)
-        observe(p, op, true);
+        end_op(p, op);
     return rc;
 }
 
-int execute_program(struct parallel *p, const struct program *program, struct execution *e)
+static int walk(struct parallel *p, const struct program *program, struct execution *e)
 {
     struct side_ring sides[NUM_LANES] = {0};
     for (uint32_t i = 0; i < program->num_ops && !e->is_asked_to_stop; i++) {
@@ -483,7 +552,11 @@ int execute_program(struct parallel *p, const struct program *program, struct ex
             ERR_TRY(settle_side(p, &sides[lane], lane, op->after[lane]));
         if (op->after[LANE_SEND] > 0)
             ERR_TRY(settle_send(p, program, &program->ops[op->after[LANE_SEND] - 1]));
-        if (op->lane == LANE_COMPUTE || op->lane == LANE_SEND)
+        if (op->after[LANE_COPY] > 0)
+            settle_copy(p, e, &program->ops[op->after[LANE_COPY] - 1]);
+        if (op->lane == LANE_COPY)
+            post_copy(p, e, op);
+        else if (op->lane == LANE_COMPUTE || op->lane == LANE_SEND)
             ERR_TRY(run_op(p, program, e, op));
         else
             post_side(p, program, &sides[op->lane], op);
@@ -491,4 +564,14 @@ int execute_program(struct parallel *p, const struct program *program, struct ex
     for (uint32_t lane = 0; lane < NUM_LANES; lane++)
         ERR_TRY(settle_side(p, &sides[lane], lane, UINT32_MAX));
     return settle_all(p);
+}
+
+int execute_program(struct parallel *p, const struct program *program, struct execution *e)
+{
+    struct flight *flight = p->mesh.world->flight;
+    flight_follow(flight, &(struct flight_program){find_next, program});
+    int rc = walk(p, program, e);
+    flight_follow(flight, NULL);
+    flight_leave();
+    return rc;
 }

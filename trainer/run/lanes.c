@@ -10,7 +10,10 @@
  * What comes from another stage is received on a lane, too: its buffer is taken one action ahead
  * (program.c), and the first block that reads it waits. What is sent is copied to a buffer of its
  * slot and direction first, which waits for what was sent from there before. What goes around a
- * ring is sent from where it is: what is sent or computed next waits for it. */
+ * ring is sent from where it is: what is sent or computed next waits for it.
+ *
+ * A save of the step before copies on a lane, too, from the begin of the step on; the update of a
+ * block waits for the copy of that block. */
 #include "proto/report.h"
 #include "trainer/run/program.h"
 
@@ -96,6 +99,7 @@ struct waits {
     bool is_reduced;   /* OP_REDUCE was there: the lanes are over */
     uint32_t *sent[2]; /* [num_slots] down, up: the last from each buffer */
     uint32_t passed;   /* around the ring, that nothing waits for yet; 0: none */
+    uint32_t *copied;  /* [num_blocks + 1] the copy of each block; 0: none */
 };
 
 static uint32_t larger(uint32_t a, uint32_t b)
@@ -210,14 +214,25 @@ static void put_behind(struct waits *w, struct op *op, uint32_t number)
     w->last_reduce = number;
 }
 
+static void put_copies(struct waits *w, struct op *op, uint32_t number)
+{
+    if (op->kind == OP_UPDATE)
+        op->after[LANE_COPY] = w->copied[op->block];
+    if (op->kind != OP_COPY)
+        return;
+    op->lane = LANE_COPY;
+    w->copied[op->block] = number;
+}
+
 static int assign(struct program *p, const struct program_options *o)
 {
     struct waits w = {
         .gather = calloc(o->num_blocks + 1, sizeof(uint32_t)),
         .exchange = calloc(o->num_blocks + 1, sizeof(uint32_t)),
         .order = calloc(p->num_ops, sizeof(uint32_t)),
+        .copied = calloc(o->num_blocks + 1, sizeof(uint32_t)),
         .sent = {calloc(p->num_slots, sizeof(uint32_t)), calloc(p->num_slots, sizeof(uint32_t))}};
-    bool is_short = w.gather == NULL || w.exchange == NULL || w.order == NULL ||
+    bool is_short = w.gather == NULL || w.exchange == NULL || w.order == NULL || w.copied == NULL ||
                     w.sent[0] == NULL || w.sent[1] == NULL;
     for (uint32_t i = 0; i < p->num_ops && !is_short; i++) {
         struct op *op = &p->ops[i];
@@ -226,6 +241,7 @@ static int assign(struct program *p, const struct program_options *o)
             wait_for_stage(p, o, op);
         put_on_pipe(&w, p, o, op);
         put_in_ring(&w, p, op);
+        put_copies(&w, op, i + 1);
         if (op->kind == OP_GATHER && o->gather_ahead > 0) {
             op->lane = LANE_GATHER;
             w.gather[op->block] = w.last_gather = i + 1;
@@ -236,6 +252,7 @@ static int assign(struct program *p, const struct program_options *o)
     free(w.gather);
     free(w.exchange);
     free(w.order);
+    free(w.copied);
     free(w.sent[0]);
     free(w.sent[1]);
     return is_short ? report_error(ERR_MEMORY, NULL, "no memory for the step's program") : 0;

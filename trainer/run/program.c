@@ -10,6 +10,7 @@
 #include <string.h>
 
 static const char *const names[NUM_OP_KINDS] = {
+    [OP_COPY] = "copy",
     [OP_ASK_STOP] = "ask_stop",
     [OP_READ] = "read",
     [OP_BEGIN] = "begin",
@@ -39,7 +40,8 @@ static const char *const names[NUM_OP_KINDS] = {
     [OP_SPREAD] = "spread",
 };
 
-static const char *const lane_names[NUM_LANES] = {"compute", "gather", "reduce", "receive", "send"};
+static const char *const lane_names[NUM_LANES] = {"compute", "gather", "reduce",
+                                                  "receive", "send",   "copy"};
 
 const char *op_name(enum op_kind kind)
 {
@@ -60,6 +62,13 @@ uint32_t program_stage_of(const struct program_options *o, uint32_t block)
     return stage;
 }
 
+bool program_has_state(const struct program_options *o, uint32_t block)
+{
+    bool is_twin = block == o->num_blocks;
+    return program_stage_of(o, block) % o->num_ranks == o->rank &&
+           (!is_twin || (o->is_tied && o->num_ranks > 1));
+}
+
 uint32_t program_slot(const struct program *p, const struct program_options *o, uint32_t stage,
                       uint32_t leaf)
 {
@@ -78,6 +87,7 @@ struct lowering {
     uint32_t num_late;
     uint32_t bucket;                /* blocks whose gradients wait to be exchanged */
     bool is_full;                   /* no memory for an operation */
+    bool has_asked;                 /* whether some rank wants to stop */
     const struct pipe_action *next; /* the action behind the one at hand, or NULL */
 };
 
@@ -171,9 +181,9 @@ static bool is_needed_next(const struct lowering *l, uint32_t stage, uint32_t le
 static void begin_forward(struct lowering *l, uint32_t stage, uint32_t leaf)
 {
     const struct program_options *o = l->o;
-    bool asks = o->num_ranks == 1 || l->p->num_ops == 0;
-    if (asks)
+    if (o->num_ranks == 1 || !l->has_asked)
         add(l, OP_ASK_STOP, stage, leaf, PROGRAM_BLOCK_NONE);
+    l->has_asked = true;
     if (stage < o->num_ranks)
         add(l, OP_READ, stage, leaf, PROGRAM_BLOCK_NONE);
     add(l, OP_BEGIN, stage, leaf, PROGRAM_BLOCK_NONE);
@@ -339,6 +349,14 @@ static int new_program(struct program **out, const struct program_options *o)
     return 0;
 }
 
+/* In the order of the state. */
+static void add_for_state(struct lowering *l, enum op_kind kind)
+{
+    for (uint32_t block = 0; block <= l->o->num_blocks; block++)
+        if (program_has_state(l->o, block))
+            add(l, kind, program_stage_of(l->o, block), 0, block);
+}
+
 static int lower(struct program *p, const struct program_options *o, const struct pipe *pipe)
 {
     struct lowering l = {.o = o, .p = p};
@@ -352,6 +370,8 @@ static int lower(struct program *p, const struct program_options *o, const struc
     p->num_slots = p->first_slot[o->chunks];
     p->num_reads = p->first_slot[1];
     bool has_begun = false;
+    if (o->copies)
+        add_for_state(&l, OP_COPY);
     for (uint32_t i = 0; i < pipe->num_actions[o->rank]; i++) {
         const struct pipe_action *a = &pipe->actions[o->rank][i];
         l.next = i + 1 < pipe->num_actions[o->rank] ? a + 1 : NULL;
@@ -375,7 +395,7 @@ static int lower(struct program *p, const struct program_options *o, const struc
     }
     add(&l, OP_NORM, 0, 0, PROGRAM_BLOCK_NONE);
     add(&l, OP_LOSSES, 0, 0, PROGRAM_BLOCK_NONE);
-    add(&l, OP_UPDATE, 0, 0, PROGRAM_BLOCK_NONE);
+    add_for_state(&l, OP_UPDATE);
     if (o->spreads)
         add(&l, OP_SPREAD, 0, 0, PROGRAM_BLOCK_NONE);
     free(l.is_held);

@@ -14,6 +14,7 @@
 #include <stdio.h>
 
 enum op_kind {
+    OP_COPY,     /* a block's state to ckptd's memory, where a save of the step before goes on */
     OP_ASK_STOP, /* is some rank asked to stop? Then the step is dropped */
     OP_READ,     /* tokens of a leaf */
     OP_BEGIN,    /* a leaf's way through a stage of this rank */
@@ -39,7 +40,7 @@ enum op_kind {
     OP_REDUCE,        /* the end of the sums: of a tied matrix both, of the fast reduction all */
     OP_NORM,          /* of the gradient, with what all ranks have to know */
     OP_LOSSES,        /* of all leaves */
-    OP_UPDATE,        /* the state, by the optimizer */
+    OP_UPDATE,        /* a block's state, by the optimizer */
     OP_SPREAD,        /* the parameters that copies have updated, to each other (ZeRO) */
     NUM_OP_KINDS
 };
@@ -47,8 +48,17 @@ enum op_kind {
 /* Queues of work. Each runs its operations in the order of the program, and none before all compute
  * in front of it has ended; between lanes there is no other order than `after`. What is sent is
  * posted by compute and ends when it is received, one before or behind another: an `after` of that
- * lane is for this operation alone. */
-enum lane_of { LANE_COMPUTE, LANE_GATHER, LANE_REDUCE, LANE_RECEIVE, LANE_SEND, NUM_LANES };
+ * lane is for this operation alone. Copies are made by the thread of the save (save/copier.h), and
+ * where no save goes on they have ended at once. */
+enum lane_of {
+    LANE_COMPUTE,
+    LANE_GATHER,
+    LANE_REDUCE,
+    LANE_RECEIVE,
+    LANE_SEND,
+    LANE_COPY,
+    NUM_LANES
+};
 
 struct op {
     uint8_t kind;
@@ -93,6 +103,7 @@ struct program_options {
     bool receives_ahead; /* what an action needs of another stage: while the one in front works */
     bool collects;       /* each copy of a shard updates all of it */
     bool spreads;        /* each copy of a shard updates a part of it */
+    bool copies;         /* a save's copies go on behind the step */
     bool drops;          /* parameters are dropped after each use, else held to the step's end */
 };
 
@@ -108,13 +119,17 @@ int program_overlap(struct program *program, const struct program_options *optio
 uint32_t program_slot(const struct program *program, const struct program_options *options,
                       uint32_t stage, uint32_t leaf);
 uint32_t program_stage_of(const struct program_options *options, uint32_t block);
+/* Has this rank a state of the block? A tied output has one of its own beside another stage's
+ * embedding alone. */
+bool program_has_state(const struct program_options *options, uint32_t block);
 
 /* check.c: the programs of all ranks of a pipeline together: each leaf of each block once forward,
  * once backward of input and once of weight, those and the exchange in the order of leaves;
  * parameters are there where they are used; every receive finds its send, and nothing waits for
- * itself. Keys and values have been all around the ring where they are used: the ranks of a ring
- * have the same list, so the one behind has received what this rank sent when this one has.
- * ERR_INVALID names the operation. */
+ * itself; sums, norm, losses, then the update of each block, once and behind its copy. Keys and
+ * values have been all around the ring where they are used: the ranks of a ring have the same list,
+ * so the one behind has received what this rank sent when this one has. ERR_INVALID names the
+ * operation. */
 int program_check(const struct program *const *ranks, const struct program_options *options);
 
 const char *op_name(enum op_kind kind);

@@ -262,9 +262,12 @@ static int at_op(struct parallel *p, struct execution *e, const struct op *op)
         end_leaf(p, s, p->num_micro_steps - 1);
         return norm_and_stop(p, s);
     case OP_LOSSES:
-        return gather_losses(p, s);
+        ERR_TRY(gather_losses(p, s));
+        return s->input->decide != NULL ? s->input->decide(s->input->user, s->out) : 0;
     case OP_UPDATE:
-        return s->input->update != NULL ? s->input->update(s->input->user, s->out) : 0;
+        if (s->input->update != NULL)
+            s->input->update(s->input->user, op->block);
+        return 0;
     default:
         return 0;
     }
@@ -318,7 +321,8 @@ static int begin_step(struct parallel *p, const struct step_input *input)
 
 int parallel_step(struct parallel *p, const struct step_input *input, struct step_result *out)
 {
-    struct step step = {.execution = {.at_op = at_op}, .input = input, .out = out};
+    struct step step = {
+        .execution = {.at_op = at_op, .copies = input->copies}, .input = input, .out = out};
     ERR_TRY(begin_step(p, input));
     return execute_program(p, p->program, &step.execution);
 }

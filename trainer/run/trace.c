@@ -86,6 +86,16 @@ static void note_op(void *user, const struct op *op, uint32_t index, bool is_end
     event->begin_ns = now_ns();
 }
 
+/* A save that failed makes no copies. */
+static uint32_t drop_unmade(struct trace_event *events, uint32_t num)
+{
+    uint32_t made = 0;
+    for (uint32_t i = 0; i < num; i++)
+        if (events[i].end_ns != 0)
+            events[made++] = events[i];
+    return made;
+}
+
 /* The calls of the step, behind its operations. */
 static uint32_t note_calls(struct trace *trace)
 {
@@ -159,13 +169,14 @@ int trace_step(struct trace *trace, struct parallel *parallel, const struct step
     size_t num = 0;
     if (trace == NULL || ++trace->seen != trace->at_step)
         return parallel_step(parallel, input, out);
+    memset(trace->events, 0, trace->capacity * sizeof(*trace->events));
     trace->begin_ns = now_ns();
     parallel_observe(parallel, &(struct op_observer){note_op, trace});
     int rc = parallel_step(parallel, input, out);
     parallel_observe(parallel, &(struct op_observer){0});
     if (rc != 0 || out->is_dropped)
         return rc;
-    trace->num_ops = parallel_num_ops(parallel);
+    trace->num_ops = drop_unmade(trace->events, parallel_num_ops(parallel));
     rc = gather_events(trace, trace->num_ops + note_calls(trace), &all, &num);
     if (rc == ERR_MEMORY)
         log_warn("train", "the timeline is left out: %s", report_line());

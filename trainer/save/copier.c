@@ -1,6 +1,7 @@
 /* copier.c - a thread that copies the training state while training goes on (see copier.h).
  *
  *     parked ──copier_start──► copying piece 0, 1, ... ──► end ──► over ──copier_wait──► parked
+ *                              as far as is posted
  *
  * One mutex guards the fields of struct copier below it. A slice may be changed when `copied` has
  * come to its last piece; a copy that fails passes all of them, since nobody reads it any more.
@@ -38,6 +39,7 @@ struct copier {
     pthread_cond_t changed;
     enum copier_state state;
     uint32_t copied; /* pieces 0..copied-1 are */
+    uint32_t posted; /* pieces 0..posted-1 may be */
     int rc;
     double ended_at;
     struct report_text text; /* of a failure */
@@ -60,11 +62,20 @@ static void pass_pieces(struct copier *c, uint32_t copied)
     pthread_mutex_unlock(&c->mutex);
 }
 
+static void wait_until_posted(struct copier *c, uint32_t piece)
+{
+    pthread_mutex_lock(&c->mutex);
+    while (c->posted <= piece)
+        pthread_cond_wait(&c->changed, &c->mutex);
+    pthread_mutex_unlock(&c->mutex);
+}
+
 static int copy_pieces(struct copier *c)
 {
     const struct copier_options *o = &c->options;
     int rc = 0;
     for (uint32_t i = 0; i < o->num_pieces && rc == 0; i++) {
+        wait_until_posted(c, i);
         rc = o->copy(o->user, i);
         pass_pieces(c, rc == 0 ? i + 1 : o->num_pieces);
     }
@@ -140,6 +151,12 @@ static void lock_as_opener(struct copier *c)
     pthread_mutex_lock(&c->mutex);
 }
 
+static void post_locked(struct copier *c, uint32_t pieces)
+{
+    c->posted = pieces;
+    pthread_cond_signal(&c->changed);
+}
+
 /* ---- opening and closing ---- */
 
 int copier_open(struct copier **out, const struct copier_options *options)
@@ -170,6 +187,7 @@ void copier_close(struct copier *c)
         return;
     make_urgent(c);
     pthread_mutex_lock(&c->mutex);
+    post_locked(c, c->options.num_pieces);
     while (c->state == COPYING)
         pthread_cond_wait(&c->changed, &c->mutex);
     c->state = CLOSING;
@@ -192,12 +210,27 @@ void copier_start(struct copier *c)
     c->is_urgent = set_policy(c->thread, c->policy) != 0;
     pthread_mutex_lock(&c->mutex);
     CHECK(c->state == PARKED);
-    c->copied = 0;
+    c->copied = c->posted = 0;
     c->state = COPYING;
     pthread_cond_signal(&c->changed);
     pthread_mutex_unlock(&c->mutex);
     /* Where cores are few, waking the thread may already hold the caller up. */
     c->waited_seconds = now() - c->started_at;
+}
+
+bool copier_post(struct copier *c, uint32_t slice)
+{
+    if (!c->is_started)
+        return false;
+    CHECK(slice < c->options.num_slices);
+    double start = now();
+    lock_as_opener(c);
+    bool is_new = c->state == COPYING && c->posted < c->options.copied_at[slice];
+    if (is_new)
+        post_locked(c, c->options.copied_at[slice]);
+    pthread_mutex_unlock(&c->mutex);
+    c->waited_seconds += now() - start;
+    return is_new;
 }
 
 void copier_wait_slice(struct copier *c, uint32_t slice, struct lane *lane)
@@ -207,6 +240,7 @@ void copier_wait_slice(struct copier *c, uint32_t slice, struct lane *lane)
     CHECK(slice < c->options.num_slices);
     uint32_t copied_at = c->options.copied_at[slice];
     lock_as_opener(c);
+    CHECK(c->state != COPYING || c->posted >= copied_at);
     bool must_wait = c->state == COPYING && c->copied < copied_at;
     double start = must_wait ? now() : 0;
     if (must_wait)
@@ -226,6 +260,7 @@ int copier_wait(struct copier *c, struct copier_times *out)
     double start = now();
     make_urgent(c);
     pthread_mutex_lock(&c->mutex);
+    post_locked(c, c->options.num_pieces);
     while (c->state == COPYING)
         pthread_cond_wait(&c->changed, &c->mutex);
     c->state = PARKED;

@@ -1,16 +1,18 @@
 /* copier.h - a thread that copies the training state while training goes on.
  *
  * A copy is made piece by piece, in the order of the checkpoint's image; a slice of the state may
- * consist of several pieces. Whoever is about to change a slice waits until its last piece is
- * copied:
+ * consist of several pieces. The step's program posts how far the copy may go, slice by slice;
+ * whoever is about to change a slice waits until its last piece is copied:
  *
  *     copier_start(copier);                 -- returns at once; the state may still be read by all
+ *     for (i = 0; i < num_slices; i++)
+ *         copier_post(copier, i);
  *     ... forward, backward ...
  *     for (i = 0; i < num_slices; i++) {
  *         copier_wait_slice(copier, i, lane);
  *         ... change slice i on the lane... -- while later pieces are copied
  *     }
- *     rc = copier_wait(copier, &times);     -- all copied and ended, or failed
+ *     rc = copier_wait(copier, &times);     -- all posted, copied and ended, or failed
  *
  * On a device `copy` only posts the copies of a piece, on a lane of its own, and the lane that
  * changes a slice is told by `hold` to wait for those of that slice (device_copy.h).
@@ -20,6 +22,7 @@
 #ifndef HOLDFAST_TRAINER_COPIER_H
 #define HOLDFAST_TRAINER_COPIER_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #define COPIER_THREAD_NAME "copier" /* what ps and /proc call it */
@@ -55,8 +58,10 @@ void copier_close(struct copier *copier);
 
 /* No other copy may be in progress. */
 void copier_start(struct copier *copier);
-/* Until the slice may be changed on the lane: it is copied, or the copy failed, or there is none.
- */
+/* Up to the slice's last piece all may be copied. False: it was posted, or there is no copy. */
+bool copier_post(struct copier *copier, uint32_t slice);
+/* Until the slice, which was posted, may be changed on the lane: it is copied, or the copy failed,
+ * or there is none. */
 void copier_wait_slice(struct copier *copier, uint32_t slice, struct lane *lane);
 /* Until the copy has ended; its result, with the thread's last error as if it were the caller's. */
 int copier_wait(struct copier *copier, struct copier_times *out);

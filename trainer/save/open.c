@@ -62,9 +62,8 @@ static int describe_tensors(struct snapshot *s)
 
 /* ---- the copy thread ---- */
 
-static int copy_piece(void *user, uint32_t piece)
+static int copy_one(struct snapshot *s, uint32_t piece)
 {
-    struct snapshot *s = user;
     long pause_us = (long)s->config->slow_copy_us;
     if (pause_us > 0)
         nanosleep(&(struct timespec){pause_us / 1000000, pause_us % 1000000 * 1000}, NULL);
@@ -74,6 +73,27 @@ static int copy_piece(void *user, uint32_t piece)
     ERR_TRY(device_copy_tensor(s->device_copy, s->save, tensor, s->tensors[tensor].data));
     if (piece + 1 == s->copied_at[slice])
         device_copy_mark(s->device_copy, slice);
+    return 0;
+}
+
+/* The program's operation that posted a piece; NULL: none did. */
+static const struct op *op_of(const struct snapshot *s, uint32_t piece)
+{
+    return s->ops[s->copied_for[piece]];
+}
+
+static int copy_piece(void *user, uint32_t piece)
+{
+    struct snapshot *s = user;
+    const struct op *op = op_of(s, piece);
+    if (op != NULL && (piece == 0 || op_of(s, piece - 1) != op))
+        s->note_copy(s->user, op, false);
+    ERR_TRY(copy_one(s, piece));
+    bool is_last =
+        piece + 1 == s->num_tensors || s->state->slices[s->copied_for[piece + 1]].block !=
+                                           s->state->slices[s->copied_for[piece]].block;
+    if (op != NULL && is_last)
+        s->note_copy(s->user, op, true);
     return 0;
 }
 
@@ -100,13 +120,18 @@ static int open_copier(struct snapshot *s)
     uint32_t num_slices = s->state->num_slices;
     s->order = calloc(s->num_tensors + 1, sizeof(*s->order));
     s->copied_at = calloc(num_slices + 1, sizeof(*s->copied_at));
-    if (s->order == NULL || s->copied_at == NULL)
+    s->copied_for = calloc(s->num_tensors + 1, sizeof(*s->copied_for));
+    s->ops = calloc(num_slices + 1, sizeof(*s->ops));
+    if (s->order == NULL || s->copied_at == NULL || s->copied_for == NULL || s->ops == NULL)
         return report_error(ERR_MEMORY, NULL, "no memory for the order of %u tensors",
                             s->num_tensors);
     for (uint32_t i = 0; i < s->num_tensors; i++) {
         s->order[i] = ckpt_save_order(s->ckpt, i);
         s->copied_at[s->order[i] % num_slices] = i + 1; /* the last of its STATE_PARTS wins */
     }
+    for (uint32_t slice = 0, piece = 0; slice < num_slices; slice++)
+        while (piece < s->copied_at[slice])
+            s->copied_for[piece++] = slice;
     struct copier_options options = {.num_pieces = s->num_tensors,
                                      .num_slices = num_slices,
                                      .copied_at = s->copied_at,
@@ -117,9 +142,23 @@ static int open_copier(struct snapshot *s)
     return copier_open(&s->copier, &options);
 }
 
-struct copier *snapshot_copier(const struct snapshot *s)
+bool snapshot_post_copy(struct snapshot *s, uint32_t block, const struct op *op)
 {
-    return s->copier;
+    bool is_new = false;
+    for (uint32_t i = 0; i < s->state->num_slices && s->copying_step >= 0; i++) {
+        if (s->state->slices[i].block != block)
+            continue;
+        s->ops[i] = s->note_copy != NULL ? op : NULL; /* for copy_piece, when it is posted */
+        is_new = copier_post(s->copier, i) || is_new;
+    }
+    return is_new;
+}
+
+void snapshot_wait_copy(struct snapshot *s, uint32_t block, struct lane *lane)
+{
+    for (uint32_t i = 0; i < s->state->num_slices && s->copying_step >= 0; i++)
+        if (s->state->slices[i].block == block)
+            copier_wait_slice(s->copier, i, lane);
 }
 
 /* ---- the session ---- */
@@ -223,6 +262,8 @@ int snapshot_open(struct snapshot **out, const struct snapshot_options *options)
                               .model = options->model,
                               .kernels = options->kernels};
     s->want_stop = options->want_stop;
+    s->note_copy = options->note_copy;
+    s->user = options->user;
     ckpt_heed_stop(options->want_stop);
     s->newest_step = s->pending_step = s->durable_step = s->copying_step = -1;
     int rc = 0;
@@ -258,7 +299,10 @@ int snapshot_leave_moments_out(struct snapshot *s)
     s->copier = NULL;
     free(s->order);
     free(s->copied_at);
-    s->order = s->copied_at = NULL;
+    free(s->copied_for);
+    free(s->ops);
+    s->order = s->copied_at = s->copied_for = NULL;
+    s->ops = NULL;
     s->num_tensors = s->state->num_slices;
     s->bytes = s->state->count * sizeof(float);
     s->has_no_moments = true;
@@ -286,6 +330,8 @@ void snapshot_close(struct snapshot *s)
     replicas_close(s->replicas);
     free(s->order);
     free(s->copied_at);
+    free(s->copied_for);
+    free(s->ops);
     free(s->tensors);
     free(s->names);
     free(s->identity_json);

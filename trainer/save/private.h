@@ -38,6 +38,10 @@ struct snapshot {
     uint32_t *copied_at;       /* per slice: so many of them must be copied before it may change */
     struct replicas *replicas; /* NULL: there is nothing to compare */
     struct copier *copier;
+    uint32_t *copied_for;  /* per piece: the first slice that is whole behind it or later ones */
+    const struct op **ops; /* per slice: by which the program posted it; NULL: none has */
+    void (*note_copy)(void *user, const struct op *op, bool is_end);
+    void *user;
     struct device_copy *device_copy; /* NULL: the host has the state */
     struct ckpt_save *save;          /* the copy thread's, while copying_step >= 0 */
     int64_t copying_step;            /* begun, not known to be copied; -1: none */

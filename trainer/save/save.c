@@ -253,6 +253,7 @@ static int save(struct snapshot *s, const struct progress *p, double start)
                  p->step, seconds);
     s->copying_step = p->step;
     s->begin_seconds = seconds;
+    memset(s->ops, 0, s->state->num_slices * sizeof(*s->ops));
     copier_start(s->copier);
     return 0;
 }

@@ -28,7 +28,6 @@ struct progress {
     double loss, grad_norm;   /* of the last step */
 };
 
-struct copier;
 struct snapshot;
 
 struct snapshot_options {
@@ -42,6 +41,9 @@ struct snapshot_options {
      * ERR_ABORTED; from when rank 0 sees it while it waits for a save, checkpoint.final_seconds are
      * left. */
     const volatile sig_atomic_t *want_stop;
+    /* Of what snapshot_post_copy lets go, on the thread that copies; NULL: nobody is told. */
+    void (*note_copy)(void *user, const struct op *op, bool is_end);
+    void *user;
 };
 
 struct snapshot_times {
@@ -63,8 +65,9 @@ int snapshot_look(struct snapshot *snapshot, int64_t *out_step);
 int snapshot_take(struct snapshot *snapshot);
 bool snapshot_is_taken(const struct snapshot *snapshot);
 
-/* What whoever changes the state has to wait for, slice by slice; NULL: nothing is ever saved. */
-struct copier *snapshot_copier(const struct snapshot *snapshot);
+/* The copy of a save that goes on behind the step, as struct step_copies has it. */
+bool snapshot_post_copy(struct snapshot *snapshot, uint32_t block, const struct op *op);
+void snapshot_wait_copy(struct snapshot *snapshot, uint32_t block, struct lane *lane);
 
 /* Fills state and *progress from the newest checkpoint that all ranks can load, walking back over
  * damaged ones, or from checkpoint.load_step; a run that has none starts from
@@ -73,8 +76,9 @@ struct copier *snapshot_copier(const struct snapshot *snapshot);
 int snapshot_load(struct snapshot *snapshot, struct progress *progress, bool *out_loaded);
 
 /* Saves. Returns with async_mode "disabled" when durable, with "async" when copied, with
- * "async_with_pinned_mem" at once: then the copy runs on, the state may only be read, and each
- * slice may be changed when snapshot_copier() has let it go. An error means: stop training. */
+ * "async_with_pinned_mem" at once: then the copy runs on, as far as the step's
+ * program posts it; the state may only be read, and each block changed behind snapshot_wait_copy().
+ * An error means: stop training. */
 int snapshot_save(struct snapshot *snapshot, const struct progress *progress);
 /* To be called after each update of the state: waits for the rest of a copy in progress, and says
  * how it went. An error means: stop training. */
