@@ -3,9 +3,11 @@
  * Every metrics.every_ms the status is made on the service thread, and a worker writes each number
  * of it as a gauge, its place in the status being its name: disk.bytes_left becomes
  * holdfast_disk_bytes_left, a truth is 0 or 1, a list counts its members, and what is not known
- * (null) has no line. A run's own numbers have its name as a label: holdfast_run_damaged{run="a"}.
- * The file is replaced whole, so who reads it never sees a part; node_exporter's textfile collector
- * serves it, and its mtime tells how fresh it is. It goes when ckptd ends.
+ * (null) has no line. A run's own numbers have its name as a label, holdfast_run_damaged{run="a"};
+ * so have those of its copies, holdfast_replication_lag_seconds{run="a"}, and those of another
+ * node, holdfast_node_lost{node="n2"}. The file is replaced whole, so who reads it never sees a
+ * part; node_exporter's textfile collector serves it, and its mtime tells how fresh it is. It goes
+ * when ckptd ends.
  *
  * A file and not a port: ckptd runs without a network (deploy/ckptd.service.in). */
 #include "ckptd/metrics.h"
@@ -27,10 +29,26 @@
 #define NAME_BYTES_MAX 128u
 #define DEPTH_MAX 4
 
-/* Of each run in Status, with the label `run`. */
-static const char *const run_keys[] = {"checkpoints",    "damaged",        "bytes",
-                                       "newest_step",    "newest_attempt", "newest_age_seconds",
-                                       "failures_in_row"};
+/* Numbers of each member of a list in Status, with its name as a label. */
+static const struct {
+    const char *prefix, *label, *name; /* name: the field that has it */
+    const char *keys[10];
+} lists[] = {
+    {"run",
+     "run",
+     "run",
+     {"checkpoints", "damaged", "bytes", "newest_step", "newest_attempt", "newest_age_seconds",
+      "failures_in_row"}},
+    {"replication",
+     "run",
+     "run",
+     {"newest_step", "replicated_step", "checkpoints_behind", "bytes_behind", "lag_seconds"}},
+    {"node",
+     "node",
+     "name",
+     {"lost", "silent_seconds", "checkpoints", "waiting", "waiting_bytes", "bytes_sent",
+      "bytes_per_second", "errors"}},
+};
 
 struct metrics {
     struct service *service;
@@ -65,19 +83,19 @@ static void write_value(FILE *out, const char *name, const json_t *value, int de
     }
 }
 
-/* A gauge with a line per run. A run's name needs no escape (run_name_valid). */
-static void write_runs(FILE *out, const json_t *runs, const char *key)
+/* A gauge with a line per member. Names of runs and nodes need no escape (run_name_valid). */
+static void write_labelled(FILE *out, const json_t *list, size_t at, const char *key)
 {
     size_t index;
-    json_t *run;
-    fprintf(out, "# TYPE holdfast_run_%s gauge\n", key);
-    json_array_foreach(runs, index, run)
+    json_t *item;
+    fprintf(out, "# TYPE holdfast_%s_%s gauge\n", lists[at].prefix, key);
+    json_array_foreach(list, index, item)
     {
-        const json_t *value = json_object_get(run, key);
-        if (json_is_integer(value))
-            fprintf(out, "holdfast_run_%s{run=\"%s\"} %lld\n", key,
-                    json_string_value(json_object_get(run, "run")),
-                    (long long)json_integer_value(value));
+        const json_t *value = json_object_get(item, key);
+        if (json_is_number(value) || json_is_boolean(value))
+            fprintf(out, "holdfast_%s_%s{%s=\"%s\"} %.17g\n", lists[at].prefix, key,
+                    lists[at].label, json_string_value(json_object_get(item, lists[at].name)),
+                    json_is_true(value) ? 1.0 : json_number_value(value));
     }
 }
 
@@ -88,8 +106,12 @@ static void write_all(FILE *out, const json_t *status)
     write_value(out, "holdfast", status, 0);
     fprintf(out, "# TYPE holdfast_offline gauge\nholdfast_offline %d\n",
             offline && offline[0] != '\0');
-    for (size_t i = 0; i < sizeof run_keys / sizeof run_keys[0]; i++)
-        write_runs(out, json_object_get(status, "runs"), run_keys[i]);
+    const json_t *nodes = json_object_get(status, "nodes");
+    const json_t *of[] = {json_object_get(status, "runs"), json_object_get(nodes, "runs"),
+                          json_object_get(nodes, "peers")};
+    for (size_t at = 0; at < sizeof lists / sizeof lists[0]; at++)
+        for (size_t i = 0; lists[at].keys[i]; i++)
+            write_labelled(out, of[at], at, lists[at].keys[i]);
     fprintf(out, "# TYPE holdfast_info gauge\nholdfast_info{version=\"%s\"} 1\n",
             json_string_value(json_object_get(status, "version")));
 }

@@ -1,6 +1,8 @@
 /* status.c - what Status tells of the service, as JSON: for `ckpt-cli status` and `watch`, and for
  * metrics.c. Everything is as it is at the moment, on the service thread; nothing is kept here. */
 #include "ckptd/status.h"
+#include "ckptd/alarms.h"
+#include "ckptd/bulk/plane.h"
 #include "ckptd/catalog.h"
 #include "ckptd/checkpoint.h"
 #include "ckptd/drain/drain.h"
@@ -242,6 +244,7 @@ static const struct {
     json_t *(*describe)(const struct service *service);
 } status_parts[] = {
     {"health", describe_health},
+    {"alarms", alarms_describe},
     {"runs", describe_runs},
     {"pool", describe_pool},
     {"sessions", describe_sessions},
@@ -250,6 +253,7 @@ static const struct {
     {"tier", describe_tier},
     {"mending", describe_mending},
     {"nodes", nodes_describe},
+    {"bulk", plane_describe},
     {"scrub", describe_scrub},
     {"far_scrub", far_scrub_describe},
     {"saves", describe_saves},

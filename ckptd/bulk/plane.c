@@ -18,6 +18,8 @@
 #include "proto/bulk/server.h"
 #include "proto/report.h"
 
+#include <jansson.h>
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -251,6 +253,24 @@ int plane_open(struct service *service)
     log_info("bulk", "listening on %s%s", config->tls_bulk,
              config->tls_bulk_plain ? ", without TLS" : "");
     return 0;
+}
+
+static double rate_of(uint64_t bytes, uint64_t ns)
+{
+    return ns > 0 ? (double)bytes * 1e9 / (double)ns : 0.0;
+}
+
+json_t *plane_describe(const struct service *service)
+{
+    struct bulk_server_counts counts;
+    if (!service->bulk || !service->bulk->server)
+        return json_null();
+    bulk_server_count(service->bulk->server, &counts);
+    return json_pack("{s:i, s:i, s:I, s:I, s:f, s:f}", "connections", (int)counts.num_connections,
+                     "refused", (int)counts.num_refused, "bytes_in", (json_int_t)counts.bytes_in,
+                     "bytes_out", (json_int_t)counts.bytes_out, "bytes_per_second_in",
+                     rate_of(counts.bytes_in, counts.ns_in), "bytes_per_second_out",
+                     rate_of(counts.bytes_out, counts.ns_out));
 }
 
 void plane_close(struct service *service)

@@ -4,7 +4,9 @@
 #include "ckptd/checkpoint.h"
 #include "ckptd/config.h"
 #include "ckptd/drain/drain.h"
+#include "ckptd/loop.h"
 #include "ckptd/service.h"
+#include "proto/retain.h"
 
 #include <jansson.h>
 
@@ -12,10 +14,13 @@ static json_t *describe_peer(const struct service *service, uint32_t index)
 {
     const struct member *peer = &service->config->members.peers[index];
     json_t *text = drain_describe(service, (enum tier_index)(TIER_PEER + index));
+    const struct tier *tier = &service->tiers[TIER_PEER + index];
+    json_int_t silent_ms = tier->silent_since_ms ? loop_now_ms() - tier->silent_since_ms : 0;
     json_object_set_new(text, "name", json_string(peer->name));
     json_object_set_new(text, "domain", json_string(peer->domain));
     json_object_set_new(text, "address", json_string(peer->address));
-    json_object_set_new(text, "lost", json_boolean(service->tiers[TIER_PEER + index].is_lost));
+    json_object_set_new(text, "lost", json_boolean(tier->is_lost));
+    json_object_set_new(text, "silent_seconds", json_integer(silent_ms / 1000));
     return text;
 }
 
@@ -24,15 +29,19 @@ static json_t *describe_run(const struct run *run)
 {
     const struct checkpoint *newest = catalog_newest(run), *replicated = newest;
     uint32_t behind = 0;
+    json_int_t lag = 0, bytes = 0;
     while (replicated && catalog_durability(replicated) < DURABLE_REPLICATED) {
         behind += !replicated->damaged;
+        bytes += replicated->damaged ? 0 : (json_int_t)replicated->summary.bytes;
         replicated = replicated->next;
     }
-    return json_pack("{s:s, s:o, s:o, s:i}", "run", run->name, "newest_step",
-                     newest ? json_integer((json_int_t)newest->summary.step) : json_null(),
-                     "replicated_step",
-                     replicated ? json_integer((json_int_t)replicated->summary.step) : json_null(),
-                     "checkpoints_behind", (int)behind);
+    if (newest && replicated)
+        lag = retain_time(newest->summary.time) - retain_time(replicated->summary.time);
+    return json_pack(
+        "{s:s, s:o, s:o, s:i, s:I, s:I}", "run", run->name, "newest_step",
+        newest ? json_integer((json_int_t)newest->summary.step) : json_null(), "replicated_step",
+        replicated ? json_integer((json_int_t)replicated->summary.step) : json_null(),
+        "checkpoints_behind", (int)behind, "bytes_behind", bytes, "lag_seconds", lag > 0 ? lag : 0);
 }
 
 json_t *nodes_describe(const struct service *service)

@@ -125,10 +125,68 @@ static void print_work(const json_t *root)
     }
 }
 
+static void print_node(const json_t *node)
+{
+    char name[200], domain[200], why[200], waiting[32];
+    printf("  %-12s in domain %s: ", text_of(name, node, "name"), text_of(domain, node, "domain"));
+    if (json_is_true(json_object_get(node, "lost")))
+        printf("LOST, ");
+    if (number(node, "silent_seconds") > 0 || text_of(why, node, "offline")[0] != '\0')
+        printf("silent for %llu s%s%s, ", (unsigned long long)number(node, "silent_seconds"),
+               text_of(why, node, "offline")[0] != '\0' ? ": " : "", why);
+    printf("%s, %s to go, %.3f GB/s\n", text_count(number(node, "checkpoints"), "checkpoint").text,
+           text_bytes(waiting, sizeof waiting, number(node, "waiting_bytes")),
+           json_number_value(json_object_get(node, "bytes_per_second")) / 1e9);
+}
+
+static void print_lag(const json_t *run)
+{
+    char name[200], bytes[32];
+    if (number(run, "checkpoints_behind") > 0)
+        printf("  %-24s %s not replicated, %s: %llu s of training\n", text_of(name, run, "run"),
+               text_count(number(run, "checkpoints_behind"), "checkpoint").text,
+               text_bytes(bytes, sizeof bytes, number(run, "bytes_behind")),
+               (unsigned long long)number(run, "lag_seconds"));
+}
+
+/* Of a ckptd that has others beside it, and of its planes. */
+static void print_nodes(const json_t *root)
+{
+    const json_t *nodes = json_object_get(root, "nodes"), *bulk = json_object_get(root, "bulk");
+    const json_t *tier = json_object_get(root, "tier"), *item;
+    char name[200];
+    size_t index;
+    if (json_is_object(nodes))
+        printf("%-12s %s in domain %s, and:\n", "node", text_of(name, nodes, "name"),
+               json_string_value(json_object_get(nodes, "domain")));
+    json_array_foreach(json_object_get(nodes, "peers"), index, item) print_node(item);
+    json_array_foreach(json_object_get(nodes, "runs"), index, item) print_lag(item);
+    if (json_is_object(bulk))
+        printf("%-12s %.3f GB/s in, %.3f GB/s out, while bytes move; %s\n", "bulk plane",
+               json_number_value(json_object_get(bulk, "bytes_per_second_in")) / 1e9,
+               json_number_value(json_object_get(bulk, "bytes_per_second_out")) / 1e9,
+               text_count(number(bulk, "connections"), "connection").text);
+    if (json_is_object(tier))
+        printf("%-12s %s to go, %.3f GB/s\n", "far tier",
+               text_count(number(tier, "waiting"), "checkpoint").text,
+               json_number_value(json_object_get(tier, "bytes_per_second")) / 1e9);
+}
+
+static void print_alarms(const json_t *root)
+{
+    char text[200];
+    const json_t *item;
+    size_t index;
+    json_array_foreach(json_object_get(root, "alarms"), index, item)
+        printf("%-12s %s\n", "ALARM", text_safe(text, sizeof text, json_string_value(item)));
+}
+
 void status_print_screen(const json_t *root)
 {
     print_state(root);
+    print_alarms(root);
     print_room(root);
+    print_nodes(root);
     print_catalog(root);
     print_work(root);
 }

@@ -14,6 +14,7 @@ import glob
 import json
 import os
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -169,11 +170,42 @@ def kills(folder, cluster, chance):
          (third.all_verify(), first.all_verify()))
 
 
+def told(first):
+    """n3 is away, and newer checkpoints are on n1 alone: status, its JSON and the numbers."""
+    alarm = "node n3 has not answered for"
+    wait_until(lambda: alarm in first.cli("status", *first.where)[1], first.said)
+    screen = first.cli("status", *first.where)[1]
+    status = json.loads(first.cli("status", "--json", *first.where)[1])
+    peers = {peer["name"]: peer for peer in status["nodes"]["peers"]}
+    run = [run for run in status["nodes"]["runs"] if run["run"] == first.run][0]
+    size = first.entry(first.run, 55)["bytes"]
+    test("status tells of a silent node, of what is not replicated, and of the rates",
+         re.search(r"ALARM +" + alarm, screen) and re.search(r"n3 +in domain b: silent", screen) and
+         re.search(r"n2 +in domain a: .* GB/s", screen) and
+         f"{run['checkpoints_behind']} checkpoints not replicated" in screen, screen)
+    test("so does its JSON, in bytes and seconds",
+         [text for text in status["alarms"] if alarm in text] and peers["n3"]["offline"] and
+         peers["n2"]["silent_seconds"] == 0 and run["replicated_step"] == 50 and
+         run["checkpoints_behind"] > 1 and
+         run["bytes_behind"] == run["checkpoints_behind"] * size and run["lag_seconds"] > 0,
+         (status["alarms"], peers, run, size))
+
+    def numbers():
+        with open(first.folder + "/numbers") as file:
+            return dict(line.rsplit(" ", 1) for line in file if line[0] != "#")
+    wait_until(lambda: float(numbers()['holdfast_node_silent_seconds{node="n3"}']) > 0, first.said)
+    lines, label = numbers(), f'{{run="{first.run}"}}'
+    test("so do the numbers for Prometheus, by node and by run",
+         lines['holdfast_node_lost{node="n2"}'] == "0\n" and int(lines["holdfast_alarms"]) > 0 and
+         float(lines[f"holdfast_replication_bytes_behind{label}"]) == run["bytes_behind"], lines)
+
+
 def kept(cluster):
     """Retention keeps the last two; the node with the copies is away."""
     first, _, third = cluster.nodes
     first.kill()
-    first.start("--retention.keep_last", "2")
+    first.start("--retention.keep_last", "2", "--metrics.file", first.folder + "/numbers",
+                "--metrics.every_ms", "100")
     first.save_one(50, ranks=2)
     wait_until(lambda: first.entry(first.run, 50).get("durability") == "replicated", first.said)
     third.kill()
@@ -183,6 +215,7 @@ def kept(cluster):
     test("the newest that is replicated stays while newer ones are on one node alone",
          first.entry(first.run, 50).get("durability") == "replicated",
          first.listed(*first.where))
+    told(first)
     third.start()
 
 

@@ -1,0 +1,84 @@
+/* alarms.c - what needs a person: one sentence each, for who looks at status and not at all of its
+ * numbers. Nothing is kept here: an alarm ends when its reason has ended. */
+#include "ckptd/alarms.h"
+#include "ckptd/catalog.h"
+#include "ckptd/checkpoint.h"
+#include "ckptd/config.h"
+#include "ckptd/health.h"
+#include "ckptd/ledger.h"
+#include "ckptd/service.h"
+#include "ckptd/tier.h"
+#include "storage/storage.h"
+
+#include <jansson.h>
+
+#include <stdarg.h>
+#include <stdio.h>
+
+#define HOURS_TO_FULL 24.0 /* as the warning in the log */
+
+static void __attribute__((format(printf, 2, 3))) raise_alarm(json_t *list, const char *format, ...)
+{
+    char text[1200];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    json_array_append_new(list, json_string(text));
+}
+
+static void look_at_saving(json_t *list, const struct service *service)
+{
+    char why[HEALTH_REASON_BYTES];
+    struct storage_space space;
+    if (!health_can_save(service, why))
+        raise_alarm(list, "the next save would fail: %s", why);
+    if (storage_space(service->storage, &space) != 0)
+        return;
+    double hours = ledger_hours_to_full(&service->ledger, &space, loop_now_ms());
+    if (hours >= 0 && hours < HOURS_TO_FULL)
+        raise_alarm(list, "the disk is full in %.1f hours at the rate of the last saves", hours);
+}
+
+static void look_at_runs(json_t *list, const struct service *service)
+{
+    for (const struct run *run = service->catalog->runs; run; run = run->next) {
+        int damaged = 0;
+        for (const struct checkpoint *c = run->checkpoints; c; c = c->next)
+            damaged += c->damaged;
+        if (damaged > 0)
+            raise_alarm(list, "run %s: %d damaged checkpoints", run->name, damaged);
+        if (run->health.failures > 0)
+            raise_alarm(list, "run %s: %u failed saves in a row: %s", run->name,
+                        run->health.failures, run->health.reason);
+        if (run->unreadable.code != 0)
+            raise_alarm(list, "run %s cannot be read: %s", run->name, run->unreadable.message);
+    }
+}
+
+static void look_at_tiers(json_t *list, const struct service *service)
+{
+    for (int at = 0; at < NUM_TIERS; at++) {
+        const struct tier *tier = &service->tiers[at];
+        const char *name = tier_name(service, (enum tier_index)at);
+        long long silent_s = (long long)(loop_now_ms() - tier->silent_since_ms) / 1000;
+        if (!tier->storage || at == TIER_LOCAL)
+            continue;
+        if (tier->is_lost)
+            raise_alarm(list, "node %s is lost: it has not answered for %lld s", name, silent_s);
+        else if (tier->silent_since_ms != 0)
+            raise_alarm(list, "%s%s has not answered for %lld s: %s",
+                        at == TIER_FAR ? "the tier " : "node ", name, silent_s, tier->offline);
+    }
+}
+
+json_t *alarms_describe(const struct service *service)
+{
+    json_t *list = json_array();
+    if (list) {
+        look_at_saving(list, service);
+        look_at_runs(list, service);
+        look_at_tiers(list, service);
+    }
+    return list;
+}
