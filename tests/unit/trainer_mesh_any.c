@@ -91,9 +91,15 @@ static void draw_mesh(struct any_mesh *out, const struct any_run *run)
                           .threads = 1 + (int)next_random(3)};
     int left = RANKS_MAX / (place.tp * place.cp);
     place.pp = 1 << next_random(left >= 4 ? 3 : left >= 2 ? 2 : 1);
+    if (run->tp_blocks > 1 && run->cp_blocks > 1 && next_random(2) == 0) {
+        place.tp = place.cp = place.pp = 2; /* four axes on all ranks, which chance seldom draws */
+        left = 4;
+    }
     left /= place.pp;
     place.shards = 1 + (int)next_random((uint64_t)left);
     place.replicas = 1 + (int)next_random((uint64_t)(left / place.shards));
+    if (place.shards * place.replicas < left && place.tp * place.cp * place.pp == 8)
+        place.shards = left;
     bool is_named = place.pp == 2 && next_random(3) == 0;
     const char *settings[NUM_OF_MESH] = {
         "--activation_checkpoint.mode",
