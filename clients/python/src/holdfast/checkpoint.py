@@ -15,6 +15,7 @@ from .arrays import Part
 from .client import Client, Metadata, object_bytes, store_address
 from .errors import InvalidError, NotFoundError
 
+Array = numpy.ndarray[Any, Any]  # LazyTensor has a method of the module's name
 _SPEC = re.compile(r"(?P<run>[^@]+)(@(?P<step>\d+)(-a0*(?P<attempt>\d+))?)?$")
 _FOLDER = re.compile(r"(?P<store>.*?)/*(?P<run>[^/]+)/step-0*(?P<step>\d+)-a0*(?P<attempt>\d+)/*$")
 _STORE = re.compile(r"(?P<store>(s3://|dir:|file://).+)/(?P<name>[^/]+)$")
@@ -48,14 +49,14 @@ class LazyTensor:
             raise TypeError("a scalar has no length")
         return self.shape[0]
 
-    def __getitem__(self, index: Any) -> "numpy.ndarray[Any, Any]":
+    def __getitem__(self, index: Any) -> Array:
         return self._read(index, dtypes.to_numpy(self.dtype))
 
-    def bits(self, index: Any = ...) -> "numpy.ndarray[Any, Any]":
+    def bits(self, index: Any = ...) -> Array:
         """The elements as unsigned integers of their size, whatever type they have."""
         return self._read(index, dtypes.bits(self.dtype))
 
-    def numpy(self) -> "numpy.ndarray[Any, Any]":
+    def numpy(self) -> Array:
         return self[...]
 
     def __array__(self, dtype: Any = None, copy: Optional[bool] = None) -> Any:
@@ -70,7 +71,7 @@ class LazyTensor:
         bits = numpy.asarray(self.bits(index)).view(f"i{size}" if size > 1 else "u1")
         return torch.from_numpy(bits).view(integers[size]).view(dtypes.to_torch(self.dtype))
 
-    def _read(self, index: Any, dtype: Any) -> "numpy.ndarray[Any, Any]":
+    def _read(self, index: Any, dtype: Any) -> Array:
         offset, extent, rest = _box_of(index, self.shape)
         out = numpy.empty(extent, dtype)
         if out.size:
@@ -90,7 +91,9 @@ def _box_of(index: Any, shape: Sequence[int]) -> Tuple[List[int], List[int], Tup
     if len(given) > len(shape):
         raise IndexError(f"{len(given)} indices for {len(shape)} dimensions")
     given = given + (slice(None),) * (len(shape) - len(given))
-    offset, extent, rest = [], [], []
+    offset: List[int] = []
+    extent: List[int] = []
+    rest: List[Any] = []  # slices and integers
     for entry, length in zip(given, shape):
         if isinstance(entry, slice):
             places = range(*entry.indices(length))
@@ -124,7 +127,7 @@ class Checkpoint(Mapping[str, LazyTensor]):
         self._client = client
         self.metadata: Metadata = client.metadata(step, attempt)
         self.info = self.metadata.info
-        self.weights: Dict[str, "numpy.ndarray[Any, Any]"] = {}  # of follow()
+        self.weights: Dict[str, Array] = {}  # of follow()
         self._tensors: Dict[str, LazyTensor] = {}
         self._objects: Dict[str, LazyTensor] = {}
         for stored, (dtype, shape) in self.metadata.tensors.items():
@@ -187,7 +190,7 @@ class Checkpoint(Mapping[str, LazyTensor]):
         self.read([arrays.part(name, value, writable=True) for name, value in tensors.items()])
 
     def take(self, slices: Mapping[str, Any],
-             dtype: Optional[str] = None) -> Dict[str, "numpy.ndarray[Any, Any]"]:
+             dtype: Optional[str] = None) -> Dict[str, Array]:
         """Arrays of these slices ({name: index}), all by one load; floats as `dtype`."""
         parts, found = [], {}
         for name, index in slices.items():

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import io
 import struct
+from functools import partial
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
 import torch
@@ -121,11 +122,11 @@ def _part(name: str, shape: Tuple[int, ...], get: Get) -> Part:
 
 def _to_holdfast(source: Source) -> List[Part]:
     about = TABLE["forms"]["holdfast"]
-    parts = [_part(name, source.shape(name), lambda name=name: source.weight(name))
+    parts = [_part(name, source.shape(name), partial(source.weight, name))
              for name in source.weights]
     if source.has_moments:
         parts += [_part(about[moment].format(name), source.shape(name),
-                        lambda name=name, moment=moment: source.moment(name, moment))
+                        partial(source.moment, name, moment))
                   for moment in MOMENTS for name in source.weights]
     return parts
 
@@ -133,15 +134,15 @@ def _to_holdfast(source: Source) -> List[Part]:
 def _to_other(source: Source, form: str) -> List[Part]:
     about = TABLE["forms"][form]
     weights = column(form, "weights", source.layers)
-    parts = [_part(theirs, source.shape(ours), lambda ours=ours: source.weight(ours))
+    parts = [_part(theirs, source.shape(ours), partial(source.weight, ours))
              for ours, theirs in zip(source.weights, weights)]
     parameters: Dict[str, List[str]] = {}  # theirs: ours, three of them where they are one
     for ours, theirs in zip(source.weights, column(form, "parameters", source.layers)):
         parameters.setdefault(names.matrix(theirs), []).append(ours)
-    for theirs, ours in parameters.items():
+    for theirs, fused in parameters.items():
         for moment in MOMENTS:
-            parts.append(_part(about[moment].format(theirs), _fused_shape(source, ours),
-                               lambda ours=ours, moment=moment: _moment(source, ours, moment)))
+            parts.append(_part(about[moment].format(theirs), _fused_shape(source, fused),
+                               partial(_moment, source, fused, moment)))
         parts.append(_part(about["updates"].format(theirs), (),
                            lambda: torch.tensor(float(source.updates()))))
     return parts
@@ -153,10 +154,10 @@ def _fused_shape(source: Source, ours: List[str]) -> Tuple[int, ...]:
 
 
 def _moment(source: Source, ours: List[str], moment: str) -> torch.Tensor:
-    pieces = [source.moment(name, moment) for name in ours]
-    if len(pieces) == 1:
-        return pieces[0]
-    return torch.from_numpy(names.fuse(*(piece.numpy() for piece in pieces), source.width()))
+    if len(ours) == 1:
+        return source.moment(ours[0], moment)
+    query, key, value = (source.moment(name, moment).numpy() for name in ours)
+    return torch.from_numpy(names.fuse(query, key, value, source.width()))
 
 
 def _objects(source: Source, form: str) -> Dict[str, bytes]:

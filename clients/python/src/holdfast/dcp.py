@@ -82,6 +82,7 @@ class Session:
             raise InvalidError(f"there is no level {wait!r}", f"one of {', '.join(LEVELS)}")
         self.run, self.server, self.wait_level, self.timeout = run, server, wait, timeout
         self.on_failure, self.fallback = on_failure, fallback
+        self._group: Any
         self._group, self.rank, self.world_size = (
             (None, 0, 1) if alone else _own_group(process_group))
         self.saver: Optional[Saver] = None

@@ -4,6 +4,7 @@ Every one has `hint`, what to do about it, and str() ends with it.
 """
 from __future__ import annotations
 
+import builtins
 from typing import Dict, Type
 
 
@@ -66,7 +67,7 @@ class UnavailableError(HoldfastError, ConnectionError):
     code = -9
 
 
-class TimeoutError(HoldfastError, TimeoutError):  # noqa: A001 - also Python's own
+class TimeoutError(HoldfastError, builtins.TimeoutError):  # noqa: A001 - also Python's own
     """It took longer than was allowed."""
     code = -10
 

@@ -84,7 +84,7 @@ class CheckpointManager(theirs.CheckpointManager):
                 raise
             warnings.warn(f"no ckptd, so torch_checkpointing writes files: {error}", stacklevel=2)
         super().__init__(config if self.session is None
-                         else dataclasses.replace(config, save=_NOTHING))
+                         else dataclasses.replace(config, save=_NOTHING))  # type: ignore[call-arg]
         if self.session is not None:
             self._config = config
             self._saver = Saver(self.session, config.save)

@@ -99,7 +99,7 @@ class HoldfastManager(CheckpointManager):
     def _wait_for_saving(self) -> None:
         if self.save_future is not None:
             self.save_future.result()
-            self.save_future = None
+            self.save_future = None  # type: ignore[assignment]  # torchtitan's own says so
 
     # ---- loading ----
 
