@@ -202,6 +202,8 @@ NVCC_FLAGS = $(NVCC_CODE) -Werror all-warnings -Xcompiler -Wall$(,)-Wextra$(,)-W
 $(OBJ)/gpu/%.o: %.cu | deps-now
 	$(call say,nvcc)
 	$(Q)$(NVCC) $(NVCC_FLAGS) -MMD -MP -c -o $@ $< >$(@:.o=.log) 2>&1 || { cat $(@:.o=.log); rm -f $@; exit 1; }
+# Float8 products are in no PTX below compute capability 8.9: a newer GPU loads this one.
+$(OBJ)/gpu/kernels/cuda/mma.o: NVCC_FLAGS += -gencode arch=compute_89$(,)code=compute_89
 # A header that changed shows in the object, so that the PTX is as new.
 $(OBJ)/gpu/%.ptx: %.cu $(OBJ)/gpu/%.o
 	$(call say,nvcc)

@@ -22,6 +22,8 @@ struct kernel_backend_ops {
     void (*close)(struct kernels *kernels);
     /* For people, and part of the numeric identity. Borrowed. */
     const char *(*describe)(const struct kernels *kernels);
+    /* (optional) Has the device float8 products? Default: yes. */
+    bool (*has_float8)(const struct kernels *kernels);
     /* Bytes of scratch that each lane needs so that every operation can run at these shapes. */
     size_t (*prepare)(const struct kernels *kernels, const struct kernel_shapes *shapes);
     /* `args` is the operation's struct of kernels.h, and the caller's again after the return. */

@@ -215,6 +215,11 @@ static const char *counting_describe(const struct kernels *kernels)
     return kernels_describe(((const struct counting *)kernels)->inner);
 }
 
+static bool counting_has_float8(const struct kernels *kernels)
+{
+    return kernels_have_float8(((const struct counting *)kernels)->inner);
+}
+
 static void counting_close(struct kernels *kernels)
 {
     free(kernels);
@@ -229,6 +234,7 @@ int kernels_count_new(struct kernels **out, struct kernels *inner)
                                          .device_flags = inner->ops->device_flags,
                                          .close = counting_close,
                                          .describe = counting_describe,
+                                         .has_float8 = counting_has_float8,
                                          .prepare = counting_prepare,
                                          .run = counting_run};
     c->base.ops = &c->ops;

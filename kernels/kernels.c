@@ -62,6 +62,11 @@ const char *kernels_describe(const struct kernels *kernels)
     return kernels->ops->describe(kernels);
 }
 
+bool kernels_have_float8(const struct kernels *kernels)
+{
+    return !kernels->ops->has_float8 || kernels->ops->has_float8(kernels);
+}
+
 size_t kernels_scratch_bytes(const struct kernels *kernels, const struct kernel_shapes *shapes)
 {
     return kernels->ops->prepare(kernels, shapes);

@@ -64,6 +64,8 @@ int kernels_new(struct kernels **out, const struct kernels_options *options);
 void kernels_free(struct kernels *kernels);
 /* Names ISA, library and version: part of the numeric identity. Borrowed. */
 const char *kernels_describe(const struct kernels *kernels);
+/* Can products read float8 operands? A GPU below compute capability 8.9 cannot. */
+bool kernels_have_float8(const struct kernels *kernels);
 /* Kernels that count what they are given and pass it on to `inner`, which is borrowed; what is
  * posted on a lane of device_dry is counted alone. The count: floating-point operations of matrix
  * products and attention so far (dry.c has the formulas). ERR_MEMORY. */
@@ -129,6 +131,7 @@ struct kernel_linear {
     uint32_t rows, in, out_dim;
     enum kernel_dtype dtype;
     bool is_partial;
+    bool is_float8; /* x and w: operands, both KERNEL_E4M3; see kernel_round_float8 */
 };
 /* dx = dout w, or dx += dout w with `accumulate`. */
 struct kernel_linear_backward_input {
@@ -139,6 +142,7 @@ struct kernel_linear_backward_input {
     enum kernel_dtype dtype;
     bool accumulate;
     bool is_partial;
+    bool is_float8; /* dout: KERNEL_E5M2, w: KERNEL_E4M3 */
 };
 /* dw = dout^T x, overwritten. */
 struct kernel_linear_backward_weight {
@@ -147,6 +151,7 @@ struct kernel_linear_backward_weight {
     const void *x;    /* [N,I] */
     uint32_t rows, in, out_dim;
     enum kernel_dtype dtype;
+    bool is_float8; /* dout: KERNEL_E5M2, x: KERNEL_E4M3 */
 };
 
 /* Rotary embedding in place, pairs (2i, 2i+1) as Llama's reference code has them; cos, sin are made
@@ -266,6 +271,10 @@ struct kernel_convert {
  * power of two with which the largest |x| stays in the format, |k| <= KERNEL_FLOAT8_SCALE_MAX. So
  * out 2^k are float8 numbers, and a product of rounded operands is the float8 product: powers of
  * two pass through it exactly. With a NaN or an infinity in x all of out is NaN. out may be x.
+ *
+ * With `width` out is an operand [count / width, width] for products with is_float8, and nothing
+ * else: how it lies in kernel_float8_bytes is the back-end's matter. The CPU has the numbers as
+ * above. A GPU has, of bf16, codes of 8 bits, by rows and transposed, and 2^-k; out is not x.
  * (Formats: OCP 8-bit floating point 1.0. Scaling: tensorwise, by powers of two, as torchao has
  * it.)
  */
@@ -278,9 +287,28 @@ struct kernel_round_float8 {
     void *out;
     const void *x;
     size_t count;
+    uint32_t width; /* of an operand's row; 0: numbers are wanted */
     enum kernel_float8 format;
     enum kernel_dtype dtype;
 };
+/* Rows of codes are padded to whole copies of 16 bytes. */
+#define KERNEL_FLOAT8_ALIGN 16u
+static inline size_t kernel_float8_pitch(size_t width)
+{
+    return (width + KERNEL_FLOAT8_ALIGN - 1) / KERNEL_FLOAT8_ALIGN * KERNEL_FLOAT8_ALIGN;
+}
+/* Where codes of [rows,width] end and the float 2^-k lies. */
+static inline size_t kernel_float8_scale_at(size_t rows, size_t width)
+{
+    return kernel_float8_pitch(rows * kernel_float8_pitch(width) +
+                               width * kernel_float8_pitch(rows));
+}
+static inline size_t kernel_float8_bytes(size_t rows, size_t width, enum kernel_dtype dtype)
+{
+    size_t numbers = rows * width * kernel_dtype_bytes(dtype);
+    size_t codes = kernel_float8_scale_at(rows, width) + KERNEL_FLOAT8_ALIGN;
+    return numbers > codes ? numbers : codes;
+}
 
 /* Sum of squares of each of `rows` rows of x, in double, one canonical segment per row, added
  * exactly into a wide fixed-point accumulator, so the total does not depend on who holds which
@@ -331,27 +359,27 @@ struct kernel_adamw {
 /* X(number, name, pointers, last): kernel_<name>(kernels, lane, const struct kernel_<name> *args)
  * for each. The struct begins with so many pointers to memory of the device and ends with the field
  * `last`; nothing lies between its fields, so equal arguments have equal bytes up to there. */
-#define KERNEL_OPS(X)                                              \
-    X(EMBEDDING, embedding, 3, dtype)                              \
-    X(EMBEDDING_BACKWARD, embedding_backward, 3, dtype)            \
-    X(RMSNORM, rmsnorm, 5, dtype)                                  \
-    X(RMSNORM_BACKWARD, rmsnorm_backward, 6, dtype)                \
-    X(LINEAR, linear, 3, is_partial)                               \
-    X(LINEAR_BACKWARD_INPUT, linear_backward_input, 3, is_partial) \
-    X(LINEAR_BACKWARD_WEIGHT, linear_backward_weight, 3, dtype)    \
-    X(ROPE, rope, 4, inverse)                                      \
-    X(ATTENTION, attention, 6, dtype)                              \
-    X(ATTENTION_BACKWARD, attention_backward, 10, accumulate)      \
-    X(SWIGLU, swiglu, 3, dtype)                                    \
-    X(SWIGLU_BACKWARD, swiglu_backward, 5, dtype)                  \
-    X(CROSS_ENTROPY, cross_entropy, 4, dtype)                      \
-    X(PACK, pack, 2, dtype)                                        \
-    X(UNPACK, unpack, 2, dtype)                                    \
-    X(ADD, add, 2, dtype)                                          \
-    X(FOLD, fold, 2, count)                                        \
-    X(CONVERT, convert, 2, out_dtype)                              \
-    X(ROUND_FLOAT8, round_float8, 2, dtype)                        \
-    X(SUM_SQUARES, sum_squares, 2, width)                          \
+#define KERNEL_OPS(X)                                               \
+    X(EMBEDDING, embedding, 3, dtype)                               \
+    X(EMBEDDING_BACKWARD, embedding_backward, 3, dtype)             \
+    X(RMSNORM, rmsnorm, 5, dtype)                                   \
+    X(RMSNORM_BACKWARD, rmsnorm_backward, 6, dtype)                 \
+    X(LINEAR, linear, 3, is_float8)                                 \
+    X(LINEAR_BACKWARD_INPUT, linear_backward_input, 3, is_float8)   \
+    X(LINEAR_BACKWARD_WEIGHT, linear_backward_weight, 3, is_float8) \
+    X(ROPE, rope, 4, inverse)                                       \
+    X(ATTENTION, attention, 6, dtype)                               \
+    X(ATTENTION_BACKWARD, attention_backward, 10, accumulate)       \
+    X(SWIGLU, swiglu, 3, dtype)                                     \
+    X(SWIGLU_BACKWARD, swiglu_backward, 5, dtype)                   \
+    X(CROSS_ENTROPY, cross_entropy, 4, dtype)                       \
+    X(PACK, pack, 2, dtype)                                         \
+    X(UNPACK, unpack, 2, dtype)                                     \
+    X(ADD, add, 2, dtype)                                           \
+    X(FOLD, fold, 2, count)                                         \
+    X(CONVERT, convert, 2, out_dtype)                               \
+    X(ROUND_FLOAT8, round_float8, 2, dtype)                         \
+    X(SUM_SQUARES, sum_squares, 2, width)                           \
     X(ADAMW, adamw, 5, noise)
 
 enum kernel_op {

@@ -135,6 +135,28 @@ DEVICE void multiply_matrices(float (&c)[4], const uint32_t (&a)[4], uint32_t b0
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
+/* The same of float8: c[16,8] += a[16,32] b[32,8], four codes in a word, a e4m3 or e5m2, b e4m3.
+ * Below compute capability 8.9 there is no such product: device.c says so before. */
+template <bool IS_E5M2>
+DEVICE void multiply_float8(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
+{
+#if __CUDA_ARCH__ >= 890
+#define FLOAT8_PRODUCT(format)                                                             \
+    asm volatile("mma.sync.aligned.m16n8k32.row.col.f32." format ".e4m3.f32 {%0, %1, %2, " \
+                 "%3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"                      \
+                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])                          \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1))
+    if (IS_E5M2)
+        FLOAT8_PRODUCT("e5m2");
+    else
+        FLOAT8_PRODUCT("e4m3");
+#undef FLOAT8_PRODUCT
+#else
+    (void)c, (void)a, (void)b0, (void)b1;
+    __trap();
+#endif
+}
+
 /* LAUNCH(stream, grid, threads, bytes of dynamic shared memory, kernel, args): the CUDA error.
  * A kernel is asked for its larger shared memory each time: it costs no call to the device. */
 template <auto kernel, class A>
@@ -260,6 +282,14 @@ DEVICE void multiply_matrices(float (&c)[4], const uint32_t (&a)[4], uint32_t b0
     uint32_t in[10] = {a[0], a[1], a[2], a[3], b0, b1};
     memcpy(in + 6, c, sizeof(c));
     lanes_collect(LANES_MMA, c, sizeof(c), in, sizeof(in), 0, file, line);
+}
+
+template <bool IS_E5M2>
+DEVICE void multiply_float8(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1, HERE)
+{
+    uint32_t in[10] = {a[0], a[1], a[2], a[3], b0, b1};
+    memcpy(in + 6, c, sizeof(c));
+    lanes_collect(LANES_MMA_FLOAT8, c, sizeof(c), in, sizeof(in), IS_E5M2, file, line);
 }
 
 struct dim3 {

@@ -20,7 +20,8 @@
 #include "kernels/cuda/run.h"
 #include "proto/report.h"
 
-#define CAPABILITY_MIN 8 /* bf16 in tensor cores, asynchronous copies */
+#define CAPABILITY_MIN 8     /* bf16 in tensor cores, asynchronous copies */
+#define CAPABILITY_FLOAT8 89 /* float8 in tensor cores, ten times the number */
 
 struct allocation {
     struct allocation *next;
@@ -34,7 +35,7 @@ struct event {
 };
 struct cuda_device {
     struct device base;
-    int index;
+    int index, capability; /* the latter: ten times the number */
     pthread_mutex_t lock;
     struct allocation *allocations;
     struct event *events;
@@ -89,6 +90,7 @@ static int check_device(struct cuda_device *device, const struct device_options 
         return report_error(ERR_INVALID, NULL,
                             "CUDA: %s has compute capability %d.%d, needed is %d.0", has.name,
                             has.major, has.minor, CAPABILITY_MIN);
+    device->capability = 10 * has.major + has.minor;
     snprintf(device->name, sizeof(device->name), "cuda, %s, driver %d, runtime %d", has.name,
              driver, runtime);
     return 0;
@@ -470,6 +472,7 @@ const struct device_ops device_cuda = {
 
 struct cuda_kernels {
     struct kernels base;
+    bool has_float8;
     struct cuda_blas *blas; /* NULL: our own products */
     char description[400];
 };
@@ -481,6 +484,7 @@ static int backend_open(struct kernels **out, const struct kernels_options *opti
     if (!kernels)
         return report_error(ERR_MEMORY, NULL, "no memory for the kernels of a GPU");
     kernels->base.ops = &kernel_backend_cuda;
+    kernels->has_float8 = device->capability >= CAPABILITY_FLOAT8;
     cudaError_t error = cudaSetDevice(device->index);
     int code = error == cudaSuccess ? 0 : fail(error, "the GPU could not be chosen");
     if (code == 0 && options->backend == KERNEL_BACKEND_BEST)
@@ -505,6 +509,11 @@ static void backend_close(struct kernels *base)
 static const char *backend_describe(const struct kernels *kernels)
 {
     return ((const struct cuda_kernels *)kernels)->description;
+}
+
+static bool backend_has_float8(const struct kernels *kernels)
+{
+    return ((const struct cuda_kernels *)kernels)->has_float8;
 }
 
 static size_t backend_prepare(const struct kernels *kernels, const struct kernel_shapes *shapes)
@@ -546,6 +555,7 @@ const struct kernel_backend_ops kernel_backend_cuda = {
     .open = backend_open,
     .close = backend_close,
     .describe = backend_describe,
+    .has_float8 = backend_has_float8,
     .prepare = backend_prepare,
     .run = backend_run,
 };

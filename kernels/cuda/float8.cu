@@ -1,7 +1,9 @@
 /* float8.cu - rounding to what a float8 format can hold under one power of two (kernels.h).
  *
  * Blocks find the largest |x| of their parts; then each block finds the largest of those again and
- * rounds its own. Nothing is added, so the order is of no matter, and the bits are the CPU's. */
+ * rounds its own. Nothing is added, so the order is of no matter, and the bits are the CPU's. An
+ * operand of a product becomes codes instead, by rows and transposed in one pass: tensor cores take
+ * float8 with k contiguous alone. */
 #include "kernels/cuda/run.h"
 #include "kernels/cuda/scratch.h"
 #include "kernels/cuda/values.h"
@@ -14,6 +16,8 @@ struct float8_args {
     uint32_t *largest; /* [blocks] bits of |x| */
     uint32_t blocks;
     int bits, lowest, highest; /* as in cpu/run.c */
+    uint32_t pitch, pitch_transposed;
+    size_t scale_at;
 };
 
 DEVICE uint32_t more(uint32_t a, uint32_t b)
@@ -63,32 +67,98 @@ DEVICE int scale_of(uint32_t largest, int highest)
     return scale < -KERNEL_FLOAT8_SCALE_MAX ? -KERNEL_FLOAT8_SCALE_MAX : scale;
 }
 
+/* scaled, rounded to a number of the format. */
+DEVICE float round_to(float scaled, const struct float8_args &s)
+{
+    uint32_t exponent = more(bits_of(scaled) & 0x7f800000, (uint32_t)(s.lowest + 127) << 23);
+    float magic = float_of((exponent + ((uint32_t)(23 - s.bits) << 23)) | 0x400000);
+    float sum = scaled + magic;
+    return sum - magic;
+}
+/* 2^k, or 2^-k: what a tensor with this largest |x| is multiplied by. */
+DEVICE float power_for(uint32_t largest, const struct float8_args &s, int sign)
+{
+    if (largest >= 0x7f800000)
+        return float_of(NOT_A_NUMBER);
+    return float_of((uint32_t)(127 + sign * scale_of(largest, s.highest)) << 23);
+}
+DEVICE uint32_t largest_of_all(const struct float8_args &s, uint32_t *warps)
+{
+    uint32_t largest = 0;
+    for (uint32_t b = threadIdx.x; b < s.blocks; b += THREADS)
+        largest = more(largest, s.largest[b]);
+    return largest_of_block(largest, warps);
+}
+
 template <bool BF16> KERNEL(THREADS, 4) void float8_round(struct float8_args s)
 {
     SHARED(uint32_t[THREADS / WARP], warps);
     const unsigned N = wide<BF16>;
-    uint32_t largest = 0;
-    for (uint32_t b = threadIdx.x; b < s.blocks; b += THREADS)
-        largest = more(largest, s.largest[b]);
-    largest = largest_of_block(largest, warps);
+    uint32_t largest = largest_of_all(s, warps);
     size_t i = ((size_t)blockIdx.x * THREADS + threadIdx.x) * N;
     if (i >= s.a.count)
         return;
-    bool is_nan = largest >= 0x7f800000;
-    int scale = scale_of(largest, s.highest);
-    float up = float_of(is_nan ? NOT_A_NUMBER : (uint32_t)(127 + scale) << 23);
-    float down = float_of(is_nan ? NOT_A_NUMBER : (uint32_t)(127 - scale) << 23);
-    float x[N];
+    float up = power_for(largest, s, 1), down = power_for(largest, s, -1), x[N];
     load_part<BF16>(x, s.a.x, i, s.a.count);
 #pragma unroll
-    for (unsigned j = 0; j < N; j++) {
-        float scaled = x[j] * up;
-        uint32_t exponent = more(bits_of(scaled) & 0x7f800000, (uint32_t)(s.lowest + 127) << 23);
-        float magic = float_of((exponent + ((uint32_t)(23 - s.bits) << 23)) | 0x400000);
-        float rounded_x = scaled + magic;
-        x[j] = (rounded_x - magic) * down;
-    }
+    for (unsigned j = 0; j < N; j++)
+        x[j] = round_to(x[j] * up, s) * down;
     store_part<BF16>(s.a.out, i, s.a.count, x);
+}
+
+/* ---- Operands of products: codes by rows and transposed ---- */
+
+#define TILE 64 /* rows and columns of a block */
+#define TILE_PITCH (TILE + 4)
+
+/* The code of a number of the format. */
+DEVICE uint8_t code_of(float x, const struct float8_args &s)
+{
+    uint32_t bits = bits_of(x), sign = bits >> 31 << 7, size = bits & 0x7fffffff;
+    float smallest = float_of(size) * float_of((uint32_t)(127 + s.bits - s.lowest) << 23);
+    if (x != x)
+        return 0x7f;
+    if (size < (uint32_t)(127 + s.lowest) << 23)
+        return (uint8_t)(sign | (uint32_t)smallest);
+    uint32_t exponent = (size >> 23) - (uint32_t)(126 + s.lowest);
+    return (uint8_t)(sign | exponent << s.bits | (size & 0x7fffff) >> (23 - s.bits));
+}
+
+/* out[row][column] of the tile, `rows` of `pitch` codes in all; four of a row at once. */
+DEVICE void store_codes(uint8_t *out, const uint8_t *tile, unsigned row_step, unsigned column_step,
+                        uint32_t first_row, uint32_t rows, uint32_t first_column, uint32_t pitch)
+{
+    for (unsigned i = threadIdx.x; i < TILE * TILE / 4; i += THREADS) {
+        unsigned row = i / (TILE / 4), column = i % (TILE / 4) * 4;
+        const uint8_t *from = tile + row * row_step + column * column_step;
+        if (first_row + row < rows && first_column + column < pitch)
+            *(uint32_t *)(out + (size_t)(first_row + row) * pitch + first_column + column) =
+                from[0] | (uint32_t)from[column_step] << 8 | (uint32_t)from[2 * column_step] << 16 |
+                (uint32_t)from[3 * column_step] << 24;
+    }
+}
+
+KERNEL(THREADS, 4) void float8_pack(struct float8_args s)
+{
+    SHARED(uint32_t[THREADS / WARP], warps);
+    SHARED(uint8_t[TILE * TILE_PITCH], tile);
+    uint32_t width = s.a.width, rows = (uint32_t)(s.a.count / width), largest;
+    uint32_t first_row = blockIdx.y * TILE, first_column = blockIdx.x * TILE;
+    uint8_t *out = (uint8_t *)s.a.out, *transposed = out + (size_t)rows * s.pitch;
+    largest = largest_of_all(s, warps);
+    float up = power_for(largest, s, 1);
+    for (unsigned i = threadIdx.x; i < TILE * TILE; i += THREADS) {
+        uint32_t row = first_row + i / TILE, column = first_column + i % TILE;
+        bool is_inside = row < rows && column < width;
+        float x = is_inside ? load_one<true>(s.a.x, (size_t)row * width + column) * up : 0;
+        tile[i / TILE * TILE_PITCH + i % TILE] = code_of(round_to(x, s), s);
+    }
+    BARRIER();
+    store_codes(out, tile, TILE_PITCH, 1, first_row, rows, first_column, s.pitch);
+    store_codes(transposed, tile, 1, TILE_PITCH, first_column, width, first_row,
+                s.pitch_transposed);
+    if (threadIdx.x == 0 && blockIdx.x == 0 && blockIdx.y == 0)
+        *(float *)(out + s.scale_at) = power_for(largest, s, -1);
 }
 
 template <bool BF16> static int round_as(const struct cuda_call *call, struct float8_args &s)
@@ -96,7 +166,16 @@ template <bool BF16> static int round_as(const struct cuda_call *call, struct fl
     unsigned blocks = blocks_for(s.a.count, (size_t)THREADS * wide<BF16>);
     s.blocks = blocks < SCRATCH_FLOAT8_BLOCKS ? blocks : SCRATCH_FLOAT8_BLOCKS;
     int error = LAUNCH(call->stream, s.blocks, THREADS, 0, float8_largest<BF16>, s);
-    return error != 0 ? error : LAUNCH(call->stream, blocks, THREADS, 0, float8_round<BF16>, s);
+    if (error != 0)
+        return error;
+    if (!BF16 || s.a.width == 0)
+        return LAUNCH(call->stream, blocks, THREADS, 0, float8_round<BF16>, s);
+    size_t rows = s.a.count / s.a.width;
+    s.pitch = (uint32_t)kernel_float8_pitch(s.a.width);
+    s.pitch_transposed = (uint32_t)kernel_float8_pitch(rows);
+    s.scale_at = kernel_float8_scale_at(rows, s.a.width);
+    dim3 grid(blocks_for(s.pitch, TILE), blocks_for(s.pitch_transposed, TILE));
+    return LAUNCH(call->stream, grid, THREADS, 0, float8_pack, s);
 }
 
 extern "C" int cuda_round_float8(const struct cuda_call *call, const void *args)

@@ -6,7 +6,10 @@
  * at the end. An operand lies in shared memory as in the tensor, [rows][k] or [k][rows]: ldmatrix
  * transposes the latter. Rows are padded by 16 bytes, so that the eight rows of a matrix lie in
  * different banks. Past the ends lie zeros. The sum over k runs in steps of 16 in order; the order
- * within a step is the tensor core's. */
+ * within a step is the tensor core's.
+ *
+ * Of float8 operands a pair of codes takes the place of a value of bf16: copies and fragments are
+ * the same, and a step of 16 pairs is a product of m16n8k32. Both operands have k contiguous. */
 #include "kernels/cuda/product.h"
 #include "kernels/cuda/values.h"
 
@@ -21,6 +24,8 @@
 #define ROW_ACROSS (TILE + 8)
 /* Of a tile of an operand, whichever way it lies. */
 #define TILE_VALUES (TILE * ROW_BY_K > DEPTH * ROW_ACROSS ? TILE * ROW_BY_K : DEPTH * ROW_ACROSS)
+
+enum operands { OF_BF16, OF_E4M3, OF_E5M2 }; /* the latter two: a; then b is E4M3 */
 
 struct stage {
     uint16_t a[TILE_VALUES], b[TILE_VALUES];
@@ -74,10 +79,19 @@ DEVICE void load_b(uint32_t (&out)[4], const uint16_t *tile, unsigned column, un
                                           matrix / 2 * 8);
 }
 
+template <enum operands OF>
+DEVICE void multiply(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
+{
+    if constexpr (OF == OF_BF16)
+        multiply_matrices(c, a, b0, b1);
+    else
+        multiply_float8<OF == OF_E5M2>(c, a, b0, b1);
+}
+
 #define M_TILES (WARP_ROWS / 16)
 #define N_TILES (WARP_COLUMNS / 8)
 
-template <bool A_BY_K, bool B_BY_K>
+template <enum operands OF, bool A_BY_K, bool B_BY_K>
 DEVICE void multiply_stage(float (&c)[M_TILES][N_TILES][4], const struct stage *s, unsigned row,
                            unsigned column)
 {
@@ -94,7 +108,7 @@ DEVICE void multiply_stage(float (&c)[M_TILES][N_TILES][4], const struct stage *
         for (unsigned i = 0; i < M_TILES; i++)
 #pragma unroll
             for (unsigned j = 0; j < N_TILES; j++)
-                multiply_matrices(c[i][j], a[i], b[j / 2][j % 2 * 2], b[j / 2][j % 2 * 2 + 1]);
+                multiply<OF>(c[i][j], a[i], b[j / 2][j % 2 * 2], b[j / 2][j % 2 * 2 + 1]);
     }
 }
 
@@ -114,11 +128,12 @@ DEVICE void store_pair(const struct product &p, size_t at, float x, float y)
     }
 }
 
-template <bool IS_FLOAT>
+template <enum operands OF, bool IS_FLOAT>
 DEVICE void store_tile(const struct product &p, const float (&c)[M_TILES][N_TILES][4], unsigned row,
                        unsigned column)
 {
     unsigned lane = threadIdx.x % WARP;
+    float scale_a = OF == OF_BF16 ? 1 : *p.scale_a, scale_b = OF == OF_BF16 ? 1 : *p.scale_b;
 #pragma unroll
     for (unsigned i = 0; i < M_TILES * N_TILES * 2; i++) {
         unsigned half = i % 2, tile_n = i / 2 % N_TILES, tile_m = i / 2 / N_TILES;
@@ -126,13 +141,13 @@ DEVICE void store_tile(const struct product &p, const float (&c)[M_TILES][N_TILE
         uint32_t n = blockIdx.x * TILE + column + tile_n * 8 + lane % 4 * 2;
         const float *pair = c[tile_m][tile_n] + half * 2;
         if (m < p.m && n < p.n)
-            store_pair<IS_FLOAT>(p, (size_t)m * p.n + n, pair[0], pair[1]);
+            store_pair<IS_FLOAT>(p, (size_t)m * p.n + n, pair[0] * scale_a * scale_b,
+                                 pair[1] * scale_a * scale_b);
     }
 }
 
-template <bool A_BY_K, bool B_BY_K, bool IS_FLOAT>
-KERNEL(THREADS, 1)
-void product_mma(struct product p)
+template <enum operands OF, bool A_BY_K, bool B_BY_K, bool IS_FLOAT>
+DEVICE void make_tile(const struct product &p)
 {
     DYNAMIC_SHARED(struct stage, stages);
     unsigned warp = threadIdx.x / WARP, row = warp / 4 * WARP_ROWS,
@@ -145,10 +160,23 @@ void product_mma(struct product p)
         copy_wait<STAGES - 2>();
         BARRIER(); /* what others copied is there, and nobody reads the stage before any more */
         copy_stage<A_BY_K, B_BY_K>(stages + (s + STAGES - 1) % STAGES, p, (s + STAGES - 1) * DEPTH);
-        multiply_stage<A_BY_K, B_BY_K>(c, stages + s % STAGES, row, column);
+        multiply_stage<OF, A_BY_K, B_BY_K>(c, stages + s % STAGES, row, column);
     }
     copy_wait<0>();
-    store_tile<IS_FLOAT>(p, c, row, column);
+    store_tile<OF, IS_FLOAT>(p, c, row, column);
+}
+
+template <bool A_BY_K, bool B_BY_K, bool IS_FLOAT>
+KERNEL(THREADS, 1)
+void product_mma(struct product p)
+{
+    make_tile<OF_BF16, A_BY_K, B_BY_K, IS_FLOAT>(p);
+}
+/* For sm_90a ptxas widens the codes to fp16 (F2FP.F16.E4M3.UNPACK_B, HMMA): there this saves memory
+ * traffic, and no time of the tensor cores. */
+template <enum operands OF, bool IS_FLOAT> KERNEL(THREADS, 1) void product_float8(struct product p)
+{
+    make_tile<OF, true, true, IS_FLOAT>(p);
 }
 
 bool cuda_product_fits(const struct product *p)
@@ -157,18 +185,19 @@ bool cuda_product_fits(const struct product *p)
            (p->b_by_k ? p->k : p->n) % CHUNK == 0 && p->n % 2 == 0;
 }
 
-template <bool A_BY_K, bool B_BY_K, bool IS_FLOAT>
-static int launch_as(const struct cuda_call *call, const struct product &p)
+#define SHARED_BYTES (STAGES * sizeof(struct stage))
+static dim3 grid_of(const struct product &p)
 {
-    dim3 grid(blocks_for(p.n, TILE), blocks_for(p.m, TILE));
-    return LAUNCH(call->stream, grid, THREADS, STAGES * sizeof(struct stage),
-                  (product_mma<A_BY_K, B_BY_K, IS_FLOAT>), p);
+    return dim3(blocks_for(p.n, TILE), blocks_for(p.m, TILE));
 }
+
 template <bool A_BY_K, bool B_BY_K>
 static int launch(const struct cuda_call *call, const struct product &p)
 {
-    return p.is_float ? launch_as<A_BY_K, B_BY_K, true>(call, p)
-                      : launch_as<A_BY_K, B_BY_K, false>(call, p);
+    return p.is_float ? LAUNCH(call->stream, grid_of(p), THREADS, SHARED_BYTES,
+                               (product_mma<A_BY_K, B_BY_K, true>), p)
+                      : LAUNCH(call->stream, grid_of(p), THREADS, SHARED_BYTES,
+                               (product_mma<A_BY_K, B_BY_K, false>), p);
 }
 
 /* Of the eight ways there could be, those that the operations of kernels.h have. */
@@ -176,5 +205,23 @@ int cuda_product_mma(const struct cuda_call *call, const struct product *p)
 {
     if (p->a_by_k)
         return p->b_by_k ? launch<true, true>(call, *p) : launch<true, false>(call, *p);
-    return launch_as<false, false, true>(call, *p);
+    return LAUNCH(call->stream, grid_of(*p), THREADS, SHARED_BYTES,
+                  (product_mma<false, false, true>), *p);
+}
+
+template <enum operands OF>
+static int launch_float8(const struct cuda_call *call, const struct product &p)
+{
+    return p.is_float ? LAUNCH(call->stream, grid_of(p), THREADS, SHARED_BYTES,
+                               (product_float8<OF, true>), p)
+                      : LAUNCH(call->stream, grid_of(p), THREADS, SHARED_BYTES,
+                               (product_float8<OF, false>), p);
+}
+
+#define NOT_SUPPORTED 801 /* cudaErrorNotSupported */
+int cuda_product_float8(const struct cuda_call *call, const struct product *p)
+{
+    if (p->n % 2 != 0) /* a result's pair is stored as one */
+        return NOT_SUPPORTED;
+    return p->is_gradient ? launch_float8<OF_E5M2>(call, *p) : launch_float8<OF_E4M3>(call, *p);
 }

@@ -100,25 +100,60 @@ static int run(const struct cuda_call *call, const struct product &p)
                                   : cuda_product_mma(call, &p);
 }
 
+/* An operand of float8, [rows,width], as it was packed; transposed: k are its rows. */
+static const void *codes_of(const void *operand, size_t rows, size_t width, bool is_transposed)
+{
+    return (const char *)operand + (is_transposed ? rows * kernel_float8_pitch(width) : 0);
+}
+static const float *scale_at(const void *operand, size_t rows, size_t width)
+{
+    return (const float *)((const char *)operand + kernel_float8_scale_at(rows, width));
+}
+static uint32_t pairs_of(uint32_t k)
+{
+    return (uint32_t)kernel_float8_pitch(k) / 2;
+}
+
 extern "C" int cuda_linear(const struct cuda_call *call, const void *args)
 {
     const struct kernel_linear &a = *(const struct kernel_linear *)args;
-    return run(
-        call, {a.out, a.x, a.w, a.rows, a.out_dim, a.in, true, true, false, a.is_partial, a.dtype});
+    struct product p = {a.out, a.x,   a.w,          a.rows,  a.out_dim, a.in, true,
+                        true,  false, a.is_partial, a.dtype, NULL,      NULL, false};
+    if (!a.is_float8 || a.dtype != KERNEL_BF16)
+        return run(call, p);
+    p.k = pairs_of(a.in);
+    p.scale_a = scale_at(a.x, a.rows, a.in);
+    p.scale_b = scale_at(a.w, a.out_dim, a.in);
+    return cuda_product_float8(call, &p);
 }
 
 extern "C" int cuda_linear_backward_input(const struct cuda_call *call, const void *args)
 {
     const struct kernel_linear_backward_input &a =
         *(const struct kernel_linear_backward_input *)args;
-    return run(call, {a.dx, a.dout, a.w, a.rows, a.in, a.out_dim, true, false, a.accumulate,
-                      a.is_partial, a.dtype});
+    struct product p = {a.dx,  a.dout,       a.w,          a.rows,  a.in, a.out_dim, true,
+                        false, a.accumulate, a.is_partial, a.dtype, NULL, NULL,      true};
+    if (!a.is_float8 || a.dtype != KERNEL_BF16)
+        return run(call, p);
+    p.k = pairs_of(a.out_dim);
+    p.b = codes_of(a.w, a.out_dim, a.in, true);
+    p.scale_a = scale_at(a.dout, a.rows, a.out_dim);
+    p.scale_b = scale_at(a.w, a.out_dim, a.in);
+    return cuda_product_float8(call, &p);
 }
 
 extern "C" int cuda_linear_backward_weight(const struct cuda_call *call, const void *args)
 {
     const struct kernel_linear_backward_weight &a =
         *(const struct kernel_linear_backward_weight *)args;
-    return run(call,
-               {a.dw, a.dout, a.x, a.out_dim, a.in, a.rows, false, false, false, true, a.dtype});
+    struct product p = {a.dw,  a.dout, a.x,  a.out_dim, a.in, a.rows, false,
+                        false, false,  true, a.dtype,   NULL, NULL,   true};
+    if (!a.is_float8 || a.dtype != KERNEL_BF16)
+        return run(call, p);
+    p.k = pairs_of(a.rows);
+    p.a = codes_of(a.dout, a.rows, a.out_dim, true);
+    p.b = codes_of(a.x, a.rows, a.in, true);
+    p.scale_a = scale_at(a.dout, a.rows, a.out_dim);
+    p.scale_b = scale_at(a.x, a.rows, a.in);
+    return cuda_product_float8(call, &p);
 }

@@ -68,7 +68,7 @@ tp=(--parallelism.tensor_parallel_degree 2)
 snapshots=(--checkpoint.async_mode async_with_pinned_mem)
 twins=(--parallelism.data_parallel_replicate_degree 2 --parallelism.data_parallel_shard_degree 1
     --kernels.graphs false)
-plan 20
+plan 22
 
 check "the CPU trains" train cpu - 1
 check "one GPU has its bits, work as late as allowed" train_same one $late 1
@@ -105,6 +105,17 @@ own() {
         says own "own products"
 }
 check "without the library the losses are within 0.2 %" own
+# Codes of 8 bits on a GPU, their numbers in bf16 on the CPU.
+float8=("${bf16[@]}" --model.converters quantize.linear.float8)
+eight_bits() {
+    train numbers - 1 "${float8[@]}" && train codes $random 2 "${float8[@]}" &&
+        near numbers codes && ! cmp -s "$tmp/bf16.loss" "$tmp/codes.loss"
+}
+refuses_float8() {
+    ! train older capability=80 1 "${float8[@]}" && says older "has no float8 products"
+}
+check "in float8, products of codes, two GPUs have its losses within 0.2 %" eight_bits
+check "a GPU below compute capability 8.9 refuses them in one line" refuses_float8
 check "two GPUs that exchange by NCCL have them" train_same nccl $random 2 --comm.backend nccl
 check "four GPUs, stages that send by NCCL, have them" \
     train_same sent $random 4 --comm.backend nccl "${pp[@]}" "${tp[@]}"

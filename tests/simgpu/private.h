@@ -64,7 +64,7 @@ struct simgpu {
     pthread_cond_t changed; /* an operation has ended, or was queued */
     bool is_set, has_driver;
     uint64_t seed, random;
-    int num_devices;
+    int num_devices, capability;
     size_t memory_bytes;
     char fail_call[48];
     uint64_t fail_at, fail_calls;

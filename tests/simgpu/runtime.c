@@ -23,8 +23,8 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *out, int device)
     if (error == cudaSuccess && (device < 0 || device >= simgpu.num_devices))
         error = cudaErrorInvalidDevice;
     if (error == cudaSuccess) {
-        *out = (struct cudaDeviceProp){.major = 9,
-                                       .minor = 0,
+        *out = (struct cudaDeviceProp){.major = simgpu.capability / 10,
+                                       .minor = simgpu.capability % 10,
                                        .warpSize = LANES_WARP,
                                        .multiProcessorCount = 132,
                                        .totalGlobalMem = simgpu.memory_bytes,

@@ -30,6 +30,8 @@ static void set_one(char *setting)
         simgpu.num_devices = (int)number;
     else if (strcmp(setting, "memory") == 0)
         simgpu.memory_bytes = number;
+    else if (strcmp(setting, "capability") == 0)
+        simgpu.capability = (int)number;
     else if (strcmp(setting, "driver") == 0)
         simgpu.has_driver = number != 0;
     else if (strcmp(setting, "fail") == 0)
@@ -46,6 +48,7 @@ static void set_all(const char *settings)
     simgpu.is_set = simgpu.has_driver = true;
     simgpu.seed = 0;
     simgpu.num_devices = 1;
+    simgpu.capability = 90;
     simgpu.memory_bytes = (size_t)1 << 30;
     simgpu.fail_at = simgpu.fail_calls = 0;
     memset(simgpu.lost, 0, sizeof(simgpu.lost));

@@ -28,6 +28,7 @@
  * Settings, "name=value,...": of simgpu_set(), or of the variable SIMGPU when the first call comes.
  *
  *   seed=N devices=N memory=BYTES   0, 1, 1 GiB for each device
+ *   capability=N                    90: ten times the devices' compute capability
  *   driver=0                        as on a machine without a driver
  *   fail=CALL:N                     the N-th call of that name fails, once; N+: it and all later.
  *                                   "kernel": the launch succeeds and the device is lost later

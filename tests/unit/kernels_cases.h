@@ -253,6 +253,77 @@ static inline void case_linear_dw(KERNELS)
                                                                           .out_dim = s->hidden,
                                                                           .dtype = s->dtype});
 }
+
+/* An operand of float8 products, [rows,width]. */
+static inline const void *float8_operand(KERNELS, size_t rows, uint32_t width,
+                                         enum kernel_float8 format)
+{
+    size_t bytes = kernel_float8_bytes(rows, width, s->dtype);
+    void *out = new_buffer(run, bytes / kernel_dtype_bytes(s->dtype), s->dtype);
+    const void *x = random_buffer(run, rows * width, s->dtype);
+    kernel_round_float8(k, lane,
+                        &(struct kernel_round_float8){.out = out,
+                                                      .x = x,
+                                                      .count = rows * width,
+                                                      .width = width,
+                                                      .format = format,
+                                                      .dtype = s->dtype});
+    return out;
+}
+/* Rows of even widths: a GPU stores pairs. */
+#define EVEN(x) (((x) + 1) / 2 * 2)
+static inline void case_linear_float8(KERNELS)
+{
+    uint32_t in = EVEN(s->dim), out_dim = EVEN(s->hidden);
+    void *out = new_buffer(run, ROWS * out_dim, s->dtype);
+    run->num_outputs = 1;
+    const void *x = float8_operand(k, lane, s, run, ROWS, in, KERNEL_E4M3);
+    const void *w = float8_operand(k, lane, s, run, out_dim, in, KERNEL_E4M3);
+    kernel_linear(k, lane,
+                  &(struct kernel_linear){.out = out,
+                                          .x = x,
+                                          .w = w,
+                                          .rows = (uint32_t)ROWS,
+                                          .in = in,
+                                          .out_dim = out_dim,
+                                          .dtype = s->dtype,
+                                          .is_float8 = true});
+}
+static inline void case_linear_dx_float8(KERNELS)
+{
+    uint32_t in = EVEN(s->dim), out_dim = EVEN(s->hidden);
+    void *dx = random_buffer(run, ROWS * in, s->dtype);
+    run->num_outputs = 1;
+    const void *dout = float8_operand(k, lane, s, run, ROWS, out_dim, KERNEL_E5M2);
+    const void *w = float8_operand(k, lane, s, run, out_dim, in, KERNEL_E4M3);
+    kernel_linear_backward_input(k, lane,
+                                 &(struct kernel_linear_backward_input){.dx = dx,
+                                                                        .dout = dout,
+                                                                        .w = w,
+                                                                        .rows = (uint32_t)ROWS,
+                                                                        .in = in,
+                                                                        .out_dim = out_dim,
+                                                                        .accumulate = true,
+                                                                        .dtype = s->dtype,
+                                                                        .is_float8 = true});
+}
+static inline void case_linear_dw_float8(KERNELS)
+{
+    uint32_t in = EVEN(s->dim), out_dim = EVEN(s->hidden);
+    float *dw = new_buffer(run, (size_t)out_dim * in, KERNEL_F32);
+    run->num_outputs = 1;
+    const void *dout = float8_operand(k, lane, s, run, ROWS, out_dim, KERNEL_E5M2);
+    const void *x = float8_operand(k, lane, s, run, ROWS, in, KERNEL_E4M3);
+    kernel_linear_backward_weight(k, lane,
+                                  &(struct kernel_linear_backward_weight){.dw = dw,
+                                                                          .dout = dout,
+                                                                          .x = x,
+                                                                          .rows = (uint32_t)ROWS,
+                                                                          .in = in,
+                                                                          .out_dim = out_dim,
+                                                                          .dtype = s->dtype,
+                                                                          .is_float8 = true});
+}
 static inline void rope_table(float *cosines, float *sines, uint32_t seq, uint32_t head_dim)
 {
     struct model_shape shape = {.head_dim = head_dim, .rope_theta = 10000};
@@ -585,6 +656,9 @@ static const struct kernel_case kernel_cases[] = {
     {"linear_dx", case_linear_dx, true, KERNEL_LINEAR_BACKWARD_INPUT},
     {"linear_dx_added", case_linear_dx_added, true, KERNEL_LINEAR_BACKWARD_INPUT},
     {"linear_dw", case_linear_dw, true, KERNEL_LINEAR_BACKWARD_WEIGHT},
+    {"linear_float8", case_linear_float8, true, KERNEL_LINEAR},
+    {"linear_dx_float8", case_linear_dx_float8, true, KERNEL_LINEAR_BACKWARD_INPUT},
+    {"linear_dw_float8", case_linear_dw_float8, true, KERNEL_LINEAR_BACKWARD_WEIGHT},
     {"rope", case_rope, false, KERNEL_ROPE},
     {"rope_inverse", case_rope_inverse, false, KERNEL_ROPE},
     {"attention", case_attention, true, KERNEL_ATTENTION},

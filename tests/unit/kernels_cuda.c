@@ -37,6 +37,8 @@ static bool by_tensor_cores(int which, const struct kernel_shapes *s, enum kerne
     bool is_product = strncmp(kernel_cases[which].name, "linear", 6) == 0;
     if (is_attention(which))
         return dtype == KERNEL_BF16 && (s->head_dim == 64 || s->head_dim == 128);
+    if (strstr(kernel_cases[which].name, "_float8") != NULL)
+        return dtype == KERNEL_BF16;
     return is_product && dtype == KERNEL_BF16 && s->dim % 8 == 0 && s->hidden % 8 == 0;
 }
 

@@ -227,15 +227,16 @@ static void multiply(struct kernels *kernels, struct lane *lane, char *at, int w
     void *a = at, *b = at + AREA * 4, *c = at + AREA * 8;
     if (which == 0)
         kernel_linear(kernels, lane,
-                      &(struct kernel_linear){c, a, b, ROWS, IN, OUT, KERNEL_BF16, partial});
+                      &(struct kernel_linear){c, a, b, ROWS, IN, OUT, KERNEL_BF16, partial, false});
     else if (which == 1)
         kernel_linear_backward_input(kernels, lane,
-                                     &(struct kernel_linear_backward_input){
-                                         c, a, b, ROWS, IN, OUT, KERNEL_BF16, false, partial});
+                                     &(struct kernel_linear_backward_input){c, a, b, ROWS, IN, OUT,
+                                                                            KERNEL_BF16, false,
+                                                                            partial, false});
     else
         kernel_linear_backward_weight(
             kernels, lane,
-            &(struct kernel_linear_backward_weight){c, a, b, ROWS, IN, OUT, KERNEL_BF16});
+            &(struct kernel_linear_backward_weight){c, a, b, ROWS, IN, OUT, KERNEL_BF16, false});
 }
 
 /* Small whole numbers as bf16: every product is exact. */
@@ -427,8 +428,24 @@ static void test_simgpu__one_line_says_what_is_not_there(void **state)
                                           "insufficient"));
     assert_int_equal(work("devices=0"), ERR_UNAVAILABLE);
     assert_non_null(strstr(report_line(), "CUDA: no GPU to compute on: no CUDA-capable device"));
+    assert_int_equal(work("capability=75"), ERR_INVALID);
+    assert_non_null(strstr(report_line(), "has compute capability 7.5, needed is 8.0"));
     assert_int_equal(work("memory=20000"), ERR_MEMORY);
     assert_non_null(strstr(report_line(), "CUDA: no buffer of 12000 bytes: out of memory"));
+}
+
+static void test_simgpu__float8_products_need_capability_8_9(void **state)
+{
+    (void)state;
+    static const int capabilities[] = {80, 86, 89, 90, 100};
+    for (size_t i = 0; i < sizeof(capabilities) / sizeof(capabilities[0]); i++) {
+        struct bed bed;
+        char setting[32];
+        snprintf(setting, sizeof(setting), "capability=%d", capabilities[i]);
+        assert_int_equal(open_bed(&bed, setting), 0);
+        assert_int_equal(kernels_have_float8(bed.kernels), capabilities[i] >= 89);
+        close_bed(&bed);
+    }
 }
 
 int main(void)
@@ -447,6 +464,7 @@ int main(void)
         cmocka_unit_test(test_simgpu__every_call_of_the_library_that_fails_is_said),
         cmocka_unit_test(test_simgpu__every_call_fails_once_and_for_ever_and_leaves_nothing),
         cmocka_unit_test(test_simgpu__one_line_says_what_is_not_there),
+        cmocka_unit_test(test_simgpu__float8_products_need_capability_8_9),
     };
     if (device_find("cuda") == NULL) {
         printf("skipped: NVIDIA's headers are not here (make deps-cuda)\n");

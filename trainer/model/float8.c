@@ -45,11 +45,11 @@ static void operand_bytes(const struct model *m, size_t out[NUM_OPERANDS])
     uint32_t widths[] = {m->s.dim, m->q_width / m->blocks, m->hidden / m->blocks}, most = 0;
     for (size_t i = 0; i < sizeof(widths) / sizeof(widths[0]); i++)
         most = widths[i] > most ? widths[i] : most;
-    out[OPERAND_X] = out[OPERAND_GRADIENT] = (size_t)m->block_rows * most * m->element;
+    out[OPERAND_X] = out[OPERAND_GRADIENT] = kernel_float8_bytes(m->block_rows, most, m->dtype);
     uint32_t kv = m->kv_width / m->kv_blocks, cut = m->q_width / m->blocks;
     cut = kv > cut ? kv : cut;
     cut = widths[2] > cut ? widths[2] : cut;
-    out[OPERAND_W] = (size_t)m->s.dim * cut * m->element;
+    out[OPERAND_W] = kernel_float8_bytes(m->s.dim, cut, m->dtype);
 }
 
 void model_take_operands(struct model *m, uint32_t layer)

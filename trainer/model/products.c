@@ -133,7 +133,7 @@ static const void *part_of(const struct model *m, const void *base, uint32_t blo
 /* An operand of a product, or its copy in float8. The scale is that of what one product reads, a
  * block of rows or of a weight: no rank has another one, whatever the mesh. */
 static const void *operand(struct model *m, enum operand which, bool is_float8, const void *x,
-                           size_t count)
+                           size_t count, uint32_t width)
 {
     if (!is_float8)
         return x;
@@ -142,22 +142,24 @@ static const void *operand(struct model *m, enum operand which, bool is_float8, 
                             .out = m->operands[which],
                             .x = x,
                             .count = count,
+                            .width = width,
                             .format = which == OPERAND_GRADIENT ? KERNEL_E5M2 : KERNEL_E4M3,
                             .dtype = m->dtype});
     return m->operands[which];
 }
 
 static const void *weight_operand(struct model *m, bool is_float8, const void *w, uint32_t block,
-                                  size_t count)
+                                  size_t rows, uint32_t width)
 {
-    return operand(m, OPERAND_W, is_float8, at_byte(w, block * count * m->element), count);
+    size_t count = rows * width;
+    return operand(m, OPERAND_W, is_float8, at_byte(w, block * count * m->element), count, width);
 }
 
 static const void *row_operand(struct model *m, enum operand which, bool is_float8, const void *x,
                                uint32_t block, uint32_t p, uint32_t width)
 {
     return operand(m, which, is_float8, part_of(m, x, block, p, width),
-                   (size_t)m->block_rows * width);
+                   (size_t)m->block_rows * width, width);
 }
 
 void product_columns(struct model *m, void *out, const void *x, const void *w, uint32_t in,
@@ -165,7 +167,7 @@ void product_columns(struct model *m, void *out, const void *x, const void *w, u
 {
     uint32_t width = out_dim / blocks;
     for (uint32_t b = 0; b < blocks; b++) {
-        const void *part = weight_operand(m, is_float8, w, b, (size_t)width * in);
+        const void *part = weight_operand(m, is_float8, w, b, width, in);
         for (uint32_t p = 0; p < m->row_blocks; p++)
             kernel_linear(
                 m->kernels, m->lane,
@@ -175,7 +177,8 @@ void product_columns(struct model *m, void *out, const void *x, const void *w, u
                                         .rows = m->block_rows,
                                         .in = in,
                                         .out_dim = width,
-                                        .dtype = m->dtype});
+                                        .dtype = m->dtype,
+                                        .is_float8 = is_float8});
     }
 }
 
@@ -239,12 +242,13 @@ int product_rows(struct model *m, void *own_out, const void *x, const void *w, u
                 m->kernels, m->lane,
                 &(struct kernel_linear){.out = row_sums_at(&sums, b, p),
                                         .x = row_operand(m, OPERAND_X, is_float8, x, b, p, width),
-                                        .w = weight_operand(m, is_float8, w, b, (size_t)width * c),
+                                        .w = weight_operand(m, is_float8, w, b, c, width),
                                         .rows = m->block_rows,
                                         .in = width,
                                         .out_dim = c,
                                         .dtype = m->dtype,
-                                        .is_partial = sums.is_partial});
+                                        .is_partial = sums.is_partial,
+                                        .is_float8 = is_float8});
             row_sums_add(&sums, b);
         }
         ERR_TRY(row_sums_reduce(&sums, p, is_active));
@@ -258,7 +262,7 @@ void product_rows_input(struct model *m, void *dx, const void *dout, const void 
 {
     uint32_t width = in / m->blocks, c = m->s.dim;
     for (uint32_t b = 0; b < m->blocks; b++) {
-        const void *part = weight_operand(m, is_float8, w, b, (size_t)width * c);
+        const void *part = weight_operand(m, is_float8, w, b, c, width);
         for (uint32_t p = 0; p < m->row_blocks; p++)
             kernel_linear_backward_input(
                 m->kernels, m->lane,
@@ -269,7 +273,8 @@ void product_rows_input(struct model *m, void *dx, const void *dout, const void 
                     .rows = m->block_rows,
                     .in = width,
                     .out_dim = c,
-                    .dtype = m->dtype});
+                    .dtype = m->dtype,
+                    .is_float8 = is_float8});
     }
 }
 
@@ -287,13 +292,14 @@ static void input_terms(struct model *m, void *to, const struct product_term *te
             &(struct kernel_linear_backward_input){
                 .dx = to,
                 .dout = row_operand(m, OPERAND_GRADIENT, term->is_float8, term->dout, b, p, width),
-                .w = weight_operand(m, term->is_float8, term->w, w_block, (size_t)width * c),
+                .w = weight_operand(m, term->is_float8, term->w, w_block, width, c),
                 .rows = m->block_rows,
                 .in = c,
                 .out_dim = width,
                 .accumulate = i > 0,
                 .dtype = m->dtype,
-                .is_partial = m->cut.tp_blocks > 1});
+                .is_partial = m->cut.tp_blocks > 1,
+                .is_float8 = term->is_float8});
     }
 }
 
@@ -327,7 +333,8 @@ static void weight_part(struct model *m, const struct product_weight *a, float *
             .rows = m->block_rows,
             .in = a->in,
             .out_dim = a->out_dim,
-            .dtype = m->dtype});
+            .dtype = m->dtype,
+            .is_float8 = a->is_float8});
 }
 
 /* A part that several tp ranks hold: the sum of what each of them has of it. */

@@ -294,6 +294,10 @@ static int new_model(struct parallel *p)
     options.num_slots = p->program->num_slots;
     options.keep = p->keep;
     options.not_float8 = config_is_float8(p->config) ? p->config->float8_filter : NULL;
+    if (options.not_float8 != NULL && !kernels_have_float8(p->kernels))
+        return report_error(ERR_INVALID,
+                            "leave model.converters empty, or use a GPU of capability 8.9 or more",
+                            "%s has no float8 products", kernels_describe(p->kernels));
     p->num_reads = p->program->num_reads;
     p->tokens = calloc(p->num_reads, sizeof(*p->tokens));
     if (p->tokens == NULL)

@@ -9,6 +9,7 @@
  * watches is made for bytes of fibers: copies are loops (compiled with -fno-builtin). */
 #include "kernels/cuda/cpu/lanes.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -521,37 +522,87 @@ static float bf16_at(const unsigned char *bytes)
     return value;
 }
 
-/* PTX ISA, "matrix fragments for mma.m16n8k16" (.bf16): with g = lane / 4 and c = 2 (lane % 4)
- *     a: (g, c) (g, c + 1) | rows + 8 | columns + 8 | both     b: (k c, n g) (k c + 1, n g) | k + 8
+/* Of OCP's formats: `bits` behind the first, subnormals below 2^lowest; the highest codes are NaN
+ * (E4M3: one) or infinity and NaN (E5M2). */
+static float float8_at(const unsigned char *byte, int bits, int lowest)
+{
+    int exponent = *byte >> bits & (0x7f >> bits), mantissa = *byte & ((1 << bits) - 1);
+    bool is_special = bits == 3 ? (*byte & 0x7f) == 0x7f : exponent == 31;
+    float value = (float)(exponent == 0 ? mantissa : mantissa + (1 << bits));
+    int power = (exponent == 0 ? lowest : lowest + exponent - 1) - bits;
+    for (; power > 0; power--)
+        value *= 2;
+    for (; power < 0; power++)
+        value /= 2;
+    if (is_special)
+        value = bits == 2 && mantissa == 0 ? INFINITY : NAN;
+    return *byte >> 7 ? -value : value;
+}
+
+/* PTX ISA, "matrix fragments for mma.m16n8k16" (.bf16) and "mma.m16n8k32" (.e4m3, .e5m2): a word
+ * has `each` values (2, 4), at k = each (lane % 4); with g = lane / 4 and c = 2 (lane % 4)
+ *     a: row g | row g + 8 | k + 4 each | both     b: column g | k + 4 each
  *     c: (g, c) (g, c + 1) (g + 8, c) (g + 8, c + 1)
  * Sums run over k in order, in float; a tensor core's order is not documented. */
-static void combine_mma(struct warp *warp)
+struct operands {
+    float a[16][32], b[32][8];
+};
+static float value_at(const unsigned char *word, unsigned i, unsigned each, bool is_e5m2)
 {
-    float a[16][16], b[16][8], c[16][8];
+    if (each == 2)
+        return bf16_at(word + 2 * i);
+    return float8_at(word + i, is_e5m2 ? 2 : 3, is_e5m2 ? -14 : -6);
+}
+static void read_operands(struct operands *o, const struct warp *warp, unsigned each)
+{
     for (unsigned lane = 0; lane < LANES_WARP; lane++) {
-        unsigned g = lane / 4, at = lane % 4 * 2;
+        unsigned g = lane / 4, at = lane % 4 * each;
         const unsigned char *in = warp->in[lane];
-        for (unsigned i = 0; i < 8; i++)
-            a[g + i / 2 % 2 * 8][at + i % 2 + i / 4 * 8] = bf16_at(in + 2 * i);
-        for (unsigned i = 0; i < 4; i++)
-            b[at + i % 2 + i / 2 * 8][g] = bf16_at(in + 16 + 2 * i);
-        for (unsigned i = 0; i < 4; i++)
-            copy_bytes(&c[g + i / 2 * 8][at + i % 2], in + 24 + 4 * i, 4);
+        for (unsigned i = 0; i < 4 * each; i++) {
+            unsigned word = i / each, k = at + i % each + word / 2 * 4 * each;
+            o->a[g + word % 2 * 8][k] = value_at(in + 4 * word, i % each, each, warp->number == 1);
+        }
+        for (unsigned i = 0; i < 2 * each; i++)
+            o->b[at + i % each + i / each * 4 * each][g] =
+                value_at(in + 16 + 4 * (i / each), i % each, each, false);
     }
+}
+static void multiply(struct warp *warp, unsigned each)
+{
+    struct operands o;
+    float c[16][8];
+    read_operands(&o, warp, each);
+    for (unsigned lane = 0; lane < LANES_WARP; lane++)
+        for (unsigned i = 0; i < 4; i++)
+            copy_bytes(&c[lane / 4 + i / 2 * 8][lane % 4 * 2 + i % 2], warp->in[lane] + 24 + 4 * i,
+                       4);
     for (unsigned m_ = 0; m_ < 16; m_++)
-        for (unsigned k = 0; k < 16; k++)
+        for (unsigned k = 0; k < 8 * each; k++)
             for (unsigned n = 0; n < 8; n++)
-                c[m_][n] += a[m_][k] * b[k][n];
+                c[m_][n] += o.a[m_][k] * o.b[k][n];
     for (unsigned lane = 0; lane < LANES_WARP; lane++)
         for (unsigned i = 0; i < 4; i++)
             copy_bytes(warp->out[lane] + 4 * i, &c[lane / 4 + i / 2 * 8][lane % 4 * 2 + i % 2], 4);
 }
+static void combine_mma(struct warp *warp)
+{
+    multiply(warp, 2);
+}
+static void combine_mma_float8(struct warp *warp)
+{
+    multiply(warp, 4);
+}
 
 static void (*const combine[LANES_COLLECTIVES])(struct warp *) = {
-    [LANES_SYNC] = combine_sync,         [LANES_DOWN] = combine_down,
-    [LANES_XOR] = combine_xor,           [LANES_FROM] = combine_from,
-    [LANES_BALLOT] = combine_ballot,     [LANES_MATRIX] = combine_matrix,
-    [LANES_MATRIX_T] = combine_matrix_t, [LANES_MMA] = combine_mma,
+    [LANES_SYNC] = combine_sync,
+    [LANES_DOWN] = combine_down,
+    [LANES_XOR] = combine_xor,
+    [LANES_FROM] = combine_from,
+    [LANES_BALLOT] = combine_ballot,
+    [LANES_MATRIX] = combine_matrix,
+    [LANES_MATRIX_T] = combine_matrix_t,
+    [LANES_MMA] = combine_mma,
+    [LANES_MMA_FLOAT8] = combine_mma_float8,
 };
 
 void lanes_collect(enum lanes_collective kind, void *out, size_t out_bytes, const void *in,

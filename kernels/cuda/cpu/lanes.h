@@ -83,6 +83,8 @@ enum lanes_collective {
     LANES_MATRIX, /* in: 16 bytes, row lane % 8 of matrix lane / 8; out: 4 fragments of 4 bytes */
     LANES_MATRIX_T /* the same, each matrix of 8 x 8 two-byte values transposed */,
     LANES_MMA, /* in: a[4], b[2] (two bf16 each), c[4] (float); out: c[4] of m16n8k16 */
+    /* The same of float8, four codes in a word, m16n8k32; number: 1 where a is e5m2. */
+    LANES_MMA_FLOAT8,
     LANES_COLLECTIVES
 };
 void lanes_collect(enum lanes_collective kind, void *out, size_t out_bytes, const void *in,
