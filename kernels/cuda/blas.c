@@ -47,7 +47,7 @@ struct calls {
 /* What an algorithm depends on. */
 struct key {
     uint32_t m, n, k;
-    uint32_t a_by_k, b_by_k, is_added, is_float;
+    uint32_t a_by_k, b_by_k, is_added, is_float, is_float8, is_gradient;
 };
 struct shape {
     struct key key;
@@ -154,9 +154,14 @@ const char *cuda_blas_describe(const struct cuda_blas *blas)
 
 /* [rows, k] of ours, or [k, rows]: column by column it is the other way round. */
 static cublasStatus_t make_layout(const struct cuda_blas *blas, cublasLtMatrixLayout_t *out,
-                                  uint32_t rows, uint32_t k, bool by_k)
+                                  const struct key *key, bool is_a)
 {
-    return blas->calls.MatrixLayoutCreate(out, CUDA_R_16BF, by_k ? k : rows, by_k ? rows : k,
+    uint32_t rows = is_a ? key->m : key->n, k = key->is_float8 ? 2 * key->k : key->k;
+    bool by_k = is_a ? key->a_by_k : key->b_by_k;
+    cudaDataType_t type = !key->is_float8            ? CUDA_R_16BF
+                          : is_a && key->is_gradient ? CUDA_R_8F_E5M2
+                                                     : CUDA_R_8F_E4M3;
+    return blas->calls.MatrixLayoutCreate(out, type, by_k ? k : rows, by_k ? rows : k,
                                           by_k ? k : rows);
 }
 
@@ -174,9 +179,9 @@ static cublasStatus_t make_descriptors(const struct cuda_blas *blas, struct shap
         status = blas->calls.MatmulDescSetAttribute(s->product, CUBLASLT_MATMUL_DESC_TRANSB,
                                                     &second, sizeof(second));
     if (status == CUBLAS_STATUS_SUCCESS)
-        status = make_layout(blas, &s->a, key->m, key->k, key->a_by_k);
+        status = make_layout(blas, &s->a, key, true);
     if (status == CUBLAS_STATUS_SUCCESS)
-        status = make_layout(blas, &s->b, key->n, key->k, key->b_by_k);
+        status = make_layout(blas, &s->b, key, false);
     if (status == CUBLAS_STATUS_SUCCESS)
         status = blas->calls.MatrixLayoutCreate(&s->c, key->is_float ? CUDA_R_32F : CUDA_R_16BF,
                                                 key->n, key->m, key->n);
@@ -225,7 +230,9 @@ static cublasStatus_t choose_algorithm(const struct cuda_blas *blas, struct shap
 static const struct shape *shape_of(struct cuda_blas *blas, const struct product *p,
                                     cublasStatus_t *out_status)
 {
-    const struct key key = {p->m, p->n, p->k, p->a_by_k, p->b_by_k, p->is_added, p->is_float};
+    bool is_float8 = p->scale_a != NULL;
+    const struct key key = {p->m,        p->n,        p->k,      p->a_by_k,     p->b_by_k,
+                            p->is_added, p->is_float, is_float8, p->is_gradient};
     for (uint32_t i = 0; i < blas->num_shapes; i++)
         if (memcmp(&blas->shapes[i].key, &key, sizeof(key)) == 0)
             return &blas->shapes[i];
@@ -253,6 +260,18 @@ static int cuda_error_of(cublasStatus_t status)
                                                   : cudaErrorUnknown;
 }
 
+/* The scales of float8 operands: they are read when the product runs. */
+static cublasStatus_t set_scales(const struct cuda_blas *blas, const struct shape *s,
+                                 const struct product *p)
+{
+    cublasStatus_t status = blas->calls.MatmulDescSetAttribute(
+        s->product, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, &p->scale_b, sizeof(p->scale_b));
+    if (status == CUBLAS_STATUS_SUCCESS)
+        status = blas->calls.MatmulDescSetAttribute(
+            s->product, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, &p->scale_a, sizeof(p->scale_a));
+    return status;
+}
+
 static int multiply(const struct cuda_library *library, const struct cuda_call *call,
                     const struct product *p)
 {
@@ -263,12 +282,14 @@ static int multiply(const struct cuda_library *library, const struct cuda_call *
     pthread_mutex_lock(&blas->lock);
     const struct shape *s = shape_of(blas, p, &status);
     bool has_algorithm = s && s->has_algorithm;
-    if (has_algorithm)
+    if (has_algorithm && p->scale_a)
+        status = set_scales(blas, s, p);
+    if (has_algorithm && status == CUBLAS_STATUS_SUCCESS)
         status = blas->calls.Matmul(blas->handle, s->product, &alpha, p->b, s->b, p->a, s->a, &beta,
                                     p->c, s->c, p->c, s->c, &s->algorithm, workspace,
                                     BLAS_WORKSPACE_BYTES, call->stream);
     pthread_mutex_unlock(&blas->lock);
     if (status == CUBLAS_STATUS_SUCCESS && !has_algorithm)
-        return cuda_product_mma(call, p);
+        return p->scale_a ? cuda_product_float8(call, p) : cuda_product_mma(call, p);
     return cuda_error_of(status);
 }

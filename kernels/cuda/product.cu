@@ -114,6 +114,12 @@ static uint32_t pairs_of(uint32_t k)
     return (uint32_t)kernel_float8_pitch(k) / 2;
 }
 
+static int run_float8(const struct cuda_call *call, const struct product &p)
+{
+    return call->products != NULL ? call->products->multiply(call->products, call, &p)
+                                  : cuda_product_float8(call, &p);
+}
+
 extern "C" int cuda_linear(const struct cuda_call *call, const void *args)
 {
     const struct kernel_linear &a = *(const struct kernel_linear *)args;
@@ -124,7 +130,7 @@ extern "C" int cuda_linear(const struct cuda_call *call, const void *args)
     p.k = pairs_of(a.in);
     p.scale_a = scale_at(a.x, a.rows, a.in);
     p.scale_b = scale_at(a.w, a.out_dim, a.in);
-    return cuda_product_float8(call, &p);
+    return run_float8(call, p);
 }
 
 extern "C" int cuda_linear_backward_input(const struct cuda_call *call, const void *args)
@@ -136,10 +142,11 @@ extern "C" int cuda_linear_backward_input(const struct cuda_call *call, const vo
     if (!a.is_float8 || a.dtype != KERNEL_BF16)
         return run(call, p);
     p.k = pairs_of(a.out_dim);
+    p.b_by_k = true;
     p.b = codes_of(a.w, a.out_dim, a.in, true);
     p.scale_a = scale_at(a.dout, a.rows, a.out_dim);
     p.scale_b = scale_at(a.w, a.out_dim, a.in);
-    return cuda_product_float8(call, &p);
+    return run_float8(call, p);
 }
 
 extern "C" int cuda_linear_backward_weight(const struct cuda_call *call, const void *args)
@@ -151,9 +158,10 @@ extern "C" int cuda_linear_backward_weight(const struct cuda_call *call, const v
     if (!a.is_float8 || a.dtype != KERNEL_BF16)
         return run(call, p);
     p.k = pairs_of(a.rows);
+    p.a_by_k = p.b_by_k = true;
     p.a = codes_of(a.dout, a.rows, a.out_dim, true);
     p.b = codes_of(a.x, a.rows, a.in, true);
     p.scale_a = scale_at(a.dout, a.rows, a.out_dim);
     p.scale_b = scale_at(a.x, a.rows, a.in);
-    return cuda_product_float8(call, &p);
+    return run_float8(call, p);
 }

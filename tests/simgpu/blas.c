@@ -4,8 +4,12 @@
  * are the shapes that kernels.h has: dense bf16 operands, x w^T, dout w, dout^T x; for others the
  * heuristic has no algorithm. An algorithm remembers what it was chosen for. Refused are: one that
  * is used for another product, an operand less aligned than promised, a workspace smaller than
- * asked for, memory that the device does not know. What is used of it is overwritten with NaN. */
+ * asked for, memory that the device does not know. What is used of it is overwritten with NaN.
+ *
+ * Float8 as the manual has it: the first operand transposed, the second not, k and the result's
+ * rows whole sixteens, a scale of each in the device's memory, read when the product runs. */
 #include <cublasLt.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -21,6 +25,7 @@
 /* NVIDIA's opaque structs hold ours. */
 struct product {
     int32_t op_a, op_b, compute, scale;
+    const float *scale_a, *scale_b;
 };
 struct layout {
     uint64_t rows, columns;
@@ -72,7 +77,7 @@ cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *out, cublasCompute
 {
     if (simgpu_fails(__func__))
         return CUBLAS_STATUS_ALLOC_FAILED;
-    struct product product = {CUBLAS_OP_N, CUBLAS_OP_N, compute, scale};
+    struct product product = {CUBLAS_OP_N, CUBLAS_OP_N, compute, scale, NULL, NULL};
     *out = new_zeros(sizeof(**out));
     memcpy(*out, &product, sizeof(product));
     return CUBLAS_STATUS_SUCCESS;
@@ -88,13 +93,23 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t to,
                                               cublasLtMatmulDescAttributes_t attribute,
                                               const void *value, size_t bytes)
 {
-    size_t at = attribute == CUBLASLT_MATMUL_DESC_TRANSA   ? offsetof(struct product, op_a)
-                : attribute == CUBLASLT_MATMUL_DESC_TRANSB ? offsetof(struct product, op_b)
-                                                           : sizeof(struct product);
-    if (simgpu_fails(__func__) || at == sizeof(struct product) || bytes != sizeof(int32_t))
-        return CUBLAS_STATUS_INVALID_VALUE;
-    memcpy((char *)to + at, value, bytes);
-    return CUBLAS_STATUS_SUCCESS;
+    static const struct {
+        cublasLtMatmulDescAttributes_t attribute;
+        size_t at, bytes;
+    } places[] = {
+        {CUBLASLT_MATMUL_DESC_TRANSA, offsetof(struct product, op_a), sizeof(int32_t)},
+        {CUBLASLT_MATMUL_DESC_TRANSB, offsetof(struct product, op_b), sizeof(int32_t)},
+        {CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, offsetof(struct product, scale_a), sizeof(void *)},
+        {CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, offsetof(struct product, scale_b), sizeof(void *)},
+    };
+    bool fails = simgpu_fails(__func__);
+    for (size_t i = 0; i < sizeof(places) / sizeof(places[0]) && !fails; i++) {
+        if (places[i].attribute != attribute || places[i].bytes != bytes)
+            continue;
+        memcpy((char *)to + places[i].at, value, bytes);
+        return CUBLAS_STATUS_SUCCESS;
+    }
+    return CUBLAS_STATUS_INVALID_VALUE;
 }
 
 cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *out, cudaDataType type,
@@ -169,6 +184,13 @@ static struct problem problem_of(const void *product, const void *a, const void 
     return p;
 }
 
+static bool is_float8(const struct problem *p)
+{
+    bool is_whole = (p->a.rows | p->a.columns) % 16 == 0;
+    return p->a.type == CUDA_R_8F_E4M3 && is_whole &&
+           (p->b.type == CUDA_R_8F_E4M3 || p->b.type == CUDA_R_8F_E5M2);
+}
+
 /* The result is [n, m] row by row: of which operation of kernels.h, NUM_KERNEL_OPS: of none. */
 static enum kernel_op op_of(const struct problem *p)
 {
@@ -177,6 +199,8 @@ static enum kernel_op op_of(const struct problem *p)
                     p->c.ld == (int64_t)p->c.rows;
     bool is_bf16 = p->a.type == CUDA_R_16BF && p->b.type == CUDA_R_16BF;
     bool is_float = p->product.compute == CUBLAS_COMPUTE_32F && p->product.scale == CUDA_R_32F;
+    if (is_dense && is_float && is_float8(p) && a_t && !b_t)
+        return KERNEL_LINEAR_BACKWARD_INPUT; /* with the first operand turned */
     if (!is_dense || !is_bf16 || !is_float)
         return NUM_KERNEL_OPS;
     if (b_t)
@@ -201,8 +225,10 @@ static bool is_consistent(const struct problem *p)
 static uint64_t hash_of(const struct problem *p)
 {
     uint64_t hash = 0xcbf29ce484222325;
-    for (size_t i = 0; i < sizeof(*p); i++)
-        hash = (hash ^ ((const unsigned char *)p)[i]) * 0x100000001b3;
+    struct problem of = *p;
+    of.product.scale_a = of.product.scale_b = NULL;
+    for (size_t i = 0; i < sizeof(of); i++)
+        hash = (hash ^ ((const unsigned char *)&of)[i]) * 0x100000001b3;
     return hash;
 }
 
@@ -285,9 +311,38 @@ static void take_scratch(uint32_t rows, uint32_t in, uint32_t out)
     free(old);
 }
 
-static void run_product(void *args)
+/* The number of a code of OCP's formats. */
+static float number_of(unsigned char code, bool is_e5m2)
 {
-    const struct work *w = args;
+    int bits = is_e5m2 ? 2 : 3, lowest = is_e5m2 ? -14 : -6;
+    int exponent = (code & 0x7f) >> bits, mantissa = code & ((1 << bits) - 1);
+    bool is_special = is_e5m2 ? exponent == 31 : (code & 0x7f) == 0x7f;
+    float number = exponent == 0
+                       ? ldexpf((float)mantissa, lowest - bits)
+                       : ldexpf((float)(mantissa + (1 << bits)), lowest + exponent - 1 - bits);
+    if (is_special)
+        number = is_e5m2 && mantissa == 0 ? INFINITY : NAN;
+    return code & 0x80 ? -number : number;
+}
+
+/* Codes [rows,k] as bf16, every one exact: [rows,k], or turned. */
+static uint16_t *numbers_of(const void *codes, const struct layout *layout, const float *scale,
+                            bool is_turned)
+{
+    size_t k = layout->rows, rows = layout->columns;
+    uint16_t *out = new_zeros(rows * k * sizeof(*out));
+    for (size_t i = 0; i < rows * k; i++) {
+        float x =
+            *scale * number_of(((const unsigned char *)codes)[i], layout->type == CUDA_R_8F_E5M2);
+        uint32_t bits;
+        memcpy(&bits, &x, sizeof(bits));
+        out[is_turned ? i % k * rows + i / k : i] = (uint16_t)(bits >> 16);
+    }
+    return out;
+}
+
+static void run_operands(const struct work *w)
+{
     const struct problem *p = &w->problem;
     uint32_t n = (uint32_t)p->c.rows, m = (uint32_t)p->c.columns, k = (uint32_t)k_of(p);
     bool is_partial = p->c.type == CUDA_R_32F;
@@ -334,6 +389,23 @@ static void run_product(void *args)
     }
 }
 
+static void run_product(void *args)
+{
+    struct work w = *(const struct work *)args;
+    const struct problem *p = &w.problem;
+    if (!is_float8(p)) {
+        run_operands(&w);
+        return;
+    }
+    uint16_t *a = numbers_of(w.a, &p->a, p->product.scale_a, true);
+    uint16_t *b = numbers_of(w.b, &p->b, p->product.scale_b, false);
+    w.a = a;
+    w.b = b;
+    run_operands(&w);
+    free(a);
+    free(b);
+}
+
 /* Page-locked memory can be, too. */
 static bool can_be_touched(const void *at, size_t bytes)
 {
@@ -343,7 +415,8 @@ static bool can_be_touched(const void *at, size_t bytes)
 
 static size_t bytes_of(const struct layout *layout)
 {
-    return layout->rows * layout->columns * (layout->type == CUDA_R_32F ? 4 : 2);
+    bool is_code = layout->type == CUDA_R_8F_E4M3 || layout->type == CUDA_R_8F_E5M2;
+    return layout->rows * layout->columns * (is_code ? 1 : layout->type == CUDA_R_32F ? 4 : 2);
 }
 
 /* With the lock. */
@@ -353,9 +426,11 @@ static bool is_allowed(const struct work *w, const cublasLtMatmulAlgo_t *algorit
     uintptr_t align = algorithm->data[1] - 1;
     bool is_aligned = (((uintptr_t)w->a | (uintptr_t)w->b | (uintptr_t)w->c) & align) == 0 &&
                       (uintptr_t)w->workspace % WORKSPACE_ALIGN == 0;
+    bool has_scales = !is_float8(p) || (can_be_touched(p->product.scale_a, sizeof(float)) &&
+                                        can_be_touched(p->product.scale_b, sizeof(float)));
     bool needs_zero_beta = op_of(p) != KERNEL_LINEAR_BACKWARD_INPUT;
-    return algorithm->data[0] == hash_of(p) && is_aligned && !(needs_zero_beta && w->is_added) &&
-           w->workspace_bytes >= algorithm->data[2] &&
+    return algorithm->data[0] == hash_of(p) && is_aligned && has_scales &&
+           !(needs_zero_beta && w->is_added) && w->workspace_bytes >= algorithm->data[2] &&
            can_be_touched(w->workspace, w->workspace_bytes) &&
            can_be_touched(w->a, bytes_of(&p->a)) && can_be_touched(w->b, bytes_of(&p->b)) &&
            can_be_touched(w->c, bytes_of(&p->c));
