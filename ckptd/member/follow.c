@@ -19,6 +19,7 @@
 #include "ckptd/member/part.h"
 #include "ckptd/member/returned.h"
 #include "ckptd/node/session.h"
+#include "ckptd/node/stage.h"
 #include "ckptd/run/attempt.h"
 #include "ckptd/run/commit.h"
 #include "ckptd/run/describe.h"
@@ -31,6 +32,7 @@
 #include <string.h>
 
 #define CREW_THREADS 2u
+#define ENDED_MAX (2 * COMMIT_SAVES_MAX) /* parts of a rank that are told of */
 #define JOIN_MS 50
 #define PARTS_WAIT_MS 3000 /* for what the former coordinator decides */
 
@@ -261,6 +263,7 @@ struct beginning_part {
     Holdfast__V1__BeginPartRequest request;
     char run[RUN_NAME_MAX + 1];
     char *state;
+    char ended[ENDED_MAX][33], *pointers[ENDED_MAX];
     struct part_asking *asking;
 };
 
@@ -295,6 +298,22 @@ static void answered(struct errand *errand)
     asking->go_on(asking);
 }
 
+/* A report that says so may come later than this call: the coordinator is not to take it that the
+ * rank has left what it has ended. */
+static void fill_ended(struct beginning_part *part, const struct session *session)
+{
+    Holdfast__V1__BeginPartRequest *request = &part->request;
+    request->ended = part->pointers;
+    for (const struct save *save = session->run->coordinator->saves;
+         save && request->n_ended < ENDED_MAX; save = save->next) {
+        const struct stage *stage = &save->stages[session->rank];
+        if (!save->is_part || save->discarding || !stage->options.save || !stage->ended)
+            continue;
+        part->pointers[request->n_ended] = part->ended[request->n_ended];
+        memcpy(part->ended[request->n_ended++], save->nonce, sizeof save->nonce);
+    }
+}
+
 int follow_ask(struct session *session, const Holdfast__V1__BeginSaveRequest *request,
                uint64_t number, struct part_asking *asking)
 {
@@ -315,6 +334,7 @@ int follow_ask(struct session *session, const Holdfast__V1__BeginSaveRequest *re
     part->request.step = request->step;
     part->request.asked = session->token ^ number; /* of this session and call alone */
     part->request.boot_id = session->service->boot_id;
+    fill_ended(part, session);
     part->errand = (struct errand){.service = session->service,
                                    .peer = session->run->coordinator->follow->peer,
                                    .method = "BeginPart",
@@ -407,6 +427,23 @@ static int begin_following(struct run *run, struct attempt *attempt, uint32_t pe
 
 static void settle_arrival(struct arrival *arrival);
 
+static bool has_older_saves(const struct run *run, const struct attempt *attempt)
+{
+    const struct attempt *here = run->coordinator->attempt;
+    return run->coordinator->saves && (!here || here->number < attempt->number);
+}
+
+/* Of an attempt that this node coordinated, or another: who decides on them has not yet. */
+static void settle_older(struct run *run, struct arrival *arrival)
+{
+    struct commit_actions actions = {0};
+    commit_yield(&run->coordinator->machine, &actions);
+    run_perform(run, &actions);
+    if (loop_now_ms() - arrival->came_ms > PARTS_WAIT_MS)
+        follow_leave(run);
+    loop_timer(run->service->loop, &arrival->timer, JOIN_MS);
+}
+
 static void settle_again(struct timer *timer)
 {
     settle_arrival(CONTAINER_OF(timer, struct arrival, timer));
@@ -439,10 +476,8 @@ static void settle_arrival(struct arrival *arrival)
     int error = service_check_open(service);
     if (error == 0)
         error = run_find(&run, service, arrival->request->run, true);
-    if (error == 0 && run->coordinator->saves) { /* who decides on them has not yet */
-        if (loop_now_ms() - arrival->came_ms > PARTS_WAIT_MS)
-            follow_leave(run);
-        loop_timer(service->loop, &arrival->timer, JOIN_MS);
+    if (error == 0 && has_older_saves(run, arrival->attempt)) {
+        settle_older(run, arrival);
         return;
     }
     if (error == 0)

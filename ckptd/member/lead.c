@@ -11,9 +11,10 @@
  *       described themselves at the node that sends it.
  *   L2, L3: verdict.c.
  *
- * A node that has been silent for nodes.silent_ms has left, and so has one whose ckptd is another
- * than before, for what the former had in memory is gone: saves that lack its parts fail, and
- * those whose manifest it was to write are not called committed (I10 of commit.c). */
+ * A node that has told nothing of its part of a save for nodes.silent_ms has left it, whatever else
+ * it tells, and so has one whose ckptd is another than before, for what the former had in memory is
+ * gone: saves that lack its parts fail, and those whose manifest it was to write are not called
+ * committed (I10 of commit.c). */
 #include "ckptd/member/lead.h"
 #include "ckptd/catalog.h"
 #include "ckptd/checkpoint.h"
@@ -43,12 +44,11 @@
 struct lead {
     struct service *service;
     struct timer timer;
-    int64_t heard_ms[MEMBERS_PEERS_MAX + 1]; /* by 1 + the index of the peer */
-    uint64_t boot_id[MEMBERS_PEERS_MAX + 1]; /* likewise, of its ckptd; 0: none was heard */
+    uint64_t boot_id[MEMBERS_PEERS_MAX + 1]; /* by 1 + the index of the peer; 0: none was heard */
 };
 
 static void note_boot(struct lead *lead, uint32_t node, uint64_t boot_id);
-static bool give_up_save(struct lead *lead, struct save *save, uint32_t restarted);
+static bool give_up_save(struct save *save, uint32_t restarted);
 
 /* Who asks: 1 + the index of the peer. ERR_INVALID. */
 static int find_node(uint32_t *out, struct service *service, struct rpc_call *call,
@@ -63,7 +63,6 @@ static int find_node(uint32_t *out, struct service *service, struct rpc_call *ca
         return report_error(ERR_INVALID, "name it in nodes.peers", "%s is no peer of this node",
                             is_known ? principal.name : "who asks");
     *out = tier - TIER_PEER + 1;
-    service->lead->heard_ms[*out] = loop_now_ms();
     note_boot(service->lead, *out, boot_id);
     return 0;
 }
@@ -367,13 +366,13 @@ void lead_report(struct service *service, struct rpc_call *call,
     }
     for (size_t i = 0; save && i < request->n_parts; i++) {
         actions.count = 0;
+        save->remote[request->parts[i]->rank].heard_ms = loop_now_ms();
         take_part(save, &actions, request->parts[i], node);
         run_perform(run, &actions);
         save = find_save(run, request);
     }
     /* It has let go of its part (part_leave), and asks what became of it. */
-    if (save && request->n_parts == 0 && !request->placed &&
-        give_up_save(service->lead, save, node))
+    if (save && request->n_parts == 0 && !request->placed && give_up_save(save, node))
         save = find_save(run, request);
     if (save && request->placed) {
         actions.count = 0;
@@ -389,22 +388,22 @@ void lead_report(struct service *service, struct rpc_call *call,
 
 /* ---- nodes that have left ---- */
 
-static bool is_silent(const struct lead *lead, uint32_t node)
+static bool is_silent(const struct save *save, uint32_t rank)
 {
-    return loop_now_ms() - lead->heard_ms[node] > lead->service->config->nodes_silent_ms;
+    return loop_now_ms() - save->remote[rank].heard_ms > save->service->config->nodes_silent_ms;
 }
 
 /* The first rank of a node that has left for which the save waits; -1: none. `restarted`: that
  * node, or 0: those that are silent. */
-static int64_t find_left(const struct lead *lead, const struct save *save,
-                         const struct commit_save *known, uint32_t restarted)
+static int64_t find_left(const struct save *save, const struct commit_save *known,
+                         uint32_t restarted)
 {
     for (uint32_t i = 0; i < save->world_size; i++) {
         uint32_t node = save->group->ranks[i].node;
         bool waits = known->state == COMMIT_STAGING
                          ? known->ranks[i] == RANK_BEGUN || known->ranks[i] == RANK_ENDED
                          : known->state == COMMIT_PLACING && (known->placed >> node & 1u) == 0;
-        if (node != 0 && waits && (restarted ? node == restarted : is_silent(lead, node)))
+        if (node != 0 && waits && (restarted ? node == restarted : is_silent(save, i)))
             return i;
     }
     return -1;
@@ -424,13 +423,13 @@ static int report_left(const struct service *service, uint32_t node, bool is_res
 }
 
 /* True: the save waited for the node, and was given up. */
-static bool give_up_save(struct lead *lead, struct save *save, uint32_t restarted)
+static bool give_up_save(struct save *save, uint32_t restarted)
 {
     struct run *run = save->run;
     struct commit *machine = &run->coordinator->machine;
     struct commit_actions actions = {0};
     const struct commit_save *known = save->is_part ? NULL : commit_find(machine, save->id);
-    int64_t rank = known ? find_left(lead, save, known, restarted) : -1;
+    int64_t rank = known ? find_left(save, known, restarted) : -1;
     if (rank < 0)
         return false;
     uint32_t node = save->group->ranks[rank].node;
@@ -446,10 +445,10 @@ static bool give_up_save(struct lead *lead, struct save *save, uint32_t restarte
 }
 
 /* True: a save was given up, and the list has changed. */
-static bool give_up_left(struct lead *lead, struct run *run, uint32_t restarted)
+static bool give_up_left(struct run *run, uint32_t restarted)
 {
     for (struct save *save = run->coordinator->saves; save; save = save->next)
-        if (give_up_save(lead, save, restarted))
+        if (give_up_save(save, restarted))
             return true;
     return false;
 }
@@ -457,7 +456,7 @@ static bool give_up_left(struct lead *lead, struct run *run, uint32_t restarted)
 static void give_up(struct lead *lead, uint32_t restarted)
 {
     for (struct run *run = lead->service->catalog->runs; run; run = run->next)
-        while (give_up_left(lead, run, restarted)) {
+        while (give_up_left(run, restarted)) {
         }
 }
 

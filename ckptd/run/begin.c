@@ -546,6 +546,20 @@ static bool has_begun(const struct run *run, const Holdfast__V1__BeginPartReques
     return false;
 }
 
+/* What the rank has announced at its node, of which that node's report is still to come. */
+static void take_ended(struct run *run, const Holdfast__V1__BeginPartRequest *request)
+{
+    for (struct save *save = run->coordinator->saves; save; save = save->next)
+        for (size_t i = 0; i < request->n_ended; i++) {
+            struct commit_actions actions = {0};
+            if (save->is_part || strcmp(save->nonce, request->ended[i]) != 0)
+                continue;
+            save->ended_ms = loop_now_ms();
+            commit_ended(&run->coordinator->machine, &actions, save->id, request->rank);
+            save_answer_accepted(save);
+        }
+}
+
 static void leave_remote(struct run *run, const Holdfast__V1__BeginPartRequest *request)
 {
     struct commit_actions actions = {0};
@@ -585,6 +599,7 @@ static int begin_remote(struct run *run, const Holdfast__V1__BeginPartRequest *r
                          request->rank, request->step);
     CHECK(error == 0); /* it may: check_begin has asked */
     save->remote[request->rank].asked = request->asked;
+    save->remote[request->rank].heard_ms = loop_now_ms();
     memcpy(out_nonce, save->nonce, sizeof save->nonce);
     run_perform(run, &actions);
     return 0;
@@ -604,6 +619,7 @@ int save_begin_remote(struct service *service, const Holdfast__V1__BeginPartRequ
         return report_error(ERR_DENIED, NULL, "rank %u is not one of that node", request->rank);
     if (request->asked == 0)
         return report_error(ERR_INVALID, NULL, "a part has no number");
+    take_ended(run, request);
     return has_begun(run, request, out_nonce) ? 0 : begin_remote(run, request, out_nonce);
 }
 

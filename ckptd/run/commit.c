@@ -34,10 +34,10 @@
  *   I3  The files of a save may be removed only while no manifest can name them: never after
  *       PUBLISH, unless the publication was reported absent.
  *   I4  When an attempt is answered, no save of an older attempt is in work, and none begins later.
- *   I5  Attempt numbers grow, and a number is durable before it is answered.
- *   I6  At most one save of a step is in work, its files included; a rank's steps never fall within
- *       an attempt. A step is begun again only when its save was given up, its files are gone, and
- *       every rank that was copying knows: so all ranks of a save mean the same one.
+ *   I5  Attempt numbers grow, beyond all that this node has heard of, and a number is durable
+ * before it is answered. I6  At most one save of a step is in work, its files included; a rank's
+ * steps never fall within an attempt. A step is begun again only when its save was given up, its
+ * files are gone, and every rank that was copying knows: so all ranks of a save mean the same one.
  *   I7  A rank only moves forward within a save; a save that is being discarded never comes back.
  *   I8  Saves in work at once are published in the order of their steps: a later one waits for the
  *       earlier, which needs no rank any more: who began the later one has ended or left it.
@@ -217,8 +217,16 @@ static void take(struct commit *commit, struct commit_actions *actions)
 {
     CHECK(commit_num_saves(commit) == 0); /* I4 */
     commit->state = RUN_TAKING;
+    commit->taking =
+        (commit->heard > commit->attempt ? commit->heard : commit->attempt) + 1; /* I5 */
     push(actions,
-         (struct commit_action){.kind = COMMIT_TAKE, .number = commit->attempt + 1, .rank = -1});
+         (struct commit_action){.kind = COMMIT_TAKE, .number = commit->taking, .rank = -1});
+}
+
+void commit_hear(struct commit *commit, uint64_t attempt)
+{
+    if (attempt > commit->heard)
+        commit->heard = attempt;
 }
 
 /* A save left the table: was it the last one that an open waits for? */
@@ -226,6 +234,16 @@ static void settle(struct commit *commit, struct commit_actions *actions)
 {
     if (commit->state == RUN_SETTLING && commit_num_saves(commit) == 0)
         take(commit, actions);
+}
+
+void commit_yield(struct commit *commit, struct commit_actions *actions)
+{
+    for (uint32_t i = 0; i < COMMIT_SAVES_MAX; i++) {
+        struct commit_save *save = &commit->saves[i];
+        if (save->state == COMMIT_STAGING && save->num_ended < save->world_size)
+            discard(commit, save, actions, -1, ERR_ABORTED,
+                    "a new attempt began before every rank ended");
+    }
 }
 
 int commit_open(struct commit *commit, struct commit_actions *actions, uint32_t world_size)
@@ -239,12 +257,7 @@ int commit_open(struct commit *commit, struct commit_actions *actions, uint32_t 
         commit->world_size = world_size;
         return 0;
     }
-    for (uint32_t i = 0; i < COMMIT_SAVES_MAX; i++) {
-        struct commit_save *save = &commit->saves[i];
-        if (save->state == COMMIT_STAGING && save->num_ended < save->world_size)
-            discard(commit, save, actions, -1, ERR_ABORTED,
-                    "a new attempt began before every rank ended");
-    }
+    commit_yield(commit, actions);
     commit->world_size = world_size;
     commit->state = RUN_SETTLING;
     commit->take_tries = 0;
@@ -254,7 +267,7 @@ int commit_open(struct commit *commit, struct commit_actions *actions, uint32_t 
 
 void commit_taken(struct commit *commit, struct commit_actions *actions, uint64_t number, int error)
 {
-    if (commit->state != RUN_TAKING || number != commit->attempt + 1)
+    if (commit->state != RUN_TAKING || number != commit->taking)
         return;
     if (error == 0 || error == ERR_EXISTS)
         commit->attempt = number; /* I5: this number is used up, by us or by another */

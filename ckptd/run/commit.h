@@ -85,7 +85,9 @@ enum commit_run_state { RUN_CLOSED, RUN_OPEN, RUN_SETTLING, RUN_TAKING };
 
 struct commit {
     enum commit_run_state state;
-    uint64_t attempt; /* the newest that is durable, or being made so; 0: none */
+    uint64_t attempt; /* the newest that is durable here, or that a start found taken; 0: none */
+    uint64_t heard;   /* the highest number that is known of, here or elsewhere */
+    uint64_t taking;  /* the number that is being made durable */
     uint32_t world_size;
     uint32_t take_tries;
     bool take_again; /* another open came while a number was being taken */
@@ -101,6 +103,9 @@ struct commit {
 /* Of zeroed memory. */
 void commit_init(struct commit *commit, uint64_t newest_attempt);
 
+/* Another node has, or had, an attempt of that number: none that is opened here gets a lower one.
+ */
+void commit_hear(struct commit *commit, uint64_t attempt);
 /* Rank 0 (re)starts: settle what is in work, then take a new attempt. ERR_INVALID. */
 int commit_open(struct commit *commit, struct commit_actions *actions, uint32_t world_size);
 /* How making attempt `number` durable ended: 0, ERR_EXISTS (try the next) or another code. */
@@ -108,6 +113,9 @@ void commit_taken(struct commit *commit, struct commit_actions *actions, uint64_
                   int error);
 /* A restarted daemon meets ranks of the newest durable attempt: go on with it. ERR_STALE. */
 int commit_resume(struct commit *commit, uint64_t attempt, uint32_t world_size);
+/* A new attempt has begun, here or at another node: saves that not every rank has ended are given
+ * up, as no rank will; the others go on. */
+void commit_yield(struct commit *commit, struct commit_actions *actions);
 /* Another node coordinates this attempt from now on: no save is in work here, nor is one decided.
  */
 void commit_follow(struct commit *commit, uint64_t attempt, uint32_t world_size);

@@ -271,6 +271,7 @@ static void open_run(struct run *run, const struct newcomer *newcomer)
     save_hurry_run(run); /* they are to be settled */
     /* What the older ranks have announced counts, even when it was not read yet. */
     session_drain_run(run);
+    commit_hear(&run->coordinator->machine, run->newest_attempt);
     int error = commit_open(&run->coordinator->machine, &actions, request->world_size);
     CHECK(error == 0); /* check_open has asked */
     if (run->coordinator->saves)

@@ -35,7 +35,8 @@ struct save_waiter {
 
 /* The part of a rank at another node, as that one has told of it. */
 struct remote_part {
-    uint64_t asked; /* the number of the rank's BeginSave that began it; 0: none */
+    uint64_t asked;   /* the number of the rank's BeginSave that began it; 0: none */
+    int64_t heard_ms; /* when its node last told of it */
     struct manifest_shard shard;
     struct digest *digests; /* of its tensors, owned; NULL until the shard is durable */
 };
