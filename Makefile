@@ -95,8 +95,9 @@ test-no-uring: deps-now all tests-built ## the same where the system refuses io_
 	@BUILD=$(BUILD) $(BUILD)/shims/no_uring tests/run $(TEST_OPTIONS) $(TESTS) $(INTEGRATION)
 torture: deps-now all $(TESTS) $(BUILD)/tests/ckptd $(SHIMS) ## the tests of failures and kills, for hours; SEED=, KILLS=5000, SECONDS= bound it
 	@BUILD=$(BUILD) TEST_OPTIONS="$(TEST_OPTIONS)" tests/torture
-sim: deps-now $(BUILD)/tests/ckptd_sim ## a million simulated schedules of nodes and a bucket; SIM_WORLDS=, SIM_SEED= (one, again)
+sim: deps-now $(BUILD)/tests/ckptd_sim $(BUILD)/tests/ckptd_sim_nodes ## a million simulated schedules each, of nodes with a bucket and with trainers; SIM_WORLDS=, SIM_SEED= (one, again)
 	@SIM_WORLDS=$${SIM_WORLDS:-1000000} $(BUILD)/tests/ckptd_sim
+	@SIM_WORLDS=$${SIM_WORLDS:-1000000} $(BUILD)/tests/ckptd_sim_nodes
 mutants: deps-now ## plant known bugs in a copy; each must be caught by the tests named for it
 	@BUILD=$(BUILD) tests/mutants $(TEST_OPTIONS)
 check: deps-now ## style, include arrows, both compilers, fuzzers; tests under sanitizers and without io_uring

@@ -1,0 +1,538 @@
+/* ckptd_sim_nodes.c - four nodes in three domains, simulated: coordinators, nodes and trainers.
+ *
+ * Goal: what the machines promise each for itself, they hold together when nodes, links, disks and
+ * trainers fail. Method: each node has the real commit machine (run/commit.c), the real verdicts on
+ * parts (member/verdict.c), numbers and copies by nodes/placement.c, and copies sent by
+ * drain/transfer.c. Trainers have a rank on each of some nodes; a second one may start while the
+ * first goes on behind a cut. A seeded scheduler delivers messages late, twice or never, cuts links
+ * one way or both, kills processes (what was not synced is torn), takes disks away, kills trainers.
+ * The world is checked after each event.
+ *
+ *   N1  What was acknowledged as local is on the disks that saved it, whole, while none was lost.
+ *       Also what was not acknowledged: a manifest names no shard that its node has removed.
+ *   N2  What was acknowledged as replicated is on the disks that are left, whole, while disks of
+ * one domain alone were lost since the save began. N3  Numbers of attempts that are answered grow,
+ * while one disk at most was lost: a majority that has lost two may know nothing of the newest. N4
+ * A start begins behind nothing that the nodes that it looked at hold whole. N5  A save is
+ * acknowledged once, and of a step of an attempt one at most. N6  COMMITTED is heard only of what
+ * was acknowledged. N7  When the faults stop: no save is in work any more, no node keeps a part
+ * without a manifest whose coordinator can be asked, and all that is whole comes on two domains. N8
+ * The same seed gives the same trace.
+ *
+ * SIM_SEED=<seed> replays one world, and SIM_TRACE=1 prints its events; SIM_WORLDS=<n> sets how
+ * many; `make sim` takes a million. */
+#include "tests/unit/sim_nodes_disk.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include <cmocka.h>
+
+#define EVENTS 1200u
+#define HEAL_EVENTS 40000u
+
+/* ---- trainers ---- */
+
+/* As follow.c: the rank's node serves the attempt from now on. */
+static bool join_node(struct world *world, struct node *node, const struct trainer *trainer)
+{
+    struct commit_actions list = {0};
+    if (node->open == trainer->attempt)
+        return true;
+    if (node->taking.is_busy)
+        return false;
+    if (node->index == trainer->leader)
+        return node->open == 0 &&
+               commit_resume(node->commit, trainer->attempt, trainer->ranks) == 0 &&
+               (node->open = trainer->attempt, node->leader = node->index, true);
+    commit_yield(node->commit, &list);
+    perform(world, node, &list);
+    if (commit_num_saves(node->commit) != 0 || !can_call(world, node->index, trainer->leader))
+        return false;
+    leave_parts(node);
+    commit_follow(node->commit, trainer->attempt, trainer->ranks);
+    node->open = node->newest = trainer->attempt;
+    node->leader = trainer->leader;
+    return true;
+}
+
+/* Its ranks' parts that they have not announced come to nothing. */
+static void kill_trainer(struct world *world, struct trainer *trainer)
+{
+    note(world, "kill", trainer->attempt, 0);
+    trainer->is_up = false;
+    for (uint32_t r = 0; r < trainer->ranks && !trainer->is_opening; r++) {
+        struct commit_actions list = {0};
+        struct node *node = &world->nodes[trainer->node[r]];
+        if (!node->is_up || node->open != trainer->attempt)
+            continue;
+        for (uint32_t s = 0; s < world->num_made; s++) {
+            struct part *part = &node->parts[s];
+            if (part->is_live && world->made[s].attempt == trainer->attempt)
+                part->failed |= part->begun & (uint8_t)~part->ended;
+        }
+        if (node->index == trainer->leader)
+            commit_rank_died(node->commit, &list, trainer->attempt, r);
+        perform(world, node, &list);
+    }
+}
+
+static void describe(struct world *world, struct trainer *trainer, uint32_t rank)
+{
+    struct node *node = &world->nodes[trainer->node[rank]];
+    struct node *leader = &world->nodes[trainer->leader];
+    if (!node->is_up || !leader->is_up)
+        return;
+    if (node->open > trainer->attempt || node->newest > trainer->attempt) {
+        kill_trainer(world, trainer); /* ERR_STALE: another start has come */
+        return;
+    }
+    if (!join_node(world, node, trainer))
+        return;
+    if (node != leader) {
+        if (!can_call(world, node->index, leader->index) || leader->open != trainer->attempt)
+            return;
+        hear_boot(world, leader, node->index, node->boot);
+    }
+    note(world, "describe", trainer->attempt, rank);
+    trainer->joined[rank] = leader->boot;
+    trainer->boot[rank] = node->boot;
+    if (trainer->in[rank] != NOBODY && trainer->ended[rank] < trainer->begun[rank])
+        trainer->ended[rank] = trainer->begun[rank]; /* that save is over for it */
+    trainer->in[rank] = NOBODY;
+}
+
+static bool is_joined(const struct world *world, const struct trainer *trainer, uint32_t rank)
+{
+    const struct node *node = &world->nodes[trainer->node[rank]];
+    const struct node *leader = &world->nodes[trainer->leader];
+    return node->open == trainer->attempt && trainer->boot[rank] == node->boot &&
+           trainer->joined[rank] == leader->boot;
+}
+
+static void end_copy(struct world *world, struct trainer *trainer, uint32_t rank)
+{
+    struct commit_actions list = {0};
+    struct node *node = &world->nodes[trainer->node[rank]];
+    uint32_t save = trainer->in[rank];
+    trainer->ended[rank] = trainer->begun[rank];
+    if (world->made[save].leader == node->index && world->made[save].boot == node->boot)
+        commit_ended(node->commit, &list, world->made[save].id, rank);
+    else if (node->parts[save].is_live)
+        node->parts[save].ended |= (uint8_t)(1u << rank);
+    perform(world, node, &list);
+}
+
+/* As fill_ended in follow.c: a bit per save. */
+static uint64_t list_ended(const struct world *world, const struct node *node, uint32_t rank)
+{
+    uint64_t ended = 0;
+    for (uint32_t s = 0; s < world->num_made; s++)
+        if (node->parts[s].is_live && (node->parts[s].ended >> rank & 1u))
+            ended |= 1ull << s;
+    return ended;
+}
+
+/* A rank begins the save of the next step, or ends its copy. */
+static void go_on_training(struct world *world, uint32_t which, uint32_t rank)
+{
+    struct trainer *trainer = &world->trainers[which];
+    struct node *node = &world->nodes[trainer->node[rank]];
+    if (!is_joined(world, trainer, rank)) {
+        describe(world, trainer, rank);
+        return;
+    }
+    for (uint32_t r = 0; r < trainer->ranks; r++)
+        if (!is_joined(world, trainer, r))
+            return;
+    if (trainer->ended[rank] < trainer->begun[rank]) {
+        end_copy(world, trainer, rank);
+        return;
+    }
+    bool all = true;
+    for (uint32_t r = 0; r < trainer->ranks; r++)
+        all &= trainer->ended[r] >= trainer->step;
+    if (all) {
+        trainer->step++;
+        memset(trainer->asked, 0, sizeof trainer->asked);
+    }
+    if (trainer->begun[rank] >= trainer->step)
+        return;
+    if (trainer->asked[rank] == 0)
+        trainer->asked[rank] = ++world->calls;
+    if (node->index == trainer->leader) {
+        int error;
+        uint32_t save =
+            begin_at(world, node, which, rank, trainer->step, trainer->asked[rank], &error);
+        if (save != NOBODY)
+            begun(world, which, rank, save);
+        else
+            refused(trainer, error);
+        return;
+    }
+    if (below(world, 4) == 0)
+        post(world, (struct message){.kind = MESSAGE_BEGIN,
+                                     .ended = list_ended(world, node, rank),
+                                     .from = node->index,
+                                     .to = trainer->leader,
+                                     .trainer = which,
+                                     .rank = rank,
+                                     .attempt = trainer->attempt,
+                                     .step = trainer->step,
+                                     .asked = trainer->asked[rank]});
+}
+
+/* A launcher starts the run on nodes that are up; the first coordinates. */
+static void start(struct world *world, uint32_t which)
+{
+    struct trainer *trainer = &world->trainers[which];
+    struct commit_actions list = {0};
+    struct node *node = &world->nodes[below(world, NODES)];
+    uint32_t looked = 1u << node->index;
+    if (!node->is_up || node->opens_for != NOBODY || node->taking.is_busy)
+        return;
+    look_round(world, node);
+    for (uint32_t p = 0; p < NODES; p++) {
+        if (p == node->index || node->is_away[p])
+            continue;
+        looked |= 1u << p;
+        for (uint64_t number = 1; number < ATTEMPTS_MAX; number++)
+            if (world->nodes[p].owner[number] != 0)
+                hear_of_number(node, number);
+    }
+    if (!placement_is_majority((uint32_t)__builtin_popcount(looked), NODES) ||
+        node->newest + 8 >= ATTEMPTS_MAX)
+        return;
+    *trainer = (struct trainer){.is_up = true, .is_opening = true, .leader = node->index};
+    for (uint32_t i = 0; i < NODES; i++) {
+        uint32_t at = (node->index + i) % NODES;
+        if (at == node->index || (world->nodes[at].is_up && below(world, 4) != 0))
+            trainer->node[trainer->ranks++] = at;
+    }
+    note(world, "start", node->index, trainer->ranks);
+    node->opens_for = which;
+    node->must_know = 0;
+    for (uint32_t s = 0; s < world->num_made; s++)
+        node->must_know |= (uint64_t)(world->made[s].acked && is_whole_on(world, s, looked)) << s;
+    node->answered_before = world->answered;
+    node->lost_before = world->num_lost;
+    leave_parts(node);
+    commit_hear(node->commit, node->newest);
+    commit_open(node->commit, &list, trainer->ranks);
+    perform(world, node, &list);
+}
+
+/* ---- the world ---- */
+
+static void check_world(struct world *world)
+{
+    for (uint32_t s = 0; s < world->num_made; s++) {
+        const struct made *made = &world->made[s];
+        uint8_t left = (uint8_t)~made->lost;
+        bool is_named = world->nodes[made->leader].held[s].manifest;
+        for (uint32_t r = 0; (is_named || made->acked) && r < made->ranks; r++) {
+            const struct held *held = &world->nodes[made->holder[r]].held[s];
+            bool is_there = (held->shards & held->named) >> r & 1u;
+            bool is_lost = !(left >> made->holder[r] & 1u);
+            require(world, is_lost || is_there, "N1: a manifest names what is not there");
+            require(world, is_lost || !made->acked || held->manifest,
+                    "N1: acknowledged as local, and lost");
+        }
+        require(world,
+                !made->is_replicated || domains_of(made->lost) >= REPLICAS ||
+                    is_whole_on(world, s, (1u << NODES) - 1),
+                "N2: acknowledged as replicated, and lost with one domain");
+    }
+}
+
+/* Disks of one domain, or one in each of two: the last two nodes are a domain. */
+static bool may_lose(const struct world *world, uint32_t node)
+{
+    return world->num_lost == 0 || (world->num_lost == 1 && node >= 2);
+}
+
+static void break_something(struct world *world, struct node *node)
+{
+    uint32_t other = below(world, NODES), choice = below(world, 12);
+    if (choice < 4) {
+        world->is_cut[node->index][other] = true;
+        world->is_cut[other][node->index] |= below(world, 2) == 0;
+        world->is_cut[node->index][node->index] = world->is_cut[other][other] = false;
+        note(world, "cut", node->index, other);
+    } else if (choice < 7 && node->is_up) {
+        crash(world, node, false);
+    } else if (choice < 8 && may_lose(world, node->index)) {
+        crash(world, node, true);
+    } else if (choice < 10) {
+        struct trainer *trainer = &world->trainers[below(world, TRAINERS)];
+        if (trainer->is_up && !trainer->is_opening)
+            kill_trainer(world, trainer);
+    } else if (node->is_up && node->index != other) {
+        note(world, "silent", node->index, other);
+        give_up_all(world, node, other);
+    }
+}
+
+static void mend_something(struct world *world, struct node *node)
+{
+    uint32_t other = below(world, NODES);
+    if (!node->is_up)
+        start_process(world, node);
+    else
+        world->is_cut[node->index][other] = world->is_cut[other][node->index] = false;
+}
+
+static void work(struct world *world, struct node *node)
+{
+    uint32_t choice = below(world, 100);
+    if (!node->is_up)
+        return;
+    if (choice < 25)
+        write_shard(world, node);
+    else if (choice < 45)
+        report_some(world, node);
+    else if (choice < 65)
+        complete(world, node);
+    else if (choice < 75)
+        go_on_taking(world, node);
+    else if (choice < 95) {
+        begin_transfer(world, node);
+        go_on_sending(world, node);
+    } else if (choice < 99) {
+        look_round(world, node);
+        acknowledge_replicated(world, node);
+    } else {
+        hear_silence(world, node);
+    }
+}
+
+static void train(struct world *world)
+{
+    uint32_t which = below(world, TRAINERS);
+    struct trainer *trainer = &world->trainers[which];
+    if (!trainer->is_up && (which == 0 || below(world, 20) == 0))
+        start(world, which);
+    else if (trainer->is_up && !trainer->is_opening)
+        go_on_training(world, which, below(world, trainer->ranks));
+}
+
+static void one_event(struct world *world)
+{
+    struct node *node = &world->nodes[below(world, NODES)];
+    uint32_t choice = below(world, 100);
+    if (choice < 50)
+        work(world, node);
+    else if (choice < 75)
+        deliver(world);
+    else if (choice < 96)
+        train(world);
+    else if (choice < 98)
+        mend_something(world, node);
+    else if (fault(world) || below(world, 1000) < world->faults)
+        break_something(world, node);
+}
+
+/* What is left, for who replays one world. */
+static void say_rest(const struct world *world)
+{
+    for (uint32_t n = 0; world->is_said && n < NODES; n++) {
+        const struct node *node = &world->nodes[n];
+        printf("# node %u: attempt %llu of node %u, state %d at %llu, %u saves, newest %llu\n", n,
+               (unsigned long long)node->open, node->leader, node->commit->state,
+               (unsigned long long)node->commit->attempt, commit_num_saves(node->commit),
+               (unsigned long long)node->newest);
+        for (uint32_t i = 0; i < COMMIT_SAVES_MAX; i++) {
+            const struct commit_save *save = &node->commit->saves[i];
+            if (save->state != COMMIT_FREE)
+                printf("#   save of step %llu: state %d, ranks begun %u ended %u durable %u, "
+                       "holders %x, placed %x\n",
+                       (unsigned long long)save->step, save->state, save->num_begun,
+                       save->num_ended, save->num_durable, save->holders, save->placed);
+        }
+    }
+    for (uint32_t t = 0; world->is_said && t < TRAINERS; t++) {
+        const struct trainer *trainer = &world->trainers[t];
+        printf("# trainer %u: attempt %llu step %llu of node %u%s%s\n", t,
+               (unsigned long long)trainer->attempt, (unsigned long long)trainer->step,
+               trainer->leader, trainer->is_up ? " up" : "", trainer->is_opening ? " opening" : "");
+        for (uint32_t r = 0; r < trainer->ranks; r++)
+            printf("#   rank %u on %u: begun %llu ended %llu\n", r, trainer->node[r],
+                   (unsigned long long)trainer->begun[r], (unsigned long long)trainer->ended[r]);
+    }
+    for (uint32_t n = 0; world->is_said && n < NODES; n++)
+        for (uint32_t s = 0; s < world->num_made; s++) {
+            const struct held *held = &world->nodes[n].held[s];
+            const struct made *made = &world->made[s];
+            printf(
+                "# node %u save %u of attempt %llu step %llu at %u: shards %x named %x%s%s%s%s\n",
+                n, s, (unsigned long long)made->attempt, (unsigned long long)made->step,
+                made->leader, held->shards, held->named, held->mark ? " mark" : "",
+                held->manifest ? " manifest" : "", held->is_sent ? " sent" : "",
+                world->nodes[n].parts[s].is_live ? " live" : "");
+        }
+}
+
+/* N7. */
+static void check_quiet(struct world *world)
+{
+    say_rest(world);
+    for (uint32_t n = 0; n < NODES; n++) {
+        const struct node *node = &world->nodes[n];
+        uint32_t to;
+        require(world, commit_num_saves(node->commit) == 0, "N7: no save is in work for ever");
+        require(world, pick(world, node, &to) == NOBODY, "N7: what is whole comes on two domains");
+        for (uint32_t s = 0; s < world->num_made; s++) {
+            const struct made *made = &world->made[s];
+            const struct node *leader = &world->nodes[made->leader];
+            bool can_tell = leader->store == made->store;
+            require(world, !node->parts[s].is_live, "N7: no part is live for ever");
+            require(world, !is_left(world, node, s) || !can_tell,
+                    "N7: no part is left of which its coordinator knows");
+        }
+    }
+}
+
+/* Nothing more would happen. */
+static bool is_quiet(struct world *world)
+{
+    if (world->num_messages > 0)
+        return false;
+    for (uint32_t n = 0; n < NODES; n++) {
+        struct node *node = &world->nodes[n];
+        uint32_t to;
+        look_round(world, node);
+        if (node->num_pending > 0 || node->taking.is_busy || node->due.kind != TRANSFER_NOTHING ||
+            pick(world, node, &to) != NOBODY)
+            return false;
+        for (uint32_t s = 0; s < world->num_made; s++)
+            if (node->parts[s].is_live || is_left(world, node, s))
+                return false;
+    }
+    return true;
+}
+
+/* `until`: so many saves are acknowledged; 0: it is quiet. */
+static void settle(struct world *world, uint64_t until)
+{
+    bool trains = until > 0;
+    for (uint32_t i = 0; i < HEAL_EVENTS; i++) {
+        if (until > 0 ? world->num_acked >= until : i % 100 == 0 && is_quiet(world))
+            return;
+        if (i % 3 == 0 || world->num_messages > MESSAGES_MAX / 2)
+            deliver(world);
+        else if (i % 3 == 1 && trains && world->trainers[0].is_up && !world->trainers[0].is_opening)
+            go_on_training(world, 0, below(world, world->trainers[0].ranks));
+        else if (i % 3 == 1 && trains && !world->trainers[0].is_up)
+            start(world, 0);
+        else
+            work(world, &world->nodes[below(world, NODES)]);
+    }
+}
+
+/* The faults stop; the run is started once more; then every process ends and comes back. */
+static void heal(struct world *world)
+{
+    uint64_t before = world->num_acked;
+    world->faults = 0;
+    memset(world->is_cut, 0, sizeof world->is_cut);
+    for (uint32_t n = 0; n < NODES; n++)
+        if (!world->nodes[n].is_up)
+            start_process(world, &world->nodes[n]);
+    for (uint32_t t = 0; t < TRAINERS; t++)
+        if (world->trainers[t].is_up && !world->trainers[t].is_opening)
+            kill_trainer(world, &world->trainers[t]);
+    world->num_made_max = SAVES_MAX;
+    settle(world, before + 3);
+    require(world, world->num_acked >= before + 3, "N7: a start comes through, and saves");
+    if (world->broken)
+        say_rest(world);
+    if (world->trainers[0].is_up && !world->trainers[0].is_opening)
+        kill_trainer(world, &world->trainers[0]);
+    settle(world, 0);
+    for (uint32_t n = 0; n < NODES; n++)
+        crash(world, &world->nodes[n], false);
+    for (uint32_t n = 0; n < NODES; n++)
+        start_process(world, &world->nodes[n]);
+    settle(world, 0);
+    for (uint32_t n = 0; n < NODES; n++)
+        look_round(world, &world->nodes[n]);
+}
+
+static void run_world(struct world *world, uint64_t seed)
+{
+    static struct commit machines[NODES];
+    memset(world, 0, sizeof *world);
+    world->is_said = getenv("SIM_TRACE") != NULL;
+    world->random = seed;
+    world->num_made_max = SAVES_MAX / 2;
+    world->faults = below(world, 4) * 60; /* swarm: none, few, many */
+    for (uint32_t n = 0; n < NODES; n++) {
+        world->nodes[n] = (struct node){
+            .index = n, .store = ++world->stores, .commit = &machines[n], .opens_for = NOBODY};
+        start_process(world, &world->nodes[n]);
+    }
+    for (uint32_t i = 0; i < EVENTS && !world->broken; i++) {
+        one_event(world);
+        check_world(world);
+    }
+    if (world->broken)
+        return;
+    heal(world);
+    check_world(world);
+    check_quiet(world);
+}
+
+static void test_sim_nodes__no_schedule_of_nodes_and_trainers_breaks_an_invariant(void **state)
+{
+    (void)state;
+    static struct world world;
+    const char *one = getenv("SIM_SEED");
+    uint64_t count = one ? 1 : random_rounds("SIM_WORLDS", 10000);
+    uint64_t acked = 0, replicated = 0, opened = 0, refused = 0, crashed = 0, lost = 0, events = 0;
+    struct timespec begun, ended;
+    clock_gettime(CLOCK_MONOTONIC, &begun);
+    for (uint64_t i = 0; i < count; i++) {
+        uint64_t seed = one ? strtoull(one, NULL, 10) : 1 + i;
+        run_world(&world, seed);
+        if (world.broken)
+            fail_msg("SIM_SEED=%llu breaks %s", (unsigned long long)seed, world.broken);
+        acked += world.num_acked, replicated += world.num_replicated;
+        opened += world.num_opened, refused += world.num_refused;
+        crashed += world.num_crashed, lost += world.num_lost, events += world.events;
+    }
+    clock_gettime(CLOCK_MONOTONIC, &ended);
+    double hours =
+        ((double)(ended.tv_sec - begun.tv_sec) + (double)(ended.tv_nsec - begun.tv_nsec) / 1e9) /
+        3600;
+    print_message("# %llu schedules, %.2g an hour: %llu events, %llu starts and %llu refused, %llu "
+                  "saves acknowledged, %llu of them replicated, %llu crashes, %llu disks lost\n",
+                  (unsigned long long)count, (double)count / hours, (unsigned long long)events,
+                  (unsigned long long)opened, (unsigned long long)refused,
+                  (unsigned long long)acked, (unsigned long long)replicated,
+                  (unsigned long long)crashed, (unsigned long long)lost);
+    assert_true(one || (acked > count && replicated > count && opened > count && lost > 0));
+}
+
+static void test_sim_nodes__the_same_seed_gives_the_same_trace(void **state)
+{
+    (void)state;
+    static struct world first, second;
+    for (uint64_t seed = 1; seed <= 100; seed++) {
+        run_world(&first, seed);
+        run_world(&second, seed);
+        assert_true(first.trace == second.trace && first.events == second.events); /* N8 */
+        run_world(&second, seed + 1);
+        assert_true(first.trace != second.trace);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_sim_nodes__no_schedule_of_nodes_and_trainers_breaks_an_invariant),
+        cmocka_unit_test(test_sim_nodes__the_same_seed_gives_the_same_trace),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

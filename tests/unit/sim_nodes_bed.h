@@ -1,0 +1,256 @@
+/* sim_nodes_bed.h - the world of ckptd_sim_nodes.c: nodes with a disk and a process, links between
+ * them that fail, and trainers whose ranks live on the nodes. What ckptd decides is decided by its
+ * own code: run/commit.c, member/verdict.c, nodes/placement.c, drain/transfer.c. */
+#ifndef HOLDFAST_TESTS_SIM_NODES_BED_H
+#define HOLDFAST_TESTS_SIM_NODES_BED_H
+
+#include "ckptd/drain/transfer.h"
+#include "ckptd/member/verdict.h"
+#include "ckptd/nodes/placement.h"
+#include "ckptd/run/commit.h"
+#include "proto/report.h"
+#include "tests/unit/random.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#define NODES 4u /* in three domains: the last two share one */
+#define RANKS_MAX 4u
+#define REPLICAS 2u
+#define TRAINERS 2u
+#define SAVES_MAX 64u /* bits of a number */
+#define ATTEMPTS_MAX 64u
+#define PENDING_MAX 16u
+#define MESSAGES_MAX 32u
+#define NOBODY UINT32_MAX
+
+static const char *const domains[NODES] = {"a", "b", "c", "c"};
+
+/* A save, as nobody in the world sees it whole. */
+struct made {
+    uint64_t attempt, step, id; /* the id in the machine of */
+    uint32_t leader, boot, store, nonce;
+    uint32_t ranks, holder[RANKS_MAX];
+    uint64_t asked[RANKS_MAX]; /* by which call the rank began it */
+    uint32_t lost;             /* a bit per node whose disk was lost since it began */
+    uint64_t acked;            /* the event at which it was called committed; 0: never */
+    bool is_replicated;        /* and that it is on two domains */
+};
+
+/* What a disk has of it: a bit per shard. */
+struct held {
+    uint8_t shards, named; /* written and synced; and their names, too */
+    bool mark, manifest, is_sent /* by another node */;
+};
+
+/* What a node has in memory of its part of a save that another coordinates. */
+struct part {
+    bool is_live, is_placed;
+    uint8_t begun, ended, durable, failed;
+};
+
+struct pending {
+    enum commit_action_kind kind;
+    uint64_t save, number;
+};
+
+/* A number on its way. */
+struct taking {
+    bool is_busy;
+    uint64_t number;
+    uint32_t nonce, at; /* the next peer */
+    enum quorum_state state;
+    struct quorum quorum;
+};
+
+struct node {
+    uint32_t index, boot, store;
+    bool is_up;
+    /* The disk. */
+    uint32_t owner[ATTEMPTS_MAX]; /* the nonce of each number that it holds */
+    struct held held[SAVES_MAX];
+    /* The process. */
+    struct commit *commit;
+    struct pending pending[PENDING_MAX];
+    uint32_t num_pending;
+    uint64_t newest;          /* number that it has heard of */
+    uint64_t open;            /* attempt that it serves; 0: none */
+    uint32_t leader;          /* who coordinates that */
+    uint32_t opens_for;       /* the trainer whose start it performs */
+    uint64_t must_know;       /* acknowledged saves that the nodes it looked at held whole */
+    uint32_t lost_before;     /* disks, when it looked */
+    uint64_t answered_before; /* the highest number then */
+    struct taking taking;
+    bool was_committed[SAVES_MAX], is_kept[SAVES_MAX];
+    struct part parts[SAVES_MAX];
+    struct held knows[NODES][SAVES_MAX];
+    bool is_away[NODES], is_given_up[NODES][SAVES_MAX];
+    uint32_t heard_boot[NODES];
+    struct transfer transfer;
+    struct transfer_action due;
+    uint32_t sends, to;
+};
+
+/* A start of the run: ranks on nodes. The one before may still be there, on the other side of a
+ * cut. */
+struct trainer {
+    bool is_up, is_opening;
+    uint64_t attempt, step;
+    uint32_t leader, ranks, node[RANKS_MAX];
+    uint32_t joined[RANKS_MAX], boot[RANKS_MAX]; /* boots of leader and node when it described */
+    uint64_t begun[RANKS_MAX], ended[RANKS_MAX]; /* steps */
+    uint64_t asked[RANKS_MAX];                   /* the call that begins its step */
+    uint32_t in[RANKS_MAX];                      /* the save of it, or NOBODY */
+};
+
+enum message_kind { MESSAGE_BEGIN, MESSAGE_BEGUN, MESSAGE_REPORT, MESSAGE_VERDICT };
+
+struct message {
+    enum message_kind kind;
+    uint32_t from, to, boot; /* of the sender's process */
+    uint32_t trainer, rank, save;
+    uint64_t attempt, step, asked;
+    struct part part;
+    uint64_t ended; /* a bit per save that the rank has ended */
+    int error;
+    Holdfast__V1__PartVerdict verdict;
+};
+
+struct world {
+    uint64_t random, trace, events;
+    uint32_t faults, stores, boots, nonces;
+    uint64_t calls;
+    struct node nodes[NODES];
+    bool is_cut[NODES][NODES];
+    struct trainer trainers[TRAINERS];
+    struct message messages[MESSAGES_MAX];
+    uint32_t num_messages;
+    struct made made[SAVES_MAX];
+    uint32_t num_made, num_made_max;
+    uint64_t answered; /* the highest number of an attempt */
+    uint32_t num_lost, lost_domains;
+    uint64_t num_acked, num_replicated, num_opened, num_refused, num_crashed;
+    bool is_said;
+    const char *broken;
+};
+
+static uint32_t below(struct world *world, uint32_t limit)
+{
+    return (uint32_t)(splitmix64(&world->random) % limit);
+}
+
+static bool fault(struct world *world)
+{
+    return below(world, 1000) < world->faults;
+}
+
+static void require(struct world *world, bool holds, const char *what)
+{
+    if (!holds && !world->broken)
+        world->broken = what;
+}
+
+/* N8. */
+static void note(struct world *world, const char *what, uint64_t a, uint64_t b)
+{
+    world->events++;
+    for (const char *c = what; *c; c++)
+        world->trace = (world->trace ^ (uint8_t)*c) * 0x100000001b3ull;
+    world->trace = ((world->trace ^ a) * 0x100000001b3ull ^ b) * 0x100000001b3ull;
+    if (world->is_said)
+        printf("# %llu %s %llu %llu\n", (unsigned long long)world->events, what,
+               (unsigned long long)a, (unsigned long long)b);
+}
+
+/* ---- links ---- */
+
+static bool reaches(const struct world *world, uint32_t from, uint32_t to)
+{
+    return world->nodes[from].is_up && world->nodes[to].is_up && !world->is_cut[from][to];
+}
+
+static bool can_call(const struct world *world, uint32_t from, uint32_t to)
+{
+    return reaches(world, from, to) && reaches(world, to, from);
+}
+
+static void post(struct world *world, struct message message)
+{
+    message.boot = world->nodes[message.from].boot;
+    if (world->num_messages < MESSAGES_MAX)
+        world->messages[world->num_messages++] = message;
+}
+
+/* ---- saves and disks ---- */
+
+static uint8_t all_shards(const struct made *made)
+{
+    return (uint8_t)((1u << made->ranks) - 1);
+}
+
+static uint8_t own_shards(const struct made *made, uint32_t node)
+{
+    uint8_t bits = 0;
+    for (uint32_t i = 0; i < made->ranks; i++)
+        bits |= (uint8_t)((made->holder[i] == node) << i);
+    return bits;
+}
+
+/* In the order of a catalog. */
+static bool is_newer(const struct made *a, const struct made *b)
+{
+    return a->attempt != b->attempt ? a->attempt > b->attempt : a->step > b->step;
+}
+
+static struct made *find_made(struct world *world, const struct node *node, uint64_t id)
+{
+    for (uint32_t i = world->num_made; i-- > 0;) {
+        struct made *made = &world->made[i];
+        if (made->leader == node->index && made->boot == node->boot && made->id == id)
+            return made;
+    }
+    return NULL;
+}
+
+static uint32_t index_of(const struct world *world, const struct made *made)
+{
+    return (uint32_t)(made - world->made);
+}
+
+/* A manifest and every shard, on the disks of these nodes. */
+static bool is_whole_on(const struct world *world, uint32_t save, uint32_t nodes)
+{
+    uint8_t found = 0;
+    bool manifest = false;
+    for (uint32_t n = 0; n < NODES; n++) {
+        const struct held *held = &world->nodes[n].held[save];
+        if ((nodes >> n & 1u) == 0)
+            continue;
+        found |= held->shards & held->named;
+        manifest |= held->manifest;
+    }
+    return manifest && found == all_shards(&world->made[save]);
+}
+
+static uint32_t domains_of(uint32_t nodes)
+{
+    uint32_t count = 0;
+    for (uint32_t n = 0; n < NODES; n++) {
+        bool is_first = nodes >> n & 1u;
+        for (uint32_t m = 0; m < n; m++)
+            is_first &= !((nodes >> m & 1u) && strcmp(domains[m], domains[n]) == 0);
+        count += is_first;
+    }
+    return count;
+}
+
+/* The number of a node in the machine of another, which is 0 there. */
+static uint32_t number_at(uint32_t leader, uint32_t node)
+{
+    return (node + NODES - leader) % NODES;
+}
+
+#endif

@@ -1,0 +1,571 @@
+/* sim_nodes_ckptd.h - what a simulated ckptd of ckptd_sim_nodes.c knows, decides and
+ * tells: around the machines of ckptd, what member/lead.c, follow.c, part.c and returned.c do. */
+#ifndef HOLDFAST_TESTS_SIM_NODES_CKPTD_H
+#define HOLDFAST_TESTS_SIM_NODES_CKPTD_H
+
+#include "tests/unit/sim_nodes_bed.h"
+
+static void perform(struct world *world, struct node *node, const struct commit_actions *list);
+
+/* ---- what a node knows of the others ---- */
+
+static void look_at(const struct world *world, struct node *node, uint32_t peer)
+{
+    memcpy(node->knows[peer], world->nodes[peer].held, sizeof node->knows[peer]);
+    node->is_away[peer] = false;
+}
+
+/* A look sees the store; and this node's own is always seen. */
+static void look_round(struct world *world, struct node *node)
+{
+    for (uint32_t p = 0; p < NODES; p++) {
+        node->is_away[p] = p != node->index && !can_call(world, node->index, p);
+        if (!node->is_away[p])
+            look_at(world, node, p);
+    }
+}
+
+static void hear_of_number(struct node *node, uint64_t number)
+{
+    if (number <= node->newest)
+        return;
+    node->newest = number;
+    if (node->open == 0 && commit_num_saves(node->commit) == 0 && !node->taking.is_busy)
+        commit_init(node->commit, number);
+}
+
+static bool knows_whole(const struct node *node, uint32_t peer, const struct made *made,
+                        uint32_t save)
+{
+    const struct held *held = &node->knows[peer][save];
+    return held->manifest && (held->shards & held->named) == all_shards(made);
+}
+
+/* As copies.c. */
+static void list_sites(struct site out[NODES], const struct node *node, const struct made *made,
+                       uint32_t save)
+{
+    bool is_complete = true;
+    for (uint32_t i = 0; i < made->ranks; i++) {
+        const struct held *held = &node->knows[made->holder[i]][save];
+        is_complete &= held->manifest && (held->shards >> i & 1u);
+    }
+    for (uint32_t i = 0; i < NODES; i++) {
+        uint32_t at = (node->index + i) % NODES;
+        out[i] = (struct site){.domain = domains[at],
+                               .has_copy = knows_whole(node, at, made, save),
+                               .has_part = is_complete && own_shards(made, at) != 0,
+                               .is_away = node->is_away[at] || node->is_given_up[at][save],
+                               .order = i == 0 ? 0 : at};
+    }
+}
+
+/* ---- a coordinator's saves ---- */
+
+static void acknowledge(struct world *world, struct node *node, struct made *made)
+{
+    require(world, made->acked == 0, "N5: a save is acknowledged once");
+    for (uint32_t i = 0; i < world->num_made; i++) {
+        const struct made *other = &world->made[i];
+        require(world,
+                other->acked == 0 || other->attempt != made->attempt || other->step != made->step,
+                "N5: of a step of an attempt one save at most");
+    }
+    made->acked = world->events;
+    world->num_acked++;
+    node->was_committed[index_of(world, made)] = true;
+}
+
+/* As catalog_set_places: who holds a shard has the manifest, as far as is known. */
+static void list_places(struct world *world, struct node *node, const struct made *made)
+{
+    uint32_t save = index_of(world, made);
+    for (uint32_t i = 0; i < made->ranks; i++) {
+        struct held *held = &node->knows[made->holder[i]][save];
+        held->manifest = true;
+        held->shards |= (uint8_t)(1u << i);
+        held->named |= (uint8_t)(1u << i);
+    }
+}
+
+/* The newest of which every shard is known. */
+static struct made *find_newest(struct world *world, const struct node *node)
+{
+    struct made *newest = NULL;
+    for (uint32_t s = 0; s < world->num_made; s++) {
+        struct made *made = &world->made[s];
+        bool manifest = false;
+        uint8_t found = 0;
+        for (uint32_t n = 0; n < NODES; n++) {
+            const struct held *held = n == node->index ? &node->held[s] : &node->knows[n][s];
+            found |= held->shards & held->named;
+            manifest |= held->manifest;
+        }
+        if (manifest && found == all_shards(made) && (!newest || is_newer(made, newest)))
+            newest = made;
+    }
+    return newest;
+}
+
+static void check_start(struct world *world, const struct node *node, uint64_t number)
+{
+    const struct made *newest = find_newest(world, node);
+    require(world, number > node->answered_before || world->num_lost > 1, "N3: numbers grow");
+    for (uint32_t s = 0; s < world->num_made; s++)
+        require(world,
+                !(node->must_know >> s & 1u) || node->lost_before != world->num_lost ||
+                    (newest && !is_newer(&world->made[s], newest)),
+                "N4: a start begins behind what the nodes that it looked at hold");
+}
+
+static void opened(struct world *world, struct node *node, uint64_t number)
+{
+    struct trainer *trainer = node->opens_for != NOBODY ? &world->trainers[node->opens_for] : NULL;
+    check_start(world, node, number);
+    const struct made *newest = find_newest(world, node);
+    node->newest = node->open = number;
+    node->leader = node->index;
+    node->opens_for = NOBODY;
+    world->num_opened++;
+    if (number > world->answered)
+        world->answered = number;
+    if (!trainer)
+        return;
+    trainer->is_opening = false;
+    trainer->attempt = number;
+    trainer->step = newest ? newest->step : 0;
+    for (uint32_t r = 0; r < trainer->ranks; r++) {
+        trainer->joined[r] = 0;
+        trainer->begun[r] = trainer->ended[r] = trainer->step;
+        trainer->in[r] = NOBODY;
+    }
+}
+
+static void not_opened(struct world *world, struct node *node)
+{
+    if (node->opens_for != NOBODY)
+        world->trainers[node->opens_for].is_up = false; /* exit 75: it is started again */
+    node->opens_for = NOBODY;
+    world->num_refused++;
+}
+
+static void perform(struct world *world, struct node *node, const struct commit_actions *list)
+{
+    for (uint32_t i = 0; i < list->count; i++) {
+        const struct commit_action *action = &list->items[i];
+        struct made *made =
+            action->kind < COMMIT_TAKE ? find_made(world, node, action->save) : NULL;
+        switch (action->kind) {
+        case COMMIT_DONE:
+            acknowledge(world, node, made);
+            list_places(world, node, made);
+            break;
+        case COMMIT_KEEP:
+            node->is_kept[index_of(world, made)] = true;
+            list_places(world, node, made);
+            break;
+        case COMMIT_PLACE: /* the holders ask */
+            break;
+        case COMMIT_TAKE:
+            node->taking = (struct taking){.is_busy = true,
+                                           .number = action->number,
+                                           .nonce = ++world->nonces,
+                                           .at = (node->index + 1) % NODES,
+                                           .quorum = quorum_begin(NODES)};
+            break;
+        case COMMIT_OPENED:
+            opened(world, node, action->number);
+            break;
+        case COMMIT_NOT_OPENED:
+            not_opened(world, node);
+            break;
+        default:
+            note(world, "do", action->kind, action->save);
+            require(world, node->num_pending < PENDING_MAX, "the simulator has room");
+            node->pending[node->num_pending++] =
+                (struct pending){action->kind, action->save, action->number};
+        }
+    }
+}
+
+static void publish(struct world *world, struct node *node, uint64_t id, bool fails)
+{
+    struct commit_actions list = {0};
+    struct made *made = find_made(world, node, id);
+    struct held *held = &node->held[index_of(world, made)];
+    bool is_known = !fails || below(world, 2) == 0, is_there = !fails || !is_known;
+    held->manifest = is_there && (!fails || below(world, 2) == 0);
+    held->mark = !held->manifest;
+    commit_published(node->commit, &list, id,
+                     !fails     ? OUTCOME_DURABLE
+                     : is_known ? OUTCOME_ABSENT
+                                : OUTCOME_UNKNOWN,
+                     fails ? ERR_IO : 0);
+    perform(world, node, &list);
+}
+
+static void complete(struct world *world, struct node *node)
+{
+    struct commit_actions list = {0};
+    if (node->num_pending == 0)
+        return;
+    uint32_t which = below(world, node->num_pending);
+    const struct pending pending = node->pending[which];
+    node->pending[which] = node->pending[--node->num_pending];
+    struct made *made = find_made(world, node, pending.save);
+    struct held *held = &node->held[index_of(world, made)];
+    bool fails = fault(world);
+    note(world, "complete", pending.kind, fails);
+    switch (pending.kind) {
+    case COMMIT_SYNC_NAMES:
+        held->named = fails ? held->named : held->shards;
+        commit_names_synced(node->commit, &list, pending.save, fails ? ERR_IO : 0);
+        break;
+    case COMMIT_PUBLISH:
+        publish(world, node, pending.save, fails);
+        return;
+    default: /* COMMIT_DISCARD */
+        require(world, !held->manifest, "I3: nothing goes that a manifest names");
+        *held = (struct held){0};
+        commit_discarded(node->commit, &list, pending.save);
+    }
+    perform(world, node, &list);
+}
+
+/* The next peer of a number that is being taken, or this node itself at the end. */
+static void go_on_taking(struct world *world, struct node *node)
+{
+    struct commit_actions list = {0};
+    struct taking *taking = &node->taking;
+    if (!taking->is_busy)
+        return;
+    if (taking->state == QUORUM_ASKS) {
+        struct node *peer = &world->nodes[taking->at];
+        uint32_t *owner = &peer->owner[taking->number];
+        enum publication outcome = PUBLICATION_UNKNOWN;
+        if (reaches(world, node->index, peer->index) && !fault(world)) {
+            *owner = *owner == 0 ? taking->nonce : *owner;
+            hear_of_number(peer, taking->number);
+            if (reaches(world, peer->index, node->index) && !fault(world))
+                outcome = *owner == taking->nonce ? PUBLICATION_DURABLE : PUBLICATION_TAKEN;
+        }
+        note(world, "take", taking->number, outcome);
+        taking->state = quorum_heard(&taking->quorum, outcome);
+        taking->at = (taking->at + 1) % NODES;
+        return;
+    }
+    int error = taking->state == QUORUM_HELD    ? 0
+                : taking->state == QUORUM_TAKEN ? ERR_EXISTS
+                                                : ERR_UNAVAILABLE;
+    uint32_t *own = &node->owner[taking->number];
+    if (error == 0 && *own != 0)
+        error = ERR_EXISTS;
+    if (error == 0)
+        *own = taking->nonce;
+    note(world, "taken", taking->number, (uint64_t)(int64_t)error);
+    taking->is_busy = false;
+    commit_taken(node->commit, &list, taking->number, error);
+    perform(world, node, &list);
+}
+
+/* ---- a node's part of a save of another ---- */
+
+static void drop_part(struct node *node, uint32_t save, bool is_removed)
+{
+    node->parts[save] = (struct part){0};
+    if (is_removed)
+        node->held[save] = (struct held){0};
+}
+
+/* As follow_leave: another attempt comes. */
+static void leave_parts(struct node *node)
+{
+    for (uint32_t s = 0; s < SAVES_MAX; s++) {
+        const struct part *part = &node->parts[s];
+        if (part->is_live)
+            drop_part(node, s,
+                      !node->held[s].manifest &&
+                          verdict_may_leave((uint32_t)__builtin_popcount(part->begun),
+                                            (uint32_t)__builtin_popcount(part->durable)));
+    }
+}
+
+static void report(struct world *world, struct node *node, uint32_t save)
+{
+    struct held *held = &node->held[save];
+    struct part part = node->parts[save];
+    if (part.is_live && fault(world))
+        return; /* M1: the names could not be synced */
+    if (part.is_live)
+        held->named = held->shards;
+    post(world, (struct message){.kind = MESSAGE_REPORT,
+                                 .from = node->index,
+                                 .to = world->made[save].leader,
+                                 .save = save,
+                                 .part = part});
+}
+
+static void heed(struct world *world, struct node *node, const struct message *message)
+{
+    uint32_t save = message->save;
+    struct held *held = &node->held[save];
+    struct part *part = &node->parts[save];
+    if (!part->is_live && (!held->mark || held->manifest))
+        return; /* it is no part any more */
+    enum part_step step = verdict_heed(message->verdict, part->is_live && part->is_placed);
+    note(world, "heed", save, step);
+    switch (step) {
+    case PART_PLACES:
+        if (fault(world))
+            return; /* it asks again */
+        held->manifest = part->is_placed = true;
+        held->mark = false;
+        break;
+    case PART_IS_COMMITTED:
+        require(world, world->made[save].acked != 0, "N6: COMMITTED of what was acknowledged");
+        drop_part(node, save, false);
+        break;
+    case PART_IS_KEPT:
+        drop_part(node, save, false);
+        break;
+    case PART_GOES:
+        require(world, !held->manifest, "M2: nothing goes that a manifest names");
+        drop_part(node, save, true);
+        break;
+    case PART_STAYS:
+        break;
+    }
+}
+
+/* ---- the coordinator hears ---- */
+
+/* As give_up_save in lead.c. */
+static void give_up(struct world *world, struct node *node, struct made *made, uint32_t peer)
+{
+    struct commit_actions list = {0};
+    const struct commit_save *save = commit_find(node->commit, made->id);
+    uint32_t number = number_at(node->index, peer);
+    for (uint32_t r = 0; save && r < made->ranks; r++) {
+        if (made->holder[r] != peer)
+            continue;
+        if (save->state == COMMIT_PLACING && (save->placed >> number & 1u) == 0)
+            commit_placed(node->commit, &list, made->id, number, ERR_UNAVAILABLE);
+        else if (save->state == COMMIT_STAGING &&
+                 (save->ranks[r] == RANK_BEGUN || save->ranks[r] == RANK_ENDED))
+            commit_failed(node->commit, &list, made->id, r, ERR_UNAVAILABLE, "left");
+        break;
+    }
+    perform(world, node, &list);
+}
+
+static void give_up_all(struct world *world, struct node *node, uint32_t peer)
+{
+    for (uint32_t s = 0; s < world->num_made; s++)
+        if (world->made[s].leader == node->index && world->made[s].boot == node->boot)
+            give_up(world, node, &world->made[s], peer);
+}
+
+/* A node that tells nothing of its part of a save has left it. */
+static void hear_silence(struct world *world, struct node *node)
+{
+    for (uint32_t s = 0; s < world->num_made; s++) {
+        struct made *made = &world->made[s];
+        bool is_own = made->leader == node->index && made->boot == node->boot;
+        for (uint32_t r = 0; is_own && r < made->ranks; r++) {
+            const struct node *peer = &world->nodes[made->holder[r]];
+            if (peer != node &&
+                (!peer->parts[s].is_live || !can_call(world, peer->index, node->index)))
+                give_up(world, node, made, peer->index);
+        }
+    }
+}
+
+static void hear_boot(struct world *world, struct node *node, uint32_t peer, uint32_t boot)
+{
+    uint32_t before = node->heard_boot[peer];
+    node->heard_boot[peer] = boot;
+    if (before != 0 && before != boot)
+        give_up_all(world, node, peer);
+}
+
+static void take_parts(struct world *world, struct node *node, const struct made *made,
+                       const struct message *message)
+{
+    const struct part *part = &message->part;
+    uint32_t number = number_at(node->index, message->from);
+    for (uint32_t r = 0; r < made->ranks; r++) {
+        struct commit_actions list = {0};
+        if (part->failed >> r & 1u)
+            commit_failed(node->commit, &list, made->id, r, ERR_ABORTED, "simulated");
+        if (part->ended >> r & 1u)
+            commit_ended(node->commit, &list, made->id, r);
+        if (part->durable >> r & 1u)
+            commit_durable_at(node->commit, &list, made->id, r, number);
+        perform(world, node, &list);
+    }
+    if (part->is_placed) {
+        struct commit_actions list = {0};
+        commit_placed(node->commit, &list, made->id, number, 0);
+        perform(world, node, &list);
+    }
+}
+
+static void hear_report(struct world *world, struct node *node, const struct message *message)
+{
+    struct made *made = &world->made[message->save];
+    const struct commit_save *save = NULL;
+    bool is_own = made->leader == node->index && made->store == node->store;
+    hear_boot(world, node, message->from, message->boot);
+    if (made->leader == node->index && made->boot == node->boot) {
+        if (!message->part.is_live)
+            give_up(world, node, made, message->from);
+        take_parts(world, node, made, message);
+        save = commit_find(node->commit, made->id);
+    }
+    const struct verdict_facts facts = {.says_placed = message->part.is_placed,
+                                        .save = save,
+                                        .is_here = is_own && node->held[message->save].manifest,
+                                        .was_committed =
+                                            is_own && node->was_committed[message->save],
+                                        .is_unsure = made->attempt > node->newest};
+    struct message answer = {
+        .kind = MESSAGE_VERDICT, .from = node->index, .to = message->from, .save = message->save};
+    if (verdict_of(&answer.verdict, &facts))
+        post(world, answer);
+}
+
+/* ---- saves begin ---- */
+
+static uint32_t make(struct world *world, const struct node *node, const struct trainer *trainer,
+                     uint64_t id, uint64_t step)
+{
+    struct made *made = &world->made[world->num_made];
+    *made = (struct made){.attempt = trainer->attempt,
+                          .step = step,
+                          .id = id,
+                          .leader = node->index,
+                          .boot = node->boot,
+                          .store = node->store,
+                          .nonce = node->owner[trainer->attempt],
+                          .ranks = trainer->ranks};
+    memcpy(made->holder, trainer->node, sizeof made->holder);
+    return world->num_made++;
+}
+
+/* At the coordinator. The save; or NOBODY, and *out_error. */
+static uint32_t begin_at(struct world *world, struct node *node, uint32_t which, uint32_t rank,
+                         uint64_t step, uint64_t asked, int *out_error)
+{
+    const struct trainer *trainer = &world->trainers[which];
+    struct commit_actions list = {0};
+    uint64_t id = 0;
+    const struct commit_save *known = commit_find_step(node->commit, step);
+    struct made *made = known ? find_made(world, node, known->id) : NULL;
+    *out_error = 0;
+    if (made && made->attempt == trainer->attempt && made->asked[rank] == asked)
+        return index_of(world, made); /* the answer was lost */
+    if (commit_may_begin(node->commit, trainer->attempt, rank, step) == ERR_ABORTED)
+        commit_leave(node->commit, &list, rank, step);
+    int error = world->num_made < world->num_made_max
+                    ? commit_begin(node->commit, &list, &id, trainer->attempt, rank, step)
+                    : ERR_BUSY;
+    note(world, "begin", step, (uint64_t)(int64_t)error);
+    uint32_t save = NOBODY;
+    *out_error = error;
+    if (error == 0) {
+        made = find_made(world, node, id);
+        save = made ? index_of(world, made) : make(world, node, trainer, id, step);
+        world->made[save].asked[rank] = asked;
+    }
+    perform(world, node, &list);
+    return save;
+}
+
+/* The rank copies into its image from now on. */
+static void begun(struct world *world, uint32_t which, uint32_t rank, uint32_t save)
+{
+    struct trainer *trainer = &world->trainers[which];
+    struct node *node = &world->nodes[trainer->node[rank]];
+    trainer->in[rank] = save;
+    trainer->begun[rank] = world->made[save].step;
+    node->held[save].mark = true;
+    if (node->index != world->made[save].leader) {
+        node->parts[save].is_live = true;
+        node->parts[save].begun |= (uint8_t)(1u << rank);
+    }
+}
+
+static bool is_of(const struct world *world, const struct message *message)
+{
+    const struct trainer *trainer = &world->trainers[message->trainer];
+    return trainer->is_up && !trainer->is_opening && trainer->attempt == message->attempt;
+}
+
+static void hear_begin(struct world *world, struct node *node, const struct message *message)
+{
+    hear_boot(world, node, message->from, message->boot);
+    if (!is_of(world, message) || node->open != message->attempt || node->leader != node->index)
+        return;
+    struct message answer = *message;
+    for (uint32_t s = 0; s < world->num_made; s++) {
+        struct commit_actions list = {0};
+        const struct made *made = &world->made[s];
+        if ((message->ended >> s & 1u) && made->leader == node->index && made->boot == node->boot)
+            commit_ended(node->commit, &list, made->id, message->rank);
+    }
+    uint32_t save = begin_at(world, node, message->trainer, message->rank, message->step,
+                             message->asked, &answer.error);
+    answer.kind = MESSAGE_BEGUN;
+    answer.from = node->index;
+    answer.to = message->from;
+    answer.save = save;
+    post(world, answer);
+}
+
+/* What is full is asked again; else the trainer goes without the save of this step. */
+static void refused(struct trainer *trainer, int error)
+{
+    if (error == ERR_BUSY)
+        return;
+    trainer->step++;
+    memset(trainer->asked, 0, sizeof trainer->asked);
+}
+
+static void hear_begun(struct world *world, struct node *node, const struct message *message)
+{
+    struct trainer *trainer = &world->trainers[message->trainer];
+    if (!is_of(world, message) || node->open != message->attempt ||
+        trainer->asked[message->rank] != message->asked ||
+        trainer->boot[message->rank] != node->boot ||
+        trainer->begun[message->rank] >= message->step)
+        return;
+    if (message->save != NOBODY)
+        begun(world, message->trainer, message->rank, message->save);
+    else
+        refused(trainer, message->error);
+}
+
+static void deliver(struct world *world)
+{
+    if (world->num_messages == 0)
+        return;
+    uint32_t which = below(world, world->num_messages);
+    const struct message message = world->messages[which];
+    struct node *to = &world->nodes[message.to];
+    bool is_lost = fault(world) || !reaches(world, message.from, message.to);
+    if (is_lost || !fault(world)) /* else it comes once more */
+        world->messages[which] = world->messages[--world->num_messages];
+    note(world, is_lost ? "lost" : "deliver", message.kind, message.to);
+    if (is_lost)
+        return;
+    if (message.kind == MESSAGE_BEGIN)
+        hear_begin(world, to, &message);
+    else if (message.kind == MESSAGE_BEGUN)
+        hear_begun(world, to, &message);
+    else if (message.kind == MESSAGE_REPORT)
+        hear_report(world, to, &message);
+    else
+        heed(world, to, &message);
+}
+
+#endif

@@ -1,0 +1,266 @@
+/* sim_nodes_disk.h - a simulated node of ckptd_sim_nodes.c: its disk, its memory, its end,
+ * and the copies that it sends to others. */
+#ifndef HOLDFAST_TESTS_SIM_NODES_DISK_H
+#define HOLDFAST_TESTS_SIM_NODES_DISK_H
+
+#include "tests/unit/sim_nodes_ckptd.h"
+
+/* ---- a node's disk and memory ---- */
+
+/* A shard that was announced is written and synced, or fails. */
+static void write_shard(struct world *world, struct node *node)
+{
+    uint32_t first = world->num_made > 0 ? below(world, world->num_made) : 0;
+    for (uint32_t i = 0; i < world->num_made; i++) {
+        uint32_t s = (first + i) % world->num_made;
+        struct made *made = &world->made[s];
+        bool is_own = made->leader == node->index && made->boot == node->boot;
+        const struct commit_save *save = is_own ? commit_find(node->commit, made->id) : NULL;
+        struct part *part = &node->parts[s];
+        for (uint32_t r = 0; r < made->ranks; r++) {
+            uint8_t bit = (uint8_t)(1u << r);
+            bool is_due = save ? made->holder[r] == node->index && save->state == COMMIT_STAGING &&
+                                     save->ranks[r] == RANK_ENDED
+                               : part->is_live && (part->ended & bit) && !(part->durable & bit) &&
+                                     !(part->failed & bit);
+            if (!is_due)
+                continue;
+            struct commit_actions list = {0};
+            bool fails = fault(world);
+            note(world, "write", s, fails);
+            node->held[s].shards |= fails ? 0 : bit;
+            if (!save && fails)
+                part->failed |= bit;
+            else if (!save)
+                part->durable |= bit;
+            else if (fails)
+                commit_failed(node->commit, &list, made->id, r, ERR_IO, "simulated");
+            else
+                commit_durable(node->commit, &list, made->id, r);
+            perform(world, node, &list);
+            return;
+        }
+    }
+}
+
+static bool is_left(const struct world *world, const struct node *node, uint32_t save)
+{
+    const struct held *held = &node->held[save];
+    return held->mark && !held->manifest && !held->is_sent && !node->parts[save].is_live &&
+           world->made[save].leader != node->index;
+}
+
+/* A part that is live reports; one that was left here asks what became of it. */
+static void report_some(struct world *world, struct node *node)
+{
+    uint32_t first = world->num_made > 0 ? below(world, world->num_made) : 0;
+    for (uint32_t i = 0; i < world->num_made; i++) {
+        uint32_t s = (first + i) % world->num_made;
+        const struct held *held = &node->held[s];
+        bool is_left =
+            held->mark && !held->manifest && !held->is_sent && world->made[s].leader != node->index;
+        if (node->parts[s].is_live || is_left) {
+            report(world, node, s);
+            return;
+        }
+    }
+}
+
+static void start_process(struct world *world, struct node *node)
+{
+    uint64_t newest = 0;
+    for (uint64_t number = 1; number < ATTEMPTS_MAX; number++)
+        newest = node->owner[number] != 0 ? number : newest;
+    for (uint32_t s = 0; s < world->num_made; s++) {
+        struct held *held = &node->held[s];
+        bool is_own = world->made[s].leader == node->index || held->is_sent;
+        if (held->mark && !held->manifest && is_own)
+            *held = (struct held){0}; /* its mark proves it unfinished (scan.c) */
+        if (held->manifest && world->made[s].attempt > newest)
+            newest = world->made[s].attempt;
+    }
+    memset(node->commit->latest, 0, RANKS_MAX * sizeof node->commit->latest[0]);
+    memset(node->commit->unaware, 0, RANKS_MAX * sizeof node->commit->unaware[0]);
+    commit_init(node->commit, newest);
+    node->newest = newest;
+    node->boot = ++world->boots;
+    node->is_up = true;
+}
+
+static void crash(struct world *world, struct node *node, bool loses_disk)
+{
+    const struct node before = *node;
+    note(world, loses_disk ? "disk" : "crash", node->index, 0);
+    world->num_crashed++;
+    if (node->opens_for != NOBODY)
+        world->trainers[node->opens_for].is_up = false;
+    *node = (struct node){
+        .index = before.index, .store = before.store, .commit = before.commit, .opens_for = NOBODY};
+    if (loses_disk) {
+        node->store = ++world->stores;
+        world->num_lost++;
+        world->lost_domains |= 1u << node->index;
+        for (uint32_t s = 0; s < world->num_made; s++)
+            world->made[s].lost |= 1u << node->index;
+        return;
+    }
+    memcpy(node->owner, before.owner, sizeof node->owner);
+    memcpy(node->held, before.held, sizeof node->held);
+    for (uint32_t s = 0; s < world->num_made; s++)
+        for (uint32_t r = 0; r < RANKS_MAX; r++)
+            if (!(node->held[s].named >> r & 1u) && below(world, 2) == 0)
+                node->held[s].shards &= (uint8_t) ~(1u << r); /* its name was not durable */
+    for (uint32_t s = 0; s < world->num_made; s++)
+        node->held[s].named &= node->held[s].shards;
+}
+
+/* ---- copies ---- */
+
+/* Some node, reachable, of which this one knows that it has the shard. */
+static bool find_source(const struct world *world, const struct node *node, uint32_t save,
+                        uint32_t shard)
+{
+    for (uint32_t n = 0; n < NODES; n++) {
+        const struct held *held = n == node->index ? &node->held[save] : &node->knows[n][save];
+        bool is_near = n == node->index || can_call(world, node->index, n);
+        if (is_near && (held->shards & held->named) >> shard & 1u)
+            return (world->nodes[n].held[save].shards >> shard & 1u) != 0;
+    }
+    return false;
+}
+
+static bool has_sources(const struct world *world, const struct node *node, uint32_t save)
+{
+    for (uint32_t i = 0; i < world->made[save].ranks; i++)
+        if (!find_source(world, node, save, i))
+            return false;
+    return true;
+}
+
+/* The save, and the node that is to get it; NOBODY: none. */
+static uint32_t pick(const struct world *world, const struct node *node, uint32_t *out_to)
+{
+    for (uint32_t s = world->num_made; s-- > 0;) {
+        struct site sites[NODES];
+        const struct made *made = &world->made[s];
+        if (!node->held[s].manifest || !has_sources(world, node, s))
+            continue;
+        list_sites(sites, node, made, s);
+        for (uint32_t i = 0; i < NODES; i++)
+            if (placement_goes(sites, NODES, REPLICAS, i) && !sites[i].is_away) {
+                *out_to = (node->index + i) % NODES;
+                return s;
+            }
+    }
+    return NOBODY;
+}
+
+static void begin_transfer(struct world *world, struct node *node)
+{
+    if (node->transfer.state != TRANSFER_FREE || node->due.kind != TRANSFER_NOTHING)
+        return;
+    uint32_t save = pick(world, node, &node->to);
+    if (save == NOBODY)
+        return;
+    node->sends = save;
+    note(world, "send", save, node->to);
+    node->due = transfer_begin(&node->transfer, world->made[save].ranks, 100);
+}
+
+/* P1 of nodes/serve.c. */
+static enum publication place_copy(struct held *held, const struct made *made)
+{
+    if ((held->shards & held->named) != all_shards(made))
+        return PUBLICATION_LOST;
+    held->manifest = true;
+    held->mark = held->is_sent = false;
+    return PUBLICATION_DURABLE;
+}
+
+static void held_there(struct world *world, struct node *node)
+{
+    struct held *known = &node->knows[node->to][node->sends];
+    *known = (struct held){.manifest = true,
+                           .shards = all_shards(&world->made[node->sends]),
+                           .named = all_shards(&world->made[node->sends])};
+}
+
+/* What a request to another node comes to: it has its effect, and is answered. */
+static void go_on_sending(struct world *world, struct node *node)
+{
+    const struct transfer_action due = node->due;
+    if (due.kind == TRANSFER_NOTHING)
+        return;
+    const struct made *made = &world->made[node->sends];
+    struct node *to = &world->nodes[node->to];
+    struct held *held = &to->held[node->sends];
+    uint32_t *owner = &to->owner[made->attempt];
+    bool comes = to == node || reaches(world, node->index, to->index);
+    bool is_heard =
+        comes && (to == node || reaches(world, to->index, node->index)) && !fault(world);
+    enum publication outcome = PUBLICATION_UNKNOWN;
+    comes = comes && !fault(world);
+    node->due = (struct transfer_action){.kind = TRANSFER_NOTHING};
+    note(world, "drain", due.kind, due.shard);
+    switch (due.kind) {
+    case TRANSFER_CLAIM:
+        if (comes) {
+            *owner = *owner == 0 ? made->nonce : *owner;
+            hear_of_number(to, made->attempt);
+            if (!held->manifest && !held->mark)
+                held->mark = held->is_sent = true;
+            outcome = *owner == made->nonce ? PUBLICATION_DURABLE : PUBLICATION_TAKEN;
+        }
+        node->due = transfer_claimed(&node->transfer, is_heard ? outcome : PUBLICATION_UNKNOWN);
+        break;
+    case TRANSFER_COPY:
+        if (!find_source(world, node, node->sends, due.shard)) {
+            node->due = transfer_copied(&node->transfer, due.shard, ERR_NOT_FOUND, true);
+            break;
+        }
+        if (comes)
+            held->shards |= (uint8_t)(1u << due.shard);
+        node->due = transfer_copied(&node->transfer, due.shard,
+                                    comes && is_heard ? 0 : ERR_UNAVAILABLE, false);
+        break;
+    case TRANSFER_NAMES:
+        if (comes)
+            held->named = held->shards;
+        node->due = transfer_named(&node->transfer, comes && is_heard ? 0 : ERR_UNAVAILABLE);
+        break;
+    case TRANSFER_PUBLISH:
+        if (comes)
+            outcome = place_copy(held, made);
+        node->due = transfer_published(&node->transfer, is_heard ? outcome : PUBLICATION_UNKNOWN);
+        break;
+    case TRANSFER_SETTLE:
+        if (comes)
+            outcome = held->manifest ? place_copy(held, made) : PUBLICATION_ABSENT;
+        node->due = transfer_settled(&node->transfer, is_heard ? outcome : PUBLICATION_UNKNOWN);
+        break;
+    case TRANSFER_REST:
+        node->due = transfer_rested(&node->transfer);
+        break;
+    case TRANSFER_HELD:
+        held_there(world, node);
+        break;
+    default: /* TRANSFER_OVER: as drain.c, no more until the next start */
+        node->is_given_up[node->to][node->sends] = true;
+    }
+}
+
+/* What this node would say of the level of what it has. */
+static void acknowledge_replicated(struct world *world, const struct node *node)
+{
+    for (uint32_t s = 0; s < world->num_made; s++) {
+        struct site sites[NODES];
+        struct made *made = &world->made[s];
+        if (made->is_replicated || made->acked == 0 || !node->held[s].manifest)
+            continue;
+        list_sites(sites, node, made, s);
+        made->is_replicated = placement_domains(sites, NODES) >= REPLICAS;
+        world->num_replicated += made->is_replicated;
+    }
+}
+
+#endif
