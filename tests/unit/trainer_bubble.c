@@ -156,7 +156,7 @@ static void test_bubble__a_pipeline_idles_as_much_as_its_schedule(void **state)
     want_bubble("1F1B", "4", "4", 3 / (LEAVES + 3.0));
     want_bubble("Interleaved1F1B", "2", "4", 1 / (2 * LEAVES + 1.0));
     want_bubble("Interleaved1F1B", "4", "8", 3 / (2 * LEAVES + 3.0));
-    want_bubble("ZBH1", "4", "4", 5 / (3 * LEAVES + 5.0));
+    want_bubble("ZBH1", "4", "4", 1 / (LEAVES + 1.0)); /* (ranks - 1) / (3 leaves + ranks - 1) */
 }
 
 /* GPipe on two stages, m leaves, a link that takes L: a forward is a unit, a backward two. With

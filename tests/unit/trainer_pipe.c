@@ -119,7 +119,7 @@ static void test_pipe__activations_are_bounded_as_promised(void **state)
 }
 
 /* With p ranks, m leaves and equal times (backward two): (p - 1) / (m + p - 1) idle; v chunks
- * divide that by v. */
+ * divide that by v; of ZB-H1 the weights' halves fill all but p - 1 of 3 m + p - 1 units. */
 static void test_pipe__the_idle_part_is_the_known_one(void **state)
 {
     (void)state;
@@ -128,7 +128,7 @@ static void test_pipe__the_idle_part_is_the_known_one(void **state)
     assert_true(fabs(one->bubble - 3.0 / 15.0) < 1e-9);
     assert_true(fabs(gpipe->bubble - 3.0 / 15.0) < 1e-9);
     assert_true(fabs(inter->bubble - 1.5 / 13.5) < 0.02);
-    assert_true(zero->bubble < 0.65 * one->bubble);
+    assert_true(fabs(zero->bubble - 3.0 / 39.0) < 1e-9);
     pipe_free(one);
     pipe_free(gpipe);
     pipe_free(inter);

@@ -116,8 +116,9 @@ static bool choose(struct simulation *s, uint32_t rank, uint64_t now, struct pip
     backward.kind = is_split ? PIPE_INPUT : PIPE_BACKWARD;
     may_forward = may_forward && ready_at(s, &forward) <= now;
     may_backward = may_backward && ready_at(s, &backward) <= now;
-    /* With chunks a backward that is taken first would starve the chunks behind. */
-    if (may_forward && (!may_backward || o->chunks > 1)) {
+    /* A backward that is taken first would starve the stages behind: with chunks; and where
+     * weights' halves fill the time that a later backward leaves. */
+    if (may_forward && (!may_backward || o->chunks > 1 || is_split)) {
         (*f)++;
         *out = forward;
         return true;
