@@ -231,7 +231,7 @@ static void check_world(struct world *world)
     for (uint32_t s = 0; s < world->num_made; s++) {
         const struct made *made = &world->made[s];
         uint8_t left = (uint8_t)~made->lost;
-        bool is_named = world->nodes[made->leader].held[s].manifest;
+        bool is_named = (left >> made->leader & 1u) && world->nodes[made->leader].held[s].manifest;
         for (uint32_t r = 0; (is_named || made->acked) && r < made->ranks; r++) {
             const struct held *held = &world->nodes[made->holder[r]].held[s];
             bool is_there = (held->shards & held->named) >> r & 1u;
