@@ -265,6 +265,8 @@ static void break_something(struct world *world, struct node *node)
         crash(world, node, false);
     } else if (choice < 8 && may_lose(world, node->index)) {
         crash(world, node, true);
+        if (node->index >= 2 && world->num_lost == 1 && below(world, 2) == 0) /* all of a domain */
+            crash(world, &world->nodes[5 - node->index], true);
     } else if (choice < 10) {
         struct trainer *trainer = &world->trainers[below(world, TRAINERS)];
         if (trainer->is_up && !trainer->is_opening)
