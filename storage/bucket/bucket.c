@@ -3,8 +3,9 @@
  * Servers differ in conditional writes: one honours If-None-Match on PUT and ignores it on the
  * completion of an upload, another refuses it on PUT and honours it there, some ignore both and
  * overwrite. So whoever opens a bucket for writing tries each on an object of its own, and uses
- * what held. Where neither does, two writers could both believe that they made one object: such a
- * bucket is refused, unless single_writer says that there is only one.
+ * what held. Where neither does, or several win a race (race.c), two writers could both believe
+ * that they made one object: such a bucket is refused, unless single_writer says that there is only
+ * one.
  *
  * The name is "BUCKET" or "BUCKET/PREFIX". Nothing is made but below the prefix. */
 #include "storage/bucket/bucket.h"
@@ -22,6 +23,8 @@ static const char *const exclusive_texts[] = {
     [EXCLUSIVE_COMPLETE] = "no conditional PUT, conditional completion",
     [EXCLUSIVE_NOT] = "no conditional writes: a single writer",
 };
+
+#define RACY_TEXT "no conditional PUT, a completion that several win: a single writer"
 
 /* ---- the name and the server ---- */
 
@@ -147,6 +150,16 @@ static int refuse_unconditional(const struct bucket *bucket)
         bucket->name);
 }
 
+static int refuse_racy(const struct bucket *bucket)
+{
+    return report_error(
+        ERR_DENIED, "use another server, or say that there is one writer: single_writer = true",
+        "the server of s3://%s let %u of %u writers that raced make one object: its conditional "
+        "completion holds for one writer after the other alone, and two could overwrite one "
+        "another",
+        bucket->name, bucket->num_winners, RACE_WRITERS);
+}
+
 static int probe(struct bucket *bucket)
 {
     char key[S3_KEY_BYTES], name[64] = PROBE_FOLDER;
@@ -167,8 +180,12 @@ static int probe(struct bucket *bucket)
     bucket->exclusive = is_put                            ? EXCLUSIVE_PUT
                         : bucket->is_conditional_complete ? EXCLUSIVE_COMPLETE
                                                           : EXCLUSIVE_NOT;
+    if (error == 0 && bucket->exclusive == EXCLUSIVE_COMPLETE)
+        error = bucket_race(bucket, key, &bucket->num_winners);
     if (error == 0 && bucket->exclusive == EXCLUSIVE_NOT && !bucket->settings.single_writer)
         error = refuse_unconditional(bucket);
+    if (error == 0 && bucket->num_winners > 1 && !bucket->settings.single_writer)
+        error = refuse_racy(bucket);
     return error;
 }
 
@@ -236,7 +253,7 @@ static void write_text(struct bucket *bucket)
              "%s://%s, %lld connections, parts of %lld bytes, credentials from %s, %s",
              bucket->scheme, bucket->host, (long long)bucket->settings.connections,
              (long long)bucket->settings.part_bytes, credentials_source(bucket->credentials),
-             exclusive_texts[bucket->exclusive]);
+             bucket->num_winners > 1 ? RACY_TEXT : exclusive_texts[bucket->exclusive]);
 }
 
 static int bucket_open(struct storage **out, const char *where,

@@ -153,6 +153,18 @@ def a_virtual_host_and_a_clock_that_is_wrong_are_no_trouble(_):
     assert any(path.startswith("/p/a") for _, path, _ in server.log)
 
 
+def a_server_where_several_win_a_race_is_refused_but_for_a_single_writer(_):
+    server = Server("racy")
+    with Driver(WHERE, server.environment) as driver:
+        assert driver.opened[0] == "ERR_DENIED" and "single_writer" in driver.opened[1]
+        assert "4 of 4 writers that raced make one object" in driver.opened[1], driver.opened
+    assert not server.objects and not server.uploads, (server.objects, server.uploads)
+    with Driver(WHERE, server.environment, {"HOLDFAST_S3_SINGLE_WRITER": "true"}) as driver:
+        assert "a completion that several win" in driver.good("describe")
+        driver.good("publish", "a", "1")
+        assert driver.do("publish", "a", "1")[0] == "ERR_EXISTS"
+
+
 def a_server_with_neither_condition_is_refused_but_for_a_single_writer(_):
     server = Server("none")
     with Driver(WHERE, server.environment) as driver:
@@ -281,6 +293,7 @@ TESTS = [
     a_listing_of_many_pages_is_whole,
     one_large_write_is_sent_in_parallel_and_small_reads_are_put_together,
     a_virtual_host_and_a_clock_that_is_wrong_are_no_trouble,
+    a_server_where_several_win_a_race_is_refused_but_for_a_single_writer,
     a_server_with_neither_condition_is_refused_but_for_a_single_writer,
     what_was_not_answered_is_unsettled_until_it_is_read_back,
     a_rate_is_kept,

@@ -5,7 +5,9 @@ by AWS Signature Version 4 (computed here anew, from AWS's documentation), with 
 minutes of the server's clock; each body must have the SHA-256 that its header says; a completion
 must name the parts in order with their ETags, and all but the last must be of `part_min` bytes.
 
-    server = Server(kind="put")      # what is honoured of If-None-Match: put, complete, both, none
+    server = Server(kind="put")      # what is honoured of If-None-Match: put, complete, both, none;
+                                     # racy: as complete, but the name is looked for before the
+                                     # object is made, and so several at once all make it
     server.endpoint, server.environment
     server.fault = Fault(number=7, what="drop", after=True)     # the 7th request from now on
     server.objects, server.uploads                              # to be looked at
@@ -42,6 +44,7 @@ ERRORS = {400: "InvalidRequest", 403: "AccessDenied", 404: "NoSuchKey",
           501: "NotImplemented", 503: "SlowDown"}
 FAULTS = ("drop", "500", "503", "409", "412", "error200", "longer", "shorter", "stall",
           "truncated", "damaged", "stale")
+RACY_S = 0.05  # between the look at the name and the writing
 TABLES = 65536  # a shard's checksum table and header, read before its data; the manifest
 
 
@@ -201,6 +204,9 @@ class Server:
                   ("GET", False, True, False): self.list_uploads}
         if route not in routes:
             raise Refusal(501)
+        request.was_taken = request.key in self.objects
+        if self.kind == "racy" and routes[route] == self.complete:
+            time.sleep(RACY_S)
         with self.lock:
             return routes[route](request)
 
@@ -213,9 +219,9 @@ class Server:
             return
         if wanted != "*":
             raise Refusal(501)
-        if not honoured and self.kind == "complete" and request.command == "PUT":
+        if not honoured and self.kind in ("complete", "racy") and request.command == "PUT":
             raise Refusal(501)
-        if honoured and request.key in self.objects:
+        if honoured and (request.was_taken if self.kind == "racy" else request.key in self.objects):
             raise Refusal(412)
 
     @staticmethod
@@ -252,7 +258,7 @@ class Server:
 
     def complete(self, request):
         upload = self.upload_of(request)
-        self.refuse_taken(request, self.kind in ("complete", "both"))
+        self.refuse_taken(request, self.kind in ("complete", "racy", "both"))
         tree = ElementTree.fromstring(request.body)
         named = [(int(part.find("PartNumber").text), part.find("ETag").text.strip('"'))
                  for part in tree.iter("Part")]

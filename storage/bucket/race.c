@@ -1,0 +1,99 @@
+/* race.c - do several writers of one name that race win? The last question of the probe.
+ *
+ * A server may look whether a name is taken before it writes, and not at the moment when it does:
+ * one writer after the other is told "taken", and of two at the same moment both are told that they
+ * made it. So where names are made by completions, RACE_WRITERS uploads of one name are completed
+ * at once, RACE_ROUNDS times. Who loses every time is no proof, only a sign: one round with two
+ * winners is proof against the server. Conditional PUTs are not raced: the servers that have them
+ * decide where they write. */
+#include "storage/bucket/bucket.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+
+struct racer {
+    struct bucket *bucket;
+    const char *key;
+    pthread_mutex_t *start; /* held until all are there */
+    struct s3_upload upload;
+    char etag[HTTP_HEADER_BYTES];
+    pthread_t thread;
+    bool has_won;
+};
+
+static void *race(void *argument)
+{
+    struct racer *racer = argument;
+    bool is_unsettled = false;
+    pthread_mutex_lock(racer->start);
+    pthread_mutex_unlock(racer->start);
+    /* What was not answered has won or not: it is no proof. */
+    racer->has_won = s3_upload_complete(racer->bucket, &racer->upload, racer->key, racer->etag,
+                                        sizeof racer->etag, 1, true, &is_unsettled) == 0 &&
+                     !is_unsettled;
+    return NULL;
+}
+
+/* What they have begun, as far as there is something of it. */
+static void leave(struct racer *racers, uint32_t num_begun)
+{
+    for (uint32_t i = 0; i < num_begun; i++)
+        if (!racers[i].has_won)
+            s3_upload_abort(racers[i].bucket, &racers[i].upload, racers[i].key);
+}
+
+/* All are ready to be completed. *out_begun: of so many there is something, also then. */
+static int prepare(struct racer *racers, uint32_t *out_begun)
+{
+    struct iovec body = {"probe\n", 6};
+    int error = 0;
+    for (*out_begun = 0; *out_begun < RACE_WRITERS && error == 0; *out_begun += error == 0) {
+        struct racer *racer = &racers[*out_begun];
+        error = s3_upload_begin(racer->bucket, &racer->upload, racer->key, NULL, 0);
+    }
+    for (uint32_t i = 0; i < RACE_WRITERS && error == 0; i++)
+        error = s3_upload_part(racers[i].bucket, &racers[i].upload, racers[i].key, 1, &body, NULL,
+                               racers[i].etag);
+    return error;
+}
+
+static int run_race(struct racer *racers, uint32_t *out_winners)
+{
+    pthread_mutex_t start = PTHREAD_MUTEX_INITIALIZER;
+    uint32_t num_threads = 0;
+    pthread_mutex_lock(&start);
+    for (bool goes_on = true; goes_on && num_threads < RACE_WRITERS; num_threads += goes_on) {
+        racers[num_threads].start = &start;
+        goes_on =
+            pthread_create(&racers[num_threads].thread, NULL, race, &racers[num_threads]) == 0;
+    }
+    pthread_mutex_unlock(&start);
+    *out_winners = 0;
+    for (uint32_t i = 0; i < num_threads; i++) {
+        pthread_join(racers[i].thread, NULL);
+        *out_winners += racers[i].has_won;
+    }
+    pthread_mutex_destroy(&start);
+    if (num_threads < RACE_WRITERS)
+        return report_error(ERR_MEMORY, NULL, "no threads to try what a bucket honours");
+    return 0;
+}
+
+int bucket_race(struct bucket *bucket, const char *key, uint32_t *out_winners)
+{
+    *out_winners = 0;
+    for (uint32_t round = 0; round < RACE_ROUNDS && *out_winners < 2; round++) {
+        struct racer racers[RACE_WRITERS];
+        uint32_t num_begun;
+        for (uint32_t i = 0; i < RACE_WRITERS; i++)
+            racers[i] = (struct racer){.bucket = bucket, .key = key};
+        int error = prepare(racers, &num_begun);
+        if (error == 0)
+            error = run_race(racers, out_winners);
+        leave(racers, num_begun);
+        ERR_TRY(error);
+        ERR_TRY(bucket_remove_at(bucket, key));
+    }
+    return 0;
+}
