@@ -6,6 +6,7 @@
 #include "ckptd/catalog.h"
 #include "ckptd/config.h"
 #include "ckptd/copies.h"
+#include "ckptd/drain/queue.h"
 #include "ckptd/service.h"
 #include "proto/places.h"
 
@@ -121,6 +122,24 @@ static void test_copies__shards_of_a_node_that_does_not_answer_are_out_of_reach(
     free_world(w);
 }
 
+static void test_copies__a_part_is_next_only_while_a_node_answers_for_each_shard(void **state)
+{
+    (void)state;
+    struct world *w = new_world();
+    struct catalog catalog = {.runs = &w->run, .num_runs = 1};
+    uint64_t left, bytes;
+    w->service.catalog = &catalog;
+    w->run.checkpoints = &w->checkpoint;
+    w->service.tiers[N4].takes_nothing = true; /* so this node is to have all of it */
+    assert_ptr_equal(queue_next(&w->service, TIER_LOCAL, &left, &bytes), &w->checkpoint);
+    strcpy(w->service.tiers[N3].offline, "gone");
+    assert_null(queue_next(&w->service, TIER_LOCAL, &left, &bytes));
+    assert_int_equal(left, 0);
+    w->service.tiers[N3].offline[0] = '\0';
+    assert_ptr_equal(queue_next(&w->service, TIER_LOCAL, &left, &bytes), &w->checkpoint);
+    free_world(w);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -130,6 +149,7 @@ int main(void)
         cmocka_unit_test(test_copies__two_of_the_parts_must_become_whole),
         cmocka_unit_test(test_copies__one_that_refuses_is_passed_over),
         cmocka_unit_test(test_copies__shards_of_a_node_that_does_not_answer_are_out_of_reach),
+        cmocka_unit_test(test_copies__a_part_is_next_only_while_a_node_answers_for_each_shard),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
