@@ -16,34 +16,48 @@
 #define KEYS 64       /* keys between two looks at the maximum */
 #define TILE_LANES 64 /* queries of a tile of the CPU */
 
-/* out[d][thread] of rows first + thread of [B,T,heads,D], times scale; zeros past the end. */
-template <bool BF16, class A>
-DEVICE void load_owned(float *out, const void *x, const A &a, uint32_t heads, uint32_t b,
-                       uint32_t first, uint32_t head, float scale)
+/* Rows of one head of [B,.,heads,D]. */
+struct rows {
+    size_t at; /* of row 0 */
+    size_t stride;
+    uint32_t count, head_dim;
+};
+template <class A> DEVICE struct rows queries_of(const A &a, uint32_t b, uint32_t head)
 {
-    for (uint32_t i = threadIdx.x; i < THREADS * a.head_dim; i += THREADS) {
-        uint32_t row = i / a.head_dim, d = i % a.head_dim, t = first + row;
-        float value = t < a.seq ? load_one<BF16>(x, row_at(a, heads, b, t, head) + d) : 0;
+    return {((size_t)b * a.queries * a.heads + head) * a.head_dim, (size_t)a.heads * a.head_dim,
+            a.queries, a.head_dim};
+}
+template <class A> DEVICE struct rows keys_of(const A &a, uint32_t b, uint32_t head)
+{
+    return {key_at(a, b, 0, head), (size_t)a.kv_heads * a.head_dim, a.seq, a.head_dim};
+}
+
+/* out[d][thread] of rows first + thread, times scale; zeros past the end. */
+template <bool BF16>
+DEVICE void load_owned(float *out, const void *x, const struct rows &r, uint32_t first, float scale)
+{
+    for (uint32_t i = threadIdx.x; i < THREADS * r.head_dim; i += THREADS) {
+        uint32_t row = i / r.head_dim, d = i % r.head_dim;
+        float value =
+            first + row < r.count ? load_one<BF16>(x, r.at + (first + row) * r.stride + d) : 0;
         out[d * THREADS + row] = value * scale;
     }
 }
 /* out[row][d] of `count` rows. */
-template <bool BF16, class A>
-DEVICE void load_passing(float *out, const void *x, const A &a, uint32_t heads, uint32_t b,
-                         uint32_t first, uint32_t count, uint32_t head, float scale)
+template <bool BF16>
+DEVICE void load_passing(float *out, const void *x, const struct rows &r, uint32_t first,
+                         uint32_t count, float scale)
 {
-    for (uint32_t i = threadIdx.x; i < count * a.head_dim; i += THREADS) {
-        uint32_t t = first + i / a.head_dim;
-        out[i] = load_one<BF16>(x, row_at(a, heads, b, t, head) + i % a.head_dim) * scale;
+    for (uint32_t i = threadIdx.x; i < count * r.head_dim; i += THREADS) {
+        size_t row = r.at + (first + i / r.head_dim) * r.stride;
+        out[i] = load_one<BF16>(x, row + i % r.head_dim) * scale;
     }
 }
-template <bool BF16, class A>
-DEVICE void store_owned(void *x, const float *from, const A &a, uint32_t heads, uint32_t b,
-                        uint32_t t, uint32_t head, float scale)
+template <bool BF16>
+DEVICE void store_owned(void *x, const float *from, const struct rows &r, uint32_t row, float scale)
 {
-    for (uint32_t d = 0; t < a.seq && d < a.head_dim; d++)
-        store_one<BF16>(x, row_at(a, heads, b, t, head) + d,
-                        from[d * THREADS + threadIdx.x] * scale);
+    for (uint32_t d = 0; row < r.count && d < r.head_dim; d++)
+        store_one<BF16>(x, r.at + row * r.stride + d, from[d * THREADS + threadIdx.x] * scale);
 }
 
 /* One chain over d: a row that passes by with the one that the thread owns. */
@@ -64,7 +78,8 @@ DEVICE void add_row(float *owned, const float *row, float x, uint32_t head_dim)
 /* ---- Forward ---- */
 
 struct query {
-    uint32_t b, head, kv_head, first, t, start;
+    uint32_t b, head, kv_head, first, row, t, start; /* first: row of the block; t: position */
+    uint32_t end;                                    /* behind the last key of the block */
 };
 template <class A> DEVICE struct query own_query(const A &a)
 {
@@ -73,8 +88,10 @@ template <class A> DEVICE struct query own_query(const A &a)
     q.head = blockIdx.y;
     q.kv_head = q.head / (a.heads / a.kv_heads);
     q.first = blockIdx.x * THREADS;
-    q.t = q.first + threadIdx.x;
-    q.start = q.t < a.seq ? start_of(a, q.b, q.t) : a.seq;
+    q.row = q.first + threadIdx.x;
+    q.t = a.first + q.row;
+    q.start = q.row < a.queries ? start_of(a, q.b, q.row) : a.seq;
+    q.end = a.first + smaller(q.first + THREADS, a.queries);
     return q;
 }
 DEVICE bool sees(const struct query &q, uint32_t key)
@@ -108,15 +125,15 @@ template <bool BF16> KERNEL(THREADS, 1) void attention(struct kernel_attention a
     float *out = own_q + THREADS * a.head_dim, *rows = out + THREADS * a.head_dim;
     float *scores = rows + KEYS * a.head_dim;
     const struct query q = own_query(a);
+    const struct rows queries = queries_of(a, q.b, q.head), keys = keys_of(a, q.b, q.kv_head);
     struct softmax s = {a.starts != NULL ? HIDDEN_MAX : -HUGE_VALF, 0, 0};
-    load_owned<BF16>(own_q, a.q, a, a.heads, q.b, q.first, q.head, scale_of(a.head_dim));
+    load_owned<BF16>(own_q, a.q, queries, q.first, scale_of(a.head_dim));
     for (uint32_t d = 0; d < a.head_dim; d++)
         out[d * THREADS + threadIdx.x] = 0;
-    uint32_t end = smaller(q.first + THREADS, a.seq);
-    for (uint32_t j = start_of(a, q.b, q.first) / KEYS * KEYS; j < end; j += KEYS) {
-        uint32_t count = smaller(KEYS, end - j);
+    for (uint32_t j = start_of(a, q.b, q.first) / KEYS * KEYS; j < q.end; j += KEYS) {
+        uint32_t count = smaller(KEYS, q.end - j);
         BARRIER();
-        load_passing<BF16>(rows, a.key, a, a.kv_heads, q.b, j, count, q.kv_head, 1.0f);
+        load_passing<BF16>(rows, a.key, keys, j, count, 1.0f);
         BARRIER();
         for (uint32_t i = 0; i < count; i++)
             scores[i * THREADS + threadIdx.x] = dot(rows + i * a.head_dim, own_q, a.head_dim);
@@ -124,33 +141,34 @@ template <bool BF16> KERNEL(THREADS, 1) void attention(struct kernel_attention a
         for (uint32_t d = 0; d < a.head_dim; d++)
             out[d * THREADS + threadIdx.x] = out[d * THREADS + threadIdx.x] * s.shrink;
         BARRIER();
-        load_passing<BF16>(rows, a.value, a, a.kv_heads, q.b, j, count, q.kv_head, 1.0f);
+        load_passing<BF16>(rows, a.value, keys, j, count, 1.0f);
         BARRIER();
         for (uint32_t i = 0; i < count; i++)
             add_row(out, rows + i * a.head_dim, scores[i * THREADS + threadIdx.x], a.head_dim);
     }
-    store_owned<BF16>(a.out, out, a, a.heads, q.b, q.t, q.head, 1.0f / s.sum);
-    if (q.t < a.seq)
-        a.lse[((size_t)q.b * a.heads + q.head) * a.seq + q.t] = s.max + logarithm(s.sum);
+    store_owned<BF16>(a.out, out, queries, q.row, 1.0f / s.sum);
+    if (q.row < a.queries)
+        a.lse[((size_t)q.b * a.heads + q.head) * a.queries + q.row] = s.max + logarithm(s.sum);
 }
 
 /* ---- Backward ---- */
 
 /* delta = sum over d of dout out, of a query. */
 template <bool BF16>
-DEVICE float delta_of(const struct kernel_attention_backward &a, uint32_t b, uint32_t t,
+DEVICE float delta_of(const struct kernel_attention_backward &a, uint32_t b, uint32_t query,
                       uint32_t head)
 {
     float sum = 0;
-    size_t row = row_at(a, a.heads, b, t, head);
+    const struct rows queries = queries_of(a, b, head);
+    size_t row = queries.at + query * queries.stride;
     for (uint32_t d = 0; d < a.head_dim; d++)
         sum = sum + load_one<BF16>(a.dout, row + d) * load_one<BF16>(a.out, row + d);
     return sum;
 }
-DEVICE float lse_of(const struct kernel_attention_backward &a, uint32_t b, uint32_t t,
+DEVICE float lse_of(const struct kernel_attention_backward &a, uint32_t b, uint32_t query,
                     uint32_t head)
 {
-    return a.lse[((size_t)b * a.heads + head) * a.seq + t];
+    return a.lse[((size_t)b * a.heads + head) * a.queries + query];
 }
 
 template <bool BF16> KERNEL(THREADS, 1) void attention_dq(struct kernel_attention_backward a)
@@ -159,18 +177,18 @@ template <bool BF16> KERNEL(THREADS, 1) void attention_dq(struct kernel_attentio
     uint32_t width = a.head_dim, area = THREADS * width;
     float *own_dout = own_q + area, *dq = own_dout + area, *keys = dq + area, *values = keys + area;
     const struct query q = own_query(a);
-    load_owned<BF16>(own_q, a.q, a, a.heads, q.b, q.first, q.head, scale_of(width));
-    load_owned<BF16>(own_dout, a.dout, a, a.heads, q.b, q.first, q.head, 1.0f);
+    const struct rows queries = queries_of(a, q.b, q.head), kv = keys_of(a, q.b, q.kv_head);
+    load_owned<BF16>(own_q, a.q, queries, q.first, scale_of(width));
+    load_owned<BF16>(own_dout, a.dout, queries, q.first, 1.0f);
     for (uint32_t d = 0; d < width; d++)
         dq[d * THREADS + threadIdx.x] = 0;
-    float delta = q.t < a.seq ? delta_of<BF16>(a, q.b, q.t, q.head) : 0;
-    float lse = q.t < a.seq ? lse_of(a, q.b, q.t, q.head) : 0;
-    uint32_t end = smaller(q.first + THREADS, a.seq);
-    for (uint32_t j = start_of(a, q.b, q.first); j < end; j += THREADS) {
-        uint32_t count = smaller(THREADS, end - j);
+    float delta = q.row < a.queries ? delta_of<BF16>(a, q.b, q.row, q.head) : 0;
+    float lse = q.row < a.queries ? lse_of(a, q.b, q.row, q.head) : 0;
+    for (uint32_t j = start_of(a, q.b, q.first); j < q.end; j += THREADS) {
+        uint32_t count = smaller(THREADS, q.end - j);
         BARRIER();
-        load_passing<BF16>(keys, a.key, a, a.kv_heads, q.b, j, count, q.kv_head, 1.0f);
-        load_passing<BF16>(values, a.value, a, a.kv_heads, q.b, j, count, q.kv_head, 1.0f);
+        load_passing<BF16>(keys, a.key, kv, j, count, 1.0f);
+        load_passing<BF16>(values, a.value, kv, j, count, 1.0f);
         BARRIER();
         for (uint32_t i = 0; i < count && j + i <= q.t; i++) {
             if (!sees(q, j + i))
@@ -180,22 +198,23 @@ template <bool BF16> KERNEL(THREADS, 1) void attention_dq(struct kernel_attentio
             add_row(dq, keys + i * width, ds, width);
         }
     }
-    store_owned<BF16>(a.dq, dq, a, a.heads, q.b, q.t, q.head, scale_of(width));
+    store_owned<BF16>(a.dq, dq, queries, q.row, scale_of(width));
 }
 
 /* Queries that pass by, and what is known of each. */
 struct passing {
     float *q, *dout, *lse, *delta;
-    uint32_t first, count;
+    uint32_t first, count; /* rows */
 };
 
 template <bool BF16>
 DEVICE void load_queries(const struct passing &p, const struct kernel_attention_backward &a,
                          uint32_t b, uint32_t head)
 {
+    const struct rows queries = queries_of(a, b, head);
     BARRIER();
-    load_passing<BF16>(p.q, a.q, a, a.heads, b, p.first, p.count, head, scale_of(a.head_dim));
-    load_passing<BF16>(p.dout, a.dout, a, a.heads, b, p.first, p.count, head, 1.0f);
+    load_passing<BF16>(p.q, a.q, queries, p.first, p.count, scale_of(a.head_dim));
+    load_passing<BF16>(p.dout, a.dout, queries, p.first, p.count, 1.0f);
     if (threadIdx.x < p.count) {
         p.lse[threadIdx.x] = lse_of(a, b, p.first + threadIdx.x, head);
         p.delta[threadIdx.x] = delta_of<BF16>(a, b, p.first + threadIdx.x, head);
@@ -213,8 +232,8 @@ DEVICE void add_queries(const struct owned &o, const struct passing &p,
 {
     uint32_t width = a.head_dim;
     for (uint32_t i = 0; i < p.count; i++) {
-        uint32_t t = p.first + i;
-        if (o.j > t || o.j < start_of(a, o.b, t))
+        uint32_t row = p.first + i;
+        if (o.j > a.first + row || o.j < start_of(a, o.b, row))
             continue;
         const float *q = p.q + i * width, *dout = p.dout + i * width;
         float probability = exponential<true>(dot(q, o.key, width) - p.lse[i]);
@@ -224,8 +243,23 @@ DEVICE void add_queries(const struct owned &o, const struct passing &p,
     }
 }
 
-/* All heads that share the keys add to them, tile after tile of the CPU. */
-template <bool BF16> KERNEL(THREADS, 1) void attention_dkv(struct kernel_attention_backward a)
+/* What the sums begin with: those of an earlier range of queries, or nothing. */
+DEVICE void begin_sums(const struct owned &o, const struct kernel_attention_backward &a,
+                       const struct rows &keys, uint32_t first)
+{
+    if (a.accumulate) {
+        load_owned<false>(o.dkey, a.dkey, keys, first, 1.0f);
+        load_owned<false>(o.dvalue, a.dvalue, keys, first, 1.0f);
+        return;
+    }
+    for (uint32_t d = 0; d < a.head_dim; d++)
+        o.dkey[d * THREADS + threadIdx.x] = o.dvalue[d * THREADS + threadIdx.x] = 0;
+}
+
+/* All heads that share the keys add to them, tile after tile of the CPU. SUMS: of bf16. */
+template <bool BF16, bool SUMS>
+KERNEL(THREADS, 1)
+void attention_dkv(struct kernel_attention_backward a)
 {
     DYNAMIC_SHARED(float, all);
     uint32_t width = a.head_dim, area = THREADS * width, first = blockIdx.x * THREADS;
@@ -233,13 +267,14 @@ template <bool BF16> KERNEL(THREADS, 1) void attention_dkv(struct kernel_attenti
     struct owned o = {all, all + area, all + 2 * area, all + 3 * area, b, first + threadIdx.x};
     struct passing p = {
         all + 4 * area, all + 5 * area, all + 6 * area, all + 6 * area + THREADS, 0, 0};
-    load_owned<BF16>(o.key, a.key, a, a.kv_heads, b, first, kv_head, 1.0f);
-    load_owned<BF16>(o.value, a.value, a, a.kv_heads, b, first, kv_head, 1.0f);
-    for (uint32_t d = 0; d < width; d++)
-        o.dkey[d * THREADS + threadIdx.x] = o.dvalue[d * THREADS + threadIdx.x] = 0;
+    const struct rows keys = keys_of(a, b, kv_head);
+    load_owned<BF16>(o.key, a.key, keys, first, 1.0f);
+    load_owned<BF16>(o.value, a.value, keys, first, 1.0f);
+    begin_sums(o, a, keys, first);
     uint32_t positions = group >= TILE_LANES ? 1 : TILE_LANES / group;
-    for (uint32_t tile = first / positions * positions; tile < a.seq; tile += positions) {
-        uint32_t end = smaller(tile + positions, a.seq),
+    uint32_t row = first > a.first ? first - a.first : 0; /* none before it sees these keys */
+    for (uint32_t tile = row / positions * positions; tile < a.queries; tile += positions) {
+        uint32_t end = smaller(tile + positions, a.queries),
                  chunks = (end - tile + THREADS - 1) / THREADS;
         for (uint32_t i = 0; i < group * chunks; i++) {
             p.first = tile + i % chunks * THREADS;
@@ -248,52 +283,44 @@ template <bool BF16> KERNEL(THREADS, 1) void attention_dkv(struct kernel_attenti
             add_queries(o, p, a);
         }
     }
-    store_owned<BF16>(a.dkey, o.dkey, a, a.kv_heads, b, o.j, kv_head, 1.0f);
-    store_owned<BF16>(a.dvalue, o.dvalue, a, a.kv_heads, b, o.j, kv_head, 1.0f);
+    BARRIER();
+    store_owned<SUMS>(a.dkey, o.dkey, keys, o.j, 1.0f);
+    store_owned<SUMS>(a.dvalue, o.dvalue, keys, o.j, 1.0f);
 }
 
 /* ---- Launches ---- */
 
-#define NOT_SUPPORTED 801 /* cudaErrorNotSupported */
-
-/* A range of queries, which context parallel asks for, has no kernel yet. */
-template <class A> static bool is_whole(const A &a)
-{
-    return a.first == 0 && (a.queries == 0 || a.queries == a.seq);
-}
-
 extern "C" int cuda_attention(const struct cuda_call *call, const void *args)
 {
-    const struct kernel_attention &a = *(const struct kernel_attention *)args;
+    const struct kernel_attention a = with_queries(*(const struct kernel_attention *)args);
     if (cuda_flash_fits(a.dtype, a.head_dim))
         return cuda_flash(call, &a);
-    if (!is_whole(a))
-        return NOT_SUPPORTED;
-    dim3 grid(blocks_for(a.seq, THREADS), a.heads, a.batch);
+    dim3 grid(blocks_for(a.queries, THREADS), a.heads, a.batch);
     size_t shared = sizeof(float) * ((2 * THREADS + KEYS) * a.head_dim + THREADS * KEYS);
     return a.dtype == KERNEL_BF16
                ? LAUNCH(call->stream, grid, THREADS, shared, attention<true>, a)
                : LAUNCH(call->stream, grid, THREADS, shared, attention<false>, a);
 }
 
-template <bool BF16>
+template <bool BF16, bool SUMS>
 static int backward(const struct cuda_call *call, const struct kernel_attention_backward &a)
 {
     size_t row = sizeof(float) * THREADS * a.head_dim;
-    dim3 queries(blocks_for(a.seq, THREADS), a.heads, a.batch);
+    dim3 queries(blocks_for(a.queries, THREADS), a.heads, a.batch);
     dim3 keys(blocks_for(a.seq, THREADS), a.kv_heads, a.batch);
     int error = LAUNCH(call->stream, queries, THREADS, 5 * row, attention_dq<BF16>, a);
     return error != 0 ? error
                       : LAUNCH(call->stream, keys, THREADS, 6 * row + 2 * THREADS * sizeof(float),
-                               attention_dkv<BF16>, a);
+                               (attention_dkv<BF16, SUMS>), a);
 }
 
 extern "C" int cuda_attention_backward(const struct cuda_call *call, const void *args)
 {
-    const struct kernel_attention_backward &a = *(const struct kernel_attention_backward *)args;
+    const struct kernel_attention_backward a =
+        with_queries(*(const struct kernel_attention_backward *)args);
     if (cuda_flash_fits(a.dtype, a.head_dim))
         return cuda_flash_backward(call, &a);
-    if (!is_whole(a) || a.is_partial)
-        return NOT_SUPPORTED;
-    return a.dtype == KERNEL_BF16 ? backward<true>(call, a) : backward<false>(call, a);
+    if (a.dtype == KERNEL_F32)
+        return backward<false, false>(call, a);
+    return a.is_partial ? backward<true, false>(call, a) : backward<true, true>(call, a);
 }

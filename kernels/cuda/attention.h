@@ -7,16 +7,23 @@
 
 #define HIDDEN_MAX -1e30f /* below every score */
 
-/* Where a row of [B,T,heads,D] begins. */
-template <class A>
-DEVICE size_t row_at(const A &a, uint32_t heads, uint32_t b, uint32_t t, uint32_t head)
+/* Arguments as kernels take them: `queries` is a number of rows always. Row r of the queries is at
+ * position first + r. */
+template <class A> static A with_queries(const A &from)
 {
-    return (((size_t)b * a.seq + t) * heads + head) * a.head_dim;
+    A a = from;
+    a.queries = a.queries == 0 ? a.seq : a.queries;
+    return a;
 }
-/* First key that the query at t sees; the last one is t. */
-template <class A> DEVICE uint32_t start_of(const A &a, uint32_t b, uint32_t t)
+/* Where a row of [B,T,kv_heads,D] begins. */
+template <class A> DEVICE size_t key_at(const A &a, uint32_t b, uint32_t t, uint32_t head)
 {
-    return a.starts != NULL ? (uint32_t)a.starts[(size_t)b * a.seq + t] : 0;
+    return (((size_t)b * a.seq + t) * a.kv_heads + head) * a.head_dim;
+}
+/* First key that the query of a row sees; the last one is its position. */
+template <class A> DEVICE uint32_t start_of(const A &a, uint32_t b, uint32_t row)
+{
+    return a.starts != NULL ? (uint32_t)a.starts[(size_t)b * a.queries + row] : 0;
 }
 DEVICE uint32_t smaller(uint32_t a, uint32_t b)
 {

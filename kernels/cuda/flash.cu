@@ -149,10 +149,6 @@ struct queries {
     uint32_t row[2], position[2], start[2]; /* start: the first key that is seen */
     uint32_t keys_begin, keys_end, all_see; /* the last: keys from all_see on are seen by all */
 };
-template <class A> DEVICE uint32_t first_key(const A &a, uint32_t b, uint32_t row)
-{
-    return a.starts != NULL ? (uint32_t)a.starts[(size_t)b * a.queries + row] : 0;
-}
 /* The longest rows first: their blocks end last. */
 template <class A> DEVICE struct queries own_queries(const A &a)
 {
@@ -165,12 +161,12 @@ template <class A> DEVICE struct queries own_queries(const A &a)
     for (unsigned i = 0; i < 2; i++) {
         q.row[i] = q.first + q.warp_row + row_of(i * 2);
         q.position[i] = a.first + q.row[i];
-        q.start[i] = q.row[i] < a.queries ? first_key(a, q.b, q.row[i]) : NEVER;
+        q.start[i] = q.row[i] < a.queries ? start_of(a, q.b, q.row[i]) : NEVER;
     }
     uint32_t end = smaller(q.first + ROWS, a.queries);
-    q.keys_begin = first_key(a, q.b, q.first) / KEYS * KEYS;
+    q.keys_begin = start_of(a, q.b, q.first) / KEYS * KEYS;
     q.keys_end = a.first + end;
-    q.all_see = first_key(a, q.b, end - 1);
+    q.all_see = start_of(a, q.b, end - 1);
     return q;
 }
 /* Is a key of this tile hidden from a query of the block? */
@@ -368,7 +364,7 @@ DEVICE struct tiles tiles_of(const struct kernel_attention_backward &a, uint32_t
     uint32_t first = key > a.first ? key - a.first : 0, low = first, high = a.queries;
     while (low < high) { /* the first row whose document begins behind the keys */
         uint32_t middle = (low + high) / 2;
-        if (first_key(a, b, middle) < end)
+        if (start_of(a, b, middle) < end)
             low = middle + 1;
         else
             high = middle;
@@ -394,7 +390,7 @@ DEVICE void copy_queries(struct passing<D> *s, const struct backward &c, const s
         bool is_row = row < a.queries;
         s->lse[threadIdx.x] = is_row ? a.lse[at] * LOG2_E : 0;
         s->delta[threadIdx.x] = is_row ? c.delta[at] : 0;
-        s->start[threadIdx.x] = is_row ? first_key(a, b, row) : NEVER;
+        s->start[threadIdx.x] = is_row ? start_of(a, b, row) : NEVER;
     }
 }
 
@@ -436,8 +432,7 @@ DEVICE void store_gradient(void *x, const struct kernel_attention_backward &a, u
         uint32_t row = first + row_of(i % 4);
         if (row >= a.seq)
             continue;
-        float *sum = (float *)x + row_at(a, a.kv_heads, blockIdx.z, row, blockIdx.y) +
-                     column_of(i / 4, i % 4);
+        float *sum = (float *)x + key_at(a, blockIdx.z, row, blockIdx.y) + column_of(i / 4, i % 4);
         *sum = (a.accumulate ? *sum : 0) + values[i / 4][i % 4] * scale;
     }
 }
@@ -487,8 +482,7 @@ static int forward(const struct cuda_call *call, const struct kernel_attention &
 }
 int cuda_flash(const struct cuda_call *call, const struct kernel_attention *args)
 {
-    struct kernel_attention a = *args;
-    a.queries = a.queries == 0 ? a.seq : a.queries;
+    const struct kernel_attention a = with_queries(*args);
     return a.head_dim == 64 ? forward<64>(call, a) : forward<128>(call, a);
 }
 
@@ -510,7 +504,6 @@ template <unsigned D> static int backward(const struct cuda_call *call, const st
 }
 int cuda_flash_backward(const struct cuda_call *call, const struct kernel_attention_backward *args)
 {
-    struct backward c = {*args, (float *)call->scratch};
-    c.a.queries = c.a.queries == 0 ? c.a.seq : c.a.queries;
+    const struct backward c = {with_queries(*args), (float *)call->scratch};
     return c.a.head_dim == 64 ? backward<64>(call, c) : backward<128>(call, c);
 }

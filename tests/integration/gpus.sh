@@ -6,69 +6,12 @@
 # each rank; the CPU's run at the level avx2, whose products are those of the plain kernels.
 . "$(dirname "$0")/lib.sh"
 . tests/integration/lib_tiny.sh
+. tests/integration/lib_gpus.sh
 
-steps=6
-[ -x "$BUILD/tests/trainer_on_simgpu" ] ||
-    skip_all "NVIDIA's headers are not here: make deps-cuda gets them"
-make_tiny
-start_ckptd
-
-command_of() { # RUN SIMGPU RANKS [SETTING...]: in $command; SIMGPU - is the CPU
-    local program=$BUILD/tests/trainer_on_simgpu device=cuda
-    [ "$2" != - ] || program=$BUILD/trainer device=cpu
-    command=(env SIMGPU="devices=$3,$2" "$program" --job.config_file "$tiny" --job.run "$1"
-        --ckptd.address "$server" --metrics.loss_file "$tmp/$1.loss" --comm.ranks "$3"
-        --kernels.device $device --kernels.isa avx2 --training.steps $steps --training.seq_len 32
-        --canonical.micro_batches 2 --canonical.tp_blocks 2 --checkpoint.interval 2
-        --lr_scheduler.total_steps $steps "${@:4}")
-}
-train() {
-    command_of "$@"
-    "${command[@]}" >>"$tmp/$1.log" 2>&1
-}
-same() { # RUN: losses (steps made twice are equal both times) and the final checkpoint
-    sort -u "$tmp/$1.loss" | sort -n >"$tmp/$1.sorted"
-    sort -n "$tmp/cpu.loss" | cmp - "$tmp/$1.sorted" &&
-        "$BUILD/ckpt-cli" diff "cpu@$steps" "$1@$steps" --store "$store"
-}
-train_same() { train "$@" && same "$1"; }
-# Also those that were copied while the next step was made; straight from the GPUs, nothing staged.
-same_saves() { # RUN
-    local step
-    for step in 2 4; do
-        "$BUILD/ckpt-cli" diff "cpu@$step" "$1@$step" --store "$store" || return
-    done
-    ! says "$1" "page-locked"
-}
-
-# Paused within step 4, killed: the save of step 2 is there.
-killed() { # RUN SIMGPU RANKS [SETTING...]
-    command_of "$@" --debug.pause_at_step 4
-    "${command[@]}" >>"$tmp/$1.log" 2>&1 &
-    pid=$!
-    started_pids+=("$pid")
-    wait_for 60 says "$1" "pauses within step 4" || return
-    kill_ours KILL "$pid"
-    ended
-    [ "$status" = 137 ]
-}
-moved() { # RUN, FROM (SIMGPU RANKS SETTING...) -- TO (likewise)
-    local run=$1 from=()
-    shift
-    while [ "$1" != -- ]; do
-        from+=("$1")
-        shift
-    done
-    killed "$run" "${from[@]}" && train_same "$run" "${@:2}" && says "$run" "loaded step 2 "
-}
-
-late=seed=0 early=seed=1 random=seed=2
-pp=(--parallelism.pipeline_parallel_degree 2)
-tp=(--parallelism.tensor_parallel_degree 2)
 snapshots=(--checkpoint.async_mode async_with_pinned_mem)
 twins=(--parallelism.data_parallel_replicate_degree 2 --parallelism.data_parallel_shard_degree 1
     --kernels.graphs false)
-plan 22
+plan 23
 
 check "the CPU trains" train cpu - 1
 check "one GPU has its bits, work as late as allowed" train_same one $late 1
@@ -86,10 +29,6 @@ check "killed on a mesh of four and resumed on the CPU it has them" \
 
 # Products by tensor cores: by the library that is simulated with the CPU's, and by our own kernel.
 bf16=(--training.mixed_precision_param bfloat16 --kernels.isa auto)
-same_as() { # RUN RUN
-    cmp "$tmp/$1.loss" "$tmp/$2.loss" &&
-        "$BUILD/ckpt-cli" diff "$1@$steps" "$2@$steps" --store "$store"
-}
 library() { train bf16 - 1 "${bf16[@]}" && train blas $random 2 "${bf16[@]}" && same_as bf16 blas; }
 check "in bfloat16, products by cuBLASLt, two GPUs have its bits" library
 # Losses: the last step's, as hexadecimal floats, within a part in 500.
@@ -126,8 +65,17 @@ in_turn() {
             --parallelism.pipeline_parallel_schedule Interleaved1F1B && same_as tied turns
 }
 check "so have stages in turn, with a tied matrix on both ends" in_turn
-ring() { train ring $late 2 --canonical.cp_blocks 2 --parallelism.context_parallel_degree 2; }
-check_exit 78 "context parallel is refused on GPUs" ring
+blocks=(--canonical.cp_blocks 2)
+cut() {
+    train cut - 1 "${blocks[@]}" &&
+        train ring $late 2 "${blocks[@]}" "${cp[@]}" "${in_a_ring[@]}" --comm.backend nccl &&
+        same_as cut ring
+}
+check "sequences cut in a ring of two GPUs have the bits of the CPU" cut
+eight() {
+    train eight $random 8 "${blocks[@]}" "${cp[@]}" "${pp[@]}" "${tp[@]}" && same_as cut eight
+}
+check "so have eight GPUs: stages, cut sequences and tensor parallel" eight
 no_gpu() { train no_gpu - 2 --comm.backend nccl; }
 check_exit 78 "NCCL without a GPU is refused" no_gpu
 

@@ -26,18 +26,12 @@ static void protect(const struct region *region, int how)
         CHECK(mprotect(region->mapped, region->mapped_bytes - PAGE, how) == 0);
 }
 
-void simgpu_open_memory(void)
+/* Pages that are there take time: only those of devices that an operation touches. */
+void simgpu_protect_memory(uint32_t devices, bool is_open)
 {
-    if (simgpu.num_open++ == 0)
-        for (const struct region *r = simgpu.regions; r != NULL; r = r->next)
-            protect(r, PROT_READ | PROT_WRITE);
-}
-
-void simgpu_close_memory(void)
-{
-    if (--simgpu.num_open == 0)
-        for (const struct region *r = simgpu.regions; r != NULL; r = r->next)
-            protect(r, PROT_NONE);
+    for (const struct region *r = simgpu.regions; r != NULL; r = r->next)
+        if ((devices >> r->device & 1) != 0)
+            protect(r, is_open ? PROT_READ | PROT_WRITE : PROT_NONE);
 }
 
 static size_t device_bytes(int device)
@@ -105,8 +99,7 @@ static cudaError_t map(void **out, size_t bytes, enum region_kind kind)
                             .mapped_bytes = mapped_bytes,
                             .kind = kind,
                             .device = simgpu_device()};
-    if (simgpu.num_open == 0)
-        protect(&region, PROT_NONE);
+    protect(&region, PROT_NONE);
     add(&region);
     *out = region.at;
     return cudaSuccess;
@@ -247,16 +240,23 @@ cudaError_t cudaMemGetInfo(size_t *free_out, size_t *total)
 
 /* ---- Copies ---- */
 
-static const struct simgpu_work copy_work = {.run = run_copy};
-
 /* Of both ends: wholly inside one range, or host memory that the device does not know. */
 static bool is_whole(const struct region *region, const void *at, size_t bytes)
 {
     return region == NULL || (const char *)at + bytes <= region->at + region->bytes;
 }
 
+static uint32_t device_of(const void *at)
+{
+    const struct region *region = simgpu_region(at);
+    return region != NULL && region->kind == REGION_DEVICE ? 1u << region->device : 0;
+}
+
 static void post_copy(cudaStream_t stream, const struct copy *from, bool is_staged)
 {
+    const struct simgpu_work work = {.run = run_copy,
+                                     .devices = 1u << stream->device | device_of(from->to) |
+                                                device_of(from->from)};
     size_t bytes = sizeof(*from) + (is_staged ? from->bytes : 0);
     struct copy *copy = malloc(bytes);
     CHECK(copy != NULL);
@@ -265,7 +265,7 @@ static void post_copy(cudaStream_t stream, const struct copy *from, bool is_stag
         memcpy(copy->staged, from->from, from->bytes);
         copy->from = NULL;
     }
-    simgpu_post(stream, simgpu_new_op(OP_WORK, &copy_work, copy, bytes));
+    simgpu_post(stream, simgpu_new_op(OP_WORK, &work, copy, bytes));
     free(copy);
 }
 

@@ -294,7 +294,8 @@ ncclResult_t ncclGroupStart(void)
 
 static ncclResult_t queue(struct work *work)
 {
-    static const struct simgpu_work how = {run_work, work_is_ready, work_blocker};
+    static const struct simgpu_work how = {run_work, work_is_ready, work_blocker,
+                                           SIMGPU_ALL_DEVICES};
     pthread_mutex_lock(&simgpu.lock);
     *work->comm->last = work;
     work->comm->last = &work->next;

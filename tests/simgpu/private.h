@@ -73,7 +73,6 @@ struct simgpu {
     struct CUstream_st *streams;
     struct CUevent_st *events;
     struct region *regions;
-    uint32_t num_open; /* runs of operations under way: the devices' memory can be touched */
     struct simgpu_counts counts;
 };
 extern struct simgpu simgpu;
@@ -85,8 +84,7 @@ uint64_t simgpu_draw(void);
 
 /* memory.c. With the lock. NULL: the address is in none. */
 struct region *simgpu_region(const void *at);
-void simgpu_open_memory(void);
-void simgpu_close_memory(void);
+void simgpu_protect_memory(uint32_t devices, bool is_open);
 
 /* streams.c. With the lock. */
 void simgpu_drop_event(struct CUevent_st *event); /* one user less; NULL is none */

@@ -11,9 +11,10 @@
  *              2: at random
  *
  * Memory: a device's memory holds NaN when it is new, ends at a page that nobody may touch, and
- * can be touched while an operation runs only: the host that touches it dies of SIGSEGV. A copy
- * from or to host memory that is neither page-locked nor registered is staged within the call, as
- * CUDA does it, and counted. What is page-locked is read when the copy runs.
+ * can be touched while an operation runs only: the host that touches it dies of SIGSEGV, and so
+ * does a kernel that touches another device's. A copy from or to host memory that is neither
+ * page-locked nor registered is staged within the call, as CUDA does it, and counted. What is
+ * page-locked is read when the copy runs.
  *
  * Graphs: what is queued on a stream that is captured is kept, and not run; a launch queues it with
  * the pointers of that moment. Addresses of freed memory are never given again: a graph or whoever
@@ -62,7 +63,9 @@ struct simgpu_work {
      * stream (cudaStream_t) that has to get on first, NULL: another thread's call changes it. */
     bool (*is_ready)(void *args);
     void *(*blocker)(void *args);
+    uint32_t devices; /* a bit for each whose memory it touches; 0: its stream's alone */
 };
+#define SIMGPU_ALL_DEVICES UINT32_MAX
 /* 0 or a cudaError_t. args: `bytes` of them are copied; run may touch memory of devices. */
 SIMGPU_WEAK int simgpu_queue(void *stream, const struct simgpu_work *work, const void *args,
                              size_t bytes);

@@ -59,16 +59,20 @@ void simgpu_drop_event(struct CUevent_st *event)
 
 static void run_host_function(const struct op *op)
 {
-    uint32_t num_open = simgpu.num_open;
-    for (uint32_t i = 0; i < num_open; i++)
-        simgpu_close_memory();
     pthread_mutex_unlock(&simgpu.lock);
     is_in_host_function = true;
     op->work.run(op->user);
     is_in_host_function = false;
     pthread_mutex_lock(&simgpu.lock);
-    for (uint32_t i = 0; i < num_open; i++)
-        simgpu_open_memory();
+}
+
+/* Only here can the host touch memory of devices. */
+static void run_work(const struct CUstream_st *stream, struct op *op)
+{
+    uint32_t devices = op->work.devices != 0 ? op->work.devices : 1u << stream->device;
+    simgpu_protect_memory(devices, true);
+    op->work.run(op->args);
+    simgpu_protect_memory(devices, false);
 }
 
 static void run_first(struct CUstream_st *stream)
@@ -78,7 +82,7 @@ static void run_first(struct CUstream_st *stream)
     if (op->kind == OP_HOST)
         run_host_function(op);
     else if (op->kind == OP_WORK && simgpu.lost[stream->device] == cudaSuccess)
-        op->work.run(op->args);
+        run_work(stream, op);
     else if (op->kind == OP_RECORD && op->event->done < op->point)
         op->event->done = op->point;
     stream->is_busy = false;
@@ -144,9 +148,7 @@ static void get_on(struct CUstream_st *stream)
         pthread_cond_wait(&simgpu.changed, &simgpu.lock);
         return;
     }
-    simgpu_open_memory();
     run_first(next);
-    simgpu_close_memory();
 }
 
 void simgpu_post(struct CUstream_st *stream, struct op *op)
@@ -167,12 +169,8 @@ void simgpu_post(struct CUstream_st *stream, struct op *op)
     bool is_early = simgpu.seed % 3 == 1;
     uint64_t turns = is_early ? UINT64_MAX : is_at_random() ? simgpu_draw() % 3 : 0;
     struct CUstream_st *next = turns > 0 ? any_of(stream->device) : NULL;
-    if (next == NULL)
-        return;
-    simgpu_open_memory();
     for (; turns > 0 && next != NULL; turns--, next = any_of(stream->device))
         run_first(next);
-    simgpu_close_memory();
 }
 
 void simgpu_finish(struct CUstream_st *stream, uint64_t posted)
@@ -184,11 +182,8 @@ void simgpu_finish(struct CUstream_st *stream, uint64_t posted)
 bool simgpu_try(struct CUstream_st *stream)
 {
     struct CUstream_st *next = stream->done < stream->posted ? needed(stream) : NULL;
-    if (next != NULL) {
-        simgpu_open_memory();
+    if (next != NULL)
         run_first(next);
-        simgpu_close_memory();
-    }
     return stream->done == stream->posted;
 }
 

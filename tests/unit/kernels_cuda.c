@@ -206,6 +206,22 @@ static void test_kernels_cuda__ranges_of_queries_agree_with_the_whole(void **sta
     free_engine(&lanes);
 }
 
+/* Without them, by both types: of sums too, where a tile of the CPU ends. */
+static void test_kernels_cuda__ranges_have_the_bits_of_the_whole(void **state)
+{
+    (void)state;
+    struct engine lanes = new_cuda_engine();
+    for (unsigned i = 0; i < 12; i++) {
+        struct kernel_shapes s = shapes[i / 4 == 2 ? 8 : i / 4 * 3]; /* 3, 4 and 70 heads a key */
+        uint32_t group = s.heads / s.kv_heads, positions = group >= 64 ? 1 : 64 / group;
+        s.dtype = i % 2 ? KERNEL_BF16 : KERNEL_F32;
+        set_order(i);
+        if (!ranges_have_the_bits(&lanes, s, s.seq / 2 / positions * positions, i / 2 % 2 == 1))
+            fail_msg("heads %u, way %u", s.heads, i % 4);
+    }
+    free_engine(&lanes);
+}
+
 /* Squares of all sizes: each digit of the exact sum is met, and what no digit can hold. */
 static void test_kernels_cuda__exact_sums_of_any_size_have_the_limbs_of_the_cpu(void **state)
 {
@@ -241,6 +257,7 @@ int main(void)
         cmocka_unit_test(test_kernels_cuda__without_tensor_cores_bits_are_those_of_avx2),
         cmocka_unit_test(test_kernels_cuda__tensor_cores_agree_with_the_plain_twins),
         cmocka_unit_test(test_kernels_cuda__ranges_of_queries_agree_with_the_whole),
+        cmocka_unit_test(test_kernels_cuda__ranges_have_the_bits_of_the_whole),
         cmocka_unit_test(test_kernels_cuda__exact_sums_of_any_size_have_the_limbs_of_the_cpu),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -9,7 +9,6 @@
 struct ranges {
     const struct engine *engine;
     struct kernel_shapes shapes;
-    uint32_t cut; /* the second range's first position, the end of a tile */
     struct run run;
     char *q, *key, *value, *dout, *out, *dq, *dkey, *dvalue;
     float *lse;
@@ -112,6 +111,37 @@ static inline bool range_agrees(struct ranges *r, uint32_t first, uint32_t rows,
     attend(r, a);
     return memcmp(out, want_out, bytes) == 0 && memcmp(dq, want_dq, bytes) == 0 &&
            memcmp(lse, want_lse, lse_bytes) == 0;
+}
+
+static inline bool sums_agree(const struct ranges *r, const float *sums, const void *want)
+{
+    const struct kernel_shapes *s = &r->shapes;
+    bool is_same = true;
+    for (size_t i = 0; i < KEYS; i++) {
+        float got = s->dtype == KERNEL_BF16 ? value_of(&(uint16_t){bf16_of(sums[i])}, 0, s->dtype)
+                                            : sums[i];
+        is_same = is_same && got == value_of(want, i, s->dtype);
+    }
+    return is_same;
+}
+
+/* Of two ranges, the second from `cut` on, where a tile ends; 0: of one. */
+static inline bool ranges_have_the_bits(const struct engine *engine, struct kernel_shapes shapes,
+                                        uint32_t cut, bool has_documents)
+{
+    const struct kernel_shapes *s = &shapes;
+    struct ranges r = {
+        .engine = engine, .shapes = shapes, .run = {.seed = 77, .device = engine->lane->device}};
+    bool is_same = true;
+    whole_attention(&r, has_documents);
+    float *dkey = new_buffer(&r.run, KEYS, KERNEL_F32);
+    float *dvalue = new_buffer(&r.run, KEYS, KERNEL_F32);
+    if (cut > 0)
+        is_same = range_agrees(&r, 0, cut, dkey, dvalue);
+    is_same = range_agrees(&r, cut, s->seq - cut, dkey, dvalue) && is_same;
+    is_same = is_same && sums_agree(&r, dkey, r.dkey) && sums_agree(&r, dvalue, r.dvalue);
+    free_run(&r.run);
+    return is_same;
 }
 
 #endif

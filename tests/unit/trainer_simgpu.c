@@ -8,19 +8,18 @@
 #include "tests/simgpu/simgpu.h"
 #include "tests/unit/parallel_bed.h"
 
-static const char *const way[] = {"--training.mixed_precision_param",
-                                  "float32",
-                                  "--kernels.isa",
-                                  "avx2",
-                                  "--canonical.tp_blocks",
-                                  "2",
-                                  "--canonical.cp_blocks",
-                                  "1",
-                                  "--training.document_mask",
-                                  "true",
-                                  "--canonical.micro_batches",
-                                  "2"};
-#define NUM_WAY ((int)(sizeof(way) / sizeof(way[0])))
+/* Where `cp_blocks` is 1, attention is of whole sequences. */
+#define WAY(cp_blocks, rotate)                                                                  \
+    {                                                                                           \
+        "--training.mixed_precision_param", "float32", "--kernels.isa", "avx2",                 \
+            "--canonical.tp_blocks", "2", "--canonical.cp_blocks", cp_blocks,                   \
+            "--parallelism.context_parallel_rotate_method", rotate, "--training.document_mask", \
+            "true", "--canonical.micro_batches", "2"                                            \
+    }
+#define NUM_WAY 14
+static const char *const whole[NUM_WAY] = WAY("1", "allgather");
+static const char *const gathered[NUM_WAY] = WAY("2", "allgather");
+static const char *const ring[NUM_WAY] = WAY("2", "alltoall");
 
 static struct simgpu_counts since(const struct simgpu_counts *before)
 {
@@ -29,7 +28,8 @@ static struct simgpu_counts since(const struct simgpu_counts *before)
                                   .graph_launches = now.graph_launches - before->graph_launches};
 }
 
-static void want_same_on_gpus(struct place place, int seed, bool has_no_graphs)
+static void want_same_on_gpus(const char *const *way, struct place place, int seed,
+                              bool has_no_graphs)
 {
     char settings[32];
     struct device_options options = {.index = 0, .has_no_graphs = has_no_graphs};
@@ -58,19 +58,26 @@ static void test_simgpu__one_gpu_has_the_bits_of_the_cpu(void **state)
 {
     (void)state;
     for (int seed = 0; seed < 3; seed++)
-        want_same_on_gpus((struct place){1, 1, 1, 0, 0, 0}, seed, seed == 1);
+        want_same_on_gpus(whole, (struct place){1, 1, 1, 0, 0, 0}, seed, seed == 1);
 }
 
 static void test_simgpu__shards_have_the_bits_of_the_cpu(void **state)
 {
     (void)state;
-    want_same_on_gpus((struct place){1, 2, 1, 0, 0, 0}, 2, false);
+    want_same_on_gpus(whole, (struct place){1, 2, 1, 0, 0, 0}, 2, false);
 }
 
 static void test_simgpu__stages_and_tensor_parallel_have_the_bits_of_the_cpu(void **state)
 {
     (void)state;
-    want_same_on_gpus((struct place){1, 1, 1, 2, 0, 2}, 5, false);
+    want_same_on_gpus(whole, (struct place){1, 1, 1, 2, 0, 2}, 5, false);
+}
+
+static void test_simgpu__cut_sequences_have_the_bits_of_the_cpu(void **state)
+{
+    (void)state;
+    want_same_on_gpus(gathered, (struct place){1, 1, 1, 0, 2, 0}, 2, false);
+    want_same_on_gpus(ring, (struct place){1, 1, 1, 0, 2, 0}, 5, false);
 }
 
 int main(void)
@@ -79,6 +86,7 @@ int main(void)
         cmocka_unit_test(test_simgpu__one_gpu_has_the_bits_of_the_cpu),
         cmocka_unit_test(test_simgpu__shards_have_the_bits_of_the_cpu),
         cmocka_unit_test(test_simgpu__stages_and_tensor_parallel_have_the_bits_of_the_cpu),
+        cmocka_unit_test(test_simgpu__cut_sequences_have_the_bits_of_the_cpu),
     };
     if (device_find("cuda") == NULL) {
         printf("skipped: NVIDIA's headers are not here (make deps-cuda)\n");

@@ -354,11 +354,6 @@ static int check_device(const struct parallel *p)
     if (!p->is_canonical)
         return report_error(ERR_INVALID, "set training.reduction to canonical",
                             "training.reduction = fast is not available on the device %s", name);
-    if (p->config->cp_blocks > 1)
-        return report_error(ERR_INVALID, "set it to 1, or kernels.device to cpu",
-                            "canonical.cp_blocks = %lld: attention on the device %s has no ranges "
-                            "of queries",
-                            (long long)p->config->cp_blocks, name);
     if (strcmp(p->config->comm_backend, "mpi") == 0)
         return report_error(ERR_INVALID, "use local: ranks as threads on one GPU",
                             "comm.backend = mpi does not reach the memory of the device %s", name);
