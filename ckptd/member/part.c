@@ -348,9 +348,12 @@ void part_report(struct save *save)
 void part_completed(struct run *run, const struct manifest_summary *summary)
 {
     for (struct save *save = run->coordinator->saves; save; save = save->next)
-        if (save->is_part && save->is_placed && save->step == summary->step &&
-            strcmp(save->nonce, summary->nonce) == 0)
+        if (save->is_part && !save->manifest_text && save->step == summary->step &&
+            strcmp(save->nonce, summary->nonce) == 0) {
             places_free(&save->places);
+            save->is_placed = true; /* M3: the manifest came with them */
+            part_report(save);
+        }
 }
 
 /* ---- leaving ---- */

@@ -231,6 +231,7 @@ static void go_on_sending(struct world *world, struct node *node)
     case TRANSFER_PUBLISH:
         if (comes)
             outcome = place_copy(held, made);
+        to->parts[node->sends].is_placed |= held->manifest; /* part_completed of part.c */
         node->due = transfer_published(&node->transfer, is_heard ? outcome : PUBLICATION_UNKNOWN);
         break;
     case TRANSFER_SETTLE:
