@@ -281,7 +281,7 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaM
     if (error == cudaSuccess && (!is_whole(target, to, bytes) || !is_whole(source, from, bytes)))
         error = cudaErrorInvalidValue;
     if (error == cudaSuccess && (target == NULL || source == NULL) && simgpu_spoils_capture(stream))
-        error = cudaErrorStreamCaptureUnsupported; /* it would be staged */
+        error = cudaErrorStreamCaptureUnsupported; /* it goes by way of CUDA's own buffer */
     if (error == cudaSuccess) {
         bool is_pageable = target == NULL || source == NULL;
         simgpu.counts.copies++;

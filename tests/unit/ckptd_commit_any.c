@@ -9,17 +9,13 @@
  * SIM_WORLDS=<n> sets how many. */
 #include "ckptd/run/commit.h"
 #include "proto/report.h"
-#include "tests/unit/random.h"
+#include "tests/unit/sim.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #define RANKS_MAX 5u
 #define SAVES_LOGGED 4096u
@@ -47,7 +43,7 @@ struct pending {
 };
 
 struct world {
-    uint64_t seed, random;
+    struct sim sim;
     struct commit machine;
     struct truth log[SAVES_LOGGED];
     uint32_t num_saves;
@@ -57,31 +53,8 @@ struct world {
     uint64_t rank_attempt[RANKS_MAX], rank_step[RANKS_MAX]; /* what each rank believes */
     uint64_t rank_save[RANKS_MAX];                          /* that it copies; 0: nothing */
     uint32_t world_size;
-    uint32_t faults;                                         /* per thousand; 0: heal */
     uint64_t num_done, num_crashes, done_attempt, done_step; /* the last: of the newest commit */
-    const char *broken; /* the first invariant that did not hold */
 };
-
-static uint64_t roll(struct world *world)
-{
-    return splitmix64(&world->random);
-}
-
-static uint32_t below(struct world *world, uint32_t limit)
-{
-    return (uint32_t)(roll(world) % limit);
-}
-
-static bool fault(struct world *world)
-{
-    return below(world, 1000) < world->faults;
-}
-
-static void require(struct world *world, bool holds, const char *what)
-{
-    if (!holds && !world->broken)
-        world->broken = what;
-}
 
 static struct truth *find_truth(struct world *world, uint64_t id)
 {
@@ -104,26 +77,28 @@ static void perform_one(struct world *world, const struct commit_action *action)
     struct truth *truth = NULL;
     if (action->kind < COMMIT_TAKE) {
         truth = find_truth(world, action->save);
-        require(world, truth != NULL, "an action concerns a live save");
+        require(&world->sim, truth != NULL, "an action concerns a live save");
         if (!truth)
             return;
     }
     switch (action->kind) {
     case COMMIT_SYNC_NAMES:
-        require(world, all_durable(truth), "I1: shards before names");
+        require(&world->sim, all_durable(truth), "I1: shards before names");
         break;
     case COMMIT_PUBLISH:
-        require(world, all_durable(truth) && truth->names_durable, "I1: all before the manifest");
+        require(&world->sim, all_durable(truth) && truth->names_durable,
+                "I1: all before the manifest");
         truth->handed_out = true;
         break;
     case COMMIT_PLACE:
-        require(world, truth->manifest, "I10: the coordinator's manifest comes first");
+        require(&world->sim, truth->manifest, "I10: the coordinator's manifest comes first");
         break;
     case COMMIT_DONE:
-        require(world, truth->manifest, "I2: done means durable");
-        require(world, (truth->holders & ~1u & ~truth->placed) == 0,
+        require(&world->sim, truth->manifest, "I2: done means durable");
+        require(&world->sim, (truth->holders & ~1u & ~truth->placed) == 0,
                 "I10: every holder has the manifest");
-        require(world, truth->attempt != world->done_attempt || truth->step > world->done_step,
+        require(&world->sim,
+                truth->attempt != world->done_attempt || truth->step > world->done_step,
                 "I8: commits come in the order of steps");
         world->done_attempt = truth->attempt;
         world->done_step = truth->step;
@@ -132,15 +107,18 @@ static void perform_one(struct world *world, const struct commit_action *action)
         world->num_done++;
         return;
     case COMMIT_DISCARD:
-        require(world, !truth->manifest && !truth->maybe, "I3: no file goes that a manifest names");
+        require(&world->sim, !truth->manifest && !truth->maybe,
+                "I3: no file goes that a manifest names");
         break;
     case COMMIT_KEEP:
         truth->live = false;
         return;
     case COMMIT_OPENED:
-        require(world, commit_num_saves(&world->machine) == 0, "I4: settled before it is answered");
-        require(world, action->number > world->answered_attempt, "I5: attempts grow");
-        require(world, action->number <= world->durable_attempt, "I5: durable before answered");
+        require(&world->sim, commit_num_saves(&world->machine) == 0,
+                "I4: settled before it is answered");
+        require(&world->sim, action->number > world->answered_attempt, "I5: attempts grow");
+        require(&world->sim, action->number <= world->durable_attempt,
+                "I5: durable before answered");
         world->answered_attempt = action->number;
         for (uint32_t i = 0; i < world->world_size; i++) {
             world->rank_attempt[i] = action->number;
@@ -151,10 +129,11 @@ static void perform_one(struct world *world, const struct commit_action *action)
     case COMMIT_NOT_OPENED:
         return;
     case COMMIT_TAKE:
-        require(world, commit_num_saves(&world->machine) == 0, "I4: settled before it is taken");
+        require(&world->sim, commit_num_saves(&world->machine) == 0,
+                "I4: settled before it is taken");
         break;
     }
-    require(world, world->num_pending < PENDING_MAX, "answers on their way are bounded");
+    require(&world->sim, world->num_pending < PENDING_MAX, "answers on their way are bounded");
     if (world->num_pending < PENDING_MAX)
         world->pending[world->num_pending++] =
             (struct pending){action->kind, action->save, action->number};
@@ -175,7 +154,7 @@ static uint32_t node_of(const struct truth *truth, uint32_t rank)
 /* One of the holders answers, twice, or is given up; and one that holds nothing says something. */
 static void place(struct world *world, struct truth *truth, struct commit_actions *list, bool fails)
 {
-    uint32_t node = 1 + below(world, 2);
+    uint32_t node = 1 + below(&world->sim, 2);
     if ((truth->holders >> node & 1u) == 0)
         node = 3 - node;
     if (!fails)
@@ -192,7 +171,7 @@ static void complete(struct world *world, const struct pending *pending)
 {
     struct commit_actions list = {0};
     struct truth *truth = find_truth(world, pending->save);
-    bool fails = fault(world);
+    bool fails = fault(&world->sim);
     switch (pending->kind) {
     case COMMIT_SYNC_NAMES:
         if (truth && !fails)
@@ -200,9 +179,9 @@ static void complete(struct world *world, const struct pending *pending)
         commit_names_synced(&world->machine, &list, pending->save, fails ? ERR_IO : 0);
         break;
     case COMMIT_PUBLISH: {
-        enum commit_outcome outcome = !fails                 ? OUTCOME_DURABLE
-                                      : below(world, 2) == 0 ? OUTCOME_ABSENT
-                                                             : OUTCOME_UNKNOWN;
+        enum commit_outcome outcome = !fails                       ? OUTCOME_DURABLE
+                                      : below(&world->sim, 2) == 0 ? OUTCOME_ABSENT
+                                                                   : OUTCOME_UNKNOWN;
         if (truth) {
             truth->manifest = outcome == OUTCOME_DURABLE;
             truth->maybe = outcome == OUTCOME_UNKNOWN;
@@ -222,7 +201,7 @@ static void complete(struct world *world, const struct pending *pending)
         commit_discarded(&world->machine, &list, pending->save);
         break;
     default: { /* COMMIT_TAKE */
-        int error = fails ? (below(world, 2) ? ERR_IO : ERR_EXISTS) : 0;
+        int error = fails ? (below(&world->sim, 2) ? ERR_IO : ERR_EXISTS) : 0;
         if (error != ERR_IO && pending->number > world->durable_attempt)
             world->durable_attempt = pending->number;
         commit_taken(&world->machine, &list, pending->number, error);
@@ -245,18 +224,18 @@ static void repeat(struct world *world, const struct pending *pending)
         commit_placed(&world->machine, &list, pending->save, 0, 0);
     else
         commit_taken(&world->machine, &list, pending->number, 0);
-    require(world, list.count == 0, "a second answer changes nothing");
+    require(&world->sim, list.count == 0, "a second answer changes nothing");
 }
 
 static void complete_any(struct world *world)
 {
     if (world->num_pending == 0)
         return;
-    uint32_t index = below(world, world->num_pending);
+    uint32_t index = below(&world->sim, world->num_pending);
     struct pending pending = world->pending[index];
     world->pending[index] = world->pending[--world->num_pending];
     complete(world, &pending);
-    if (fault(world))
+    if (fault(&world->sim))
         repeat(world, &pending);
 }
 
@@ -277,10 +256,12 @@ static void log_save(struct world *world, uint64_t id, uint64_t step)
         const struct truth *former = &world->log[i];
         if (former->attempt != attempt || former->step != step)
             continue;
-        require(world, former->removed && !former->live, "I6: the files of a step are of one save");
-        require(world, !former->manifest && !former->maybe, "I9: what may be committed stays");
+        require(&world->sim, former->removed && !former->live,
+                "I6: the files of a step are of one save");
+        require(&world->sim, !former->manifest && !former->maybe,
+                "I9: what may be committed stays");
     }
-    require(world, world->num_saves < SAVES_LOGGED, "the log is long enough");
+    require(&world->sim, world->num_saves < SAVES_LOGGED, "the log is long enough");
     world->log[world->num_saves++] = (struct truth){.id = id,
                                                     .step = step,
                                                     .attempt = attempt,
@@ -293,7 +274,8 @@ static void rank_begins(struct world *world, uint32_t rank)
     struct commit_actions list = {0};
     uint64_t id = 0, attempt = world->rank_attempt[rank];
     /* Now and then it skips one, or begins one again. */
-    uint64_t step = world->rank_step[rank] + (uint64_t[]){0, 0, 1, 1, 1, 1, 1, 2}[below(world, 8)];
+    uint64_t step =
+        world->rank_step[rank] + (uint64_t[]){0, 0, 1, 1, 1, 1, 1, 2}[below(&world->sim, 8)];
     if (is_listed(world, attempt, step))
         return;
     int may = commit_may_begin(&world->machine, attempt, rank, step);
@@ -302,9 +284,9 @@ static void rank_begins(struct world *world, uint32_t rank)
         world->rank_save[rank] = 0;
     }
     int error = commit_begin(&world->machine, &list, &id, attempt, rank, step);
-    require(world, may == error || may == ERR_ABORTED, "may_begin and begin agree");
+    require(&world->sim, may == error || may == ERR_ABORTED, "may_begin and begin agree");
     if (attempt != world->machine.attempt || world->machine.state != RUN_OPEN)
-        require(world, error == ERR_STALE, "I4: only the open attempt saves");
+        require(&world->sim, error == ERR_STALE, "I4: only the open attempt saves");
     if (error == 0 || error == ERR_ABORTED)
         world->rank_step[rank] = step;
     perform(world, &list);
@@ -314,7 +296,7 @@ static void rank_begins(struct world *world, uint32_t rank)
         log_save(world, id, step);
     world->rank_save[rank] = id;
     for (uint32_t i = 0; i < world->world_size; i++)
-        require(world,
+        require(&world->sim,
                 world->rank_attempt[i] != attempt || world->rank_step[i] != step ||
                     world->rank_save[i] == 0 || world->rank_save[i] == id,
                 "I6: all ranks that copy a step mean the same save");
@@ -338,7 +320,7 @@ static struct truth *any_live(struct world *world)
     struct truth *chosen = NULL;
     uint32_t first = world->num_saves > 32 ? world->num_saves - 32 : 0;
     for (uint32_t i = first; i < world->num_saves; i++)
-        if (world->log[i].live && below(world, ++count) == 0)
+        if (world->log[i].live && below(&world->sim, ++count) == 0)
             chosen = &world->log[i];
     return chosen;
 }
@@ -351,10 +333,10 @@ static void stage_moves(struct world *world)
     if (!truth)
         return;
     const struct commit_save *save = commit_find(&world->machine, truth->id);
-    uint32_t rank = below(world, truth->world_size);
+    uint32_t rank = below(&world->sim, truth->world_size);
     if (!save)
         return;
-    if (fault(world))
+    if (fault(&world->sim))
         commit_failed(&world->machine, &list, truth->id, rank, ERR_IO, "simulated");
     else if (save->ranks[rank] == RANK_BEGUN) {
         commit_ended(&world->machine, &list, truth->id, rank);
@@ -377,7 +359,7 @@ static void crash(struct world *world)
         struct truth *truth = find_truth(world, world->pending[i].save);
         if (world->pending[i].kind == COMMIT_PUBLISH && truth)
             truth->maybe = true; /* it was under way */
-        if (world->pending[i].kind == COMMIT_TAKE && below(world, 2) == 0 &&
+        if (world->pending[i].kind == COMMIT_TAKE && below(&world->sim, 2) == 0 &&
             world->pending[i].number > world->durable_attempt)
             world->durable_attempt = world->pending[i].number;
     }
@@ -385,7 +367,7 @@ static void crash(struct world *world)
     for (uint32_t i = 0; i < world->num_saves; i++) {
         struct truth *truth = &world->log[i];
         if (truth->maybe) {
-            truth->manifest = below(world, 2) == 0;
+            truth->manifest = below(&world->sim, 2) == 0;
             truth->maybe = false;
         }
         /* The start-up scan: no manifest, no files. */
@@ -405,14 +387,15 @@ static void rank_restarts_daemon_side(struct world *world)
     /* Ranks of the answered attempt describe themselves to the restarted daemon. */
     int error = commit_resume(&world->machine, world->answered_attempt, world->world_size);
     if (world->machine.state == RUN_CLOSED)
-        require(world, error == ERR_STALE, "only the newest attempt resumes");
+        require(&world->sim, error == ERR_STALE, "only the newest attempt resumes");
 }
 
 static void opens(struct world *world)
 {
     struct commit_actions list = {0};
-    world->world_size = 1 + below(world, RANKS_MAX);
-    require(world, commit_open(&world->machine, &list, world->world_size) == 0, "open is accepted");
+    world->world_size = 1 + below(&world->sim, RANKS_MAX);
+    require(&world->sim, commit_open(&world->machine, &list, world->world_size) == 0,
+            "open is accepted");
     perform(world, &list);
 }
 
@@ -420,26 +403,27 @@ static void check_world(struct world *world)
 {
     for (uint32_t i = 0; i < world->num_saves; i++) {
         const struct truth *truth = &world->log[i];
-        require(world, !truth->acknowledged || (truth->manifest && !truth->removed),
+        require(&world->sim, !truth->acknowledged || (truth->manifest && !truth->removed),
                 "no acknowledged checkpoint is lost");
-        require(world, !truth->manifest || (all_durable(truth) && truth->names_durable),
+        require(&world->sim, !truth->manifest || (all_durable(truth) && truth->names_durable),
                 "whatever has a manifest is whole");
-        require(world, !truth->manifest || !truth->removed, "no file of a manifest is removed");
+        require(&world->sim, !truth->manifest || !truth->removed,
+                "no file of a manifest is removed");
     }
     for (uint32_t i = 0; i < COMMIT_SAVES_MAX; i++) {
         for (uint32_t j = 0; j < i; j++) {
             const struct commit_save *a = &world->machine.saves[i], *b = &world->machine.saves[j];
             bool both = a->state != COMMIT_FREE && b->state != COMMIT_FREE &&
                         a->state != COMMIT_DISCARDING && b->state != COMMIT_DISCARDING;
-            require(world, !both || a->step != b->step, "I6: one save of a step");
+            require(&world->sim, !both || a->step != b->step, "I6: one save of a step");
         }
     }
 }
 
 static void one_event(struct world *world)
 {
-    uint32_t choice = below(world, 100);
-    uint32_t rank = below(world, world->world_size);
+    uint32_t choice = below(&world->sim, 100);
+    uint32_t rank = below(&world->sim, world->world_size);
     struct commit_actions list = {0};
     if (choice < 25)
         rank_begins(world, rank);
@@ -447,17 +431,17 @@ static void one_event(struct world *world)
         stage_moves(world);
     else if (choice < 90)
         complete_any(world);
-    else if (choice < 92 && world->faults) {
+    else if (choice < 92 && world->sim.faults) {
         commit_rank_died(&world->machine, &list, world->rank_attempt[rank], rank);
         world->rank_save[rank] = 0;
         perform(world, &list);
     } else if (choice < 93)
         opens(world);
-    else if (choice < 94 && world->faults)
+    else if (choice < 94 && world->sim.faults)
         crash(world);
     else if (choice < 97)
         rank_restarts_daemon_side(world);
-    else if (choice < 98 && world->faults) {
+    else if (choice < 98 && world->sim.faults) {
         commit_abort_all(&world->machine, &list, "simulated");
         perform(world, &list);
     } else if (choice == 98)
@@ -467,18 +451,19 @@ static void one_event(struct world *world)
 /* Without faults: answers arrive, an attempt opens, and a save of all ranks is committed. */
 static void heal(struct world *world)
 {
-    world->faults = 0;
+    world->sim.faults = 0;
     opens(world);
     for (uint32_t i = 0; i < 2000 && world->machine.state != RUN_OPEN; i++) {
         stage_moves(world);
         complete_any(world);
     }
-    require(world, world->machine.state == RUN_OPEN, "after the faults an attempt opens");
+    require(&world->sim, world->machine.state == RUN_OPEN, "after the faults an attempt opens");
     uint64_t done = world->num_done;
     for (uint32_t i = 0; i < world->world_size && world->machine.state == RUN_OPEN; i++) {
         struct commit_actions list = {0};
         uint64_t id;
-        require(world, commit_begin(&world->machine, &list, &id, world->machine.attempt, i, 1) == 0,
+        require(&world->sim,
+                commit_begin(&world->machine, &list, &id, world->machine.attempt, i, 1) == 0,
                 "after the faults a save begins");
         if (i == 0)
             log_save(world, id, 1);
@@ -488,17 +473,19 @@ static void heal(struct world *world)
         stage_moves(world);
         complete_any(world);
     }
-    require(world, world->num_done == done + 1, "after the faults a save is committed");
+    require(&world->sim, world->num_done == done + 1, "after the faults a save is committed");
 }
 
-static void run_world(struct world *world, uint64_t seed)
+static struct world world_of_all;
+
+static void run_world(uint64_t seed)
 {
+    struct world *world = &world_of_all;
     memset(world, 0, sizeof *world);
-    world->seed = world->random = seed;
+    sim_begin(&world->sim, seed, 40);
     world->world_size = 1;
-    world->faults = below(world, 4) * 40; /* swarm: none, few, many */
     opens(world);
-    for (uint32_t i = 0; i < 600 && !world->broken; i++) {
+    for (uint32_t i = 0; i < 600 && !world->sim.broken; i++) {
         one_event(world);
         check_world(world);
     }
@@ -508,33 +495,24 @@ static void run_world(struct world *world, uint64_t seed)
 
 static void test_commit__no_order_of_events_loses_or_tears_a_checkpoint(void **state)
 {
+    const struct world *w = &world_of_all;
+    const struct sim_total totals[] = {{"commits", &w->num_done, true},
+                                       {"crashes", &w->num_crashes, false}};
     (void)state;
-    static struct world world;
-    const char *one = getenv("SIM_SEED"), *many = getenv("SIM_WORLDS");
-    uint64_t count = many ? strtoull(many, NULL, 10) : 10000;
-    uint64_t done = 0, crashes = 0;
-    for (uint64_t i = 0; i < (one ? 1 : count); i++) {
-        uint64_t seed = one ? strtoull(one, NULL, 10) : 1 + i;
-        run_world(&world, seed);
-        done += world.num_done;
-        crashes += world.num_crashes;
-        if (world.broken)
-            fail_msg("SIM_SEED=%llu breaks: %s", (unsigned long long)seed, world.broken);
-    }
-    print_message("%llu worlds, %llu commits, %llu crashes\n", (unsigned long long)count,
-                  (unsigned long long)done, (unsigned long long)crashes);
-    assert_true(done > 0);
+    sim_run_many(&w->sim, run_world, totals, sizeof totals / sizeof totals[0]);
 }
 
 static void test_commit__the_same_seed_gives_the_same_world(void **state)
 {
     (void)state;
-    static struct world first, second;
+    static struct world first;
     for (uint64_t seed = 1; seed <= 100; seed++) {
-        run_world(&first, seed);
-        run_world(&second, seed);
-        assert_memory_equal(&first.machine, &second.machine, sizeof first.machine);
-        assert_true(first.num_done == second.num_done && first.random == second.random);
+        run_world(seed);
+        first = world_of_all;
+        run_world(seed);
+        assert_memory_equal(&first.machine, &world_of_all.machine, sizeof first.machine);
+        assert_true(first.num_done == world_of_all.num_done &&
+                    first.sim.random == world_of_all.sim.random);
     }
 }
 

@@ -28,23 +28,17 @@
  * its way is until its node, or that node's disk, gives it up (storage/group.c; storage_group.c
  * proves it).
  *
- * SIM_SEED=<seed> replays one world, and SIM_TRACE=1 prints its events; SIM_WORLDS=<n> sets how
- * many; `make sim` takes a million. */
+ * How to replay a world, and to run more: sim.h; `make sim` takes a million. */
 #include "ckptd/drain/pick.h"
 #include "ckptd/keep/tiers.h"
 #include "proto/retain.h"
 #include "tests/unit/sim_bed.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
-
-#include <cmocka.h>
 
 #define EVENTS 500u
 #define HEAL_EVENTS 4000u
@@ -114,7 +108,7 @@ static void begin_transfer(struct world *world, struct node *node)
     if (next < 0)
         return;
     node->sends = (uint32_t)next;
-    note(world, "send", node->saved[next].attempt, node->saved[next].step);
+    note(&world->sim, "send", node->saved[next].attempt, node->saved[next].step);
     node->due = transfer_begin(&node->transfer, RANKS, 100);
 }
 
@@ -122,17 +116,18 @@ static struct transfer_action copy_shard(struct world *world, struct node *node,
                                          struct object *object, uint32_t shard)
 {
     uint32_t other = object->shard[shard];
-    require(world, is_local(&node->saved[node->sends]), "S3: what is sent is there");
-    if (fault(world) && below(world, 2) == 0)
+    require(&world->sim, is_local(&node->saved[node->sends]), "S3: what is sent is there");
+    if (fault(&world->sim) && below(&world->sim, 2) == 0)
         return transfer_copied(&node->transfer, shard, ERR_IO, false); /* torn, and no name */
-    require(world, other == 0 || other == node->store, "S4: no store writes to another's shards");
+    require(&world->sim, other == 0 || other == node->store,
+            "S4: no store writes to another's shards");
     object->shard[shard] = node->store;
-    return transfer_copied(&node->transfer, shard, fault(world) ? ERR_IO : 0, false);
+    return transfer_copied(&node->transfer, shard, fault(&world->sim) ? ERR_IO : 0, false);
 }
 
 static void hold(struct world *world, struct node *node, struct saved *saved, struct object *object)
 {
-    require(world, object->manifest == node->store || object->is_removed,
+    require(&world->sim, object->manifest == node->store || object->is_removed,
             "S4: told of what is not its own");
     saved->is_far = true;
     saved->sent = node->clock;
@@ -150,7 +145,7 @@ static void go_on_sending(struct world *world, struct node *node)
     struct object *object = &world->bucket.objects[index];
     const struct late number = {node->store, 0, saved->attempt};
     const struct late manifest = {node->store, index, saved->attempt};
-    note(world, "drain", due.kind, due.shard);
+    note(&world->sim, "drain", due.kind, due.shard);
     bool fails;
     node->due = (struct transfer_action){.kind = TRANSFER_NOTHING};
     switch (due.kind) {
@@ -165,16 +160,17 @@ static void go_on_sending(struct world *world, struct node *node)
         node->due = copy_shard(world, node, object, due.shard);
         break;
     case TRANSFER_NAMES:
-        fails = fault(world);
-        object->names = fails && below(world, 2) == 0 ? object->names : node->store;
+        fails = fault(&world->sim);
+        object->names = fails && below(&world->sim, 2) == 0 ? object->names : node->store;
         node->due = transfer_named(&node->transfer, fails ? ERR_IO : 0);
         break;
     case TRANSFER_PUBLISH:
         node->due = transfer_published(&node->transfer, publish(world, &manifest));
         break;
     case TRANSFER_SETTLE:
-        node->due = transfer_settled(&node->transfer, fault(world) ? PUBLICATION_UNKNOWN
-                                                                   : read_back(world, &manifest));
+        node->due =
+            transfer_settled(&node->transfer, fault(&world->sim) ? PUBLICATION_UNKNOWN
+                                                                 : read_back(world, &manifest));
         break;
     case TRANSFER_REST:
         node->due = transfer_rested(&node->transfer);
@@ -184,7 +180,7 @@ static void go_on_sending(struct world *world, struct node *node)
         hold(world, node, saved, object);
         break;
     default: /* TRANSFER_OVER */
-        require(world, world->bucket.owner[saved->attempt] != node->store,
+        require(&world->sim, world->bucket.owner[saved->attempt] != node->store,
                 "S7: given up, and its own");
         saved->is_given_up = true;
         object->lease = object->lease == node->store ? 0 : object->lease;
@@ -204,7 +200,7 @@ static int look_far(void *user, uint32_t index)
     struct looking *looking = user;
     const struct saved *saved = &looking->node->saved[index];
     const struct object *object = &looking->world->bucket.objects[object_of(looking->world, saved)];
-    if (fault(looking->world))
+    if (fault(&looking->world->sim))
         return ERR_UNAVAILABLE;
     looking->items[index].is_vanished |= !is_whole(object) || object->is_removed;
     return 0;
@@ -242,11 +238,12 @@ static void remove_local(struct world *world, struct node *node, struct saved *s
     bool is_there = is_whole(object) && !object->is_removed;
     enum tiers_need need =
         tiers_need(saved->goes_far, saved->is_far, node->clock - saved->sent, VERIFY_AGE_S);
-    if (need == TIERS_ARRIVAL || (need != TIERS_NOTHING && (fault(world) || !is_there)))
+    if (need == TIERS_ARRIVAL || (need != TIERS_NOTHING && (fault(&world->sim) || !is_there)))
         return;
-    note(world, "remove local", saved->attempt, saved->step);
-    require(world, !saved->goes_far || is_there, "S5: the bucket has what a disk gives up");
-    require(world, newer_local(node, saved) >= RETAIN_GOOD_MIN, "S6: a disk keeps its last two");
+    note(&world->sim, "remove local", saved->attempt, saved->step);
+    require(&world->sim, !saved->goes_far || is_there, "S5: the bucket has what a disk gives up");
+    require(&world->sim, newer_local(node, saved) >= RETAIN_GOOD_MIN,
+            "S6: a disk keeps its last two");
     saved->is_removed = saved->is_ruled_out = true;
     world->num_removed++;
 }
@@ -294,8 +291,8 @@ static void retain_far(struct world *world, struct node *node)
         uint32_t index = object_of(world, &node->saved[i]);
         if (items[i].reasons != 0 || is_under_way(&world->bucket, index))
             continue;
-        note(world, "remove far", node->saved[i].attempt, node->saved[i].step);
-        require(world, newer_far(&world->bucket, &node->saved[i]) >= far_rules.keep_last,
+        note(&world->sim, "remove far", node->saved[i].attempt, node->saved[i].step);
+        require(&world->sim, newer_far(&world->bucket, &node->saved[i]) >= far_rules.keep_last,
                 "S6: the bucket keeps its last ones");
         world->bucket.objects[index].is_removed = true;
         node->saved[i].is_far = false;
@@ -322,8 +319,8 @@ static void list_far(struct world *world, struct node *node)
         node->saved[i].is_far = node->saved[i].is_given_up = false;
     for (uint32_t i = 1; i <= world->bucket.num_objects; i++) {
         struct object *object = &world->bucket.objects[i];
-        if (object->manifest == 0 || (object->is_new && fault(world)) ||
-            (object->is_removed && !fault(world)))
+        if (object->manifest == 0 || (object->is_new && fault(&world->sim)) ||
+            (object->is_removed && !fault(&world->sim)))
             continue;
         struct saved *found = NULL;
         for (uint32_t j = 0; j < node->num_saved && !found; j++)
@@ -347,20 +344,20 @@ static void list_far(struct world *world, struct node *node)
 
 static void crash(struct world *world, struct node *node)
 {
-    note(world, "crash", node->store, 0);
+    note(&world->sim, "crash", node->store, 0);
     for (uint32_t i = 0; i < node->num_pending; i++) {
         const struct pending *pending = &node->pending[i];
         struct saved *saved = find_saved(node, pending->save);
         if (pending->kind == COMMIT_PUBLISH && saved)
             saved->maybe = true;
-        if (pending->kind == COMMIT_TAKE && below(world, 2) == 0 &&
+        if (pending->kind == COMMIT_TAKE && below(&world->sim, 2) == 0 &&
             pending->number > node->durable_attempt)
             node->durable_attempt = pending->number;
     }
     for (uint32_t i = 0; i < node->num_saved; i++) {
         struct saved *saved = &node->saved[i];
         if (saved->maybe)
-            saved->manifest = below(world, 2) == 0;
+            saved->manifest = below(&world->sim, 2) == 0;
         saved->maybe = saved->is_live = false;
         saved->is_removed |= !saved->manifest; /* the scan of the start */
     }
@@ -370,7 +367,7 @@ static void crash(struct world *world, struct node *node)
 
 static void lose_disk(struct world *world, struct node *node)
 {
-    note(world, "lost", node->store, 0);
+    note(&world->sim, "lost", node->store, 0);
     world->num_lost++;
     for (uint32_t i = 1; i <= world->bucket.num_objects; i++)
         if (world->bucket.objects[i].lease == node->store)
@@ -380,7 +377,7 @@ static void lose_disk(struct world *world, struct node *node)
     node->answered = node->durable_attempt = 0;
     memset(node->step, 0, sizeof node->step);
     for (uint64_t i = 0; i < ATTEMPTS_MAX; i++)
-        if (world->bucket.owner[i] != 0 && !fault(world))
+        if (world->bucket.owner[i] != 0 && !fault(&world->sim))
             node->durable_attempt = i;
     restart(node);
     list_far(world, node);
@@ -395,20 +392,20 @@ static void check_world(struct world *world)
             const struct saved *saved = &world->nodes[n].saved[i];
             bool is_whole_here = saved->manifest && saved->names && saved->shard[0] &&
                                  saved->shard[1] && !saved->is_removed;
-            require(world, !saved->is_acked || saved->is_ruled_out || is_whole_here,
+            require(&world->sim, !saved->is_acked || saved->is_ruled_out || is_whole_here,
                     "S1: acknowledged as local, and lost");
         }
     for (uint32_t i = 1; i <= world->bucket.num_objects; i++) {
         const struct object *object = &world->bucket.objects[i];
-        require(world, !object->is_acked || object->is_removed || is_whole(object),
+        require(&world->sim, !object->is_acked || object->is_removed || is_whole(object),
                 "S2: acknowledged as in the bucket, and lost");
     }
 }
 
 static void one_event(struct world *world)
 {
-    struct node *node = &world->nodes[below(world, NODES)];
-    uint32_t choice = below(world, 200), rank = below(world, RANKS);
+    struct node *node = &world->nodes[below(&world->sim, NODES)];
+    uint32_t choice = below(&world->sim, 200), rank = below(&world->sim, RANKS);
     node->clock += STEP_S;
     if (choice < 40)
         begin_save(world, node, rank);
@@ -429,17 +426,17 @@ static void one_event(struct world *world)
         open_attempt(world, node);
     else if (choice < 196)
         commit_resume(node->commit, node->answered, RANKS);
-    else if (choice < 197 && fault(world))
-        node->clock += (int64_t)below(world, 20000) - 10000;
-    else if (choice < 198 && world->faults != 0)
+    else if (choice < 197 && fault(&world->sim))
+        node->clock += (int64_t)below(&world->sim, 20000) - 10000;
+    else if (choice < 198 && world->sim.faults != 0)
         crash(world, node);
-    else if (fault(world))
+    else if (fault(&world->sim))
         lose_disk(world, node);
 }
 
 static void heal(struct world *world)
 {
-    world->faults = 0;
+    world->sim.faults = 0;
     while (world->bucket.num_late > 0)
         one_late_effect(world);
     for (uint32_t i = 0; i < HEAL_EVENTS; i++) {
@@ -449,72 +446,50 @@ static void heal(struct world *world)
         go_on_sending(world, node);
     }
     for (uint32_t n = 0; n < NODES; n++)
-        require(world, plan_drain(&world->nodes[n]) < 0, "S7: all that goes there comes there");
+        require(&world->sim, plan_drain(&world->nodes[n]) < 0,
+                "S7: all that goes there comes there");
 }
 
-static void run_world(struct world *world, uint64_t seed)
+static struct world world_of_all;
+
+static void run_world(uint64_t seed)
 {
     static struct commit machines[NODES];
+    struct world *world = &world_of_all;
     memset(world, 0, sizeof *world);
-    world->is_said = getenv("SIM_TRACE") != NULL;
-    world->random = seed;
-    world->faults = below(world, 4) * 60; /* swarm: none, few, many */
+    sim_begin(&world->sim, seed, 60);
     for (uint32_t n = 0; n < NODES; n++) {
         world->nodes[n].commit = &machines[n];
         world->nodes[n].store = ++world->stores;
-        world->nodes[n].clock = 1000000000 + below(world, 10000);
+        world->nodes[n].clock = 1000000000 + below(&world->sim, 10000);
         restart(&world->nodes[n]);
         open_attempt(world, &world->nodes[n]);
     }
-    for (uint32_t i = 0; i < EVENTS && !world->broken; i++) {
+    for (uint32_t i = 0; i < EVENTS && !world->sim.broken; i++) {
         one_event(world);
         check_world(world);
     }
-    if (!world->broken)
+    if (!world->sim.broken)
         heal(world);
     check_world(world);
 }
 
 static void test_sim__no_schedule_of_two_nodes_and_a_bucket_breaks_an_invariant(void **state)
 {
+    const struct world *w = &world_of_all;
+    const struct sim_total totals[] = {{"events", &w->sim.events, true},
+                                       {"saves acknowledged", &w->num_acked, true},
+                                       {"in the bucket", &w->num_far, true},
+                                       {"removed", &w->num_removed, true},
+                                       {"disks lost", &w->num_lost, false}};
     (void)state;
-    static struct world world;
-    const char *one = getenv("SIM_SEED");
-    uint64_t count = one ? 1 : random_rounds("SIM_WORLDS", 10000);
-    uint64_t acked = 0, far = 0, lost = 0, removed = 0, events = 0;
-    struct timespec begun, ended;
-    clock_gettime(CLOCK_MONOTONIC, &begun);
-    for (uint64_t i = 0; i < count; i++) {
-        uint64_t seed = one ? strtoull(one, NULL, 10) : 1 + i;
-        run_world(&world, seed);
-        if (world.broken)
-            fail_msg("SIM_SEED=%llu breaks %s", (unsigned long long)seed, world.broken);
-        acked += world.num_acked, far += world.num_far, lost += world.num_lost;
-        removed += world.num_removed, events += world.events;
-    }
-    clock_gettime(CLOCK_MONOTONIC, &ended);
-    double hours =
-        ((double)(ended.tv_sec - begun.tv_sec) + (double)(ended.tv_nsec - begun.tv_nsec) / 1e9) /
-        3600;
-    print_message("# %llu schedules, %.2g an hour: %llu events, %llu saves acknowledged, "
-                  "%llu in the bucket, %llu removed, %llu disks lost\n",
-                  (unsigned long long)count, (double)count / hours, (unsigned long long)events,
-                  (unsigned long long)acked, (unsigned long long)far, (unsigned long long)removed,
-                  (unsigned long long)lost);
-    assert_true(one || (acked > count && far > count && lost > 0 && removed > count));
+    sim_run_many(&w->sim, run_world, totals, sizeof totals / sizeof totals[0]);
 }
 
 static void test_sim__the_same_seed_gives_the_same_trace(void **state)
 {
     (void)state;
-    static struct world first, second;
-    for (uint64_t seed = 1; seed <= 100; seed++) {
-        run_world(&first, seed);
-        run_world(&second, seed);
-        assert_true(first.trace == second.trace && first.events == second.events); /* S8 */
-        run_world(&second, seed + 1);
-        assert_true(first.trace != second.trace);
-    }
+    sim_check_traces(&world_of_all.sim, run_world); /* S8 */
 }
 
 int main(void)

@@ -19,16 +19,10 @@
  * without a manifest whose coordinator can be asked, and all that is whole comes on two domains. N8
  * The same seed gives the same trace.
  *
- * SIM_SEED=<seed> replays one world, and SIM_TRACE=1 prints its events; SIM_WORLDS=<n> sets how
- * many; `make sim` takes a million. */
+ * How to replay a world, and to run more: sim.h; `make sim` takes a million. */
 #include "tests/unit/sim_nodes_disk.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdlib.h>
-#include <time.h>
-
-#include <cmocka.h>
 
 #define EVENTS 1200u
 #define HEAL_EVENTS 40000u
@@ -61,7 +55,7 @@ static bool join_node(struct world *world, struct node *node, const struct train
 /* Its ranks' parts that they have not announced come to nothing. */
 static void kill_trainer(struct world *world, struct trainer *trainer)
 {
-    note(world, "kill", trainer->attempt, 0);
+    note(&world->sim, "kill", trainer->attempt, 0);
     trainer->is_up = false;
     for (uint32_t r = 0; r < trainer->ranks && !trainer->is_opening; r++) {
         struct commit_actions list = {0};
@@ -96,7 +90,7 @@ static void describe(struct world *world, struct trainer *trainer, uint32_t rank
             return;
         hear_boot(world, leader, node->index, node->boot);
     }
-    note(world, "describe", trainer->attempt, rank);
+    note(&world->sim, "describe", trainer->attempt, rank);
     trainer->joined[rank] = leader->boot;
     trainer->boot[rank] = node->boot;
     if (trainer->in[rank] != NOBODY && trainer->ended[rank] < trainer->begun[rank])
@@ -172,7 +166,7 @@ static void go_on_training(struct world *world, uint32_t which, uint32_t rank)
             refused(trainer, error);
         return;
     }
-    if (below(world, 4) == 0)
+    if (below(&world->sim, 4) == 0)
         post(world, (struct message){.kind = MESSAGE_BEGIN,
                                      .ended = list_ended(world, node, rank),
                                      .from = node->index,
@@ -189,7 +183,7 @@ static void start(struct world *world, uint32_t which)
 {
     struct trainer *trainer = &world->trainers[which];
     struct commit_actions list = {0};
-    struct node *node = &world->nodes[below(world, NODES)];
+    struct node *node = &world->nodes[below(&world->sim, NODES)];
     uint32_t looked = 1u << node->index;
     if (!node->is_up || node->opens_for != NOBODY || node->taking.is_busy)
         return;
@@ -208,10 +202,10 @@ static void start(struct world *world, uint32_t which)
     *trainer = (struct trainer){.is_up = true, .is_opening = true, .leader = node->index};
     for (uint32_t i = 0; i < NODES; i++) {
         uint32_t at = (node->index + i) % NODES;
-        if (at == node->index || (world->nodes[at].is_up && below(world, 4) != 0))
+        if (at == node->index || (world->nodes[at].is_up && below(&world->sim, 4) != 0))
             trainer->node[trainer->ranks++] = at;
     }
-    note(world, "start", node->index, trainer->ranks);
+    note(&world->sim, "start", node->index, trainer->ranks);
     node->opens_for = which;
     node->must_know = 0;
     for (uint32_t s = 0; s < world->num_made; s++)
@@ -236,11 +230,11 @@ static void check_world(struct world *world)
             const struct held *held = &world->nodes[made->holder[r]].held[s];
             bool is_there = (held->shards & held->named) >> r & 1u;
             bool is_lost = !(left >> made->holder[r] & 1u);
-            require(world, is_lost || is_there, "N1: a manifest names what is not there");
-            require(world, is_lost || !made->acked || held->manifest,
+            require(&world->sim, is_lost || is_there, "N1: a manifest names what is not there");
+            require(&world->sim, is_lost || !made->acked || held->manifest,
                     "N1: acknowledged as local, and lost");
         }
-        require(world,
+        require(&world->sim,
                 !made->is_replicated || domains_of(made->lost) >= REPLICAS ||
                     is_whole_on(world, s, (1u << NODES) - 1),
                 "N2: acknowledged as replicated, and lost with one domain");
@@ -255,31 +249,32 @@ static bool may_lose(const struct world *world, uint32_t node)
 
 static void break_something(struct world *world, struct node *node)
 {
-    uint32_t other = below(world, NODES), choice = below(world, 12);
+    uint32_t other = below(&world->sim, NODES), choice = below(&world->sim, 12);
     if (choice < 4) {
         world->is_cut[node->index][other] = true;
-        world->is_cut[other][node->index] |= below(world, 2) == 0;
+        world->is_cut[other][node->index] |= below(&world->sim, 2) == 0;
         world->is_cut[node->index][node->index] = world->is_cut[other][other] = false;
-        note(world, "cut", node->index, other);
+        note(&world->sim, "cut", node->index, other);
     } else if (choice < 7 && node->is_up) {
         crash(world, node, false);
     } else if (choice < 8 && may_lose(world, node->index)) {
         crash(world, node, true);
-        if (node->index >= 2 && world->num_lost == 1 && below(world, 2) == 0) /* all of a domain */
+        if (node->index >= 2 && world->num_lost == 1 &&
+            below(&world->sim, 2) == 0) /* all of a domain */
             crash(world, &world->nodes[5 - node->index], true);
     } else if (choice < 10) {
-        struct trainer *trainer = &world->trainers[below(world, TRAINERS)];
+        struct trainer *trainer = &world->trainers[below(&world->sim, TRAINERS)];
         if (trainer->is_up && !trainer->is_opening)
             kill_trainer(world, trainer);
     } else if (node->is_up && node->index != other) {
-        note(world, "silent", node->index, other);
+        note(&world->sim, "silent", node->index, other);
         give_up_all(world, node, other);
     }
 }
 
 static void mend_something(struct world *world, struct node *node)
 {
-    uint32_t other = below(world, NODES);
+    uint32_t other = below(&world->sim, NODES);
     if (!node->is_up)
         start_process(world, node);
     else
@@ -288,7 +283,7 @@ static void mend_something(struct world *world, struct node *node)
 
 static void work(struct world *world, struct node *node)
 {
-    uint32_t choice = below(world, 100);
+    uint32_t choice = below(&world->sim, 100);
     if (!node->is_up)
         return;
     if (choice < 25)
@@ -312,18 +307,18 @@ static void work(struct world *world, struct node *node)
 
 static void train(struct world *world)
 {
-    uint32_t which = below(world, TRAINERS);
+    uint32_t which = below(&world->sim, TRAINERS);
     struct trainer *trainer = &world->trainers[which];
-    if (!trainer->is_up && (which == 0 || below(world, 20) == 0))
+    if (!trainer->is_up && (which == 0 || below(&world->sim, 20) == 0))
         start(world, which);
     else if (trainer->is_up && !trainer->is_opening)
-        go_on_training(world, which, below(world, trainer->ranks));
+        go_on_training(world, which, below(&world->sim, trainer->ranks));
 }
 
 static void one_event(struct world *world)
 {
-    struct node *node = &world->nodes[below(world, NODES)];
-    uint32_t choice = below(world, 100);
+    struct node *node = &world->nodes[below(&world->sim, NODES)];
+    uint32_t choice = below(&world->sim, 100);
     if (choice < 50)
         work(world, node);
     else if (choice < 75)
@@ -332,14 +327,14 @@ static void one_event(struct world *world)
         train(world);
     else if (choice < 98)
         mend_something(world, node);
-    else if (fault(world) || below(world, 1000) < world->faults)
+    else if (fault(&world->sim) || below(&world->sim, 1000) < world->sim.faults)
         break_something(world, node);
 }
 
 /* What is left, for who replays one world. */
 static void say_rest(const struct world *world)
 {
-    for (uint32_t n = 0; world->is_said && n < NODES; n++) {
+    for (uint32_t n = 0; world->sim.is_said && n < NODES; n++) {
         const struct node *node = &world->nodes[n];
         printf("# node %u: attempt %llu of node %u, state %d at %llu, %u saves, newest %llu\n", n,
                (unsigned long long)node->open, node->leader, node->commit->state,
@@ -354,7 +349,7 @@ static void say_rest(const struct world *world)
                        save->num_ended, save->num_durable, save->holders, save->placed);
         }
     }
-    for (uint32_t t = 0; world->is_said && t < TRAINERS; t++) {
+    for (uint32_t t = 0; world->sim.is_said && t < TRAINERS; t++) {
         const struct trainer *trainer = &world->trainers[t];
         printf("# trainer %u: attempt %llu step %llu of node %u%s%s\n", t,
                (unsigned long long)trainer->attempt, (unsigned long long)trainer->step,
@@ -363,7 +358,7 @@ static void say_rest(const struct world *world)
             printf("#   rank %u on %u: begun %llu ended %llu\n", r, trainer->node[r],
                    (unsigned long long)trainer->begun[r], (unsigned long long)trainer->ended[r]);
     }
-    for (uint32_t n = 0; world->is_said && n < NODES; n++)
+    for (uint32_t n = 0; world->sim.is_said && n < NODES; n++)
         for (uint32_t s = 0; s < world->num_made; s++) {
             const struct held *held = &world->nodes[n].held[s];
             const struct made *made = &world->made[s];
@@ -383,14 +378,16 @@ static void check_quiet(struct world *world)
     for (uint32_t n = 0; n < NODES; n++) {
         const struct node *node = &world->nodes[n];
         uint32_t to;
-        require(world, commit_num_saves(node->commit) == 0, "N7: no save is in work for ever");
-        require(world, pick(world, node, &to) == NOBODY, "N7: what is whole comes on two domains");
+        require(&world->sim, commit_num_saves(node->commit) == 0,
+                "N7: no save is in work for ever");
+        require(&world->sim, pick(world, node, &to) == NOBODY,
+                "N7: what is whole comes on two domains");
         for (uint32_t s = 0; s < world->num_made; s++) {
             const struct made *made = &world->made[s];
             const struct node *leader = &world->nodes[made->leader];
             bool can_tell = leader->store == made->store;
-            require(world, !node->parts[s].is_live, "N7: no part is live for ever");
-            require(world, !is_left(world, node, s) || !can_tell,
+            require(&world->sim, !node->parts[s].is_live, "N7: no part is live for ever");
+            require(&world->sim, !is_left(world, node, s) || !can_tell,
                     "N7: no part is left of which its coordinator knows");
         }
     }
@@ -425,11 +422,11 @@ static void settle(struct world *world, uint64_t until)
         if (i % 3 == 0 || world->num_messages > MESSAGES_MAX / 2)
             deliver(world);
         else if (i % 3 == 1 && trains && world->trainers[0].is_up && !world->trainers[0].is_opening)
-            go_on_training(world, 0, below(world, world->trainers[0].ranks));
+            go_on_training(world, 0, below(&world->sim, world->trainers[0].ranks));
         else if (i % 3 == 1 && trains && !world->trainers[0].is_up)
             start(world, 0);
         else
-            work(world, &world->nodes[below(world, NODES)]);
+            work(world, &world->nodes[below(&world->sim, NODES)]);
     }
 }
 
@@ -437,7 +434,7 @@ static void settle(struct world *world, uint64_t until)
 static void heal(struct world *world)
 {
     uint64_t before = world->num_acked;
-    world->faults = 0;
+    world->sim.faults = 0;
     memset(world->is_cut, 0, sizeof world->is_cut);
     for (uint32_t n = 0; n < NODES; n++)
         if (!world->nodes[n].is_up)
@@ -447,8 +444,8 @@ static void heal(struct world *world)
             kill_trainer(world, &world->trainers[t]);
     world->num_made_max = SAVES_MAX;
     settle(world, before + 3);
-    require(world, world->num_acked >= before + 3, "N7: a start comes through, and saves");
-    if (world->broken)
+    require(&world->sim, world->num_acked >= before + 3, "N7: a start comes through, and saves");
+    if (world->sim.broken)
         say_rest(world);
     if (world->trainers[0].is_up && !world->trainers[0].is_opening)
         kill_trainer(world, &world->trainers[0]);
@@ -462,24 +459,25 @@ static void heal(struct world *world)
         look_round(world, &world->nodes[n]);
 }
 
-static void run_world(struct world *world, uint64_t seed)
+static struct world world_of_all;
+
+static void run_world(uint64_t seed)
 {
     static struct commit machines[NODES];
+    struct world *world = &world_of_all;
     memset(world, 0, sizeof *world);
-    world->is_said = getenv("SIM_TRACE") != NULL;
-    world->random = seed;
+    sim_begin(&world->sim, seed, 60);
     world->num_made_max = SAVES_MAX / 2;
-    world->faults = below(world, 4) * 60; /* swarm: none, few, many */
     for (uint32_t n = 0; n < NODES; n++) {
         world->nodes[n] = (struct node){
             .index = n, .store = ++world->stores, .commit = &machines[n], .opens_for = NOBODY};
         start_process(world, &world->nodes[n]);
     }
-    for (uint32_t i = 0; i < EVENTS && !world->broken; i++) {
+    for (uint32_t i = 0; i < EVENTS && !world->sim.broken; i++) {
         one_event(world);
         check_world(world);
     }
-    if (world->broken)
+    if (world->sim.broken)
         return;
     heal(world);
     check_world(world);
@@ -488,46 +486,22 @@ static void run_world(struct world *world, uint64_t seed)
 
 static void test_sim_nodes__no_schedule_of_nodes_and_trainers_breaks_an_invariant(void **state)
 {
+    const struct world *w = &world_of_all;
+    const struct sim_total totals[] = {{"events", &w->sim.events, true},
+                                       {"starts", &w->num_opened, true},
+                                       {"starts refused", &w->num_refused, false},
+                                       {"saves acknowledged", &w->num_acked, true},
+                                       {"of them replicated", &w->num_replicated, true},
+                                       {"crashes", &w->num_crashed, true},
+                                       {"disks lost", &w->num_lost, false}};
     (void)state;
-    static struct world world;
-    const char *one = getenv("SIM_SEED");
-    uint64_t count = one ? 1 : random_rounds("SIM_WORLDS", 10000);
-    uint64_t acked = 0, replicated = 0, opened = 0, refused = 0, crashed = 0, lost = 0, events = 0;
-    struct timespec begun, ended;
-    clock_gettime(CLOCK_MONOTONIC, &begun);
-    for (uint64_t i = 0; i < count; i++) {
-        uint64_t seed = one ? strtoull(one, NULL, 10) : 1 + i;
-        run_world(&world, seed);
-        if (world.broken)
-            fail_msg("SIM_SEED=%llu breaks %s", (unsigned long long)seed, world.broken);
-        acked += world.num_acked, replicated += world.num_replicated;
-        opened += world.num_opened, refused += world.num_refused;
-        crashed += world.num_crashed, lost += world.num_lost, events += world.events;
-    }
-    clock_gettime(CLOCK_MONOTONIC, &ended);
-    double hours =
-        ((double)(ended.tv_sec - begun.tv_sec) + (double)(ended.tv_nsec - begun.tv_nsec) / 1e9) /
-        3600;
-    print_message("# %llu schedules, %.2g an hour: %llu events, %llu starts and %llu refused, %llu "
-                  "saves acknowledged, %llu of them replicated, %llu crashes, %llu disks lost\n",
-                  (unsigned long long)count, (double)count / hours, (unsigned long long)events,
-                  (unsigned long long)opened, (unsigned long long)refused,
-                  (unsigned long long)acked, (unsigned long long)replicated,
-                  (unsigned long long)crashed, (unsigned long long)lost);
-    assert_true(one || (acked > count && replicated > count && opened > count && lost > 0));
+    sim_run_many(&w->sim, run_world, totals, sizeof totals / sizeof totals[0]);
 }
 
 static void test_sim_nodes__the_same_seed_gives_the_same_trace(void **state)
 {
     (void)state;
-    static struct world first, second;
-    for (uint64_t seed = 1; seed <= 100; seed++) {
-        run_world(&first, seed);
-        run_world(&second, seed);
-        assert_true(first.trace == second.trace && first.events == second.events); /* N8 */
-        run_world(&second, seed + 1);
-        assert_true(first.trace != second.trace);
-    }
+    sim_check_traces(&world_of_all.sim, run_world); /* N8 */
 }
 
 int main(void)

@@ -6,7 +6,7 @@
 #include "ckptd/drain/transfer.h"
 #include "ckptd/run/commit.h"
 #include "proto/report.h"
-#include "tests/unit/random.h"
+#include "tests/unit/sim.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -75,39 +75,12 @@ struct bucket {
 };
 
 struct world {
-    uint64_t random, trace, events;
-    uint32_t faults, stores;
+    struct sim sim;
+    uint32_t stores;
     struct node nodes[NODES];
     struct bucket bucket;
     uint64_t num_acked, num_far, num_lost, num_removed;
-    bool is_said;
-    const char *broken;
 };
-
-static uint32_t below(struct world *world, uint32_t limit)
-{
-    return (uint32_t)(splitmix64(&world->random) % limit);
-}
-static bool fault(struct world *world)
-{
-    return below(world, 1000) < world->faults;
-}
-static void require(struct world *world, bool holds, const char *what)
-{
-    if (!holds && !world->broken)
-        world->broken = what;
-}
-/* S8. */
-static void note(struct world *world, const char *what, uint64_t a, uint64_t b)
-{
-    world->events++;
-    for (const char *c = what; *c; c++)
-        world->trace = (world->trace ^ (uint8_t)*c) * 0x100000001b3ull;
-    world->trace = ((world->trace ^ a) * 0x100000001b3ull ^ b) * 0x100000001b3ull;
-    if (world->is_said)
-        printf("# %llu %s %llu %llu\n", (unsigned long long)world->events, what,
-               (unsigned long long)a, (unsigned long long)b);
-}
 
 /* ---- the bucket ---- */
 
@@ -134,7 +107,7 @@ static bool is_whole(const struct object *object)
 static void take_effect(struct world *world, const struct late *late)
 {
     struct bucket *bucket = &world->bucket;
-    note(world, "effect", late->store, late->object);
+    note(&world->sim, "effect", late->store, late->object);
     if (late->object == 0) {
         if (bucket->owner[late->attempt] == 0)
             bucket->owner[late->attempt] = late->store;
@@ -145,8 +118,9 @@ static void take_effect(struct world *world, const struct late *late)
         return;
     object->manifest = late->store;
     object->is_new = true;
-    require(world, is_whole(object), "S3: a manifest in the bucket has all shards");
-    require(world, bucket->owner[object->attempt] == late->store, "S3: they are of the owner");
+    require(&world->sim, is_whole(object), "S3: a manifest in the bucket has all shards");
+    require(&world->sim, bucket->owner[object->attempt] == late->store,
+            "S3: they are of the owner");
 }
 
 static enum publication read_back(const struct world *world, const struct late *name)
@@ -161,14 +135,14 @@ static enum publication read_back(const struct world *world, const struct late *
 
 static enum publication publish(struct world *world, const struct late *name)
 {
-    if (fault(world) && below(world, 2) == 0)
+    if (fault(&world->sim) && below(&world->sim, 2) == 0)
         return PUBLICATION_ABSENT; /* refused */
-    if (fault(world) && world->bucket.num_late < LATE_MAX) {
+    if (fault(&world->sim) && world->bucket.num_late < LATE_MAX) {
         world->bucket.late[world->bucket.num_late++] = *name;
         return PUBLICATION_UNKNOWN;
     }
     take_effect(world, name);
-    return fault(world) ? PUBLICATION_UNKNOWN : read_back(world, name);
+    return fault(&world->sim) ? PUBLICATION_UNKNOWN : read_back(world, name);
 }
 
 static void one_late_effect(struct world *world)
@@ -176,7 +150,7 @@ static void one_late_effect(struct world *world)
     struct bucket *bucket = &world->bucket;
     if (bucket->num_late == 0)
         return;
-    uint32_t which = below(world, bucket->num_late);
+    uint32_t which = below(&world->sim, bucket->num_late);
     const struct late late = bucket->late[which];
     bucket->late[which] = bucket->late[--bucket->num_late];
     take_effect(world, &late);
@@ -221,19 +195,19 @@ static void complete(struct world *world, struct node *node)
     struct commit_actions list = {0};
     if (node->num_pending == 0)
         return;
-    uint32_t which = below(world, node->num_pending);
+    uint32_t which = below(&world->sim, node->num_pending);
     const struct pending pending = node->pending[which];
     node->pending[which] = node->pending[--node->num_pending];
     struct saved *saved = find_saved(node, pending.save);
-    bool fails = fault(world);
-    note(world, "complete", pending.kind, fails);
+    bool fails = fault(&world->sim);
+    note(&world->sim, "complete", pending.kind, fails);
     switch (pending.kind) {
     case COMMIT_SYNC_NAMES:
         saved->names = !fails;
         commit_names_synced(node->commit, &list, pending.save, fails ? ERR_IO : 0);
         break;
     case COMMIT_PUBLISH: {
-        bool is_known = !fails || below(world, 2) == 0;
+        bool is_known = !fails || below(&world->sim, 2) == 0;
         saved->manifest = !fails;
         saved->maybe = !is_known; /* a crash decides */
         commit_published(node->commit, &list, pending.save,
@@ -261,7 +235,7 @@ static void open_attempt(struct world *world, struct node *node)
     struct commit_actions list = {0};
     if (node->durable_attempt + 1 >= ATTEMPTS_MAX)
         return;
-    note(world, "open", node->store, node->durable_attempt);
+    note(&world->sim, "open", node->store, node->durable_attempt);
     commit_open(node->commit, &list, RANKS);
     perform(world, node, &list);
 }
@@ -288,14 +262,14 @@ static void begin_save(struct world *world, struct node *node, uint32_t rank)
     struct commit_actions list = {0};
     uint64_t id = 0, other = node->step[1 - rank];
     uint64_t step = other > node->step[rank] ? other : node->step[rank] + 1;
-    if (is_copying(node, rank) && below(world, 16) != 0)
+    if (is_copying(node, rank) && below(&world->sim, 16) != 0)
         return;
     if (node->num_saved == SAVED_MAX || is_known_step(node, step))
         return;
     if (commit_may_begin(node->commit, node->answered, rank, step) == ERR_ABORTED)
         commit_leave(node->commit, &list, rank, step);
     int error = commit_begin(node->commit, &list, &id, node->answered, rank, step);
-    note(world, "begin", step, (uint64_t)(int64_t)error);
+    note(&world->sim, "begin", step, (uint64_t)(int64_t)error);
     if (error == 0) {
         node->step[rank] = step;
         if (!find_saved(node, id))
@@ -311,7 +285,7 @@ static void begin_save(struct world *world, struct node *node, uint32_t rank)
 static void move_save(struct world *world, struct node *node)
 {
     struct commit_actions list = {0};
-    uint32_t rank = below(world, RANKS), first = below(world, COMMIT_SAVES_MAX);
+    uint32_t rank = below(&world->sim, RANKS), first = below(&world->sim, COMMIT_SAVES_MAX);
     const struct commit_save *save = NULL;
     for (uint32_t i = 0; i < COMMIT_SAVES_MAX && !save; i++)
         if (node->commit->saves[(first + i) % COMMIT_SAVES_MAX].state == COMMIT_STAGING)
@@ -319,7 +293,7 @@ static void move_save(struct world *world, struct node *node)
     struct saved *saved = save ? find_saved(node, save->id) : NULL;
     if (!saved)
         return;
-    if (fault(world)) {
+    if (fault(&world->sim)) {
         commit_failed(node->commit, &list, saved->id, rank, ERR_IO, "simulated");
         commit_let_go(node->commit, node->answered, rank);
     } else if (save->ranks[rank] == RANK_BEGUN) {

@@ -9,7 +9,7 @@
 #include "ckptd/nodes/placement.h"
 #include "ckptd/run/commit.h"
 #include "proto/report.h"
-#include "tests/unit/random.h"
+#include "tests/unit/sim.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -81,7 +81,7 @@ struct node {
     uint32_t leader;          /* who coordinates that */
     uint32_t opens_for;       /* the trainer whose start it performs */
     uint64_t must_know;       /* acknowledged saves that the nodes it looked at held whole */
-    uint32_t lost_before;     /* disks, when it looked */
+    uint64_t lost_before;     /* disks, when it looked */
     uint64_t answered_before; /* the highest number then */
     struct taking taking;
     bool was_committed[SAVES_MAX], is_kept[SAVES_MAX];
@@ -120,8 +120,8 @@ struct message {
 };
 
 struct world {
-    uint64_t random, trace, events;
-    uint32_t faults, stores, boots, nonces;
+    struct sim sim;
+    uint32_t stores, boots, nonces;
     uint64_t calls;
     struct node nodes[NODES];
     bool is_cut[NODES][NODES];
@@ -131,39 +131,8 @@ struct world {
     struct made made[SAVES_MAX];
     uint32_t num_made, num_made_max;
     uint64_t answered; /* the highest number of an attempt */
-    uint32_t num_lost, lost_domains;
-    uint64_t num_acked, num_replicated, num_opened, num_refused, num_crashed;
-    bool is_said;
-    const char *broken;
+    uint64_t num_acked, num_replicated, num_opened, num_refused, num_crashed, num_lost;
 };
-
-static uint32_t below(struct world *world, uint32_t limit)
-{
-    return (uint32_t)(splitmix64(&world->random) % limit);
-}
-
-static bool fault(struct world *world)
-{
-    return below(world, 1000) < world->faults;
-}
-
-static void require(struct world *world, bool holds, const char *what)
-{
-    if (!holds && !world->broken)
-        world->broken = what;
-}
-
-/* N8. */
-static void note(struct world *world, const char *what, uint64_t a, uint64_t b)
-{
-    world->events++;
-    for (const char *c = what; *c; c++)
-        world->trace = (world->trace ^ (uint8_t)*c) * 0x100000001b3ull;
-    world->trace = ((world->trace ^ a) * 0x100000001b3ull ^ b) * 0x100000001b3ull;
-    if (world->is_said)
-        printf("# %llu %s %llu %llu\n", (unsigned long long)world->events, what,
-               (unsigned long long)a, (unsigned long long)b);
-}
 
 /* ---- links ---- */
 

@@ -64,14 +64,14 @@ static void list_sites(struct site out[NODES], const struct node *node, const st
 
 static void acknowledge(struct world *world, struct node *node, struct made *made)
 {
-    require(world, made->acked == 0, "N5: a save is acknowledged once");
+    require(&world->sim, made->acked == 0, "N5: a save is acknowledged once");
     for (uint32_t i = 0; i < world->num_made; i++) {
         const struct made *other = &world->made[i];
-        require(world,
+        require(&world->sim,
                 other->acked == 0 || other->attempt != made->attempt || other->step != made->step,
                 "N5: of a step of an attempt one save at most");
     }
-    made->acked = world->events;
+    made->acked = world->sim.events;
     world->num_acked++;
     node->was_committed[index_of(world, made)] = true;
 }
@@ -110,9 +110,9 @@ static struct made *find_newest(struct world *world, const struct node *node)
 static void check_start(struct world *world, const struct node *node, uint64_t number)
 {
     const struct made *newest = find_newest(world, node);
-    require(world, number > node->answered_before || world->num_lost > 1, "N3: numbers grow");
+    require(&world->sim, number > node->answered_before || world->num_lost > 1, "N3: numbers grow");
     for (uint32_t s = 0; s < world->num_made; s++)
-        require(world,
+        require(&world->sim,
                 !(node->must_know >> s & 1u) || node->lost_before != world->num_lost ||
                     (newest && !is_newer(&world->made[s], newest)),
                 "N4: a start begins behind what the nodes that it looked at hold");
@@ -180,8 +180,8 @@ static void perform(struct world *world, struct node *node, const struct commit_
             not_opened(world, node);
             break;
         default:
-            note(world, "do", action->kind, action->save);
-            require(world, node->num_pending < PENDING_MAX, "the simulator has room");
+            note(&world->sim, "do", action->kind, action->save);
+            require(&world->sim, node->num_pending < PENDING_MAX, "the simulator has room");
             node->pending[node->num_pending++] =
                 (struct pending){action->kind, action->save, action->number};
         }
@@ -193,8 +193,8 @@ static void publish(struct world *world, struct node *node, uint64_t id, bool fa
     struct commit_actions list = {0};
     struct made *made = find_made(world, node, id);
     struct held *held = &node->held[index_of(world, made)];
-    bool is_known = !fails || below(world, 2) == 0, is_there = !fails || !is_known;
-    held->manifest = is_there && (!fails || below(world, 2) == 0);
+    bool is_known = !fails || below(&world->sim, 2) == 0, is_there = !fails || !is_known;
+    held->manifest = is_there && (!fails || below(&world->sim, 2) == 0);
     held->mark = !held->manifest;
     commit_published(node->commit, &list, id,
                      !fails     ? OUTCOME_DURABLE
@@ -209,13 +209,13 @@ static void complete(struct world *world, struct node *node)
     struct commit_actions list = {0};
     if (node->num_pending == 0)
         return;
-    uint32_t which = below(world, node->num_pending);
+    uint32_t which = below(&world->sim, node->num_pending);
     const struct pending pending = node->pending[which];
     node->pending[which] = node->pending[--node->num_pending];
     struct made *made = find_made(world, node, pending.save);
     struct held *held = &node->held[index_of(world, made)];
-    bool fails = fault(world);
-    note(world, "complete", pending.kind, fails);
+    bool fails = fault(&world->sim);
+    note(&world->sim, "complete", pending.kind, fails);
     switch (pending.kind) {
     case COMMIT_SYNC_NAMES:
         held->named = fails ? held->named : held->shards;
@@ -225,7 +225,7 @@ static void complete(struct world *world, struct node *node)
         publish(world, node, pending.save, fails);
         return;
     default: /* COMMIT_DISCARD */
-        require(world, !held->manifest, "I3: nothing goes that a manifest names");
+        require(&world->sim, !held->manifest, "I3: nothing goes that a manifest names");
         *held = (struct held){0};
         commit_discarded(node->commit, &list, pending.save);
     }
@@ -243,13 +243,13 @@ static void go_on_taking(struct world *world, struct node *node)
         struct node *peer = &world->nodes[taking->at];
         uint32_t *owner = &peer->owner[taking->number];
         enum publication outcome = PUBLICATION_UNKNOWN;
-        if (reaches(world, node->index, peer->index) && !fault(world)) {
+        if (reaches(world, node->index, peer->index) && !fault(&world->sim)) {
             *owner = *owner == 0 ? taking->nonce : *owner;
             hear_of_number(peer, taking->number);
-            if (reaches(world, peer->index, node->index) && !fault(world))
+            if (reaches(world, peer->index, node->index) && !fault(&world->sim))
                 outcome = *owner == taking->nonce ? PUBLICATION_DURABLE : PUBLICATION_TAKEN;
         }
-        note(world, "take", taking->number, outcome);
+        note(&world->sim, "take", taking->number, outcome);
         taking->state = quorum_heard(&taking->quorum, outcome);
         taking->at = (taking->at + 1) % NODES;
         return;
@@ -262,7 +262,7 @@ static void go_on_taking(struct world *world, struct node *node)
         error = ERR_EXISTS;
     if (error == 0)
         *own = taking->nonce;
-    note(world, "taken", taking->number, (uint64_t)(int64_t)error);
+    note(&world->sim, "taken", taking->number, (uint64_t)(int64_t)error);
     taking->is_busy = false;
     commit_taken(node->commit, &list, taking->number, error);
     perform(world, node, &list);
@@ -294,7 +294,7 @@ static void report(struct world *world, struct node *node, uint32_t save)
 {
     struct held *held = &node->held[save];
     struct part part = node->parts[save];
-    if (part.is_live && fault(world))
+    if (part.is_live && fault(&world->sim))
         return; /* M1: the names could not be synced */
     if (part.is_live)
         held->named = held->shards;
@@ -313,23 +313,24 @@ static void heed(struct world *world, struct node *node, const struct message *m
     if (!part->is_live && (!held->mark || held->manifest))
         return; /* it is no part any more */
     enum part_step step = verdict_heed(message->verdict, part->is_live && part->is_placed);
-    note(world, "heed", save, step);
+    note(&world->sim, "heed", save, step);
     switch (step) {
     case PART_PLACES:
-        if (fault(world))
+        if (fault(&world->sim))
             return; /* it asks again */
         held->manifest = part->is_placed = true;
         held->mark = false;
         break;
     case PART_IS_COMMITTED:
-        require(world, world->made[save].acked != 0, "N6: COMMITTED of what was acknowledged");
+        require(&world->sim, world->made[save].acked != 0,
+                "N6: COMMITTED of what was acknowledged");
         drop_part(node, save, false);
         break;
     case PART_IS_KEPT:
         drop_part(node, save, false);
         break;
     case PART_GOES:
-        require(world, !held->manifest, "M2: nothing goes that a manifest names");
+        require(&world->sim, !held->manifest, "M2: nothing goes that a manifest names");
         drop_part(node, save, true);
         break;
     case PART_STAYS:
@@ -469,7 +470,7 @@ static uint32_t begin_at(struct world *world, struct node *node, uint32_t which,
     int error = world->num_made < world->num_made_max
                     ? commit_begin(node->commit, &list, &id, trainer->attempt, rank, step)
                     : ERR_BUSY;
-    note(world, "begin", step, (uint64_t)(int64_t)error);
+    note(&world->sim, "begin", step, (uint64_t)(int64_t)error);
     uint32_t save = NOBODY;
     *out_error = error;
     if (error == 0) {
@@ -549,13 +550,13 @@ static void deliver(struct world *world)
 {
     if (world->num_messages == 0)
         return;
-    uint32_t which = below(world, world->num_messages);
+    uint32_t which = below(&world->sim, world->num_messages);
     const struct message message = world->messages[which];
     struct node *to = &world->nodes[message.to];
-    bool is_lost = fault(world) || !reaches(world, message.from, message.to);
-    if (is_lost || !fault(world)) /* else it comes once more */
+    bool is_lost = fault(&world->sim) || !reaches(world, message.from, message.to);
+    if (is_lost || !fault(&world->sim)) /* else it comes once more */
         world->messages[which] = world->messages[--world->num_messages];
-    note(world, is_lost ? "lost" : "deliver", message.kind, message.to);
+    note(&world->sim, is_lost ? "lost" : "deliver", message.kind, message.to);
     if (is_lost)
         return;
     if (message.kind == MESSAGE_BEGIN)

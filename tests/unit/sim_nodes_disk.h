@@ -10,7 +10,7 @@
 /* A shard that was announced is written and synced, or fails. */
 static void write_shard(struct world *world, struct node *node)
 {
-    uint32_t first = world->num_made > 0 ? below(world, world->num_made) : 0;
+    uint32_t first = world->num_made > 0 ? below(&world->sim, world->num_made) : 0;
     for (uint32_t i = 0; i < world->num_made; i++) {
         uint32_t s = (first + i) % world->num_made;
         struct made *made = &world->made[s];
@@ -26,8 +26,8 @@ static void write_shard(struct world *world, struct node *node)
             if (!is_due)
                 continue;
             struct commit_actions list = {0};
-            bool fails = fault(world);
-            note(world, "write", s, fails);
+            bool fails = fault(&world->sim);
+            note(&world->sim, "write", s, fails);
             node->held[s].shards |= fails ? 0 : bit;
             if (!save && fails)
                 part->failed |= bit;
@@ -53,7 +53,7 @@ static bool is_left(const struct world *world, const struct node *node, uint32_t
 /* A part that is live reports; one that was left here asks what became of it. */
 static void report_some(struct world *world, struct node *node)
 {
-    uint32_t first = world->num_made > 0 ? below(world, world->num_made) : 0;
+    uint32_t first = world->num_made > 0 ? below(&world->sim, world->num_made) : 0;
     for (uint32_t i = 0; i < world->num_made; i++) {
         uint32_t s = (first + i) % world->num_made;
         const struct held *held = &node->held[s];
@@ -90,7 +90,7 @@ static void start_process(struct world *world, struct node *node)
 static void crash(struct world *world, struct node *node, bool loses_disk)
 {
     const struct node before = *node;
-    note(world, loses_disk ? "disk" : "crash", node->index, 0);
+    note(&world->sim, loses_disk ? "disk" : "crash", node->index, 0);
     world->num_crashed++;
     if (node->opens_for != NOBODY)
         world->trainers[node->opens_for].is_up = false;
@@ -99,7 +99,6 @@ static void crash(struct world *world, struct node *node, bool loses_disk)
     if (loses_disk) {
         node->store = ++world->stores;
         world->num_lost++;
-        world->lost_domains |= 1u << node->index;
         for (uint32_t s = 0; s < world->num_made; s++)
             world->made[s].lost |= 1u << node->index;
         return;
@@ -108,7 +107,7 @@ static void crash(struct world *world, struct node *node, bool loses_disk)
     memcpy(node->held, before.held, sizeof node->held);
     for (uint32_t s = 0; s < world->num_made; s++)
         for (uint32_t r = 0; r < RANKS_MAX; r++)
-            if (!(node->held[s].named >> r & 1u) && below(world, 2) == 0)
+            if (!(node->held[s].named >> r & 1u) && below(&world->sim, 2) == 0)
                 node->held[s].shards &= (uint8_t) ~(1u << r); /* its name was not durable */
     for (uint32_t s = 0; s < world->num_made; s++)
         node->held[s].named &= node->held[s].shards;
@@ -163,7 +162,7 @@ static void begin_transfer(struct world *world, struct node *node)
     if (save == NOBODY)
         return;
     node->sends = save;
-    note(world, "send", save, node->to);
+    note(&world->sim, "send", save, node->to);
     node->due = transfer_begin(&node->transfer, world->made[save].ranks, 100);
 }
 
@@ -197,11 +196,11 @@ static void go_on_sending(struct world *world, struct node *node)
     uint32_t *owner = &to->owner[made->attempt];
     bool comes = to == node || reaches(world, node->index, to->index);
     bool is_heard =
-        comes && (to == node || reaches(world, to->index, node->index)) && !fault(world);
+        comes && (to == node || reaches(world, to->index, node->index)) && !fault(&world->sim);
     enum publication outcome = PUBLICATION_UNKNOWN;
-    comes = comes && !fault(world);
+    comes = comes && !fault(&world->sim);
     node->due = (struct transfer_action){.kind = TRANSFER_NOTHING};
-    note(world, "drain", due.kind, due.shard);
+    note(&world->sim, "drain", due.kind, due.shard);
     switch (due.kind) {
     case TRANSFER_CLAIM:
         if (comes) {

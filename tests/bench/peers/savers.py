@@ -298,21 +298,21 @@ class Plugin:
         import holdfast.dcp
 
         self.state, self.server, self.run, self.step = state, server, run, 0
-        self.library = holdfast.dcp
-        self.session = self.library.Session(run, server, on_failure="raise", take_over=True)
+        self.dcp = holdfast.dcp
+        self.target = self.dcp.Session(run, server, on_failure="raise", take_over=True)
 
     def begin(self, _path):
         self.step += 1
-        return self.library.async_save(self.state.tensors, self.session, self.step, overlap=True)
+        return self.dcp.async_save(self.state.tensors, self.target, self.step, overlap=True)
 
     def save(self, _path):
         self.begin(None)[1].result()
 
     def load(self, _path):
-        self.library.load(self.state.tensors, self.session)
+        self.dcp.load(self.state.tensors, self.target)
 
     def reopen(self, run):
-        self.session.close()
+        self.target.close()
         self.__init__(self.state, self.server, run)
 
 
