@@ -1,0 +1,88 @@
+/* private.h - the client's side of the bulk plane: its jobs, and the workers that do them. For
+ * client.c and workers.c. */
+#ifndef HOLDFAST_PROTO_BULK_PRIVATE_H
+#define HOLDFAST_PROTO_BULK_PRIVATE_H
+
+#include "proto/address.h"
+#include "proto/bulk/bulk.h"
+#include "proto/bulk/wire.h"
+#include "proto/report.h"
+#include "proto/tls/stream.h"
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <time.h>
+
+struct group {
+    uint32_t left; /* jobs */
+    int error;     /* the first; its text is in `text` of the bulk */
+};
+
+struct job {
+    struct job *next;
+    struct group *group;
+    struct bulk_request request;
+    unsigned char *to;          /* GET: of request.offset */
+    const unsigned char *from;  /* PUT */
+    struct bulk_answer *answer; /* (optional) */
+    uint64_t done;              /* GET: bytes that are there */
+    uint32_t num_damaged;
+    bool is_again, was_again; /* it may have arrived; it was sent before */
+};
+
+struct worker {
+    struct bulk *bulk;
+    pthread_t thread;
+    bool has_thread;
+    struct tls_stream *stream;
+    struct job *first, **last; /* sent, not answered */
+    uint32_t count;
+    int64_t failing_since_ms; /* 0: it is not */
+    uint32_t pause_ms;
+};
+
+struct bulk {
+    pthread_mutex_t mutex;
+    pthread_cond_t work, done;
+    struct address address;
+    struct tls_keys *keys;
+    uint8_t ticket[BULK_TICKET_BYTES];
+    uint32_t ticket_number; /* counts renewals */
+    bool is_renewing;
+    int (*renew)(void *user, uint8_t ticket[BULK_TICKET_BYTES]);
+    void *user;
+    struct job *first, **last;
+    struct group puts;
+    uint32_t puts_under_way;
+    int64_t progress_ms; /* when an answer came last, or work began */
+    int lost;            /* why it cannot be reached; 0: it can */
+    struct report_text text;
+    struct bulk_counts counts;
+    bool is_closing;
+    char directory[512];
+    uint32_t num_workers;
+    struct worker workers[BULK_CONNECTIONS_MAX];
+};
+
+static inline int64_t now_ms(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
+static inline struct timespec at_ms(int64_t ms)
+{
+    return (struct timespec){.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000};
+}
+
+/* With the mutex. */
+void bulk_push_job(struct bulk *bulk, struct job *job);
+/* Ends the jobs that wait of groups that have an error. */
+void bulk_sweep(struct bulk *bulk);
+
+/* Without it. Fewer threads than `count` are slower; ERR_MEMORY: there is none. */
+int bulk_start_workers(struct bulk *bulk, uint32_t count);
+
+#endif
