@@ -58,12 +58,13 @@ static void test_comm_flight__the_ring_has_the_last_calls_and_how_they_ended(voi
 }
 
 struct comm_bed {
-    atomic_bool is_over;
+    atomic_bool is_over, has_come; /* rank 0 has given up; rank 1 came behind that */
     char folder[512];
     struct comm_request request; /* of what nobody receives */
 };
 
-/* A message under way is no call that has ended; rank 1 never comes to the barrier. */
+/* A message under way is no call that has ended; rank 1 comes to the barrier when rank 0, which is
+ * still there, has given up: nobody is met there any more. */
 static int come_late(struct comm *comm, void *user)
 {
     struct comm_bed *bed = user;
@@ -75,6 +76,8 @@ static int come_late(struct comm *comm, void *user)
     if (comm->rank == 1) {
         while (!bed->is_over)
             nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+        want(comm_barrier(comm) == ERR_UNAVAILABLE);
+        bed->has_come = true;
         return 0;
     }
     ERR_TRY(comm_send(comm, 1, COMM_TAG_TIED, data, sizeof(data), &bed->request));
@@ -83,6 +86,8 @@ static int come_late(struct comm *comm, void *user)
     want(rc == ERR_UNAVAILABLE && strstr(report_line(), "train_timeout_seconds") != NULL);
     want(flight_find(comm->flight, 2, &record) && record.state == FLIGHT_FAILED);
     bed->is_over = true;
+    while (!bed->has_come)
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
     return rc;
 }
 

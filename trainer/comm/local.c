@@ -13,9 +13,9 @@
  * every field of every group of a world; bulk copies are made outside of it.
  *
  * When a rank ends with an error, every wait of the world returns ERR_UNAVAILABLE, so the others
- * end too; when it ends well, only the groups that it belongs to do. A rank whose second wait is
- * broken off stays until all others have left their copies, because they may still read its
- * buffers. */
+ * end too; when it ends well, or has waited too long, only the groups that it belongs to do. A rank
+ * whose second wait is broken off stays until all others have left their copies, because they may
+ * still read its buffers. */
 #include "trainer/comm/local.h"
 #include "kernels/device.h"
 #include "proto/report.h"
@@ -79,7 +79,11 @@ static int wait_all_locked(struct local *l, const struct comm_call *call, uint32
         is_late = local_wait_change(group, &deadline) == ETIMEDOUT;
     if (group->generation != generation)
         return 0;
-    return local_is_broken(group) ? local_lost() : comm_late(&l->base, call);
+    if (local_is_broken(group))
+        return local_lost();
+    group->broken = true; /* who comes later would meet a call that has been left */
+    pthread_cond_broadcast(&group->changed);
+    return comm_late(&l->base, call);
 }
 
 int local_settle(struct lane *lane)
@@ -127,7 +131,9 @@ int local_begin(struct local *l, const struct comm_call *call)
         const struct comm_call *other = group->slots[j].call;
         if (is_same(other, j, call, me) && is_same(call, me, other, j))
             continue;
-        rc = comm_mismatch(&l->base, call, j, other->kind, other->site);
+        char site[COMM_SITE_MAX];
+        comm_tell_site(other, site);
+        rc = comm_mismatch(&l->base, call, j, other->kind, site);
         local_end(l, call); /* their calls may still be read */
     }
     return rc;
