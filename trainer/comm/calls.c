@@ -77,13 +77,23 @@ size_t comm_call_sent(const struct comm *comm, const struct comm_call *call)
     }
 }
 
+void comm_tell_site(const struct comm_call *call, char out[COMM_SITE_MAX])
+{
+    char where[FLIGHT_TEXT_MAX] = "";
+    if (call->mark != NULL)
+        flight_tell_mark(call->mark, where);
+    snprintf(out, COMM_SITE_MAX, "%s%s", call->site, where);
+}
+
 int comm_mismatch(const struct comm *comm, const struct comm_call *call, uint32_t other_rank,
                   enum comm_kind other_kind, const char *other_site)
 {
+    char site[COMM_SITE_MAX];
+    comm_tell_site(call, site);
     return report_error(ERR_MISMATCH, "this is a defect: all ranks of a group call the same",
                         "call %llu of %s: rank %u makes %s at %s, rank %u makes %s at %s",
                         (unsigned long long)comm->num_calls, comm->name, comm->rank,
-                        names[call->kind], call->site, other_rank, names[other_kind], other_site);
+                        names[call->kind], site, other_rank, names[other_kind], other_site);
 }
 
 struct comm_sign comm_sign(const struct comm *comm, const struct comm_call *call)
@@ -91,7 +101,7 @@ struct comm_sign comm_sign(const struct comm *comm, const struct comm_call *call
     struct comm_sign sign = {.kind = call->kind, .peer = call->peer, .bytes = call->bytes};
     if (call->kind == COMM_ALL_GATHER) /* its parts may differ */
         sign.bytes = comm_call_bytes(comm, call);
-    snprintf(sign.site, sizeof(sign.site), "%s", call->site);
+    comm_tell_site(call, sign.site);
     return sign;
 }
 
@@ -106,9 +116,11 @@ int comm_compare(const struct comm *comm, const struct comm_call *call, const st
 
 int comm_late(const struct comm *comm, const struct comm_call *call)
 {
+    char site[COMM_SITE_MAX];
+    comm_tell_site(call, site);
     return report_error(ERR_UNAVAILABLE, "see which rank did not come, and start the run again",
                         "rank %u of %s waited longer than comm.train_timeout_seconds in %s at %s",
-                        comm->rank, comm->name, names[call->kind], call->site);
+                        comm->rank, comm->name, names[call->kind], site);
 }
 
 static int run(struct comm *comm, const struct comm_call *call)
@@ -137,11 +149,9 @@ int comm_run(struct comm *comm, const struct comm_call *call)
         return waited;
     }
     uint64_t id = flight_begin(comm->flight, comm, call);
-    char where[FLIGHT_TEXT_MAX], site[2 * FLIGHT_TEXT_MAX];
+    struct flight_mark mark = flight_mark(comm->flight);
     struct comm_call told = *call; /* to the others, who may not mean the same */
-    flight_tell_place(comm->flight, where);
-    snprintf(site, sizeof(site), "%s%s", call->site, where);
-    told.site = site;
+    told.mark = &mark;
     flight_start(comm->flight, id);
     int rc = run(comm, call->kind < COMM_SEND ? &told : call);
     if (call->kind == COMM_SEND && rc == 0)

@@ -70,6 +70,7 @@ struct comm_call {
     uint32_t group_size;                /* of a split: the ranks that the caller expects; 0: any */
     struct comm **out;                  /* of a split */
     struct comm_request *request;       /* of a send and its wait */
+    const struct flight_mark *mark;     /* set by comm_run: where the caller's program is */
 };
 
 enum comm_flag {

@@ -171,18 +171,23 @@ static void print_place(const struct flight_place *place, char out[static FLIGHT
         snprintf(out + length, FLIGHT_TEXT_MAX / 2 - (size_t)length, ", block %u", place->block);
 }
 
-void flight_tell_place(struct flight *flight, char out[FLIGHT_TEXT_MAX])
+struct flight_mark flight_mark(struct flight *flight)
+{
+    return (struct flight_mark){.flight = flight, .lane = here_lane, .at = here};
+}
+
+void flight_tell_mark(const struct flight_mark *mark, char out[FLIGHT_TEXT_MAX])
 {
     char at[FLIGHT_TEXT_MAX / 2], due[FLIGHT_TEXT_MAX / 2] = "";
     out[0] = '\0';
-    if (flight == NULL || here.what == NULL)
+    if (mark->flight == NULL || mark->at.what == NULL)
         return;
-    print_place(&here, at);
-    pthread_mutex_lock(&flight->lock);
-    const struct lane_place *of = find_lane(flight, here_lane);
-    if (of != NULL && of->due.what != NULL && of->due.index != here.index)
+    print_place(&mark->at, at);
+    pthread_mutex_lock(&mark->flight->lock);
+    const struct lane_place *of = find_lane(mark->flight, mark->lane);
+    if (of != NULL && of->due.what != NULL && of->due.index != mark->at.index)
         print_place(&of->due, due);
-    pthread_mutex_unlock(&flight->lock);
+    pthread_mutex_unlock(&mark->flight->lock);
     snprintf(out, FLIGHT_TEXT_MAX, " in %.110s%s%.110s", at,
              due[0] != '\0' ? ", where its program has " : "", due);
 }

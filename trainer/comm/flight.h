@@ -66,9 +66,16 @@ void flight_follow(struct flight *flight, const struct flight_program *program);
 /* This thread is in an operation of the lane (a constant), until flight_leave. */
 void flight_enter(struct flight *flight, const char *lane, const struct flight_place *place);
 void flight_leave(void);
-/* " in operation 7, gather of ..., where ...", or "": of this thread's. */
+/* Where a thread is in its program, for whoever has to say so while it is there. */
+struct flight_mark {
+    struct flight *flight;
+    const char *lane;
+    struct flight_place at;
+};
+struct flight_mark flight_mark(struct flight *flight); /* of this thread */
+/* " in operation 7, gather of ..., where ...", or "": it is in none. Any thread. */
 #define FLIGHT_TEXT_MAX 256u
-void flight_tell_place(struct flight *flight, char out[FLIGHT_TEXT_MAX]);
+void flight_tell_mark(const struct flight_mark *mark, char out[FLIGHT_TEXT_MAX]);
 
 uint64_t flight_begin(struct flight *flight, const struct comm *comm, const struct comm_call *call);
 void flight_start(struct flight *flight, uint64_t id);

@@ -146,6 +146,7 @@ static int compare(struct nccl *n, const struct comm_call *call)
     }
     ERR_TRY(by_host(n, &(struct comm_call){.kind = COMM_ALL_GATHER,
                                            .site = call->site,
+                                           .mark = call->mark,
                                            .send = &mine,
                                            .bytes = sizeof(mine),
                                            .recv = n->all,

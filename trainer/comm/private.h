@@ -7,13 +7,16 @@
 /* The head of a world's communicator. */
 struct comm comm_base(const struct comm_ops *ops, uint32_t rank, uint32_t size,
                       struct flight *flight);
+/* The call's site, and where in its program the caller is. Any thread, while the call goes on. */
+#define COMM_SITE_MAX 360u
+void comm_tell_site(const struct comm_call *call, char out[COMM_SITE_MAX]);
 /* ERR_MISMATCH: this rank's call, and what another rank of the group has called instead. */
 int comm_mismatch(const struct comm *comm, const struct comm_call *call, uint32_t other_rank,
                   enum comm_kind other_kind, const char *other_site);
 /* What ranks show each other of a call, to see whether they mean the same. */
 struct comm_sign {
     uint64_t kind, peer, bytes;
-    char site[360];
+    char site[COMM_SITE_MAX];
 };
 struct comm_sign comm_sign(const struct comm *comm, const struct comm_call *call);
 /* 0, or ERR_MISMATCH with the first of `all` [size] that differs from this rank's. */
