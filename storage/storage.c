@@ -128,6 +128,11 @@ static const struct storage_ops *ops_of(struct storage *storage)
     return ((struct storage_base *)storage)->ops;
 }
 
+uint32_t storage_align(struct storage *storage)
+{
+    return ops_of(storage)->flags & STORAGE_BYTES ? 1 : STORAGE_ALIGN;
+}
+
 static void check_owner(struct storage *storage, struct storage_object *object)
 {
     CHECK(object != NULL);
@@ -172,10 +177,10 @@ int storage_object_create(struct storage *storage, struct storage_object **out, 
     int error = check_key(key);
     if (error != 0)
         return error;
-    if (bytes % STORAGE_ALIGN != 0 || bytes > INT64_MAX)
+    if (bytes % storage_align(storage) != 0 || bytes > INT64_MAX)
         return report_error(ERR_INVALID, NULL,
                             "the size of \"%s\", %llu bytes, is not a multiple of %u", key,
-                            (unsigned long long)bytes, STORAGE_ALIGN);
+                            (unsigned long long)bytes, storage_align(storage));
     return ops_of(storage)->object_create(storage, out, key, bytes);
 }
 
@@ -212,9 +217,10 @@ void storage_submit(struct storage *storage, struct storage_request *request)
     check_owner(storage, request->object);
     if (request->op != STORAGE_SYNC) {
         CHECK(request->op == STORAGE_READ || request->op == STORAGE_WRITE);
-        CHECK(request->data != NULL && (uintptr_t)request->data % STORAGE_ALIGN == 0);
-        CHECK(request->bytes > 0 && request->bytes % STORAGE_ALIGN == 0);
-        CHECK(request->offset % STORAGE_ALIGN == 0);
+        uint32_t align = storage_align(storage);
+        CHECK(request->data != NULL && (uintptr_t)request->data % align == 0);
+        CHECK(request->bytes > 0 && request->bytes % align == 0);
+        CHECK(request->offset % align == 0);
         CHECK(request->offset <= (uint64_t)INT64_MAX - request->bytes);
     }
     request->error = 0;

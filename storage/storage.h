@@ -63,9 +63,9 @@ enum storage_op { STORAGE_READ, STORAGE_WRITE, STORAGE_SYNC };
 struct storage_request {
     enum storage_op op;
     struct storage_object *object;
-    uint64_t offset; /* multiple of STORAGE_ALIGN */
+    uint64_t offset; /* multiple of storage_align() */
     void *data;      /* aligned to STORAGE_ALIGN; NULL for SYNC */
-    uint32_t bytes;  /* multiple of STORAGE_ALIGN */
+    uint32_t bytes;  /* multiple of storage_align() */
     int32_t buffer;  /* index of the registered buffer that holds `data`, or -1 */
     /* NULL, or: a transfer that has not begun when this is true ends with ERR_ABORTED. One that has
      * begun is finished. It is looked at until done(); a SYNC does not look at it. */
@@ -205,7 +205,8 @@ struct storage_sweep {
 enum storage_flags {
     STORAGE_DURABLE = 1, /* what was synced survives power loss */
     STORAGE_DIRECT = 2,  /* requests bypass the page cache */
-    STORAGE_REMOTE = 4   /* a request is a message to another machine: few, large ones */
+    STORAGE_REMOTE = 4,  /* a request is a message to another machine: few, large ones */
+    STORAGE_BYTES = 8    /* sizes, offsets and buffers are not held to STORAGE_ALIGN */
 };
 
 /* Of a big object that left this machine. */
@@ -231,9 +232,9 @@ struct storage_ops {
      * NULL: nothing yet. No request on it may be under way. Any thread. What the system refuses
      * runs unregistered. */
     void (*replace_buffer)(struct storage *storage, uint32_t index, const struct iovec *buffer);
-    /* Exclusive create with `bytes` (a multiple of STORAGE_ALIGN) reserved; missing directories are
-     * created. Writes past `bytes` fail with ERR_INVALID. Closing an unfinished object leaves it:
-     * the caller removes it. ERR_SPACE, ERR_EXISTS. */
+    /* Exclusive create with `bytes` (a multiple of storage_align()) reserved; missing directories
+     * are created. Writes past `bytes` fail with ERR_INVALID. Closing an unfinished object leaves
+     * it: the caller removes it. ERR_SPACE, ERR_EXISTS. */
     int (*object_create)(struct storage *storage, struct storage_object **out, const char *key,
                          uint64_t bytes);
     /* Open for reading; *out_bytes its size. */
@@ -328,6 +329,8 @@ int storage_object_open(struct storage *storage, struct storage_object **out, co
 void storage_object_close(struct storage *storage, struct storage_object *object);
 int storage_object_hash(struct storage *storage, struct storage_object *object,
                         struct storage_hash *out);
+/* Of sizes, offsets and buffers of requests: STORAGE_ALIGN, or 1 with STORAGE_BYTES. */
+uint32_t storage_align(struct storage *storage);
 void storage_submit(struct storage *storage, struct storage_request *request);
 int storage_sync_names(struct storage *storage, const char *prefix);
 int storage_publish(struct storage *storage, const char *key, const void *data, size_t bytes);

@@ -129,14 +129,17 @@ const struct command commands[] = {
      "names and in its order of rows, an index of several files, and with --tokenizer what\n"
      "loaders read of it: tokenizer.json, tokenizer_config.json. It is what --weights-only alone\n"
      "leaves. Patterns of --except are held against our names in both; --only is for one file, as\n"
-     "such a folder has all weights.\n"},
+     "such a folder has all weights. PATH may be s3://BUCKET/NAME: then files are objects of a\n"
+     "bucket, config.json the last. What was sent stays when it is cut short, and the same\n"
+     "command goes on; --force sends everything anew.\n"},
     {"import", "FOLDER --run NAME", "a checkpoint of step 0 from a folder of Hugging Face", 1, 1,
      WHERE | ON_FILES | BIT(RUN) | BIT(SHARDS) | BIT(FORCE), cli_import,
-     "FOLDER holds config.json of a Llama and its weights in fp32, bf16 or fp16, which become\n"
-     "fp32 exactly. A trainer with job.run = NAME starts from it: position 0 of its data, moments\n"
-     "zero. With --store the store is locked meanwhile. With --server its ckptd goes on: files of\n"
-     "its own user (root gives them away) are written beside what it serves, and it takes\n"
-     "them over at the end, or they are rubbish; gc removes those, --force does not.\n"},
+     "FOLDER, or s3://BUCKET/NAME, holds config.json of a Llama and its weights in fp32, bf16 or\n"
+     "fp16, which become fp32 exactly. A trainer with job.run = NAME starts from it: position 0\n"
+     "of its data, moments zero. With --store the store is locked meanwhile. With --server its\n"
+     "ckptd goes on: files of its own user (root gives them away) are written beside what it\n"
+     "serves, and it takes them over at the end, or they are rubbish; gc removes those, --force\n"
+     "does not.\n"},
     {"convert", "CHECKPOINT --output STORE", "the checkpoint with another dtype, in another store",
      1, 1,
      WHERE | ON_FILES | BIT(OUTPUT) | BIT(DTYPE) | BIT(EXCEPT) | BIT(ONLY) | BIT(WEIGHTS_ONLY) |

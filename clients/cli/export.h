@@ -1,4 +1,8 @@
-/* export.h - an export that is planned and then written. Private to export.c and export_plan.c. */
+/* export.h - an export that is planned and then written. Private to export.c and to
+ *
+ *   export_plan.c     which tensors go into which file, and where in it
+ *   export_folder.c   an output in a directory of this machine
+ *   export_bucket.c   one in a bucket */
 #ifndef HOLDFAST_CLIENTS_CLI_EXPORT_H
 #define HOLDFAST_CLIENTS_CLI_EXPORT_H
 
@@ -23,12 +27,26 @@ struct part {
     struct output_file file;
     char *header;
     struct storage_object *object;
+    bool is_there;      /* whole, from an export that was cut short */
     char key[64 + 256]; /* while it is being written */
 };
+
+struct export;
+/* Where an export goes to. */
+struct export_place {
+    int (*open)(struct export *export); /* export->folder */
+    int (*create)(struct export *export, struct part *part);
+    int (*finish)(struct export *export, struct part *part); /* its bytes are written */
+    int (*publish)(struct export *export, const char *name, const void *data, size_t bytes);
+    int (*name)(struct export *export);                /* all is there: the output appears */
+    void (*abandon)(struct export *export, int error); /* keeps the error's text */
+};
+extern const struct export_place export_to_folder, export_to_bucket;
 
 struct export
 {
     const struct cli *cli;
+    const struct export_place *place;
     bool is_hf;
     struct model_shape model;
     struct hf_tokenizer tokenizer; /* when one was named */
@@ -44,6 +62,9 @@ struct export
     bool is_folder_ours;
     struct progress progress;
 };
+
+/* Is it what an export of Hugging Face's form leaves in its folder? */
+bool export_leaves(const struct storage_entry *entry);
 
 /* Items, parts, their headers and the place of every tensor, and the tokenizer that was named: all
  * in `export`, whose owner frees them, also after an error. ERR_INVALID, ERR_MISMATCH, ERR_MEMORY.

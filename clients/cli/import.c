@@ -4,32 +4,30 @@
  * (proto/safetensors.h), and every tensor must be there, once, with the shape that config.json
  * says. The source has no checksums and no alignment, so its bytes do not go through scan.c: a few
  * threads read what each block of the new shards is made of, widen it to float, which is exact, and
- * hand it to the writer (writer.h). Memory is three blocks per thread, and what the headers say.
+ * hand it to the writer (writer.h). Memory is three blocks and a head per thread, and what the
+ * headers say. FOLDER may be in a bucket: then these reads are ranges of objects.
  *
  * The trainer starts from it as from a seed checkpoint: state.optimizer.step is 0, so its moments
  * are zeros, which need not be stored. */
 #include "clients/cli/engine/writer.h"
+#include "clients/cli/hf/files.h"
 #include "clients/cli/hf/hf.h"
 #include "clients/session.h"
 #include "proto/json.h"
 #include "proto/safetensors.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <libgen.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #define CONFIG_BYTES_MAX (1u << 20)
 #define INDEX_BYTES_MAX (16u << 20)
-#define FILES_MAX 512u           /* that are open at a time */
+#define FILES_MAX 512u /* that are open at a time */
+#define HEAD_BYTES_MAX (64ull << 20)
 #define SHARD_BYTES (4ull << 30) /* of a shard, when --shards is not given */
 
 struct source_file {
-    char name[256];
-    int fd;
+    struct hf_file file;
     struct safetensors header;
 };
 
@@ -43,13 +41,14 @@ struct source {
 
 struct import {
     const struct cli *cli;
-    int folder;
+    struct hf_folder folder;
     struct model_shape model;
     json_t *config, *weight_map; /* weight_map NULL: there is one file */
     struct source_file *files;
     uint32_t num_files;
     struct source *sources; /* by our names */
     uint32_t num_sources;
+    uint64_t head_bytes; /* of the largest head whose rows change places */
     char *identity_json, *config_json, *data_json, mesh_json[96];
     struct writer writer;
     struct progress progress;
@@ -62,79 +61,24 @@ struct import {
 
 /* ---- the folder's files ---- */
 
-/* All of it, or an error: what cannot be read is not damaged. */
-static int read_bytes(void *out, int fd, const char *name, uint64_t start, uint64_t bytes)
+static int read_header(struct source_file *source)
 {
-    for (uint64_t done = 0; done < bytes;) {
-        ssize_t got = pread(fd, (char *)out + done, bytes - done, (off_t)(start + done));
-        if (got < 0 && errno == EINTR)
-            continue;
-        if (got < 0)
-            return report_errno(ERR_IO, "could not read a file of the model", name);
-        if (got == 0)
-            return report_error(ERR_IO, "was it changed meanwhile?", "%s ended early", name);
-        done += (uint64_t)got;
-    }
-    return 0;
-}
-
-static int parse_object(json_t **out, const char *name, const char *text, size_t bytes)
-{
-    const char *why;
-    int error = safetensors_read_json(out, text, bytes, &why);
-    return error == ERR_CORRUPT ? report_error(error, NULL, "%s cannot be read: %s", name, why)
-                                : error;
-}
-
-/* Reads a small file of the folder as JSON. ERR_NOT_FOUND. */
-static int read_json(json_t **out, int folder, const char *name, size_t most)
-{
-    int fd = openat(folder, name, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    struct stat status;
-    char *text = NULL;
-    int error = 0;
-    *out = NULL;
-    if (fd < 0 && errno == ENOENT)
-        return report_error(ERR_NOT_FOUND, "FOLDER is a model as Hugging Face has it",
-                            "the folder has no %s", name);
-    if (fd < 0 || fstat(fd, &status) != 0)
-        error = report_errno(ERR_IO, "could not read a file of the model", name);
-    else if (!S_ISREG(status.st_mode))
-        error = report_error(ERR_IO, NULL, "%s is not a file", name);
-    else if ((uint64_t)status.st_size > most)
-        error = report_error(ERR_CORRUPT, NULL, "%s is larger than %zu bytes", name, most);
-    else if ((text = malloc((size_t)status.st_size + 1)) == NULL)
-        error = report_error(ERR_MEMORY, NULL, "no memory for %s", name);
-    if (error == 0)
-        error = read_bytes(text, fd, name, 0, (uint64_t)status.st_size);
-    if (error == 0)
-        error = parse_object(out, name, text, (size_t)status.st_size);
-    free(text);
-    if (fd >= 0)
-        close(fd);
-    return error;
-}
-
-static int read_header(struct source_file *file)
-{
+    const struct hf_file *file = &source->file;
     unsigned char first[8];
-    struct stat status;
     uint64_t length = 0;
-    if (fstat(file->fd, &status) != 0)
-        return report_errno(ERR_IO, "could not read a file of the model", file->name);
-    if (!S_ISREG(status.st_mode) || (uint64_t)status.st_size < sizeof first)
+    if (file->bytes < sizeof first)
         return report_error(ERR_CORRUPT, NULL, "it is no safetensors file");
-    int error = read_bytes(first, file->fd, file->name, 0, sizeof first);
+    int error = hf_file_read(file, first, 0, sizeof first);
     if (error == 0)
-        error = safetensors_length(&length, first, (uint64_t)status.st_size);
+        error = safetensors_length(&length, first, file->bytes);
     if (error != 0)
         return error;
     char *text = malloc(length);
     if (text == NULL)
         return report_error(ERR_MEMORY, NULL, "no memory for a header");
-    error = read_bytes(text, file->fd, file->name, sizeof first, length);
+    error = hf_file_read(file, text, sizeof first, (uint32_t)length);
     if (error == 0)
-        error = safetensors_parse(&file->header, text, length, (uint64_t)status.st_size);
+        error = safetensors_parse(&source->header, text, length, file->bytes);
     free(text);
     return error;
 }
@@ -142,19 +86,16 @@ static int read_header(struct source_file *file)
 static int open_file(struct import *import, const char *name)
 {
     for (uint32_t i = 0; i < import->num_files; i++) {
-        if (strcmp(import->files[i].name, name) == 0)
+        if (strcmp(import->files[i].file.name, name) == 0)
             return 0;
     }
-    if (strchr(name, '/') != NULL || name[0] == '.' || strlen(name) >= sizeof import->files->name)
+    if (strchr(name, '/') != NULL || name[0] == '.' ||
+        strlen(name) >= sizeof import->files->file.name)
         return report_error(ERR_CORRUPT, NULL, "the index names a file that is not in the folder");
     if (import->num_files == FILES_MAX)
         return report_error(ERR_CORRUPT, NULL, "the index names more than %u files", FILES_MAX);
     struct source_file *file = &import->files[import->num_files];
-    strcpy(file->name, name);
-    file->fd = openat(import->folder, name, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (file->fd < 0)
-        return report_errno(errno == ENOENT ? ERR_NOT_FOUND : ERR_IO,
-                            "could not open a file of the model", name);
+    ERR_TRY(hf_file_open(&file->file, &import->folder, name));
     import->num_files++;
     int error = read_header(file);
     if (error == 0)
@@ -173,7 +114,7 @@ static int open_files(struct import *import)
     import->files = calloc(FILES_MAX, sizeof *import->files);
     if (import->files == NULL)
         return report_error(ERR_MEMORY, NULL, "no memory for the files");
-    int error = read_json(&index, import->folder, HF_INDEX, INDEX_BYTES_MAX);
+    int error = hf_folder_json(&index, &import->folder, HF_INDEX, INDEX_BYTES_MAX);
     if (error == ERR_NOT_FOUND)
         return open_file(import, HF_SINGLE);
     if (error != 0)
@@ -213,7 +154,7 @@ static int compare_name(const void *name, const void *source)
 }
 
 /* One tensor of a file: of the model, with the right form, and not seen before. */
-static int take_tensor(const struct import *import, struct source *const *by_name,
+static int take_tensor(struct import *import, struct source *const *by_name,
                        const struct source_file *file, const struct safetensors_tensor *tensor)
 {
     const struct tensor_meta *meta = &tensor->meta;
@@ -221,15 +162,15 @@ static int take_tensor(const struct import *import, struct source *const *by_nam
     struct source *const *found =
         bsearch(meta->name, by_name, import->num_sources, sizeof *by_name, compare_name);
     char shape[256];
-    if (import->weight_map != NULL && (mapped == NULL || strcmp(mapped, file->name) != 0))
+    if (import->weight_map != NULL && (mapped == NULL || strcmp(mapped, file->file.name) != 0))
         return report_error(ERR_CORRUPT, NULL, "%s holds tensor %s, which the index has elsewhere",
-                            file->name, meta->name);
+                            file->file.name, meta->name);
     if (strstr(meta->name, "rotary_emb.inv_freq") != NULL ||
         (import->model.is_tied && strcmp(meta->name, "lm_head.weight") == 0))
         return 0; /* follows from the others */
     if (found == NULL)
         return report_error(ERR_INVALID, "is it a Llama without additions?",
-                            "%s holds tensor %s, which the model does not have", file->name,
+                            "%s holds tensor %s, which the model does not have", file->file.name,
                             meta->name);
     struct source *source = *found;
     if (source->file != NULL)
@@ -241,6 +182,11 @@ static int take_tensor(const struct import *import, struct source *const *by_nam
     if (meta->dtype != DTYPE_F32 && meta->dtype != DTYPE_F16 && meta->dtype != DTYPE_BF16)
         return report_error(ERR_INVALID, "fp32, bf16 and fp16 become fp32 exactly",
                             "tensor %s is of type %s", meta->name, dtype_name(meta->dtype));
+    uint64_t head = source->tensor.head_rows * meta->shape[1] * dtype_bytes(meta->dtype);
+    if (head > HEAD_BYTES_MAX)
+        return report_error(ERR_INVALID, NULL, "a head of tensor %s has %llu bytes", meta->name,
+                            (unsigned long long)head);
+    import->head_bytes = import->head_bytes > head ? import->head_bytes : head;
     source->file = file;
     source->dtype = meta->dtype;
     source->start = file->header.data_start + tensor->data_byte;
@@ -362,24 +308,44 @@ static int plan_manifest(struct import *import)
 
 /* ---- the data ---- */
 
-/* `count` elements of a tensor of ours from the element `first` on, as floats. `room`: of a block.
- */
-static int read_elements(float *out, void *room, const struct source *source, uint64_t first,
-                         uint64_t count)
+/* What a thread fills blocks with. */
+struct room {
+    unsigned char *block;        /* of the output */
+    unsigned char *read;         /* as much of the source */
+    unsigned char *head;         /* import->head_bytes: the rows of one head, */
+    const struct source *source; /* of this tensor; NULL: none yet */
+    uint64_t first_row;
+};
+
+/* Rows change places within heads, so a head is read at once: as one range of a bucket. */
+static int read_head(struct room *room, const struct source *source, uint64_t row)
+{
+    uint64_t row_bytes = source->tensor.shape[1] * dtype_bytes(source->dtype);
+    uint64_t first = row - row % source->tensor.head_rows;
+    if (room->source == source && room->first_row == first)
+        return 0;
+    room->source = NULL;
+    ERR_TRY(hf_file_read(&source->file->file, room->head, source->start + first * row_bytes,
+                         (uint32_t)(source->tensor.head_rows * row_bytes)));
+    room->source = source;
+    room->first_row = first;
+    return 0;
+}
+
+static int read_turned(float *out, struct room *room, const struct source *source, uint64_t first,
+                       uint64_t count)
 {
     uint64_t width = source->tensor.shape[1], size = dtype_bytes(source->dtype);
     int error = 0;
     while (count > 0 && error == 0) {
-        uint64_t now = count, from = first;
-        if (source->tensor.head_rows != 0) { /* row by row */
-            uint64_t inside = first % width;
-            now = width - inside < count ? width - inside : count;
-            from = heads_to_halves(first / width, source->tensor.head_rows) * width + inside;
+        uint64_t inside = first % width, row = first / width;
+        uint64_t now = width - inside < count ? width - inside : count;
+        error = read_head(room, source, row);
+        if (error == 0) {
+            uint64_t there = heads_to_halves(row, source->tensor.head_rows) - room->first_row;
+            convert_elements(out, DTYPE_F32, room->head + (there * width + inside) * size,
+                             source->dtype, now);
         }
-        error = read_bytes(room, source->file->fd, source->file->name, source->start + from * size,
-                           now * size);
-        if (error == 0)
-            convert_elements(out, DTYPE_F32, room, source->dtype, now);
         out += now;
         first += now;
         count -= now;
@@ -387,14 +353,28 @@ static int read_elements(float *out, void *room, const struct source *source, ui
     return error;
 }
 
-static int fill_block(const struct import *import, uint64_t index, unsigned char *block, void *room)
+/* `count` elements of a tensor of ours from the element `first` on, as floats. */
+static int read_elements(float *out, struct room *room, const struct source *source, uint64_t first,
+                         uint64_t count)
+{
+    uint64_t size = dtype_bytes(source->dtype);
+    if (source->tensor.head_rows != 0)
+        return read_turned(out, room, source, first, count);
+    int error = hf_file_read(&source->file->file, room->read, source->start + first * size,
+                             (uint32_t)(count * size));
+    if (error == 0)
+        convert_elements(out, DTYPE_F32, room->read, source->dtype, count);
+    return error;
+}
+
+static int fill_block(const struct import *import, uint64_t index, struct room *room)
 {
     const struct output_file *file = import->file;
     uint64_t start = index * SCAN_BLOCK, end = start + SCAN_BLOCK;
     int error = 0;
-    memset(block, 0, SCAN_BLOCK);
+    memset(room->block, 0, SCAN_BLOCK);
     if (start < file->head_bytes)
-        memcpy(block, (const char *)file->head + start,
+        memcpy(room->block, (const char *)file->head + start,
                file->head_bytes < end ? file->head_bytes - start : SCAN_BLOCK);
     for (uint32_t i = output_tensor_behind(file, start); i < file->num_tensors && error == 0; i++) {
         const struct output_tensor *tensor = &file->tensors[i];
@@ -404,7 +384,7 @@ static int fill_block(const struct import *import, uint64_t index, unsigned char
         if (from >= to)
             break;
         uint64_t before = tensor->box.offset[0] * source->tensor.shape[1];
-        error = read_elements((float *)(void *)(block + (from - start)), room, source,
+        error = read_elements((float *)(void *)(room->block + (from - start)), room, source,
                               before + (from - tensor->start) / sizeof(float),
                               (to - from) / sizeof(float));
     }
@@ -430,13 +410,15 @@ static void show_progress(struct import *import)
 static void fill_blocks(struct import *import, uint32_t worker)
 {
     uint64_t num_blocks = (import->file->bytes + SCAN_BLOCK - 1) / SCAN_BLOCK, index;
-    unsigned char *memory = scan_memory(2 * SCAN_BLOCK);
+    unsigned char *memory = scan_memory(2 * SCAN_BLOCK + import->head_bytes);
     int error = memory != NULL ? 0 : report_error(ERR_MEMORY, NULL, "no memory to import with");
+    struct room room = {
+        .block = memory, .read = memory + SCAN_BLOCK, .head = memory + 2 * SCAN_BLOCK};
     while (!has_failed(import, error) &&
            (index = atomic_fetch_add(&import->next, 1)) < num_blocks) {
-        error = fill_block(import, index, memory, memory + SCAN_BLOCK);
+        error = fill_block(import, index, &room);
         if (error == 0)
-            error = writer_take(import->file, worker, index, memory);
+            error = writer_take(import->file, worker, index, room.block);
         atomic_fetch_add(&import->bytes_done, SCAN_BLOCK);
         if (worker == scan_workers())
             show_progress(import);
@@ -503,11 +485,9 @@ static int check_usage(const struct cli *cli)
 
 static int read_model(struct import *import)
 {
-    import->folder = open(import->cli->args[0], O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (import->folder < 0)
-        return report_errno(errno == ENOENT ? ERR_NOT_FOUND : ERR_IO, "could not open the model",
-                            import->cli->args[0]);
-    int error = read_json(&import->config, import->folder, HF_CONFIG, CONFIG_BYTES_MAX);
+    int error = hf_folder_open(&import->folder, import->cli->args[0]);
+    if (error == 0)
+        error = hf_folder_json(&import->config, &import->folder, HF_CONFIG, CONFIG_BYTES_MAX);
     if (error == 0)
         error = model_shape_of_config(&import->model, import->config);
     if (error == 0)
@@ -567,7 +547,7 @@ static void deinit(struct import *import)
     writer_deinit(&import->writer);
     for (uint32_t i = 0; i < import->num_files; i++) {
         safetensors_free(&import->files[i].header);
-        close(import->files[i].fd);
+        hf_file_close(&import->files[i].file);
     }
     free(import->files);
     free(import->sources);
@@ -576,14 +556,13 @@ static void deinit(struct import *import)
     free(import->data_json);
     json_decref(import->config);
     json_decref(import->weight_map);
-    if (import->folder >= 0)
-        close(import->folder);
+    hf_folder_close(&import->folder);
     pthread_mutex_destroy(&import->lock);
 }
 
 int cli_import(const struct cli *cli)
 {
-    struct import import = {.cli = cli, .folder = -1};
+    struct import import = {.cli = cli, .folder = {.fd = -1}};
     writer_init(&import.writer);
     import.writer.served = cli->server[0] != '\0' ? cli : NULL;
     import.writer.option = "--server";

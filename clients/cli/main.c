@@ -43,11 +43,11 @@ static void print_help(FILE *out)
             "Without --store and --server: the server unix:/tmp/holdfast-UID/ckptd.sock.\n"
             "`ckpt-cli COMMAND --help` lists its options.\n\n%s",
             CHECKPOINT_NOTE, EXIT_CODES);
-    fprintf(out,
-            "\nA DIR of --store, --output and cp may be s3://BUCKET/PREFIX, on any S3 server. Keys "
-            "are\n"
-            "those of AWS_ACCESS_KEY_ID, a web identity, ~/.aws/credentials or an instance's "
-            "role.\nSettings from the environment:\n\n");
+    fprintf(
+        out,
+        "\nA DIR of --store, --output, cp and import may be s3://BUCKET/PREFIX, on any S3 server.\n"
+        "Keys are those of AWS_ACCESS_KEY_ID, a web identity, ~/.aws/credentials or an instance's "
+        "role.\nSettings from the environment:\n\n");
     storage_bucket_print_help(out);
 }
 

@@ -309,7 +309,7 @@ static int bucket_space(struct storage *storage, struct storage_space *out)
 const struct storage_ops storage_s3 = {
     .name = "s3",
     .version = 1,
-    .flags = STORAGE_DURABLE | STORAGE_REMOTE,
+    .flags = STORAGE_DURABLE | STORAGE_REMOTE | STORAGE_BYTES,
     .open = bucket_open,
     .close = bucket_close,
     .object_create = bucket_object_create,

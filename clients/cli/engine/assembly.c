@@ -126,7 +126,8 @@ static void block_written(struct storage_request *request)
 void assembly_write(struct output_block *block, struct storage *store,
                     struct storage_object *object, void (*written)(struct output_block *block))
 {
-    uint64_t bytes = (block->bytes + SHARD_ALIGN - 1) / SHARD_ALIGN * SHARD_ALIGN;
+    uint64_t align = storage_align(store);
+    uint64_t bytes = (block->bytes + align - 1) / align * align;
     block->request = (struct storage_request){.op = STORAGE_WRITE,
                                               .object = object,
                                               .offset = block->start,

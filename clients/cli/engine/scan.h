@@ -118,7 +118,8 @@ uint32_t output_tensor_behind(const struct output_file *file, uint64_t byte);
 void output_file_deinit(struct output_file *file);
 int assembly_run(struct checkpoint *sides, uint32_t num_sides, const struct assembly_hooks *hooks);
 void assembly_release(struct output_block *block);
-/* Writes a complete block at its place of `object`, in whole units of SHARD_ALIGN; `written` runs
+/* Writes a complete block at its place of `object`, in whole units of SHARD_ALIGN
+ * where the store needs them; `written` runs
  * on the storage's thread and must release it. A failed write has ended the assembly by then. */
 void assembly_write(struct output_block *block, struct storage *store,
                     struct storage_object *object, void (*written)(struct output_block *block));
