@@ -198,8 +198,8 @@ void model_kernel_shapes(const struct model *m, struct kernel_shapes *out)
                                   .seq = m->seq,
                                   .dim = m->s.dim,
                                   .hidden = m->s.hidden,
-                                  .heads = m->s.heads,
-                                  .kv_heads = m->s.kv_heads,
+                                  .heads = m->q_width / m->s.head_dim / m->blocks,
+                                  .kv_heads = m->kv_width / m->s.head_dim / m->kv_blocks,
                                   .head_dim = m->s.head_dim,
                                   .vocab = m->s.vocab,
                                   .dtype = m->dtype};
