@@ -78,7 +78,7 @@ help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
 deps: ## install every package that is missing (apt; root or sudo)
 	@deploy/deps
-deps-cuda: ## nvcc, CUDA's runtime, cuBLASLt and NCCL where the system lacks them, into build/cuda-venv (1.1 GB)
+deps-cuda: ## nvcc, CUDA's runtime, cuBLASLt, cuDNN and NCCL where the system lacks them, into build/cuda-venv (1.6 GB)
 	@CUDA_VENV=$(CUDA_VENV) deploy/deps cuda
 deps-now: # what the goals at hand need; a few milliseconds when nothing is missing
 	@deploy/deps build $(filter run test torture mutants check fuzz bench bench-peers interop install python,$(MAKECMDGOALS:test-no-uring=test))
@@ -211,17 +211,23 @@ $(OBJ)/gpu/%.ptx: %.cu $(OBJ)/gpu/%.o
 	$(Q)$(NVCC) $(NVCC_CODE) -arch=compute_80 -ptx -o $@ $<
 # And what is linked with NVIDIA's runtime, or in tests with a simulated GPU (tests/simgpu).
 CUDA_HOME = $(patsubst %/bin/nvcc,%,$(realpath $(NVCC)))
-CUDA_C_O = $(patsubst %.c,$(OBJ)/%.o,$(wildcard kernels/cuda/*.c))
+# cudnn.h: likewise of the toolkit's folder, of `make deps-cuda`, or of the system.
+DNN_INCLUDE = $(firstword $(patsubst %/cudnn.h,%,$(wildcard $(CUDA_HOME)/include/cudnn.h \
+    $(CUDA_WHEELS)/cudnn/include/cudnn.h /usr/include/cudnn.h)))
+CUDA_C_O = $(call obj,$(filter-out $(if $(DNN_INCLUDE),,%/dnn.c %/dnn_graph.c),$(wildcard kernels/cuda/*.c)))
 CUDA_LIB = $(firstword $(wildcard $(CUDA_HOME)/lib64 $(CUDA_HOME)/lib))
 # nccl.h: of the toolkit's folder, of `make deps-cuda`, or of the system.
 NCCL_INCLUDE = $(firstword $(patsubst %/nccl.h,%,$(wildcard $(CUDA_HOME)/include/nccl.h \
     $(CUDA_WHEELS)/nccl/include/nccl.h /usr/include/nccl.h)))
-# Where cuBLASLt and NCCL, looked for at run time, may be.
-GPU_PATHS = $(addprefix -Wl$(,)-rpath$(,),$(CUDA_LIB) $(realpath $(CUDA_WHEELS)/nccl/lib))
+# Where cuBLASLt, cuDNN and NCCL, looked for at run time, may be.
+GPU_PATHS = $(addprefix -Wl$(,)-rpath$(,),$(CUDA_LIB) $(realpath $(CUDA_WHEELS)/nccl/lib $(CUDA_WHEELS)/cudnn/lib))
 NCCL_O = $(if $(NCCL_INCLUDE),$(call obj,trainer/comm/nccl.c))
 NCCL_LIBRARY_O = $(if $(NCCL_INCLUDE),$(call obj,trainer/comm/nccl_library.c))
-SIMGPU_O = $(call obj,$(filter-out $(if $(NCCL_INCLUDE),,%/nccl.c),$(wildcard tests/simgpu/*.c)))
+SIMGPU_O = $(call obj,$(filter-out $(if $(NCCL_INCLUDE),,%/nccl.c) $(if $(DNN_INCLUDE),,%/dnn.c %/dnn_graph.c), \
+    $(wildcard tests/simgpu/*.c)))
 $(filter-out %/run.o,$(CUDA_C_O)) $(SIMGPU_O) $(OBJ)/tests/unit/kernels_graphs.o: CFLAGS += -isystem $(CUDA_HOME)/include
+$(call obj,$(addsuffix /dnn.c,kernels/cuda tests/simgpu) $(addsuffix /dnn_graph.c,kernels/cuda tests/simgpu)) \
+    : CFLAGS += -isystem $(DNN_INCLUDE)
 $(call obj,$(NCCL_SRC) tests/simgpu/nccl.c): CFLAGS += -isystem $(CUDA_HOME)/include -isystem $(NCCL_INCLUDE)
 SIMGPU = $(if $(wildcard $(CUDA_HOME)/include/cuda_runtime_api.h),$(SIMGPU_O) $(filter-out %/run.o,$(CUDA_C_O)))
 $(BUILD)/libgpu.a: $(CUDA_O) $(CUDA_C_O)
@@ -250,7 +256,7 @@ gpu-bench: need-nvcc deps-now all ## on a GPU: tokens/s of whole steps beside a 
 gpu-bundle: need-nvcc deps-now all $(BUILD)/cuda/kernels ## one archive that runs gpu-check on another machine, without a compiler
 	@BUILD=$(BUILD) tests/cuda/gpu_bundle $(BUILD)/holdfast-gpu.tar.gz
 cuda: $(if $(SANITIZER),,$(if $(NVCC),$(BUILD)/cuda/start $(CUDA_O:.o=.ptx))) ## compile kernels/cuda for GPUs, where nvcc is
-	$(if $(NVCC),,@echo "cuda: no nvcc here (make deps-cuda): kernels/cuda is compiled for lanes of a CPU only")
+	$(if $(NVCC),$(if $(DNN_INCLUDE),,@echo "cuda: no cudnn.h here (make deps-cuda): attention is by our own kernels"),@echo "cuda: no nvcc here (make deps-cuda): kernels/cuda is compiled for lanes of a CPU only")
 
 # Two programs that are always sanitized, and by gcc, whose ThreadSanitizer knows fibers; the libraries
 # behind them are not, so that there are none in a build with SANITIZER.
@@ -355,9 +361,9 @@ $(BUILD)/tests/kernels_cuda: $(BUILD)/liblanes.a
 $(BUILD)/tests/kernels_cuda_lanes: $(OBJ)/lanes/tests/cuda/faulty.o $(BUILD)/liblanes.a
 $(BUILD)/tests/kernels_cuda_checked: | $(CHECKED)
 # What is looked for at run time is found among the program's symbols.
-$(addprefix $(BUILD)/,cuda/on_simgpu tests/kernels_simgpu tests/kernels_graphs tests/trainer_simgpu tests/trainer_nccl \
+$(addprefix $(BUILD)/,cuda/on_simgpu tests/kernels_simgpu tests/kernels_dnn tests/kernels_graphs tests/trainer_simgpu tests/trainer_nccl \
     tests/trainer_device_copy tests/trainer_on_simgpu): LIBS += -rdynamic
-$(addprefix $(BUILD)/tests/,kernels_simgpu kernels_graphs trainer_simgpu trainer_nccl trainer_device_copy): $(SIMGPU) $(if $(SIMGPU),$(BUILD)/liblanes.a)
+$(addprefix $(BUILD)/tests/,kernels_simgpu kernels_dnn kernels_graphs trainer_simgpu trainer_nccl trainer_device_copy): $(SIMGPU) $(if $(SIMGPU),$(BUILD)/liblanes.a)
 $(addprefix $(BUILD)/tests/,trainer_simgpu trainer_nccl trainer_on_simgpu): $(if $(SIMGPU),$(NCCL_O))
 # Without sanitizers: what they test is the program behind it.
 $(BUILD)/shims/%.so: tests/shims/%.c tests/shims/segment.h

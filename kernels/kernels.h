@@ -56,6 +56,7 @@ struct kernels_options {
     /* NULL: the best this CPU has. "avx512", "avx2", "sse2": that level; of the last two products
      * are our own code too, so that the bits are the same on every machine that has the level. */
     const char *isa;
+    bool has_own_attention;      /* no attention of a library; of a GPU alone */
     const struct device *device; /* whose lanes the operations run on; NULL: the CPU */
 };
 /* ERR_INVALID (threads, unknown or missing ISA level, no back-end for the device), ERR_MEMORY,

@@ -146,8 +146,9 @@ struct config {
     char kernels_backend[16]; /* "best" or "reference" */
     char device[8];           /* "cpu" or "cuda" */
     bool kernels_graphs;
-    char kernels_isa[16]; /* "auto", ... */
-    int64_t threads;      /* per rank */
+    char kernels_attention[8]; /* "best" or "own" */
+    char kernels_isa[16];      /* "auto", ... */
+    int64_t threads;           /* per rank */
     /* ckptd */
     char ckptd_address[CONFIG_TEXT_MAX]; /* "unix:/path" */
     /* debug */

@@ -374,6 +374,9 @@ const struct option config_table[] = {
            "cuda: GPUs, where the trainer was built with nvcc (also --device; ours)"),
     BOOL(kernels_graphs, "kernels.graphs", "true",
          "a GPU queues a block's work at once, as a CUDA graph, when it did so before (ours)"),
+    CHOICE(kernels_attention, "kernels.attention", "best", "best,own",
+           "own: our flash kernel on a GPU, never cuDNN's, whose backward takes memory that grows "
+           "with the square of the sequence (ours)"),
     CHOICE(kernels_isa, "kernels.isa", "auto", "auto,avx512,avx2,sse2",
            "vector instructions; auto: the most that the CPU has (ours)"),
     INT(threads, "kernels.threads", 1, 1, 256, "threads of a rank; never changes a bit (ours)"),

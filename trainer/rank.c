@@ -30,6 +30,7 @@ static int new_kernels(struct kernels **out, const struct config *config,
         .backend = is_reference ? KERNEL_BACKEND_REFERENCE : KERNEL_BACKEND_BEST,
         .num_threads = (uint32_t)config->threads,
         .isa = strcmp(config->kernels_isa, "auto") == 0 ? NULL : config->kernels_isa,
+        .has_own_attention = strcmp(config->kernels_attention, "own") == 0,
         .device = device};
     int rc = kernels_new(out, &options);
     if (rc == ERR_INVALID)

@@ -16,6 +16,7 @@
 
 #include "kernels/backend.h"
 #include "kernels/cuda/blas.h"
+#include "kernels/cuda/dnn.h"
 #include "kernels/cuda/graphs.h"
 #include "kernels/cuda/run.h"
 #include "proto/report.h"
@@ -474,6 +475,7 @@ struct cuda_kernels {
     struct kernels base;
     bool has_float8;
     struct cuda_blas *blas; /* NULL: our own products */
+    struct cuda_dnn *dnn;   /* NULL: our own attention */
     char description[400];
 };
 
@@ -489,12 +491,17 @@ static int backend_open(struct kernels **out, const struct kernels_options *opti
     int code = error == cudaSuccess ? 0 : fail(error, "the GPU could not be chosen");
     if (code == 0 && options->backend == KERNEL_BACKEND_BEST)
         code = cuda_blas_open(&kernels->blas);
+    if (code == 0 && options->backend == KERNEL_BACKEND_BEST && !options->has_own_attention &&
+        cuda_dnn_open)
+        code = cuda_dnn_open(&kernels->dnn);
     if (code != 0) {
+        cuda_blas_close(kernels->blas);
         free(kernels);
         return code;
     }
-    snprintf(kernels->description, sizeof(kernels->description), "%s, %s", device->name,
-             cuda_blas_describe(kernels->blas));
+    snprintf(kernels->description, sizeof(kernels->description), "%s, %s, %s", device->name,
+             cuda_blas_describe(kernels->blas),
+             kernels->dnn ? cuda_dnn_describe(kernels->dnn) : "own attention");
     *out = &kernels->base;
     return 0;
 }
@@ -502,6 +509,8 @@ static int backend_open(struct kernels **out, const struct kernels_options *opti
 static void backend_close(struct kernels *base)
 {
     struct cuda_kernels *kernels = (struct cuda_kernels *)base;
+    if (kernels->dnn)
+        cuda_dnn_close(kernels->dnn);
     cuda_blas_close(kernels->blas);
     free(kernels);
 }
@@ -516,20 +525,33 @@ static bool backend_has_float8(const struct kernels *kernels)
     return ((const struct cuda_kernels *)kernels)->has_float8;
 }
 
-static size_t backend_prepare(const struct kernels *kernels, const struct kernel_shapes *shapes)
+static size_t larger(size_t a, size_t b)
 {
-    size_t own = cuda_scratch_bytes(shapes), library = BLAS_WORKSPACE_BYTES + BLAS_ALIGN;
-    bool has_library = ((const struct cuda_kernels *)kernels)->blas != NULL;
-    return has_library && library > own ? library : own;
+    return a > b ? a : b;
+}
+
+static size_t backend_prepare(const struct kernels *base, const struct kernel_shapes *shapes)
+{
+    const struct cuda_kernels *kernels = (const struct cuda_kernels *)base;
+    size_t bytes = cuda_scratch_bytes(shapes);
+    if (kernels->blas)
+        bytes = larger(bytes, BLAS_WORKSPACE_BYTES + BLAS_ALIGN);
+    return kernels->dnn ? larger(bytes, cuda_dnn_scratch_bytes(kernels->dnn, shapes)) : bytes;
 }
 
 static cudaError_t run_kernel(struct cuda_lane *lane, const struct post *post)
 {
+    struct cuda_dnn *dnn = post->kernels->dnn;
     const struct cuda_call call = {.stream = lane->stream,
                                    .scratch = post->to,
                                    .products = (const struct cuda_library *)post->kernels->blas};
-    cudaError_t error = cudaSetDevice(device_of(&lane->base)->index);
-    return error != cudaSuccess ? error : (cudaError_t)cuda_function(post->op)(&call, post->args);
+    bool is_own = true;
+    int error = cudaSetDevice(device_of(&lane->base)->index);
+    if (error == cudaSuccess && dnn)
+        error = cuda_dnn_run(dnn, &call, lane->base.scratch_bytes, post->op, post->args, &is_own);
+    if (error == cudaSuccess && is_own)
+        error = cuda_function(post->op)(&call, post->args);
+    return (cudaError_t)error;
 }
 
 static void backend_run(struct kernels *kernels, struct lane *base, enum kernel_op op,

@@ -11,7 +11,7 @@
 snapshots=(--checkpoint.async_mode async_with_pinned_mem)
 twins=(--parallelism.data_parallel_replicate_degree 2 --parallelism.data_parallel_shard_degree 1
     --kernels.graphs false)
-plan 23
+plan 24
 
 check "the CPU trains" train cpu - 1
 check "one GPU has its bits, work as late as allowed" train_same one $late 1
@@ -44,6 +44,18 @@ own() {
         says own "own products"
 }
 check "without the library the losses are within 0.2 %" own
+# Heads of 64 values: attention by the library, or where it is to be our own.
+wide=("${bf16[@]}" --model.dim 128 --model.n_heads 2 --model.n_kv_heads 2 --model.head_dim 64)
+attention() {
+    train dnn $late 1 "${wide[@]}" && train dnns $early 2 "${wide[@]}" && same_as dnn dnns &&
+        train flash $random 2 "${wide[@]}" --kernels.attention own && near dnn flash &&
+        ! cmp -s "$tmp/dnn.loss" "$tmp/flash.loss" && says flash "own attention"
+}
+if grep -q cudnnBackendExecute "$BUILD/tests/trainer_on_simgpu"; then
+    check "by cuDNN attention has one GPU's bits on two, and our own losses within 0.2 %" attention
+else
+    ok "attention by cuDNN # SKIP its headers are not here: make deps-cuda gets them"
+fi
 # Codes of 8 bits on a GPU, their numbers in bf16 on the CPU.
 float8=("${bf16[@]}" --model.converters quantize.linear.float8)
 eight_bits() {

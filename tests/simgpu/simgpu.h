@@ -48,7 +48,7 @@
 SIMGPU_WEAK void simgpu_set(const char *settings);
 
 struct simgpu_counts {
-    uint64_t kernels, copies, staged_copies, products, heuristics, failures;
+    uint64_t kernels, copies, staged_copies, products, heuristics, attentions, failures;
     uint64_t allocations, pinned, registered; /* ranges that are there now */
     uint64_t streams, events, graphs;         /* that are there now; graphs that can be launched */
     uint64_t captures, graph_launches;

@@ -1,0 +1,212 @@
+/* kernels_dnn.c - attention by cuDNN (kernels/cuda/dnn.c), on simulated GPUs.
+ *
+ * Goal: the graphs that we describe to the library are attention and its gradient; it is used where
+ * the shape allows, with an engine that repeats its bits and scratch that was asked for; each call
+ * that fails is said. Method: tests/simgpu/dnn.c computes a graph operation by operation; the cases
+ * of kernels_cases.h against the plain twins. Whether the real library takes the graphs is shown by
+ * tests/integration/cuda_plans.py. */
+#include "tests/unit/kernels_close.h"
+#include "tests/unit/kernels_ranges.h"
+#include "tests/unit/simgpu_bed.h"
+
+/* Like those of flash.cu: probabilities and their gradients are rounded to bf16. */
+#define FORWARD_OF_RMS 8e-3
+#define BACKWARD_OF_RMS 3.2e-2
+
+static const struct kernel_shapes shapes[] = {
+    {2, 75, 8, 8, 4, 2, 64, 8, KERNEL_BF16},
+    {1, 130, 8, 8, 4, 1, 128, 8, KERNEL_BF16},
+    {3, 9, 8, 8, 3, 3, 64, 8, KERNEL_BF16},
+};
+
+static struct engine gpu_engine(enum kernel_backend backend, bool is_own)
+{
+    struct engine e = {0};
+    struct device *device = NULL;
+    size_t bytes = 0;
+    simgpu_set("seed=2");
+    assert_int_equal(device_open(&device, device_find("cuda"), NULL), 0);
+    assert_int_equal(lane_open(&e.lane, device, "test"), 0);
+    struct kernels_options options = {
+        .backend = backend, .num_threads = 1, .has_own_attention = is_own, .device = device};
+    assert_int_equal(kernels_new(&e.kernels, &options), 0);
+    for (size_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++) {
+        size_t needed = kernels_scratch_bytes(e.kernels, &shapes[i]);
+        bytes = needed > bytes ? needed : bytes;
+    }
+    assert_int_equal(device_alloc(device, &e.scratch, bytes, ON_DEVICE), 0);
+    lane_set_scratch(e.lane, e.scratch, bytes);
+    return e;
+}
+static void close_engine(struct engine *e)
+{
+    struct device *device = e->lane->device;
+    lane_close(e->lane);
+    kernels_free(e->kernels);
+    device_close(device);
+}
+
+static int case_of(const char *name)
+{
+    for (int i = 0; i < NUM_CASES; i++)
+        if (strcmp(kernel_cases[i].name, name) == 0)
+            return i;
+    fail_msg("no case %s", name);
+    return -1;
+}
+
+/* How often cuDNN attended. */
+static uint64_t attentions(const struct engine *gpu, const char *name, struct kernel_shapes s,
+                           enum kernel_dtype dtype)
+{
+    uint64_t before = simgpu_counts().attentions;
+    struct run run = run_case(gpu, case_of(name), s, dtype, 0);
+    free_run(&run);
+    return simgpu_counts().attentions - before;
+}
+
+static void test_dnn__graphs_are_attention_and_its_gradient_and_repeat_their_bits(void **state)
+{
+    (void)state;
+    struct engine gpu = gpu_engine(KERNEL_BACKEND_BEST, false);
+    struct engine cpu = new_engine(KERNEL_BACKEND_REFERENCE, NULL, 1);
+    for (int i = 0; i < 6; i++) {
+        bool is_backward = i % 2 != 0;
+        int which = case_of(is_backward ? "attention_backward" : "attention");
+        uint64_t before = simgpu_counts().attentions;
+        struct run want = run_case(&cpu, which, shapes[i / 2], KERNEL_BF16, 0);
+        struct run got = run_case(&gpu, which, shapes[i / 2], KERNEL_BF16, 0);
+        struct run again = run_case(&gpu, which, shapes[i / 2], KERNEL_BF16, 0);
+        assert_int_equal(simgpu_counts().attentions - before, is_backward ? 4 : 2);
+        for (int j = 0; j < want.num_outputs; j++) {
+            const struct buffer *w = &want.buffers[j], *g = &got.buffers[j];
+            double of_rms = is_backward ? BACKWARD_OF_RMS : FORWARD_OF_RMS;
+            if (!within(g, w, 0x1p-7, of_rms * root_mean_square(w)))
+                fail_msg("shape %d, backward %d, output %d", i / 2, is_backward, j);
+            assert_memory_equal(g->data, again.buffers[j].data,
+                                g->count * kernel_dtype_bytes(g->dtype));
+        }
+        free_run(&again);
+        free_run(&got);
+        free_run(&want);
+    }
+    free_engine(&cpu);
+    close_engine(&gpu);
+}
+
+static void test_dnn__what_it_does_not_take_is_our_own(void **state)
+{
+    (void)state;
+    struct engine gpu = gpu_engine(KERNEL_BACKEND_BEST, false);
+    struct kernel_shapes narrow = shapes[0], wider = shapes[1];
+    narrow.head_dim = 32;
+    assert_int_equal(attentions(&gpu, "attention_documents", shapes[0], KERNEL_BF16), 0);
+    assert_int_equal(attentions(&gpu, "attention_backward_documents", shapes[0], KERNEL_BF16), 0);
+    assert_int_equal(attentions(&gpu, "attention", shapes[0], KERNEL_F32), 0);
+    assert_int_equal(attentions(&gpu, "attention", narrow, KERNEL_BF16), 0);
+    /* A part of the queries; the whole beside it is the library's, forward and backward. */
+    uint64_t before = simgpu_counts().attentions;
+    struct ranges r = {
+        .engine = &gpu, .shapes = shapes[0], .run = {.seed = 7, .device = gpu.lane->device}};
+    size_t keys = (size_t)wider.batch * shapes[0].batch * shapes[0].seq * 64 * 2;
+    whole_attention(&r, false);
+    assert_int_equal(simgpu_counts().attentions - before, 2);
+    (void)range_agrees(&r, 0, 70, new_buffer(&r.run, keys, KERNEL_F32),
+                       new_buffer(&r.run, keys, KERNEL_F32));
+    assert_int_equal(simgpu_counts().attentions - before, 2);
+    free_run(&r.run);
+    close_engine(&gpu);
+    for (int own = 0; own < 2; own++) {
+        gpu = gpu_engine(own ? KERNEL_BACKEND_BEST : KERNEL_BACKEND_REFERENCE, own);
+        assert_int_equal(attentions(&gpu, "attention", shapes[0], KERNEL_BF16), 0);
+        assert_non_null(strstr(kernels_describe(gpu.kernels), "own attention"));
+        close_engine(&gpu);
+    }
+}
+
+/* Its backward asks for a square of the sequence; past a bound it is our own, which needs none. */
+static void test_dnn__scratch_has_its_workspace_up_to_a_bound(void **state)
+{
+    (void)state;
+    struct engine gpu = gpu_engine(KERNEL_BACKEND_BEST, false);
+    const struct kernel_shapes long_ones[] = {{1, 4096, 8, 8, 32, 8, 128, 8, KERNEL_BF16},
+                                              {1, 8192, 8, 8, 32, 8, 128, 8, KERNEL_BF16},
+                                              {1, 4096, 8, 8, 32, 8, 128, 8, KERNEL_F32}};
+    size_t bytes[3];
+    for (int i = 0; i < 3; i++)
+        bytes[i] = kernels_scratch_bytes(gpu.kernels, &long_ones[i]);
+    size_t square = (size_t)4096 * 4096 * 32 * 2;
+    assert_in_range(bytes[0], square, square + square / 8);
+    assert_in_range(bytes[1], 1, square / 8);
+    assert_in_range(bytes[2], 1, square / 8);
+    /* With less than it needs it is not asked. */
+    lane_set_scratch(gpu.lane, gpu.scratch, 4096);
+    assert_int_equal(attentions(&gpu, "attention", shapes[0], KERNEL_BF16), 1);
+    assert_int_equal(attentions(&gpu, "attention_backward", shapes[0], KERNEL_BF16), 1);
+    close_engine(&gpu);
+}
+
+static int attend_failing(const char *settings)
+{
+    struct bed bed;
+    struct run run = {0};
+    void *scratch = NULL;
+    int rc = open_bed(&bed, settings);
+    if (rc == 0) {
+        size_t bytes = kernels_scratch_bytes(bed.kernels, &shapes[2]);
+        rc = device_alloc(bed.device, &scratch, bytes, ON_DEVICE);
+        lane_set_scratch(bed.first, scratch, bytes);
+        run.device = bed.device;
+        case_attention_backward(bed.kernels, bed.first, &shapes[2], &run);
+        rc = lane_settle(bed.first);
+    }
+    close_bed(&bed);
+    return rc;
+}
+
+static void test_dnn__every_call_of_the_library_that_fails_is_said(void **state)
+{
+    (void)state;
+    static const char *const calls[] = {"cudnnCreate",
+                                        "cudnnSetStream",
+                                        "cudnnBackendCreateDescriptor",
+                                        "cudnnBackendSetAttribute",
+                                        "cudnnBackendGetAttribute",
+                                        "cudnnBackendFinalize",
+                                        "cudnnBackendExecute"};
+    for (size_t i = 0; i < 2 * sizeof(calls) / sizeof(calls[0]); i++) {
+        char settings[64];
+        snprintf(settings, sizeof(settings), "fail=%s:1%s", calls[i / 2], i % 2 ? "+" : "");
+        report_clear();
+        if (attend_failing(settings) == 0)
+            fail_msg("%s: no error", settings);
+        assert_non_null(strstr(report_line(), "CUDA: "));
+        assert_int_equal(simgpu_counts().streams + simgpu_counts().events, 0);
+    }
+    assert_int_equal(attend_failing(""), 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_dnn__graphs_are_attention_and_its_gradient_and_repeat_their_bits),
+        cmocka_unit_test(test_dnn__what_it_does_not_take_is_our_own),
+        cmocka_unit_test(test_dnn__scratch_has_its_workspace_up_to_a_bound),
+        cmocka_unit_test(test_dnn__every_call_of_the_library_that_fails_is_said),
+    };
+    struct kernels *kernels = NULL;
+    struct device *device = NULL;
+    bool is_there =
+        device_find("cuda") != NULL && device_open(&device, device_find("cuda"), NULL) == 0;
+    struct kernels_options options = {.num_threads = 1, .device = device};
+    if (is_there && kernels_new(&kernels, &options) == 0) {
+        is_there = strstr(kernels_describe(kernels), "cuDNN") != NULL;
+        kernels_free(kernels);
+    }
+    device_close(device);
+    if (!is_there) {
+        printf("skipped: cuDNN's headers are not here (make deps-cuda)\n");
+        return 77;
+    }
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
