@@ -237,6 +237,12 @@ GPU_COMM_O = $(if $(GPU_O),$(NCCL_O) $(NCCL_LIBRARY_O))
 GPU_LIBS = $(if $(GPU_O),-L$(CUDA_LIB) $(GPU_PATHS) -lcudart_static -ldl -lrt)
 $(BUILD)/cuda/start: $(OBJ)/tests/cuda/start.o $(BUILD)/libgpu.a $(BUILD)/libkernels.a $(BUILD)/libproto.a
 	$(link) -ldnnl -lgomp $(GPU_PATHS) $(firstword $(wildcard $(CUDA_LIB)/libcudart.so $(CUDA_LIB)/libcudart.so.*))
+# Plans of cuDNN for a GPU that is not there, and what stands in for its driver meanwhile.
+$(BUILD)/cuda/plans: $(OBJ)/tests/cuda/plans.o $(call obj,kernels/cuda/dnn.c kernels/cuda/dnn_graph.c) $(BUILD)/libproto.a
+	$(link) $(GPU_PATHS) -ldl
+$(BUILD)/cuda/driver/libcuda.so.1: tests/cuda/driver.c | deps-now
+	$(call say,link)
+	$(Q)$(CC) $(CFLAGS_ALL) -isystem $(CUDA_HOME)/include -shared -Wl,-soname,libcuda.so.1 -o $@ $<
 # The test of the kernels on a GPU, and on a simulated one to test `make gpu-check`.
 $(OBJ)/on_gpu/%.o: %.c | deps-now
 	$(call say,cc  )
@@ -255,7 +261,8 @@ gpu-bench: need-nvcc deps-now all ## on a GPU: tokens/s of whole steps beside a 
 	@BUILD=$(BUILD) tests/cuda/gpu_bench $(GPU_OPTIONS)
 gpu-bundle: need-nvcc deps-now all $(BUILD)/cuda/kernels ## one archive that runs gpu-check on another machine, without a compiler
 	@BUILD=$(BUILD) tests/cuda/gpu_bundle $(BUILD)/holdfast-gpu.tar.gz
-cuda: $(if $(SANITIZER),,$(if $(NVCC),$(BUILD)/cuda/start $(CUDA_O:.o=.ptx))) ## compile kernels/cuda for GPUs, where nvcc is
+CUDA_PLANS = $(if $(DNN_INCLUDE),$(BUILD)/cuda/plans $(BUILD)/cuda/driver/libcuda.so.1)
+cuda: $(if $(SANITIZER),,$(if $(NVCC),$(BUILD)/cuda/start $(CUDA_PLANS) $(CUDA_O:.o=.ptx))) ## compile kernels/cuda for GPUs, where nvcc is
 	$(if $(NVCC),$(if $(DNN_INCLUDE),,@echo "cuda: no cudnn.h here (make deps-cuda): attention is by our own kernels"),@echo "cuda: no nvcc here (make deps-cuda): kernels/cuda is compiled for lanes of a CPU only")
 
 # Two programs that are always sanitized, and by gcc, whose ThreadSanitizer knows fibers; the libraries
