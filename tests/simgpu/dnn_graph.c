@@ -79,23 +79,33 @@ static float value_of(int mode, float x, float b, float t)
     }
 }
 
+/* The values of the head (of a group's one) that belongs to head i of y. */
+static const float *head_of(const struct tensor *x, const struct tensor *y, int64_t i,
+                            const float *values)
+{
+    int64_t batch = i / y->dims[1], head = i % y->dims[1];
+    int64_t at = batch * x->dims[1] + head * x->dims[1] / y->dims[1];
+    return values + at * x->dims[2] * x->dims[3];
+}
+
+static void add_row(float *to, float x, const float *from, int64_t count)
+{
+    for (int64_t i = 0; i < count; i++)
+        to[i] += x * from[i];
+}
+
 static void multiply(const struct tensor *t, const struct node *n, float *const *v)
 {
     const struct tensor *x = &t[n->x], *b = &t[n->b], *y = &t[n->y];
     int64_t rows = y->dims[2], columns = y->dims[3], k = x->dims[3];
     CHECK(b->dims[2] == k && x->dims[2] == rows && b->dims[3] == columns);
     for (int64_t i = 0; i < y->dims[0] * y->dims[1]; i++) {
-        int64_t batch = i / y->dims[1], head = i % y->dims[1];
-        const float *from_x =
-            v[n->x] + (batch * x->dims[1] + head * x->dims[1] / y->dims[1]) * rows * k;
-        const float *from_b =
-            v[n->b] + (batch * b->dims[1] + head * b->dims[1] / y->dims[1]) * k * columns;
+        const float *from_x = head_of(x, y, i, v[n->x]), *from_b = head_of(b, y, i, v[n->b]);
         float *to = v[n->y] + i * rows * columns;
         memset(to, 0, (size_t)(rows * columns) * sizeof(*to));
         for (int64_t r = 0; r < rows; r++)
             for (int64_t j = 0; j < k; j++)
-                for (int64_t c = 0; c < columns; c++)
-                    to[r * columns + c] += from_x[r * k + j] * from_b[j * columns + c];
+                add_row(to + r * columns, from_x[r * k + j], from_b + j * columns, columns);
     }
 }
 
