@@ -137,6 +137,8 @@ static void local_close(struct storage *storage)
     struct local *local = local_of(storage);
     if (local->engine != NULL)
         local->engine->ops->close(local->engine);
+    if (local->keeper != NULL)
+        local_keeper_close(local->keeper);
     if (local->lock_fd >= 0)
         close(local->lock_fd);
     if (local->root_fd >= 0)
@@ -157,6 +159,7 @@ static int local_open(struct storage **out, const char *where,
     local->lock_fd = -1;
     local->read_only = options->read_only;
     local->is_quiet = options->read_only || options->is_quiet;
+    local->is_shared = options->is_shared;
     local->root_fd = open(where, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (local->root_fd < 0) {
         error = local_fail("could not open the store", where);
@@ -165,6 +168,8 @@ static int local_open(struct storage **out, const char *where,
     error = options->is_ours_alone ? check_owner(local, where) : 0;
     if (error == 0)
         error = open_engine(local, options);
+    if (error == 0 && options->is_shared)
+        error = local_keeper_open(local);
     if (error != 0)
         goto close_local;
     local->direct_text = probe_direct(local);

@@ -4,6 +4,9 @@
 
 #include "storage/engine.h"
 
+#include <pthread.h>
+#include <stdatomic.h>
+
 #define TEMPORARY_PREFIX ".holdfast.tmp."
 #define TEMPORARY_BYTES 64u
 
@@ -12,6 +15,9 @@ struct local {
     int root_fd;
     int lock_fd; /* -1 until locked */
     bool read_only, is_quiet;
+    bool is_shared; /* other machines use the directory, too */
+    atomic_bool is_lock_lost;
+    struct local_keeper *keeper; /* of the locks of a shared directory; else NULL */
     struct engine *engine;
     const char *direct_text;
     uint16_t io_priority; /* of writes */
@@ -55,6 +61,8 @@ int local_sweep(struct storage *storage, const char *prefix, struct storage_swee
 /* locks.c: the lock of an open file, until it is closed. 0, or -1 with errno. */
 int local_lock_file(int fd);
 bool local_is_locked(int directory, const char *name);
+int local_keeper_open(struct local *local);
+void local_keeper_close(struct local_keeper *keeper);
 /* And slots of the table. */
 int local_lock(struct storage *storage);
 int local_hold(struct storage *storage, struct storage_hold **out, const char *key,

@@ -5,6 +5,12 @@
  * however that ends, and a second open in the same process is refused too. In the file is the
  * owner's pid, and the format of the store: who would take a later one for rubbish is no writer of
  * it. Holds are files that their holder keeps locked likewise; a rename makes them appear.
+ *
+ * The server of a shared directory may forget a lock, as NFS does after a restart or a cut that
+ * outlasts its patience, and nobody is told. So there every lock is asked for again each RELOCK_S:
+ * who has it gets it, whose was forgotten has it back. Where somebody else has taken the store's
+ * lock meanwhile, this process changes nothing any more (ERR_STALE). For so long a lease may seem
+ * to have no holder: what it reads may be removed, and is then missing, or damaged, never wrong.
  */
 #include "storage/local.h"
 
@@ -13,8 +19,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
+#define RELOCK_S 2
 #define FORMAT_LINE "format 2\n"   /* what is written into the store from now on */
 #define FORMER_FORMAT "format 1\n" /* manifests of version 1; everything of it is read */
 
@@ -85,6 +93,107 @@ static int check_lock_file(int fd)
                         S_ISFIFO(status.st_mode) ? "a FIFO" : "a socket or a device");
 }
 
+/* ---- locks that a server may forget ---- */
+
+struct storage_hold {
+    struct storage_hold *next;
+    int fd; /* locked */
+    char key[STORAGE_KEY_MAX + 1];
+};
+
+struct local_keeper {
+    struct local *local;
+    pthread_t thread;
+    pthread_mutex_t mutex; /* guards what follows */
+    pthread_cond_t wake;
+    struct storage_hold *holds;
+    bool stop;
+};
+
+static void lock_again(struct local_keeper *keeper)
+{
+    struct local *local = keeper->local;
+    for (struct storage_hold *hold = keeper->holds; hold != NULL; hold = hold->next)
+        if (local_lock_file(hold->fd) != 0)
+            log_warn("storage", "%s is not locked any more: %s", hold->key, strerror(errno));
+    if (local->lock_fd < 0 || local_lock_file(local->lock_fd) == 0)
+        return;
+    if ((errno == EAGAIN || errno == EACCES) && !atomic_exchange(&local->is_lock_lost, true))
+        log_error("storage", "the store's lock was lost: somebody else has taken it");
+}
+
+static void *keep_locks(void *argument)
+{
+    struct local_keeper *keeper = argument;
+    struct timespec until;
+    pthread_mutex_lock(&keeper->mutex);
+    while (!keeper->stop) {
+        clock_gettime(CLOCK_REALTIME, &until);
+        until.tv_sec += RELOCK_S;
+        if (pthread_cond_timedwait(&keeper->wake, &keeper->mutex, &until) == ETIMEDOUT)
+            lock_again(keeper);
+    }
+    pthread_mutex_unlock(&keeper->mutex);
+    return NULL;
+}
+
+int local_keeper_open(struct local *local)
+{
+    struct local_keeper *keeper = calloc(1, sizeof(*keeper));
+    if (keeper == NULL)
+        return report_error(ERR_MEMORY, NULL, "could not allocate what keeps locks");
+    keeper->local = local;
+    pthread_mutex_init(&keeper->mutex, NULL);
+    pthread_cond_init(&keeper->wake, NULL);
+    if (pthread_create(&keeper->thread, NULL, keep_locks, keeper) != 0) {
+        free(keeper);
+        return report_error(ERR_MEMORY, NULL, "no thread to keep locks");
+    }
+    local->keeper = keeper;
+    return 0;
+}
+
+void local_keeper_close(struct local_keeper *keeper)
+{
+    pthread_mutex_lock(&keeper->mutex);
+    keeper->stop = true;
+    pthread_cond_signal(&keeper->wake);
+    pthread_mutex_unlock(&keeper->mutex);
+    pthread_join(keeper->thread, NULL);
+    pthread_cond_destroy(&keeper->wake);
+    pthread_mutex_destroy(&keeper->mutex);
+    free(keeper);
+}
+
+static void keep_hold(struct local_keeper *keeper, struct storage_hold *hold)
+{
+    pthread_mutex_lock(&keeper->mutex);
+    hold->next = keeper->holds;
+    keeper->holds = hold;
+    pthread_mutex_unlock(&keeper->mutex);
+}
+
+static void leave_hold(struct local_keeper *keeper, const struct storage_hold *hold)
+{
+    pthread_mutex_lock(&keeper->mutex);
+    struct storage_hold **at = &keeper->holds;
+    while (*at != hold)
+        at = &(*at)->next;
+    *at = hold->next;
+    pthread_mutex_unlock(&keeper->mutex);
+}
+
+/* ---- the store's one writer ---- */
+
+static void set_lock(struct local *local, int fd)
+{
+    if (local->keeper != NULL)
+        pthread_mutex_lock(&local->keeper->mutex);
+    local->lock_fd = fd;
+    if (local->keeper != NULL)
+        pthread_mutex_unlock(&local->keeper->mutex);
+}
+
 int local_lock(struct storage *storage)
 {
     struct local *local = local_of(storage);
@@ -120,16 +229,11 @@ int local_lock(struct storage *storage)
         log_warn("storage", "could not write the pid into the lock file: %s", strerror(errno));
     if (changes && (fsync(fd) != 0 || fsync(local->root_fd) != 0))
         log_warn("storage", "could not make the lock file durable: %s", strerror(errno));
-    local->lock_fd = fd;
+    set_lock(local, fd);
     return 0;
 }
 
 /* ---- holds ---- */
-
-struct storage_hold {
-    int fd; /* locked */
-    char key[STORAGE_KEY_MAX + 1];
-};
 
 /* The name appears when the lock is there: nobody sees it without its holder. */
 static int hold_in(int fd, int parent, const char *temporary, const char *name, const void *data,
@@ -164,6 +268,8 @@ int local_hold(struct storage *storage, struct storage_hold **out, const char *k
         return error;
     }
     snprintf(hold->key, sizeof(hold->key), "%s", key);
+    if (local_of(storage)->keeper != NULL)
+        keep_hold(local_of(storage)->keeper, hold);
     *out = hold;
     return 0;
 }
@@ -172,6 +278,8 @@ int local_hold(struct storage *storage, struct storage_hold **out, const char *k
 void local_release(struct storage *storage, struct storage_hold *hold, bool stays)
 {
     const char *name;
+    if (local_of(storage)->keeper != NULL)
+        leave_hold(local_of(storage)->keeper, hold);
     int parent = stays ? -1 : local_open_parent(local_of(storage), hold->key, false, &name);
     if (parent >= 0) {
         unlinkat(parent, name, 0); /* what stays is a file that nobody holds */

@@ -8,7 +8,13 @@
  * every directory up to the root.
  *
  * Names that begin with ".holdfast" are ours: no key can be one, list hides them. A temporary file
- * that a crash left behind is removed with its directory. */
+ * that a crash left behind is removed with its directory.
+ *
+ * A directory that machines share may be NFS, whose client asks again when no answer came: the
+ * second answer speaks of what the first one did. So "it is there" and "it is not there" are
+ * settled by looking which file has the name. Names that others made are seen once the directory is
+ * opened anew by its name, which every key does. A file that is removed while it is open is called
+ * SILLY_PREFIX... until it is closed: no object. */
 #include "storage/local.h"
 
 #include <dirent.h>
@@ -21,7 +27,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#define OPEN_TRIES_MAX 64 /* while signals interrupt it */
+#define SILLY_PREFIX ".nfs" /* of NFS: a file that was removed while it was open */
+#define OPEN_TRIES_MAX 64   /* while signals interrupt it */
 
 int local_fail(const char *message, const char *key)
 {
@@ -30,9 +37,16 @@ int local_fail(const char *message, const char *key)
 
 int local_refuse_read_only(const struct local *local)
 {
+    if (atomic_load(&local->is_lock_lost))
+        return report_error(ERR_STALE, "begin again", "the lock of the store was lost");
     if (!local->read_only)
         return 0;
     return report_error(ERR_DENIED, NULL, "the store was opened for reading only");
+}
+
+static bool begins(const char *name, const char *prefix)
+{
+    return strncmp(name, prefix, strlen(prefix)) == 0;
 }
 
 /* ---- paths ---- */
@@ -185,13 +199,26 @@ int local_sync_names(struct storage *storage, const char *prefix)
     }
 }
 
+/* Do these two names belong to one file or directory? Leaves errno alone. */
+static bool is_same(int parent, const char *name, int other_parent, const char *other)
+{
+    struct stat one, two;
+    int number = errno;
+    bool same = fstatat(parent, name, &one, AT_SYMLINK_NOFOLLOW) == 0 &&
+                fstatat(other_parent, other, &two, AT_SYMLINK_NOFOLLOW) == 0 &&
+                one.st_dev == two.st_dev && one.st_ino == two.st_ino;
+    errno = number;
+    return same;
+}
+
 int storage_place(int parent, const char *temporary, const char *name)
 {
     if (renameat2(parent, temporary, parent, name, RENAME_NOREPLACE) == 0)
         return 0;
     if (errno != EINVAL && errno != ENOSYS)
         return -1;
-    if (linkat(parent, temporary, parent, name, 0) != 0)
+    if (linkat(parent, temporary, parent, name, 0) != 0 &&
+        (errno != EEXIST || !is_same(parent, temporary, parent, name)))
         return -1;
     unlinkat(parent, temporary, 0);
     return 0;
@@ -294,7 +321,7 @@ int local_fetch(struct storage *storage, const char *key, void *data, size_t siz
  * entries that have just gone); -1 with errno. */
 static int look_at_entry(struct storage_entry *out, int directory, const char *name)
 {
-    if (!storage_name_is_valid(name, strlen(name)))
+    if (!storage_name_is_valid(name, strlen(name)) || begins(name, SILLY_PREFIX))
         return 1;
     struct stat status;
     if (fstatat(directory, name, &status, AT_SYMLINK_NOFOLLOW) != 0)
@@ -382,7 +409,7 @@ static int sweep_directory(int parent, const char *name, struct storage_sweep *s
     struct dirent *found;
     int result = 0;
     while (result == 0 && (errno = 0, found = readdir(directory)) != NULL)
-        if (strncmp(found->d_name, TEMPORARY_PREFIX, strlen(TEMPORARY_PREFIX)) == 0)
+        if (begins(found->d_name, TEMPORARY_PREFIX) || begins(found->d_name, SILLY_PREFIX))
             result = sweep_file(dirfd(directory), found->d_name, sweep);
     int number = errno; /* 0: all was seen to */
     closedir(directory);
@@ -425,7 +452,10 @@ int local_remove(struct storage *storage, const char *key)
         errno = ENOENT;
     if (parent < 0)
         return local_fail("could not open the directory of an object", key);
-    if (remove_entry(parent, name) != 0)
+    /* What was there and is not has gone: on NFS by this very call, when its answer was lost. */
+    struct stat status;
+    bool was_there = local->is_shared && fstatat(parent, name, &status, AT_SYMLINK_NOFOLLOW) == 0;
+    if (remove_entry(parent, name) != 0 && !(was_there && errno == ENOENT))
         error = local_fail("could not remove an object", key);
     close(parent);
     return error;
@@ -445,6 +475,20 @@ static int move_entry(int parent, const char *name, int other_parent, const char
     return errno == ENOENT ? renameat(parent, name, other_parent, other) : -1;
 }
 
+/* Is it there, behind an answer that says it was not where it came from? */
+static bool has_come(const struct local *local, const char *key, const struct stat *moved)
+{
+    struct stat status;
+    const char *name;
+    int parent = local_open_parent(local, key, false, &name);
+    bool is_there = parent >= 0 && fstatat(parent, name, &status, AT_SYMLINK_NOFOLLOW) == 0 &&
+                    status.st_dev == moved->st_dev && status.st_ino == moved->st_ino;
+    if (parent >= 0)
+        close(parent);
+    errno = ENOENT;
+    return is_there;
+}
+
 static int move_object(struct storage *storage, const char *key, const char *other,
                        int (*move)(int parent, const char *name, int other_parent,
                                    const char *other))
@@ -457,10 +501,13 @@ static int move_object(struct storage *storage, const char *key, const char *oth
     int parent = local_open_parent(local, key, false, &name);
     if (parent < 0)
         return local_fail("could not open the directory of an object", key);
+    struct stat moved;
+    bool was_there = local->is_shared && fstatat(parent, name, &moved, AT_SYMLINK_NOFOLLOW) == 0;
     int other_parent = local_open_parent(local, other, true, &other_name);
     if (other_parent < 0)
         error = local_fail("could not open the directory of an object", other);
-    else if (move(parent, name, other_parent, other_name) != 0)
+    else if (move(parent, name, other_parent, other_name) != 0 &&
+             !(errno == ENOENT && was_there && has_come(local, other, &moved)))
         error = local_fail("could not rename an object", key);
     if (other_parent >= 0)
         close(other_parent);
