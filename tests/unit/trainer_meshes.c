@@ -341,7 +341,7 @@ static void test_meshes__float8_products_give_the_same_bits(void **state)
                            "--canonical.cp_blocks",
                            "2",
                            "--quantize.linear.float8.filter_fqns",
-                           "layers.1.attention.wo,w2",
+                           "layers.1.attention.wo,w2,layers.0.attention.wq",
                            "--activation_checkpoint.mode",
                            "none",
                            "--model.converters",

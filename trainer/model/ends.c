@@ -154,9 +154,9 @@ int head_forward(struct model *m, uint32_t slot, const void *const *w)
     ERR_TRY(norm_forward(m, s->head_norm, s->head_rstd, last->x_in, last->carry, w[NORM],
                          s->is_active));
     last->carry = NULL;
+    const struct product_column logits = {s->logits, w[OUTPUT], m->vocab, m->blocks, false};
     if (s->is_active)
-        product_columns(m, s->logits, s->head_norm, w[OUTPUT], m->s.dim, m->vocab, m->blocks,
-                        false);
+        product_columns(m, s->head_norm, m->s.dim, &logits, 1);
     return 0;
 }
 

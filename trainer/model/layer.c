@@ -34,18 +34,17 @@ static int keys_part(struct model *m, uint32_t slot, uint32_t layer, uint32_t wa
     struct layer_buffers *l = of(m, slot, layer);
     const struct slot *s = &m->slots[slot];
     void *const *a = l->saved;
-    uint32_t c = m->s.dim, heads = m->q_width / m->s.head_dim;
+    uint32_t heads = m->q_width / m->s.head_dim;
     uint32_t kv_heads = m->kv_width / m->s.head_dim;
     if (wanted & BIT(SAVED_ATTENTION_NORM))
         ERR_TRY(norm_forward(m, a[SAVED_ATTENTION_NORM], a[SAVED_ATTENTION_RSTD], l->x_in, l->carry,
                              w[ATTENTION_NORM], s->is_active));
     if (s->is_active && (wanted & BIT(SAVED_Q))) {
-        product_columns(m, a[SAVED_Q], a[SAVED_ATTENTION_NORM], w[WQ], c, m->q_width, m->blocks,
-                        model_is_float8(m, layer, WQ));
-        product_columns(m, a[SAVED_K], a[SAVED_ATTENTION_NORM], w[WK], c, m->kv_width, m->kv_blocks,
-                        model_is_float8(m, layer, WK));
-        product_columns(m, a[SAVED_V], a[SAVED_ATTENTION_NORM], w[WV], c, m->kv_width, m->kv_blocks,
-                        model_is_float8(m, layer, WV));
+        const struct product_column columns[] = {
+            {a[SAVED_Q], w[WQ], m->q_width, m->blocks, model_is_float8(m, layer, WQ)},
+            {a[SAVED_K], w[WK], m->kv_width, m->kv_blocks, model_is_float8(m, layer, WK)},
+            {a[SAVED_V], w[WV], m->kv_width, m->kv_blocks, model_is_float8(m, layer, WV)}};
+        product_columns(m, a[SAVED_ATTENTION_NORM], m->s.dim, columns, 3);
         attention_rotate(m, s, a[SAVED_Q], m->blocks, heads, false);
         attention_rotate(m, s, a[SAVED_K], m->kv_blocks, kv_heads, false);
     }
@@ -70,16 +69,15 @@ static int feed_forward_part(struct model *m, uint32_t slot, uint32_t layer, uin
     struct layer_buffers *l = of(m, slot, layer);
     const struct slot *s = &m->slots[slot];
     void *const *a = l->saved;
-    uint32_t c = m->s.dim;
     const void *residual = wanted & BIT(SAVED_X_MID) ? l->x_in : NULL; /* else it is in there */
     if (wanted & BIT(SAVED_FFN_NORM))
         ERR_TRY(norm_forward(m, a[SAVED_FFN_NORM], a[SAVED_FFN_RSTD], a[SAVED_X_MID], residual,
                              w[FFN_NORM], s->is_active));
     if (s->is_active && (wanted & BIT(SAVED_GATE))) {
-        product_columns(m, a[SAVED_GATE], a[SAVED_FFN_NORM], w[W1], c, m->hidden, m->blocks,
-                        model_is_float8(m, layer, W1));
-        product_columns(m, a[SAVED_UP], a[SAVED_FFN_NORM], w[W3], c, m->hidden, m->blocks,
-                        model_is_float8(m, layer, W3));
+        const struct product_column columns[] = {
+            {a[SAVED_GATE], w[W1], m->hidden, m->blocks, model_is_float8(m, layer, W1)},
+            {a[SAVED_UP], w[W3], m->hidden, m->blocks, model_is_float8(m, layer, W3)}};
+        product_columns(m, a[SAVED_FFN_NORM], m->s.dim, columns, 2);
     }
     if (s->is_active && (wanted & BIT(SAVED_SWIGLU)))
         kernel_swiglu(m->kernels, m->lane,
@@ -259,6 +257,7 @@ static int feed_forward_weights(struct model *m, uint32_t slot, uint32_t layer, 
     ERR_TRY(columns_weight(m, s, w1));
     w1.dw = dw[W3];
     w1.dout = t[TEMPORARY_D_UP];
+    w1.x_was_read = w1.is_float8;
     w1.is_float8 = model_is_float8(m, layer, W3);
     return columns_weight(m, s, w1);
 }
@@ -287,13 +286,15 @@ static int attention_weights(struct model *m, uint32_t slot, uint32_t layer, con
                                 .x = x,
                                 .out_dim = m->d_kv_width,
                                 .w_blocks = m->kv_blocks,
-                                .is_float8 = model_is_float8(m, layer, WK)};
+                                .is_float8 = model_is_float8(m, layer, WK),
+                                .x_was_read = wq.is_float8};
     wk.sharers = m->cut.tp > m->s.kv_heads ? m->cut.tp / m->s.kv_heads : 1;
     ERR_TRY(rows_weight(m, s, wo));
     ERR_TRY(columns_weight(m, s, wq));
     ERR_TRY(columns_weight(m, s, wk));
     wk.dw = dw[WV];
     wk.dout = t[TEMPORARY_D_V];
+    wk.x_was_read = wk.x_was_read || wk.is_float8;
     wk.is_float8 = model_is_float8(m, layer, WV);
     return columns_weight(m, s, wk);
 }

@@ -136,10 +136,16 @@ static inline bool model_is_float8(const struct model *m, uint32_t layer, uint32
 
 /* ---- products over blocks (products.c); all but walks compute ---- */
 
-/* out[blocks][rows, O / blocks] = x[rows, I] w^T, w[O, I]. is_float8: between operand_take and
- * operand_give, here and below. */
-void product_columns(struct model *m, void *out, const void *x, const void *w, uint32_t in,
-                     uint32_t out_dim, uint32_t blocks, bool is_float8);
+/* out[blocks][rows, O / blocks] = x[rows, I] w^T, w[O, I], of each column. is_float8: between
+ * model_take_operands and model_give_operands, here and below. */
+struct product_column {
+    void *out;
+    const void *w;
+    uint32_t out_dim, blocks;
+    bool is_float8;
+};
+void product_columns(struct model *m, const void *x, uint32_t in,
+                     const struct product_column *columns, uint32_t num_columns);
 /* own_out[own rows, C] = sum over all blocks of x[blocks][rows, I / blocks] w^T; w is laid out by
  * blocks. Takes its buffers in a walk, too. */
 int product_rows(struct model *m, void *own_out, const void *x, const void *w, uint32_t in,
@@ -165,6 +171,7 @@ struct product_weight {
     const void *dout, *x;
     uint32_t out_dim, in; /* of one block */
     bool dout_is_cut, x_is_cut, is_float8;
+    bool x_was_read; /* in float8, by the product before this one */
     uint32_t w_blocks, sharers;
 };
 int product_weight(struct model *m, const struct product_weight *args, bool is_active);

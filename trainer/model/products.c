@@ -19,7 +19,8 @@
  *
  * With one block there is no partial result: the product itself writes the result.
  *
- * Float8. Operands are rounded one by one in front of the product that reads them. */
+ * Float8. Operands are rounded one by one in front of the product that reads them; rows that are
+ * one block, once for all products that read them one after the other. */
 #include "kernels/device.h"
 #include "proto/report.h"
 #include "trainer/comm/comm.h"
@@ -155,31 +156,50 @@ static const void *weight_operand(struct model *m, bool is_float8, const void *w
     return operand(m, OPERAND_W, is_float8, at_byte(w, block * count * m->element), count, width);
 }
 
-static const void *row_operand(struct model *m, enum operand which, bool is_float8, const void *x,
-                               uint32_t block, uint32_t p, uint32_t width)
+/* Rows that a product reads. `was_read`: also by the product before it, so that their copy is there
+ * unless another block of rows was rounded since. */
+struct rows {
+    const void *x;
+    uint32_t block, width;
+    bool is_float8, was_read;
+};
+
+static const void *row_operand(struct model *m, enum operand which, struct rows r, uint32_t p)
 {
-    return operand(m, which, is_float8, part_of(m, x, block, p, width),
-                   (size_t)m->block_rows * width, width);
+    if (r.is_float8 && r.was_read && m->row_blocks == 1)
+        return m->operands[which];
+    return operand(m, which, r.is_float8, part_of(m, r.x, r.block, p, r.width),
+                   (size_t)m->block_rows * r.width, r.width);
 }
 
-void product_columns(struct model *m, void *out, const void *x, const void *w, uint32_t in,
-                     uint32_t out_dim, uint32_t blocks, bool is_float8)
+/* Block b of one column; x becomes one that was read. */
+static void product_column(struct model *m, const struct product_column *to, struct rows *x,
+                           uint32_t b)
 {
-    uint32_t width = out_dim / blocks;
-    for (uint32_t b = 0; b < blocks; b++) {
-        const void *part = weight_operand(m, is_float8, w, b, width, in);
-        for (uint32_t p = 0; p < m->row_blocks; p++)
-            kernel_linear(
-                m->kernels, m->lane,
-                &(struct kernel_linear){.out = (void *)(uintptr_t)part_of(m, out, b, p, width),
-                                        .x = row_operand(m, OPERAND_X, is_float8, x, 0, p, in),
-                                        .w = part,
-                                        .rows = m->block_rows,
-                                        .in = in,
-                                        .out_dim = width,
-                                        .dtype = m->dtype,
-                                        .is_float8 = is_float8});
-    }
+    uint32_t width = to->out_dim / to->blocks;
+    const void *part = weight_operand(m, to->is_float8, to->w, b, width, x->width);
+    x->is_float8 = to->is_float8;
+    for (uint32_t p = 0; p < m->row_blocks; p++)
+        kernel_linear(
+            m->kernels, m->lane,
+            &(struct kernel_linear){.out = (void *)(uintptr_t)part_of(m, to->out, b, p, width),
+                                    .x = row_operand(m, OPERAND_X, *x, p),
+                                    .w = part,
+                                    .rows = m->block_rows,
+                                    .in = x->width,
+                                    .out_dim = width,
+                                    .dtype = m->dtype,
+                                    .is_float8 = to->is_float8});
+    x->was_read = x->was_read || to->is_float8;
+}
+
+void product_columns(struct model *m, const void *x, uint32_t in,
+                     const struct product_column *columns, uint32_t num_columns)
+{
+    struct rows rows = {.x = x, .width = in};
+    for (uint32_t i = 0; i < num_columns; i++)
+        for (uint32_t b = 0; b < columns[i].blocks; b++)
+            product_column(m, &columns[i], &rows, b);
 }
 
 /* Results of all blocks of rows, one block of rows after the other. Where the model's blocks are
@@ -238,17 +258,17 @@ int product_rows(struct model *m, void *own_out, const void *x, const void *w, u
     struct row_sums sums = row_sums_begin(m, own_out);
     for (uint32_t p = 0; p < m->row_blocks; p++) {
         for (uint32_t b = 0; b < m->blocks && is_active; b++) {
-            kernel_linear(
-                m->kernels, m->lane,
-                &(struct kernel_linear){.out = row_sums_at(&sums, b, p),
-                                        .x = row_operand(m, OPERAND_X, is_float8, x, b, p, width),
-                                        .w = weight_operand(m, is_float8, w, b, c, width),
-                                        .rows = m->block_rows,
-                                        .in = width,
-                                        .out_dim = c,
-                                        .dtype = m->dtype,
-                                        .is_partial = sums.is_partial,
-                                        .is_float8 = is_float8});
+            const struct rows rows = {x, b, width, is_float8, false};
+            kernel_linear(m->kernels, m->lane,
+                          &(struct kernel_linear){.out = row_sums_at(&sums, b, p),
+                                                  .x = row_operand(m, OPERAND_X, rows, p),
+                                                  .w = weight_operand(m, is_float8, w, b, c, width),
+                                                  .rows = m->block_rows,
+                                                  .in = width,
+                                                  .out_dim = c,
+                                                  .dtype = m->dtype,
+                                                  .is_partial = sums.is_partial,
+                                                  .is_float8 = is_float8});
             row_sums_add(&sums, b);
         }
         ERR_TRY(row_sums_reduce(&sums, p, is_active));
@@ -262,19 +282,19 @@ void product_rows_input(struct model *m, void *dx, const void *dout, const void 
 {
     uint32_t width = in / m->blocks, c = m->s.dim;
     for (uint32_t b = 0; b < m->blocks; b++) {
+        const struct rows rows = {dout, 0, c, is_float8, b > 0};
         const void *part = weight_operand(m, is_float8, w, b, c, width);
         for (uint32_t p = 0; p < m->row_blocks; p++)
-            kernel_linear_backward_input(
-                m->kernels, m->lane,
-                &(struct kernel_linear_backward_input){
-                    .dx = (void *)(uintptr_t)part_of(m, dx, b, p, width),
-                    .dout = row_operand(m, OPERAND_GRADIENT, is_float8, dout, 0, p, c),
-                    .w = part,
-                    .rows = m->block_rows,
-                    .in = width,
-                    .out_dim = c,
-                    .dtype = m->dtype,
-                    .is_float8 = is_float8});
+            kernel_linear_backward_input(m->kernels, m->lane,
+                                         &(struct kernel_linear_backward_input){
+                                             .dx = (void *)(uintptr_t)part_of(m, dx, b, p, width),
+                                             .dout = row_operand(m, OPERAND_GRADIENT, rows, p),
+                                             .w = part,
+                                             .rows = m->block_rows,
+                                             .in = width,
+                                             .out_dim = c,
+                                             .dtype = m->dtype,
+                                             .is_float8 = is_float8});
     }
 }
 
@@ -287,11 +307,12 @@ static void input_terms(struct model *m, void *to, const struct product_term *te
         const struct product_term *term = &terms[i];
         uint32_t width = term->out_dim / m->blocks;
         uint32_t w_block = b / (m->blocks / term->w_blocks);
+        const struct rows rows = {term->dout, b, width, term->is_float8, false};
         kernel_linear_backward_input(
             m->kernels, m->lane,
             &(struct kernel_linear_backward_input){
                 .dx = to,
-                .dout = row_operand(m, OPERAND_GRADIENT, term->is_float8, term->dout, b, p, width),
+                .dout = row_operand(m, OPERAND_GRADIENT, rows, p),
                 .w = weight_operand(m, term->is_float8, term->w, w_block, width, c),
                 .rows = m->block_rows,
                 .in = c,
@@ -323,18 +344,20 @@ int product_columns_input(struct model *m, void *own_dx, const struct product_te
 static void weight_part(struct model *m, const struct product_weight *a, float *to, uint32_t b,
                         uint32_t p)
 {
+    const struct rows dout = {a->dout, a->dout_is_cut ? b : 0, a->out_dim, a->is_float8,
+                              !a->dout_is_cut && b > 0};
+    const struct rows x = {a->x, a->x_is_cut ? b : 0, a->in, a->is_float8,
+                           !a->x_is_cut && (b > 0 || a->x_was_read)};
     kernel_linear_backward_weight(
         m->kernels, m->lane,
-        &(struct kernel_linear_backward_weight){
-            .dw = to,
-            .dout = row_operand(m, OPERAND_GRADIENT, a->is_float8, a->dout, a->dout_is_cut ? b : 0,
-                                p, a->out_dim),
-            .x = row_operand(m, OPERAND_X, a->is_float8, a->x, a->x_is_cut ? b : 0, p, a->in),
-            .rows = m->block_rows,
-            .in = a->in,
-            .out_dim = a->out_dim,
-            .dtype = m->dtype,
-            .is_float8 = a->is_float8});
+        &(struct kernel_linear_backward_weight){.dw = to,
+                                                .dout = row_operand(m, OPERAND_GRADIENT, dout, p),
+                                                .x = row_operand(m, OPERAND_X, x, p),
+                                                .rows = m->block_rows,
+                                                .in = a->in,
+                                                .out_dim = a->out_dim,
+                                                .dtype = m->dtype,
+                                                .is_float8 = a->is_float8});
 }
 
 /* A part that several tp ranks hold: the sum of what each of them has of it. */

@@ -1,0 +1,194 @@
+/* trainer_products.c - products over blocks with float8 operands (trainer/model/products.c).
+ *
+ * Goal: rows that several products read are rounded once where they are one block, and the copy
+ * that a product reads is never that of other rows. Method: kernels that count their roundings;
+ * each result beside that of operands which are rounded for it alone. */
+#include "kernels/backend.h"
+#include "tests/unit/trainer_bed.h"
+#include "trainer/data/random.h"
+#include "trainer/model/private.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define ROWS 32u
+#define DIM 16u
+#define WIDTH 32u /* of a column, all its blocks */
+#define VALUES_MAX (ROWS * WIDTH)
+
+struct counting {
+    struct kernels base;
+    struct kernel_backend_ops ops;
+    struct kernels *inner;
+    uint32_t roundings;
+};
+
+static void count_run(struct kernels *kernels, struct lane *lane, enum kernel_op op,
+                      const void *args)
+{
+    struct counting *c = (struct counting *)kernels;
+    c->roundings += op == KERNEL_ROUND_FLOAT8;
+    c->inner->ops->run(c->inner, lane, op, args);
+}
+
+struct bed {
+    struct counting counting;
+    struct model m;
+    void *scratch;
+    float x[VALUES_MAX], w[3][VALUES_MAX], gradient[3][VALUES_MAX];
+    float operands[NUM_OPERANDS][2 * VALUES_MAX] __attribute__((aligned(64)));
+};
+
+static struct bed *bed_open(uint32_t row_blocks, uint32_t blocks)
+{
+    struct bed *bed = aligned_alloc(64, (sizeof(*bed) + 63) / 64 * 64);
+    memset(bed, 0, sizeof(*bed));
+    assert_int_equal(new_kernels(&bed->counting.inner, 1), 0);
+    bed->counting.ops = *bed->counting.inner->ops;
+    bed->counting.ops.run = count_run;
+    bed->counting.base.ops = &bed->counting.ops;
+    bed->m = (struct model){.kernels = &bed->counting.base,
+                            .lane = new_lane(),
+                            .rows = ROWS,
+                            .row_blocks = row_blocks,
+                            .block_rows = ROWS / row_blocks,
+                            .blocks = blocks,
+                            .element = sizeof(float),
+                            .dtype = KERNEL_F32,
+                            .s.dim = DIM};
+    const struct kernel_shapes shapes = {1, ROWS, DIM, WIDTH, 1, 1, DIM, WIDTH, KERNEL_F32};
+    size_t bytes = (kernels_scratch_bytes(bed->counting.inner, &shapes) + 63) / 64 * 64;
+    bed->scratch = aligned_alloc(64, bytes);
+    lane_set_scratch(bed->m.lane, bed->scratch, bytes);
+    for (uint32_t i = 0; i < NUM_OPERANDS; i++)
+        bed->m.operands[i] = bed->operands[i];
+    for (uint32_t i = 0; i < VALUES_MAX; i++) {
+        bed->x[i] = random_normal(random_key(1, "x"), i) * (i < VALUES_MAX / 4 ? 1 : 40);
+        for (uint32_t j = 0; j < 3; j++) {
+            bed->w[j][i] = random_normal(random_key(j, "w"), i);
+            bed->gradient[j][i] = random_normal(random_key(j, "gradient"), i);
+        }
+    }
+    return bed;
+}
+static void bed_close(struct bed *bed)
+{
+    free_lane(bed->m.lane);
+    kernels_free(bed->counting.inner);
+    free(bed->scratch);
+    free(bed);
+}
+
+/* `from`, rounded for one product alone. */
+static void round_for(struct bed *bed, float *out, const float *from, size_t count,
+                      enum kernel_float8 format, bool is_float8)
+{
+    const struct kernel_round_float8 args = {out, from, count, 0, format, KERNEL_F32};
+    memcpy(out, from, count * sizeof(*out));
+    if (is_float8)
+        kernel_round_float8(bed->counting.inner, bed->m.lane, &args);
+}
+
+static void want_column(struct bed *bed, const float *got, const float *w, bool is_float8)
+{
+    uint32_t width = WIDTH / bed->m.blocks, rows = bed->m.block_rows;
+    float x[VALUES_MAX] __attribute__((aligned(64))), part[VALUES_MAX] __attribute__((aligned(64)));
+    float want[VALUES_MAX] __attribute__((aligned(64)));
+    for (uint32_t i = 0; i < bed->m.blocks * bed->m.row_blocks; i++) {
+        uint32_t b = i / bed->m.row_blocks, p = i % bed->m.row_blocks;
+        round_for(bed, x, bed->x + (size_t)p * rows * DIM, (size_t)rows * DIM, KERNEL_E4M3,
+                  is_float8);
+        round_for(bed, part, w + (size_t)b * width * DIM, (size_t)width * DIM, KERNEL_E4M3,
+                  is_float8);
+        kernel_linear(
+            bed->counting.inner, bed->m.lane,
+            &(struct kernel_linear){
+                .out = want, .x = x, .w = part, .rows = rows, .in = DIM, .out_dim = width});
+        assert_memory_equal(got + (size_t)(b * ROWS + p * rows) * width, want,
+                            (size_t)rows * width * sizeof(*want));
+    }
+}
+
+static void test_products__rows_of_one_block_are_rounded_once_for_all_columns(void **state)
+{
+    (void)state;
+    for (uint32_t row_blocks = 1; row_blocks <= 2; row_blocks++) {
+        struct bed *bed = bed_open(row_blocks, 2);
+        float out[3][VALUES_MAX] __attribute__((aligned(64)));
+        /* The first is not of float8: what is in the buffer then is not x. */
+        for (uint32_t i = 0; i < 3; i++) {
+            const struct product_column columns[] = {{out[0], bed->w[0], WIDTH, 2, i == 0},
+                                                     {out[1], bed->w[1], WIDTH, 2, true},
+                                                     {out[2], bed->w[2], WIDTH, 2, i < 2}};
+            uint32_t before = bed->counting.roundings, weights = 2 * (1 + (i == 0) + (i < 2));
+            product_columns(&bed->m, bed->x, DIM, columns, 3);
+            assert_int_equal(bed->counting.roundings - before,
+                             weights + (row_blocks == 1 ? 1 : weights * row_blocks));
+            for (uint32_t j = 0; j < 3; j++)
+                want_column(bed, out[j], bed->w[j], columns[j].is_float8);
+            memset(bed->operands, 0xff, sizeof(bed->operands));
+        }
+        bed_close(bed);
+    }
+}
+
+static void want_weight(struct bed *bed, const float *got, const float *dout, bool x_is_cut)
+{
+    uint32_t width = WIDTH / bed->m.blocks;
+    float x[VALUES_MAX] __attribute__((aligned(64))), part[VALUES_MAX] __attribute__((aligned(64)));
+    float want[VALUES_MAX] __attribute__((aligned(64)));
+    for (uint32_t b = 0; b < bed->m.blocks; b++) {
+        round_for(bed, x, bed->x + (x_is_cut ? b : 0) * (size_t)ROWS * DIM, (size_t)ROWS * DIM,
+                  KERNEL_E4M3, true);
+        round_for(bed, part, dout + (x_is_cut ? 0 : b) * (size_t)ROWS * width, (size_t)ROWS * width,
+                  KERNEL_E5M2, true);
+        kernel_linear_backward_weight(
+            bed->counting.inner, bed->m.lane,
+            &(struct kernel_linear_backward_weight){
+                .dw = want, .dout = part, .x = x, .rows = ROWS, .in = DIM, .out_dim = width});
+        assert_memory_equal(got + (size_t)b * width * DIM, want,
+                            (size_t)width * DIM * sizeof(*want));
+    }
+}
+
+static void test_products__gradients_of_weights_round_their_common_rows_once(void **state)
+{
+    (void)state;
+    struct bed *bed = bed_open(1, 2);
+    float dw[3][VALUES_MAX] __attribute__((aligned(64)));
+    /* The first by rows, whose x is cut; the others by columns, with the same x. */
+    for (uint32_t i = 0; i < 3; i++) {
+        uint32_t before = bed->counting.roundings;
+        const struct product_weight weight = {.name = "partial",
+                                              .dw = dw[i],
+                                              .dout = bed->gradient[i],
+                                              .x = bed->x,
+                                              .out_dim = WIDTH / 2,
+                                              .in = DIM,
+                                              .dout_is_cut = i > 0,
+                                              .x_is_cut = i == 0,
+                                              .is_float8 = true,
+                                              .x_was_read = i > 1,
+                                              .w_blocks = 2,
+                                              .sharers = 1};
+        assert_int_equal(product_weight(&bed->m, &weight, true), 0);
+        want_weight(bed, dw[i], bed->gradient[i], i == 0);
+        assert_int_equal(bed->counting.roundings - before, i < 2 ? 3 : 2);
+    }
+    bed_close(bed);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_products__rows_of_one_block_are_rounded_once_for_all_columns),
+        cmocka_unit_test(test_products__gradients_of_weights_round_their_common_rows_once),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
