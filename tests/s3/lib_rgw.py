@@ -52,7 +52,7 @@ mon data = {folder}/mon
 osd data = {folder}/osd
 osd journal = {folder}/osd/journal
 osd objectstore = memstore
-memstore device bytes = 4294967296
+memstore device bytes = {memory}
 osd memory target = 939524096
 [client.rgw]
 rgw frontends = {frontends}
@@ -87,8 +87,9 @@ def make_certificate(folder, name="server"):
 class Gateway:
     access_key, secret_key = "HOLDFASTACCESS", "holdfastsecretholdfastsecret"
 
-    def __init__(self, folder, tls=False, bucket="checkpoints"):
+    def __init__(self, folder, tls=False, bucket="checkpoints", memory=4 << 30):
         self.folder, self.tls, self.bucket = os.path.abspath(folder), tls, bucket
+        self.memory = memory  # that objects may take
         self.port, self.pids = free_port(), []
 
     def __enter__(self):
@@ -142,10 +143,12 @@ class Gateway:
             key, self.certificate = make_certificate(self.folder)
             frontends = (f"beast ssl_endpoint=127.0.0.1:{self.port} "
                          f"ssl_certificate={self.certificate} ssl_private_key={key}")
+        frontends += " tcp_nodelay=1"  # else the client's delayed ACK adds 40 ms to each answer
         fsid, mon_port, low = str(uuid.uuid4()), free_port(), free_port()
         with open(self.config, "w", encoding="utf-8") as file:
-            file.write(CONFIG.format(fsid=fsid, folder=self.folder, mon_port=mon_port,
-                                     low_port=low, high_port=min(low + 40, 65535),
+            file.write(CONFIG.format(fsid=fsid, folder=self.folder, memory=self.memory,
+                                     mon_port=mon_port, low_port=low,
+                                     high_port=min(low + 40, 65535),
                                      frontends=frontends))
         monmap = os.path.join(self.folder, "monmap")
         self.run("monmaptool", "--create", "--addv", "a", f"[v1:127.0.0.1:{mon_port}]", "--fsid",

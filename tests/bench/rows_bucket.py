@@ -1,0 +1,277 @@
+"""rows_bucket.py - a bucket, beside plain curl with the same connections, on a real S3 server.
+
+The server is Ceph's RADOS gateway on this machine (tests/s3/lib_rgw.py), objects in its memory: it
+takes the same processors as both sides, so a ratio says more than a rate. Ours sends from memory
+and signs the SHA-256 of every part, which the server checks; curl sends files of the page cache, as
+large as our parts, one PUT each, unsigned. It reads ranges as large, into nothing. What is made
+ready before the clock runs: the server, the data; of our side, which stays up, the connections.
+Requests are counted by the strict server of the tests, which no time is taken of.
+$BENCH_RESUME_MIB is the size of the state that is resumed.
+"""
+import json
+import math
+import os
+import resource
+import shutil
+import subprocess
+import sys
+import time
+
+from measure import ROOT, Program, Row
+
+sys.path.insert(0, os.path.join(ROOT, "tests", "s3"))
+
+import lib_rgw  # noqa: E402
+import lib_server  # noqa: E402
+
+MIB = 1 << 20
+PART, CONNECTIONS = 16 * MIB, 8
+LIST_CHECKPOINTS, QUICK_CHECKPOINTS = 10000, 300
+DRAIN_SECONDS = 600
+GOAL = 0.95
+BOTO = """import os, sys, time, resource
+sys.path.insert(0, sys.argv[1])
+import boto3
+from boto3.s3.transfer import TransferConfig
+client = boto3.client("s3", endpoint_url=os.environ["AWS_ENDPOINT_URL"], region_name="us-east-1")
+how = TransferConfig(multipart_threshold=1, multipart_chunksize={part}, max_concurrency={count})
+began = time.monotonic()
+if sys.argv[2] == "put":
+    client.upload_file(sys.argv[3], sys.argv[4], "boto", Config=how)
+else:
+    client.download_file(sys.argv[4], "boto", sys.argv[3], Config=how)
+print(time.monotonic() - began)
+""".format(part=PART, count=CONNECTIONS)
+
+
+class Bucket:
+    """The gateway, and what speaks to it."""
+
+    def __init__(self, bench, memory=4 << 30):
+        missing = lib_rgw.missing()
+        if missing:
+            raise RuntimeError(f"{missing[0]} is not installed")
+        self.bench = bench
+        self.gateway = lib_rgw.Gateway(os.path.join(bench.tmp, "rgw"), memory=memory)
+        self.gateway.__enter__()
+        self.environment = {**self.gateway.environment,
+                            "HOLDFAST_S3_PART_BYTES": str(PART),
+                            "HOLDFAST_S3_CONNECTIONS": str(CONNECTIONS)}
+        os.environ.update(self.environment)
+
+    def close(self):
+        for name in self.environment:
+            os.environ.pop(name)
+        self.gateway.stop()
+
+    def url(self, key):
+        return f"{self.gateway.endpoint}/{self.gateway.bucket}/{key}"
+
+    def curl(self, lines, parallel=CONNECTIONS):
+        """(seconds, CPU seconds) of one curl with that configuration."""
+        path = os.path.join(self.bench.tmp, "curl.conf")
+        with open(path, "w") as file:
+            file.write("\n".join(lines) + "\n")
+        before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
+        self.bench.run("curl", "-s", "-S", "-f", "-Z", "--parallel-immediate", "--parallel-max",
+                       str(parallel), "--aws-sigv4", "aws:amz:us-east-1:s3", "--user",
+                       f"{self.gateway.access_key}:{self.gateway.secret_key}", "-H",
+                       "x-amz-content-sha256: UNSIGNED-PAYLOAD", "-K", path)
+        seconds, after = time.monotonic() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
+        return seconds, (after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime)
+
+
+def transfer_size(bench):
+    return (256 if bench.quick else 1024) * MIB
+
+
+def cpu_row(name, cpu, note):
+    ours, theirs = cpu
+    return Row(f"{name}_cpu", "CPU s/GB", ours, theirs, direction="lower", note=note)
+
+
+def row_bucket_put_and_get(bench):
+    """one object into a bucket and out of it, beside curl with as many connections"""
+    size, bucket = transfer_size(bench), Bucket(bench)
+    program = Program(bench.program("bench/bucket"), f"s3://{bucket.gateway.bucket}/ours",
+                      str(size // MIB))
+    files = []
+    for at in range(0, size, PART):
+        files.append(os.path.join(bench.tmp, f"part-{at // PART}"))
+        with open(files[-1], "wb") as file:
+            file.write(os.urandom(PART))
+    put = [line for i, file in enumerate(files)
+           for line in (f'upload-file = "{file}"', f'url = "{bucket.url(f"curl/{i}")}"')]
+    get = [line for i in range(len(files)) for line in (
+        f'url = "{bucket.url("ours/object")}"', f'range = "{i * PART}-{(i + 1) * PART - 1}"',
+        'output = "/dev/null"', "next")]
+    for command, lines in (("put", put), ("get", each_with_options(bucket, get))):
+        cpu = [], []
+
+        def ours():
+            answer = program.ask(f"{command} object")
+            cpu[0].append(answer["cpu"] / size * 1e9)
+            return size / answer["seconds"] / 1e9
+
+        def curl():
+            seconds, used = bucket.curl(lines)
+            cpu[1].append(used / size * 1e9)
+            return size / seconds / 1e9
+
+        note = f"{size // MIB} MiB, parts of {PART // MIB} MiB, {CONNECTIONS} connections"
+        yield bench.pairs(f"bucket_{command}", "GB/s", ours, curl, goal=GOAL, note=note)
+        yield cpu_row(f"bucket_{command}", cpu, note + "; beside curl")
+    program.close()
+    bucket.close()
+
+
+def each_with_options(bucket, lines):
+    """Behind "next" curl has forgotten every option."""
+    again = ['aws-sigv4 = "aws:amz:us-east-1:s3"', "silent", "fail",
+             f'user = "{bucket.gateway.access_key}:{bucket.gateway.secret_key}"',
+             'header = "x-amz-content-sha256: UNSIGNED-PAYLOAD"']
+    return [out for line in lines[:-1] for out in ([line] + (again if line == "next" else []))]
+
+
+def row_bucket_boto(bench):
+    """the same beside s3transfer, which `aws s3 cp` is made of"""
+    libraries = os.path.join(bench.tmp, "python")
+    bench.run(sys.executable, "-m", "pip", "install", "-q", "--target", libraries, "boto3")
+    size, bucket = transfer_size(bench), Bucket(bench)
+    program = Program(bench.program("bench/bucket"), f"s3://{bucket.gateway.bucket}/ours",
+                      str(size // MIB))
+    source, target = (os.path.join(bench.tmp, name) for name in ("source", "target"))
+    with open(source, "wb") as file:
+        for _ in range(size // PART):
+            file.write(os.urandom(PART))
+    for command, path in (("put", source), ("get", target)):
+        yield bench.pairs(
+            f"bucket_{command}_s3transfer", "GB/s",
+            lambda: size / program.ask(f"{command} object")["seconds"] / 1e9,
+            lambda: size / float(bench.run(sys.executable, "-c", BOTO, libraries, command, path,
+                                           bucket.gateway.bucket)) / 1e9,
+            goal=1, note=f"{size // MIB} MiB, {CONNECTIONS} threads; from the call to its end, "
+                         "without the start of Python; into a file of the page cache")
+    program.close()
+    bucket.close()
+
+
+def row_bucket_list_10k(bench):
+    """ckpt-cli list of 10,000 checkpoints in a bucket, from its start to its last line"""
+    count = QUICK_CHECKPOINTS if bench.quick else LIST_CHECKPOINTS
+    bucket, store = Bucket(bench), os.path.join(bench.tmp, "many")
+    bench.run(bench.program("bench/scale_store"), store, str(count))
+    names = [os.path.relpath(os.path.join(folder, name), store)
+             for folder, _, found in os.walk(store) for name in found if not name.startswith(".")]
+    bucket.curl([line for name in names for line in (
+        f'upload-file = "{os.path.join(store, name)}"', f'url = "{bucket.url("many/" + name)}"')],
+        parallel=32)
+    seconds = []
+    for _ in range(3):
+        began = time.monotonic()
+        said = bench.run(bench.program("ckpt-cli"), "list", "--store",
+                         f"s3://{bucket.gateway.bucket}/many")
+        seconds.append(time.monotonic() - began)
+        if said.count("\n") != count + 1:
+            raise RuntimeError(f"list has {said.count(chr(10))} lines")
+    bucket.close()
+    yield Row("bucket_list_10k", "s", seconds, direction="lower",
+              note=f"{count} checkpoints, {len(names)} objects; three requests each")
+
+
+def wait_for_drain(bench, server):
+    deadline = time.monotonic() + DRAIN_SECONDS
+    while time.monotonic() < deadline:
+        tier = json.loads(bench.run(bench.program("ckpt-cli"), "status", "--json", "--server",
+                                    server))["tier"]
+        if tier["now"] is None and tier["waiting"] == 0:
+            return
+        time.sleep(0.05)
+    raise RuntimeError("the drain did not end")
+
+
+def count_requests(bench, server, ranks, part):
+    """(shards, parts, requests) of the second checkpoint of a run, drained into that server."""
+    name = f"count-{ranks}-{part}"
+    os.environ["HOLDFAST_S3_PART_BYTES"] = str(part)
+    process, address, store = bench.start_ckptd(
+        name, "--memory.pool_bytes", "192MiB", "--memory.segment_bytes", "1MiB", "--tier.store",
+        f"s3://checkpoints/{name}", "--tier.quiet", "false", "--tier.look_ms", "0",
+        "--tier.rate", "0", "--tier.part_bytes", str(part), full=False)
+    program = Program(bench.program("bench/ranks"), address, name, str(ranks), "64", "rows")
+    program.ask("save")
+    wait_for_drain(bench, address)
+    with server.lock:
+        server.log.clear()
+    program.ask("save")
+    wait_for_drain(bench, address)
+    with server.lock:
+        log = list(server.log)
+    program.close()
+    bench.end(process)
+    shutil.rmtree(store)
+    parts = sum("partNumber=" in path for _, path, _ in log)
+    return ranks, parts, len(log)
+
+
+def row_bucket_requests(bench):
+    """requests that the drain of a checkpoint of 16,384 shards takes, from those of three small"""
+    server = lib_server.Server()
+    os.environ.update(server.environment)
+    one, more, fewer = (count_requests(bench, server, *what)
+                        for what in ((4, 5 * MIB), (8, 5 * MIB), (4, 8 * MIB)))
+    per_part = (one[2] - fewer[2]) / (one[1] - fewer[1])
+    per_shard = (more[2] - one[2] - per_part * (more[1] - one[1])) / (more[0] - one[0])
+    fixed = one[2] - per_part * one[1] - per_shard * one[0]
+    for name in (*server.environment, "HOLDFAST_S3_PART_BYTES"):
+        os.environ.pop(name, None)
+    shards, whole = 16384, 4.9e12
+    parts = math.ceil(whole / shards / PART)
+    yield Row("bucket_requests_16k", "requests",
+              [fixed + shards * (per_shard + parts * per_part)], direction="lower",
+              note=f"{fixed:.1f} + {shards} shards x ({per_shard:.2f} + {parts} parts of "
+                   f"{PART // MIB} MiB x {per_part:.2f}); 405B, 4.9 TB; from (shards, parts, "
+                   f"requests) {one}, {more}, {fewer}")
+
+
+def row_bucket_resume(bench):
+    """a state out of the bucket alone, on an empty disk, beside curl reading the same objects"""
+    mib = int(os.environ.get("BENCH_RESUME_MIB", "256" if bench.quick else "4096"))
+    bucket = Bucket(bench, memory=(mib * 3 // 2 << 20) + (1 << 30))
+    options = ("--memory.pool_bytes", f"{mib * 5 // 4}MiB", "--memory.segment_bytes", "32MiB",
+               "--tier.store", f"s3://{bucket.gateway.bucket}/far", "--tier.quiet", "false",
+               "--tier.rate", "0")
+    process, server, store = bench.start_ckptd("resume", *options)
+    ranks = (bench.program("bench/ranks"), server, "resume", "4", str(mib), "rows")
+    program = Program(*ranks)
+    program.ask("save")
+    wait_for_drain(bench, server)
+    bench.end(process)
+    folder = next(os.path.join("resume", name) for name in
+                  os.listdir(os.path.join(store, "resume")) if name.startswith("step-"))
+    sizes = {name: os.path.getsize(os.path.join(store, folder, name))
+             for name in os.listdir(os.path.join(store, folder)) if name.startswith("shard-")}
+    lines = [line for name, size in sizes.items() for at in range(0, size, PART) for line in (
+        f'url = "{bucket.url(f"far/{folder}/{name}")}"',
+        f'range = "{at}-{min(at + PART, size) - 1}"', 'output = "/dev/null"', "next")]
+    state = {"process": None}
+
+    def ours():
+        if state["process"] is not None:
+            bench.end(state["process"])
+        shutil.rmtree(store)
+        state["process"] = bench.start_ckptd("resume", *options)[0]
+        program.ask("forget")
+        program.ask("wipe")
+        answer = program.ask("load")
+        if answer["bytes_memory"] or not program.ask("check")["equal"]:
+            raise RuntimeError(f"from memory, or not what was saved: {answer}")
+        return mib * MIB / answer["seconds"] / 1e9
+
+    yield bench.pairs("bucket_resume", "GB/s", ours,
+                      lambda: sum(sizes.values()) / bucket.curl(
+                          each_with_options(bucket, lines))[0] / 1e9,
+                      goal=round(1 / 1.15, 3), note=f"{mib} MiB, 4 shards, 4 ranks, from ckpt_load "
+                      "to the state; nothing on the disk, nothing in memory")
+    program.close()
+    bucket.close()
