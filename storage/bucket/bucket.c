@@ -24,7 +24,7 @@ static const char *const exclusive_texts[] = {
     [EXCLUSIVE_NOT] = "no conditional writes: a single writer",
 };
 
-#define RACY_TEXT "no conditional PUT, a completion that several win: a single writer"
+#define RACY_TEXT "a conditional write that several win: a single writer"
 
 /* ---- the name and the server ---- */
 
@@ -155,9 +155,22 @@ static int refuse_racy(const struct bucket *bucket)
     return report_error(
         ERR_DENIED, "use another server, or say that there is one writer: single_writer = true",
         "the server of s3://%s let %u of %u writers that raced make one object: its conditional "
-        "completion holds for one writer after the other alone, and two could overwrite one "
-        "another",
-        bucket->name, bucket->num_winners, RACE_WRITERS);
+        "%s holds for one writer after the other alone, and two could overwrite one another",
+        bucket->name, bucket->num_winners, RACE_WRITERS,
+        bucket->exclusive == EXCLUSIVE_PUT ? "PUT" : "completion");
+}
+
+/* PUT before completion, and what one of several wins before what holds for one after the other. */
+static int choose(struct bucket *bucket, const char *key, bool is_put)
+{
+    bool is_complete = bucket->is_conditional_complete;
+    bucket->exclusive = is_put ? EXCLUSIVE_PUT : is_complete ? EXCLUSIVE_COMPLETE : EXCLUSIVE_NOT;
+    if (is_put)
+        ERR_TRY(bucket_race(bucket, key, true, &bucket->num_winners));
+    if (!is_complete || (is_put && bucket->num_winners <= 1))
+        return 0;
+    bucket->exclusive = EXCLUSIVE_COMPLETE;
+    return bucket_race(bucket, key, false, &bucket->num_winners);
 }
 
 static int probe(struct bucket *bucket)
@@ -177,11 +190,8 @@ static int probe(struct bucket *bucket)
         error = probe_complete(bucket, key, &bucket->is_conditional_complete);
     if (error == 0)
         error = bucket_remove_at(bucket, key);
-    bucket->exclusive = is_put                            ? EXCLUSIVE_PUT
-                        : bucket->is_conditional_complete ? EXCLUSIVE_COMPLETE
-                                                          : EXCLUSIVE_NOT;
-    if (error == 0 && bucket->exclusive == EXCLUSIVE_COMPLETE)
-        error = bucket_race(bucket, key, &bucket->num_winners);
+    if (error == 0)
+        error = choose(bucket, key, is_put);
     if (error == 0 && bucket->exclusive == EXCLUSIVE_NOT && !bucket->settings.single_writer)
         error = refuse_unconditional(bucket);
     if (error == 0 && bucket->num_winners > 1 && !bucket->settings.single_writer)

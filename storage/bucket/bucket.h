@@ -44,8 +44,7 @@ struct bucket {
     bool read_only, is_quiet;
     enum exclusive exclusive;
     bool is_conditional_complete;
-    uint32_t
-        num_winners; /* of RACE_WRITERS that completed one name at once; over 1: no condition */
+    uint32_t num_winners; /* of RACE_WRITERS that made one name at once; over 1: no condition */
     struct credentials *credentials;
     struct pace *pace;
     struct requests *requests;
@@ -152,7 +151,7 @@ int s3_upload_abort(struct bucket *bucket, const struct s3_upload *upload, const
 #define RACE_WRITERS 4u
 #define RACE_ROUNDS 2u
 /* The most winners of a round, in which one may win; the key must be free, and is free again. */
-int bucket_race(struct bucket *bucket, const char *key, uint32_t *out_winners);
+int bucket_race(struct bucket *bucket, const char *key, bool is_put, uint32_t *out_winners);
 /* Uploads that nobody completed: each has the key in the bucket, its id and when it began. */
 struct s3_open_upload {
     const char *key;

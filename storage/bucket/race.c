@@ -2,10 +2,9 @@
  *
  * A server may look whether a name is taken before it writes, and not at the moment when it does:
  * one writer after the other is told "taken", and of two at the same moment both are told that they
- * made it. So where names are made by completions, RACE_WRITERS uploads of one name are completed
- * at once, RACE_ROUNDS times. Who loses every time is no proof, only a sign: one round with two
- * winners is proof against the server. Conditional PUTs are not raced: the servers that have them
- * decide where they write. */
+ * made it. So RACE_WRITERS conditional PUTs of one name, or as many completions, whichever makes
+ * small objects there, are sent at once, RACE_ROUNDS times. Who loses every time is no proof, only
+ * a sign: one round with two winners is proof against the server. */
 #include "storage/bucket/bucket.h"
 
 #include <pthread.h>
@@ -19,8 +18,29 @@ struct racer {
     struct s3_upload upload;
     char etag[HTTP_HEADER_BYTES];
     pthread_t thread;
-    bool has_won;
+    bool is_put, has_won;
 };
+
+static int put(struct racer *racer, bool *out_is_unsettled)
+{
+    struct iovec body = {"probe\n", 6};
+    struct s3_call call = {.method = "PUT",
+                           .key = racer->key,
+                           .headers = {"if-none-match: *"},
+                           .num_headers = 1,
+                           .send = &body,
+                           .num_send = 1};
+    int error = s3_perform(racer->bucket, &call);
+    *out_is_unsettled = call.is_unsettled;
+    s3_call_free(&call);
+    return error;
+}
+
+static int complete(struct racer *racer, bool *out_is_unsettled)
+{
+    return s3_upload_complete(racer->bucket, &racer->upload, racer->key, racer->etag,
+                              sizeof racer->etag, 1, true, out_is_unsettled);
+}
 
 static void *race(void *argument)
 {
@@ -28,10 +48,9 @@ static void *race(void *argument)
     bool is_unsettled = false;
     pthread_mutex_lock(racer->start);
     pthread_mutex_unlock(racer->start);
+    int error = racer->is_put ? put(racer, &is_unsettled) : complete(racer, &is_unsettled);
     /* What was not answered has won or not: it is no proof. */
-    racer->has_won = s3_upload_complete(racer->bucket, &racer->upload, racer->key, racer->etag,
-                                        sizeof racer->etag, 1, true, &is_unsettled) == 0 &&
-                     !is_unsettled;
+    racer->has_won = error == 0 && !is_unsettled;
     return NULL;
 }
 
@@ -80,15 +99,15 @@ static int run_race(struct racer *racers, uint32_t *out_winners)
     return 0;
 }
 
-int bucket_race(struct bucket *bucket, const char *key, uint32_t *out_winners)
+int bucket_race(struct bucket *bucket, const char *key, bool is_put, uint32_t *out_winners)
 {
     *out_winners = 0;
     for (uint32_t round = 0; round < RACE_ROUNDS && *out_winners < 2; round++) {
         struct racer racers[RACE_WRITERS];
-        uint32_t num_begun;
+        uint32_t num_begun = 0;
         for (uint32_t i = 0; i < RACE_WRITERS; i++)
-            racers[i] = (struct racer){.bucket = bucket, .key = key};
-        int error = prepare(racers, &num_begun);
+            racers[i] = (struct racer){.bucket = bucket, .key = key, .is_put = is_put};
+        int error = is_put ? 0 : prepare(racers, &num_begun);
         if (error == 0)
             error = run_race(racers, out_winners);
         leave(racers, num_begun);

@@ -154,15 +154,26 @@ def a_virtual_host_and_a_clock_that_is_wrong_are_no_trouble(_):
 
 
 def a_server_where_several_win_a_race_is_refused_but_for_a_single_writer(_):
-    server = Server("racy")
+    for kind, what in (("racy", "completion"), ("racy_put", "PUT")):
+        server = Server(kind)
+        with Driver(WHERE, server.environment) as driver:
+            assert driver.opened[0] == "ERR_DENIED" and "single_writer" in driver.opened[1]
+            assert "4 of 4 writers that raced make one object" in driver.opened[1], driver.opened
+            assert f"conditional {what} holds for one" in driver.opened[1], driver.opened
+        assert not server.objects and not server.uploads, (server.objects, server.uploads)
+        with Driver(WHERE, server.environment, {"HOLDFAST_S3_SINGLE_WRITER": "true"}) as driver:
+            assert "that several win" in driver.good("describe")
+            driver.good("publish", "a", "1")
+            assert driver.do("publish", "a", "1")[0] == "ERR_EXISTS"
+
+
+def where_several_win_with_puts_names_are_made_by_completions(_):
+    server = Server("racy_both")
     with Driver(WHERE, server.environment) as driver:
-        assert driver.opened[0] == "ERR_DENIED" and "single_writer" in driver.opened[1]
-        assert "4 of 4 writers that raced make one object" in driver.opened[1], driver.opened
-    assert not server.objects and not server.uploads, (server.objects, server.uploads)
-    with Driver(WHERE, server.environment, {"HOLDFAST_S3_SINGLE_WRITER": "true"}) as driver:
-        assert "a completion that several win" in driver.good("describe")
+        assert "conditional completion" in driver.good("describe")
         driver.good("publish", "a", "1")
-        assert driver.do("publish", "a", "1")[0] == "ERR_EXISTS"
+    assert any(command == "POST" and path.startswith("/bucket/p/a?") or "/p/a?uploads" in path
+               for command, path, _ in server.log), server.log
 
 
 def a_server_with_neither_condition_is_refused_but_for_a_single_writer(_):
@@ -294,6 +305,7 @@ TESTS = [
     one_large_write_is_sent_in_parallel_and_small_reads_are_put_together,
     a_virtual_host_and_a_clock_that_is_wrong_are_no_trouble,
     a_server_where_several_win_a_race_is_refused_but_for_a_single_writer,
+    where_several_win_with_puts_names_are_made_by_completions,
     a_server_with_neither_condition_is_refused_but_for_a_single_writer,
     what_was_not_answered_is_unsettled_until_it_is_read_back,
     a_rate_is_kept,

@@ -41,7 +41,7 @@ def the_probe_finds_that_several_win_and_refuses_two_writers(bed):
 def it_is_opened_for_one_writer(bed):
     with bed.driver("plain", **ALONE) as driver:
         said = driver.good("describe")
-        assert "no conditional PUT, a completion that several win" in said, said
+        assert "a conditional write that several win" in said, said
 
 
 def it_keeps_what_it_is_given(bed):

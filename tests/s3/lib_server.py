@@ -7,7 +7,8 @@ must name the parts in order with their ETags, and all but the last must be of `
 
     server = Server(kind="put")      # what is honoured of If-None-Match: put, complete, both, none;
                                      # racy: as complete, but the name is looked for before the
-                                     # object is made, and so several at once all make it
+                                     # object is made, and so several at once all make it;
+                                     # racy_put: as put, likewise; racy_both: that, and complete
     server.endpoint, server.environment
     server.fault = Fault(number=7, what="drop", after=True)     # the 7th request from now on
     server.objects, server.uploads                              # to be looked at
@@ -205,10 +206,15 @@ class Server:
         if route not in routes:
             raise Refusal(501)
         request.was_taken = request.key in self.objects
-        if self.kind == "racy" and routes[route] == self.complete:
+        if routes[route] == self.racy:
             time.sleep(RACY_S)
         with self.lock:
             return routes[route](request)
+
+    @property
+    def racy(self):
+        """The request that looks before it writes."""
+        return {"racy": self.complete, "racy_put": self.put, "racy_both": self.put}.get(self.kind)
 
     def remember(self):
         self.history = self.history[-16:] + [dict(self.objects)]
@@ -221,7 +227,8 @@ class Server:
             raise Refusal(501)
         if not honoured and self.kind in ("complete", "racy") and request.command == "PUT":
             raise Refusal(501)
-        if honoured and (request.was_taken if self.kind == "racy" else request.key in self.objects):
+        is_late = self.racy == (self.put if request.command == "PUT" else self.complete)
+        if honoured and (request.was_taken if is_late else request.key in self.objects):
             raise Refusal(412)
 
     @staticmethod
@@ -230,7 +237,7 @@ class Server:
                 if name.lower().startswith("x-amz-meta-")}
 
     def put(self, request):
-        self.refuse_taken(request, self.kind in ("put", "both"))
+        self.refuse_taken(request, self.kind in ("put", "both", "racy_put", "racy_both"))
         self.remember()
         etag = hashlib.md5(request.body).hexdigest()
         self.objects[request.key] = Object(request.body, etag, self.meta_of(request), self.now())
@@ -258,7 +265,7 @@ class Server:
 
     def complete(self, request):
         upload = self.upload_of(request)
-        self.refuse_taken(request, self.kind in ("complete", "racy", "both"))
+        self.refuse_taken(request, self.kind in ("complete", "racy", "both", "racy_both"))
         tree = ElementTree.fromstring(request.body)
         named = [(int(part.find("PartNumber").text), part.find("ETag").text.strip('"'))
                  for part in tree.iter("Part")]
