@@ -54,6 +54,7 @@ struct cli {
     bool is_json, is_weights_only, is_forced, is_quick, is_help;
     bool is_dry_run, may_remove_most, is_yes, is_now;
     const char *args[2];
+    bool is_path[2];       /* that argument is no checkpoint */
     char resolved[2][200]; /* of those that were tags, the checkpoints */
     int num_args;
     const char *typed; /* list: only the names that begin so, for a shell; NULL: everything */
@@ -77,6 +78,8 @@ int cli_gc(const struct cli *cli);
 int cli_watch(const struct cli *cli);
 int cli_follow(const struct cli *cli);
 int cli_import(const struct cli *cli);
+int cli_from_dcp(const struct cli *cli);
+int cli_to_dcp(const struct cli *cli);
 int cli_reshard(const struct cli *cli);
 int cli_prune(const struct cli *cli);
 int cli_rm(const struct cli *cli);

@@ -84,6 +84,11 @@ const struct option command_settings[] = {
     "newest attempt of a run that is being trained there. What was left there by one that was\n" \
     "killed gc removes, --force does not.\n"
 
+#define PYTHON_NOTES                                                                               \
+    "Memory does not\ngrow with the checkpoint. It is done by the Python package holdfast, which " \
+    "needs NumPy but no\nPyTorch; HOLDFAST_PYTHON names the Python that has it (default "          \
+    "python3).\n"
+
 #define TRASH_NOTES                                                                     \
     "Where the store has a trash\n(retention.trash_s of ckptd) undelete takes it back " \
     "for a while; --now removes it for good.\n"
@@ -140,6 +145,19 @@ const struct command commands[] = {
      "ckptd goes on: files of its own user (root gives them away) are written beside what it\n"
      "serves, and it takes them over at the end, or they are rubbish; gc removes those, --force\n"
      "does not.\n"},
+    {"from-dcp", "FOLDER RUN@STEP", "a checkpoint from a folder of PyTorch's DCP", 2, 2,
+     BIT(SERVER), cli_from_dcp,
+     "FOLDER is what torch.distributed.checkpoint saved, or Megatron as torch_dist. It becomes "
+     "that\n"
+     "step of a new attempt of RUN. Every tensor keeps its name, type and bits, whatever ranks it\n"
+     "was cut for. What is no tensor goes along as the bytes that it is, common.pt of Megatron "
+     "too:\n"
+     "no pickle is loaded. " PYTHON_NOTES},
+    {"to-dcp", "CHECKPOINT FOLDER", "a folder that PyTorch's DCP loads on any mesh", 2, 2, WHERE,
+     cli_to_dcp,
+     "Of what from-dcp read, or holdfast.dcp saved; what came from Megatron is torch_dist again.\n"
+     "FOLDER has .metadata when all is there and durable: until then it is no checkpoint, and the\n"
+     "same command begins it anew. One that has .metadata is not replaced. " PYTHON_NOTES},
     {"convert", "CHECKPOINT --output STORE", "the checkpoint with another dtype, in another store",
      1, 1,
      WHERE | ON_FILES | BIT(OUTPUT) | BIT(DTYPE) | BIT(EXCEPT) | BIT(ONLY) | BIT(WEIGHTS_ONLY) |

@@ -266,6 +266,17 @@ static int find_valued(const char *word)
     return -1;
 }
 
+/* Is that argument a folder? The table of commands calls it so. */
+static bool is_folder(const struct command *command, int argument)
+{
+    const char *word = command->arguments;
+    for (; argument > 0 && word != NULL; argument--) {
+        word = strchr(word, ' ');
+        word = word != NULL ? word + 1 : NULL;
+    }
+    return word != NULL && strncmp(word, "FOLDER", strlen("FOLDER")) == 0;
+}
+
 /* The next argument of the command: of the store or server that the words before name. */
 static void offer_argument(const struct command *command, const struct options *options,
                            struct cli *cli, char **words, int num_words)
@@ -278,7 +289,7 @@ static void offer_argument(const struct command *command, const struct options *
         return;
     if (num_words - 1 >= command->args_max) /* the first is the command's name */
         return;
-    if (command->run == cli_import) {
+    if (is_folder(command, num_words - 1)) {
         printf("%s\n", files);
         return;
     }
@@ -345,8 +356,10 @@ int main(int argc, char **argv)
     num_args--; /* the command's own name */
     if (error == 0)
         error = check_usage(command, &cli, is_set, num_args);
-    for (int i = 0; i < num_args && i < 2; i++)
+    for (int i = 0; i < num_args && i < 2; i++) {
         cli.args[i] = argv[2 + i];
+        cli.is_path[i] = is_folder(command, i);
+    }
     cli.num_args = num_args;
     if (error == 0)
         error = tags_resolve(&cli);

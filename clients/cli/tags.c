@@ -83,7 +83,7 @@ int tags_resolve(struct cli *cli)
 {
     for (int i = 0; i < cli->num_args && i < 2; i++) {
         const char *at = strchr(cli->args[i], '@');
-        if (at == NULL || !isalpha((unsigned char)at[1]))
+        if (cli->is_path[i] || at == NULL || !isalpha((unsigned char)at[1]))
             continue;
         ERR_TRY(resolve(cli->resolved[i], sizeof cli->resolved[i], cli, cli->args[i]));
         cli->args[i] = cli->resolved[i];

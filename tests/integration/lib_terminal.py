@@ -3,11 +3,13 @@
 import fcntl
 import os
 import pty
+import re
 import struct
 import subprocess
 import termios
 
 CLEARED = "\r\x1b[K"  # a line is left empty
+AT_WORK = ["is at work"]  # ckptd does not say how far it is
 
 
 def on_a_terminal(*command, columns=100):
@@ -32,3 +34,15 @@ def on_a_terminal(*command, columns=100):
         out = tool.stdout.read()
     os.close(ours)
     return seen.decode(), tool.returncode, out.decode()
+
+
+def bar_is_wrong(command, shown, want, columns):
+    """What is wrong with what was shown, or None."""
+    lines = [line.replace("\x1b[K", "") for line in re.split(r"[\r\n]", shown)]
+    if max(map(len, lines)) >= columns:
+        return "a line is as wide as the terminal"
+    if want != AT_WORK and f"\r{command[0]} [" not in shown:
+        return "there is no bar"
+    if columns > 60 and not all(re.search(what, shown) for what in want):
+        return f"it does not tell {want}"
+    return None if shown.endswith(CLEARED) else "its line is not left empty"

@@ -292,7 +292,7 @@ def the_command_line_lists_shows_and_gets(world):
     assert command("--store", world.store, "get", "slices@1", "a", out).returncode == 0
     assert numpy.load(out).shape == (7, 5, 6)
     failed = command("--store", world.store, "show", "none@1")
-    assert failed.returncode == 1 and failed.stderr.count("\n") == 1, failed.stderr
+    assert failed.returncode == 66 and failed.stderr.count("\n") == 1, failed.stderr
 
 
 if __name__ == "__main__":

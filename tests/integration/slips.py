@@ -126,7 +126,9 @@ def completions(world):
             test(f"{' '.join(words[:1])} is offered {len(want)} words, {where[0]}",
                  offered(*words) == want, offered(*words))
     test("a folder is offered once", offered("import", "x") == [":files"] and
-         offered("import", "x", "y") == [])
+         offered("import", "x", "y") == [] and offered("from-dcp", "x") == [":files"] and
+         offered("to-dcp", steps[0], "x") == [":files"] and
+         offered("to-dcp", "--store", world.store, run + "@") == steps)
     test("help is offered commands", offered("help", "unp")[0].split("\t")[0] == "unpin")
 
 

@@ -15,6 +15,7 @@ import io
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -22,7 +23,7 @@ import tempfile
 import time
 
 from lib_dcp import ROOT, end, job, make, spoil, state_of, torch, whole
-from lib_store import World
+from lib_store import CLI, World
 from lib_tap import run
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
@@ -35,6 +36,7 @@ import holdfast
 import holdfast.dcp
 
 RECORDED = os.path.join(ROOT, "tests/golden/dcp/calls.json")
+FOLDER = os.path.join(ROOT, "tests/golden/dcp/folder")
 KILLS = int(os.environ.get("KILLS", "4"))
 
 
@@ -297,20 +299,56 @@ def dcp_files_on(rank, mesh, folder, reference, save):
                else value == found[key] for key, value in want.items())
 
 
+def plain_values():
+    """What tests/integration/python_convert.py expects of the recorded folder."""
+    return {"whole": STRIDED, "half": torch.arange(12, dtype=torch.bfloat16).view(3, 4).t(),
+            "f8": torch.arange(6.0).to(torch.float8_e5m2), "count": torch.tensor(7),
+            "none": torch.zeros(0, 3), "u16": torch.arange(3, dtype=torch.int32).to(torch.uint16)}
+
+
+def record_folder_on(rank, mesh, folder):
+    grid = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+    state = {"model": plain_values(), "train": {"note": "words"}}
+    state["model"]["whole"] = distribute_tensor(STRIDED, grid, [Shard(0), Shard(1)])
+    dcp.save(state, checkpoint_id=folder)
+
+
 def directories_of_dcp_are_converted_both_ways(world):
     """DCP's own files of four ranks become a checkpoint, and files again that three ranks load."""
     theirs, ours = os.path.join(world.folder, "theirs"), os.path.join(world.folder, "ours")
-    command = [sys.executable, "-m", "holdfast", "--server", world.server]
-    env = dict(os.environ, PYTHONPATH=os.path.join(ROOT, "clients/python/src"))
     job(dcp_files_on, "fsdp", theirs, theirs + ".pt", True)
-    subprocess.run([*command, "from-dcp", theirs, "converted@3"], check=True, env=env)
-    subprocess.run([*command, "to-dcp", "converted@3", ours], check=True, env=env)
+    env = dict(os.environ, HOLDFAST_PYTHON=sys.executable,
+               PYTHONPATH=os.path.join(ROOT, "clients/python/src"))
+    for words in (["from-dcp", theirs, "converted@3"], ["to-dcp", "converted@3", ours]):
+        subprocess.run([CLI, *words, *world.where], check=True, env=env)
     job(dcp_files_on, "fsdp3", ours, theirs + ".pt", False)
-    with open(os.path.join(theirs, ".metadata"), "wb") as file:
-        file.write(b"cos\nsystem\n(S'true'\ntR.")  # a pickle that would run a command
-    refused = subprocess.run([*command, "from-dcp", theirs, "converted@4"], env=env,
-                             capture_output=True, text=True)
-    assert refused.returncode == 1 and "system" in refused.stderr, refused.stderr
+
+
+def types_of_torch_come_through_a_conversion(world):
+    """Each is written and read without torch, and torch finds what it had saved."""
+    from holdfast import convert
+
+    theirs, ours = os.path.join(world.folder, "types"), os.path.join(world.folder, "types-ours")
+    dcp.save(plain_values(), checkpoint_id=theirs, no_dist=True)
+    convert.from_dcp(theirs, "types", 1, world.server)
+    with holdfast.open("types@1", server=world.server) as found:
+        convert.to_dcp(found, ours)
+    want, got = plain_values(), {name: torch.zeros_like(one) for name, one in
+                                 plain_values().items()}
+    dcp.load(got, checkpoint_id=ours, no_dist=True)
+    assert all(str(want[name]) == str(got[name]) for name in want), got
+
+
+def the_recorded_folder_is_one_of_this_torch(world):
+    """tests/golden/dcp/folder, which python_convert.py converts; --record writes it anew."""
+    if "--record" in sys.argv:
+        shutil.rmtree(FOLDER, ignore_errors=True)
+        job(record_folder_on, "fsdp+tp", FOLDER)
+    got = {"model": {name: torch.zeros_like(one) for name, one in plain_values().items()},
+           "train": {"note": ""}}
+    dcp.load(got, checkpoint_id=FOLDER, no_dist=True)
+    assert all(str(one) == str(got["model"][name]) for name, one in plain_values().items()), got
+    assert got["train"] == {"note": "words"}
 
 
 def a_failed_save_does_not_end_training(world):
@@ -464,6 +502,7 @@ if __name__ == "__main__":
              replicas_split_the_work,
              pickles_of_others_are_not_loaded_unless_asked,
              what_does_not_fit_is_told_at_once, directories_of_dcp_are_converted_both_ways,
+             types_of_torch_come_through_a_conversion, the_recorded_folder_is_one_of_this_torch,
              a_failed_save_does_not_end_training, without_ckptd_files_are_written_if_asked,
              a_copied_save_survives_kill_9, the_recorded_calls_are_those_of_this_torch]
     words = [word for word in sys.argv[1:] if word != "--record"]

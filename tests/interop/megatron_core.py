@@ -8,9 +8,10 @@ Method: megatron.core.dist_checkpointing as PyPI has it, gloo on the CPU, a real
 trainer needs a GPU and is not run.
 """
 import os
+import shutil
 import sys
 
-from lib_dcp import end, job, torch
+from lib_dcp import ROOT, end, job, torch
 from lib_store import World
 from lib_tap import Skip, run
 import torch.distributed as dist
@@ -43,6 +44,29 @@ def state_of(rank, ranks, fill):
         "object": ShardedObject("rng", [rank, "words"] if fill else None, (ranks,), (rank,)),
         "iteration": 100}
     return state
+
+
+FOLDER = os.path.join(ROOT, "tests/golden/dcp/torch_dist")
+
+
+def torch_dist_on(rank, mesh, folder, save):
+    """Megatron's own format, without holdfast."""
+    module, ranks = dist_checkpointing(), dist.get_world_size()
+    os.makedirs(folder, exist_ok=True)
+    dist.barrier()
+    if save:
+        if not torch.cuda.is_available():
+            torch.cuda.synchronize = lambda: None  # of Megatron, which waits for its GPU
+            torch.cuda.current_device = lambda: "cpu"  # and gathers on it
+        module.save(state_of(rank, ranks, 1.0), folder, ("torch_dist", 1))
+        return
+    wish, want = state_of(rank, ranks, 0.0), state_of(rank, ranks, 1.0)
+    got = module.load(wish, folder)
+    assert torch.equal(got["rows"], want["rows"].data), got["rows"]
+    assert all(torch.equal(got["experts"][name], one.data)
+               for name, one in want["experts"].items()), got["experts"]
+    assert all(torch.equal(a, b.data) for a, b in zip(got["halves"], want["halves"]))
+    assert got["iteration"] == 100 and got["object"] == [rank, "words"], got
 
 
 def save_on(rank, mesh, server, folder):
@@ -110,10 +134,29 @@ def another_cut_loads_what_was_saved(world):
     job(load_on, "fsdp", world.server, folder, False)
 
 
+def torch_dist_is_converted_both_ways(world):
+    """What Megatron wrote comes in, and goes out as what Megatron loads. The folder is that of
+    tests/integration/python_convert.py, which --record writes anew."""
+    from holdfast import convert
+    import holdfast
+
+    dist_checkpointing()
+    if "--record" in sys.argv:
+        shutil.rmtree(FOLDER, ignore_errors=True)
+        job(torch_dist_on, "fsdp2", FOLDER, True)
+    theirs, ours = (os.path.join(world.folder, name) for name in ("theirs", "ours"))
+    job(torch_dist_on, "fsdp2", theirs, True)
+    for number, folder in enumerate((FOLDER, theirs)):
+        convert.from_dcp(folder, f"torch_dist{number}", 1, world.server)
+        with holdfast.open(f"torch_dist{number}@1", server=world.server) as found:
+            convert.to_dcp(found, ours + str(number))
+        job(torch_dist_on, "fsdp2", ours + str(number), False)
+
+
 if __name__ == "__main__":
     bed = World()
     bed.start("--memory.pool_bytes", "128MiB", "--limits.takeover_ms", "500")
-    passed = run([another_cut_loads_what_was_saved], bed)
+    passed = run([another_cut_loads_what_was_saved, torch_dist_is_converted_both_ways], bed)
     bed.close()
     end()
     sys.exit(not passed)

@@ -4,15 +4,19 @@
     python -m holdfast show RUN@STEP
     python -m holdfast get RUN@STEP TENSOR OUT.npy
     python -m holdfast follow RUN                    # a line for each version, as it is committed
-    python -m holdfast from-dcp DIRECTORY RUN@STEP   # torch's DCP directories; need torch
-    python -m holdfast to-dcp RUN@STEP DIRECTORY
+    python -m holdfast from-dcp DIRECTORY RUN@STEP   # torch's DCP directories, as ckpt-cli does
+    python -m holdfast to-dcp RUN@STEP DIRECTORY     # these take --json
     python -m holdfast cross RUN@STEP NEWRUN         # between our trainer and torchtitan; --to FORM
+
+Exit codes are those of ckpt-cli.
 """
 from __future__ import annotations
 
 import argparse
+import json
+import signal
 import sys
-from typing import List, Optional
+from typing import Any, Dict, List, Optional
 
 import numpy
 
@@ -55,14 +59,34 @@ def from_dcp(options: argparse.Namespace) -> None:
     run, _, step = options.checkpoint.partition("@")
     if not step.isdigit():
         raise holdfast.InvalidError(f"{options.checkpoint!r} names no step", "write RUN@STEP")
-    print(convert.from_dcp(options.folder, run, int(step), options.server))
+    done = convert.from_dcp(options.folder, run, int(step), options.server, not options.json)
+    report(options, done, f"saved from {options.folder}")
 
 
 def to_dcp(options: argparse.Namespace) -> None:
     from holdfast import convert
 
     with holdfast.open(options.checkpoint, server=options.server, store=options.store) as found:
-        convert.to_dcp(found, options.folder)
+        done = convert.to_dcp(found, options.folder, not options.json)
+    report(options, done, f"written to {options.folder}")
+
+
+def report(options: argparse.Namespace, done: Any, what: str) -> None:
+    """What a conversion did, as ckpt-cli's commands tell it."""
+    from holdfast.convert import text_bytes
+
+    if options.json:
+        print(json.dumps(vars(done)))
+        return
+    tensors = f"{done.tensors} tensor{'s' * (done.tensors != 1)}"
+    copied = f", with {' and '.join(done.files)} as they are" if done.files else ""
+    print(printable(f"{done.checkpoint}: {tensors}, {text_bytes(done.bytes)}, {what}{copied}, "
+                    f"{done.durability}"))
+
+
+def printable(line: str) -> str:
+    """Without control characters."""
+    return "".join(one if one.isprintable() else "?" for one in line)
 
 
 def cross(options: argparse.Namespace) -> None:
@@ -75,12 +99,39 @@ def cross(options: argparse.Namespace) -> None:
                              if options.tokens else None))
 
 
+EXIT_CODES: Dict[int, int] = {
+    holdfast.InvalidError.code: 2, holdfast.NotFoundError.code: 66, holdfast.CorruptError.code: 1,
+    holdfast.MismatchError.code: 1, holdfast.VersionError.code: 65,
+    holdfast.UnavailableError.code: 69, holdfast.TimeoutError.code: 69,
+    **{kind.code: 74 for kind in (holdfast.ExistsError, holdfast.StaleError, holdfast.BusyError,
+                                  holdfast.SpaceError, holdfast.StorageError,
+                                  holdfast.DeniedError)}}
+
+
+def fail(error: Exception, as_json: bool) -> int:
+    """Tells an error as ckpt-cli does; the exit code."""
+    if isinstance(error, holdfast.HoldfastError):
+        code, name = EXIT_CODES.get(error.code, 70), type(error).__name__
+        message, hint = error.message, error.hint
+    else:
+        code = 69 if isinstance(error, ImportError) else 74
+        name, message, hint = type(error).__name__, str(error), ""
+    if as_json:
+        print(json.dumps({"error": name, "exit_code": code, "message": message, "detail": "",
+                          "hint": hint}), file=sys.stderr)
+    else:
+        print(printable(f"holdfast: {message}" + (f" ({hint})" if hint else "")), file=sys.stderr)
+    return code
+
+
 def main(arguments: Optional[List[str]] = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m holdfast", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--server", help="ckptd's address, such as unix:/run/holdfast/ckptd.sock")
     parser.add_argument("--store",
                         help="a store, read without ckptd: its directory, or s3://bucket/prefix")
+    parser.add_argument("--json", action="store_true",
+                        help="of from-dcp and to-dcp: one JSON document on stdout")
     commands = parser.add_subparsers(required=True)
     listing = commands.add_parser("list")
     listing.add_argument("run", nargs="?")
@@ -118,11 +169,13 @@ def main(arguments: Optional[List[str]] = None) -> int:
     options = parser.parse_args(arguments)
     try:
         options.do(options)
-    except (holdfast.HoldfastError, ImportError) as error:
-        print(f"holdfast: {error}", file=sys.stderr)
-        return 1
+        sys.stdout.flush()
+    except (holdfast.HoldfastError, ImportError, OSError) as error:
+        return fail(error, options.json)
     return 0
 
 
 if __name__ == "__main__":
+    for number in (signal.SIGINT, signal.SIGPIPE):  # end as other programs do
+        signal.signal(number, signal.SIG_DFL)
     sys.exit(main())

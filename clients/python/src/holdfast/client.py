@@ -211,7 +211,7 @@ class Client:
             for place in range(len(parts)):
                 index = self._lib.ckpt_save_order(self._handle, place)
                 if parts[index].on_device:
-                    self._copy_from_device(save, index, parts[index])
+                    self._fill(save, index, parts[index])
                 else:
                     self._lib.ckpt_save_copy(save, index)  # a failure is kept for the end
         except BaseException:
@@ -265,19 +265,15 @@ class Client:
                 return f"{old.name} {list(old.shape)} and {new.name} {list(new.shape)}"
         return f"{len(self._described)} tensors and {len(parts)}"
 
-    def _copy_from_device(self, save: Any, index: int, piece: Part) -> None:
-        import torch
-
-        source = piece.source() if callable(piece.source) else piece.source  # convert.py's are lazy
-        raw = source.reshape(-1).view(torch.uint8)
+    def _fill(self, save: Any, index: int, piece: Part) -> None:
+        fill = getattr(piece.source, "fill", None) or _filler(piece.source)
         place = _lib.Place(size=_lib.sizeof(_lib.Place))
         at = 0
         while True:
             if self._lib.ckpt_save_place(save, index, at, _lib.byref(place)) or not place.bytes:
                 return
             memory = (ctypes.c_uint8 * place.bytes).from_address(place.to)
-            torch.frombuffer(memory, dtype=torch.uint8).copy_(
-                raw[place.from_byte:place.from_byte + place.bytes])
+            fill(numpy.frombuffer(memory, numpy.uint8), place.from_byte)
             self._lib.ckpt_save_announce(save, _lib.byref(place))
             at = place.from_byte + place.bytes
 
@@ -379,6 +375,17 @@ class Client:
 
     def unpin(self, step: int, attempt: int) -> None:
         _lib.check(self._lib.ckpt_pin(self._handle, step, attempt, None))
+
+
+def _filler(tensor: Any) -> Any:
+    """What copies the bytes of a torch tensor on a device into an array of bytes."""
+    import torch
+
+    raw = tensor.reshape(-1).view(torch.uint8)
+
+    def fill(memory: Any, at: int) -> None:
+        torch.from_numpy(memory).copy_(raw[at:at + memory.size])
+    return fill
 
 
 class _Staged:

@@ -1,155 +1,240 @@
 """convert - directories of torch's own DCP to and from checkpoints: `from-dcp`, `to-dcp`.
 
-One tensor is in memory at a time. DCP's `.metadata` is a pickle: it is read by an unpickler that
-knows the classes of DCP's metadata and nothing else, and tensors by torch.load(weights_only=True).
-Objects are copied as bytes, not looked into.
+Without torch (dcp_files.py), and in memory that does not grow with the checkpoint: a tensor goes in
+pieces. Objects are copied as bytes, not looked into. Of Megatron's torch_dist common.pt and
+metadata.json are objects of the checkpoint, byte for byte, and files again in to-dcp.
 """
 from __future__ import annotations
 
 import dataclasses
-import enum
+import json
 import os
-import pickle
-from typing import Any, Dict, List, Optional, Tuple
+import sys
+import time
+from typing import IO, Any, Callable, Dict, Iterator, List, Optional, Tuple
 
-import torch
-import torch.distributed.checkpoint as dcp
-from torch.distributed.checkpoint import FileSystemWriter
-from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
-from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+import numpy
 
-from . import arrays, dtypes, sharded
+from . import arrays, dcp_files, dtypes, sharded
 from .arrays import Part
 from .checkpoint import Checkpoint
 from .client import Client
-from .errors import CorruptError, InvalidError
+from .dcp_files import Folder, Numbers, Place, Tensor
+from .errors import ExistsError, InvalidError
 
-_MODULES = ("torch.distributed.checkpoint.metadata", "torch.distributed.checkpoint.filesystem")
-_CLASSES = {("torch", "Size"), ("torch", "device"), ("torch.serialization", "_get_layout"),
-            ("collections", "OrderedDict"), ("pathlib", "PosixPath"), ("builtins", "set")}
-
-
-def _member(kind: Any, name: str) -> Any:
-    """What a pickle may use getattr() for: a member of an enumeration of DCP's."""
-    if isinstance(kind, enum.EnumMeta) and kind.__module__ in _MODULES and name in kind.__members__:
-        return kind[name]
-    raise CorruptError(f".metadata asks for {name} of {kind}")
+PIECE_BYTES = 16 << 20
+BOX_BYTES = 256 << 20  # a tensor that is larger is written as several boxes
+FILES = ("common.pt", "metadata.json")  # of Megatron, in the order that they are written
+FILE = "file/"  # the names of their objects
+DATA = "__0_0.distcp"
+BAR_CELLS, BAR_SECONDS = 28, 0.1
+Tell = Callable[[int], None]
 
 
-class _Metadata(pickle.Unpickler):
-    def find_class(self, module: str, name: str) -> Any:
-        if (module, name) == ("builtins", "getattr"):
-            return _member
-        if (module, name) in _CLASSES or module in _MODULES or (
-                module == "torch" and isinstance(getattr(torch, name, None), torch.dtype)):
-            return super().find_class(module, name)
-        raise CorruptError(f".metadata names {module}.{name}, which is none of DCP's classes")
+@dataclasses.dataclass
+class Done:
+    """What was converted: `checkpoint` is what holdfast.open() takes."""
+
+    checkpoint: str
+    tensors: int
+    bytes: int
+    objects: int
+    files: List[str]  # of Megatron, copied and not looked into
+    durability: str
 
 
-def read_metadata(folder: str) -> Any:
-    path = os.path.join(folder, ".metadata")
+def megatron_files(folder: str) -> List[str]:
+    """Those of FILES that the folder has, if its metadata.json says that it is torch_dist."""
+    path = os.path.join(folder, "metadata.json")
     if not os.path.exists(path):
-        raise InvalidError(f"{folder} is no checkpoint of DCP: it has no .metadata",
-                           "a save that was cut off has none")
-    with open(path, "rb") as file:
-        return _Metadata(file).load()
+        return []
+    try:
+        with open(path, encoding="utf-8") as file:
+            backend = json.load(file)["sharded_backend"]
+    except (ValueError, KeyError, TypeError):
+        return []  # another program's
+    if backend != "torch_dist":
+        raise InvalidError(f"metadata.json says that {folder} is {backend}, not torch_dist",
+                           "load it with Megatron, and save it as torch_dist or through holdfast")
+    return [name for name in FILES if os.path.exists(os.path.join(folder, name))]
 
 
-def _read(folder: str, info: Any) -> bytes:
-    if info.relative_path != os.path.basename(info.relative_path):
-        raise CorruptError(f".metadata names the file {info.relative_path}")
-    if getattr(info, "transform_descriptors", None):
-        raise InvalidError("the checkpoint was written with extensions",
-                           "load and save it with DCP without them")
-    with open(os.path.join(folder, info.relative_path), "rb") as file:
-        file.seek(info.offset)
-        return file.read(info.length)
+@dataclasses.dataclass
+class _Source:
+    """A tensor of a folder, which Client copies piece by piece."""
+
+    folder: Folder
+    tensor: Tensor
+    tell: Tell
+
+    def fill(self, memory: Any, at: int) -> None:
+        self.folder.fill(memory, at, self.tensor)
+        self.tell(memory.size)
 
 
-class _Lazy:
-    """The tensor of a part, put together when its turn comes."""
-
-    def __init__(self, folder: str, size: Any, dtype: Any, chunks: List[Tuple[Any, Any]]) -> None:
-        self.folder, self.size, self.dtype, self.chunks = folder, size, dtype, chunks
-
-    def __call__(self) -> Any:
-        import io
-
-        whole = torch.empty(self.size, dtype=self.dtype)
-        for chunk, info in self.chunks:
-            part = torch.load(io.BytesIO(_read(self.folder, info)), weights_only=True,
-                              map_location="cpu")
-            box = tuple(slice(at, at + size) for at, size in zip(chunk.offsets, chunk.sizes))
-            whole[box] = part
-        return whole
+def from_dcp(folder: str, run: str, step: int, server: Optional[str] = None,
+             with_bar: bool = False) -> Done:
+    """Saves a directory of DCP as a step of a run."""
+    files = megatron_files(folder)
+    found = Folder(folder)
+    total = sum(tensor_bytes(tensor) for tensor in found.tensors.values())
+    with Bar("from-dcp", total, with_bar) as tell:
+        return _save(found, files, run, step, server, tell)
 
 
-def from_dcp(folder: str, run: str, step: int, server: Optional[str] = None) -> str:
-    """Saves a directory of DCP as a step of a run; returns what holdfast.open() takes."""
-    metadata = read_metadata(folder)
-    parts, objects = [], {}
-    for name, entry in metadata.state_dict_metadata.items():
-        found = [(index, info) for index, info in metadata.storage_data.items()
-                 if index.fqn == name]
-        if not isinstance(entry, TensorStorageMetadata):
-            objects[name] = _read(folder, found[0][1])
-            continue
-        by_offset = {tuple(index.offset or ()): info for index, info in found}
-        chunks = [(chunk, by_offset[tuple(chunk.offsets)]) for chunk in entry.chunks]
-        size, dtype = tuple(entry.size), entry.properties.dtype
-        parts.append(Part(arrays.stored_name(sharded._plain(name)), dtypes.of_torch(dtype), size,
-                          (0,) * len(size), size, 0, _Lazy(folder, size, dtype, chunks), True))
-    paths = metadata.planner_data if isinstance(metadata.planner_data, dict) else {}
-    about = {"paths": {name: list(path) for name, path in paths.items()}}
+def _save(found: Folder, files: List[str], run: str, step: int, server: Optional[str],
+          tell: "Bar") -> Done:
+    parts = [Part(arrays.stored_name(sharded._plain(name)), tensor.dtype, tensor.size,
+                  (0,) * len(tensor.size), tensor.size, 0, _Source(found, tensor, tell), True)
+             for name, tensor in found.tensors.items()]
+    objects = {name: found.object(place) for name, place in found.objects.items()}
+    about = {"paths": {name: list(path) for name, path in found.paths.items()}}
+    whole = {f"{sharded.OBJECTS}0": sharded.pack(objects, about)}
+    for name in files:
+        with open(os.path.join(found.path, name), "rb") as file:
+            whole[FILE + name] = file.read()
     with Client(server, run, busy_seconds=60.0) as client:
-        save = client.save_parts(step, parts, None,
-                                 {f"{sharded.OBJECTS}0": sharded.pack(objects, about)})
-        save.wait()
-        return f"{run}@{step}-a{client.attempt}"
+        durability = client.save_parts(step, parts, None, whole).wait()
+        return Done(f"{run}@{step}-a{client.attempt}", len(parts),
+                    tell.total, len(objects), files, durability)
 
 
-class _FromCheckpoint(DefaultSavePlanner):
-    """Reads each tensor when the writer asks for it."""
-
-    def __init__(self, checkpoint: Checkpoint, tensors: Dict[str, sharded.Stored],
-                 objects: Dict[str, bytes], paths: Dict[str, Any]) -> None:
-        super().__init__(flatten_state_dict=False)
-        self._checkpoint, self._tensors = checkpoint, tensors
-        self._objects, self._paths = objects, paths
-
-    def create_local_plan(self) -> Any:
-        return dataclasses.replace(super().create_local_plan(), planner_data=self._paths)
-
-    def create_global_plan(self, all_plans: Any) -> Any:
-        plans, metadata = super().create_global_plan(all_plans)
-        return plans, dataclasses.replace(metadata, planner_data=self._paths)
-
-    def resolve_data(self, write_item: Any) -> Any:
-        import io
-
-        name = write_item.index.fqn
-        if name in self._objects:
-            return io.BytesIO(self._objects[name])
-        stored = self._tensors[name]
-        whole = torch.empty(stored.size, dtype=dtypes.to_torch(stored.dtype))
-        for offset, extent in stored.boxes:
-            box = tuple(slice(at, at + size) for at, size in zip(offset, extent))
-            piece = self._checkpoint[arrays.given_name(stored.stored[offset])]
-            whole[box] = piece.torch()
-        return whole
+# ---- to DCP ----
 
 
-def to_dcp(checkpoint: Checkpoint, folder: str) -> None:
-    """Writes a checkpoint as a directory that dcp.load reads on any mesh."""
-    if os.path.exists(os.path.join(folder, ".metadata")):
-        raise InvalidError(f"{folder} has a checkpoint already", "name another directory")
-    tensors = sharded.tensors_of(checkpoint.metadata)
+def _boxes(stored: sharded.Stored) -> Iterator[Tuple[Numbers, Numbers]]:
+    """The boxes of a tensor as they are written: as they are stored, cut into rows."""
+    for offset, extent in stored.boxes:
+        row = int(numpy.prod(extent[1:], dtype=numpy.int64)) * dtypes.size(stored.dtype)
+        rows = max(1, BOX_BYTES // max(row, 1))
+        if not extent or extent[0] <= rows:
+            yield tuple(offset), tuple(extent)
+            continue
+        for first in range(0, extent[0], rows):
+            yield ((offset[0] + first, *offset[1:]),
+                   (min(rows, extent[0] - first), *extent[1:]))
+
+
+def _pieces(checkpoint: Checkpoint, stored: sharded.Stored, offset: Numbers, extent: Numbers,
+            tell: Tell) -> Iterator[bytes]:
+    """The bytes of a box, each piece by one load."""
+    width = dtypes.size(stored.dtype)
+    count = int(numpy.prod(extent, dtype=numpy.int64))
+    step = max(1, PIECE_BYTES // width)
+    for at in range(0, count, step):
+        end = min(at + step, count)
+        memory = numpy.empty((end - at) * width, numpy.uint8)
+        parts, done = [], 0
+        for inner, shape in dcp_files.boxes_between(extent, at, end):
+            parts.append(Part(stored.name, stored.dtype, stored.size,
+                              tuple(a + b for a, b in zip(offset, inner)), shape,
+                              memory.ctypes.data + done, memory))
+            done += parts[-1].nbytes
+        checkpoint.read(parts)
+        yield memory.data
+        tell(memory.size)
+
+
+def _write_data(out: IO[bytes], checkpoint: Checkpoint, objects: Dict[str, bytes],
+                tell: Tell) -> Tuple[Dict[str, Tensor], Dict[str, Place]]:
+    tensors: Dict[str, Tensor] = {}
+    places: Dict[str, Place] = {}
+    for name, stored in sharded.tensors_of(checkpoint.metadata).items():
+        tensors[name] = Tensor(stored.dtype, stored.size, [])
+        for offset, extent in _boxes(stored):
+            begin = out.tell()
+            length = dcp_files.write_box(out, stored.dtype, extent,
+                                         _pieces(checkpoint, stored, offset, extent, tell))
+            tensors[name].boxes.append((offset, extent, Place(DATA, begin, length)))
+    for name, value in objects.items():
+        places[name] = Place(DATA, out.tell(), len(value))
+        out.write(value)
+    out.flush()
+    os.fsync(out.fileno())
+    return tensors, places
+
+
+def _publish(folder: str, name: str, data: bytes) -> None:
+    """A small file that has its name when it is whole and durable."""
+    path = os.path.join(folder, name)
+    with open(path + ".part", "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    os.rename(path + ".part", path)
+    handle = os.open(folder, os.O_RDONLY)
+    os.fsync(handle)
+    os.close(handle)
+
+
+def to_dcp(checkpoint: Checkpoint, folder: str, with_bar: bool = False) -> Done:
+    """Writes a checkpoint as a directory that dcp.load reads on any mesh; .metadata comes last but
+    for Megatron's metadata.json."""
+    if os.path.exists(os.path.join(folder, dcp_files.METADATA)):
+        raise ExistsError(f"{folder} has a checkpoint already", "name another directory")
+    os.makedirs(folder, exist_ok=True)
     objects, abouts = sharded.read_objects(checkpoint._client, checkpoint.metadata)
-    paths = {name: tuple(path) for about in abouts if about
-             for name, path in about.get("paths", {}).items()}
-    state: Dict[str, Any] = {name: torch.empty(one.size, dtype=dtypes.to_torch(one.dtype),
-                                               device="meta") for name, one in tensors.items()}
-    state.update({name: "" for name in objects})
-    dcp.save(state, storage_writer=FileSystemWriter(folder, thread_count=1), no_dist=True,
-             planner=_FromCheckpoint(checkpoint, tensors, objects,
-                                     paths or {name: (name,) for name in state}))
+    given: Dict[str, Any] = {name: tuple(path) for about in abouts if about
+                             for name, path in about.get("paths", {}).items()}
+    files = {name: checkpoint.object(FILE + name) for name in FILES
+             if FILE + name in checkpoint.objects}
+    total = sum(tensor.nbytes for tensor in checkpoint.values())
+    with Bar("to-dcp", total, with_bar) as tell, open(os.path.join(folder, DATA), "wb") as out:
+        tensors, places = _write_data(out, checkpoint, objects, tell)
+    paths = None if files else given or {name: (name,) for name in (*tensors, *places)}
+    last = files.pop(FILES[-1], None)
+    small = {**files, dcp_files.METADATA: dcp_files.metadata_of(tensors, places, paths)}
+    if last is not None:
+        small[FILES[-1]] = last
+    for name, data in small.items():
+        _publish(folder, name, data)
+    return Done(checkpoint.info.spec, len(tensors), total, len(places),
+                [name for name in FILES if name in small], "local")
+
+
+def tensor_bytes(tensor: Tensor) -> int:
+    return int(numpy.prod(tensor.size, dtype=numpy.int64)) * dtypes.size(tensor.dtype)
+
+
+# ---- for people ----
+
+
+class Bar:
+    """A line on the terminal that is stderr, as ckpt-cli's; none elsewhere."""
+
+    def __init__(self, verb: str, total: int, is_wanted: bool) -> None:
+        self.verb, self.total, self.done, self.shown = verb, total, 0, 0.0
+        self.begin = time.monotonic()
+        self.is_shown = is_wanted and total > 0 and sys.stderr.isatty()
+
+    def __call__(self, bytes: int) -> None:
+        self.done += bytes
+        now = time.monotonic()
+        if not self.is_shown or now - self.shown < BAR_SECONDS:
+            return
+        self.shown = now
+        width = os.get_terminal_size(sys.stderr.fileno()).columns or 80
+        part, cells = min(1.0, self.done / self.total), min(BAR_CELLS, width // 3)
+        bar = ("#" * int(part * cells)).ljust(cells, ".")
+        rate = text_bytes(self.done / (now - self.begin + 1e-9))
+        line = f"{self.verb} [{bar}] {100 * part:3.0f} %  {text_bytes(self.done)}  {rate}/s"
+        print(f"\r{line[:width - 1]}\033[K", end="", file=sys.stderr, flush=True)
+
+    def __enter__(self) -> "Bar":
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        if self.is_shown:
+            print("\r\033[K", end="", file=sys.stderr, flush=True)
+
+
+def text_bytes(count: float) -> str:
+    """
+    >>> text_bytes(512), text_bytes(3 << 20)
+    ('512 B', '3.00 MiB')
+    """
+    units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"]
+    at = 0
+    while count >= 1024 and at + 1 < len(units):
+        count, at = count / 1024, at + 1
+    return f"{count:.0f} {units[at]}" if at == 0 else f"{count:.2f} {units[at]}"

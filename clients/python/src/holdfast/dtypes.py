@@ -89,7 +89,15 @@ def of_torch(dtype: Any) -> str:
     return name
 
 
+def torch_name(dtype: str) -> str:
+    """
+    >>> torch_name("BF16")
+    'bfloat16'
+    """
+    return _TABLE[dtype][3] or ""
+
+
 def to_torch(dtype: str) -> Any:
     import torch
 
-    return getattr(torch, _TABLE[dtype][3] or "")
+    return getattr(torch, torch_name(dtype))

@@ -28,6 +28,7 @@ from megatron.core.dist_checkpointing.strategies.base import (AsyncSaveShardedSt
 from . import dtypes
 from .arrays import Part
 from .dcp import Reader, Session
+from .dcp_files import overlap
 from .errors import HoldfastError, InvalidError, MismatchError
 from .sharded import Item, Stored
 
@@ -97,14 +98,6 @@ class Save(AsyncSaveShardedStrategy):
             raise failed or errors[0]
 
 
-def _overlap(offset: Tuple[int, ...], extent: Tuple[int, ...], other: Tuple[int, ...],
-             other_extent: Tuple[int, ...]) -> Optional[List[Tuple[int, int]]]:
-    """Begin and end, along each axis, of what two boxes share."""
-    spans = [(max(a, b), min(a + length, b + other_length)) for a, length, b, other_length
-             in zip(offset, extent, other, other_extent)]
-    return spans if all(begin < end for begin, end in spans) else None
-
-
 class Load(LoadShardedStrategy):
     def __init__(self, run: str, server: Optional[str], allow_pickle: bool) -> None:
         self.run, self.server, self.allow_pickle = run, server, allow_pickle
@@ -161,7 +154,7 @@ class Load(LoadShardedStrategy):
             (1,) * value.prepend_axis_num + tuple(value.local_shape))
         at = tuple(value.global_offset)
         for offset, extent in stored.boxes:
-            spans = _overlap(at, tuple(target.shape), offset, extent)
+            spans = overlap(at, tuple(target.shape), offset, extent)
             if spans is None:
                 continue
             piece = torch.empty([end - begin for begin, end in spans],

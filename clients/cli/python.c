@@ -1,0 +1,115 @@
+/* python.c - the commands that the package `holdfast` for Python does: from-dcp and to-dcp.
+ *
+ * This process becomes $HOLDFAST_PYTHON (default python3) -m holdfast, so that signals, the
+ * terminal and the exit code are the command's own. Before that the package is imported once: what
+ * is missing, Python, the package or NumPy, is told as every error of ckpt-cli (ERR_UNAVAILABLE).
+ * The current directory is no place for modules (PYTHONSAFEPATH, from Python 3.11 on). */
+#include "clients/cli/cli.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define ARGS_MAX 12
+#define NO_PYTHON 127 /* as of a shell */
+
+static const char *python(void)
+{
+    const char *named = getenv("HOLDFAST_PYTHON");
+    return named != NULL && named[0] != '\0' ? named : "python3";
+}
+
+/* The last line of what is written to `fd`: of a traceback the exception. */
+static void read_last_line(char *out, size_t size, int fd)
+{
+    char text[512];
+    size_t length = 0, kept = 0;
+    for (ssize_t got; (got = read(fd, text, sizeof text)) > 0;) {
+        for (ssize_t i = 0; i < got; i++) {
+            if (text[i] != '\n' && kept != 0)
+                length = kept = 0;
+            if (text[i] == '\n')
+                kept = length;
+            else if (length + 1 < size)
+                out[length++] = text[i];
+        }
+    }
+    out[length] = '\0';
+    report_make_printable(out);
+}
+
+/* Imports the package in a process of its own; 0, or its exit code and the reason. */
+static int try_import(char *reason, size_t size)
+{
+    int ends[2], status = 0;
+    reason[0] = '\0';
+    if (pipe(ends) != 0)
+        return errno;
+    pid_t child = fork();
+    if (child == 0) {
+        dup2(ends[1], STDERR_FILENO);
+        close(ends[0]);
+        close(ends[1]);
+        execlp(python(), python(), "-c", "import holdfast", (char *)NULL);
+        _exit(NO_PYTHON);
+    }
+    close(ends[1]);
+    read_last_line(reason, size, ends[0]);
+    close(ends[0]);
+    while (child > 0 && waitpid(child, &status, 0) < 0 && errno == EINTR)
+        continue;
+    return child < 0 ? errno : WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+static int check_package(void)
+{
+    char reason[256];
+    int code = try_import(reason, sizeof reason);
+    if (code == NO_PYTHON)
+        return report_error(ERR_UNAVAILABLE, "install Python 3.10, or set HOLDFAST_PYTHON",
+                            "this command needs Python: %s cannot be run", python());
+    if (code != 0)
+        return report_error(ERR_UNAVAILABLE,
+                            "pip install the wheel of `make python`, or set HOLDFAST_PYTHON to a "
+                            "Python that has it",
+                            "this command needs the Python package holdfast, which %s cannot "
+                            "import: %s",
+                            python(), reason);
+    return 0;
+}
+
+/* Returns only when it failed. */
+static int become(const char *name, const struct cli *cli)
+{
+    const char *args[ARGS_MAX] = {python(), "-m", "holdfast"};
+    int count = 3;
+    if (cli->store[0] != '\0') {
+        args[count++] = "--store";
+        args[count++] = cli->store;
+    } else {
+        args[count++] = "--server";
+        args[count++] = cli->server;
+    }
+    if (cli->is_json)
+        args[count++] = "--json";
+    args[count++] = name;
+    for (int i = 0; i < cli->num_args; i++)
+        args[count++] = cli->args[i];
+    CHECK(count < ARGS_MAX);
+    setenv("PYTHONSAFEPATH", "1", 1);
+    ERR_TRY(check_package());
+    execvp(args[0], (char *const *)args);
+    return report_errno(ERR_UNAVAILABLE, "could not run Python", python());
+}
+
+int cli_from_dcp(const struct cli *cli)
+{
+    return become("from-dcp", cli);
+}
+
+int cli_to_dcp(const struct cli *cli)
+{
+    return become("to-dcp", cli);
+}

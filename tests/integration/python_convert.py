@@ -1,0 +1,293 @@
+#!/usr/bin/env python3
+"""python_convert - ckpt-cli from-dcp and to-dcp: folders of torch's DCP, without torch.
+
+Goal: a folder that torch or Megatron saved comes in with every name, type and bit, and goes out as
+one that comes in alike; common.pt is copied, not looked into; memory does not follow the size;
+damage and hostile pickles are errors, and run nothing; the commands are ckpt-cli's: bars, JSON,
+exit codes, signals. Method: folders that torch recorded (tests/golden/dcp, by tests/interop), ones
+that dcp_files.py writes, a real ckptd. tests/interop has torch load what to-dcp writes.
+"""
+
+import doctest
+import filecmp
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+from lib_store import BUILD, CLI, PATIENCE, World, is_sanitized
+from lib_tap import need, run
+from lib_terminal import bar_is_wrong, on_a_terminal
+
+need("numpy")
+import numpy  # noqa: E402
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+GOLDEN = os.path.join(ROOT, "tests/golden/dcp")
+os.environ.update(HOLDFAST_LIBCKPT=os.path.join(BUILD, "libckpt.so.1"),
+                  HOLDFAST_PYTHON=sys.executable,
+                  PYTHONPATH=os.path.join(ROOT, "clients/python/src"))
+sys.path.insert(0, os.environ["PYTHONPATH"])
+sys.dont_write_bytecode = True
+if is_sanitized("libckpt.so.1"):
+    print("a library with a sanitizer cannot be loaded into Python")
+    sys.exit(77)
+import holdfast  # noqa: E402
+from holdfast import convert, dcp_files, dtypes  # noqa: E402
+
+SEED = int(os.environ.get("SEED", time.time_ns() % 10**9))
+chance = random.Random(SEED)
+
+
+def write_folder(folder, tensors, rows=1 << 30):
+    """A folder of DCP: {name: array}, of at most so many rows in a box."""
+    os.makedirs(folder)
+    entries = {}
+    with open(os.path.join(folder, "data"), "wb") as out:
+        for name, array in tensors.items():
+            dtype, boxes = dtypes.of_numpy(array.dtype), []
+            for first in range(0, len(array), rows):
+                part = array[first:first + rows]
+                begin, offset = out.tell(), (first,) + (0,) * (array.ndim - 1)
+                length = dcp_files.write_box(out, dtype, part.shape, iter([part.tobytes()]))
+                boxes.append((offset, part.shape, dcp_files.Place("data", begin, length)))
+            entries[name] = dcp_files.Tensor(dtype, array.shape, boxes)
+    with open(os.path.join(folder, ".metadata"), "wb") as file:
+        file.write(dcp_files.metadata_of(entries, {}, None))
+
+
+def raw_bytes(folder):
+    """{name: (type, shape, bytes)} of a folder of DCP."""
+    found, out = dcp_files.Folder(folder), {}
+    for name, tensor in found.tensors.items():
+        memory = numpy.zeros(convert.tensor_bytes(tensor), numpy.uint8)
+        found.fill(memory, 0, tensor)
+        out[name] = tensor.dtype, tensor.size, memory.tobytes()
+    return out, {name: found.object(place) for name, place in found.objects.items()}, found.paths
+
+
+def done(world, *words):
+    code, out, err = world.cli(*words)
+    assert code == 0, (words, code, out, err)
+    return out
+
+
+# ---- tests ----
+
+
+def what_torch_recorded_comes_in_and_goes_out(world):
+    """Four ranks cut a tensor along both axes; another is the transpose of what torch stored."""
+    folder, out = os.path.join(GOLDEN, "folder"), os.path.join(world.folder, "out")
+    said = done(world, "from-dcp", folder, "recorded@7", *world.where)
+    assert said == f"recorded@7-a1: 6 tensors, 428 B, saved from {folder}, local\n", said
+    with holdfast.open("recorded@7", server=world.server) as found:
+        assert {name: (one.dtype, one.shape) for name, one in found.items()} == {
+            "model.whole": ("F32", (8, 12)), "model.half": ("BF16", (4, 3)),
+            "model.f8": ("F8_E5M2", (6,)), "model.count": ("I64", ()),
+            "model.none": ("F32", (0, 3)), "model.u16": ("U16", (3,))}, dict(found)
+        assert (found["model.whole"][...] == numpy.arange(96).reshape(8, 12)).all()
+        half = found["model.half"].bits().astype(numpy.uint32) << 16
+        assert (half.view(numpy.float32) == numpy.arange(12).reshape(3, 4).T).all()
+        assert list(found["model.u16"][...]) == [0, 1, 2] and found["model.count"][...] == 7
+    for number, where in enumerate((world.where, ("--store", world.store))):
+        said = json.loads(done(world, "to-dcp", "recorded@7", out + str(number), *where, "--json"))
+        assert said == {"checkpoint": "recorded@7-a1", "tensors": 6, "bytes": 428, "objects": 1,
+                        "files": [], "durability": "local"}, said
+        assert raw_bytes(out + str(number)) == raw_bytes(folder)
+    assert raw_bytes(folder)[2]["model.whole"] == ("model", "whole")
+
+
+def of_megatron_the_files_go_along(world):
+    folder = os.path.join(GOLDEN, "torch_dist")
+    out = os.path.join(world.folder, "torch_dist@a-folder-is-no-tag")
+    said = done(world, "from-dcp", folder, "megatron@100", *world.where)
+    assert ", with common.pt and metadata.json as they are, local\n" in said, said
+    with holdfast.open("megatron@100", server=world.server) as found:
+        assert (found["rows"][...] == numpy.arange(24).reshape(12, 2)).all()
+        assert (found["experts"][...] == numpy.arange(4)[:, None]).all()
+    done(world, "to-dcp", "megatron@100", out, *world.where)
+    assert filecmp.cmpfiles(folder, out, convert.FILES, shallow=False)[0] == list(convert.FILES)
+    assert raw_bytes(out) == raw_bytes(folder)
+    done(world, "from-dcp", out, "megatron-again@1", *world.where)
+
+
+def pieces_of_any_cut_are_put_together(world):
+    print(f"# SEED={SEED}")
+    for number in range(30):
+        shape = [chance.randint(1, 5) for _ in range(chance.randint(1, 4))]
+        array = numpy.arange(numpy.prod(shape), dtype=numpy.int16).reshape(shape)
+        folder = os.path.join(world.folder, f"cut{number}")
+        write_folder(folder, {"a": array}, rows=chance.randint(1, 3))
+        found = dcp_files.Folder(folder)
+        for _ in range(20):
+            low, high = sorted(chance.sample(range(array.nbytes + 1), 2))
+            memory = numpy.zeros(high - low, numpy.uint8)
+            found.fill(memory, low, found.tensors["a"])
+            assert memory.tobytes() == array.tobytes()[low:high], (SEED, shape, low, high)
+        offsets = [at for at in numpy.ndindex(*shape)]
+        boxes = [[tuple(a + b for a, b in zip(offset, inner)) for inner in numpy.ndindex(*extent)]
+                 for offset, extent in dcp_files.boxes_between(shape, low // 2, high // 2)]
+        assert sum(boxes, []) == offsets[low // 2:high // 2]
+
+
+def damage_is_told_and_runs_nothing(world):
+    """Every bit that may be wrong: an error of ours, or bytes that differ; never another one."""
+    planted = os.path.join(world.folder, "planted")
+    folder = os.path.join(world.folder, "damaged")
+    refusals = 0
+    for turn in range(200):
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.copytree(os.path.join(GOLDEN, chance.choice(["folder", "torch_dist"])), folder)
+        name = chance.choice([".metadata"] + [one for one in os.listdir(folder)
+                                              if one.endswith(".distcp")])
+        path = os.path.join(folder, name)
+        with open(path, "rb") as file:
+            data = bytearray(file.read())
+        if chance.random() < 0.2:
+            del data[chance.randrange(len(data)):]
+        else:
+            data[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
+        with open(path, "wb") as file:
+            file.write(data)
+        try:
+            raw_bytes(folder)
+        except (holdfast.HoldfastError, OSError):  # a file of another name
+            refusals += 1
+    assert refusals > 25, (SEED, refusals)
+    for pickle in (f"cos\nmkdir\n(S'{planted}'\ntR.", "cbuiltins\neval\n(S'1'\ntR."):
+        with open(os.path.join(folder, ".metadata"), "w") as file:
+            file.write(pickle)
+        code, out, err = world.cli("from-dcp", folder, "hostile@1", *world.where)
+        assert code == 1 and "is none of DCP's classes" in err and out == "", (code, out, err)
+    assert not os.path.exists(planted)
+    with open(os.path.join(folder, "data"), "wb") as file:  # half the bytes that it names
+        place = dcp_files.Place("data", 0, dcp_files.write_box(file, "F32", (4,), iter([bytes(8)])))
+    for tensors, objects, said in (
+            ({}, {"key": dcp_files.Place("../../../etc/hostname", 0, 1)}, "etc/hostname"),
+            ({"a": dcp_files.Tensor("F32", (4,), [((0,), (4,), place)])}, {}, "is not what")):
+        with open(os.path.join(folder, ".metadata"), "wb") as file:
+            file.write(dcp_files.metadata_of(tensors, objects, None))
+        code, _, err = world.cli("from-dcp", folder, "hostile@1", *world.where)
+        assert code == 1 and said in err, (code, err)
+
+
+def slips_have_the_codes_of_ckpt_cli(world):
+    folder, new = os.path.join(GOLDEN, "folder"), os.path.join(world.folder, "new")
+    away = ("--server", f"unix:{world.folder}/nobody")
+    for code, words, said in (
+            (66, ["from-dcp", new, "r@1", *world.where], "is no folder"),
+            (66, ["from-dcp", world.folder, "r@1", *world.where], "it has no .metadata"),
+            (2, ["from-dcp", folder, "r", *world.where], "names no step"),
+            (69, ["from-dcp", folder, "r@1", *away], "nobody"),
+            (66, ["to-dcp", "nobody@1", new, *world.where], "nobody"),
+            (74, ["to-dcp", "recorded@7", folder, *world.where], "has a checkpoint already"),
+            (74, ["to-dcp", "recorded@7", "/dev/null", *world.where], "/dev/null")):
+        got, out, err = world.cli(*words, "--json")
+        assert json.loads(err)["exit_code"] == got == code and out == "", (words, got, err)
+        assert said in json.loads(err)["message"], err
+    code, _, err = world.cli("from-dcp", new, "r@1", *world.where)
+    assert (code, err) == (66, f"holdfast: {new} is no folder\n"), (code, err)
+    for values, said in ((dict(HOLDFAST_PYTHON="/no/python"), "needs Python"),
+                         (dict(PYTHONPATH=world.folder), "No module named 'holdfast'")):
+        for form in ([], ["--json"]):
+            ran = subprocess.run([CLI, "from-dcp", folder, "r@1", *world.where, *form], text=True,
+                                 env=dict(os.environ, **values), capture_output=True,
+                                 cwd=world.folder, timeout=PATIENCE)
+            assert ran.returncode == 69 and said in ran.stderr and "HOLDFAST_PYTHON" in ran.stderr
+            assert ran.stderr.count("\n") == 1 and (not form or json.loads(ran.stderr))
+
+
+def bars_are_those_of_ckpt_cli(world):
+    folder = os.path.join(world.folder, "bars")
+    write_folder(folder, {"a": numpy.zeros((1 << 20,), numpy.float32)})
+    for number, columns in enumerate((100, 40)):
+        for words in (["from-dcp", folder, f"bars{number}@1", *world.where],
+                      ["to-dcp", f"bars{number}@1", f"{folder}{number}", *world.where]):
+            shown, code, out = on_a_terminal(CLI, *words, columns=columns)
+            assert code == 0 and not bar_is_wrong(words, shown, ["iB/s"], columns), (shown, out)
+            if words[0] == "to-dcp":
+                shutil.rmtree(f"{folder}{number}")
+            shown, code, out = on_a_terminal(CLI, *words, "--json", columns=columns)
+            assert code == 0 and shown == "" and json.loads(out), (shown, out)
+
+
+def a_signal_ends_it_and_the_same_command_begins_anew(world):
+    """It waits for a pipe that nobody reads, where its data shall be."""
+    folder = os.path.join(world.folder, "signals")
+    os.mkdir(folder)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        os.mkfifo(os.path.join(folder, convert.DATA))
+        process = subprocess.Popen([CLI, "to-dcp", "recorded@7", folder, *world.where])
+        program = ""
+        while "python" not in program:
+            program = os.readlink(f"/proc/{process.pid}/exe")
+            time.sleep(0.01)
+        process.send_signal(number)
+        assert process.wait(PATIENCE) == -number
+        os.remove(os.path.join(folder, convert.DATA))
+    assert os.listdir(folder) == []
+    with open(os.path.join(folder, convert.DATA), "wb") as file:
+        file.write(bytes(1 << 20))  # of one that was killed
+    done(world, "to-dcp", "recorded@7", folder, *world.where)
+    assert raw_bytes(folder) == raw_bytes(os.path.join(GOLDEN, "folder"))
+
+
+def peak_of(*words):
+    """MiB that a command had in memory at most, what it shares with ckptd too. It counts from what
+    this process has, which therefore holds no tensor."""
+    process = subprocess.Popen([CLI, *words], stdout=subprocess.DEVNULL)
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    assert process.returncode == 0, words
+    return usage.ru_maxrss / 1024
+
+
+def memory_does_not_follow_the_size(world):
+    """Eight times the bytes, in one tensor; ckptd lends less memory than even a half of them."""
+    peaks, block = {}, chance.randbytes(1 << 20)
+    for rows in (32, 256):
+        folder, name = os.path.join(world.folder, f"of{rows}"), f"of{rows}@1"
+        os.mkdir(folder)
+        half = (rows // 2, 1 << 20)
+        tensor = dcp_files.Tensor("U8", (rows, 1 << 20), [])
+        with open(os.path.join(folder, "data"), "wb") as out:
+            for first in (0, half[0]):
+                begin = out.tell()
+                length = dcp_files.write_box(out, "U8", half, (block for _ in range(half[0])))
+                tensor.boxes.append(((first, 0), half, dcp_files.Place("data", begin, length)))
+        with open(os.path.join(folder, ".metadata"), "wb") as file:
+            file.write(dcp_files.metadata_of({"a": tensor}, {}, None))
+        peaks[rows] = [peak_of("from-dcp", folder, name, *world.where),
+                       peak_of("to-dcp", name, folder + "-out", *world.where)]
+        found = dcp_files.Folder(folder + "-out")
+        for row in range(0, rows, 31):
+            memory = numpy.zeros(1 << 20, numpy.uint8)
+            found.fill(memory, row << 20, found.tensors["a"])
+            assert memory.tobytes() == block
+        shutil.rmtree(folder)
+        shutil.rmtree(folder + "-out")
+    print(f"# peak in MiB of from-dcp and to-dcp, by MiB of the checkpoint: {peaks}", flush=True)
+    assert all(large < small + 40 for small, large in zip(*peaks.values())), peaks
+
+
+def the_examples_in_the_docstrings_are_true(world):
+    for module in (dcp_files, convert, dtypes):
+        result = doctest.testmod(module)
+        assert result.attempted > 0 and result.failed == 0, result
+
+
+if __name__ == "__main__":
+    bed = World()
+    bed.start("--memory.pool_bytes", "48MiB", "--limits.takeover_ms", "200")
+    tests = [what_torch_recorded_comes_in_and_goes_out, of_megatron_the_files_go_along,
+             pieces_of_any_cut_are_put_together, damage_is_told_and_runs_nothing,
+             slips_have_the_codes_of_ckpt_cli, bars_are_those_of_ckpt_cli,
+             a_signal_ends_it_and_the_same_command_begins_anew, memory_does_not_follow_the_size,
+             the_examples_in_the_docstrings_are_true]
+    passed = run(tests, bed)
+    bed.close()
+    sys.exit(not passed)
