@@ -257,7 +257,8 @@ def memory_does_not_follow_the_size(world):
         with open(os.path.join(folder, "data"), "wb") as out:
             for first in (0, half[0]):
                 begin = out.tell()
-                length = dcp_files.write_box(out, "U8", half, (block for _ in range(half[0])))
+                length = dcp_files.write_box(out, "U8", half, (
+                    bytes([first + row]) + block[1:] for row in range(half[0])))
                 tensor.boxes.append(((first, 0), half, dcp_files.Place("data", begin, length)))
         with open(os.path.join(folder, ".metadata"), "wb") as file:
             file.write(dcp_files.metadata_of({"a": tensor}, {}, None))
@@ -267,7 +268,7 @@ def memory_does_not_follow_the_size(world):
         for row in range(0, rows, 31):
             memory = numpy.zeros(1 << 20, numpy.uint8)
             found.fill(memory, row << 20, found.tensors["a"])
-            assert memory.tobytes() == block
+            assert memory.tobytes() == bytes([row]) + block[1:]
         shutil.rmtree(folder)
         shutil.rmtree(folder + "-out")
     print(f"# peak in MiB of from-dcp and to-dcp, by MiB of the checkpoint: {peaks}", flush=True)
