@@ -11,10 +11,10 @@
  *       it sent before may have been removed as unfinished work when this ckptd was started again.
  *   P2  A node removes nothing of a committed copy, and no manifest, attempt, pin or note: it takes
  *       away its own unfinished files alone. Those of shards that a part lacks are such.
- *   P3  A handle is used by the node that it was given to, and by no other.
+ *   P3  A handle is used by the node that it was given to, and by no other (handles.c).
  *
- * A handle ends when its node has been silent for SILENT_MS, or HANDLES_MAX are open. What a node
- * holds (leases) keeps this ckptd's own removals away meanwhile. */
+ * What a node holds (leases) keeps this ckptd's own removals away meanwhile. Bytes come and go over
+ * the bulk plane (bulk/opened.c) where there is one, else by these calls. */
 #include "ckptd/nodes/serve.h"
 #include "ckptd/catalog.h"
 #include "ckptd/checkpoint.h"
@@ -26,6 +26,7 @@
 #include "ckptd/loop.h"
 #include "ckptd/member/part.h"
 #include "ckptd/member/whole.h"
+#include "ckptd/nodes/handles.h"
 #include "ckptd/nodes/key.h"
 #include "ckptd/nodes/placement.h"
 #include "ckptd/rescan.h"
@@ -43,28 +44,12 @@
 #include <string.h>
 
 #define CREW_THREADS 2u
-#define HANDLES_MAX 256u
-#define SILENT_MS 120000
-#define CHUNK_MAX (1u << 20)
 #define TEXT_MAX (RPC_MESSAGE_BYTES_MAX - 4096u)
 #define ENTRIES_MAX 65536u
 
-struct handle {
-    struct handle *next;
-    uint64_t token;
-    char who[PRINCIPAL_NAME_MAX];
-    struct storage_object *object;
-    struct storage_hold *hold;
-    uint64_t bytes;
-    bool is_writer;
-    uint32_t busy;
-    int64_t used_ms;
-};
-
 struct serving {
     struct crew *crew;
-    struct handle *handles;
-    uint32_t num_handles;
+    struct handles *handles;
 };
 
 /* A call on its way through the crew. */
@@ -85,77 +70,6 @@ struct errand {
     struct job job;
     struct look_waiter look;
 };
-
-/* ---- handles ---- */
-
-static struct handle *find_handle(const struct serving *serving, const struct principal *principal,
-                                  uint64_t token)
-{
-    for (struct handle *handle = serving->handles; handle; handle = handle->next)
-        if (handle->token == token && strcmp(handle->who, principal->name) == 0) /* P3 */
-            return handle;
-    return NULL;
-}
-
-static void take_out(struct serving *serving, const struct handle *handle)
-{
-    struct handle **at = &serving->handles;
-    while (*at != handle)
-        at = &(*at)->next;
-    *at = handle->next;
-    serving->num_handles--;
-}
-
-/* The handles of nodes that have been silent, chained. */
-static struct handle *take_out_silent(struct serving *serving)
-{
-    struct handle *old = NULL;
-    for (struct handle *handle = serving->handles, *next; handle; handle = next) {
-        next = handle->next;
-        if (handle->busy > 0 || loop_now_ms() - handle->used_ms < SILENT_MS)
-            continue;
-        take_out(serving, handle);
-        handle->next = old;
-        old = handle;
-    }
-    return old;
-}
-
-/* Blocks. */
-static void close_handles(struct storage *storage, struct handle *handles, bool stays)
-{
-    while (handles) {
-        struct handle *handle = handles;
-        handles = handle->next;
-        if (handle->object)
-            storage_object_close(storage, handle->object);
-        if (stays)
-            storage_leave(storage, handle->hold);
-        else
-            storage_release(storage, handle->hold);
-        free(handle);
-    }
-}
-
-static int new_handle(struct errand *errand)
-{
-    struct serving *serving = errand->service->serving;
-    if (serving->num_handles >= HANDLES_MAX)
-        return report_error(ERR_BUSY, "try again", "nodes have %u objects open here already",
-                            serving->num_handles);
-    struct handle *handle = calloc(1, sizeof *handle);
-    if (!handle)
-        return report_error(ERR_MEMORY, NULL, "no memory for a handle");
-    service_random(&handle->token, sizeof handle->token);
-    snprintf(handle->who, sizeof handle->who, "%s", errand->principal.name);
-    handle->busy = 1;
-    handle->used_ms = loop_now_ms();
-    handle->next = serving->handles;
-    serving->handles = handle;
-    serving->num_handles++;
-    errand->handle = handle;
-    return 0;
-}
 
 /* ---- the operations, on the crew ---- */
 
@@ -188,20 +102,8 @@ static int do_close(struct errand *errand, struct storage *storage)
 {
     struct handle *handle = errand->handle;
     errand->handle = NULL;
-    handle->next = NULL;
-    close_handles(storage, handle, errand->request->stays);
+    handles_end(handle, storage, errand->request->stays);
     return 0;
-}
-
-/* Requests of the storage are aligned, in memory and on the disk. */
-static int check_range(const struct errand *errand, uint64_t offset, uint64_t bytes)
-{
-    const struct handle *handle = errand->handle;
-    if (handle->object && bytes > 0 && bytes <= CHUNK_MAX && bytes % STORAGE_ALIGN == 0 &&
-        offset % STORAGE_ALIGN == 0 && offset <= handle->bytes && bytes <= handle->bytes - offset)
-        return 0;
-    return report_error(ERR_INVALID, NULL, "%llu bytes at %llu are not blocks of the object",
-                        (unsigned long long)bytes, (unsigned long long)offset);
 }
 
 static int make_room(struct errand *errand, uint64_t bytes)
@@ -215,9 +117,8 @@ static int make_room(struct errand *errand, uint64_t bytes)
 static int do_write(struct errand *errand, struct storage *storage)
 {
     const Holdfast__V1__PeerRequest *request = errand->request;
-    ERR_TRY(check_range(errand, request->offset, request->data.len));
-    if (!errand->handle->is_writer)
-        return report_error(ERR_INVALID, NULL, "the object is open for reading");
+    ERR_TRY(handle_check_writer(errand->handle));
+    ERR_TRY(handle_check_range(errand->handle, request->offset, request->data.len));
     ERR_TRY(make_room(errand, request->data.len));
     memcpy(errand->data, request->data.data, request->data.len);
     errand->data_bytes = 0;
@@ -228,7 +129,7 @@ static int do_write(struct errand *errand, struct storage *storage)
 static int do_read(struct errand *errand, struct storage *storage)
 {
     const Holdfast__V1__PeerRequest *request = errand->request;
-    ERR_TRY(check_range(errand, request->offset, request->bytes));
+    ERR_TRY(handle_check_range(errand->handle, request->offset, request->bytes));
     ERR_TRY(make_room(errand, request->bytes));
     return storage_transfer(storage, STORAGE_READ, errand->handle->object, request->offset,
                             errand->data, (uint32_t)request->bytes);
@@ -236,8 +137,7 @@ static int do_read(struct errand *errand, struct storage *storage)
 
 static int do_sync(struct errand *errand, struct storage *storage)
 {
-    if (!errand->handle->object || !errand->handle->is_writer)
-        return report_error(ERR_INVALID, NULL, "the object is not open for writing");
+    ERR_TRY(handle_check_writer(errand->handle));
     return storage_transfer(storage, STORAGE_SYNC, errand->handle->object, 0, NULL, 0);
 }
 
@@ -379,7 +279,7 @@ static void work_errand(struct job *job)
 {
     struct errand *errand = CONTAINER_OF(job, struct errand, job);
     struct storage *storage = errand->service->storage;
-    close_handles(storage, errand->old, false);
+    handles_end(errand->old, storage, false);
     errand->old = NULL;
     int error = operations[errand->request->op].perform(errand, storage);
     if (error != 0)
@@ -466,16 +366,12 @@ static void performed(struct event *event)
     struct service *service = errand->service;
     struct handle *handle = errand->handle;
     bool is_new = operations[errand->request->op].use == NEW_HANDLE;
-    if (handle) {
-        handle->busy--;
-        handle->used_ms = loop_now_ms();
-    }
+    if (handle)
+        handles_used(service->serving->handles, handle);
     if (errand->fault.code != 0) {
         rpc_call_fail(errand->call, fault_raise(&errand->fault));
-        if (handle && is_new) {
-            take_out(service->serving, handle);
-            free(handle);
-        }
+        if (handle && is_new)
+            handles_drop(service->serving->handles, handle);
         free_errand(errand);
         return;
     }
@@ -495,7 +391,6 @@ static void performed(struct event *event)
 
 static int start(struct errand *errand)
 {
-    struct serving *serving = errand->service->serving;
     const Holdfast__V1__PeerRequest *request = errand->request;
     if ((unsigned)request->op >= sizeof operations / sizeof operations[0])
         return report_error(ERR_INVALID, "are both nodes of the same release?",
@@ -503,19 +398,18 @@ static int start(struct errand *errand)
     const struct operation *operation = &operations[request->op];
     ERR_TRY(service_check_open(errand->service));
     ERR_TRY(key_check(operation->key, request->key));
-    if (operation->use == NEW_HANDLE)
-        ERR_TRY(new_handle(errand));
-    if (operation->use != USES_HANDLE && operation->use != LAST_OF_HANDLE)
+    struct handles *handles = errand->service->serving->handles;
+    const char *who = errand->principal.name;
+    switch (operation->use) {
+    case NO_HANDLE:
         return 0;
-    struct handle *handle = find_handle(serving, &errand->principal, request->handle);
-    if (!handle)
-        return report_error(ERR_UNAVAILABLE, "open it again", "the node has no such handle here");
-    if (operation->use == LAST_OF_HANDLE && handle->busy > 0)
-        return report_error(ERR_BUSY, "try again", "the handle is in use");
-    if (operation->use == LAST_OF_HANDLE)
-        take_out(serving, handle);
-    handle->busy++;
-    errand->handle = handle;
+    case NEW_HANDLE:
+        return handles_new(handles, &errand->handle, who);
+    case USES_HANDLE:
+        return handles_use(handles, &errand->handle, who, request->handle);
+    case LAST_OF_HANDLE:
+        return handles_take(handles, &errand->handle, who, request->handle);
+    }
     return 0;
 }
 
@@ -537,7 +431,7 @@ void serve_peer(struct service *service, struct rpc_call *call,
         free(errand);
         return;
     }
-    errand->old = take_out_silent(service->serving);
+    errand->old = handles_take_silent(service->serving->handles);
     errand->job = (struct job){.work = work_errand, .done.run = performed};
     crew_work(service->serving->crew, &errand->job);
 }
@@ -551,6 +445,7 @@ int serve_open(struct service *service)
         return report_error(ERR_MEMORY, NULL, "no memory to serve nodes");
     if (service->config->tls_listen[0] == '\0')
         return 0; /* no node can come */
+    ERR_TRY(handles_open(&service->serving->handles));
     return crew_open(&service->serving->crew, service->loop, CREW_THREADS,
                      (int)service->config->pace_cpu_nice);
 }
@@ -563,11 +458,16 @@ void serve_end(struct service *service)
     service->serving->crew = NULL;
 }
 
+struct handles *serve_handles(struct service *service)
+{
+    return service->serving->handles;
+}
+
 void serve_close(struct service *service)
 {
     if (!service->serving)
         return;
-    close_handles(service->storage, service->serving->handles, true);
+    handles_close(service->serving->handles, service->storage);
     free(service->serving);
     service->serving = NULL;
 }

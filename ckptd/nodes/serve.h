@@ -6,11 +6,15 @@
 #include "proto/rpc.h"
 
 struct service;
+struct handles;
 
 int serve_open(struct service *service);   /* behind open_storage */
 void serve_end(struct service *service);   /* nothing of it is under way any more */
 void serve_close(struct service *service); /* before the storage is closed */
 void serve_peer(struct service *service, struct rpc_call *call,
                 const Holdfast__V1__PeerRequest *request);
+
+/* What nodes have open, for the bulk plane; NULL: no node can come. From serve_open on. */
+struct handles *serve_handles(struct service *service);
 
 #endif
