@@ -82,17 +82,6 @@ static int renew(void *user, uint8_t ticket[BULK_TICKET_BYTES])
     return 0;
 }
 
-/* Plain bytes leave no machine, whatever a ckptd says. */
-static int check_plain(const char *text)
-{
-    struct address address;
-    ERR_TRY(address_parse(&address, text));
-    if (strcmp(address.host, "127.0.0.1") == 0 || strcmp(address.host, "::1") == 0)
-        return 0;
-    return report_error(ERR_DENIED, "set tls.bulk_plain to false",
-                        "ckptd wants bytes without TLS at %s, which is another machine", text);
-}
-
 int remote_link_open(struct remote_link *out, struct ckpt *ckpt, uint64_t token)
 {
     Holdfast__V1__OpenBulkReply *reply = NULL;
@@ -106,9 +95,7 @@ int remote_link_open(struct remote_link *out, struct ckpt *ckpt, uint64_t token)
                                          .num_connections = CONNECTIONS,
                                          .renew = renew,
                                          .user = out};
-    int error = bulk_address(address, sizeof address, ckpt->server, reply->address);
-    if (error == 0 && reply->plain)
-        error = check_plain(address);
+    int error = bulk_address(address, sizeof address, ckpt->server, reply->address, reply->plain);
     if (error == 0)
         error = bulk_open(&out->bulk, &options);
     protobuf_c_message_free_unpacked(&reply->base, NULL);

@@ -1,9 +1,11 @@
 /* peer.c - the store of another node's ckptd, over mutual TLS: a tier like any other.
  *
  * Every operation is a call of the method Peer (proto/ckpt.proto), carried out there on the objects
- * of that ckptd's own store; large transfers are cut into messages of CHUNK_BYTES. Who asks is the
- * node whose certificate lies in the TLS directory; what it may do there is in ckptd/nodes/serve.c:
- * it adds checkpoints, whole, and reads; it changes and removes nothing that is committed.
+ * of that ckptd's own store. Bytes of objects go over its bulk plane (proto/bulk/bulk.h), or, where
+ * it has none, in messages of CHUNK_BYTES, which cost both nodes several times as much. Who asks is
+ * the node whose certificate lies in the TLS directory; what it may do there is in
+ * ckptd/nodes/serve.c: it adds checkpoints, whole, and reads; it changes and removes nothing that
+ * is committed.
  *
  * A handle that the other ckptd does not know any more (it was started again, or this node was
  * silent for too long) is ERR_UNAVAILABLE: whoever writes begins the object anew. A publication
@@ -12,12 +14,14 @@
  * again.
  *
  * Limits: calls of CALL_MS, those that wait for a disk of SYNC_MS. num_threads transfers at once.
- * The certificate is read when the store is opened. */
+ * The certificate is read when the store is opened, and again for bytes when none are under way and
+ * the bulk plane could not be reached. */
+#include "proto/bulk/bulk.h"
 #include "proto/ckpt.pb-c.h"
 #include "proto/rpc.h"
 #include "storage/engine.h"
 
-#include <inttypes.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,17 +31,24 @@
 #define CHUNK_BYTES (1u << 20)
 #define THREADS_DEFAULT 2u
 #define METHOD "/holdfast.v1.Checkpoint/Peer"
+#define METHOD_BULK "/holdfast.v1.Checkpoint/OpenBulk"
 
 struct peer {
     struct storage_base base;
     struct rpc_client *rpc;
     struct workers *workers;
+    uint32_t num_threads;
+    pthread_mutex_t mutex; /* of these */
+    struct bulk *bulk;     /* NULL: none yet, or the peer has no such plane */
+    uint32_t num_objects;
+    char where[STORAGE_WHERE_BYTES], directory[STORAGE_WHERE_BYTES];
     char text[STORAGE_WHERE_BYTES + 32];
 };
 
 struct peer_object {
     struct storage_base base;
     struct peer *peer;
+    struct bulk *bulk; /* the peer's, while the object is open; NULL: by calls */
     uint64_t handle, bytes;
 };
 
@@ -92,7 +103,94 @@ static Holdfast__V1__PeerRequest ask(Holdfast__V1__PeerOp op, const char *key)
     return request;
 }
 
+/* ---- the bulk plane ---- */
+
+static int ask_for_bulk(Holdfast__V1__OpenBulkReply **out, struct peer *peer)
+{
+    Holdfast__V1__OpenBulkRequest request = HOLDFAST__V1__OPEN_BULK_REQUEST__INIT;
+    request.opened = true;
+    ERR_TRY(rpc_client_call(peer->rpc, METHOD_BULK, &request.base,
+                            &holdfast__v1__open_bulk_reply__descriptor, (ProtobufCMessage **)out,
+                            CALL_MS));
+    if ((*out)->ticket.len == BULK_TICKET_BYTES)
+        return 0;
+    protobuf_c_message_free_unpacked(&(*out)->base, NULL);
+    return report_error(ERR_CORRUPT, "are both nodes of the same release?",
+                        "a peer gave an impossible ticket");
+}
+
+static int renew_ticket(void *user, uint8_t ticket[BULK_TICKET_BYTES])
+{
+    Holdfast__V1__OpenBulkReply *reply = NULL;
+    ERR_TRY(ask_for_bulk(&reply, user));
+    memcpy(ticket, reply->ticket.data, BULK_TICKET_BYTES);
+    protobuf_c_message_free_unpacked(&reply->base, NULL);
+    return 0;
+}
+
+static int open_bulk(struct bulk **out, struct peer *peer)
+{
+    Holdfast__V1__OpenBulkReply *reply = NULL;
+    char address[BULK_ADDRESS_MAX];
+    ERR_TRY(ask_for_bulk(&reply, peer));
+    const struct bulk_options options = {.address = address,
+                                         .directory = reply->plain ? NULL : peer->directory,
+                                         .ticket = reply->ticket.data,
+                                         .num_connections = peer->num_threads,
+                                         .renew = renew_ticket,
+                                         .user = peer};
+    int error = bulk_address(address, sizeof address, peer->where, reply->address, reply->plain);
+    if (error == 0)
+        error = bulk_open(out, &options);
+    protobuf_c_message_free_unpacked(&reply->base, NULL);
+    return error;
+}
+
+/* For an object that is being opened. A peer without the plane, or of a release that has it for
+ * ranks alone, refuses; *out is NULL then. */
+static int take_bulk(struct bulk **out, struct peer *peer)
+{
+    int error = 0;
+    pthread_mutex_lock(&peer->mutex);
+    if (peer->bulk && peer->num_objects == 0 && bulk_check(peer->bulk) != 0) {
+        bulk_close(peer->bulk); /* it may be elsewhere now */
+        peer->bulk = NULL;
+    }
+    if (!peer->bulk)
+        error = open_bulk(&peer->bulk, peer);
+    if (error == ERR_INVALID || error == ERR_NOT_FOUND || error == ERR_DENIED)
+        error = 0;
+    peer->num_objects += error == 0;
+    *out = peer->bulk;
+    pthread_mutex_unlock(&peer->mutex);
+    return error;
+}
+
+static void give_bulk(struct peer *peer)
+{
+    pthread_mutex_lock(&peer->mutex);
+    peer->num_objects--;
+    pthread_mutex_unlock(&peer->mutex);
+}
+
 /* ---- transfers ---- */
+
+static int transfer_in_bulk(struct peer_object *object, const struct storage_request *request)
+{
+    const struct bulk_get get = {.offset = request->offset,
+                                 .bytes = request->bytes,
+                                 .save = object->handle,
+                                 .to = request->data};
+    int error = request->op == STORAGE_WRITE
+                    ? bulk_write(object->bulk, object->handle, request->offset, request->data,
+                                 request->bytes, SYNC_MS)
+                    : bulk_get(object->bulk, &get, SYNC_MS);
+    if (error != ERR_DENIED)
+        return error;
+    /* Its tickets went with the ckptd that gave them, and so did the handle. */
+    return report_error(ERR_UNAVAILABLE, "open it again", "the peer's bulk plane: %s",
+                        report_message());
+}
 
 static int write_chunk(struct peer_object *object, uint64_t offset, void *data, uint32_t bytes)
 {
@@ -127,6 +225,8 @@ static int transfer(struct storage_request *request)
         request->op == STORAGE_WRITE ? write_chunk : read_chunk;
     if (request->op != STORAGE_WRITE && request->offset + request->bytes > object->bytes)
         return ERR_CORRUPT;
+    if (object->bulk)
+        return transfer_in_bulk(object, request);
     for (uint32_t at = 0; at < request->bytes; at += CHUNK_BYTES) {
         uint32_t left = request->bytes - at, bytes = left < CHUNK_BYTES ? left : CHUNK_BYTES;
         ERR_TRY(move(object, request->offset + at, (char *)request->data + at, bytes));
@@ -164,8 +264,14 @@ static int new_object(struct storage_object **out, struct peer *peer,
     if (!object)
         return report_error(ERR_MEMORY, NULL, "no memory for an object of a peer");
     object->peer = peer;
-    int error = call_for(&object->handle, &object->bytes, peer, request);
+    int error = take_bulk(&object->bulk, peer);
     if (error != 0) {
+        free(object);
+        return error;
+    }
+    error = call_for(&object->handle, &object->bytes, peer, request);
+    if (error != 0) {
+        give_bulk(peer);
         free(object);
         return error;
     }
@@ -197,6 +303,7 @@ static void peer_object_close(struct storage *storage, struct storage_object *ob
     Holdfast__V1__PeerRequest request = ask(HOLDFAST__V1__PEER_OP__PEER_CLOSE, "");
     request.handle = ((struct peer_object *)object)->handle;
     call_for(NULL, NULL, peer_of(storage), &request);
+    give_bulk(peer_of(storage));
     free(object);
 }
 
@@ -308,7 +415,9 @@ static void peer_close(struct storage *storage)
 {
     struct peer *peer = peer_of(storage);
     workers_close(peer->workers);
+    bulk_close(peer->bulk);
     rpc_client_close(peer->rpc);
+    pthread_mutex_destroy(&peer->mutex);
     free(peer);
 }
 
@@ -318,12 +427,15 @@ static int peer_open(struct storage **out, const char *where, const struct stora
     if (!peer)
         return report_error(ERR_MEMORY, NULL, "no memory for a peer");
     peer->base.ops = &storage_peer;
+    pthread_mutex_init(&peer->mutex, NULL);
+    peer->num_threads = options->num_threads ? options->num_threads : THREADS_DEFAULT;
+    snprintf(peer->where, sizeof peer->where, "%s", where);
+    snprintf(peer->directory, sizeof peer->directory, "%s",
+             options->tls_directory ? options->tls_directory : "");
     snprintf(peer->text, sizeof peer->text, "peer at %.4000s, TLS", where);
     int error = rpc_client_open_as(&peer->rpc, where, options->tls_directory);
     if (error == 0)
-        error = workers_open(&peer->workers,
-                             options->num_threads ? options->num_threads : THREADS_DEFAULT, "peer",
-                             perform);
+        error = workers_open(&peer->workers, peer->num_threads, "peer", perform);
     if (error != 0)
         peer_close((struct storage *)peer);
     else

@@ -3,8 +3,9 @@
  * OpenBulk looks a checkpoint up on the service thread and puts what was granted into a ticket; a
  * connection that comes with it serves itself from there, on a thread of its own, and never touches
  * the service's state. So a ticket says all: it is made after rights.c has been asked. Files are in
- * stored.c, sessions of ranks in standin.c. */
+ * stored.c, sessions of ranks in standin.c, what other nodes have opened in opened.c. */
 #include "ckptd/bulk/plane.h"
+#include "ckptd/bulk/opened.h"
 #include "ckptd/bulk/standin.h"
 #include "ckptd/bulk/stored.h"
 #include "ckptd/bulk/tickets.h"
@@ -13,6 +14,7 @@
 #include "ckptd/loop.h"
 #include "ckptd/network.h"
 #include "ckptd/node/session.h"
+#include "ckptd/nodes/serve.h"
 #include "ckptd/service.h"
 #include "proto/address.h"
 #include "proto/bulk/server.h"
@@ -36,14 +38,130 @@ struct bulk_plane {
     char address[288]; /* as clients are told */
 };
 
-/* A connection: of a stored checkpoint, or of a session. */
+/* A connection: of a stored checkpoint, of a session, or of what a node has opened. */
 struct bulk_entered {
+    const struct source *source;
     struct stored stored;
-    struct standin *standin; /* NULL: of a stored one */
-    struct standin_map map;  /* of the GET being served */
+    struct standin *standin;
+    struct standin_map map; /* of the GET being served */
+    struct opened opened;
 };
 
-/* ---- connections, each on its thread ---- */
+/* As bulk_ops; NULL: such a ticket is not for that. */
+struct source {
+    int (*get_begin)(struct bulk_entered *entered, const struct bulk_request *request);
+    int (*get_block)(struct bulk_entered *entered, const struct bulk_request *request,
+                     uint64_t offset, uint64_t bytes, void *room, const void **out);
+    void (*get_end)(struct bulk_entered *entered);
+    int (*put_begin)(struct bulk_entered *entered, const struct bulk_request *request, void **to,
+                     struct tls_stream *cut);
+    int (*put_end)(struct bulk_entered *entered, const struct bulk_request *request, int error);
+    int (*ask)(struct bulk_entered *entered, const struct bulk_request *request,
+               struct bulk_answer *answer);
+};
+
+/* ---- what a ticket is good for; each on its connection's thread ---- */
+
+static int begin_stored(struct bulk_entered *entered, const struct bulk_request *request)
+{
+    return stored_begin(&entered->stored, request);
+}
+
+static int block_stored(struct bulk_entered *entered, const struct bulk_request *request,
+                        uint64_t offset, uint64_t bytes, void *room, const void **out)
+{
+    return stored_block(&entered->stored, request, offset, bytes, room, out);
+}
+
+static void end_stored(struct bulk_entered *entered)
+{
+    stored_end(&entered->stored);
+}
+
+static int begin_session(struct bulk_entered *entered, const struct bulk_request *request)
+{
+    return standin_map(&entered->map, entered->standin, request);
+}
+
+static int block_session(struct bulk_entered *entered, const struct bulk_request *request,
+                         uint64_t offset, uint64_t bytes, void *room, const void **out)
+{
+    (void)request;
+    (void)bytes;
+    (void)room;
+    *out = (const char *)entered->map.at + offset;
+    return 0;
+}
+
+static void end_session(struct bulk_entered *entered)
+{
+    standin_unmap(&entered->map);
+}
+
+static int put_session(struct bulk_entered *entered, const struct bulk_request *request, void **to,
+                       struct tls_stream *cut)
+{
+    return standin_put_begin(entered->standin, request, to, cut);
+}
+
+static int came_session(struct bulk_entered *entered, const struct bulk_request *request, int error)
+{
+    return standin_put_end(entered->standin, request, error);
+}
+
+static int ask_session(struct bulk_entered *entered, const struct bulk_request *request,
+                       struct bulk_answer *answer)
+{
+    return standin_ask(entered->standin, request, answer);
+}
+
+static int begin_opened(struct bulk_entered *entered, const struct bulk_request *request)
+{
+    return opened_get_begin(&entered->opened, request);
+}
+
+static int block_opened(struct bulk_entered *entered, const struct bulk_request *request,
+                        uint64_t offset, uint64_t bytes, void *room, const void **out)
+{
+    (void)request;
+    *out = room;
+    return opened_get_block(&entered->opened, offset, bytes, room);
+}
+
+static void end_opened(struct bulk_entered *entered)
+{
+    opened_get_end(&entered->opened);
+}
+
+static int put_opened(struct bulk_entered *entered, const struct bulk_request *request, void **to,
+                      struct tls_stream *cut)
+{
+    (void)cut; /* what is written twice is the same */
+    return opened_put_begin(&entered->opened, request, to);
+}
+
+static int came_opened(struct bulk_entered *entered, const struct bulk_request *request, int error)
+{
+    return opened_put_end(&entered->opened, request, error);
+}
+
+static int ask_opened(struct bulk_entered *entered, const struct bulk_request *request,
+                      struct bulk_answer *answer)
+{
+    (void)entered;
+    (void)request;
+    (void)answer; /* 0: send it again */
+    return 0;
+}
+
+static const struct source sources[NUM_TICKET_KINDS] = {
+    [TICKET_STORED] = {begin_stored, block_stored, end_stored, NULL, NULL, NULL},
+    [TICKET_SESSION] = {begin_session, block_session, end_session, put_session, came_session,
+                        ask_session},
+    [TICKET_OPENED] = {begin_opened, block_opened, end_opened, put_opened, came_opened, ask_opened},
+};
+
+/* ---- connections ---- */
 
 static int enter(void *user, struct bulk_entered **out, const uint8_t *ticket,
                  const struct principal *peer)
@@ -54,9 +172,13 @@ static int enter(void *user, struct bulk_entered **out, const uint8_t *ticket,
     struct bulk_entered *entered = calloc(1, sizeof *entered);
     if (!entered)
         return report_error(ERR_MEMORY, NULL, "no memory for a connection");
-    entered->stored = (struct stored){.storage = plane->service->storage, .summary = right.summary};
+    struct storage *storage = plane->service->storage;
+    entered->source = &sources[right.kind];
+    entered->stored = (struct stored){.storage = storage, .summary = right.summary};
+    entered->opened = (struct opened){.storage = storage, .handles = serve_handles(plane->service)};
+    memcpy(entered->opened.who, right.node, sizeof right.node);
     int error = 0;
-    if (right.session != 0)
+    if (right.kind == TICKET_SESSION)
         error = standin_enter(&entered->standin, plane->standins, right.session);
     if (error == 0)
         *out = entered;
@@ -70,28 +192,24 @@ static void leave(struct bulk_entered *entered)
     if (entered->standin)
         standin_leave(entered->standin, loop_now_ms());
     stored_close(&entered->stored);
+    opened_close(&entered->opened);
     free(entered);
 }
 
 static int get_begin(struct bulk_entered *entered, const struct bulk_request *request)
 {
-    return entered->standin ? standin_map(&entered->map, entered->standin, request)
-                            : stored_begin(&entered->stored, request);
+    return entered->source->get_begin(entered, request);
 }
 
 static int get_block(struct bulk_entered *entered, const struct bulk_request *request,
                      uint64_t offset, uint64_t bytes, void *room, const void **out)
 {
-    if (!entered->standin)
-        return stored_block(&entered->stored, request, offset, bytes, room, out);
-    *out = (const char *)entered->map.at + offset;
-    return 0;
+    return entered->source->get_block(entered, request, offset, bytes, room, out);
 }
 
 static void get_end(struct bulk_entered *entered)
 {
-    standin_unmap(&entered->map);
-    stored_end(&entered->stored);
+    entered->source->get_end(entered);
 }
 
 static int refuse(void)
@@ -102,18 +220,20 @@ static int refuse(void)
 static int put_begin(struct bulk_entered *entered, const struct bulk_request *request, void **to,
                      struct tls_stream *cut)
 {
-    return entered->standin ? standin_put_begin(entered->standin, request, to, cut) : refuse();
+    const struct source *source = entered->source;
+    return source->put_begin ? source->put_begin(entered, request, to, cut) : refuse();
 }
 
 static int put_end(struct bulk_entered *entered, const struct bulk_request *request, int error)
 {
-    return standin_put_end(entered->standin, request, error);
+    return entered->source->put_end(entered, request, error);
 }
 
 static int ask(struct bulk_entered *entered, const struct bulk_request *request,
                struct bulk_answer *answer)
 {
-    return entered->standin ? standin_ask(entered->standin, request, answer) : refuse();
+    const struct source *source = entered->source;
+    return source->ask ? source->ask(entered, request, answer) : refuse();
 }
 
 static bool may_cost(void *user, const struct principal *peer, enum bulk_cost what)
@@ -170,8 +290,13 @@ static int grant(struct service *service, const Holdfast__V1__OpenBulkRequest *r
     struct session *session;
     if (!service->bulk)
         return report_error(ERR_INVALID, "set tls.bulk", "this ckptd has no bulk plane");
-    *right = (struct ticket_right){.session = request->session};
-    if (request->session != 0)
+    *right = (struct ticket_right){.kind = request->opened         ? TICKET_OPENED
+                                           : request->session != 0 ? TICKET_SESSION
+                                                                   : TICKET_STORED,
+                                   .session = request->session};
+    if (right->kind == TICKET_OPENED)
+        return 0;
+    if (right->kind == TICKET_SESSION)
         return session_find(&session, service, request->session);
     ERR_TRY(find_stored(&checkpoint, service, request));
     right->summary = checkpoint->summary;
@@ -192,6 +317,8 @@ void plane_open_bulk(struct service *service, struct rpc_call *call,
     if (error == 0 && !rpc_call_principal(call, &principal, who))
         error = report_error(ERR_DENIED, NULL, "the connection has gone");
     if (error == 0)
+        memcpy(right.node, principal.name, sizeof right.node);
+    if (error == 0)
         error = tickets_issue(service->bulk->tickets, ticket, &principal, &right, loop_now_ms());
     if (error != 0) {
         rpc_call_fail(call, error);
@@ -201,7 +328,7 @@ void plane_open_bulk(struct service *service, struct rpc_call *call,
     reply.address = service->bulk->address;
     reply.valid_ms = TICKETS_VALID_MS;
     reply.plain = service->config->tls_bulk_plain;
-    if (right.session == 0)
+    if (right.kind == TICKET_STORED)
         reply.checkpoint = &summary;
     rpc_call_reply(call, &reply.base);
 }

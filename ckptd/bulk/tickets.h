@@ -17,9 +17,12 @@
 #define TICKETS_VALID_MS 60000
 
 /* What a ticket is for. */
+enum ticket_kind { TICKET_STORED, TICKET_SESSION, TICKET_OPENED, NUM_TICKET_KINDS };
 struct ticket_right {
-    uint64_t session;                /* 0: a stored checkpoint, */
-    struct manifest_summary summary; /* this one */
+    enum ticket_kind kind;
+    struct manifest_summary summary; /* of a stored checkpoint */
+    uint64_t session;
+    char node[PRINCIPAL_NAME_MAX]; /* that has opened something here */
 };
 
 struct tickets;

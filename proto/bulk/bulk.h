@@ -14,13 +14,14 @@
  *     a stored checkpoint (of run, step and attempt): part i is the file of shard i, and
  *         BULK_MANIFEST its manifest; ends at the file's end. The bytes are as the disk gave them:
  *         who gets them proves them by the manifest (restore/file.h), as of any other tier.
+ *     what a node has opened here (method Peer): `save` is the handle, for GET and PUT; both are of
+ *         whole blocks of the storage, and a PUT is written when it is answered.
  *     a session of a rank: PUT into segments that BeginSave lent, GET from those that LoadShard
  *         lent; part is the segment.
  *
  * Bytes go straight between socket and memory, in blocks of BULK_BLOCK_BYTES, each with a hash that
  * the receiver proves. A connection that is cut, or whose block does not fit its hash, is opened
- * again; what is there is not sent again. Copies between nodes are pulled: who wants one asks with
- * GET, and writes it as its own.
+ * again; what is there is not sent again.
  *
  * Bounds: a block that makes no way for BULK_STALL_MS, or a peer that cannot be reached for so
  * long, ends what needs it with ERR_UNAVAILABLE. Memory: the caller's, and 64 KiB a connection.
@@ -43,8 +44,8 @@
 
 #define BULK_ADDRESS_MAX 300u
 /* Where the bulk plane of the ckptd at `server` ("host:port") is, which told "host:port" or
- * ":port". ERR_INVALID. */
-int bulk_address(char *out, size_t size, const char *server, const char *told);
+ * ":port". ERR_INVALID; ERR_DENIED: plain bytes would leave this machine, whatever a ckptd says. */
+int bulk_address(char *out, size_t size, const char *server, const char *told, bool is_plain);
 
 struct bulk;
 struct bulk_options {
@@ -65,12 +66,16 @@ void bulk_close(struct bulk *bulk);
 
 struct bulk_get {
     uint32_t part, generation;
-    uint64_t offset, bytes;
+    uint64_t offset, bytes, save;
     void *to;
 };
 /* Returns when all the bytes are there and proven. ERR_NOT_FOUND: no such part, or it has not so
  * many bytes; ERR_DENIED: the ticket; ERR_UNAVAILABLE, ERR_TIMEOUT, ERR_CORRUPT. */
 int bulk_get(struct bulk *bulk, const struct bulk_get *get, uint32_t timeout_ms);
+
+/* Returns when all the bytes are written behind the handle. As bulk_get. */
+int bulk_write(struct bulk *bulk, uint64_t handle, uint64_t offset, const void *from,
+               uint64_t bytes, uint32_t timeout_ms);
 
 /* A block of a save on its way: at most BULK_BLOCK_BYTES. `number`s count from 0 in each save. The
  * bytes must stay as they are until it is done. bytes 0: no more will come, once all before it are

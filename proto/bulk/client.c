@@ -107,31 +107,66 @@ static int wait_group(struct bulk *bulk, struct group *group, int64_t until_ms)
     return group->error != 0 ? report_restore(&bulk->text, group->error) : 0;
 }
 
-int bulk_get(struct bulk *bulk, const struct bulk_get *get, uint32_t timeout_ms)
+/* A run of bytes, in or out. */
+struct run {
+    struct bulk_request request; /* of all of it */
+    unsigned char *to;           /* GET */
+    const unsigned char *from;   /* PUT */
+    uint64_t bytes_each;         /* of a job */
+};
+
+/* Cuts it into jobs and waits for them. */
+static int move_run(struct bulk *bulk, const struct run *run, uint32_t timeout_ms)
 {
-    uint64_t count = get->bytes / GET_JOB_BYTES + (get->bytes % GET_JOB_BYTES != 0);
+    uint64_t bytes = run->request.bytes, each = run->bytes_each;
+    uint64_t count = bytes / each + (bytes % each != 0);
     struct job *jobs = calloc(count + 1, sizeof *jobs);
     struct group group = {.left = (uint32_t)count};
     if (!jobs)
-        return report_error(ERR_MEMORY, NULL, "no memory to fetch %llu bytes",
-                            (unsigned long long)get->bytes);
+        return report_error(ERR_MEMORY, NULL, "no memory to move %llu bytes",
+                            (unsigned long long)bytes);
     pthread_mutex_lock(&bulk->mutex);
     for (uint64_t i = 0; i < count; i++) {
-        uint64_t at = i * GET_JOB_BYTES, left = get->bytes - at;
+        uint64_t at = i * each, left = bytes - at;
         jobs[i] = (struct job){.group = &group,
-                               .request = {.magic = BULK_MAGIC,
-                                           .verb = BULK_GET,
-                                           .part = get->part,
-                                           .generation = get->generation,
-                                           .offset = get->offset + at,
-                                           .bytes = left < GET_JOB_BYTES ? left : GET_JOB_BYTES},
-                               .to = (unsigned char *)get->to + at};
+                               .request = run->request,
+                               .to = run->to ? run->to + at : NULL,
+                               .from = run->from ? run->from + at : NULL};
+        jobs[i].request.offset += at;
+        jobs[i].request.bytes = left < each ? left : each;
         bulk_push_job(bulk, &jobs[i]);
     }
     int error = wait_group(bulk, &group, now_ms() + timeout_ms);
     pthread_mutex_unlock(&bulk->mutex);
     free(jobs);
     return error;
+}
+
+int bulk_get(struct bulk *bulk, const struct bulk_get *get, uint32_t timeout_ms)
+{
+    const struct run run = {.request = {.magic = BULK_MAGIC,
+                                        .verb = BULK_GET,
+                                        .part = get->part,
+                                        .generation = get->generation,
+                                        .offset = get->offset,
+                                        .bytes = get->bytes,
+                                        .save = get->save},
+                            .to = get->to,
+                            .bytes_each = GET_JOB_BYTES};
+    return move_run(bulk, &run, timeout_ms);
+}
+
+int bulk_write(struct bulk *bulk, uint64_t handle, uint64_t offset, const void *from,
+               uint64_t bytes, uint32_t timeout_ms)
+{
+    const struct run run = {.request = {.magic = BULK_MAGIC,
+                                        .verb = BULK_PUT,
+                                        .offset = offset,
+                                        .bytes = bytes,
+                                        .save = handle},
+                            .from = from,
+                            .bytes_each = BULK_BLOCK_BYTES};
+    return move_run(bulk, &run, timeout_ms);
 }
 
 static int queue_put(struct bulk *bulk, const struct bulk_put *put)

@@ -6,8 +6,8 @@
  * the queue, marked: a block that may have arrived is asked for (HAVE) before it is sent again, and
  * a run of bytes is asked for from the first block that is missing.
  *
- * A job belongs to a group: one bulk_get, or the puts of a save. The first error of a group ends
- * its other jobs. */
+ * A job belongs to a group: one bulk_get or bulk_write, or the puts of a save. The first error of a
+ * group ends its other jobs. */
 #include "proto/bulk/connect.h"
 #include "proto/bulk/private.h"
 #include "proto/checksum.h"

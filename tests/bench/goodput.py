@@ -5,9 +5,9 @@
 
 A run trains, and saves every so many steps: each save holds it up for HELD seconds, and is durable
 DURABLE seconds after it began, and COMMIT more. A failure throws away what was trained since the
-newest save that it leaves: where a node was lost, that is one whose copy had gone to another node, as
-fast as the network is. Then it is detected, the job is queued again, processes start, and load: from
-the node's own memory or disk (LOAD seconds), or, of a lost node, over the network. A failure in the
+newest save that it leaves: where a node was lost, one whose copy had gone to another node, as fast
+as the network is. Then it is detected, the job is queued again, processes start, and load: from the
+node's own memory or disk (LOAD seconds), or, of a lost node, over the network. A failure in the
 midst of that begins it anew. Times between failures are exponential, from a seed.
 """
 import random
@@ -33,7 +33,7 @@ def simulate(cluster, times, seed=SEED, days=DAYS):
         until = min(chance.expovariate(1 / mean), left)
         left -= until
         is_lost = chance.random() < cluster["lost_node_share"]
-        saves = int(max(until - durable - is_lost * fetch, 0) / period)  # there is one to go back to
+        saves = int(max(until - durable - is_lost * fetch, 0) / period)  # to go back to
         begun = int(until / period)
         spent["trained"] += saves * every
         spent["held up by saves"] += begun * times["held"]

@@ -13,6 +13,7 @@
  *
  *     save     a checkpoint: {"begun": every rank has an image, "copied": the state may change
  *              again, "committed": it is durable, "cpu", "bytes"}
+ *     copied   until other nodes have the last save, too: {"seconds"}
  *     load     the newest one, by any world size and layout: {"seconds", "cpu", "bytes_memory",
  *              "bytes_local"}
  *     wipe     makes the state of every rank something that was never saved: {}
@@ -348,6 +349,14 @@ static void save(void)
            (unsigned long long)bytes_of_ranks());
 }
 
+static void copied(void)
+{
+    double began = bench_seconds();
+    BENCH_TRY(ckpt_save_wait_for(job.ranks[0].ckpt, job.step, CKPT_LEVEL_REPLICATED, 300000),
+              ckpt_error());
+    printf("{\"seconds\": %.6f}\n", bench_seconds() - began);
+}
+
 static void load(void)
 {
     uint64_t memory = 0, local = 0;
@@ -420,8 +429,8 @@ static void hash(void)
 static const struct {
     const char *name;
     void (*run)(void);
-} commands[] = {{"save", save},   {"load", load}, {"wipe", wipe},    {"check", check},
-                {"memcpy", copy}, {"hash", hash}, {"forget", forget}};
+} commands[] = {{"save", save},   {"copied", copied}, {"load", load}, {"wipe", wipe},
+                {"check", check}, {"memcpy", copy},   {"hash", hash}, {"forget", forget}};
 
 int main(int argc, char **argv)
 {

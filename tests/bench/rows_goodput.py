@@ -45,7 +45,7 @@ def measure_commit(bench):
 
 
 def row_goodput_16k(bench):
-    """the part of its time that a run of 16,384 ranks trains, at a failure every 3 hours: simulated"""
+    """the time that 16,384 ranks train at a failure every 3 hours: simulated"""
     with open(os.path.join(HERE, "goodput.toml"), "rb") as file:
         cluster = tomllib.load(file)
     tensors = math.ceil(bytes_of_node(cluster) / 2**20 / TENSOR_MIB)

@@ -82,6 +82,6 @@ check_stop piped "SIGINT to its process group, after the reader of its log"
 start_run killed
 kill_ours KILL "$launcher"
 ranks_gone() { ! pgrep -f "trainer.*$tmp" && ! pgrep -f "mpirun.*$tmp"; }
-check "when the launcher is killed, its ranks and mpirun end" wait_for 20 ranks_gone
+check "when the launcher is killed, its ranks and mpirun end" wait_for 60 ranks_gone
 nothing_left() { [ "$(job | wc -l)" = 0 ]; }
-check "and after 10 s nothing of it runs, ckptd neither" wait_for 10 nothing_left
+check "and then nothing of it runs, ckptd neither" wait_for 60 nothing_left

@@ -33,12 +33,13 @@ def free_port(host):
 
 class Node(World):
     """nodes: all of the cluster; set before the first start. via: where this node finds another,
-    by its name, when that is not its own address."""
+    by its name, when that is not its own address. bulk: of its bulk plane; None: it has none."""
 
     def __init__(self, name, domain, host, authority, port=None, others=(), store=None):
         super().__init__(store)
         self.name, self.domain, self.nodes, self.via = name, domain, [], {}
         self.address = f"{host}:{port or free_port(host)}"
+        self.bulk = f"{host}:{free_port(host)}"
         self.is_lost, self.before = False, ()
         certificates("issue", authority, os.path.join(self.folder, "tls"),
                      f"holdfast://node/{name}", host, *others)
@@ -51,6 +52,7 @@ class Node(World):
                       "--nodes.domain", self.domain, "--nodes.peers", peers,
                       "--tier.part_bytes", "1MiB", "--tier.quiet", "false",
                       "--tier.retry_ms", "100", "--tier.look_ms", "0",
+                      "--tls.bulk", self.bulk or "",
                       "--nodes.wait_ms", "6000", *options, **{**popen, "before": self.before})
 
     def start(self, *options):

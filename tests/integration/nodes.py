@@ -71,6 +71,8 @@ def levels(folder, cluster):
     wait_until(lambda: third.entry("whole", STEPS).get("durability") == "replicated", third.said)
     test("the receiver, too", third.entry("whole", STEPS)["tiers"] == "local,n1",
          third.entry("whole", STEPS))
+    moved = json.loads(third.cli("status", "--json", *third.where)[1])["bulk"]["bytes_in"]
+    test("its bytes came over the bulk plane", moved > entry.get("bytes", 0) > 0, moved)
     test("the copy verifies on its disk", third.all_verify() == [], third.all_verify())
     code, out, err = first.cli("status", "--json", *first.where)
     status = json.loads(out)["nodes"] if code == 0 else {}

@@ -487,9 +487,9 @@ static void an_address_without_a_host_is_on_the_same(void **state)
 {
     char out[64];
     (void)state;
-    assert_int_equal(bulk_address(out, sizeof out, "n1:7070", ":7071"), 0);
+    assert_int_equal(bulk_address(out, sizeof out, "n1:7070", ":7071", false), 0);
     assert_string_equal(out, "n1:7071");
-    assert_int_equal(bulk_address(out, sizeof out, "n1:7070", "10.0.0.1:7071"), 0);
+    assert_int_equal(bulk_address(out, sizeof out, "n1:7070", "10.0.0.1:7071", false), 0);
     assert_string_equal(out, "10.0.0.1:7071");
 }
 

@@ -1,0 +1,73 @@
+/* opened.c - see opened.h.
+ *
+ * A request names the handle in `save`. A PUT is written where it says before it is answered, so
+ * that the sync that the node asks for behind the answers covers it. One that comes twice, over a
+ * connection that was cut, writes the same bytes at the same place: HAVE need not know. */
+#include "ckptd/bulk/opened.h"
+#include "proto/bulk/bulk.h"
+#include "proto/report.h"
+
+#include <stdlib.h>
+
+static void stop_using(struct opened *opened)
+{
+    handles_used(opened->handles, opened->handle);
+    opened->handle = NULL;
+}
+
+/* In use from now on, until an error or stop_using(). */
+static int use(struct opened *opened, const struct bulk_request *request, bool writes)
+{
+    struct handle *handle;
+    ERR_TRY(handles_use(opened->handles, &handle, opened->who, request->save));
+    opened->handle = handle;
+    int error = writes ? handle_check_writer(handle) : 0;
+    for (uint64_t at = 0; error == 0 && at < request->bytes; at += HANDLE_BLOCK_MAX) {
+        uint64_t left = request->bytes - at;
+        error = handle_check_range(handle, request->offset + at,
+                                   left < HANDLE_BLOCK_MAX ? left : HANDLE_BLOCK_MAX);
+    }
+    if (error != 0)
+        stop_using(opened);
+    return error;
+}
+
+int opened_get_begin(struct opened *opened, const struct bulk_request *request)
+{
+    return use(opened, request, false);
+}
+
+int opened_get_block(struct opened *opened, uint64_t offset, uint64_t bytes, void *room)
+{
+    return storage_transfer(opened->storage, STORAGE_READ, opened->handle->object, offset, room,
+                            (uint32_t)bytes);
+}
+
+void opened_get_end(struct opened *opened)
+{
+    stop_using(opened);
+}
+
+int opened_put_begin(struct opened *opened, const struct bulk_request *request, void **to)
+{
+    if (!opened->room)
+        opened->room = aligned_alloc(STORAGE_ALIGN, BULK_BLOCK_BYTES);
+    if (!opened->room)
+        return report_error(ERR_MEMORY, NULL, "no memory for a block");
+    *to = opened->room;
+    return use(opened, request, true);
+}
+
+int opened_put_end(struct opened *opened, const struct bulk_request *request, int error)
+{
+    if (error == 0)
+        error = storage_transfer(opened->storage, STORAGE_WRITE, opened->handle->object,
+                                 request->offset, opened->room, (uint32_t)request->bytes);
+    stop_using(opened);
+    return error;
+}
+
+void opened_close(struct opened *opened)
+{
+    free(opened->room);
+}
