@@ -215,6 +215,19 @@ def bars_are_those_of_ckpt_cli(world):
             assert code == 0 and shown == "" and json.loads(out), (shown, out)
 
 
+def wait_until_it_waits(process):
+    """Python runs, and for half a second nothing was computed: Python itself ends by a signal that
+    comes while it starts."""
+    ticks, same = None, 0
+    while same < 10:
+        with open(f"/proc/{process}/stat") as file:
+            now = file.read().rpartition(")")[2].split()[11:13]
+        is_python = "python" in os.readlink(f"/proc/{process}/exe")
+        same = same + 1 if is_python and now == ticks and now != ["0", "0"] else 0
+        ticks = now
+        time.sleep(0.05)
+
+
 def a_signal_ends_it_and_the_same_command_begins_anew(world):
     """It waits for a pipe that nobody reads, where its data shall be."""
     folder = os.path.join(world.folder, "signals")
@@ -222,10 +235,7 @@ def a_signal_ends_it_and_the_same_command_begins_anew(world):
     for number in (signal.SIGINT, signal.SIGTERM):
         os.mkfifo(os.path.join(folder, convert.DATA))
         process = subprocess.Popen([CLI, "to-dcp", "recorded@7", folder, *world.where])
-        program = ""
-        while "python" not in program:
-            program = os.readlink(f"/proc/{process.pid}/exe")
-            time.sleep(0.01)
+        wait_until_it_waits(process.pid)
         process.send_signal(number)
         assert process.wait(PATIENCE) == -number
         os.remove(os.path.join(folder, convert.DATA))

@@ -309,6 +309,8 @@ class Folder:
 def _read_format(window: Any, what: str) -> Tuple[_Layout, int, int]:
     """How the tensor lies in its bytes, and where in the window these begin and how many."""
     archive = zipfile.ZipFile(window)
+    if any(member.compress_type != zipfile.ZIP_STORED for member in archive.infolist()):
+        raise CorruptError(f"{what} is compressed, as torch writes none")
     names = archive.namelist()
     top = [name for name in names if name.endswith("/data.pkl")][0][:-len("data.pkl")]
     if archive.getinfo(top + "data.pkl").file_size > _FORMAT_BYTES_MAX:
@@ -323,8 +325,7 @@ def _read_format(window: Any, what: str) -> Tuple[_Layout, int, int]:
     head = window.read(30)
     name_bytes, extra_bytes = struct.unpack_from("<HH", head, 26)
     begin = data.header_offset + len(head) + name_bytes + extra_bytes
-    if data.compress_type != zipfile.ZIP_STORED or head[:4] != b"PK\3\4" or \
-            begin + data.file_size > window.seek(0, 2):
+    if head[:4] != b"PK\3\4" or begin + data.file_size > window.seek(0, 2):
         raise CorruptError(f"{what} does not lie there as raw bytes")
     return layout, begin, data.file_size
 
