@@ -116,7 +116,7 @@ def _boxes(stored: sharded.Stored) -> Iterator[Tuple[Numbers, Numbers]]:
 
 
 def _pieces(checkpoint: Checkpoint, stored: sharded.Stored, offset: Numbers, extent: Numbers,
-            tell: Tell) -> Iterator[bytes]:
+            tell: Tell) -> Iterator[memoryview]:
     """The bytes of a box, each piece by one load."""
     width = dtypes.size(stored.dtype)
     count = int(numpy.prod(extent, dtype=numpy.int64))

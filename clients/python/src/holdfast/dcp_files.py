@@ -419,7 +419,7 @@ class _Behind(io.RawIOBase):
         return self._out.write(data)
 
 
-def write_box(out: IO[bytes], dtype: str, extent: Numbers, pieces: Iterator[bytes]) -> int:
+def write_box(out: IO[bytes], dtype: str, extent: Numbers, pieces: Iterator[memoryview]) -> int:
     """What torch.save writes of a tensor; its bytes come in pieces. Returns how many it are."""
     begin, name = out.tell(), dtypes.torch_name(dtype)
     count = int(numpy.prod(extent, dtype=object))
@@ -429,8 +429,8 @@ def write_box(out: IO[bytes], dtype: str, extent: Numbers, pieces: Iterator[byte
                           Global("torch.storage", "UntypedStorage"), "0", "cpu",
                           count if typed is not None else count * dtypes.size(dtype)))
     rebuild = Global("torch._utils", f"_rebuild_tensor_v{2 if typed is not None else 3}")
-    about = (storage, 0, tuple(extent), tuple(strides), False,
-             Call(Global("collections", "OrderedDict"), ()))
+    about: Tuple[Any, ...] = (storage, 0, tuple(extent), tuple(strides), False,
+                              Call(Global("collections", "OrderedDict"), ()))
     about += () if typed is not None else (Global("torch", name),)
     with zipfile.ZipFile(_Behind(out), "w") as archive:
         archive.writestr(zipfile.ZipInfo("archive/data.pkl"), dump(Call(rebuild, about)))
