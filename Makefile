@@ -219,8 +219,9 @@ CUDA_LIB = $(firstword $(wildcard $(CUDA_HOME)/lib64 $(CUDA_HOME)/lib))
 # nccl.h: of the toolkit's folder, of `make deps-cuda`, or of the system.
 NCCL_INCLUDE = $(firstword $(patsubst %/nccl.h,%,$(wildcard $(CUDA_HOME)/include/nccl.h \
     $(CUDA_WHEELS)/nccl/include/nccl.h /usr/include/nccl.h)))
-# Where cuBLASLt, cuDNN and NCCL, looked for at run time, may be.
-GPU_PATHS = $(addprefix -Wl$(,)-rpath$(,),$(CUDA_LIB) $(realpath $(CUDA_WHEELS)/nccl/lib $(CUDA_WHEELS)/cudnn/lib))
+# Where cuBLASLt, cuDNN, NCCL, and the compiler that cuDNN calls, looked for at run time, may be. As DT_RPATH, which
+# holds for what libraries look for, too.
+GPU_PATHS = -Wl$(,)--disable-new-dtags $(addprefix -Wl$(,)-rpath$(,),$(CUDA_LIB) $(realpath $(CUDA_WHEELS)/nccl/lib $(CUDA_WHEELS)/cudnn/lib))
 NCCL_O = $(if $(NCCL_INCLUDE),$(call obj,trainer/comm/nccl.c))
 NCCL_LIBRARY_O = $(if $(NCCL_INCLUDE),$(call obj,trainer/comm/nccl_library.c))
 SIMGPU_O = $(call obj,$(filter-out $(if $(NCCL_INCLUDE),,%/nccl.c) $(if $(DNN_INCLUDE),,%/dnn.c %/dnn_graph.c), \
