@@ -46,11 +46,11 @@ class Authority:
         return self.path(name)
 
 
-def pool(mib):
-    """Two images, and what segments leave unused."""
+def room(mib):
+    """Memory for two images and what segments leave unused; two checkpoints on the disk."""
     segments = mib * 5 // 2 // SEGMENT_MIB + 1
     return ("--memory.pool_bytes", f"{segments * SEGMENT_MIB}MiB",
-            "--memory.segment_bytes", f"{SEGMENT_MIB}MiB")
+            "--memory.segment_bytes", f"{SEGMENT_MIB}MiB", "--retention.keep_last", "2")
 
 
 class Remote:
@@ -62,7 +62,7 @@ class Remote:
         node = authority.issue("node", "holdfast://node/n1", "127.0.0.1")
         address, bulk = free_address(), free_address()
         bench.start_ckptd(name, "--tls.listen", address, "--tls.bulk", bulk, "--tls.directory",
-                          node, *pool(self.mib), *(["--tls.bulk_plain"] if is_plain else []))
+                          node, *room(self.mib), *(["--tls.bulk_plain"] if is_plain else []))
         os.environ["HOLDFAST_TLS"] = authority.issue("rank", "holdfast://operator/bench")
         self.ranks = Program(bench.program("bench/ranks"), address, name, str(RANKS), str(self.mib),
                              "rows")
@@ -126,7 +126,7 @@ class Pair:
             tls = authority.issue(f"n{i + 1}", f"holdfast://node/n{i + 1}", "127.0.0.1")
             other = 1 - i
             process, server, _ = bench.start_ckptd(
-                f"{name}-{i}", "--tls.listen", address, "--tls.directory", tls, *pool(self.mib),
+                f"{name}-{i}", "--tls.listen", address, "--tls.directory", tls, *room(self.mib),
                 "--nodes.name", f"n{i + 1}", "--nodes.domain", f"d{i + 1}",
                 "--nodes.peers", f"n{other + 1}@d{other + 1}={addresses[other]}",
                 "--tls.bulk", free_address(), "--nodes.look_ms", "200", *options)
@@ -163,7 +163,8 @@ class Pair:
         return self.mib / 1024 / answer["seconds"]
 
     def replicated(self):
-        """(GiB per second from the commit until both nodes have it, CPU seconds a GiB)"""
+        """(GiB per second from the commit until both nodes have it, CPU seconds a GiB). A copy
+        begins while blocks become ready: some of it is there at the commit."""
         self.saver.ask("save")
         before = self.cpu()
         seconds = self.saver.ask("copied")["seconds"]
