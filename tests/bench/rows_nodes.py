@@ -19,7 +19,7 @@ from measure import Program, Row, say
 MIB, QUICK_MIB, RANKS = 2048, 256, 2
 CONNECTIONS_EACH = 4  # of a rank, unless it is told (proto/bulk/bulk.h)
 SEGMENT_MIB = 32
-GOAL = 0.85
+GOAL, PAIRS = 0.85, 15
 CERTIFICATES = os.path.join(os.path.dirname(__file__), "../../deploy/certificates")
 
 
@@ -97,8 +97,8 @@ class Remote:
     def rows(self, bench, way):
         note = f"{self.mib} MiB, {RANKS} ranks of {CONNECTIONS_EACH} connections each, loopback"
         for name, ours in (("save", self.save), ("load", self.load)):
-            yield bench.pairs(f"remote_{name}_{way}", "GiB/s", ours, self.send, goal=GOAL,
-                              note=note)
+            yield bench.pairs(f"remote_{name}_{way}", "GiB/s", ours, self.send,
+                              pairs_max=PAIRS, goal=GOAL, note=note)
             self.say_cpu()
         self.ranks.close()
         self.stream.close()
@@ -178,7 +178,8 @@ def row_peer_fetch(bench):
     stream.ask("send")
     pair.fetched()
     yield bench.pairs("peer_fetch", "GiB/s", pair.fetched,
-                      lambda: pair.mib / 1024 / stream.ask("send")["seconds"], goal=GOAL,
+                      lambda: pair.mib / 1024 / stream.ask("send")["seconds"],
+                      pairs_max=PAIRS, goal=GOAL,
                       note=f"{pair.mib} MiB from the memory of one node to ranks of another")
 
 
