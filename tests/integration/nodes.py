@@ -19,6 +19,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 
 import lib_tap
 import lib_train
@@ -176,6 +177,7 @@ def told(first):
     """n3 is away, and newer checkpoints are on n1 alone: status, its JSON and the numbers."""
     alarm = "node n3 has not answered for"
     wait_until(lambda: alarm in first.cli("status", *first.where)[1], first.said)
+    time.sleep(1)  # the lag is in whole seconds
     screen = first.cli("status", *first.where)[1]
     status = json.loads(first.cli("status", "--json", *first.where)[1])
     peers = {peer["name"]: peer for peer in status["nodes"]["peers"]}
