@@ -40,24 +40,11 @@ struct bulk_plane {
 
 /* A connection: of a stored checkpoint, of a session, or of what a node has opened. */
 struct bulk_entered {
-    const struct source *source;
+    const struct bulk_ops *source; /* what its ticket is good for */
     struct stored stored;
     struct standin *standin;
     struct standin_map map; /* of the GET being served */
     struct opened opened;
-};
-
-/* As bulk_ops; NULL: such a ticket is not for that. */
-struct source {
-    int (*get_begin)(struct bulk_entered *entered, const struct bulk_request *request);
-    int (*get_block)(struct bulk_entered *entered, const struct bulk_request *request,
-                     uint64_t offset, uint64_t bytes, void *room, const void **out);
-    void (*get_end)(struct bulk_entered *entered);
-    int (*put_begin)(struct bulk_entered *entered, const struct bulk_request *request, void **to,
-                     struct tls_stream *cut);
-    int (*put_end)(struct bulk_entered *entered, const struct bulk_request *request, int error);
-    int (*ask)(struct bulk_entered *entered, const struct bulk_request *request,
-               struct bulk_answer *answer);
 };
 
 /* ---- what a ticket is good for; each on its connection's thread ---- */
@@ -154,11 +141,21 @@ static int ask_opened(struct bulk_entered *entered, const struct bulk_request *r
     return 0;
 }
 
-static const struct source sources[NUM_TICKET_KINDS] = {
-    [TICKET_STORED] = {begin_stored, block_stored, end_stored, NULL, NULL, NULL},
-    [TICKET_SESSION] = {begin_session, block_session, end_session, put_session, came_session,
-                        ask_session},
-    [TICKET_OPENED] = {begin_opened, block_opened, end_opened, put_opened, came_opened, ask_opened},
+/* NULL: such a ticket is not for that. */
+static const struct bulk_ops sources[NUM_TICKET_KINDS] = {
+    [TICKET_STORED] = {.get_begin = begin_stored, .get_block = block_stored, .get_end = end_stored},
+    [TICKET_SESSION] = {.get_begin = begin_session,
+                        .get_block = block_session,
+                        .get_end = end_session,
+                        .put_begin = put_session,
+                        .put_end = came_session,
+                        .ask = ask_session},
+    [TICKET_OPENED] = {.get_begin = begin_opened,
+                       .get_block = block_opened,
+                       .get_end = end_opened,
+                       .put_begin = put_opened,
+                       .put_end = came_opened,
+                       .ask = ask_opened},
 };
 
 /* ---- connections ---- */
@@ -220,7 +217,7 @@ static int refuse(void)
 static int put_begin(struct bulk_entered *entered, const struct bulk_request *request, void **to,
                      struct tls_stream *cut)
 {
-    const struct source *source = entered->source;
+    const struct bulk_ops *source = entered->source;
     return source->put_begin ? source->put_begin(entered, request, to, cut) : refuse();
 }
 
@@ -232,7 +229,7 @@ static int put_end(struct bulk_entered *entered, const struct bulk_request *requ
 static int ask(struct bulk_entered *entered, const struct bulk_request *request,
                struct bulk_answer *answer)
 {
-    const struct source *source = entered->source;
+    const struct bulk_ops *source = entered->source;
     return source->ask ? source->ask(entered, request, answer) : refuse();
 }
 
