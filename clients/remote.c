@@ -58,49 +58,16 @@ bool remote_is(const struct ckpt *ckpt)
 
 /* ---- connections ---- */
 
-/* Asks ckptd for a ticket. On any thread: nothing of the handle changes. */
-static int call_open_bulk(Holdfast__V1__OpenBulkReply **out, struct remote_link *link)
-{
-    Holdfast__V1__OpenBulkRequest request = HOLDFAST__V1__OPEN_BULK_REQUEST__INIT;
-    request.session = link->token;
-    ERR_TRY(rpc_client_call(link->ckpt->rpc, "/holdfast.v1.Checkpoint/OpenBulk", &request.base,
-                            &holdfast__v1__open_bulk_reply__descriptor, (ProtobufCMessage **)out,
-                            BULK_STALL_MS));
-    if ((*out)->ticket.len == BULK_TICKET_BYTES)
-        return 0;
-    protobuf_c_message_free_unpacked(&(*out)->base, NULL);
-    return report_error(ERR_CORRUPT, "client and ckptd may be of different versions",
-                        "ckptd gave an impossible ticket");
-}
-
-static int renew(void *user, uint8_t ticket[BULK_TICKET_BYTES])
-{
-    Holdfast__V1__OpenBulkReply *reply = NULL;
-    ERR_TRY(call_open_bulk(&reply, user));
-    memcpy(ticket, reply->ticket.data, BULK_TICKET_BYTES);
-    protobuf_c_message_free_unpacked(&reply->base, NULL);
-    return 0;
-}
-
 int remote_link_open(struct remote_link *out, struct ckpt *ckpt, uint64_t token)
 {
-    Holdfast__V1__OpenBulkReply *reply = NULL;
-    char address[BULK_ADDRESS_MAX];
     struct arena_window window;
-    *out = (struct remote_link){.ckpt = ckpt, .token = token};
-    ERR_TRY(call_open_bulk(&reply, out));
-    const struct bulk_options options = {.address = address,
-                                         .directory = reply->plain ? NULL : tls_client_directory(),
-                                         .ticket = reply->ticket.data,
-                                         .num_connections = CONNECTIONS,
-                                         .renew = renew,
-                                         .user = out};
-    int error = bulk_address(address, sizeof address, ckpt->server, reply->address, reply->plain);
-    if (error == 0)
-        error = bulk_open(&out->bulk, &options);
-    protobuf_c_message_free_unpacked(&reply->base, NULL);
-    if (error == 0)
-        error = bulk_window(out->bulk, &window, 0, 0); /* it is there from now on */
+    *out = (struct remote_link){.asker = {.rpc = ckpt->rpc,
+                                          .server = ckpt->server,
+                                          .directory = tls_client_directory(),
+                                          .session = token,
+                                          .num_connections = CONNECTIONS}};
+    ERR_TRY(bulk_ask(&out->bulk, &out->asker));
+    int error = bulk_window(out->bulk, &window, 0, 0); /* it is there from now on */
     if (error != 0)
         remote_link_close(out);
     return error;

@@ -3,7 +3,7 @@
 #define HOLDFAST_CLIENTS_REMOTE_H
 
 #include "clients/session.h"
-#include "proto/bulk/bulk.h"
+#include "proto/bulk/ask.h"
 
 /* Is its ckptd reached over the network? */
 bool remote_is(const struct ckpt *ckpt);
@@ -11,8 +11,7 @@ bool remote_is(const struct ckpt *ckpt);
  * open; bulk NULL: it is not. */
 struct remote_link {
     struct bulk *bulk;
-    struct ckpt *ckpt;
-    uint64_t token;
+    struct bulk_asker asker;
 };
 int remote_link_open(struct remote_link *out, struct ckpt *ckpt, uint64_t token);
 void remote_link_close(struct remote_link *link);

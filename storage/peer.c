@@ -16,7 +16,7 @@
  * Limits: calls of CALL_MS, those that wait for a disk of SYNC_MS. num_threads transfers at once.
  * The certificate is read when the store is opened, and again for bytes when none are under way and
  * the bulk plane could not be reached. */
-#include "proto/bulk/bulk.h"
+#include "proto/bulk/ask.h"
 #include "proto/ckpt.pb-c.h"
 #include "proto/rpc.h"
 #include "storage/engine.h"
@@ -31,13 +31,12 @@
 #define CHUNK_BYTES (1u << 20)
 #define THREADS_DEFAULT 2u
 #define METHOD "/holdfast.v1.Checkpoint/Peer"
-#define METHOD_BULK "/holdfast.v1.Checkpoint/OpenBulk"
 
 struct peer {
     struct storage_base base;
     struct rpc_client *rpc;
     struct workers *workers;
-    uint32_t num_threads;
+    struct bulk_asker asker;
     pthread_mutex_t mutex; /* of these */
     struct bulk *bulk;     /* NULL: none yet, or the peer has no such plane */
     uint32_t num_objects;
@@ -105,47 +104,6 @@ static Holdfast__V1__PeerRequest ask(Holdfast__V1__PeerOp op, const char *key)
 
 /* ---- the bulk plane ---- */
 
-static int ask_for_bulk(Holdfast__V1__OpenBulkReply **out, struct peer *peer)
-{
-    Holdfast__V1__OpenBulkRequest request = HOLDFAST__V1__OPEN_BULK_REQUEST__INIT;
-    request.opened = true;
-    ERR_TRY(rpc_client_call(peer->rpc, METHOD_BULK, &request.base,
-                            &holdfast__v1__open_bulk_reply__descriptor, (ProtobufCMessage **)out,
-                            CALL_MS));
-    if ((*out)->ticket.len == BULK_TICKET_BYTES)
-        return 0;
-    protobuf_c_message_free_unpacked(&(*out)->base, NULL);
-    return report_error(ERR_CORRUPT, "are both nodes of the same release?",
-                        "a peer gave an impossible ticket");
-}
-
-static int renew_ticket(void *user, uint8_t ticket[BULK_TICKET_BYTES])
-{
-    Holdfast__V1__OpenBulkReply *reply = NULL;
-    ERR_TRY(ask_for_bulk(&reply, user));
-    memcpy(ticket, reply->ticket.data, BULK_TICKET_BYTES);
-    protobuf_c_message_free_unpacked(&reply->base, NULL);
-    return 0;
-}
-
-static int open_bulk(struct bulk **out, struct peer *peer)
-{
-    Holdfast__V1__OpenBulkReply *reply = NULL;
-    char address[BULK_ADDRESS_MAX];
-    ERR_TRY(ask_for_bulk(&reply, peer));
-    const struct bulk_options options = {.address = address,
-                                         .directory = reply->plain ? NULL : peer->directory,
-                                         .ticket = reply->ticket.data,
-                                         .num_connections = peer->num_threads,
-                                         .renew = renew_ticket,
-                                         .user = peer};
-    int error = bulk_address(address, sizeof address, peer->where, reply->address, reply->plain);
-    if (error == 0)
-        error = bulk_open(out, &options);
-    protobuf_c_message_free_unpacked(&reply->base, NULL);
-    return error;
-}
-
 /* For an object that is being opened. A peer without the plane, or of a release that has it for
  * ranks alone, refuses; *out is NULL then. */
 static int take_bulk(struct bulk **out, struct peer *peer)
@@ -157,7 +115,7 @@ static int take_bulk(struct bulk **out, struct peer *peer)
         peer->bulk = NULL;
     }
     if (!peer->bulk)
-        error = open_bulk(&peer->bulk, peer);
+        error = bulk_ask(&peer->bulk, &peer->asker);
     if (error == ERR_INVALID || error == ERR_NOT_FOUND || error == ERR_DENIED)
         error = 0;
     peer->num_objects += error == 0;
@@ -428,14 +386,18 @@ static int peer_open(struct storage **out, const char *where, const struct stora
         return report_error(ERR_MEMORY, NULL, "no memory for a peer");
     peer->base.ops = &storage_peer;
     pthread_mutex_init(&peer->mutex, NULL);
-    peer->num_threads = options->num_threads ? options->num_threads : THREADS_DEFAULT;
     snprintf(peer->where, sizeof peer->where, "%s", where);
     snprintf(peer->directory, sizeof peer->directory, "%s",
              options->tls_directory ? options->tls_directory : "");
     snprintf(peer->text, sizeof peer->text, "peer at %.4000s, TLS", where);
     int error = rpc_client_open_as(&peer->rpc, where, options->tls_directory);
+    uint32_t num_threads = options->num_threads ? options->num_threads : THREADS_DEFAULT;
+    peer->asker = (struct bulk_asker){.rpc = peer->rpc,
+                                      .server = peer->where,
+                                      .directory = peer->directory,
+                                      .num_connections = num_threads};
     if (error == 0)
-        error = workers_open(&peer->workers, peer->num_threads, "peer", perform);
+        error = workers_open(&peer->workers, num_threads, "peer", perform);
     if (error != 0)
         peer_close((struct storage *)peer);
     else
