@@ -239,7 +239,7 @@ GPU_LIBS = $(if $(GPU_O),-L$(CUDA_LIB) $(GPU_PATHS) -lcudart_static -ldl -lrt)
 $(BUILD)/cuda/start: $(OBJ)/tests/cuda/start.o $(BUILD)/libgpu.a $(BUILD)/libkernels.a $(BUILD)/libproto.a
 	$(link) -ldnnl -lgomp $(GPU_PATHS) $(firstword $(wildcard $(CUDA_LIB)/libcudart.so $(CUDA_LIB)/libcudart.so.*))
 # Plans of cuDNN for a GPU that is not there, and what stands in for its driver meanwhile.
-$(BUILD)/cuda/plans: $(OBJ)/tests/cuda/plans.o $(call obj,kernels/cuda/dnn.c kernels/cuda/dnn_graph.c) $(BUILD)/libproto.a
+$(BUILD)/cuda/plans: $(OBJ)/tests/cuda/plans.o $(call obj,$(addprefix kernels/cuda/,dnn.c dnn_graph.c lookup.c)) $(BUILD)/libproto.a
 	$(link) $(GPU_PATHS) -ldl
 $(BUILD)/cuda/driver/libcuda.so.1: tests/cuda/driver.c | deps-now
 	$(call say,link)

@@ -16,12 +16,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/cuda/lookup.h"
 #include "proto/report.h"
 
 #define SHAPES_MAX 256u
 #define OPERAND_ALIGN 16u /* what cuda_product_fits demands of rows */
-#define TEXT_OF(x) #x
-#define TEXT(x) TEXT_OF(x)
 
 #define CALLS(X)                    \
     X(Create)                       \
@@ -70,26 +69,15 @@ struct cuda_blas {
 
 /* ---- Opening ---- */
 
-static bool find_calls(struct calls *calls, void *library)
+static bool find_library(struct cuda_blas *blas)
 {
-    void *found[sizeof(*calls) / sizeof(void *)] = {
-#define X(name) dlsym(library, "cublasLt" #name),
+    static const char *const names[] = {
+#define X(name) "cublasLt" #name,
         CALLS(X)
 #undef X
     };
-    for (size_t i = 0; i < sizeof(found) / sizeof(found[0]); i++)
-        if (!found[i])
-            return false;
-    memcpy(calls, found, sizeof(*calls));
-    return true;
-}
-
-static bool find_library(struct cuda_blas *blas)
-{
-    if (find_calls(&blas->calls, RTLD_DEFAULT))
-        return true;
-    blas->library = dlopen("libcublasLt.so." TEXT(CUBLAS_VER_MAJOR), RTLD_NOW | RTLD_LOCAL);
-    return blas->library && find_calls(&blas->calls, blas->library);
+    return cuda_lookup(&blas->library, &blas->calls, names, sizeof(names) / sizeof(names[0]),
+                       "libcublasLt.so." CUDA_TEXT(CUBLAS_VER_MAJOR));
 }
 
 static int multiply(const struct cuda_library *library, const struct cuda_call *call,

@@ -18,13 +18,12 @@
 #include <string.h>
 
 #include "kernels/cuda/dnn_graph.h"
+#include "kernels/cuda/lookup.h"
 #include "proto/report.h"
 
 #define PLANS_MAX 32u
 #define CHOICES_MAX 8     /* of the heuristics */
 #define VERSION_MIN 90800 /* properties of a device, and graphs without a handle */
-#define TEXT_OF(x) #x
-#define TEXT(x) TEXT_OF(x)
 
 struct plan {
     struct dnn_key key;
@@ -48,28 +47,16 @@ struct cuda_dnn {
 
 /* ---- Opening ---- */
 
-static bool find_calls(struct dnn_calls *calls, void *library)
+static bool find_library(struct cuda_dnn *dnn)
 {
-    void *found[sizeof(*calls) / sizeof(void *)] = {
-#define X(name) dlsym(library, "cudnn" #name),
+    static const char *const names[] = {
+#define X(name) "cudnn" #name,
         DNN_CALLS(X)
 #undef X
     };
-    for (size_t i = 0; i < sizeof(found) / sizeof(found[0]); i++)
-        if (!found[i])
-            return false;
-    memcpy(calls, found, sizeof(*calls));
-    return true;
-}
-
-static bool find_library(struct cuda_dnn *dnn)
-{
-    if (!find_calls(&dnn->calls, RTLD_DEFAULT)) {
-        dnn->library = dlopen("libcudnn.so." TEXT(CUDNN_MAJOR), RTLD_NOW | RTLD_LOCAL);
-        if (!dnn->library || !find_calls(&dnn->calls, dnn->library))
-            return false;
-    }
-    return dnn->calls.GetVersion() >= VERSION_MIN;
+    return cuda_lookup(&dnn->library, &dnn->calls, names, sizeof(names) / sizeof(names[0]),
+                       "libcudnn.so." CUDA_TEXT(CUDNN_MAJOR)) &&
+           dnn->calls.GetVersion() >= VERSION_MIN;
 }
 
 static int start(struct cuda_dnn *dnn, const char *properties)
