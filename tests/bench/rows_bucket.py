@@ -48,9 +48,9 @@ class Bucket:
     """The gateway, and what speaks to it."""
 
     def __init__(self, bench, memory=4 << 30):
-        missing = lib_rgw.missing()
+        missing = lib_rgw.Gateway.missing()
         if missing:
-            raise RuntimeError(f"{missing[0]} is not installed")
+            raise RuntimeError(missing)
         self.bench = bench
         self.gateway = lib_rgw.Gateway(os.path.join(bench.tmp, "rgw"), memory=memory)
         self.gateway.__enter__()

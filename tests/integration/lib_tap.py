@@ -8,7 +8,7 @@ import os
 import sys
 import traceback
 
-number = 0
+number = num_failed = 0
 
 
 def need(*modules):
@@ -29,8 +29,9 @@ def _remark(text):
 
 
 def test(name, condition, detail=""):
-    global number
+    global number, num_failed
     number += 1
+    num_failed += not condition
     print(f"{'ok' if condition else 'not ok'} {number} - {name}", flush=True)
     if not condition:
         _remark(detail)
@@ -48,7 +49,9 @@ class Skip(Exception):
 
 
 def end():
+    """Did all pass?"""
     print(f"1..{number}", flush=True)
+    return num_failed == 0
 
 
 def run(tests, bed):

@@ -12,22 +12,13 @@ says that there is only one.
 
 import os
 import sys
-import tempfile
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../integration"))
 
 import gateway  # noqa: E402
+import lib_rgw  # noqa: E402
 import lib_swift  # noqa: E402
 import lib_tap  # noqa: E402
-
-
-class Bed:
-    def __init__(self, folder):
-        self.plain = lib_swift.Swift(os.path.join(folder, "swift"))
-        self.plain.__enter__()
-
-    driver = gateway.Bed.driver
-
 
 ALONE = {"HOLDFAST_S3_SINGLE_WRITER": "true"}
 
@@ -56,18 +47,9 @@ TESTS = [
 ]
 
 
-def main():
-    missing = lib_swift.missing()
-    if missing:
-        print(f"of Swift {', '.join(missing)} is missing: deploy/deps check")
-        return 77
-    with tempfile.TemporaryDirectory(dir=os.environ.get("TMPDIR", "/var/tmp")) as folder:
-        bed = Bed(folder)
-        try:
-            return 0 if lib_tap.run(TESTS, bed) else 1
-        finally:
-            bed.plain.stop()
+def tell(folder, swift):
+    return lib_tap.run(TESTS, gateway.Bed(folder, swift))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(lib_rgw.main(tell, lib_swift.Swift))

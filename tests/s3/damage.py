@@ -7,12 +7,12 @@ copy finds it by its scrub and mends it, to the byte, and the quarantine is lift
 programs; the object is fetched, changed and put by curl, with curl's own signature.
 """
 
+import contextlib
 import os
 import random
 import shutil
 import subprocess
 import sys
-import tempfile
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../integration"))
 
@@ -75,6 +75,10 @@ class Bed:
         shutil.rmtree(self.fresh.store)
         return done.returncode, done.stderr + self.fresh.log()[before:]
 
+    def close(self):
+        self.world.close()
+        self.fresh.close()
+
 
 def is_whole(bed, name, before):
     tier = tier_of(bed.world)
@@ -102,32 +106,18 @@ def damaged(bed, name, offset):
                  code == 0 and loaded[0] == 0, (code, said, loaded))
 
 
-def tell(bed, chance):
-    shard = "shard-00002-of-00002.safetensors"
-    size = len(bed.object(shard))
-    for offset in (0, chance.randrange(4096, size - 8192), size - 1):
-        damaged(bed, shard, offset)
-    damaged(bed, "manifest.json", chance.randrange(len(bed.object("manifest.json"))))
-
-
-def main():
-    missing = lib_rgw.missing()
-    if missing:
-        print(f"of Ceph {', '.join(missing)} is missing: deploy/deps test")
-        return 77
+def tell(_, gateway):
     print(f"# SEED={SEED}")
-    with tempfile.TemporaryDirectory(dir=os.environ.get("TMPDIR", "/var/tmp")) as folder, \
-            lib_rgw.Gateway(os.path.join(folder, "rgw")) as gateway:
-        os.environ.update(gateway.environment)
-        bed = Bed(gateway)
-        try:
-            tell(bed, random.Random(SEED))
-        finally:
-            bed.world.close()
-            bed.fresh.close()
-    lib_tap.end()
-    return 0
+    chance = random.Random(SEED)
+    os.environ.update(gateway.environment)
+    with contextlib.closing(Bed(gateway)) as bed:
+        shard = "shard-00002-of-00002.safetensors"
+        size = len(bed.object(shard))
+        for offset in (0, chance.randrange(4096, size - 8192), size - 1):
+            damaged(bed, shard, offset)
+        damaged(bed, "manifest.json", chance.randrange(len(bed.object("manifest.json"))))
+    return lib_tap.end()
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(lib_rgw.main(tell))

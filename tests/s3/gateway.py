@@ -7,18 +7,18 @@ and each command of ckpt-cli that works on a directory works on a bucket. Method
 it; the driver and ckpt-cli ask it. RACES=1000 makes the races longer.
 """
 
+import contextlib
 import json
 import os
 import shutil
 import subprocess
 import sys
-import tempfile
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../integration"))
 
 import lib_rgw  # noqa: E402
 import lib_tap  # noqa: E402
-from lib_drive import BUILD, Driver, content, environment, hash_of  # noqa: E402
+from lib_drive import Driver, content, environment, hash_of  # noqa: E402
 from lib_store import CLI, World  # noqa: E402
 
 MIB = 1 << 20
@@ -29,11 +29,8 @@ SETTINGS = {"HOLDFAST_S3_PART_BYTES": str(PART)}
 
 
 class Bed:
-    def __init__(self, folder):
-        self.folder = folder
-        self.plain = lib_rgw.Gateway(os.path.join(folder, "rgw"))
-        self.plain.__enter__()
-        self.world = None
+    def __init__(self, folder, gateway):
+        self.folder, self.plain, self.world = folder, gateway, None
 
     def driver(self, prefix, gateway=None, **more):
         return Driver(f"s3://checkpoints/{prefix}", (gateway or self.plain).environment, SETTINGS,
@@ -58,7 +55,6 @@ class Bed:
         return json.loads(self.cli("list", "--json", "--store", store))
 
     def close(self):
-        self.plain.stop()
         if self.world:
             self.world.close()
 
@@ -197,19 +193,10 @@ TESTS = [
 ]
 
 
-def main():
-    missing = lib_rgw.missing()
-    if missing:
-        print(f"of Ceph {', '.join(missing)} is missing: deploy/deps test")
-        return 77
-    assert os.path.isdir(BUILD)
-    with tempfile.TemporaryDirectory(dir=os.environ.get("TMPDIR", "/var/tmp")) as folder:
-        bed = Bed(folder)
-        try:
-            return 0 if lib_tap.run(TESTS, bed) else 1
-        finally:
-            bed.close()
+def tell(folder, gateway):
+    with contextlib.closing(Bed(folder, gateway)) as bed:
+        return lib_tap.run(TESTS, bed)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(lib_rgw.main(tell))

@@ -3,6 +3,7 @@ a folder of their own, up in some three seconds.
 
     with Gateway(folder) as gateway:      # or Gateway(folder, tls=True)
         gateway.environment               # AWS_* and HOLDFAST_S3_* for a program of ours
+    sys.exit(main(tell))                  # a whole script: tell(folder, gateway)
 
 Method: one monitor, one OSD on memory, one gateway; no authentication between them; intervals of
 the monitor cut short. A command sent before the monitor has its quorum fails, so it is asked first.
@@ -13,10 +14,10 @@ import shutil
 import signal
 import socket
 import subprocess
+import tempfile
 import time
 import uuid
 
-PROGRAMS = ("ceph-mon", "ceph-osd", "radosgw", "ceph", "radosgw-admin", "monmaptool")
 CONFIG = """[global]
 fsid = {fsid}
 mon host = v1:127.0.0.1:{mon_port}
@@ -62,11 +63,6 @@ rgw dns name = localhost
 """
 
 
-def missing():
-    """The programs that are not installed."""
-    return [name for name in PROGRAMS if shutil.which(name) is None]
-
-
 def free_port():
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -85,12 +81,20 @@ def make_certificate(folder, name="server"):
 
 
 class Gateway:
+    programs = ("ceph-mon", "ceph-osd", "radosgw", "ceph", "radosgw-admin", "monmaptool")
+    product, target = "Ceph", "deploy/deps test"
     access_key, secret_key = "HOLDFASTACCESS", "holdfastsecretholdfastsecret"
 
     def __init__(self, folder, tls=False, bucket="checkpoints", memory=4 << 30):
         self.folder, self.tls, self.bucket = os.path.abspath(folder), tls, bucket
         self.memory = memory  # that objects may take
         self.port, self.pids = free_port(), []
+
+    @classmethod
+    def missing(cls):
+        """What is not installed, and how it gets there; None: nothing."""
+        names = [name for name in cls.programs if shutil.which(name) is None]
+        return f"of {cls.product} {', '.join(names)} is missing: {cls.target}" if names else None
 
     def __enter__(self):
         try:
@@ -191,3 +195,14 @@ class Gateway:
             process.wait()
         self.pids = []
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def main(tell, server=Gateway):
+    """The exit status of a script whose tell(folder, gateway) says whether all passed."""
+    missing = server.missing()
+    if missing:
+        print(missing)
+        return 77
+    with tempfile.TemporaryDirectory(dir=os.environ.get("TMPDIR", "/var/tmp")) as folder, \
+            server(os.path.join(folder, "server")) as gateway:
+        return 0 if tell(folder, gateway) else 1

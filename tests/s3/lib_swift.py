@@ -10,13 +10,10 @@ id.
 """
 import getpass
 import os
-import shutil
 import subprocess
 
 import lib_rgw
 
-PROGRAMS = ("swift-proxy-server", "swift-account-server", "swift-container-server",
-            "swift-object-server", "swift-ring-builder", "memcached")
 KINDS = ("account", "container", "object")
 COMMON = """[DEFAULT]
 swift_dir = {folder}
@@ -62,12 +59,10 @@ use = egg:swift#dlo
 """
 
 
-def missing():
-    """The programs that are not installed."""
-    return [name for name in PROGRAMS if shutil.which(name) is None]
-
-
 class Swift(lib_rgw.Gateway):
+    programs = ("swift-proxy-server", "swift-account-server", "swift-container-server",
+                "swift-object-server", "swift-ring-builder", "memcached")
+    product, target = "Swift", "deploy/deps check"
     access_key = "holdfast:tester"
 
     def daemon(self, *command):

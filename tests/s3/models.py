@@ -15,7 +15,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 import urllib.parse
 import xml.etree.ElementTree as ElementTree
@@ -40,11 +39,9 @@ print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)"""
 
 
 class Bed:
-    def __init__(self, folder):
-        self.folder = folder
+    def __init__(self, folder, gateway):
+        self.folder, self.gateway = folder, gateway
         self.model, self.store = self.path("model"), self.path("store")
-        self.gateway = lib_rgw.Gateway(self.path("rgw"))
-        self.gateway.__enter__()
         os.mkdir(self.model)
         noise = os.urandom(MIB)  # each MiB is another one, so that no two parts are alike
 
@@ -95,9 +92,6 @@ class Bed:
         for name in os.listdir(self.local):
             with open(os.path.join(self.local, name), "rb") as file:
                 assert self.curl(f"/{prefix}/{name}") == file.read(), name
-
-    def close(self):
-        self.gateway.stop()
 
 
 def a_folder_in_a_bucket_is_byte_for_byte_the_local_one(bed):
@@ -238,18 +232,9 @@ TESTS = [
 ]
 
 
-def main():
-    missing = lib_rgw.missing()
-    if missing:
-        print(f"of Ceph {', '.join(missing)} is missing: deploy/deps test")
-        return 77
-    with tempfile.TemporaryDirectory(dir=os.environ.get("TMPDIR", "/var/tmp")) as folder:
-        bed = Bed(folder)
-        try:
-            return 0 if lib_tap.run(TESTS, bed) else 1
-        finally:
-            bed.close()
+def tell(folder, gateway):
+    return lib_tap.run(TESTS, Bed(folder, gateway))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(lib_rgw.main(tell))

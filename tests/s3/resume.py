@@ -7,7 +7,6 @@ bucket alone. Method: its story, with the gateway of lib_rgw.py. ROUNDS=<n> sets
 
 import os
 import sys
-import tempfile
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../integration"))
 
@@ -16,21 +15,14 @@ import lib_tap  # noqa: E402
 import tier as story  # noqa: E402
 
 
-def main():
-    missing = lib_rgw.missing()
-    if missing:
-        print(f"of Ceph {', '.join(missing)} is missing: deploy/deps test")
-        return 77
+def tell(_, gateway):
     print(f"# SEED={story.SEED}")
-    with tempfile.TemporaryDirectory(dir=os.environ.get("TMPDIR", "/var/tmp")) as folder, \
-            lib_rgw.Gateway(os.path.join(folder, "rgw")) as gateway:
-        os.environ.update(gateway.environment)
-        world, _ = story.new_world(far="s3://checkpoints/far")
-        story.resumes(world, ("--tier.store", world.far, "--tier.quiet", "false"),
-                      int(os.environ.get("ROUNDS", "5")))
-    lib_tap.end()
-    return 0
+    os.environ.update(gateway.environment)
+    world, _ = story.new_world(far="s3://checkpoints/far")
+    story.resumes(world, ("--tier.store", world.far, "--tier.quiet", "false"),
+                  int(os.environ.get("ROUNDS", "5")))
+    return lib_tap.end()
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(lib_rgw.main(tell))
