@@ -22,6 +22,7 @@
 #include "ckptd/member/lead.h"
 #include "ckptd/node/session.h"
 #include "ckptd/nodes/serve.h"
+#include "ckptd/nodes/told.h"
 #include "ckptd/reload.h"
 #include "ckptd/rescan.h"
 #include "ckptd/restore/lease.h"
@@ -64,9 +65,11 @@ static void do_status(struct service *service, struct rpc_call *call,
                       const Holdfast__V1__StatusRequest *request)
 {
     Holdfast__V1__StatusReply reply = HOLDFAST__V1__STATUS_REPLY__INIT;
-    (void)request;
-    health_look(service); /* grpc.health.v1 says the same from here on */
-    char *text = service_status(service);
+    if (!request->own) {
+        health_look(service); /* grpc.health.v1 says the same from here on */
+        told_refresh(service);
+    }
+    char *text = service_status(service, request->own);
     reply.json = text;
     if (text)
         rpc_call_reply(call, &reply.base);

@@ -5,9 +5,10 @@
  * holdfast_disk_bytes_left, a truth is 0 or 1, a list counts its members, and what is not known
  * (null) has no line. A run's own numbers have its name as a label, holdfast_run_damaged{run="a"};
  * so have those of its copies, holdfast_replication_lag_seconds{run="a"}, and those of another
- * node, holdfast_node_lost{node="n2"}. The file is replaced whole, so who reads it never sees a
- * part; node_exporter's textfile collector serves it, and its mtime tells how fresh it is. It goes
- * when ckptd ends.
+ * node, holdfast_node_lost{node="n2"}, with what it told of itself,
+ * holdfast_node_told_disk_bytes_left{node="n2"}. The file is replaced whole, so who reads it never
+ * sees a part; node_exporter's textfile collector serves it, and its mtime tells how fresh it is.
+ * It goes when ckptd ends.
  *
  * A file and not a port: ckptd runs without a network (deploy/ckptd.service.in). */
 #include "ckptd/metrics.h"
@@ -32,7 +33,7 @@
 /* Numbers of each member of a list in Status, with its name as a label. */
 static const struct {
     const char *prefix, *label, *name; /* name: the field that has it */
-    const char *keys[10];
+    const char *keys[24];              /* "a.b": of the object `a` in it */
 } lists[] = {
     {"run",
      "run",
@@ -47,7 +48,10 @@ static const struct {
      "node",
      "name",
      {"lost", "silent_seconds", "checkpoints", "waiting", "waiting_bytes", "bytes_sent",
-      "bytes_per_second", "errors"}},
+      "bytes_per_second", "errors", "links.control.rtt_seconds", "told.seconds_ago",
+      "told.disk.bytes_total", "told.disk.bytes_free", "told.disk.bytes_left", "told.pool.bytes",
+      "told.pool.bytes_used", "told.saves", "told.alarms", "told.behind.bytes",
+      "told.behind.lag_seconds"}},
 };
 
 struct metrics {
@@ -83,19 +87,42 @@ static void write_value(FILE *out, const char *name, const json_t *value, int de
     }
 }
 
-/* A gauge with a line per member. Names of runs and nodes need no escape (run_name_valid). */
-static void write_labelled(FILE *out, const json_t *list, size_t at, const char *key)
+/* What is there by a path "a.b"; `name`, the path as a name: "a_b". */
+static const json_t *follow(char name[NAME_BYTES_MAX], const json_t *item, const char *path)
 {
+    char *at = name, *dot;
+    snprintf(name, NAME_BYTES_MAX, "%s", path);
+    while ((dot = strchr(at, '.')) != NULL) {
+        *dot = '\0';
+        item = json_object_get(item, at);
+        *dot = '_';
+        at = dot + 1;
+    }
+    return json_object_get(item, at);
+}
+
+static double number_of(const json_t *value)
+{
+    return json_is_array(value)  ? (double)json_array_size(value)
+           : json_is_true(value) ? 1.0
+                                 : json_number_value(value);
+}
+
+/* A gauge with a line per member. Names of runs and nodes need no escape (run_name_valid). */
+static void write_labelled(FILE *out, const json_t *list, size_t at, const char *path)
+{
+    char name[NAME_BYTES_MAX];
     size_t index;
     json_t *item;
-    fprintf(out, "# TYPE holdfast_%s_%s gauge\n", lists[at].prefix, key);
+    follow(name, NULL, path);
+    fprintf(out, "# TYPE holdfast_%s_%s gauge\n", lists[at].prefix, name);
     json_array_foreach(list, index, item)
     {
-        const json_t *value = json_object_get(item, key);
-        if (json_is_number(value) || json_is_boolean(value))
-            fprintf(out, "holdfast_%s_%s{%s=\"%s\"} %.17g\n", lists[at].prefix, key,
+        const json_t *value = follow(name, item, path);
+        if (json_is_number(value) || json_is_boolean(value) || json_is_array(value))
+            fprintf(out, "holdfast_%s_%s{%s=\"%s\"} %.17g\n", lists[at].prefix, name,
                     lists[at].label, json_string_value(json_object_get(item, lists[at].name)),
-                    json_is_true(value) ? 1.0 : json_number_value(value));
+                    number_of(value));
     }
 }
 
@@ -157,7 +184,7 @@ static void write_now(struct timer *timer)
     struct metrics *metrics = CONTAINER_OF(timer, struct metrics, timer);
     if (metrics->service->draining)
         return;
-    metrics->status = service_status(metrics->service);
+    metrics->status = service_status(metrics->service, false);
     if (!metrics->status) {
         loop_timer(metrics->service->loop, timer, metrics->service->config->metrics_every_ms);
         return;

@@ -39,6 +39,7 @@
 #include "ckptd/node/stage.h"
 #include "ckptd/nodes/rounds.h"
 #include "ckptd/nodes/serve.h"
+#include "ckptd/nodes/told.h"
 #include "ckptd/reload.h"
 #include "ckptd/rescan.h"
 #include "ckptd/restore/held.h"
@@ -199,12 +200,12 @@ static int open_rpc(struct service *service)
 
 /* In this order; each may use those before it. */
 static int (*const parts[])(struct service *service) = {
-    open_loop,    reload_open,  history_open, rescan_open,    open_storage,  tier_open,
-    serve_open,   open_pool,    renew_open,   gate_open,      open_sessions, restore_open,
-    open_runs,    open_catalog, scan_store,   held_open,      far_open,      scrub_open,
-    retain_open,  trash_open,   drain_open,   far_scrub_open, lead_open,     follow_open,
-    rounds_open,  place_watch,  metrics_open, open_rpc,       health_open,   door_open,
-    network_open, plane_open};
+    open_loop,   reload_open,  history_open, rescan_open,    open_storage,  tier_open,
+    serve_open,  open_pool,    renew_open,   gate_open,      open_sessions, restore_open,
+    open_runs,   open_catalog, scan_store,   held_open,      far_open,      scrub_open,
+    retain_open, trash_open,   drain_open,   far_scrub_open, lead_open,     follow_open,
+    told_open,   rounds_open,  place_watch,  metrics_open,   open_rpc,      health_open,
+    door_open,   network_open, plane_open};
 
 /* ---- opening ---- */
 
@@ -366,6 +367,7 @@ void service_close(struct service *service)
     drain_close(service);
     far_close(service);
     rounds_close(service);
+    told_close(service);
     scrub_close(service);
     far_scrub_close(service);
     metrics_close(service);

@@ -19,6 +19,7 @@
 #include "ckptd/node/pool.h"
 #include "ckptd/node/session.h"
 #include "ckptd/nodes/nodes.h"
+#include "ckptd/nodes/told.h"
 #include "ckptd/restore/loads.h"
 #include "ckptd/run/commit.h"
 #include "ckptd/run/coordinator.h"
@@ -238,33 +239,32 @@ static json_t *describe_mending(const struct service *service)
     return drain_describe(service, TIER_LOCAL);
 }
 
-/* The parts of Status, in its order. */
+/* The parts of Status, in its order. `is_told`: other nodes show it of this one. */
 static const struct {
     const char *name;
     json_t *(*describe)(const struct service *service);
+    bool is_told;
 } status_parts[] = {
-    {"health", describe_health},
-    {"alarms", alarms_describe},
-    {"runs", describe_runs},
-    {"pool", describe_pool},
-    {"sessions", describe_sessions},
-    {"catalog", describe_catalog},
-    {"disk", describe_disk},
-    {"tier", describe_tier},
-    {"mending", describe_mending},
-    {"nodes", nodes_describe},
-    {"bulk", plane_describe},
-    {"scrub", describe_scrub},
-    {"far_scrub", far_scrub_describe},
-    {"saves", describe_saves},
-    {"images", describe_images},
-    {"last_commit", describe_commit},
-    {"last_unchanged", describe_unchanged},
-    {"pace", describe_pace},
-    {"since_start", describe_totals},
+    {"health", describe_health, false},      {"alarms", alarms_describe, true},
+    {"runs", describe_runs, false},          {"pool", describe_pool, true},
+    {"sessions", describe_sessions, false},  {"catalog", describe_catalog, false},
+    {"disk", describe_disk, true},           {"tier", describe_tier, true},
+    {"mending", describe_mending, false},    {"nodes", nodes_describe, false},
+    {"behind", nodes_describe_behind, true}, {"bulk", plane_describe, true},
+    {"scrub", describe_scrub, false},        {"far_scrub", far_scrub_describe, false},
+    {"saves", describe_saves, true},         {"images", describe_images, false},
+    {"last_commit", describe_commit, false}, {"last_unchanged", describe_unchanged, false},
+    {"pace", describe_pace, false},          {"since_start", describe_totals, false},
 };
 
-char *service_status(const struct service *service)
+/* What grows with the number of runs is bounded where it goes to other nodes. */
+static void shorten(json_t *list, size_t max)
+{
+    while (json_array_size(list) > max)
+        json_array_remove(list, json_array_size(list) - 1);
+}
+
+char *service_status(const struct service *service, bool own)
 {
     const struct place *place = service->place;
     const char *store = place && place->path ? place->path : service->config->store;
@@ -274,8 +274,13 @@ char *service_status(const struct service *service)
                              service->offline, "storage", storage_describe(service->storage));
     bool whole = root != NULL;
     for (size_t i = 0; i < sizeof status_parts / sizeof status_parts[0]; i++)
-        whole &=
-            json_object_set_new(root, status_parts[i].name, status_parts[i].describe(service)) == 0;
+        if (status_parts[i].is_told || !own)
+            whole &= json_object_set_new(root, status_parts[i].name,
+                                         status_parts[i].describe(service)) == 0;
+    if (own) {
+        shorten(json_object_get(root, "alarms"), TOLD_ALARMS_MAX);
+        shorten(json_object_get(root, "saves"), TOLD_SAVES_MAX);
+    }
     char *text = whole ? json_dumps(root, JSON_INDENT(2) | JSON_REAL_PRECISION(15)) : NULL;
     json_decref(root);
     return text;

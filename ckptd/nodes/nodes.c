@@ -5,6 +5,7 @@
 #include "ckptd/config.h"
 #include "ckptd/drain/drain.h"
 #include "ckptd/loop.h"
+#include "ckptd/nodes/told.h"
 #include "ckptd/service.h"
 #include "proto/retain.h"
 
@@ -21,27 +22,64 @@ static json_t *describe_peer(const struct service *service, uint32_t index)
     json_object_set_new(text, "address", json_string(peer->address));
     json_object_set_new(text, "lost", json_boolean(tier->is_lost));
     json_object_set_new(text, "silent_seconds", json_integer(silent_ms / 1000));
+    json_object_set_new(text, "told", told_describe(service, index));
+    json_object_set_new(text, "links", told_links(service, index));
     return text;
 }
 
 /* The newest whole checkpoint, and the newest that is replicated: what a lost node costs. */
-static json_t *describe_run(const struct run *run)
+struct behind {
+    const struct checkpoint *newest, *replicated;
+    int checkpoints;
+    json_int_t bytes, lag_seconds;
+};
+
+static struct behind measure(const struct run *run)
 {
     const struct checkpoint *newest = catalog_newest(run), *replicated = newest;
-    uint32_t behind = 0;
-    json_int_t lag = 0, bytes = 0;
+    struct behind out = {.newest = newest};
+    json_int_t bytes = 0, lag = 0;
     while (replicated && catalog_durability(replicated) < DURABLE_REPLICATED) {
-        behind += !replicated->damaged;
+        out.checkpoints += !replicated->damaged;
         bytes += replicated->damaged ? 0 : (json_int_t)replicated->summary.bytes;
         replicated = replicated->next;
     }
     if (newest && replicated)
         lag = retain_time(newest->summary.time) - retain_time(replicated->summary.time);
-    return json_pack(
-        "{s:s, s:o, s:o, s:i, s:I, s:I}", "run", run->name, "newest_step",
-        newest ? json_integer((json_int_t)newest->summary.step) : json_null(), "replicated_step",
-        replicated ? json_integer((json_int_t)replicated->summary.step) : json_null(),
-        "checkpoints_behind", (int)behind, "bytes_behind", bytes, "lag_seconds", lag > 0 ? lag : 0);
+    out.replicated = replicated;
+    out.bytes = bytes;
+    out.lag_seconds = lag > 0 ? lag : 0;
+    return out;
+}
+
+static json_t *step_of(const struct checkpoint *checkpoint)
+{
+    return checkpoint ? json_integer((json_int_t)checkpoint->summary.step) : json_null();
+}
+
+static json_t *describe_run(const struct run *run)
+{
+    const struct behind behind = measure(run);
+    return json_pack("{s:s, s:o, s:o, s:i, s:I, s:I}", "run", run->name, "newest_step",
+                     step_of(behind.newest), "replicated_step", step_of(behind.replicated),
+                     "checkpoints_behind", behind.checkpoints, "bytes_behind", behind.bytes,
+                     "lag_seconds", behind.lag_seconds);
+}
+
+json_t *nodes_describe_behind(const struct service *service)
+{
+    struct behind all = {.checkpoints = 0};
+    if (service->config->members.count == 0)
+        return json_null();
+    for (const struct run *run = service->catalog->runs; run; run = run->next) {
+        const struct behind behind = measure(run);
+        all.checkpoints += behind.checkpoints;
+        all.bytes += behind.bytes;
+        if (behind.lag_seconds > all.lag_seconds)
+            all.lag_seconds = behind.lag_seconds;
+    }
+    return json_pack("{s:i, s:I, s:I}", "checkpoints", all.checkpoints, "bytes", all.bytes,
+                     "lag_seconds", all.lag_seconds);
 }
 
 json_t *nodes_describe(const struct service *service)

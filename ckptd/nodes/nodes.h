@@ -7,5 +7,7 @@ struct json_t;
 
 /* NULL of JSON where there are no peers. */
 struct json_t *nodes_describe(const struct service *service);
+/* What of all runs is on too few nodes; likewise. */
+struct json_t *nodes_describe_behind(const struct service *service);
 
 #endif

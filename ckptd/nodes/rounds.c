@@ -1,4 +1,4 @@
-/* rounds.c - which peers are there, and what they hold, when nobody asks: every nodes.look_ms.
+/* rounds.c - which peers are there, what they hold and tell, when nobody asks: every nodes.look_ms.
  *
  * Who waits for a level at a node that sends no copies hears of it so. A peer that has not answered
  * for nodes.lost_ms is lost (tier.is_lost, set by drain/far.c): its copies count no more, and those
@@ -8,6 +8,7 @@
 #include "ckptd/drain/drain.h"
 #include "ckptd/drain/far.h"
 #include "ckptd/drain/level.h"
+#include "ckptd/nodes/told.h"
 #include "ckptd/service.h"
 #include "proto/report.h"
 
@@ -36,6 +37,7 @@ static void look(struct timer *timer)
     struct service *service = rounds->service;
     loop_timer(service->loop, timer, service->config->nodes_look_ms);
     for (uint32_t i = 0; i < service->config->members.count; i++) {
+        told_ask(service, i);
         if (rounds->is_looking[i])
             continue;
         rounds->is_looking[i] = true;

@@ -258,7 +258,11 @@ const struct command commands[] = {
      "segments of the pool that are lent to ranks or hold images. connected: ranks and loads now.\n"
      "unreadable: runs that could not be read, and why. On a directory: in use says whether "
      "somebody\n"
-     "has the writer's lock; if nobody has, the saves are rubbish (gc).\n"},
+     "has the writer's lock; if nobody has, the saves are rubbish (gc).\n"
+     "Of a ckptd with others beside it (nodes.peers) a line per node, as it told last: DISK LEFT\n"
+     "for saves, USED of the disk and of the POOL, SAVES in work, LAG: training time on too few\n"
+     "nodes; what this node is TO SEND there, at what rate, and the round trip of a call. No\n"
+     "node is waited for: of a silent one the line is old. Alarms of others have their names.\n"},
     {"history", "RUN", "who committed, pinned, removed, took over, and when", 1, 1,
      WHERE | OF_A_RUN, cli_history,
      "The newest 64 KiB of events, the oldest first. attempt: ranks were started; commit: they\n"

@@ -125,18 +125,59 @@ static void print_work(const json_t *root)
     }
 }
 
+/* "90%" of what there is; "-": nobody has told. */
+static const char *part_of(char out[32], const json_t *object, const char *have, const char *all)
+{
+    double whole = json_number_value(json_object_get(object, all));
+    snprintf(out, 32, "-");
+    if (whole > 0)
+        snprintf(out, 32, "%.0f%%", 100 * json_number_value(json_object_get(object, have)) / whole);
+    return out;
+}
+
+/* What a node tells of itself: `said` is a whole status, or what another node was told. */
+static void print_said(const json_t *node, const json_t *said)
+{
+    const json_t *disk = json_object_get(said, "disk"), *behind = json_object_get(said, "behind");
+    char name[200], domain[200], left[32] = "-", used[32], pool[32], saves[32] = "-", lag[32] = "-";
+    if (disk != NULL)
+        text_bytes(left, sizeof left, number(disk, "bytes_left"));
+    if (said != NULL)
+        snprintf(saves, sizeof saves, "%zu", json_array_size(json_object_get(said, "saves")));
+    if (json_is_object(behind))
+        snprintf(lag, sizeof lag, "%llu s", (unsigned long long)number(behind, "lag_seconds"));
+    printf("  %-10s %-10s %11s %5s %5s %5s %6s", text_of(name, node, "name"),
+           text_of(domain, node, "domain"), left, part_of(used, disk, "bytes_used", "bytes_total"),
+           part_of(pool, json_object_get(said, "pool"), "segments_used", "segments"), saves, lag);
+}
+
+/* The link to it, and whether it answers. */
+static void print_link(const json_t *node)
+{
+    const json_t *control = json_object_get(json_object_get(node, "links"), "control");
+    const json_t *rtt = json_object_get(control, "rtt_seconds");
+    char waiting[32], away[32] = "-", why[200];
+    bool is_lost = json_is_true(json_object_get(node, "lost"));
+    bool is_silent = number(node, "silent_seconds") > 0;
+    if (json_is_number(rtt))
+        snprintf(away, sizeof away, "%.1f ms", json_number_value(rtt) * 1e3);
+    printf(" %11s %7.3f %9s", text_bytes(waiting, sizeof waiting, number(node, "waiting_bytes")),
+           json_number_value(json_object_get(node, "bytes_per_second")) / 1e9, away);
+    if (is_lost || is_silent)
+        printf("  %s for %llu s", is_lost ? "LOST, silent" : "silent",
+               (unsigned long long)number(node, "silent_seconds"));
+    else if (!json_is_object(json_object_get(node, "told")))
+        printf("  has not told of itself");
+    if (text_of(why, node, "offline")[0] != '\0')
+        printf("%s%s", is_lost || is_silent ? ": " : "  ", why);
+    printf("\n");
+}
+
 static void print_node(const json_t *node)
 {
-    char name[200], domain[200], why[200], waiting[32];
-    printf("  %-12s in domain %s: ", text_of(name, node, "name"), text_of(domain, node, "domain"));
-    if (json_is_true(json_object_get(node, "lost")))
-        printf("LOST, ");
-    if (number(node, "silent_seconds") > 0 || text_of(why, node, "offline")[0] != '\0')
-        printf("silent for %llu s%s%s, ", (unsigned long long)number(node, "silent_seconds"),
-               text_of(why, node, "offline")[0] != '\0' ? ": " : "", why);
-    printf("%s, %s to go, %.3f GB/s\n", text_count(number(node, "checkpoints"), "checkpoint").text,
-           text_bytes(waiting, sizeof waiting, number(node, "waiting_bytes")),
-           json_number_value(json_object_get(node, "bytes_per_second")) / 1e9);
+    const json_t *told = json_object_get(node, "told");
+    print_said(node, json_is_object(told) ? told : NULL);
+    print_link(node);
 }
 
 static void print_lag(const json_t *run)
@@ -154,11 +195,13 @@ static void print_nodes(const json_t *root)
 {
     const json_t *nodes = json_object_get(root, "nodes"), *bulk = json_object_get(root, "bulk");
     const json_t *tier = json_object_get(root, "tier"), *item;
-    char name[200];
     size_t index;
-    if (json_is_object(nodes))
-        printf("%-12s %s in domain %s, and:\n", "node", text_of(name, nodes, "name"),
-               json_string_value(json_object_get(nodes, "domain")));
+    if (json_is_object(nodes)) {
+        printf("  %-10s %-10s %11s %5s %5s %5s %6s %11s %7s %9s\n", "NODE", "DOMAIN", "DISK LEFT",
+               "USED", "POOL", "SAVES", "LAG", "TO SEND", "GB/s", "RTT");
+        print_said(nodes, root);
+        printf("\n");
+    }
     json_array_foreach(json_object_get(nodes, "peers"), index, item) print_node(item);
     json_array_foreach(json_object_get(nodes, "runs"), index, item) print_lag(item);
     if (json_is_object(bulk))
@@ -172,13 +215,29 @@ static void print_nodes(const json_t *root)
                json_number_value(json_object_get(tier, "bytes_per_second")) / 1e9);
 }
 
-static void print_alarms(const json_t *root)
+static void print_alarms_of(const char *node, const json_t *status)
 {
     char text[200];
+    const char *said;
     const json_t *item;
     size_t index;
-    json_array_foreach(json_object_get(root, "alarms"), index, item)
-        printf("%-12s %s\n", "ALARM", text_safe(text, sizeof text, json_string_value(item)));
+    json_array_foreach(json_object_get(status, "alarms"), index, item)
+    {
+        said = json_string_value(item);
+        printf("%-12s %s%s%s\n", "ALARM", node, node[0] != '\0' ? ": " : "",
+               text_safe(text, sizeof text, said != NULL ? said : "?"));
+    }
+}
+
+/* Its own, and those of the nodes beside it, as they told them last. */
+static void print_alarms(const json_t *root)
+{
+    char name[200];
+    const json_t *node;
+    size_t index;
+    print_alarms_of("", root);
+    json_array_foreach(json_object_get(json_object_get(root, "nodes"), "peers"), index, node)
+        print_alarms_of(text_of(name, node, "name"), json_object_get(node, "told"));
 }
 
 void status_print_screen(const json_t *root)

@@ -175,8 +175,8 @@ def kills(folder, cluster, chance):
 
 def told(first):
     """n3 is away, and newer checkpoints are on n1 alone: status, its JSON and the numbers."""
-    alarm = "node n3 has not answered for"
-    wait_until(lambda: alarm in first.cli("status", *first.where)[1], first.said)
+    alarm, second = "node n3 has not answered for", first.nodes[1]
+    wait_until(lambda: f"n2: {alarm}" in first.cli("status", *first.where)[1], first.said)
     time.sleep(1)  # the lag is in whole seconds
     screen = first.cli("status", *first.where)[1]
     status = json.loads(first.cli("status", "--json", *first.where)[1])
@@ -184,8 +184,9 @@ def told(first):
     run = [run for run in status["nodes"]["runs"] if run["run"] == first.run][0]
     size = first.entry(first.run, 55)["bytes"]
     test("status tells of a silent node, of what is not replicated, and of the rates",
-         re.search(r"ALARM +" + alarm, screen) and re.search(r"n3 +in domain b: silent", screen) and
-         re.search(r"n2 +in domain a: .* GB/s", screen) and
+         re.search(r"ALARM +" + alarm, screen) and
+         re.search(r"n3 +b .* silent for", screen) and
+         re.search(r"n2 +a .* ms$", screen, re.M) and
          f"{run['checkpoints_behind']} checkpoints not replicated" in screen, screen)
     test("so does its JSON, in bytes and seconds",
          [text for text in status["alarms"] if alarm in text] and peers["n3"]["offline"] and
@@ -193,6 +194,17 @@ def told(first):
          run["checkpoints_behind"] > 1 and
          run["bytes_behind"] == run["checkpoints_behind"] * size and run["lag_seconds"] > 0,
          (status["alarms"], peers, run, size))
+    told, own = peers["n2"]["told"], json.loads(second.cli("status", "--json", *second.where)[1])
+    test("the other node's disk, memory, saves, alarms and lag are what it tells itself",
+         told["disk"]["bytes_total"] == own["disk"]["bytes_total"] and
+         told["disk"]["bytes_left"] > 0 and told["pool"]["bytes"] == own["pool"]["bytes"] and
+         told["saves"] == [] and told["behind"]["checkpoints"] == own["behind"]["checkpoints"] and
+         "nodes" not in told and 0 <= told["seconds_ago"] < 60, (told, own))
+    test("and what the silent one told last is there with its age",
+         peers["n3"]["told"]["seconds_ago"] > peers["n3"]["silent_seconds"] and
+         peers["n3"]["told"]["pool"]["bytes"] > 0, peers["n3"])
+    test("the link has a round-trip time",
+         0 < peers["n2"]["links"]["control"]["rtt_seconds"] < 2, peers["n2"]["links"])
 
     def numbers():
         with open(first.folder + "/numbers") as file:
@@ -201,7 +213,10 @@ def told(first):
     lines, label = numbers(), f'{{run="{first.run}"}}'
     test("so do the numbers for Prometheus, by node and by run",
          lines['holdfast_node_lost{node="n2"}'] == "0\n" and int(lines["holdfast_alarms"]) > 0 and
-         float(lines[f"holdfast_replication_bytes_behind{label}"]) == run["bytes_behind"], lines)
+         float(lines[f"holdfast_replication_bytes_behind{label}"]) == run["bytes_behind"] and
+         float(lines['holdfast_node_told_disk_bytes_left{node="n2"}']) > 0 and
+         int(lines['holdfast_node_told_alarms{node="n2"}']) > 0 and
+         float(lines['holdfast_node_links_control_rtt_seconds{node="n2"}']) > 0, lines)
 
 
 def kept(cluster):

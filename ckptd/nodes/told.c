@@ -1,0 +1,184 @@
+/* told.c - what the other nodes tell of themselves: their disk, pool, saves, alarms.
+ *
+ *   every nodes.look_ms, and behind a Status that shows an answer older than a second ──► that
+ *   peer's crew: Status with `own`, then Hello, whose time is the round trip ──► service thread:
+ *   kept, until there is a newer one
+ *
+ * Status shows what was kept and how old it is, so no node that is silent holds an answer up. A
+ * node tells of itself alone (status.c), and what it tells is taken by name: nothing goes on to a
+ * third node. An answer is bounded, and what is no object of JSON is not heard. */
+#include "ckptd/nodes/told.h"
+#include "ckptd/loop.h"
+#include "ckptd/member/errand.h"
+#include "ckptd/service.h"
+#include "ckptd/tier.h"
+#include "proto/ckpt.pb-c.h"
+#include "proto/json.h"
+#include "proto/report.h"
+#include "proto/rpc.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define ASK_MS 2000u
+#define FRESH_MS 1000
+
+struct telling {
+    struct service *service;
+    uint32_t peer;
+    bool is_asking;
+    json_t *said; /* NULL: nothing yet */
+    int64_t said_ms;
+    double rtt_seconds;
+    /* The crew's while it asks. */
+    json_t *answer;
+    double answer_seconds;
+    struct job job;
+};
+
+struct told {
+    struct telling peers[MEMBERS_PEERS_MAX];
+};
+
+/* ---- on the crew ---- */
+
+int told_read(json_t **out, const char *text)
+{
+    static const char *const names[] = {"version", "draining", "alarms", "pool",  "disk",
+                                        "tier",    "bulk",     "saves",  "behind"};
+    json_t *root;
+    *out = NULL;
+    if (strlen(text) > TOLD_BYTES_MAX)
+        return report_error(ERR_INVALID, NULL, "a node's status has more than %u bytes",
+                            TOLD_BYTES_MAX);
+    ERR_TRY(json_read_object(&root, text, "a node's status"));
+    json_begin();
+    json_t *told = json_object();
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
+        if (json_object_get(root, names[i]))
+            json_object_set(told, names[i], json_object_get(root, names[i]));
+    json_decref(root);
+    if (json_end()) {
+        *out = told;
+        return 0;
+    }
+    json_decref(told);
+    return report_error(ERR_MEMORY, NULL, "no memory for a node's status");
+}
+
+static double now_seconds(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
+}
+
+/* The connection is there by now, and the answer costs the other node nothing. */
+static int measure(double *out, struct rpc_client *client)
+{
+    Holdfast__V1__HelloRequest request = HOLDFAST__V1__HELLO_REQUEST__INIT;
+    ProtobufCMessage *reply = NULL;
+    request.protocol = RPC_PROTOCOL;
+    double begin = now_seconds();
+    ERR_TRY(rpc_client_call(client, "/holdfast.v1.Checkpoint/Hello", &request.base,
+                            &holdfast__v1__hello_reply__descriptor, &reply, ASK_MS));
+    *out = now_seconds() - begin;
+    protobuf_c_message_free_unpacked(reply, NULL);
+    return 0;
+}
+
+static void work_ask(struct job *job)
+{
+    struct telling *telling = CONTAINER_OF(job, struct telling, job);
+    struct rpc_client *client = telling->service->followers->clients[telling->peer];
+    Holdfast__V1__StatusRequest request = HOLDFAST__V1__STATUS_REQUEST__INIT;
+    ProtobufCMessage *reply = NULL;
+    request.own = true;
+    if (rpc_client_call(client, "/holdfast.v1.Checkpoint/Status", &request.base,
+                        &holdfast__v1__status_reply__descriptor, &reply, ASK_MS) != 0)
+        return;
+    int error = told_read(&telling->answer, ((const Holdfast__V1__StatusReply *)reply)->json);
+    if (error != 0)
+        log_warn("nodes", "the status of node %s is not shown: %s",
+                 telling->service->config->members.peers[telling->peer].name, report_line());
+    protobuf_c_message_free_unpacked(reply, NULL);
+    if (error == 0 && measure(&telling->answer_seconds, client) != 0)
+        telling->answer_seconds = telling->rtt_seconds; /* as it was */
+}
+
+/* ---- on the service thread ---- */
+
+static void asked(struct event *event)
+{
+    struct telling *telling = CONTAINER_OF(event, struct telling, job.done);
+    telling->is_asking = false;
+    if (!telling->answer)
+        return;
+    json_decref(telling->said);
+    telling->said = telling->answer;
+    telling->said_ms = loop_now_ms();
+    telling->rtt_seconds = telling->answer_seconds;
+    telling->answer = NULL;
+}
+
+void told_ask(struct service *service, uint32_t peer)
+{
+    struct telling *telling = &service->told->peers[peer];
+    if (telling->is_asking)
+        return;
+    telling->is_asking = true;
+    telling->job = (struct job){.work = work_ask, .done.run = asked};
+    tier_work(service, (enum tier_index)(TIER_PEER + peer), &telling->job);
+}
+
+void told_refresh(struct service *service)
+{
+    for (uint32_t i = 0; service->told && i < service->config->members.count; i++)
+        if (loop_now_ms() - service->told->peers[i].said_ms >= FRESH_MS)
+            told_ask(service, i);
+}
+
+json_t *told_describe(const struct service *service, uint32_t peer)
+{
+    const struct telling *telling = &service->told->peers[peer];
+    if (!telling->said)
+        return json_null();
+    json_t *text = json_copy(telling->said);
+    double seconds = (double)(loop_now_ms() - telling->said_ms) / 1000.0;
+    json_object_set_new(text, "seconds_ago", json_real(seconds));
+    return text;
+}
+
+json_t *told_links(const struct service *service, uint32_t peer)
+{
+    const struct telling *telling = &service->told->peers[peer];
+    bool is_measured = telling->rtt_seconds > 0;
+    json_t *rtt = is_measured ? json_real(telling->rtt_seconds) : json_null();
+    return json_pack("{s:{s:o}}", "control", "rtt_seconds", rtt);
+}
+
+int told_open(struct service *service)
+{
+    if (service->config->members.count == 0)
+        return 0;
+    service->told = calloc(1, sizeof *service->told);
+    if (!service->told)
+        return report_error(ERR_MEMORY, NULL, "no memory for what the nodes tell");
+    for (uint32_t i = 0; i < service->config->members.count; i++) {
+        service->told->peers[i].service = service;
+        service->told->peers[i].peer = i;
+        told_ask(service, i);
+    }
+    return 0;
+}
+
+void told_close(struct service *service)
+{
+    for (uint32_t i = 0; service->told && i < MEMBERS_PEERS_MAX; i++) {
+        json_decref(service->told->peers[i].said);
+        json_decref(service->told->peers[i].answer);
+    }
+    free(service->told);
+    service->told = NULL;
+}
