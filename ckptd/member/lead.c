@@ -1,7 +1,7 @@
 /* lead.c - the coordinator's side of an attempt whose ranks are on several nodes.
  *
  *   Join (a rank of a node) ──► describe.c ──► the plan, when every rank is there
- *   BeginPart               ──► begin.c: the save of the step, and its nonce
+ *   BeginPart               ──► enter.c: the save of the step, and its nonce
  *   ReportPart              ──► what became of each part goes to commit.c; the answer is what the
  * node is to do: go on, write the manifest, call it committed, remove it
  *
@@ -21,10 +21,10 @@
 #include "ckptd/config.h"
 #include "ckptd/loop.h"
 #include "ckptd/member/verdict.h"
-#include "ckptd/run/begin.h"
 #include "ckptd/run/commit.h"
 #include "ckptd/run/coordinator.h"
 #include "ckptd/run/describe.h"
+#include "ckptd/run/enter.h"
 #include "ckptd/run/outcomes.h"
 #include "ckptd/run/save.h"
 #include "ckptd/service.h"
@@ -157,7 +157,7 @@ void lead_begin(struct service *service, struct rpc_call *call,
     uint32_t node;
     int error = find_node(&node, service, call, request->boot_id);
     if (error == 0)
-        error = save_begin_remote(service, request, node, nonce);
+        error = enter_remote(service, request, node, nonce);
     if (error != 0) {
         rpc_call_fail(call, error);
         return;

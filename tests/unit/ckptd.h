@@ -42,6 +42,7 @@
 #include "ckptd/restore/want.h"
 #include "ckptd/run/attempt.h"
 #include "ckptd/run/begin.h"
+#include "ckptd/run/enter.h"
 #include "ckptd/run/commit.h"
 #include "ckptd/run/coordinator.h"
 #include "ckptd/run/describe.h"
