@@ -33,7 +33,7 @@
 /* Numbers of each member of a list in Status, with its name as a label. */
 static const struct {
     const char *prefix, *label, *name; /* name: the field that has it */
-    const char *keys[24];              /* "a.b": of the object `a` in it */
+    const char *keys[28];              /* "a.b": of the object `a` in it */
 } lists[] = {
     {"run",
      "run",
@@ -47,10 +47,28 @@ static const struct {
     {"node",
      "node",
      "name",
-     {"lost", "silent_seconds", "checkpoints", "waiting", "waiting_bytes", "bytes_sent",
-      "bytes_per_second", "errors", "links.control.rtt_seconds", "told.seconds_ago",
-      "told.disk.bytes_total", "told.disk.bytes_free", "told.disk.bytes_left", "told.pool.bytes",
-      "told.pool.bytes_used", "told.saves", "told.alarms", "told.behind.bytes",
+     {"lost",
+      "silent_seconds",
+      "checkpoints",
+      "waiting",
+      "waiting_bytes",
+      "bytes_sent",
+      "bytes_per_second",
+      "errors",
+      "links.control.rtt_seconds",
+      "links.bulk.rtt_seconds",
+      "links.bulk.bytes_per_second_in",
+      "links.bulk.bytes_per_second_out",
+      "told.seconds_ago",
+      "told.disk.bytes_total",
+      "told.disk.bytes_free",
+      "told.disk.bytes_left",
+      "told.pool.bytes",
+      "told.pool.segments",
+      "told.pool.segments_used",
+      "told.saves",
+      "told.alarms",
+      "told.behind.bytes",
       "told.behind.lag_seconds"}},
 };
 

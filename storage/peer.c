@@ -25,12 +25,20 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #define CALL_MS 10000u
 #define SYNC_MS 60000u
 #define CHUNK_BYTES (1u << 20)
 #define THREADS_DEFAULT 2u
 #define METHOD "/holdfast.v1.Checkpoint/Peer"
+
+/* Transfers of one direction and plane that are under way, and since when there are any. */
+struct moving {
+    struct storage_flow *flow;
+    uint32_t count;
+    uint64_t since_ns;
+};
 
 struct peer {
     struct storage_base base;
@@ -40,6 +48,9 @@ struct peer {
     pthread_mutex_t mutex; /* of these */
     struct bulk *bulk;     /* NULL: none yet, or the peer has no such plane */
     uint32_t num_objects;
+    pthread_mutex_t link_mutex; /* of these; held for a moment */
+    struct storage_link link;
+    struct moving moving_in[NUM_STORAGE_PLANES], moving_out[NUM_STORAGE_PLANES];
     char where[STORAGE_WHERE_BYTES], directory[STORAGE_WHERE_BYTES];
     char text[STORAGE_WHERE_BYTES + 32];
 };
@@ -131,6 +142,53 @@ static void give_bulk(struct peer *peer)
     pthread_mutex_unlock(&peer->mutex);
 }
 
+/* ---- what moves, and how fast ---- */
+
+static uint64_t now_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+static struct moving *begin_moving(struct peer *peer, const struct storage_request *request)
+{
+    const struct peer_object *object = (const struct peer_object *)request->object;
+    enum storage_plane plane = object->bulk ? STORAGE_BULK : STORAGE_CALLS;
+    bool is_out = request->op == STORAGE_WRITE;
+    struct moving *moving = is_out ? &peer->moving_out[plane] : &peer->moving_in[plane];
+    pthread_mutex_lock(&peer->link_mutex);
+    if (moving->count++ == 0)
+        moving->since_ns = now_ns();
+    pthread_mutex_unlock(&peer->link_mutex);
+    return moving;
+}
+
+/* `bytes` have come or gone; 0 after an error. */
+static void end_moving(struct peer *peer, struct moving *moving, struct bulk *bulk, uint64_t bytes)
+{
+    struct bulk_counts counts = {.rtt_seconds = 0};
+    if (bulk)
+        bulk_count(bulk, &counts);
+    pthread_mutex_lock(&peer->link_mutex);
+    uint64_t now = now_ns();
+    moving->flow->ns += now - moving->since_ns;
+    moving->since_ns = now;
+    moving->count--;
+    moving->flow->bytes += bytes;
+    if (counts.rtt_seconds > 0)
+        peer->link.rtt_seconds = counts.rtt_seconds;
+    pthread_mutex_unlock(&peer->link_mutex);
+}
+
+static void peer_link(struct storage *storage, struct storage_link *out)
+{
+    struct peer *peer = peer_of(storage);
+    pthread_mutex_lock(&peer->link_mutex);
+    *out = peer->link;
+    pthread_mutex_unlock(&peer->link_mutex);
+}
+
 /* ---- transfers ---- */
 
 static int transfer_in_bulk(struct peer_object *object, const struct storage_request *request)
@@ -202,7 +260,9 @@ static void perform(struct storage_request *request)
         sync.handle = object->handle;
         request->error = call_for(NULL, NULL, object->peer, &sync);
     } else {
+        struct moving *moving = begin_moving(object->peer, request);
         request->error = transfer(request);
+        end_moving(object->peer, moving, object->bulk, request->error == 0 ? request->bytes : 0);
     }
     request->bytes_done = request->error == 0 ? request->bytes : 0;
 }
@@ -376,6 +436,7 @@ static void peer_close(struct storage *storage)
     bulk_close(peer->bulk);
     rpc_client_close(peer->rpc);
     pthread_mutex_destroy(&peer->mutex);
+    pthread_mutex_destroy(&peer->link_mutex);
     free(peer);
 }
 
@@ -386,6 +447,11 @@ static int peer_open(struct storage **out, const char *where, const struct stora
         return report_error(ERR_MEMORY, NULL, "no memory for a peer");
     peer->base.ops = &storage_peer;
     pthread_mutex_init(&peer->mutex, NULL);
+    pthread_mutex_init(&peer->link_mutex, NULL);
+    for (int plane = 0; plane < NUM_STORAGE_PLANES; plane++) {
+        peer->moving_in[plane].flow = &peer->link.in[plane];
+        peer->moving_out[plane].flow = &peer->link.out[plane];
+    }
     snprintf(peer->where, sizeof peer->where, "%s", where);
     snprintf(peer->directory, sizeof peer->directory, "%s",
              options->tls_directory ? options->tls_directory : "");
@@ -429,5 +495,6 @@ const struct storage_ops storage_peer = {
     .hold = peer_hold,
     .release = peer_release,
     .find_holder = peer_find_holder,
+    .link = peer_link,
     .describe = peer_describe,
 };

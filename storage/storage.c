@@ -357,6 +357,13 @@ int storage_sweep(struct storage *storage, const char *prefix, struct storage_sw
     return ops_of(storage)->sweep(storage, prefix, sweep);
 }
 
+void storage_link(struct storage *storage, struct storage_link *out)
+{
+    *out = (struct storage_link){.rtt_seconds = 0};
+    if (ops_of(storage)->link)
+        ops_of(storage)->link(storage, out);
+}
+
 const char *storage_describe(struct storage *storage)
 {
     const struct storage_ops *ops = ops_of(storage);

@@ -187,6 +187,16 @@ struct storage_space {
     uint64_t inodes_total, inodes_free; /* 0, 0 where the tier has none */
 };
 
+/* What went to and from a store in another machine, and for how long any did, by how it went. */
+enum storage_plane { STORAGE_CALLS, STORAGE_BULK, NUM_STORAGE_PLANES };
+struct storage_flow {
+    uint64_t bytes, ns;
+};
+struct storage_link {
+    struct storage_flow in[NUM_STORAGE_PLANES], out[NUM_STORAGE_PLANES];
+    double rtt_seconds; /* of STORAGE_BULK, as the kernel measured it; 0: not known */
+};
+
 struct storage_entry {
     const char *name; /* last component; borrowed during the callback */
     bool is_dir;
@@ -291,6 +301,8 @@ struct storage_ops {
      * a name directly below `prefix` is made or removed, unless that happens as soon as the time
      * before: it changed *out_age_ms ago. */
     int (*stamp)(struct storage *storage, const char *prefix, uint64_t *out, uint64_t *out_age_ms);
+    /* (optional; without: nothing) Of a store in another machine. Does not wait. */
+    void (*link)(struct storage *storage, struct storage_link *out);
     /* (optional) One line for the log: what was chosen and why ("io_uring, depth 32, O_DIRECT"). */
     const char *(*describe)(struct storage *storage);
 };
@@ -357,6 +369,7 @@ void storage_leave(struct storage *storage, struct storage_hold *hold);
 int storage_find_holder(struct storage *storage, const char *key);
 int storage_sweep(struct storage *storage, const char *prefix, struct storage_sweep *sweep);
 int storage_stamp(struct storage *storage, const char *prefix, uint64_t *out, uint64_t *out_age_ms);
+void storage_link(struct storage *storage, struct storage_link *out);
 const char *storage_describe(struct storage *storage);
 /* From here on the process makes no io_uring any more, in whatever thread (seccomp(2)); those that
  * it has go on. What it starts inherits that and gains no rights (no_new_privs). A `local` that is

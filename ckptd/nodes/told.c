@@ -16,6 +16,7 @@
 #include "proto/json.h"
 #include "proto/report.h"
 #include "proto/rpc.h"
+#include "storage/storage.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -150,12 +151,27 @@ json_t *told_describe(const struct service *service, uint32_t peer)
     return text;
 }
 
+static double rate_of(const struct storage_flow *flow)
+{
+    return flow->ns > 0 ? (double)flow->bytes * 1e9 / (double)flow->ns : 0;
+}
+
+static json_t *describe_plane(const struct storage_link *link, enum storage_plane plane, double rtt)
+{
+    const struct storage_flow *in = &link->in[plane], *out = &link->out[plane];
+    return json_pack("{s:o, s:I, s:I, s:f, s:f}", "rtt_seconds",
+                     rtt > 0 ? json_real(rtt) : json_null(), "bytes_in", (json_int_t)in->bytes,
+                     "bytes_out", (json_int_t)out->bytes, "bytes_per_second_in", rate_of(in),
+                     "bytes_per_second_out", rate_of(out));
+}
+
 json_t *told_links(const struct service *service, uint32_t peer)
 {
-    const struct telling *telling = &service->told->peers[peer];
-    bool is_measured = telling->rtt_seconds > 0;
-    json_t *rtt = is_measured ? json_real(telling->rtt_seconds) : json_null();
-    return json_pack("{s:{s:o}}", "control", "rtt_seconds", rtt);
+    struct storage_link link;
+    storage_link(service->tiers[TIER_PEER + peer].storage, &link);
+    return json_pack("{s:o, s:o}", "control",
+                     describe_plane(&link, STORAGE_CALLS, service->told->peers[peer].rtt_seconds),
+                     "bulk", describe_plane(&link, STORAGE_BULK, link.rtt_seconds));
 }
 
 int told_open(struct service *service)

@@ -22,7 +22,8 @@ void told_refresh(struct service *service);
 
 /* The last answer, and `seconds_ago`; null: there was none. */
 struct json_t *told_describe(const struct service *service, uint32_t peer);
-/* Per plane how far away it is. Null: not measured. */
+/* Per plane how far away it is (null: not measured), what went there and came, and at what rate
+ * while it did. */
 struct json_t *told_links(const struct service *service, uint32_t peer);
 
 /* Of the text of a Status what is told of that node itself; NULL with an error. */

@@ -261,8 +261,9 @@ const struct command commands[] = {
      "has the writer's lock; if nobody has, the saves are rubbish (gc).\n"
      "Of a ckptd with others beside it (nodes.peers) a line per node, as it told last: DISK LEFT\n"
      "for saves, USED of the disk and of the POOL, SAVES in work, LAG: training time on too few\n"
-     "nodes; what this node is TO SEND there, at what rate, and the round trip of a call. No\n"
-     "node is waited for: of a silent one the line is old. Alarms of others have their names.\n"},
+     "nodes; what this node is TO SEND there; how fast bytes went OUT to it and came IN;\n"
+     "the round trip of a call, and on the bulk plane. No node is waited for: of a silent one\n"
+     "the line is old. Alarms of others have their names.\n"},
     {"history", "RUN", "who committed, pinned, removed, took over, and when", 1, 1,
      WHERE | OF_A_RUN, cli_history,
      "The newest 64 KiB of events, the oldest first. attempt: ranks were started; commit: they\n"

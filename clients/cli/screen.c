@@ -151,18 +151,35 @@ static void print_said(const json_t *node, const json_t *said)
            part_of(pool, json_object_get(said, "pool"), "segments_used", "segments"), saves, lag);
 }
 
-/* The link to it, and whether it answers. */
+static const char *milliseconds(char out[32], const json_t *plane)
+{
+    const json_t *rtt = json_object_get(plane, "rtt_seconds");
+    snprintf(out, 32, "-");
+    if (json_is_number(rtt))
+        snprintf(out, 32, "%.2f ms", json_number_value(rtt) * 1e3);
+    return out;
+}
+
+/* What is to go there, and the link: its rates over the plane that moves the bytes. */
 static void print_link(const json_t *node)
 {
-    const json_t *control = json_object_get(json_object_get(node, "links"), "control");
-    const json_t *rtt = json_object_get(control, "rtt_seconds");
-    char waiting[32], away[32] = "-", why[200];
+    const json_t *links = json_object_get(node, "links");
+    const json_t *calls = json_object_get(links, "control"), *bulk = json_object_get(links, "bulk");
+    const json_t *moves = number(bulk, "bytes_in") + number(bulk, "bytes_out") > 0 ? bulk : calls;
+    char waiting[32], away[2][32];
+    printf(" %11s %8.3f %8.3f %8s %8s",
+           text_bytes(waiting, sizeof waiting, number(node, "waiting_bytes")),
+           json_number_value(json_object_get(moves, "bytes_per_second_out")) / 1e9,
+           json_number_value(json_object_get(moves, "bytes_per_second_in")) / 1e9,
+           milliseconds(away[0], calls), milliseconds(away[1], bulk));
+}
+
+/* Why the line may be old, or nothing goes there. */
+static void print_silence(const json_t *node)
+{
+    char why[200];
     bool is_lost = json_is_true(json_object_get(node, "lost"));
     bool is_silent = number(node, "silent_seconds") > 0;
-    if (json_is_number(rtt))
-        snprintf(away, sizeof away, "%.1f ms", json_number_value(rtt) * 1e3);
-    printf(" %11s %7.3f %9s", text_bytes(waiting, sizeof waiting, number(node, "waiting_bytes")),
-           json_number_value(json_object_get(node, "bytes_per_second")) / 1e9, away);
     if (is_lost || is_silent)
         printf("  %s for %llu s", is_lost ? "LOST, silent" : "silent",
                (unsigned long long)number(node, "silent_seconds"));
@@ -178,6 +195,7 @@ static void print_node(const json_t *node)
     const json_t *told = json_object_get(node, "told");
     print_said(node, json_is_object(told) ? told : NULL);
     print_link(node);
+    print_silence(node);
 }
 
 static void print_lag(const json_t *run)
@@ -197,8 +215,9 @@ static void print_nodes(const json_t *root)
     const json_t *tier = json_object_get(root, "tier"), *item;
     size_t index;
     if (json_is_object(nodes)) {
-        printf("  %-10s %-10s %11s %5s %5s %5s %6s %11s %7s %9s\n", "NODE", "DOMAIN", "DISK LEFT",
-               "USED", "POOL", "SAVES", "LAG", "TO SEND", "GB/s", "RTT");
+        printf("  %-10s %-10s %11s %5s %5s %5s %6s %11s %8s %8s %8s %8s\n", "NODE", "DOMAIN",
+               "DISK LEFT", "USED", "POOL", "SAVES", "LAG", "TO SEND", "GB/s OUT", "GB/s IN", "RTT",
+               "BULK RTT");
         print_said(nodes, root);
         printf("\n");
     }

@@ -101,6 +101,7 @@ void bulk_leave(struct bulk *bulk);
 struct bulk_counts {
     uint64_t bytes_got, bytes_put, bytes_again; /* again: that had to be sent or asked for twice */
     uint32_t num_cuts;                          /* connections that ended under way */
+    double rtt_seconds; /* of the connection that was answered last; 0: not known */
 };
 void bulk_count(struct bulk *bulk, struct bulk_counts *out);
 /* 0: as far as anybody knows it can be reached; else why not. Costs nothing. */

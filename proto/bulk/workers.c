@@ -312,6 +312,7 @@ static void finish_oldest(struct worker *worker, int error)
     worker->count--;
     worker->failing_since_ms = 0;
     worker->pause_ms = 0;
+    bulk->counts.rtt_seconds = tls_stream_rtt_seconds(worker->stream);
     bulk->progress_ms = now_ms();
     bulk->lost = 0;
     if (error == ERR_CORRUPT && job->request.verb == BULK_PUT && ++job->num_damaged < DAMAGED_MAX) {

@@ -12,6 +12,8 @@
 #include <openssl/x509v3.h>
 
 #include <errno.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -299,4 +301,12 @@ int tls_stream_wait(struct tls_stream *stream, uint32_t timeout_ms)
     if (stream->ssl && SSL_has_pending(stream->ssl))
         return 0;
     return sleep_until(stream, POLLIN, now_ms() + timeout_ms);
+}
+
+double tls_stream_rtt_seconds(const struct tls_stream *stream)
+{
+    struct tcp_info info = {0};
+    socklen_t size = sizeof info;
+    bool is_known = getsockopt(stream->socket, IPPROTO_TCP, TCP_INFO, &info, &size) == 0;
+    return is_known ? info.tcpi_rtt / 1e6 : 0;
 }

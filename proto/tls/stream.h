@@ -44,5 +44,7 @@ int tls_stream_write(struct tls_stream *stream, const void *data, size_t bytes,
                      uint32_t timeout_ms);
 /* 0: there is something to read; ERR_TIMEOUT: not within the time. */
 int tls_stream_wait(struct tls_stream *stream, uint32_t timeout_ms);
+/* The round trip to the peer as the kernel measures it; 0: not known. */
+double tls_stream_rtt_seconds(const struct tls_stream *stream);
 
 #endif

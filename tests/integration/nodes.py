@@ -93,16 +93,21 @@ def mended(cluster):
     change(shard, len(before) // 2)
     first.cli("scrub", "start", *first.where)
 
+    def said_by_first():
+        return json.loads(first.cli("status", "--json", *first.where)[1])
+
     def is_whole():
         with open(shard, "rb") as file:
             same = file.read() == before
-        mending = json.loads(first.cli("status", "--json", *first.where)[1])["mending"]
-        return same and mending["mended"] == 1
+        return same and said_by_first()["mending"]["mended"] == 1
 
     wait_until(is_whole, first.said)
     test("damage that the scrub finds is mended from a peer's copy",
          first.entry("whole", STEPS).get("durability") == "replicated" and
          first.all_verify() == [], first.said())
+    links = [peer["links"]["bulk"] for peer in said_by_first()["nodes"]["peers"]]
+    test("what was read there counts as come over that link",
+         [link["bytes_in"] > 0 for link in links] == [False, True], links)
 
 
 def liar(cluster):
@@ -186,7 +191,7 @@ def told(first):
     test("status tells of a silent node, of what is not replicated, and of the rates",
          re.search(r"ALARM +" + alarm, screen) and
          re.search(r"n3 +b .* silent for", screen) and
-         re.search(r"n2 +a .* ms$", screen, re.M) and
+         re.search(r"n2 +a .* ms +-$", screen, re.M) and
          f"{run['checkpoints_behind']} checkpoints not replicated" in screen, screen)
     test("so does its JSON, in bytes and seconds",
          [text for text in status["alarms"] if alarm in text] and peers["n3"]["offline"] and
@@ -203,8 +208,13 @@ def told(first):
     test("and what the silent one told last is there with its age",
          peers["n3"]["told"]["seconds_ago"] > peers["n3"]["silent_seconds"] and
          peers["n3"]["told"]["pool"]["bytes"] > 0, peers["n3"])
-    test("the link has a round-trip time",
-         0 < peers["n2"]["links"]["control"]["rtt_seconds"] < 2, peers["n2"]["links"])
+    links = {name: peer["links"] for name, peer in peers.items()}
+    test("each plane of a link has a round-trip time, and the bytes that went over it",
+         0 < links["n2"]["control"]["rtt_seconds"] < 2 and
+         0 < links["n3"]["bulk"]["rtt_seconds"] < 2 and
+         links["n2"]["bulk"]["rtt_seconds"] is None and
+         links["n3"]["bulk"]["bytes_out"] >= size and links["n3"]["control"]["bytes_out"] == 0 and
+         0 < links["n3"]["bulk"]["bytes_per_second_out"] < 1e11, links)
 
     def numbers():
         with open(first.folder + "/numbers") as file:
@@ -216,7 +226,8 @@ def told(first):
          float(lines[f"holdfast_replication_bytes_behind{label}"]) == run["bytes_behind"] and
          float(lines['holdfast_node_told_disk_bytes_left{node="n2"}']) > 0 and
          int(lines['holdfast_node_told_alarms{node="n2"}']) > 0 and
-         float(lines['holdfast_node_links_control_rtt_seconds{node="n2"}']) > 0, lines)
+         float(lines['holdfast_node_links_control_rtt_seconds{node="n2"}']) > 0 and
+         float(lines['holdfast_node_links_bulk_bytes_per_second_out{node="n3"}']) > 0, lines)
 
 
 def kept(cluster):

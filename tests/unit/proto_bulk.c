@@ -274,6 +274,7 @@ static void get_all(uint64_t offset, uint64_t bytes)
 static void bytes_are_got_as_they_are(void **state)
 {
     struct bulk_server_counts counts;
+    struct bulk_counts got;
     (void)state;
     begin(NONE, false, 1, 0);
     get_all(0, SOURCE_BYTES);
@@ -281,6 +282,8 @@ static void bytes_are_got_as_they_are(void **state)
     get_all(SOURCE_BYTES - 3000000, 3000000);
     bulk_server_count(server, &counts);
     assert_true(counts.bytes_out >= SOURCE_BYTES);
+    bulk_count(bulk, &got);
+    assert_true(got.rtt_seconds > 0 && got.rtt_seconds < 10);
     end();
 }
 
