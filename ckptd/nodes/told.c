@@ -35,6 +35,7 @@ struct telling {
     /* The crew's while it asks. */
     json_t *answer;
     double answer_seconds;
+    bool is_refused; /* said once, until it goes well again */
     struct job job;
 };
 
@@ -100,9 +101,10 @@ static void work_ask(struct job *job)
                         &holdfast__v1__status_reply__descriptor, &reply, ASK_MS) != 0)
         return;
     int error = told_read(&telling->answer, ((const Holdfast__V1__StatusReply *)reply)->json);
-    if (error != 0)
+    if (error != 0 && !telling->is_refused)
         log_warn("nodes", "the status of node %s is not shown: %s",
                  telling->service->config->members.peers[telling->peer].name, report_line());
+    telling->is_refused = error != 0;
     protobuf_c_message_free_unpacked(reply, NULL);
     if (error == 0 && measure(&telling->answer_seconds, client) != 0)
         telling->answer_seconds = telling->rtt_seconds; /* as it was */

@@ -151,6 +151,12 @@ def restarts(folder, cluster):
         node.start(*ALONE)
 
 
+def peer_of(node, other):
+    """What status of a node says of another."""
+    peers = json.loads(node.cli("status", "--json", *node.where)[1])["nodes"]["peers"]
+    return next(peer for peer in peers if peer["name"] == other.name)
+
+
 def slow(folder, cluster):
     """A link on which a rank begins its next save before its node's word on the end of the last one
     has come: that is not taken for left."""
@@ -161,6 +167,16 @@ def slow(folder, cluster):
     second.start(*ALONE)
     run = Run(folder, "s", STEPS)
     run.start((first, second))
+    seen = []
+
+    def shows_save():
+        seen.append(peer_of(first, second)["told"])
+        return run.process.poll() is not None or [
+            save for save in (seen[-1] or {"saves": []})["saves"] if save["run"] == "s"]
+
+    wait_until(shows_save, run.said)
+    test("status of one node shows a save in work on the other, and the memory it takes",
+         run.process.poll() is None and seen[-1]["pool"]["segments_used"] > 0, seen[-1:])
     code = run.end()
     steps = [entry["step"] for entry in first.listed(*first.where) if entry["run"] == "s"]
     test("saves whose end is told late are not taken for left",
