@@ -377,10 +377,11 @@ class Client:
         _lib.check(self._lib.ckpt_pin(self._handle, step, attempt, None))
 
 
-def _filler(tensor: Any) -> Any:
+def _filler(source: Any) -> Any:
     """What copies the bytes of a torch tensor on a device into an array of bytes."""
     import torch
 
+    tensor = source() if callable(source) else source
     raw = tensor.reshape(-1).view(torch.uint8)
 
     def fill(memory: Any, at: int) -> None:
