@@ -20,8 +20,8 @@
  *
  * The names of the newest checkpoints are made durable before any is served.
  *
- * A start looks at the directories of a run with up to LOOK_THREADS_MAX threads besides its own,
- * and then goes through what they found alone, in order. */
+ * A start looks at the directories of a run with several threads (storage_for_many), and then goes
+ * through what they found alone, in order. */
 #include "ckptd/scan.h"
 #include "ckptd/catalog.h"
 #include "ckptd/checkpoint.h"
@@ -45,12 +45,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define LOOK_THREADS_MAX 15u /* as many reads a disk answers at once; they mostly wait */
 #define ASIDE_TEXT                                                                                \
     "it has no manifest, and no mark of unfinished work: put the manifest back, and start ckptd " \
     "again; "                                                                                     \
     "or remove it: ckpt-cli rm"
-#define LOOKS_PER_THREAD 64u /* fewer are not worth a thread */
 
 /* ---- lists of names ---- */
 
@@ -126,7 +124,6 @@ struct scan {
     struct run *run;
     struct step *steps;
     size_t num_steps;
-    atomic_size_t next; /* the step that is looked at next */
     uint32_t num_removed;
 };
 
@@ -231,27 +228,11 @@ int scan_look(struct manifest_summary *out, struct run *run, uint64_t step, uint
     return error;
 }
 
-static void *look_at_steps(void *argument)
+static int look_at_one(void *user, size_t index)
 {
-    struct scan *scan = argument;
-    size_t i;
-    while ((i = atomic_fetch_add(&scan->next, 1)) < scan->num_steps)
-        look_at_step(scan, &scan->steps[i]);
-    return NULL;
-}
-
-/* A look is a few reads one after the other, which a cold disk answers late: many at once. */
-static void look_at_all(struct scan *scan)
-{
-    pthread_t threads[LOOK_THREADS_MAX];
-    uint32_t count = 0;
-    atomic_store(&scan->next, 0);
-    while (count < LOOK_THREADS_MAX && count < scan->num_steps / LOOKS_PER_THREAD &&
-           pthread_create(&threads[count], NULL, look_at_steps, scan) == 0)
-        count++;
-    look_at_steps(scan);
-    while (count > 0)
-        pthread_join(threads[--count], NULL);
+    struct scan *scan = user;
+    look_at_step(scan, &scan->steps[index]);
+    return 0;
 }
 
 /* A crash came between the manifest and the end of its mark. Where it stays the next start tries.
@@ -363,7 +344,7 @@ static int scan_steps(struct scan *scan)
 {
     int error = list_steps(scan);
     if (error == 0)
-        look_at_all(scan);
+        error = storage_for_many(scan->service->storage, scan->num_steps, look_at_one, scan);
     for (size_t i = 0; i < scan->num_steps; i++) {
         struct step *step = &scan->steps[i];
         if (error == 0 && step->error != 0 && !step->fault)

@@ -24,6 +24,7 @@
 #include <unistd.h>
 
 #define PATH_BYTES_MAX 4096u /* of the root's path */
+#define READS_AT_ONCE 16u    /* as many a cold disk answers at once */
 
 /* ---- open and close ---- */
 
@@ -156,6 +157,7 @@ static int local_open(struct storage **out, const char *where,
     if (local == NULL)
         return report_error(ERR_MEMORY, NULL, "could not allocate the local store");
     local->base.ops = &storage_local;
+    local->base.num_at_once = READS_AT_ONCE;
     local->lock_fd = -1;
     local->read_only = options->read_only;
     local->is_quiet = options->read_only || options->is_quiet;

@@ -321,7 +321,8 @@ const struct storage_ops *storage_find(const char *name);
 /* First in every struct storage and struct storage_object, so the wrappers find the table. */
 struct storage_base {
     const struct storage_ops *ops;
-    bool is_locked; /* storage_lock() has gone well: this process is the store's one writer */
+    bool is_locked;       /* storage_lock() has gone well: this process is the store's one writer */
+    uint32_t num_at_once; /* looks that it answers side by side; 0: storage_for_many() has one */
 };
 
 /* "none", "idle", "best-effort:0" (first) to "best-effort:7" (last). Other back-ends than `local`
@@ -354,6 +355,11 @@ int storage_fetch_all(struct storage *storage, const char *key, size_t max, void
                       size_t *out_bytes);
 int storage_list(struct storage *storage, const char *prefix,
                  int (*visit)(void *user, const struct storage_entry *entry), void *user);
+/* Calls look for each index below `count`, several at once and in no order, on this thread and
+ * others. What is not 0 is returned, as if they had come one after the other: of the least index.
+ * Others may have been looked at meanwhile. */
+int storage_for_many(struct storage *storage, size_t count, int (*look)(void *user, size_t index),
+                     void *user);
 int storage_remove(struct storage *storage, const char *key);
 int storage_rename(struct storage *storage, const char *key, const char *other);
 int storage_replace(struct storage *storage, const char *key, const char *other);

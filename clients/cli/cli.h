@@ -207,7 +207,8 @@ struct catalog_entry {
                                         attempt 0: the run itself, which could not be read */
     char *damage;   /* what is wrong with the manifest, or its quarantine's reason; NULL: nothing */
     bool is_denied; /* nobody knows: it could not be read, `damage` says why */
-    const char *flaw; /* FLAW_DAMAGED, ... of proto/presence.h; NULL: none */
+    const char *flaw;   /* FLAW_DAMAGED, ... of proto/presence.h; NULL: none */
+    bool may_be_pinned; /* of catalog_find_pins() */
 };
 struct catalog {
     struct catalog_entry *entries; /* by run; newest first */
@@ -240,6 +241,9 @@ int catalog_read(struct catalog *out, struct storage *store, const char *run);
 void catalog_free(struct catalog *catalog);
 /* Has it one of that name? */
 bool catalog_has(const struct catalog *catalog, const struct manifest_summary *summary);
+/* Which of them a pin is listed for, by one request a run; all of a run whose pins cannot be
+ * listed. ERR_MEMORY. */
+int catalog_find_pins(struct catalog *catalog, struct storage *store);
 struct store_pin {
     bool is_there;
     char note[256];

@@ -16,6 +16,7 @@
 #include <string.h>
 
 #define PIN_NOTE_COLUMNS 40u /* of a list */
+#define ROWS_AT_ONCE 1024u   /* that are looked at before the first of them is printed */
 
 /* One line of a list, from either side. */
 struct row {
@@ -24,23 +25,18 @@ struct row {
     uint64_t step, attempt, bytes;
     uint32_t world_size;
     bool in_memory, is_pinned, is_read_back;
-    struct storage *store; /* with the results of verify; NULL: it cannot be read */
     const struct tags *tags;
-    bool begins_run; /* the row before is of another run */
+    bool begins_run;    /* the row before is of another run */
+    bool may_be_pinned; /* the store has to be asked, before it is printed */
+    struct store_pin pin;
+    bool is_verified;
+    struct verified verified;
 };
 
 /* Nothing is wrong with it but that it lies in another run's directory. */
 static bool is_moved(const struct row *row)
 {
     return strcmp(row->durability, CLI_MOVED) == 0;
-}
-
-static bool find_verified(struct verified *out, const struct row *row)
-{
-    struct manifest_summary summary = {.step = row->step, .attempt = row->attempt};
-    snprintf(summary.run, sizeof summary.run, "%s", row->run);
-    snprintf(summary.nonce, sizeof summary.nonce, "%s", row->nonce);
-    return verified_find(out, row->store, &summary);
 }
 
 /* What is wrong with a row that has a damage. A ckptd that tells no more calls it damaged. */
@@ -64,7 +60,6 @@ static const char *shout(char *out, size_t size, const char *word)
 
 static void print_row_json(const struct row *row, bool is_first)
 {
-    struct verified result;
     char tags[256];
     printf("%s\n  {\"run\": ", is_first ? "" : ",");
     text_json(stdout, row->run);
@@ -96,8 +91,8 @@ static void print_row_json(const struct row *row, bool is_first)
            row->is_pinned ? "true" : "false");
     if (tags_text(tags, sizeof tags, row->tags, row->step, row->attempt)[0] != '\0')
         printf(", \"tags\": \"%s\"", tags);
-    if (find_verified(&result, row)) {
-        json_t *verified = verified_json(&result);
+    if (row->is_verified) {
+        json_t *verified = verified_json(&row->verified);
         printf(", \"verified\": ");
         text_json_value(stdout, verified, 0);
         json_decref(verified);
@@ -136,16 +131,14 @@ static void print_row_text(const struct row *row, bool is_first)
         printf("%-32s %s: %s\n", safe, shout(flaw, sizeof flaw, flaw_of(row)), text);
         return;
     }
-    struct verified verified;
-    bool is_verified = find_verified(&verified, row);
     printf("%-32s %6u  %11s  %-20s  %s%s%s", safe, row->world_size,
            text_bytes(size, sizeof size, row->bytes), text_safe(time, sizeof time, row->time), text,
-           is_verified || row->is_read_back ? "" : ", not read back",
+           row->is_verified || row->is_read_back ? "" : ", not read back",
            row->in_memory ? ", in memory" : "");
     if (tags_text(name, sizeof name, row->tags, row->step, row->attempt)[0] != '\0')
         printf(", tag %s", name);
-    if (is_verified)
-        printf(", %s", verified_text(text, sizeof text, &verified));
+    if (row->is_verified)
+        printf(", %s", verified_text(text, sizeof text, &row->verified));
     print_pin(row);
     printf("\n");
 }
@@ -190,13 +183,13 @@ static int tally_code(const struct tally *tally)
     return tally->is_lost || tally->is_run_lost ? CLI_DIFFERS : 0;
 }
 
-static void print_row(const struct cli *cli, struct tally *tally, const struct row *row,
-                      bool is_first)
+static void print_row(const struct cli *cli, struct tally *tally, struct storage *store,
+                      const struct row *row, bool is_first)
 {
     struct row tagged = *row;
     tally_row(tally, row);
     if (row->begins_run && cli->typed == NULL)
-        tags_read(&tally->tags, row->store, row->run);
+        tags_read(&tally->tags, store, row->run);
     tagged.tags = &tally->tags;
     if (cli->typed != NULL)
         print_row_names(cli, row);
@@ -218,43 +211,97 @@ static void print_rows_end(const struct cli *cli, size_t count)
         printf("no checkpoints\n");
 }
 
+/* ---- rows, several at once ---- */
+
+struct batch {
+    const struct cli *cli;
+    struct tally *tally;
+    struct storage *store; /* with the results of verify; NULL: it cannot be read */
+    size_t count, num_printed;
+    struct row rows[ROWS_AT_ONCE];
+};
+
+static int new_batch(struct batch **out, const struct cli *cli, struct tally *tally,
+                     struct storage *store)
+{
+    struct batch *batch = *out = calloc(1, sizeof *batch);
+    if (batch == NULL)
+        return report_error(ERR_MEMORY, NULL, "no memory for a list");
+    batch->cli = cli;
+    batch->tally = tally;
+    batch->store = store;
+    return 0;
+}
+
+/* What lies in the store beside its checkpoint. On any thread. */
+static int look_at_row(void *user, size_t index)
+{
+    struct batch *batch = user;
+    struct row *row = &batch->rows[index];
+    struct manifest_summary summary = {.step = row->step, .attempt = row->attempt};
+    snprintf(summary.run, sizeof summary.run, "%s", row->run);
+    snprintf(summary.nonce, sizeof summary.nonce, "%s", row->nonce);
+    if (row->damage[0] != '\0') /* all that is told of it */
+        return 0;
+    row->is_verified = verified_find(&row->verified, batch->store, &summary);
+    if (!row->may_be_pinned)
+        return 0;
+    int error = store_read_pin(&row->pin, batch->store, &summary);
+    row->is_pinned = row->pin.is_there;
+    row->pin_note = row->pin.note;
+    return error;
+}
+
+static int print_batch(struct batch *batch)
+{
+    int error = batch->store != NULL && batch->cli->typed == NULL
+                    ? storage_for_many(batch->store, batch->count, look_at_row, batch)
+                    : 0;
+    for (size_t i = 0; i < batch->count && error == 0; i++)
+        print_row(batch->cli, batch->tally, batch->store, &batch->rows[i],
+                  batch->num_printed++ == 0);
+    batch->count = 0;
+    return error;
+}
+
+static int add_row(struct batch *batch, const struct row *row)
+{
+    batch->rows[batch->count++] = *row;
+    return batch->count == ROWS_AT_ONCE ? print_batch(batch) : 0;
+}
+
+/* ---- of a store ---- */
+
 /* The rows of a catalog. */
-static int print_catalog(const struct cli *cli, struct tally *tally, struct storage *store,
-                         const struct catalog *catalog)
+static int print_catalog(struct batch *batch, const struct catalog *catalog)
 {
     struct scrub_cursor scrubbed = {0}; /* of the row's run */
     int error = 0;
     for (uint32_t i = 0; i < catalog->count && error == 0; i++) {
         const struct catalog_entry *entry = &catalog->entries[i];
         const struct manifest_summary *from = &entry->summary;
-        struct store_pin pin = {0};
         bool begins_run = i == 0 || strcmp(from->run, catalog->entries[i - 1].summary.run) != 0;
         bool is_run = from->attempt == 0; /* that could not be read */
         if (begins_run && !is_run)
-            error = store_read_cursor(&scrubbed, store, from->run);
-        if (error == 0 && !is_run)
-            error = store_read_pin(&pin, store, from);
-        if (error != 0)
-            break;
+            ERR_TRY(store_read_cursor(&scrubbed, batch->store, from->run));
         const struct row row = {
             .run = from->run,
             .nonce = from->nonce,
             .time = from->time,
             .origin = from->origin,
-            .durability = entry->flaw ? entry->flaw : store_durability(cli->store),
+            .durability = entry->flaw ? entry->flaw : store_durability(batch->cli->store),
             .damage = entry->damage != NULL ? entry->damage : "",
+            .pin_note = "",
             .step = from->step,
             .attempt = from->attempt,
             .bytes = from->bytes,
             .world_size = from->world_size,
             .is_read_back = scrub_has_proven(&scrubbed, from->step, from->attempt),
-            .is_pinned = pin.is_there,
-            .pin_note = pin.note,
-            .store = store,
+            .may_be_pinned = entry->may_be_pinned,
             .begins_run = begins_run};
-        print_row(cli, tally, &row, i == 0);
+        error = add_row(batch, &row);
     }
-    return error;
+    return error == 0 ? print_batch(batch) : error;
 }
 
 static int list_store(const struct cli *cli)
@@ -262,17 +309,23 @@ static int list_store(const struct cli *cli)
     struct storage *store = NULL;
     struct catalog catalog = {0};
     struct tally tally = {0};
+    struct batch *batch = NULL;
     int error = store_open(&store, cli);
     if (error == 0 && cli->num_args > 0)
         error = store_need_run(store, cli->args[0]);
     if (error == 0)
         error = catalog_read(&catalog, store, cli->num_args > 0 ? cli->args[0] : "");
+    if (error == 0 && cli->typed == NULL)
+        error = catalog_find_pins(&catalog, store);
+    if (error == 0)
+        error = new_batch(&batch, cli, &tally, store);
     if (error == 0)
         print_rows_begin(cli);
     if (error == 0)
-        error = print_catalog(cli, &tally, store, &catalog);
+        error = print_catalog(batch, &catalog);
     if (error == 0)
         print_rows_end(cli, catalog.count);
+    free(batch);
     catalog_free(&catalog);
     if (store != NULL)
         storage_close(store);
@@ -280,11 +333,14 @@ static int list_store(const struct cli *cli)
     return error == 0 ? tally_code(&tally) : error;
 }
 
+/* ---- of a server ---- */
+
 /* `run_before`: of the row before the page, or "". */
-static void print_page(struct storage *store, const struct cli *cli, struct tally *tally,
-                       const Holdfast__V1__ListReply *page, const char *run_before)
+static int print_page(struct batch *batch, const Holdfast__V1__ListReply *page,
+                      const char *run_before)
 {
-    for (size_t i = 0; i < page->n_checkpoints; i++) {
+    int error = 0;
+    for (size_t i = 0; i < page->n_checkpoints && error == 0; i++) {
         const Holdfast__V1__CheckpointSummary *from = page->checkpoints[i];
         const struct row row = {
             .run = from->run,
@@ -302,34 +358,35 @@ static void print_page(struct storage *store, const struct cli *cli, struct tall
             .is_read_back = from->read_back,
             .is_pinned = from->pinned,
             .pin_note = from->pin_note,
-            .store = store,
             .begins_run =
                 strcmp(i == 0 ? run_before : page->checkpoints[i - 1]->run, from->run) != 0};
-        print_row(cli, tally, &row, i == 0 && run_before[0] == '\0');
+        error = add_row(batch, &row);
     }
+    return error == 0 ? print_batch(batch) : error; /* the page goes */
 }
 
-/* *store: opened with the first page, for the caller to close. */
-static int list_pages(struct storage **store, struct tally *tally, const struct cli *cli)
+/* batch->store: opened with the first page, for the caller to close. */
+static int list_pages(struct batch *batch, const struct cli *cli)
 {
     Holdfast__V1__ListRequest request = HOLDFAST__V1__LIST_REQUEST__INIT;
     ProtobufCMessage *answer = NULL;
     char page[STORAGE_KEY_MAX] = "", run_before[STORAGE_KEY_MAX] = "";
     size_t count = 0;
     bool more = true;
+    int error = 0;
     request.run = (char *)(cli->num_args > 0 ? cli->args[0] : "");
     request.page = page;
-    while (more) {
-        int error = cli_call(&answer, cli, "/holdfast.v1.Checkpoint/List", &request.base,
-                             &holdfast__v1__list_reply__descriptor, CLI_CALL_MS);
+    while (more && error == 0) {
+        error = cli_call(&answer, cli, "/holdfast.v1.Checkpoint/List", &request.base,
+                         &holdfast__v1__list_reply__descriptor, CLI_CALL_MS);
         if (error != 0)
             return error;
         const Holdfast__V1__ListReply *reply = (const Holdfast__V1__ListReply *)answer;
         if (count == 0) {
-            *store = cli->typed == NULL ? verified_store(cli) : NULL;
+            batch->store = cli->typed == NULL ? verified_store(cli) : NULL;
             print_rows_begin(cli);
         }
-        print_page(*store, cli, tally, reply, run_before);
+        error = print_page(batch, reply, run_before);
         count += reply->n_checkpoints;
         if (reply->n_checkpoints > 0)
             snprintf(run_before, sizeof run_before, "%s",
@@ -338,19 +395,23 @@ static int list_pages(struct storage **store, struct tally *tally, const struct 
         snprintf(page, sizeof page, "%s", reply->next);
         protobuf_c_message_free_unpacked(answer, NULL);
     }
-    print_rows_end(cli, count);
-    return tally_code(tally);
+    if (error == 0)
+        print_rows_end(cli, count);
+    return error;
 }
 
 static int list_server(const struct cli *cli)
 {
-    struct storage *store = NULL;
     struct tally tally = {0};
-    int error = list_pages(&store, &tally, cli);
+    struct batch *batch = NULL;
+    int error = new_batch(&batch, cli, &tally, NULL);
+    if (error == 0)
+        error = list_pages(batch, cli);
+    if (batch != NULL && batch->store != NULL)
+        storage_close(batch->store);
+    free(batch);
     tags_free(&tally.tags);
-    if (store != NULL)
-        storage_close(store);
-    return error;
+    return error == 0 ? tally_code(&tally) : error;
 }
 
 int cli_list(const struct cli *cli)

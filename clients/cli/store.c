@@ -212,6 +212,7 @@ struct visit {
     struct catalog *catalog;
     struct storage *store;
     const char *run;
+    uint32_t first; /* its first entry */
 };
 
 static int add_entry(struct catalog *catalog, struct catalog_entry **out)
@@ -287,49 +288,68 @@ static int read_summary(struct catalog_entry *entry, const void *text, size_t by
 }
 
 /* Not committed: in work, rubbish, or shards of which nobody knows what they are. */
-static int add_aside(const struct visit *visit, const char *directory, uint64_t step,
-                     uint64_t attempt)
+static int look_aside(struct catalog_entry *entry, const struct visit *visit, const char *directory)
 {
-    struct catalog_entry *entry = NULL;
     enum storage_rest rest = STORAGE_REST_EMPTY;
     int error = storage_group_rest(visit->store, &store_checkpoint_kind, directory, &rest);
     if (error == ERR_MEMORY)
         return error;
     if (error != 0 || rest != STORAGE_REST_ASIDE)
         return 0;
-    ERR_TRY(add_entry(visit->catalog, &entry));
     entry->flaw = FLAW_ASIDE;
-    return note_damage(entry, visit->run, step, attempt,
+    return note_damage(entry, visit->run, entry->summary.step, entry->summary.attempt,
                        "it has no manifest, and no mark of unfinished work: put the manifest back, "
                        "or remove it: ckpt-cli rm");
 }
 
+/* Its entry has no run until somebody has looked. */
 static int visit_step(void *user, const struct storage_entry *found)
 {
-    struct visit *visit = user;
-    uint64_t step, attempt, size = 0;
-    char directory[STORAGE_KEY_MAX], key[STORAGE_KEY_MAX + 32];
-    static const size_t room = MANIFEST_SUMMARY_BYTES;
-    char text[MANIFEST_SUMMARY_BYTES];
+    const struct visit *visit = user;
+    uint64_t step, attempt;
+    char directory[STORAGE_KEY_MAX];
     struct catalog_entry *entry = NULL;
     if (!found->is_dir || !retain_parse(found->name, &step, &attempt))
         return 0;
     if (shard_dir_key(directory, sizeof directory, visit->run, step, attempt) != 0)
         return 0;
+    ERR_TRY(add_entry(visit->catalog, &entry));
+    entry->summary.step = step;
+    entry->summary.attempt = attempt;
+    return 0;
+}
+
+/* On any thread; touches its entry and nothing else. */
+static int look_at_step(void *user, size_t index)
+{
+    const struct visit *visit = user;
+    struct catalog_entry *entry = &visit->catalog->entries[visit->first + index];
+    const uint64_t step = entry->summary.step, attempt = entry->summary.attempt;
+    char directory[STORAGE_KEY_MAX], key[STORAGE_KEY_MAX + 32], text[MANIFEST_SUMMARY_BYTES];
+    uint64_t size = 0;
+    ERR_TRY(shard_dir_key(directory, sizeof directory, visit->run, step, attempt));
     snprintf(key, sizeof key, "%s/%s", directory, MANIFEST_NAME);
-    int error = storage_fetch(visit->store, key, text, room, &size);
+    int error = storage_fetch(visit->store, key, text, sizeof text, &size);
     if (error == ERR_NOT_FOUND)
-        return add_aside(visit, directory, step, attempt);
-    struct report_text why;
+        return look_aside(entry, visit, directory);
+    if (error == 0)
+        return read_summary(entry, text, size < sizeof text ? size : sizeof text, visit, step,
+                            attempt);
+    if (error != ERR_DENIED)
+        return error;
+    struct report_text why; /* it keeps nobody from the rest */
     report_keep(&why);
-    bool is_denied = error == ERR_DENIED; /* which keeps nobody from the rest */
-    if (error == 0 || is_denied)
-        error = add_entry(visit->catalog, &entry);
-    if (error == 0 && is_denied)
-        error = note_unread(entry, visit->run, step, attempt, "", &why);
-    else if (error == 0)
-        error = read_summary(entry, text, size < room ? size : room, visit, step, attempt);
-    return error;
+    return note_unread(entry, visit->run, step, attempt, "", &why);
+}
+
+/* Those that are no checkpoints. */
+static void drop_others(struct catalog *catalog, uint32_t first)
+{
+    uint32_t count = first;
+    for (uint32_t i = first; i < catalog->count; i++)
+        if (catalog->entries[i].summary.run[0] != '\0')
+            catalog->entries[count++] = catalog->entries[i];
+    catalog->count = count;
 }
 
 /* The entry of a note on a checkpoint, or NULL. */
@@ -369,7 +389,13 @@ static int visit_quarantine(void *user, const struct storage_entry *found)
 /* The checkpoints of one run, and which of them are in quarantine. */
 static int read_run(struct visit *visit)
 {
+    struct catalog *catalog = visit->catalog;
+    visit->first = catalog->count;
     int error = storage_list(visit->store, visit->run, visit_step, visit);
+    if (error == 0)
+        error = storage_for_many(visit->store, catalog->count - visit->first, look_at_step, visit);
+    if (error == 0)
+        drop_others(catalog, visit->first);
     return error == 0 ? storage_groups_noted(visit->store, STORAGE_QUARANTINE, visit->run,
                                              visit_quarantine, visit)
                       : error;
@@ -416,7 +442,7 @@ int store_for_runs(struct storage *store, int (*look)(void *user, const char *ru
 static int add_run(void *user, const char *run)
 {
     struct visit *outer = user;
-    struct visit inner = {outer->catalog, outer->store, run};
+    struct visit inner = {outer->catalog, outer->store, run, 0};
     uint32_t before = outer->catalog->count;
     int error = read_run(&inner);
     bool is_of_all = error == ERR_MEMORY || error == ERR_BUSY; /* no more of them can be read */
@@ -436,11 +462,44 @@ static int compare_entries(const void *left, const void *right)
                                      &(struct retain_item){.step = b->step, .attempt = b->attempt});
 }
 
+static struct catalog_entry *search(const struct catalog *catalog,
+                                    const struct manifest_summary *summary)
+{
+    return catalog->count > 0
+               ? bsearch(&(struct catalog_entry){.summary = *summary}, catalog->entries,
+                         catalog->count, sizeof *catalog->entries, compare_entries)
+               : NULL;
+}
+
 bool catalog_has(const struct catalog *catalog, const struct manifest_summary *summary)
 {
-    return catalog->count > 0 &&
-           bsearch(&(struct catalog_entry){.summary = *summary}, catalog->entries, catalog->count,
-                   sizeof *catalog->entries, compare_entries) != NULL;
+    return search(catalog, summary) != NULL;
+}
+
+static int visit_pin(void *user, const struct storage_entry *found)
+{
+    const struct visit *visit = user;
+    struct manifest_summary summary = {0};
+    snprintf(summary.run, sizeof summary.run, "%s", visit->run);
+    if (!retain_parse(found->name, &summary.step, &summary.attempt))
+        return 0;
+    struct catalog_entry *entry = search(visit->catalog, &summary);
+    if (entry != NULL)
+        entry->may_be_pinned = true;
+    return 0;
+}
+
+int catalog_find_pins(struct catalog *catalog, struct storage *store)
+{
+    for (uint32_t i = 0; i < catalog->count;) {
+        struct visit visit = {catalog, store, catalog->entries[i].summary.run, i};
+        int error = storage_groups_noted(store, STORAGE_PIN, visit.run, visit_pin, &visit);
+        if (error == ERR_MEMORY)
+            return error;
+        for (; i < catalog->count && strcmp(catalog->entries[i].summary.run, visit.run) == 0; i++)
+            catalog->entries[i].may_be_pinned |= error != 0;
+    }
+    return 0;
 }
 
 struct sought {
@@ -466,7 +525,7 @@ int store_need_run(struct storage *store, const char *run)
 
 int catalog_read(struct catalog *out, struct storage *store, const char *run)
 {
-    struct visit visit = {out, store, run};
+    struct visit visit = {out, store, run, 0};
     memset(out, 0, sizeof *out);
     int error = run[0] != '\0' ? read_run(&visit) : store_for_runs(store, add_run, &visit);
     if (error != 0)

@@ -282,6 +282,7 @@ static int bucket_open(struct storage **out, const char *where,
         error = take_settings(bucket, options);
     if (error == 0)
         error = find_server(bucket);
+    bucket->base.num_at_once = (uint32_t)bucket->settings.connections;
     if (error == 0)
         error = connect_all(bucket);
     if (error != 0) {

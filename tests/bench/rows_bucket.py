@@ -176,7 +176,7 @@ def row_bucket_list_10k(bench):
             raise RuntimeError(f"list has {said.count(chr(10))} lines")
     bucket.close()
     yield Row("bucket_list_10k", "s", seconds, direction="lower",
-              note=f"{count} checkpoints, {len(names)} objects; three requests each")
+              note=f"{count} checkpoints, {len(names)} objects; two requests each")
 
 
 def wait_for_drain(bench, server):

@@ -186,6 +186,20 @@ def what_is_not_there_is_one_line(bed):
             assert "only read" in str(error), error
 
 
+def a_list_asks_twice_for_a_checkpoint_and_tells_what_lies_beside_it(bed):
+    store = ("--store", "s3://checkpoints/models")
+    bed.cli("pin", "wide@1", *store, "--note", "kept")
+    bed.cli("verify", "wide@2", *store)
+    begun = len(bed.server.log)
+    newer, older = json.loads(bed.cli("list", *store, "--json"))
+    asked = [path.split("?")[0] for method, path, _ in bed.server.log[begun:] if "step-" in path]
+    assert (older["pinned"], older["pin_note"], newer["pinned"]) == (True, "kept", False)
+    assert newer["verified"]["damages"] == 0 and "verified" not in older, (newer, older)
+    assert sorted(path.split("/")[-1] for path in asked) == [
+        "manifest.json"] * 2 + ["step-00000001-a0001"] + ["verified.json"] * 2, asked
+    bed.cli("unpin", "wide@1", *store)
+
+
 def follow_gives_versions_out_of_a_bucket(bed):
     out = os.path.join(bed.folder, "versions")
     os.makedirs(out)
@@ -214,7 +228,9 @@ if __name__ == "__main__":
         passed = run([lists_tensors_and_slices_are_those_that_were_saved,
                       the_same_names_open_a_directory, a_slice_costs_the_blocks_that_hold_it,
                       a_damaged_byte_is_named_and_never_given, a_server_that_fails_is_asked_again,
-                      what_is_not_there_is_one_line, follow_gives_versions_out_of_a_bucket,
+                      what_is_not_there_is_one_line,
+                      a_list_asks_twice_for_a_checkpoint_and_tells_what_lies_beside_it,
+                      follow_gives_versions_out_of_a_bucket,
                       another_ones_server_serves_the_same], bed)
     finally:
         bed.close()

@@ -1,0 +1,133 @@
+/* storage_many.c - one look at each of many objects, several at once.
+ *
+ * Goal: each is looked at once; as many at once as the back-end answers, and never more; the error
+ * is the one that the same looks would end with one after the other. Method: a store in memory that
+ * says it is far away and answers AT_ONCE looks; looks wait for each other.
+ */
+#include "storage/storage.h"
+
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+#include <time.h>
+
+#include <cmocka.h>
+
+#define AT_ONCE 4u
+#define COUNT 100u
+#define WAIT_S 10
+
+static struct storage_ops far_ops;
+
+struct bed {
+    struct storage *storage;
+    pthread_mutex_t mutex; /* guards what follows */
+    pthread_cond_t changed;
+    uint32_t num_begun, num_now, num_most, looked[COUNT];
+    bool has_failed; /* the look of index 5 */
+};
+
+static void bed_open(struct bed *bed)
+{
+    *bed = (struct bed){.mutex = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
+    far_ops = storage_memory;
+    far_ops.flags |= STORAGE_REMOTE;
+    assert_int_equal(storage_open(&bed->storage, &storage_memory, "", NULL), 0);
+    struct storage_base *base = (struct storage_base *)bed->storage;
+    base->ops = &far_ops;
+    base->num_at_once = AT_ONCE;
+}
+
+/* Under the mutex: until it is so, or too late. */
+static void wait_until(struct bed *bed, bool (*is_so)(const struct bed *bed))
+{
+    struct timespec end;
+    clock_gettime(CLOCK_REALTIME, &end);
+    end.tv_sec += WAIT_S;
+    while (!is_so(bed) && pthread_cond_timedwait(&bed->changed, &bed->mutex, &end) == 0)
+        ;
+}
+
+static bool have_begun(const struct bed *bed)
+{
+    return bed->num_begun >= AT_ONCE;
+}
+
+static int look_together(void *user, size_t index)
+{
+    struct bed *bed = user;
+    pthread_mutex_lock(&bed->mutex);
+    bed->looked[index]++;
+    bed->num_begun++;
+    bed->num_now++;
+    bed->num_most = bed->num_now > bed->num_most ? bed->num_now : bed->num_most;
+    pthread_cond_broadcast(&bed->changed);
+    wait_until(bed, have_begun);
+    bed->num_now--;
+    pthread_mutex_unlock(&bed->mutex);
+    return 0;
+}
+
+static void test_many__each_is_looked_at_once_and_as_many_at_once_as_the_store_answers(void **state)
+{
+    struct bed bed;
+    (void)state;
+    bed_open(&bed);
+    assert_int_equal(storage_for_many(bed.storage, COUNT, look_together, &bed), 0);
+    for (uint32_t i = 0; i < COUNT; i++)
+        assert_int_equal(bed.looked[i], 1);
+    assert_int_equal(bed.num_most, AT_ONCE);
+    assert_int_equal(storage_for_many(bed.storage, 0, look_together, &bed), 0);
+    assert_int_equal(bed.num_begun, COUNT);
+    storage_close(bed.storage);
+}
+
+static bool has_failed(const struct bed *bed)
+{
+    return bed->has_failed;
+}
+
+/* The third fails, and the sixth before it. */
+static int look_and_fail(void *user, size_t index)
+{
+    struct bed *bed = user;
+    int error = 0;
+    pthread_mutex_lock(&bed->mutex);
+    bed->num_begun++;
+    if (index == 2)
+        wait_until(bed, has_failed);
+    if (index == 2)
+        error = report_error(ERR_DENIED, NULL, "the third");
+    if (index == 5)
+        error = report_error(ERR_IO, NULL, "the sixth");
+    bed->has_failed |= index == 5;
+    pthread_cond_broadcast(&bed->changed);
+    pthread_mutex_unlock(&bed->mutex);
+    return error;
+}
+
+static void
+test_many__the_first_failure_in_the_order_counts_and_those_behind_do_not_begin(void **state)
+{
+    struct bed bed;
+    (void)state;
+    bed_open(&bed);
+    assert_int_equal(storage_for_many(bed.storage, COUNT, look_and_fail, &bed), ERR_DENIED);
+    assert_string_equal(report_message(), "the third");
+    assert_true(bed.num_begun >= 6 && bed.num_begun < COUNT / 2);
+    storage_close(bed.storage);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(
+            test_many__each_is_looked_at_once_and_as_many_at_once_as_the_store_answers),
+        cmocka_unit_test(
+            test_many__the_first_failure_in_the_order_counts_and_those_behind_do_not_begin),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
