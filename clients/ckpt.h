@@ -24,7 +24,7 @@
  *     ckpt_close(ckpt);
  *
  * A checkpoint can be loaded by any number of ranks with any other slices. Every byte is checked
- * against its block checksum before it reaches the caller.
+ * against its block checksum before the load returns.
  *
  * When ckptd is away: save_begin returns CKPT_UNAVAILABLE and training goes on. Each save_begin
  * tries again, at most once per back-off interval (0.1 s, doubling to 5 s; between tries it returns

@@ -171,39 +171,6 @@ static uint64_t first_box(struct box *out, const struct box *box, uint32_t dims,
     return end - first; /* no dimensions: the one element */
 }
 
-/* ---- by whom ---- */
-
-static void move_by_hook(void *user, void *to, const void *from, uint64_t bytes)
-{
-    struct load *load = user;
-    const struct ckpt_memory_hooks *hooks = &load->ckpt->hooks;
-    if (load->hook_error == 0)
-        load->hook_error = hooks->copy(hooks->user, to, from, bytes);
-}
-
-static void copy_box(struct load *load, const struct load_item *item, const void *from,
-                     const struct box *part)
-{
-    const struct slice *wanted = &load->tensors.slices[item->slice];
-    const struct box_mover mover = {.move = move_by_hook, .user = load};
-    void *to = load->tensors.data[item->slice];
-    uint32_t dims = wanted->tensor.dims, size = dtype_bytes(wanted->tensor.dtype);
-    if (load->ckpt->hooks.copy != NULL)
-        box_copy_by(&mover, to, &wanted->box, from, &item->saved, part, dims, size);
-    else
-        box_copy(to, &wanted->box, from, &item->saved, part, dims, size);
-}
-
-/* What the user's copies read is about to go: until they are made. */
-static int finish_copies(struct load *load)
-{
-    const struct ckpt_memory_hooks *hooks = &load->ckpt->hooks;
-    if (hooks->copied == NULL)
-        return 0;
-    int error = hooks->copied(hooks->user);
-    return load->hook_error != 0 ? load->hook_error : error;
-}
-
 /* Copies what the view holds of an item. */
 static void copy_item(struct load *load, const struct shard_view *view,
                       const struct load_item *item, bool is_memory)
@@ -217,14 +184,12 @@ static void copy_item(struct load *load, const struct shard_view *view,
     uint64_t at = before / size + (before % size != 0);
     uint64_t end = view_end > item->data_byte ? (view_end - item->data_byte) / size : 0;
     uint64_t saved = box_elements(&item->saved, dims);
-    /* The saved box begins here, perhaps before the view; what is read of it lies within. */
-    const void *from = (const void *)((uintptr_t)view->data + item->data_byte - view->start);
     for (end = end < saved ? end : saved; at < end;) {
         struct box piece, part;
         at += first_box(&piece, &item->saved, dims, at, end);
         if (!box_intersect(&part, &piece, &item->part, dims))
             continue;
-        copy_box(load, item, from, &part);
+        load_copy_box(load, view, item, &part);
         uint64_t elements = box_elements(&part, dims);
         load->covered[item->slice] += elements;
         *(is_memory ? &load->bytes_memory : &load->bytes_local) += elements * size;
@@ -329,8 +294,7 @@ static int load_part(uint64_t *at, size_t *first, struct load *load, size_t end)
     if (is_shared)
         session_came(load->ckpt, view.data, view.mapped, false);
     error = copy_items(&next, load, &view, first, end, is_memory);
-    int late = finish_copies(load);
-    error = error != 0 ? error : late;
+    error = load_copy_finish(load, &view, error);
     if (is_shared)
         session_goes(load->ckpt, view.data, view.mapped);
     load_view_close(&view);
@@ -548,6 +512,7 @@ static int load_tensors(struct ckpt *ckpt, const struct session_tensors *tensors
     }
     arena_link_close(&load.link);
     remote_link_close(&load.own_remote);
+    load_copy_free(&load);
     free(load.covered);
     if (error != 0) {
         ckpt_loaded_free(*out);

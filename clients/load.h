@@ -6,6 +6,19 @@
 #include "clients/remote.h"
 #include "clients/session.h"
 
+/* Of a ckptd on another node: what is to come of the view at hand. */
+struct load_box {
+    struct load_item item;
+    struct box part;
+};
+struct load_fetch {
+    struct bulk_get *gets;
+    uint32_t num_gets, room_gets;
+    uint64_t begin, end;    /* bytes of the view that boxes need; they grow to a get */
+    struct load_box *boxes; /* to be copied from there */
+    uint32_t num_boxes, room_boxes;
+};
+
 struct load {
     struct ckpt *ckpt;
     struct session_tensors tensors;         /* what is wanted */
@@ -17,20 +30,30 @@ struct load {
     uint64_t segment_bytes;
     uint64_t *covered; /* elements copied, per wanted slice */
     uint64_t bytes_memory, bytes_local;
-    int hook_error; /* the first one of the user's copies */
+    int copy_error; /* the first one of copies that were begun */
+    struct load_fetch fetch;
 };
 
 /* Bytes [start, start + bytes) of a shard, mapped as one array: all of it, or a part. */
 struct shard_view {
     unsigned char *data;
     uint64_t start, bytes, mapped;
-    uint64_t from;   /* what lies before this byte was copied from the parts before */
-    uint64_t length; /* of the shard */
+    uint64_t from;      /* what lies before this byte was copied from the parts before */
+    uint64_t length;    /* of the shard */
+    uint32_t *segments; /* of a ckptd on another node: nothing is there yet, this was lent */
 };
 
 /* Bytes of the shard from byte `at` on, verified, as one array; `until`: so far they are needed. */
 int load_view(struct shard_view *out, bool *out_memory, struct load *load, uint32_t shard,
               uint64_t at, uint64_t until);
 void load_view_close(struct shard_view *view);
+
+/* Copies a box of the view to where it is wanted; it is there after load_copy_finish(). */
+void load_copy_box(struct load *load, const struct shard_view *view, const struct load_item *item,
+                   const struct box *part);
+/* `error`: of before, or 0. What was begun is finished or given up: the view may go. Returns the
+ * first error. */
+int load_copy_finish(struct load *load, const struct shard_view *view, int error);
+void load_copy_free(struct load *load);
 
 #endif

@@ -29,7 +29,7 @@
 #include <unistd.h>
 
 #define CONNECTIONS 4u
-#define FETCH_MS 600000u /* of one segment */
+#define FETCH_MS 600000u /* of what was lent of a shard */
 #define LOOK_MS 100      /* at the end, beside the eventfd */
 
 struct remote {
@@ -81,10 +81,9 @@ void remote_link_close(struct remote_link *link)
     link->bulk = NULL;
 }
 
-int remote_fetch(struct remote_link *link, void *to, uint32_t segment, uint64_t bytes)
+int remote_fetch(struct remote_link *link, const struct bulk_get *gets, uint32_t count)
 {
-    const struct bulk_get get = {.part = segment, .bytes = bytes, .to = to};
-    return bulk_get(link->bulk, &get, FETCH_MS);
+    return bulk_get_all(link->bulk, gets, count, FETCH_MS);
 }
 
 struct remote_link *remote_session_link(struct ckpt *ckpt)

@@ -25,8 +25,8 @@ bool remote_alive(const struct ckpt *ckpt);
 /* Memory for an image in the place of shared memory: out[i] is its segment i. */
 int remote_map(struct ckpt *ckpt, unsigned char **out, uint32_t count);
 void remote_unmap(struct ckpt *ckpt);
-/* What the link to the session's segment has, into memory. */
-int remote_fetch(struct remote_link *link, void *to, uint32_t segment, uint64_t bytes);
+/* What the session was lent, into memory: `part` of each is the segment. */
+int remote_fetch(struct remote_link *link, const struct bulk_get *gets, uint32_t count);
 struct remote_link *remote_session_link(struct ckpt *ckpt); /* of the rank's session */
 /* Until all of the save before has arrived, at most so long: the memory is its. ERR_BUSY; or why
  * the session is over. */

@@ -192,6 +192,30 @@ static void strides_of(uint64_t *out, const struct box *box, uint32_t dims, uint
     }
 }
 
+/* Trailing dimensions that the part spans in both arrays make one run with the one before. Returns
+ * how many dimensions are left to count. */
+static uint32_t find_run(uint64_t *out_bytes, const struct box *to, const struct box *from,
+                         const struct box *part, uint32_t dims, uint32_t element_bytes)
+{
+    uint32_t outer = dims;
+    *out_bytes = element_bytes;
+    while (outer > 0) {
+        outer--;
+        *out_bytes *= part->extent[outer];
+        if (part->extent[outer] != from->extent[outer] || part->extent[outer] != to->extent[outer])
+            break;
+    }
+    return outer;
+}
+
+uint64_t box_run_bytes(const struct box *to, const struct box *from, const struct box *part,
+                       uint32_t dims, uint32_t element_bytes)
+{
+    uint64_t bytes;
+    find_run(&bytes, to, from, part, dims, element_bytes);
+    return bytes;
+}
+
 void box_copy_by(const struct box_mover *mover, void *to_data, const struct box *to,
                  const void *from_data, const struct box *from, const struct box *part,
                  uint32_t dims, uint32_t element_bytes)
@@ -202,15 +226,8 @@ void box_copy_by(const struct box_mover *mover, void *to_data, const struct box 
     char *into = (char *)to_data + position_in(to, part->offset, dims) * element_bytes;
     const char *out_of =
         (const char *)from_data + position_in(from, part->offset, dims) * element_bytes;
-    /* Trailing dimensions that the part spans in both arrays make one run with the one before. */
-    uint32_t outer = dims;
-    uint64_t run = element_bytes;
-    while (outer > 0) {
-        outer--;
-        run *= part->extent[outer];
-        if (part->extent[outer] != from->extent[outer] || part->extent[outer] != to->extent[outer])
-            break;
-    }
+    uint64_t run;
+    uint32_t outer = find_run(&run, to, from, part, dims, element_bytes);
     /* Runs of the innermost of the other dimensions are a step apart; only the rest is counted. */
     uint64_t to_strides[LAYOUT_DIMS_MAX], from_strides[LAYOUT_DIMS_MAX], at[LAYOUT_DIMS_MAX] = {0};
     strides_of(to_strides, to, dims, element_bytes);

@@ -89,6 +89,10 @@ void box_copy_by(const struct box_mover *mover, void *to_data, const struct box 
                  const void *from_data, const struct box *from, const struct box *part,
                  uint32_t dims, uint32_t element_bytes);
 
+/* How many bytes each of its runs has. */
+uint64_t box_run_bytes(const struct box *to, const struct box *from, const struct box *part,
+                       uint32_t dims, uint32_t element_bytes);
+
 /* Where in the row-major array that holds `box` the elements of `part` lie, which is not empty and
  * inside: bytes [*out_first, *out_end), from the first of them to the last. Those of others may lie
  * between. */

@@ -41,6 +41,7 @@
 #define BULK_MANIFEST UINT32_MAX
 #define BULK_CONNECTIONS_MAX 16u
 #define BULK_STALL_MS 5000u
+#define BULK_LITTLE_BYTES (64u << 10)
 
 #define BULK_ADDRESS_MAX 300u
 /* Where the bulk plane of the ckptd at `server` ("host:port") is, which told "host:port" or
@@ -69,9 +70,13 @@ struct bulk_get {
     uint64_t offset, bytes, save;
     void *to;
 };
-/* Returns when all the bytes are there and proven. ERR_NOT_FOUND: no such part, or it has not so
- * many bytes; ERR_DENIED: the ticket; ERR_UNAVAILABLE, ERR_TIMEOUT, ERR_CORRUPT. */
+/* Returns when all the bytes are there and proven; on an error anything may be there.
+ * ERR_NOT_FOUND: no such part, or it has not so many bytes; ERR_DENIED: the ticket;
+ * ERR_UNAVAILABLE, ERR_TIMEOUT, ERR_CORRUPT. */
 int bulk_get(struct bulk *bulk, const struct bulk_get *get, uint32_t timeout_ms);
+/* The same of many at once. A peer counts those of less than BULK_LITTLE_BYTES. */
+int bulk_get_all(struct bulk *bulk, const struct bulk_get *gets, uint32_t count,
+                 uint32_t timeout_ms);
 
 /* Returns when all the bytes are written behind the handle. As bulk_get. */
 int bulk_write(struct bulk *bulk, uint64_t handle, uint64_t offset, const void *from,

@@ -115,45 +115,71 @@ struct run {
     uint64_t bytes_each;         /* of a job */
 };
 
-/* Cuts it into jobs and waits for them. */
-static int move_run(struct bulk *bulk, const struct run *run, uint32_t timeout_ms)
+static uint64_t num_jobs(const struct run *run)
+{
+    return run->request.bytes / run->bytes_each + (run->request.bytes % run->bytes_each != 0);
+}
+
+/* Cuts it into jobs; with the mutex. Returns the place behind them. */
+static struct job *push_run(struct bulk *bulk, struct job *jobs, struct group *group,
+                            const struct run *run)
 {
     uint64_t bytes = run->request.bytes, each = run->bytes_each;
-    uint64_t count = bytes / each + (bytes % each != 0);
-    struct job *jobs = calloc(count + 1, sizeof *jobs);
-    struct group group = {.left = (uint32_t)count};
-    if (!jobs)
-        return report_error(ERR_MEMORY, NULL, "no memory to move %llu bytes",
-                            (unsigned long long)bytes);
-    pthread_mutex_lock(&bulk->mutex);
-    for (uint64_t i = 0; i < count; i++) {
-        uint64_t at = i * each, left = bytes - at;
-        jobs[i] = (struct job){.group = &group,
-                               .request = run->request,
-                               .to = run->to ? run->to + at : NULL,
-                               .from = run->from ? run->from + at : NULL};
-        jobs[i].request.offset += at;
-        jobs[i].request.bytes = left < each ? left : each;
-        bulk_push_job(bulk, &jobs[i]);
+    for (uint64_t at = 0; at < bytes; at += each, jobs++) {
+        *jobs = (struct job){.group = group,
+                             .request = run->request,
+                             .to = run->to ? run->to + at : NULL,
+                             .from = run->from ? run->from + at : NULL};
+        jobs->request.offset += at;
+        jobs->request.bytes = bytes - at < each ? bytes - at : each;
+        bulk_push_job(bulk, jobs);
     }
+    return jobs;
+}
+
+/* Moves them all, or fails. */
+static int move_runs(struct bulk *bulk, const struct run *runs, uint32_t count, uint32_t timeout_ms)
+{
+    uint64_t total = 0;
+    for (uint32_t i = 0; i < count; i++)
+        total += num_jobs(&runs[i]);
+    struct job *jobs = calloc(total + 1, sizeof *jobs), *next = jobs;
+    struct group group = {.left = (uint32_t)total};
+    if (!jobs)
+        return report_error(ERR_MEMORY, NULL, "no memory to move %u runs of bytes", count);
+    pthread_mutex_lock(&bulk->mutex);
+    for (uint32_t i = 0; i < count; i++)
+        next = push_run(bulk, next, &group, &runs[i]);
     int error = wait_group(bulk, &group, now_ms() + timeout_ms);
     pthread_mutex_unlock(&bulk->mutex);
     free(jobs);
     return error;
 }
 
+int bulk_get_all(struct bulk *bulk, const struct bulk_get *gets, uint32_t count,
+                 uint32_t timeout_ms)
+{
+    struct run *runs = calloc((size_t)count + 1, sizeof *runs);
+    if (!runs)
+        return report_error(ERR_MEMORY, NULL, "no memory to get %u runs of bytes", count);
+    for (uint32_t i = 0; i < count; i++)
+        runs[i] = (struct run){.request = {.magic = BULK_MAGIC,
+                                           .verb = BULK_GET,
+                                           .part = gets[i].part,
+                                           .generation = gets[i].generation,
+                                           .offset = gets[i].offset,
+                                           .bytes = gets[i].bytes,
+                                           .save = gets[i].save},
+                               .to = gets[i].to,
+                               .bytes_each = GET_JOB_BYTES};
+    int error = move_runs(bulk, runs, count, timeout_ms);
+    free(runs);
+    return error;
+}
+
 int bulk_get(struct bulk *bulk, const struct bulk_get *get, uint32_t timeout_ms)
 {
-    const struct run run = {.request = {.magic = BULK_MAGIC,
-                                        .verb = BULK_GET,
-                                        .part = get->part,
-                                        .generation = get->generation,
-                                        .offset = get->offset,
-                                        .bytes = get->bytes,
-                                        .save = get->save},
-                            .to = get->to,
-                            .bytes_each = GET_JOB_BYTES};
-    return move_run(bulk, &run, timeout_ms);
+    return bulk_get_all(bulk, get, 1, timeout_ms);
 }
 
 int bulk_write(struct bulk *bulk, uint64_t handle, uint64_t offset, const void *from,
@@ -166,7 +192,7 @@ int bulk_write(struct bulk *bulk, uint64_t handle, uint64_t offset, const void *
                                         .save = handle},
                             .from = from,
                             .bytes_each = BULK_BLOCK_BYTES};
-    return move_run(bulk, &run, timeout_ms);
+    return move_runs(bulk, &run, 1, timeout_ms);
 }
 
 static int queue_put(struct bulk *bulk, const struct bulk_put *put)

@@ -15,7 +15,6 @@
 #include "proto/principal.h"
 
 #define BULK_CONNECTIONS_EACH 64u
-#define BULK_LITTLE_BYTES (64u << 10)
 #define BULK_ROOM_BESIDE 8192u /* more than a block, for who reads whole pages */
 
 /* A handshake, before which only the address is known; a request that moves less than
