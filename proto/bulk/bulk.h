@@ -20,8 +20,8 @@
  *         lent; part is the segment.
  *
  * Bytes go straight between socket and memory, in blocks of BULK_BLOCK_BYTES, each with a hash that
- * the receiver proves. A connection that is cut, or whose block does not fit its hash, is opened
- * again; what is there is not sent again.
+ * the receiver proves; over TLS the records of what is got prove it already. A connection that is
+ * cut, or whose block does not fit its hash, is opened again; what is there is not sent again.
  *
  * Bounds: a block that makes no way for BULK_STALL_MS, or a peer that cannot be reached for so
  * long, ends what needs it with ERR_UNAVAILABLE. Memory: the caller's, and 64 KiB a connection.

@@ -36,6 +36,7 @@ struct worker {
     pthread_t thread;
     bool has_thread;
     struct tls_stream *stream;
+    bool is_unhashed;          /* BULK_UNHASHED was granted */
     struct job *first, **last; /* sent, not answered */
     uint32_t count;
     int64_t failing_since_ms; /* 0: it is not */

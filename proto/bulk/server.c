@@ -35,7 +35,8 @@ struct connection {
     struct principal peer;
     struct bulk_entered *entered;
     char from[FROM_MAX];
-    bool is_over; /* told to end */
+    bool is_over;     /* told to end */
+    bool is_unhashed; /* BULK_UNHASHED was granted */
     void *room;
     struct bulk_server_counts counts; /* of its bytes and times, given to the server at its end */
 };
@@ -133,7 +134,10 @@ static int send_blocks(struct connection *connection, const struct bulk_request 
             return send_error(connection, error);
         int64_t begun = now_ns();
         const struct bulk_answer answer = {
-            .magic = BULK_MAGIC, .offset = at, .bytes = bytes, .hash = checksum_bytes(data, bytes)};
+            .magic = BULK_MAGIC,
+            .offset = at,
+            .bytes = bytes,
+            .hash = connection->is_unhashed ? 0 : checksum_bytes(data, bytes)};
         ERR_TRY(send_answer(connection, &answer));
         ERR_TRY(tls_stream_write(connection->stream, data, bytes, BULK_STALL_MS));
         connection->counts.bytes_out += bytes;
@@ -262,7 +266,7 @@ static int enter(struct connection *connection)
 {
     struct bulk_server *server = connection->server;
     struct bulk_hello hello;
-    const struct bulk_answer answer = {.magic = BULK_MAGIC};
+    struct bulk_answer answer = {.magic = BULK_MAGIC};
     ERR_TRY(shake_hands(connection));
     ERR_TRY(tls_stream_read(connection->stream, &hello, sizeof hello, BULK_STALL_MS));
     if (hello.magic != BULK_MAGIC)
@@ -277,6 +281,8 @@ static int enter(struct connection *connection)
         send_error(connection, error);
         return report_restore(&text, error);
     }
+    answer.grants = server->keys ? hello.wants & BULK_UNHASHED : 0;
+    connection->is_unhashed = answer.grants != 0;
     return send_answer(connection, &answer);
 }
 

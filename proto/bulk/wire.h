@@ -17,7 +17,9 @@
  *
  *     LEAVE   the client goes, and comes again no more: its session need not wait for it
  *
- * Hashes are XXH3-64 of the bytes (checksum_bytes). */
+ * Hashes are XXH3-64 of the bytes (checksum_bytes). A client that wants so gets blocks of a GET
+ * without one where TLS proves that they came as they were sent; plain bytes always have it. An end
+ * of an older release wants, and grants, nothing. */
 #ifndef HOLDFAST_BULK_WIRE_H
 #define HOLDFAST_BULK_WIRE_H
 
@@ -27,6 +29,7 @@
 #define BULK_PROTOCOL "holdfast-bulk/1" /* in the handshake */
 #define BULK_MAGIC 0x314b4c42u          /* "BLK1" */
 #define BULK_TEXT_MAX 512u
+#define BULK_UNHASHED 1u /* GET: the hash of an answer is 0 */
 #define BULK_AHEAD 32u
 #define BULK_GET_BYTES_MAX (64u << 20)
 #define BULK_NUMBERS_MAX (1u << 24) /* PUTs of one save */
@@ -43,7 +46,7 @@ enum bulk_verb {
 };
 
 struct bulk_hello {
-    uint32_t magic, zero;
+    uint32_t magic, wants; /* BULK_UNHASHED */
     uint8_t ticket[16];
 };
 
@@ -66,7 +69,8 @@ struct bulk_answer {
     int32_t error;
     uint64_t offset, bytes, hash;
     uint64_t window_save, window_end;
-    uint32_t window_changes, zero;
+    uint32_t window_changes;
+    uint32_t grants; /* of a hello: which of its wants */
     uint64_t zero2;
 };
 _Static_assert(sizeof(struct bulk_hello) == 24, "as it goes over the wire");

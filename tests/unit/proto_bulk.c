@@ -308,6 +308,26 @@ static void damage_on_the_way_is_mended(void **state)
     end();
 }
 
+/* Whoever comes with a hello of its own. */
+static void plain_bytes_are_hashed_whatever_a_client_wants(void **state)
+{
+    struct bulk_hello hello = {.magic = BULK_MAGIC, .wants = BULK_UNHASHED};
+    struct bulk_answer answer = {.error = -1};
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(0x7f000001)};
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    (void)state;
+    begin(NONE, false, 1, 0);
+    address.sin_port = htons(relay.to);
+    memcpy(hello.ticket, ticket, sizeof ticket);
+    assert_int_equal(connect(fd, (struct sockaddr *)&address, sizeof address), 0);
+    assert_int_equal(send(fd, &hello, sizeof hello, MSG_NOSIGNAL), sizeof hello);
+    assert_int_equal(recv(fd, &answer, sizeof answer, MSG_WAITALL), sizeof answer);
+    assert_int_equal(answer.error, 0);
+    assert_int_equal(answer.grants, 0);
+    close(fd);
+    end();
+}
+
 static void what_is_not_there_is_told_with_its_reason(void **state)
 {
     unsigned char byte;
@@ -502,6 +522,7 @@ int main(void)
         cmocka_unit_test(bytes_are_got_as_they_are),
         cmocka_unit_test(a_cut_goes_on_with_what_is_missing),
         cmocka_unit_test(damage_on_the_way_is_mended),
+        cmocka_unit_test(plain_bytes_are_hashed_whatever_a_client_wants),
         cmocka_unit_test(what_is_not_there_is_told_with_its_reason),
         cmocka_unit_test(a_peer_that_stands_still_is_an_error_in_time),
         cmocka_unit_test(a_wrong_ticket_is_refused),
