@@ -1,7 +1,7 @@
 /* ship.c - one shard on its way from one tier into another.
  *
  *   crew: source opened, its checksum table proven by the manifest; what lies at the target under
- *   its name is kept when every block of it is right; created, with its size
+ *   its name is kept when every block of it is right; else it is created, with its size
  *    ▼
  *   parts, several at once: taken (from the image where it is in memory still, else read), every
  *   block held against the table, SHA-256 of the part ──► sent
@@ -147,7 +147,11 @@ static int prepare_target(struct ship *ship)
 {
     struct storage *storage = storage_of(ship, ship->to);
     char key[SHIP_KEY_MAX];
-    int error = prove_object(ship, ship->to, false);
+    ERR_TRY(key_of(key, ship, false));
+    int error = storage_object_create(storage, &ship->target, key, ship->geometry.file_bytes);
+    if (error != ERR_EXISTS)
+        return error;
+    error = prove_object(ship, ship->to, false);
     bool is_damaged = error == ERR_CORRUPT || (error == ERR_IO && ship->to == TIER_LOCAL);
     ship->is_kept = error == 0;
     if (error == 0)

@@ -226,6 +226,8 @@ static void bucket_close(struct storage *storage)
     for (uint32_t i = 0; i < bucket->num_idle; i++)
         http_close(bucket->idle[i]);
     free(bucket->idle);
+    free(bucket->left.list);
+    pthread_mutex_destroy(&bucket->left_mutex);
     credentials_close(bucket->credentials);
     pace_close(bucket->pace);
     pthread_mutex_destroy(&bucket->mutex);
@@ -277,6 +279,7 @@ static int bucket_open(struct storage **out, const char *where,
     bucket->is_quiet = options->read_only || options->is_quiet;
     bucket->tokens = BUDGET_FIRST;
     pthread_mutex_init(&bucket->mutex, NULL);
+    pthread_mutex_init(&bucket->left_mutex, NULL);
     int error = parse_name(bucket, where);
     if (error == 0)
         error = take_settings(bucket, options);

@@ -35,6 +35,7 @@ enum exclusive {
 struct pace;
 struct requests;
 struct keeper;
+struct left_upload;
 
 struct bucket {
     struct storage_base base;
@@ -49,6 +50,13 @@ struct bucket {
     struct pace *pace;
     struct requests *requests;
     struct keeper *keeper;
+    pthread_mutex_t left_mutex; /* guards what s3_find_upload() knows */
+    struct {
+        char directory[S3_KEY_BYTES];
+        bool is_known;
+        struct left_upload *list;
+        uint32_t count, room;
+    } left;
     pthread_mutex_t mutex; /* guards what follows */
     struct http_connection **idle;
     uint32_t num_idle;
@@ -162,6 +170,10 @@ struct s3_open_upload {
 /* Of all keys that begin with `prefix`. */
 int s3_uploads(struct bucket *bucket, const char *prefix,
                int (*visit)(void *user, const struct s3_open_upload *found), void *user);
+/* The newest of that key; id "": there is none. The uploads of its directory are listed once, until
+ * s3_forget_uploads(): after one was begun here and left. */
+int s3_find_upload(struct bucket *bucket, struct s3_upload *out, const char *key);
+void s3_forget_uploads(struct bucket *bucket);
 /* The parts that are there. */
 struct s3_open_part {
     uint32_t number;

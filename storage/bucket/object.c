@@ -80,6 +80,8 @@ void bucket_object_close(struct storage *storage, struct storage_object *base)
 {
     struct bucket_object *object = object_of(base);
     (void)storage;
+    if (object->upload.id[0] != '\0' && !object->is_complete)
+        s3_forget_uploads(object->bucket);
     for (uint32_t i = 0; i < object->num_parts && object->parts != NULL; i++)
         free(object->parts[i].buffer);
     free(object->parts);
@@ -140,15 +142,6 @@ static uint64_t size_of_part(const struct bucket_object *object, uint32_t index)
 
 /* ---- an upload that was cut short ---- */
 
-/* Of several the newest. */
-static int note_upload(void *user, const struct s3_open_upload *found)
-{
-    struct bucket_object *object = user;
-    if (strcmp(found->key, object->key) == 0)
-        object->upload = found->upload;
-    return 0;
-}
-
 static int note_part(void *user, const struct s3_open_part *found)
 {
     struct bucket_object *object = user;
@@ -162,7 +155,7 @@ static int note_part(void *user, const struct s3_open_part *found)
 /* What cannot be found is sent again. */
 static void find_upload(struct bucket_object *object)
 {
-    int error = s3_uploads(object->bucket, object->key, note_upload, object);
+    int error = s3_find_upload(object->bucket, &object->upload, object->key);
     if (error == 0 && object->upload.id[0] != '\0')
         error = s3_parts(object->bucket, &object->upload, object->key, note_part, object);
     if (error != 0) {

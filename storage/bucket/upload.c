@@ -6,6 +6,7 @@
  * with an empty ETag (Ceph). */
 #include "storage/bucket/bucket.h"
 
+#include "proto/array.h"
 #include "storage/bucket/xml.h"
 
 #include <inttypes.h>
@@ -15,6 +16,7 @@
 #include <time.h>
 
 #define PAGES_MAX 100000u
+#define LEFT_MAX 1024u /* of one directory that are taken up */
 #define PART_TEXT_BYTES (HTTP_HEADER_BYTES + 96u)
 
 struct id {
@@ -214,6 +216,61 @@ int s3_uploads(struct bucket *bucket, const char *prefix,
         result = list_uploads(bucket, uploads, prefix);
     free(uploads);
     return result;
+}
+
+/* ---- those of one directory ---- */
+
+struct left_upload {
+    char key[S3_KEY_BYTES];
+    struct s3_upload upload;
+};
+
+/* Those beyond LEFT_MAX are sent anew. */
+static int keep_left(void *user, const struct s3_open_upload *found)
+{
+    struct bucket *bucket = user;
+    if (bucket->left.count == LEFT_MAX)
+        return 0;
+    ERR_TRY(array_reserve(&bucket->left.list, &bucket->left.room, bucket->left.count,
+                          sizeof *bucket->left.list));
+    struct left_upload *left = &bucket->left.list[bucket->left.count++];
+    snprintf(left->key, sizeof left->key, "%s", found->key);
+    left->upload = found->upload;
+    return 0;
+}
+
+/* Under the mutex: nobody else lists the same meanwhile. */
+static int look_for_left(struct bucket *bucket, const char *directory)
+{
+    if (bucket->left.is_known && strcmp(bucket->left.directory, directory) == 0)
+        return 0;
+    bucket->left.count = 0;
+    snprintf(bucket->left.directory, sizeof bucket->left.directory, "%s", directory);
+    int error = s3_uploads(bucket, directory, keep_left, bucket);
+    bucket->left.is_known = error == 0;
+    return error;
+}
+
+int s3_find_upload(struct bucket *bucket, struct s3_upload *out, const char *key)
+{
+    char directory[S3_KEY_BYTES];
+    const char *end = strrchr(key, '/');
+    snprintf(directory, sizeof directory, "%.*s", end != NULL ? (int)(end + 1 - key) : 0, key);
+    out->id[0] = '\0';
+    pthread_mutex_lock(&bucket->left_mutex);
+    int error = look_for_left(bucket, directory);
+    for (uint32_t i = 0; i < bucket->left.count && error == 0; i++)
+        if (strcmp(bucket->left.list[i].key, key) == 0)
+            *out = bucket->left.list[i].upload;
+    pthread_mutex_unlock(&bucket->left_mutex);
+    return error;
+}
+
+void s3_forget_uploads(struct bucket *bucket)
+{
+    pthread_mutex_lock(&bucket->left_mutex);
+    bucket->left.is_known = false;
+    pthread_mutex_unlock(&bucket->left_mutex);
 }
 
 struct parts {

@@ -58,6 +58,23 @@ def an_upload_that_was_killed_goes_on_with_the_parts_that_are_missing(_):
     assert not server.uploads and not server.bugs
 
 
+def uploads_are_listed_once_a_directory_and_anew_after_one_was_left(_):
+    server = Server("put")
+    with Driver(WHERE, server.environment) as driver:
+        for name in ("a", "b", "c"):
+            driver.good("put", f"run/{name}", SIZE, 3)
+        assert sum("uploads=" in path for method, path, _ in server.log
+                   if method == "GET") == 1, server.log
+        server.fault = Fault(3, "412", match=lambda request: "partNumber" in request.path)
+        assert driver.do("put", "run/x", SIZE, 3)[0] != "OK"
+        server.fault = None
+        upload, = server.uploads.values()
+        there, server.log = len(upload.parts), []
+        assert there > 0
+        driver.good("put", "run/x", SIZE, 3)
+        assert len(sent_parts(server)) == PARTS - there and not server.uploads, server.log
+
+
 def uploads_that_nobody_ends_are_removed_when_they_are_old(_):
     server = Server("put")
     with Driver(WHERE, server.environment, {"HOLDFAST_S3_UPLOAD_IDLE_S": "100"}) as driver:
@@ -298,6 +315,7 @@ def dump(folder, keys):
 
 TESTS = [
     an_upload_that_was_killed_goes_on_with_the_parts_that_are_missing,
+    uploads_are_listed_once_a_directory_and_anew_after_one_was_left,
     uploads_that_nobody_ends_are_removed_when_they_are_old,
     a_lease_ends_by_the_servers_clock_and_lives_while_it_is_renewed,
     of_two_writers_one_has_the_lock_and_a_dead_one_is_followed,
