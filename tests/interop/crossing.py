@@ -15,7 +15,7 @@ import subprocess
 import sys
 
 import lib_titan
-from lib_dcp import ROOT
+from lib_dcp import ROOT, end
 from lib_hf import Bed, run
 from lib_tap import run as run_tests
 import lib_train
@@ -127,4 +127,5 @@ if __name__ == "__main__":
                             what_cannot_cross_is_refused], world)
     finally:
         world.stop()
+        end()
     sys.exit(not passed)
