@@ -66,6 +66,11 @@ static int look_together(void *user, size_t index)
     bed->num_most = bed->num_now > bed->num_most ? bed->num_now : bed->num_most;
     pthread_cond_broadcast(&bed->changed);
     wait_until(bed, have_begun);
+    if (index < AT_ONCE) { /* one too many would begin now */
+        pthread_mutex_unlock(&bed->mutex);
+        nanosleep(&(struct timespec){.tv_nsec = 100 * 1000 * 1000}, NULL);
+        pthread_mutex_lock(&bed->mutex);
+    }
     bed->num_now--;
     pthread_mutex_unlock(&bed->mutex);
     return 0;
@@ -95,6 +100,8 @@ static int look_and_fail(void *user, size_t index)
 {
     struct bed *bed = user;
     int error = 0;
+    if (index > 5) /* the failure is to be noticed meanwhile */
+        nanosleep(&(struct timespec){.tv_nsec = 20 * 1000 * 1000}, NULL);
     pthread_mutex_lock(&bed->mutex);
     bed->num_begun++;
     if (index == 2)
