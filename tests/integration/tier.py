@@ -174,7 +174,7 @@ def killed(world, options, rounds):
 def unwell(world, options):
     """A far tier whose operations fail now and then; from some on; that is full."""
     world.ckptd = os.path.join(BUILD, "tests", "ckptd")
-    faulty = f"fault:seed={SEED % 1000},error=0.05:local:{world.far}"
+    faulty = f"fault:seed={SEED % 1000},error=0.1:local:{world.far}"
     world.start("--tier.store", faulty, *PARTS, "--tier.retry_ms", "10", *options)
     for step in range(1, 4):
         deadline = time.monotonic() + PATIENCE  # a start that hears nothing ends, to be tried again
