@@ -35,7 +35,7 @@ static bool has_part(const struct export *export, const char *name)
     return false;
 }
 
-/* A file of weights that is not this export's would be taken for a part of the model. */
+/* Whoever loads the model takes every file of weights for a part of it. */
 static int visit_there(void *user, const struct storage_entry *entry)
 {
     const struct export *export = user;

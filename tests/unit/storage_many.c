@@ -66,7 +66,7 @@ static int look_together(void *user, size_t index)
     bed->num_most = bed->num_now > bed->num_most ? bed->num_now : bed->num_most;
     pthread_cond_broadcast(&bed->changed);
     wait_until(bed, have_begun);
-    if (index < AT_ONCE) { /* one too many would begin now */
+    if (index < AT_ONCE) { /* time for one too many to begin */
         pthread_mutex_unlock(&bed->mutex);
         nanosleep(&(struct timespec){.tv_nsec = 100 * 1000 * 1000}, NULL);
         pthread_mutex_lock(&bed->mutex);
