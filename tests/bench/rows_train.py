@@ -223,7 +223,7 @@ RESTART = ["--training.seq_len", "32", "--canonical.micro_batches", "4",
            "--lr_scheduler.warmup_steps", "1000"]
 # What deploy/launch gives mpirun.
 MPIRUN = ["mpirun", "-q", "--oversubscribe", "--bind-to", "none", "--mca", "mpi_yield_when_idle",
-          "1", "--mca", "pml", "ob1", "--mca", "btl", "self,vader", "--mca",
+          "0", "--mca", "pml", "ob1", "--mca", "btl", "self,vader", "--mca",
           "btl_vader_single_copy_mechanism", "none", "--mca", "plm", "isolated"]
 PARTS = ("ended", "pause", "mpirun", "init", "attempt", "load", "weights", "first_step")
 # A sample is the median of so many: single starts wander more than 40 pairs even out.

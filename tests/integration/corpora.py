@@ -220,7 +220,7 @@ def once_per_node(bed):
         bed.folder, bed.world.server, "node", "--training.dataset_path", bed.path("a.1"),
         "--validation.enable", "--validation.dataset_path", bed.path("b.1"), "--training.steps",
         2, "--debug.pause_at_step", 2, "--checkpoint.no_enable")
-    mpi = ["mpirun", "--oversubscribe", "--mca", "mpi_yield_when_idle", "1", "-n", "2"] + (
+    mpi = ["mpirun", "--oversubscribe", "--mca", "mpi_yield_when_idle", "0", "-n", "2"] + (
         ["--allow-run-as-root"] if os.getuid() == 0 else [])
     ways = [("two threads", [*command, "--comm.ranks", "2"], 2)]
     if shutil.which("mpirun"):

@@ -8,7 +8,7 @@
 # The text is the prose of this repository: always there, long enough for a tokenizer of 512 tokens.
 
 # In front of a trainer whose ranks are processes: more of them than CPUs, and for root as well.
-mpi=(mpirun --oversubscribe --mca mpi_yield_when_idle 1)
+mpi=(mpirun --oversubscribe --mca mpi_yield_when_idle 0)
 [ "$(id -u)" != 0 ] || mpi+=(--allow-run-as-root)
 
 make_tokens() {

@@ -28,7 +28,7 @@ NAMES = ("tok_embeddings;layers.0,layers.1,layers.2,layers.3,norm,output",
          "tok_embeddings,layers.0,layers.1,layers.2,layers.3;norm,output")
 OF_RUN = ("--model.n_layers", 4, "--canonical.micro_batches", 6, "--canonical.groups", 2,
           "--canonical.tp_blocks", 2, "--canonical.cp_blocks", 2, "--checkpoint.interval", 1000)
-MPI = ["mpirun", "--oversubscribe", "--allow-run-as-root", "--mca", "mpi_yield_when_idle", "1"]
+MPI = ["mpirun", "--oversubscribe", "--allow-run-as-root", "--mca", "mpi_yield_when_idle", "0"]
 
 
 def draw_pipeline(draw):
