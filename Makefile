@@ -1,5 +1,7 @@
 # Holdfast. `make help` lists the targets. Objects and programs go to $(BUILD).
 BUILD ?= build
+# One name for one place, or objects that were made under the other are taken for old or new ones.
+override BUILD := $(patsubst $(CURDIR)/%,%,$(abspath $(BUILD)))
 PREFIX ?= /usr/local
 SYSCONFDIR ?= /etc
 OBJ = $(BUILD)/obj
@@ -128,7 +130,7 @@ install: deps-now all ## programs, man pages, ckpt.h, libckpt, ckptd's unit, bel
 	ln -sf libckpt.so.1 $(DESTDIR)$(PREFIX)/lib/libckpt.so
 	sed 's|@PREFIX@|$(PREFIX)|; s|@VERSION@|$(VERSION)|' clients/libckpt.pc.in \
 	    >$(DESTDIR)$(PREFIX)/lib/pkgconfig/libckpt.pc
-	install -m 644 deploy/ckptd.conf $(DESTDIR)$(PREFIX)/share/holdfast
+	install -m 644 deploy/ckptd.conf deploy/network.conf $(DESTDIR)$(PREFIX)/share/holdfast
 	install -d $(addprefix $(DESTDIR),$(PREFIX)/lib/systemd/system $(SYSCONFDIR)/holdfast)
 	sed 's|@PREFIX@|$(PREFIX)|g; s|@SYSCONFDIR@|$(SYSCONFDIR)|g' deploy/ckptd.service.in \
 	    >$(DESTDIR)$(PREFIX)/lib/systemd/system/ckptd.service

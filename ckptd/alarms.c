@@ -40,6 +40,20 @@ static void look_at_saving(json_t *list, const struct service *service)
         raise_alarm(list, "the disk is full in %.1f hours at the rate of the last saves", hours);
 }
 
+/* One sentence for a run: what stopped the newest of them stopped the others, most often. */
+static void look_at_drain(json_t *list, const struct run *run)
+{
+    const struct checkpoint *newest = NULL;
+    int count = 0;
+    for (const struct checkpoint *c = run->checkpoints; c; c = c->next) {
+        newest = c->given_up[0] && !newest ? c : newest;
+        count += c->given_up[0] != '\0';
+    }
+    if (newest)
+        raise_alarm(list, "run %s: %d checkpoints do not go into the far tier until a restart: %s",
+                    run->name, count, newest->given_up);
+}
+
 static void look_at_runs(json_t *list, const struct service *service)
 {
     for (const struct run *run = service->catalog->runs; run; run = run->next) {
@@ -53,6 +67,7 @@ static void look_at_runs(json_t *list, const struct service *service)
                         run->health.failures, run->health.reason);
         if (run->unreadable.code != 0)
             raise_alarm(list, "run %s cannot be read: %s", run->name, run->unreadable.message);
+        look_at_drain(list, run);
     }
 }
 

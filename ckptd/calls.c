@@ -160,7 +160,8 @@ static int check_runs(struct service *service, const ProtobufCMessage *message,
 {
     char *const *field = field_of(message, "run", PROTOBUF_C_TYPE_STRING);
     bool has_owner = field_of(message, "session", PROTOBUF_C_TYPE_UINT64) ||
-                     field_of(message, "load", PROTOBUF_C_TYPE_UINT64);
+                     field_of(message, "load", PROTOBUF_C_TYPE_UINT64) ||
+                     field_of(message, "handle", PROTOBUF_C_TYPE_UINT64); /* nodes/serve.c, P4 */
     const char *owner = owner_of(service, message), *run = field ? *field : "";
     if (run[0] != '\0' || !has_owner)
         ERR_TRY(rights_check(principal, who, right, run));
@@ -255,7 +256,7 @@ LOOKS_FIRST(load, OpenLoadRequest, restore_open_load)
       true, false)                                                                                \
     X(Reload, ReloadRequest, reload, reload_call, RIGHT_OPERATE, true, false)                     \
     X(OpenBulk, OpenBulkRequest, open_bulk, plane_open_bulk, RIGHT_LOAD, false, false)            \
-    X(Peer, PeerRequest, peer, serve_peer, RIGHT_PEER, false, false)                              \
+    X(Peer, PeerRequest, peer, serve_peer, serve_right(request), false, false)                    \
     X(Join, JoinRequest, join, lead_join, RIGHT_PEER, false, false)                               \
     X(BeginPart, BeginPartRequest, begin_part, lead_begin, RIGHT_PEER, false, false)              \
     X(ReportPart, ReportPartRequest, report_part, lead_report, RIGHT_PEER, false, false)          \

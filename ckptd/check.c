@@ -5,7 +5,7 @@
  * that a ckptd serves now is fine: its next configuration may be what is checked. */
 #include "ckptd/check.h"
 #include "ckptd/catalog.h"
-#include "ckptd/node/place.h"
+#include "ckptd/node/directory.h"
 #include "ckptd/scan.h"
 #include "ckptd/service.h"
 #include "proto/report.h"
@@ -65,7 +65,7 @@ static bool check_store(const struct config *config)
     const struct storage_options options = {.read_only = true, .is_ours_alone = true};
     struct survey survey = {0};
     struct stat status;
-    if (config->store_must_exist && place_need_store(config->store) != 0)
+    if (config->store_must_exist && directory_need_store(config->store) != 0)
         return fail();
     if (stat(config->store, &status) != 0) {
         printf("store: %s is not there; a start makes it\n", config->store);

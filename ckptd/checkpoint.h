@@ -34,12 +34,12 @@ struct copy {
     bool is_there;          /* committed, as far as ckptd has seen */
     bool is_part;           /* only some shards: the others are on other nodes (places) */
     bool is_damaged;        /* what damaged it is in the log, and in a note beside it */
+    bool is_given_up;       /* it is not sent there until a restart */
     int64_t proven;         /* all of it was, there; seconds since the epoch; 0: nobody knows */
     int64_t tried_ms;       /* the scrub could not read it: that proves nothing;
                                as loop_now_ms(), 0: not since the start */
     uint64_t manifest_hash; /* of its text there, once it was sent or loaded; else 0; not of the
                                local one */
-    bool is_given_up;       /* it is not sent there until a restart */
 };
 
 /* An operator's hold in one tier, as last seen. */

@@ -48,7 +48,7 @@ static const struct option table[] = {
     OPTION_BOOL(struct config, store_must_exist, "store_must_exist", "false",
                 "do not start where no store is: its disk may not be mounted"),
     OPTION_BOOL(struct config, make_store, "make_store", "false",
-                "make the directory a store, then end"),
+                "make the directory a store, and that of tier.store = dir:/path, then end"),
     OPTION_STRING(struct config, log, "log", "",
                   "debug lines of these areas: disk, door, memory, restore, retain, session, "
                   "storage; or all"),
@@ -162,7 +162,7 @@ static const struct option table[] = {
     OPTION_STRING(struct config, nodes_domain, "nodes.domain", "",
                   "failure domain of this node: what is lost at once; empty: its name"),
     OPTION_STRING(struct config, nodes_peers, "nodes.peers", "",
-                  "NAME@DOMAIN=HOST:PORT, ...: the other nodes, at most 8; empty: none"),
+                  "NAME@DOMAIN=HOST:PORT, ...: the other nodes, at most 63; empty: none"),
     OPTION_INT(struct config, nodes_replicas, "nodes.replicas", 2, 1, 8,
                "failure domains that are to have the newest checkpoint of a run"),
     OPTION_CHOICE(struct config, nodes_attempts, "nodes.attempts", "majority", "majority,local",

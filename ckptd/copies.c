@@ -77,7 +77,10 @@ enum tier_index catalog_shard_source(const struct checkpoint *checkpoint, uint32
 enum tier_index copies_out_of_reach(const struct checkpoint *checkpoint)
 {
     const struct tier *tiers = checkpoint->run->service->tiers;
-    for (uint32_t i = 0; checkpoint->places && i < checkpoint->summary.shards; i++) {
+    enum tier_index whole = catalog_source(checkpoint);
+    if (!checkpoint->places)
+        return tier_is_peer(whole) && tiers[whole].offline[0] ? whole : NUM_TIERS;
+    for (uint32_t i = 0; i < checkpoint->summary.shards; i++) {
         enum tier_index source = catalog_shard_source(checkpoint, i);
         if (source != TIER_LOCAL && tiers[source].offline[0])
             return source;
@@ -172,8 +175,21 @@ bool copies_were_lost(const struct checkpoint *checkpoint)
     return false;
 }
 
+/* What a peer has that has not answered since the start nobody here knows. Until it does, or is
+ * lost, a copy more may be one too many; but of what was committed since it has none. */
+static bool are_known(const struct checkpoint *checkpoint)
+{
+    const struct service *service = checkpoint->run->service;
+    for (uint32_t i = 0; i < service->config->members.count && !checkpoint->was_committed; i++)
+        if (service->tiers[TIER_PEER + i].is_unknown && !service->tiers[TIER_PEER + i].is_lost)
+            return false;
+    return true;
+}
+
 bool copies_goes(const struct checkpoint *checkpoint, enum tier_index tier)
 {
+    if (!are_known(checkpoint))
+        return false;
     struct site sites[MEMBERS_PEERS_MAX + 1];
     uint32_t count = catalog_sites(sites, checkpoint);
     return placement_goes(sites, count, (uint32_t)checkpoint->run->service->config->nodes_replicas,

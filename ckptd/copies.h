@@ -10,8 +10,8 @@
 
 /* Was that shard saved there, or is the copy there whole? */
 bool copies_has_shard(const struct checkpoint *checkpoint, enum tier_index tier, uint32_t shard);
-/* A node that has shards of it which no other has, and does not answer; NUM_TIERS: there is none.
- */
+/* A node that has shards of it, or all, which no other has, and does not answer; NUM_TIERS: there
+ * is none. */
 enum tier_index copies_out_of_reach(const struct checkpoint *checkpoint);
 /* Had a node that is lost a copy of it, or a part? */
 bool copies_were_lost(const struct checkpoint *checkpoint);

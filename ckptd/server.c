@@ -101,7 +101,7 @@ static int open_storage(struct service *service)
     int error = storage_io_priority_parse(&options.io_priority, config->pace_io_priority);
     CHECK(error == 0); /* config_load has asked */
     if (ops == &storage_local && config->store_must_exist && !config->make_store)
-        error = place_need_store(where);
+        error = directory_need_store(where);
     if (error == 0)
         error = storage_open(&service->storage, ops, where, &options);
     if (error == 0 && ops == &storage_local)
@@ -116,7 +116,7 @@ int service_make_store(const struct config *config)
     if (service.storage)
         storage_close(service.storage);
     place_close(&service);
-    return error;
+    return error != 0 || !config->tier_store[0] ? error : tier_make_store(config);
 }
 
 /* Registered buffers count as locked memory, every session has descriptors: take what is allowed.

@@ -267,9 +267,10 @@ static void shorten(json_t *list, size_t max)
 char *service_status(const struct service *service, bool own)
 {
     const struct place *place = service->place;
-    const char *store = place && place->path ? place->path : service->config->store;
+    const char *store =
+        place && place->directory.path ? place->directory.path : service->config->store;
     json_t *root = json_pack("{s:s, s:s, s:s, s:i, s:b, s:s, s:s}", "version", report_version,
-                             "store", store, "store_id", place ? place->id : "", "uid",
+                             "store", store, "store_id", place ? place->directory.id : "", "uid",
                              (int)geteuid(), "draining", (int)service->draining, "offline",
                              service->offline, "storage", storage_describe(service->storage));
     bool whole = root != NULL;

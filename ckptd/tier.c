@@ -15,18 +15,35 @@
  *                                    ├─ another ───► TAKEN
  *                                    └─ nothing ───► UNKNOWN: the effect may be late
  *
- * Who publishes again after UNKNOWN is safe: the same nonce's text has at most one effect. */
+ * Who publishes again after UNKNOWN is safe: the same nonce's text has at most one effect.
+ *
+ * The start of ckptd does not need the far tier: an outage there must not keep a node from saving
+ * on its own disk, and from loading. Until the tier was reached storage_absent stands in its place,
+ * which refuses all; each look (drain/far.c), the first of which a drain repeats every
+ * tier.retry_ms, tries to open it. A bucket is open when its probe has gone well, so nothing drains
+ * before conditional writes are known to hold.
+ *
+ *   no answer, an error of the server's  ──► alarm, tried again: it ends by itself
+ *   a directory without a store's mark   ──► likewise: it may be mounted yet (node/directory.c)
+ *   keys, rights, a name or certificate  ──► ends the start, if the server says so within FIRST_S:
+ *   that are refused; no conditional         a person must act, and is at hand; later, as of a
+ *   write                                    ckptd that serves, an alarm: what is saved stays here
+ */
 #include "ckptd/tier.h"
 #include "ckptd/config.h"
+#include "ckptd/node/directory.h"
 #include "ckptd/service.h"
 #include "proto/report.h"
 
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #define BUCKET_PART_MIN (5ll << 20) /* S3's, of every part but the last */
 #define CREW_BESIDE 2u              /* threads for looks, beside those that move parts */
+#define FIRST_S 5                   /* that a start waits for the first answer of the far tier */
 
 const char *tier_name(const struct service *service, enum tier_index tier)
 {
@@ -101,8 +118,13 @@ enum publication tier_publish(struct storage *storage, const char *key, const vo
 /* What tests add (fault:) is no place that people write. */
 static int find_place(struct storage_where *out, const char *text)
 {
-    if (strncmp(text, "fault:", 6) != 0)
-        return storage_where_parse(out, text);
+    if (strncmp(text, "fault:", 6) != 0) {
+        ERR_TRY(storage_where_parse(out, text));
+        return out->ops != &storage_peer
+                   ? 0
+                   : report_error(ERR_INVALID, "name it in nodes.peers",
+                                  "another ckptd is no far tier: \"%s\"", text);
+    }
     *out = (struct storage_where){.ops = storage_find("fault")};
     snprintf(out->place, sizeof out->place, "%s", text + 6);
     return out->ops ? 0
@@ -110,30 +132,137 @@ static int find_place(struct storage_where *out, const char *text)
                                    "this ckptd opens no tier \"%s\"", text);
 }
 
-static int open_far(struct service *service)
+/* Like one store from the start, but it may be reached later, and again after that. */
+struct reach {
+    struct service *service;
+    struct storage_where where;
+    struct storage_bucket bucket;
+    pthread_mutex_t opening; /* held by who tries */
+    bool is_open;            /* under it */
+    struct directory place;  /* likewise: of a directory that was opened */
+    pthread_mutex_t mutex;   /* guards what follows */
+    pthread_cond_t tried;
+    bool has_tried;
+    struct fault first; /* of the first try */
+    struct job job;
+};
+
+/* No waiting mends these. A directory that is not there may be mounted yet. */
+static bool is_final(const struct reach *reach, int error)
+{
+    return error == ERR_MEMORY ||
+           (!reach->where.is_shared &&
+            (error == ERR_INVALID || error == ERR_DENIED || error == ERR_VERSION));
+}
+
+static int open_far(struct reach *reach)
+{
+    const struct config *config = reach->service->config;
+    const struct storage_options options = {.queue_depth = (uint32_t)config->tier_connections,
+                                            .num_threads = (uint32_t)config->tier_connections,
+                                            .is_shared = reach->where.is_shared,
+                                            .bucket = &reach->bucket,
+                                            .opens_briefly = true};
+    struct storage *storage = NULL;
+    if (reach->where.is_shared)
+        ERR_TRY(directory_need_tier(reach->where.place));
+    ERR_TRY(storage_open(&storage, reach->where.ops, reach->where.place, &options));
+    reach->service->tiers[TIER_FAR].storage = storage;
+    reach->is_open = true;
+    if (reach->where.is_shared)
+        directory_take(&reach->place, reach->where.place);
+    log_info("tier", "the far tier is %s (%s)", config->tier_store, storage_describe(storage));
+    return 0;
+}
+
+int tier_reach(struct service *service, enum tier_index tier)
+{
+    struct reach *reach = service->tiers[tier].reach;
+    if (!reach)
+        return 0;
+    pthread_mutex_lock(&reach->opening);
+    int error = reach->is_open ? directory_check(&reach->place) : open_far(reach);
+    pthread_mutex_unlock(&reach->opening);
+    return error;
+}
+
+static void work_reach(struct job *job)
+{
+    struct reach *reach = CONTAINER_OF(job, struct reach, job);
+    int error = tier_reach(reach->service, TIER_FAR);
+    pthread_mutex_lock(&reach->mutex);
+    if (error != 0)
+        fault_take(&reach->first, error);
+    reach->has_tried = true;
+    pthread_cond_signal(&reach->tried);
+    pthread_mutex_unlock(&reach->mutex);
+}
+
+static bool await_first(struct reach *reach)
+{
+    struct timespec until;
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_sec += FIRST_S;
+    pthread_mutex_lock(&reach->mutex);
+    for (int error = 0; !reach->has_tried && error == 0;)
+        error = pthread_cond_clockwait(&reach->tried, &reach->mutex, CLOCK_MONOTONIC, &until);
+    bool has_tried = reach->has_tried;
+    pthread_mutex_unlock(&reach->mutex);
+    return has_tried;
+}
+
+static int try_first(struct reach *reach)
+{
+    struct tier *far = &reach->service->tiers[TIER_FAR];
+    struct fault fault;
+    reach->job = (struct job){.work = work_reach};
+    crew_work(far->crew, &reach->job);
+    if (await_first(reach))
+        fault = reach->first;
+    else
+        fault_take(&fault, report_error(ERR_TIMEOUT, NULL, "no answer in %d s", FIRST_S));
+    if (fault.code == 0 || is_final(reach, fault.code))
+        return fault_raise(&fault);
+    snprintf(far->offline, sizeof far->offline, "%s", fault.message);
+    far->silent_since_ms = loop_now_ms();
+    log_error("tier", "the far tier %s is not reached, and asked again: %s",
+              reach->service->config->tier_store, fault.message);
+    return 0;
+}
+
+static int open_reach(struct service *service)
 {
     const struct config *config = service->config;
     struct tier *far = &service->tiers[TIER_FAR];
-    struct storage_bucket bucket;
-    struct storage_where where;
-    ERR_TRY(find_place(&where, config->tier_store));
-    ERR_TRY(storage_bucket_environment(&bucket));
-    bucket.part_bytes =
+    struct reach *reach = far->reach = calloc(1, sizeof *reach);
+    struct storage *absent;
+    if (!reach)
+        return report_error(ERR_MEMORY, NULL, "no memory for the far tier");
+    reach->service = service;
+    pthread_mutex_init(&reach->opening, NULL);
+    pthread_mutex_init(&reach->mutex, NULL);
+    pthread_cond_init(&reach->tried, NULL);
+    ERR_TRY(find_place(&reach->where, config->tier_store));
+    ERR_TRY(storage_bucket_environment(&reach->bucket));
+    reach->bucket.part_bytes =
         config->tier_part_bytes > BUCKET_PART_MIN ? config->tier_part_bytes : BUCKET_PART_MIN;
-    bucket.connections = config->tier_connections;
-    const struct storage_options options = {.queue_depth = (uint32_t)config->tier_connections,
-                                            .num_threads = (uint32_t)config->tier_connections,
-                                            .is_shared = where.is_shared,
-                                            .bucket = &bucket};
-    int error = storage_open(&far->storage, where.ops, where.place, &options);
-    if (error == 0)
-        error =
-            crew_open(&far->crew, service->loop, (uint32_t)config->tier_connections + CREW_BESIDE,
-                      (int)config->tier_cpu_nice);
-    if (error == 0)
-        log_info("tier", "the far tier is %s (%s)", config->tier_store,
-                 storage_describe(far->storage));
-    return error;
+    reach->bucket.connections = config->tier_connections;
+    ERR_TRY(storage_open(&absent, &storage_absent, "", NULL));
+    far->storage = absent;
+    ERR_TRY(crew_open(&far->crew, service->loop, (uint32_t)config->tier_connections + CREW_BESIDE,
+                      (int)config->tier_cpu_nice));
+    return try_first(reach);
+}
+
+static void close_reach(struct reach *reach)
+{
+    if (!reach)
+        return;
+    pthread_mutex_destroy(&reach->opening);
+    pthread_mutex_destroy(&reach->mutex);
+    pthread_cond_destroy(&reach->tried);
+    free(reach->place.path);
+    free(reach);
 }
 
 static int open_peer(struct service *service, uint32_t index)
@@ -143,11 +272,30 @@ static int open_peer(struct service *service, uint32_t index)
     struct tier *tier = &service->tiers[TIER_PEER + index];
     const struct storage_options options = {.num_threads = (uint32_t)config->nodes_connections,
                                             .tls_directory = config->tls_directory};
-    ERR_TRY(storage_open(&tier->storage, &storage_peer, peer->address, &options));
+    struct storage *storage = NULL;
+    ERR_TRY(storage_open(&storage, &storage_peer, peer->address, &options));
+    tier->storage = storage;
+    tier->is_unknown = true;
     ERR_TRY(crew_open(&tier->crew, service->loop, (uint32_t)config->nodes_connections + CREW_BESIDE,
                       (int)config->tier_cpu_nice));
     log_info("tier", "node %s is at %s, in domain %s", peer->name, peer->address, peer->domain);
     return 0;
+}
+
+int tier_make_store(const struct config *config)
+{
+    struct storage_where where;
+    struct storage *storage = NULL;
+    ERR_TRY(find_place(&where, config->tier_store));
+    if (!where.is_shared)
+        return 0;
+    ERR_TRY(storage_open(&storage, where.ops, where.place,
+                         &(struct storage_options){.is_shared = true, .is_quiet = true}));
+    int error = storage_lock(storage);
+    storage_close(storage);
+    if (error == 0)
+        log_info("tier", "%s is a store", config->tier_store);
+    return error;
 }
 
 int tier_open(struct service *service)
@@ -155,7 +303,7 @@ int tier_open(struct service *service)
     service->tiers[TIER_LOCAL] = (struct tier){.storage = service->storage};
     for (uint32_t i = 0; i < service->config->members.count; i++)
         ERR_TRY(open_peer(service, i));
-    return service->config->tier_store[0] ? open_far(service) : 0;
+    return service->config->tier_store[0] ? open_reach(service) : 0;
 }
 
 void tier_end(struct service *service)
@@ -172,5 +320,7 @@ void tier_close(struct service *service)
         if (service->tiers[tier].storage)
             storage_close(service->tiers[tier].storage);
         service->tiers[tier].storage = NULL;
+        close_reach(service->tiers[tier].reach);
+        service->tiers[tier].reach = NULL;
     }
 }

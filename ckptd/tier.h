@@ -12,7 +12,9 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+struct config;
 struct service;
+struct reach;
 
 /* TIER_PEER + i is the store of nodes.peers[i]. */
 enum tier_index { TIER_LOCAL, TIER_PEER, TIER_FAR = TIER_PEER + MEMBERS_PEERS_MAX, NUM_TIERS };
@@ -25,10 +27,12 @@ static inline bool tier_is_peer(enum tier_index tier)
 const char *tier_name(const struct service *service, enum tier_index tier);
 
 struct tier {
-    struct storage *storage; /* NULL: there is no such tier */
-    struct crew *crew;       /* NULL: what blocks on it is the loop's workers' */
-    bool takes_nothing;      /* the last thing that was sent there was not taken */
+    _Atomic(struct storage *) storage; /* NULL: there is no such tier */
+    struct reach *reach;               /* of the far tier; NULL: `storage` is open from the start */
+    struct crew *crew;                 /* NULL: what blocks on it is the loop's workers' */
+    bool takes_nothing;                /* the last thing that was sent there was not taken */
     int64_t silent_since_ms; /* the first look of a row that had no answer; 0: it answers */
+    bool is_unknown;         /* a peer that has not answered since the start */
     bool is_lost;            /* a peer, for nodes.lost_ms: what it had counts no more */
     char offline[512];       /* why it is not used any more, or does not answer; "" normally */
 };
@@ -42,7 +46,14 @@ enum publication {
     PUBLICATION_DURABLE  /* it is there and survives what the tier survives */
 };
 
-int tier_open(struct service *service); /* behind open_storage; ERR_INVALID, those of storage */
+/* Behind open_storage. A far tier that does not answer is no error: see tier.c for what is one. */
+int tier_open(struct service *service);
+/* Makes the directory of a far tier a store; other kinds need nothing. */
+int tier_make_store(const struct config *config);
+/* Whoever wants to know of the far tier, or sends there, calls this first, on its crew: opens it if
+ * it was not reached yet; is a directory still the one that was opened? ERR_UNAVAILABLE, ERR_IO,
+ * those of storage. Of other tiers: 0. */
+int tier_reach(struct service *service, enum tier_index tier);
 void tier_end(struct service *service); /* nothing of the far tier is under way any more */
 void tier_close(struct service *service);
 bool tier_has_far(const struct service *service);

@@ -307,6 +307,36 @@ int ckpt_newer(struct ckpt *ckpt, uint64_t attempt, uint64_t step, uint32_t time
 /* Keeps a checkpoint of the run from being pruned, and says why; or, with note NULL, no longer. */
 int ckpt_pin(struct ckpt *ckpt, uint64_t step, uint64_t attempt, const char *note);
 
+/* Bytes objects: bytes by name and of any length, such as the place of a data loader, saved and
+ * committed with the arrays. Each is one array of the description, with room to grow:
+ *
+ *     struct ckpt_object object = {.size = sizeof object, .name = "loader"};
+ *     object.room = ckpt_object_room(bytes);
+ *     object.memory = malloc(object.room);
+ *     ckpt_object_describe(&object, &arrays[n]);    -- then ckpt_describe_arrays
+ *     ckpt_object_set(&object, data, bytes);        -- before each save, also of another length
+ *
+ * ckpt_object_set is CKPT_SPACE when the bytes have outgrown the room. Ranks have objects of their
+ * own, by different names. Stored is a U8 tensor "object:NAME": ckpt_object_name gives NAME
+ * of such a one of ckpt_metadata, NULL of another. ckpt_object_load reads one, and
+ * ckpt_object_free frees what it gives; CKPT_NOT_FOUND: no such checkpoint, or it has none of that
+ * name. ckpt_object_get finds the bytes in memory that a load has filled as an array. */
+struct ckpt_object {
+    uint32_t size;
+    const char *name;
+    void *memory; /* the caller's, of `room` bytes; as the data of an array is */
+    uint64_t room;
+    char stored[192]; /* libckpt's own */
+};
+uint64_t ckpt_object_room(uint64_t bytes);
+int ckpt_object_describe(struct ckpt_object *object, struct ckpt_array *out);
+int ckpt_object_set(struct ckpt_object *object, const void *data, uint64_t bytes);
+const char *ckpt_object_name(const struct ckpt_tensor_info *tensor);
+int ckpt_object_get(const struct ckpt_object *object, const void **out, uint64_t *out_bytes);
+int ckpt_object_load(struct ckpt *ckpt, int64_t step, uint64_t attempt, const char *name,
+                     void **out, uint64_t *out_bytes);
+void ckpt_object_free(void *data);
+
 /* The caller copies, for example from a device: instead of ckpt_save_copy(save, index)
  *
  *     struct ckpt_place at = {.size = sizeof at};

@@ -5,7 +5,7 @@
  * is written, no lock is taken and no lease: what ckptd removes meanwhile ends a load with
  * ERR_CORRUPT. Keys are made of names that were checked (shard_run_is_valid, parsed numbers), so
  * none leads out of the store. Of a bucket each look is a request: what is not asked for is not
- * read. */
+ * read, and a list looks at several checkpoints at once (storage_for_many). */
 #include "clients/offline.h"
 
 #include "proto/array.h"
@@ -187,28 +187,45 @@ static int read_entry(struct offline_entry *out, const struct ckpt *ckpt, const 
     return error;
 }
 
+/* One look at all checkpoints of a run, several at once. */
+struct survey {
+    const struct ckpt *ckpt;
+    const char *run;
+    struct listing listing;
+    struct offline_entry *entries; /* by mark; without a run: it was not committed */
+};
+
+/* On any thread; touches its entry and nothing else. */
+static int look_at_mark(void *user, size_t index)
+{
+    const struct survey *survey = user;
+    int error = read_entry(&survey->entries[index], survey->ckpt, survey->run, &survey->listing,
+                           &survey->listing.checkpoints.list[index]);
+    return error == ERR_NOT_FOUND ? 0 : error;
+}
+
 int offline_entries(struct offline_entry **out, uint32_t *out_count, const struct ckpt *ckpt,
                     const char *run)
 {
-    struct listing listing;
-    struct offline_entry *entries = NULL;
+    struct survey survey = {.ckpt = ckpt, .run = run};
     uint32_t count = 0;
-    int error = list_run(&listing, ckpt, run);
+    int error = list_run(&survey.listing, ckpt, run);
+    const uint32_t num_marks = survey.listing.checkpoints.count;
     if (error == 0) {
-        entries = calloc((size_t)listing.checkpoints.count + 1, sizeof *entries);
-        error = entries != NULL ? 0 : report_error(ERR_MEMORY, NULL, "no memory for a list");
+        survey.entries = calloc((size_t)num_marks + 1, sizeof *survey.entries);
+        error = survey.entries != NULL ? 0 : report_error(ERR_MEMORY, NULL, "no memory for a list");
     }
-    for (uint32_t i = 0; error == 0 && i < listing.checkpoints.count; i++) {
-        error = read_entry(&entries[count], ckpt, run, &listing, &listing.checkpoints.list[i]);
-        count += error == 0;
-        error = error == ERR_NOT_FOUND ? 0 : error;
-    }
-    free_listing(&listing);
+    if (error == 0)
+        error = storage_for_many(ckpt->store, num_marks, look_at_mark, &survey);
+    free_listing(&survey.listing);
     if (error != 0) {
-        free(entries);
+        free(survey.entries);
         return error;
     }
-    *out = entries;
+    for (uint32_t i = 0; i < num_marks; i++)
+        if (survey.entries[i].summary.run[0] != '\0')
+            survey.entries[count++] = survey.entries[i];
+    *out = survey.entries;
     *out_count = count;
     return 0;
 }

@@ -62,20 +62,25 @@ static int map_image(struct ckpt_save *save, const Holdfast__V1__BeginSaveReply 
                                 save->num_segments);
 }
 
-/* BeginSave, again while all images are busy and the time is not over. */
+/* BeginSave, again while all images are busy and the time is not over, and once where the network
+ * may have lost the answer. */
 static int ask_for_image(struct ckpt *ckpt, Holdfast__V1__BeginSaveRequest *request,
                          ProtobufCMessage **answer)
 {
     uint64_t end = session_clock_ns() + (uint64_t)ckpt->busy_ms * 1000000u;
     uint64_t answer_ms = BEGIN_CALL_MS + ckpt->image_bytes / BEGIN_CALL_BYTES_PER_MS;
     answer_ms = answer_ms < SESSION_CALL_MS ? answer_ms : SESSION_CALL_MS;
-    for (;;) {
+    for (bool has_lost = ckpt->remote == NULL;;) {
         uint64_t now = session_clock_ns();
         uint64_t left_ms = now < end ? (end - now) / 1000000u : 0;
         request->busy_ms = left_ms < WAIT_CALL_MS ? (uint32_t)left_ms : WAIT_CALL_MS;
         int error = session_call(ckpt, answer, "BeginSave", &request->base,
                                  &holdfast__v1__begin_save_reply__descriptor,
                                  request->busy_ms + (uint32_t)answer_ms);
+        if (error == ERR_UNAVAILABLE && !has_lost) {
+            has_lost = true;
+            continue;
+        }
         if (error != ERR_BUSY || session_clock_ns() >= end)
             return error;
         /* ckptd may wait for less than it is asked to. */
@@ -89,6 +94,7 @@ static int call_begin(struct ckpt *ckpt, uint64_t step, const char *state_json)
     ProtobufCMessage *answer = NULL;
     request.session = ckpt->link.token;
     request.step = step;
+    request.asked = ++ckpt->num_begins;
     request.state_json = (char *)(state_json != NULL ? state_json : "");
     int error = ask_for_image(ckpt, &request, &answer);
     if (error == ERR_MEMORY) /* perhaps for the reply: then nobody here knows what was begun */

@@ -171,11 +171,21 @@ static uint64_t causal_pairs(uint32_t seq, uint32_t queries, uint32_t first)
     return num * first + num * (num + 1) / 2;
 }
 
+static uint64_t columns_of(const uint32_t *out_dim, uint32_t num)
+{
+    uint64_t sum = 0;
+    for (uint32_t i = 0; i < num; i++)
+        sum += out_dim[i];
+    return sum;
+}
+
 static uint64_t work_of(enum kernel_op op, const void *args)
 {
     const struct kernel_linear *l = args;
     const struct kernel_linear_backward_input *i = args;
     const struct kernel_linear_backward_weight *w = args;
+    const struct kernel_linears *ls = args;
+    const struct kernel_linears_backward_weight *ws = args;
     const struct kernel_attention *a = args;
     const struct kernel_attention_backward *b = args;
     switch (op) {
@@ -185,6 +195,10 @@ static uint64_t work_of(enum kernel_op op, const void *args)
         return 2 * (uint64_t)i->rows * i->in * i->out_dim;
     case KERNEL_LINEAR_BACKWARD_WEIGHT:
         return 2 * (uint64_t)w->rows * w->in * w->out_dim;
+    case KERNEL_LINEARS:
+        return 2 * (uint64_t)ls->rows * ls->in * columns_of(ls->out_dim, ls->num);
+    case KERNEL_LINEARS_BACKWARD_WEIGHT:
+        return 2 * (uint64_t)ws->rows * ws->in * columns_of(ws->out_dim, ws->num);
     case KERNEL_ATTENTION:
         return 4 * (uint64_t)a->head_dim * a->heads * a->batch *
                causal_pairs(a->seq, a->queries, a->first);

@@ -107,6 +107,7 @@ struct kernel_rmsnorm {
     void *x;              /* [N,C] */
     const void *residual; /* [N,C] or NULL */
     const void *weight;   /* [C] */
+    uint32_t *largest;    /* of out, see kernel_round_float8; or NULL */
     uint32_t rows, dim;
     float eps;
     enum kernel_dtype dtype;
@@ -145,14 +146,37 @@ struct kernel_linear_backward_input {
     bool is_partial;
     bool is_float8; /* dout: KERNEL_E5M2, w: KERNEL_E4M3 */
 };
-/* dw = dout^T x, overwritten. */
+/* dw = dout^T x, or dw += dout^T x with `accumulate`. */
 struct kernel_linear_backward_weight {
     float *dw;        /* [O,I] */
     const void *dout; /* [N,O] */
     const void *x;    /* [N,I] */
     uint32_t rows, in, out_dim;
     enum kernel_dtype dtype;
+    bool accumulate;
     bool is_float8; /* dout: KERNEL_E5M2, x: KERNEL_E4M3 */
+};
+
+/* Several products of the same rows, each with the bits that it has alone but for a library's: out
+ * = x w^T, and dw = dout^T x, of the first `num`. They may be one launch of a GPU. There a library
+ * takes the last two as one if they are of a size, and the second one's matrices lie behind the
+ * first one's. */
+#define KERNEL_LINEARS_MAX 3u
+struct kernel_linears {
+    void *out[KERNEL_LINEARS_MAX];     /* [N,O] each */
+    const void *w[KERNEL_LINEARS_MAX]; /* [O,I] each */
+    const void *x;                     /* [N,I] */
+    uint32_t out_dim[KERNEL_LINEARS_MAX];
+    uint32_t num, rows, in;
+    enum kernel_dtype dtype;
+};
+struct kernel_linears_backward_weight {
+    float *dw[KERNEL_LINEARS_MAX];        /* [O,I] each */
+    const void *dout[KERNEL_LINEARS_MAX]; /* [N,O] each */
+    const void *x;                        /* [N,I] */
+    uint32_t out_dim[KERNEL_LINEARS_MAX];
+    uint32_t num, rows, in;
+    enum kernel_dtype dtype;
 };
 
 /* Rotary embedding in place, pairs (2i, 2i+1) as Llama's reference code has them; cos, sin are made
@@ -211,6 +235,7 @@ struct kernel_attention_backward {
 struct kernel_swiglu {
     void *out;
     const void *gate, *up;
+    uint32_t *largest; /* of out, see kernel_round_float8; or NULL */
     size_t count;
     enum kernel_dtype dtype;
 };
@@ -218,6 +243,7 @@ struct kernel_swiglu {
 struct kernel_swiglu_backward {
     void *dgate, *dup;
     const void *dout, *gate, *up;
+    uint32_t *largest_dgate, *largest_dup; /* likewise */
     size_t count;
     enum kernel_dtype dtype;
 };
@@ -272,6 +298,8 @@ struct kernel_convert {
  * power of two with which the largest |x| stays in the format, |k| <= KERNEL_FLOAT8_SCALE_MAX. So
  * out 2^k are float8 numbers, and a product of rounded operands is the float8 product: powers of
  * two pass through it exactly. With a NaN or an infinity in x all of out is NaN. out may be x.
+ * What made x may have noted its largest |x|, as the bits of a float: it raises the number there,
+ * which was 0, so x need not be read for it.
  *
  * With `width` out is an operand [count / width, width] for products with is_float8, and nothing
  * else: how it lies in kernel_float8_bytes is the back-end's matter. The CPU has the numbers as
@@ -287,6 +315,7 @@ enum kernel_float8 {
 struct kernel_round_float8 {
     void *out;
     const void *x;
+    const uint32_t *largest; /* of x, or NULL: it is looked for */
     size_t count;
     uint32_t width; /* of an operand's row; 0: numbers are wanted */
     enum kernel_float8 format;
@@ -311,6 +340,37 @@ static inline size_t kernel_float8_bytes(size_t rows, size_t width, enum kernel_
     return numbers > codes ? numbers : codes;
 }
 
+/* The same in steps, for a part of a tensor that has the scale of a larger one. out: the bits of
+ * the largest |x|, whose order as integers is that of what they are of; a NaN is above all. */
+struct kernel_float8_largest {
+    uint32_t *out; /* one number */
+    const void *x;
+    size_t count;
+    enum kernel_dtype dtype;
+};
+/* Coded: the bits of the largest |x| of the whole, then from KERNEL_CODES_AT on a KERNEL_E4M3 code
+ * of 8 bits for each element, in their order. `largest` is that of all parts, exact. */
+#define KERNEL_CODES_AT 64u
+static inline size_t kernel_coded_bytes(size_t count)
+{
+    return KERNEL_CODES_AT + (count + 63) / 64 * 64;
+}
+struct kernel_float8_encode {
+    void *out; /* kernel_coded_bytes */
+    const void *x;
+    const uint32_t *largest;
+    size_t count;
+    enum kernel_dtype dtype;
+};
+/* An operand as kernel_round_float8 makes it of x, from x coded. */
+struct kernel_float8_decode {
+    void *out;
+    const void *coded;
+    size_t count;
+    uint32_t width; /* of a row */
+    enum kernel_dtype dtype;
+};
+
 /* Sum of squares of each of `rows` rows of x, in double, one canonical segment per row, added
  * exactly into a wide fixed-point accumulator, so the total does not depend on who holds which
  * rows. Accumulators of several ranks are added limb by limb as int64 (any order, exact). */
@@ -323,6 +383,16 @@ struct kernel_sum_squares {
     struct kernel_exact_sum *sum; /* added to */
     const float *x;               /* [rows,width] */
     uint64_t rows, width;
+};
+
+/* The digest of proto/checksum.h, which does not depend on how a tensor is cut: of a box, by where
+ * its elements lie in the tensor. Sums of parts are added up in any order. */
+struct kernel_digest {
+    uint64_t *sum; /* [2], added to */
+    const void *x; /* [rows,width] */
+    uint64_t rows, width;
+    uint64_t first, stride; /* elements of the tensor: in front of x, and from row to row */
+    enum kernel_dtype dtype;
 };
 
 /* AdamW (Loshchilov and Hutter 2019), elementwise, bias correction by step (first step is 1):
@@ -363,24 +433,30 @@ struct kernel_adamw {
 #define KERNEL_OPS(X)                                               \
     X(EMBEDDING, embedding, 3, dtype)                               \
     X(EMBEDDING_BACKWARD, embedding_backward, 3, dtype)             \
-    X(RMSNORM, rmsnorm, 5, dtype)                                   \
+    X(RMSNORM, rmsnorm, 6, dtype)                                   \
     X(RMSNORM_BACKWARD, rmsnorm_backward, 6, dtype)                 \
     X(LINEAR, linear, 3, is_float8)                                 \
     X(LINEAR_BACKWARD_INPUT, linear_backward_input, 3, is_float8)   \
     X(LINEAR_BACKWARD_WEIGHT, linear_backward_weight, 3, is_float8) \
+    X(LINEARS, linears, 7, dtype)                                   \
+    X(LINEARS_BACKWARD_WEIGHT, linears_backward_weight, 7, dtype)   \
     X(ROPE, rope, 4, inverse)                                       \
     X(ATTENTION, attention, 6, dtype)                               \
     X(ATTENTION_BACKWARD, attention_backward, 10, accumulate)       \
-    X(SWIGLU, swiglu, 3, dtype)                                     \
-    X(SWIGLU_BACKWARD, swiglu_backward, 5, dtype)                   \
+    X(SWIGLU, swiglu, 4, dtype)                                     \
+    X(SWIGLU_BACKWARD, swiglu_backward, 7, dtype)                   \
     X(CROSS_ENTROPY, cross_entropy, 4, dtype)                       \
     X(PACK, pack, 2, dtype)                                         \
     X(UNPACK, unpack, 2, dtype)                                     \
     X(ADD, add, 2, dtype)                                           \
     X(FOLD, fold, 2, count)                                         \
     X(CONVERT, convert, 2, out_dtype)                               \
-    X(ROUND_FLOAT8, round_float8, 2, dtype)                         \
+    X(ROUND_FLOAT8, round_float8, 3, dtype)                         \
+    X(FLOAT8_LARGEST, float8_largest, 2, dtype)                     \
+    X(FLOAT8_ENCODE, float8_encode, 3, dtype)                       \
+    X(FLOAT8_DECODE, float8_decode, 2, dtype)                       \
     X(SUM_SQUARES, sum_squares, 2, width)                           \
+    X(DIGEST, digest, 2, dtype)                                     \
     X(ADAMW, adamw, 5, noise)
 
 enum kernel_op {

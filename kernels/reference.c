@@ -395,17 +395,48 @@ static void largest(const void *args, uint32_t item, const struct worker *worker
     }
 }
 
+/* Element i times the scale, as the format can hold it. */
+static double to_float8(const struct float8_args *a, size_t i)
+{
+    double x = ldexp(get(a->x, i, a->dtype), a->scale);
+    int exponent = x == 0 || ilogb(x) < a->lowest ? a->lowest : ilogb(x);
+    double step = ldexp(1, exponent - a->bits);
+    return a->scale == FLOAT8_NAN ? NAN : rint(x / step) * step;
+}
+
 static void round_float8(const void *args, uint32_t item, const struct worker *worker)
 {
     (void)worker;
     const struct float8_args *a = args;
     struct range range = item_range(item, FLAT_ITEM, a->count);
+    for (size_t i = range.begin; i < range.end; i++)
+        put(a->out, i, ldexp(to_float8(a, i), -a->scale), a->dtype);
+}
+
+/* Of e4m3: eight codes for each power of two from 2^-6 on, eight below. */
+static void float8_encode(const void *args, uint32_t item, const struct worker *worker)
+{
+    (void)worker;
+    const struct float8_args *a = args;
+    struct range range = item_range(item, FLAT_ITEM, a->count);
     for (size_t i = range.begin; i < range.end; i++) {
-        double x = ldexp(get(a->x, i, a->dtype), a->scale);
-        int exponent = x == 0 || ilogb(x) < a->lowest ? a->lowest : ilogb(x);
-        double step = ldexp(1, exponent - a->bits);
-        double rounded = a->scale == FLOAT8_NAN ? NAN : rint(x / step) * step;
-        put(a->out, i, ldexp(rounded, -a->scale), a->dtype);
+        double x = to_float8(a, i), size = fabs(x);
+        int exponent = size < 0x1p-6 ? -6 : ilogb(size);
+        int code = isnan(x) ? 0x7f : (exponent + 6) * 8 + (int)ldexp(size, 3 - exponent);
+        ((uint8_t *)a->out)[i] = (uint8_t)(code | (signbit(x) ? 0x80 : 0));
+    }
+}
+
+static void float8_decode(const void *args, uint32_t item, const struct worker *worker)
+{
+    (void)worker;
+    const struct float8_args *a = args;
+    struct range range = item_range(item, FLAT_ITEM, a->count);
+    for (size_t i = range.begin; i < range.end; i++) {
+        int code = ((const uint8_t *)a->x)[i], size = code & 0x7f;
+        int exponent = size < 8 ? -6 : size / 8 - 7, steps = size < 8 ? size : 8 + size % 8;
+        double x = a->scale == FLOAT8_NAN ? NAN : ldexp(steps, exponent - 3);
+        put(a->out, i, ldexp(code & 0x80 ? -x : x, -a->scale), a->dtype);
     }
 }
 
@@ -418,6 +449,19 @@ static void squares(const void *args, uint32_t item, const struct worker *worker
         for (size_t i = n * a->width; i < (n + 1) * a->width; i++)
             sum += (double)a->x[i] * a->x[i];
         exact_add(&a->partial[worker->index], sum);
+    }
+}
+
+static void digest(const void *args, uint32_t item, const struct worker *worker)
+{
+    const struct digest_args *all = args;
+    const struct kernel_digest *a = &all->a;
+    struct range range = item_range(item, FLAT_ITEM, a->rows * a->width);
+    for (size_t i = range.begin; i < range.end; i++) {
+        uint64_t index = a->first + i / a->width * a->stride + i % a->width;
+        uint32_t bits =
+            a->dtype == KERNEL_BF16 ? ((const uint16_t *)a->x)[i] : ((const uint32_t *)a->x)[i];
+        digest_element(&all->partial[worker->index], bits, (index + 1) * DIGEST_STEP);
     }
 }
 
@@ -484,6 +528,9 @@ const struct kernel_ops kernel_ops_reference = {
     .convert = convert,
     .largest = largest,
     .round_float8 = round_float8,
+    .float8_encode = float8_encode,
+    .float8_decode = float8_decode,
     .squares = squares,
+    .digest = digest,
     .adamw = adamw,
 };

@@ -60,6 +60,9 @@ struct tensor_meta {
     uint64_t shape[LAYOUT_DIMS_MAX]; /* global; unused dimensions are 1 */
 };
 
+/* Tensors of such names carry bytes objects (clients/objects.c). */
+#define LAYOUT_OBJECT_PREFIX "object:"
+
 struct slice {
     struct tensor_meta tensor;
     struct box box; /* unused dimensions: offset 0, extent 1; any extent 0 means empty */
@@ -167,6 +170,11 @@ uint32_t layout_tensor_at(const struct shard_tensor *tensors, uint32_t count, ui
 int layout_split(struct slice ***out, const struct slice *const *slices, const uint32_t *counts,
                  uint32_t num_ranks);
 void layout_split_free(struct slice **split);
+
+/* Of a list that is sorted by name, as a table's is, boxes of one tensor become that tensor, as far
+ * as they are all of it. The new count; first[i]: of the given ones the first of the i-th that is
+ * left, and one more for the end. */
+uint32_t layout_join(struct tensor_meta *tensors, uint32_t *first, uint32_t count);
 
 /* Plan of a save from the slices of every rank (rank r holds slices[r][0..counts[r])); rank r
  * writes shard r. A tensor may appear once per rank. A band of the grid along dimension 0 is cut

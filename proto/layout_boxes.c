@@ -403,3 +403,59 @@ int layout_plan_load(struct load_item **out, uint32_t *out_count, const struct l
     free(expansion.origins);
     return error;
 }
+
+/* ---- whole tensors, for who lists them ---- */
+
+/* Of a box's name the part before "@OFFSETS" to `name`, the offsets to *out; false: it is none. */
+static bool parse_box(struct box *out, char name[LAYOUT_NAME_MAX], const struct tensor_meta *meta)
+{
+    const char *at = strrchr(meta->name, '@');
+    if (at == NULL || at == meta->name || !parse_offsets(out->offset, at + 1, meta->dims))
+        return false;
+    memcpy(out->extent, meta->shape, sizeof out->extent);
+    snprintf(name, LAYOUT_NAME_MAX, "%.*s", (int)(at - meta->name), meta->name);
+    return true;
+}
+
+/* How many from tensors[at] on are the boxes of one tensor, which *out is then; else 1. */
+static uint32_t join_from(struct tensor_meta *out, const struct tensor_meta *tensors, uint32_t at,
+                          uint32_t count)
+{
+    char name[LAYOUT_NAME_MAX], other[LAYOUT_NAME_MAX];
+    struct tensor_meta whole = tensors[at];
+    struct box box;
+    uint64_t held = 0, elements = 1;
+    uint32_t end = at;
+    *out = tensors[at];
+    if (!parse_box(&box, name, &whole))
+        return 1;
+    strcpy(whole.name, name);
+    for (; end < count && parse_box(&box, other, &tensors[end]) && strcmp(other, name) == 0 &&
+           tensors[end].dims == whole.dims && tensors[end].dtype == whole.dtype;
+         end++) {
+        for (uint32_t d = 0; d < whole.dims; d++) {
+            uint64_t high = box.offset[d] + box.extent[d];
+            whole.shape[d] = whole.shape[d] > high ? whole.shape[d] : high;
+        }
+        held += box_elements(&box, whole.dims);
+    }
+    for (uint32_t d = 0; d < whole.dims && elements <= held; d++)
+        elements *= whole.shape[d];
+    if (end - at < 2 || held != elements)
+        return 1;
+    *out = whole;
+    return end - at;
+}
+
+uint32_t layout_join(struct tensor_meta *tensors, uint32_t *first, uint32_t count)
+{
+    uint32_t joined = 0;
+    for (uint32_t at = 0; at < count; joined++) {
+        struct tensor_meta whole;
+        first[joined] = at;
+        at += join_from(&whole, tensors, at, count);
+        tensors[joined] = whole; /* of one that is behind, or itself */
+    }
+    first[joined] = count;
+    return joined;
+}

@@ -166,15 +166,56 @@ static int refuse_rest(struct storage *storage, const struct members *members, c
     return error;
 }
 
+/* The reserve becomes the tombstone, or the tombstone the reserve. Whatever else fills the disk
+ * gets no chance at its inode. */
+static int swap_reserve(struct storage *storage, const char *prefix, bool is_back)
+{
+    char folder[STORAGE_KEY_MAX + 1], reserve[STORAGE_KEY_MAX + 1], tombstone[STORAGE_KEY_MAX + 1];
+    ERR_TRY(group_folder_beside(folder, NOTE_TOMBSTONES, prefix));
+    ERR_TRY(group_key_in(reserve, folder, STORAGE_RESERVE));
+    ERR_TRY(note_key(tombstone, NOTE_TOMBSTONES, prefix));
+    const char *from = is_back ? tombstone : reserve, *to = is_back ? reserve : tombstone;
+    ERR_TRY(storage_rename(storage, from, to));
+    int error = storage_sync_names(storage, folder);
+    if (error != 0 && !is_back)
+        storage_rename(storage, to, from);
+    return error;
+}
+
+/* ERR_EXISTS: there is one, of a removal that was cut short. */
 static int make_tombstone(struct storage *storage, const char *prefix, bool *out_is_spent)
 {
-    char reserve[STORAGE_KEY_MAX + 1];
     int error = note_publish(storage, NOTE_TOMBSTONES, prefix, "");
-    if (error != ERR_SPACE || group_folder_beside(reserve, STORAGE_RESERVE, prefix) != 0)
+    if (error != ERR_SPACE)
         return error;
-    *out_is_spent = true;
-    note_remove(storage, NOTE_TOMBSTONES, reserve); /* as a tombstone of that name */
-    return note_publish(storage, NOTE_TOMBSTONES, prefix, "");
+    error = swap_reserve(storage, prefix, false);
+    *out_is_spent = error == 0;
+    if (error != ERR_NOT_FOUND)
+        return error;
+    if (note_find(storage, NOTE_TOMBSTONES, prefix) == 0)
+        return ERR_EXISTS;
+    return report_error(ERR_SPACE, NULL, "no room for the tombstone of %s", prefix);
+}
+
+/* One that was the reserve becomes it again: the next removal may find no more room. */
+static int drop_tombstone(struct storage *storage, const char *prefix, bool is_spent)
+{
+    return is_spent && swap_reserve(storage, prefix, true) == 0
+               ? 0
+               : note_remove(storage, NOTE_TOMBSTONES, prefix);
+}
+
+/* `error` forbids the removal whose tombstone was made. Where the tombstone stays, the next start
+ * takes it away. */
+static int give_way(struct storage *storage, const char *prefix, bool is_spent, int error)
+{
+    struct report_text text;
+    if (error == 0)
+        return 0;
+    report_keep(&text);
+    if (drop_tombstone(storage, prefix, is_spent) != 0)
+        log_warn("storage", "the tombstone of %s stays: %s", prefix, report_line());
+    return report_restore(&text, error);
 }
 
 /* Who leased the group until now may have left an object in it: once nobody can any more, the
@@ -191,7 +232,7 @@ static int remove_marker(struct storage *storage, struct members *members, const
         error = refuse_held(storage, prefix, is_told);
         if (error == 0)
             error = removing_check(&removing, storage);
-        error = note_give_way(storage, NOTE_TOMBSTONES, prefix, error);
+        error = give_way(storage, prefix, *out_is_spent, error);
     }
     if (error == 0)
         error = remove_member(storage, prefix, members->kind->marker);
@@ -199,19 +240,6 @@ static int remove_marker(struct storage *storage, struct members *members, const
         error = storage_sync_names(storage, prefix);
     storage_release(storage, removing.hold);
     return error == 0 ? list_members(members, storage, prefix) : error;
-}
-
-/* The removal made room, or its tombstone is gone again. Without the reserve the next one needs an
- * inode: no harm. `error` is that of the removal, and stays it. */
-static int restore_reserve(struct storage *storage, const char *prefix, int error)
-{
-    char parent[STORAGE_KEY_MAX + 1];
-    struct report_text text;
-    group_parent_of(parent, prefix);
-    report_keep(&text);
-    if (storage_groups_prepare(storage, parent) != 0)
-        log_debug("storage", "%s", report_line());
-    return report_restore(&text, error);
 }
 
 /* `is_new`: whole groups go; else only what is left of those that lost their marker. */
@@ -232,9 +260,7 @@ static int remove_group(struct storage *storage, const struct storage_group_kind
     if (error == 0 && goes)
         error = storage_groups_forget(storage, prefix);
     if (error == 0)
-        error = note_remove(storage, NOTE_TOMBSTONES, prefix);
-    if (is_spent)
-        error = restore_reserve(storage, prefix, error);
+        error = drop_tombstone(storage, prefix, is_spent);
     return error == ERR_NOT_FOUND ? 0 : error; /* another call has come to its end */
 }
 
@@ -261,9 +287,7 @@ int storage_group_erase(struct storage *storage, const struct storage_group_kind
         error = note_remove(storage, note_folders[STORAGE_QUARANTINE], prefix);
         error = error == ERR_NOT_FOUND ? 0 : error;
     }
-    if (error == 0)
-        error = note_remove(storage, NOTE_TOMBSTONES, prefix);
-    return is_spent ? restore_reserve(storage, prefix, error) : error;
+    return error == 0 ? drop_tombstone(storage, prefix, is_spent) : error;
 }
 
 int storage_group_move(struct storage *storage, const char *prefix, const char *other, bool is_told)
@@ -277,7 +301,7 @@ int storage_group_move(struct storage *storage, const char *prefix, const char *
         error = refuse_held(storage, prefix, is_told);
         if (error == 0)
             error = storage_rename(storage, prefix, other);
-        error = note_give_way(storage, NOTE_TOMBSTONES, prefix, error);
+        error = give_way(storage, prefix, is_spent, error);
     }
     if (error == 0)
         error = storage_sync_names(storage, to);
@@ -289,9 +313,7 @@ int storage_group_move(struct storage *storage, const char *prefix, const char *
         error = note_remove(storage, note_folders[STORAGE_QUARANTINE], prefix);
         error = error == ERR_NOT_FOUND ? 0 : error;
     }
-    if (error == 0)
-        error = note_remove(storage, NOTE_TOMBSTONES, prefix);
-    return is_spent ? restore_reserve(storage, prefix, error) : error;
+    return error == 0 ? drop_tombstone(storage, prefix, is_spent) : error;
 }
 
 int storage_group_discard(struct storage *storage, const struct storage_group_kind *kind,

@@ -71,7 +71,7 @@ int group_folder_beside(char out[STORAGE_KEY_MAX + 1], const char *kind, const c
     return group_key_in(out, parent, kind);
 }
 
-static int note_key(char out[STORAGE_KEY_MAX + 1], const char *kind, const char *prefix)
+int note_key(char out[STORAGE_KEY_MAX + 1], const char *kind, const char *prefix)
 {
     char folder[STORAGE_KEY_MAX + 1];
     int error = group_folder_beside(folder, kind, prefix);
@@ -101,17 +101,6 @@ int note_publish(struct storage *storage, const char *kind, const char *prefix, 
     char key[STORAGE_KEY_MAX + 1];
     int error = note_key(key, kind, prefix);
     return error == 0 ? storage_publish(storage, key, text, strlen(text)) : error;
-}
-
-int note_give_way(struct storage *storage, const char *kind, const char *prefix, int error)
-{
-    char line[512];
-    if (error == 0)
-        return 0;
-    snprintf(line, sizeof(line), "%s", report_line());
-    if (note_remove(storage, kind, prefix) != 0)
-        log_warn("storage", "%s stays in %s: %s", prefix, kind, report_line());
-    return report_error(error, NULL, "%s", line);
 }
 
 int note_refuse(struct storage *storage, const char *kind, const char *prefix, int denial)
@@ -337,6 +326,19 @@ int storage_group_lease(struct storage *storage, struct storage_hold **out, cons
 
 /* ---- notes ---- */
 
+/* `error` forbids the note, which is taken back. Where that fails, a note too many keeps what could
+ * go: harmless. */
+static int give_way(struct storage *storage, const char *folder, const char *prefix, int error)
+{
+    struct report_text text;
+    if (error == 0)
+        return 0;
+    report_keep(&text);
+    if (note_remove(storage, folder, prefix) != 0)
+        log_warn("storage", "%s stays in %s: %s", prefix, folder, report_line());
+    return report_restore(&text, error);
+}
+
 int storage_group_note(struct storage *storage, enum storage_note kind, const char *prefix,
                        const char *text)
 {
@@ -346,8 +348,7 @@ int storage_group_note(struct storage *storage, enum storage_note kind, const ch
         return report_error(ERR_IO, "try again, and if it stays so remove what lies there",
                             "%s/%s cannot be made: something has its name that is no note", folder,
                             prefix + name_in(prefix));
-    return error != 0 ? error
-                      : note_give_way(storage, folder, prefix, refuse_removal(storage, prefix));
+    return error != 0 ? error : give_way(storage, folder, prefix, refuse_removal(storage, prefix));
 }
 
 int storage_group_unnote(struct storage *storage, enum storage_note kind, const char *prefix)

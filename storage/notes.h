@@ -22,14 +22,12 @@ void names_free(struct names *names);
 /* The directory that a group, or a note on one, lies in; "" for the root. */
 void group_parent_of(char out[STORAGE_KEY_MAX + 1], const char *key);
 int group_key_in(char out[STORAGE_KEY_MAX + 1], const char *folder, const char *name);
+int note_key(char out[STORAGE_KEY_MAX + 1], const char *kind, const char *prefix);
 /* Removes a note or a tombstone, durably. */
 int note_remove(struct storage *storage, const char *kind, const char *prefix);
 /* ERR_NOT_FOUND: there is none. */
 int note_find(struct storage *storage, const char *kind, const char *prefix);
 int note_publish(struct storage *storage, const char *kind, const char *prefix, const char *text);
-/* After a note was published: `error` forbids it. Then it is taken back. Where that fails, a note
- * too many keeps what could go: harmless. */
-int note_give_way(struct storage *storage, const char *kind, const char *prefix, int error);
 /* 0 while there is no such note; `denial` when there is. */
 int note_refuse(struct storage *storage, const char *kind, const char *prefix, int denial);
 int lease_refuse(struct storage *storage, const char *prefix);

@@ -1,14 +1,16 @@
-/* peer.c - the store of another node's ckptd, over mutual TLS: a tier like any other.
+/* peer.c - the store of a ckptd elsewhere, over mutual TLS: a tier like any other, and where tools
+ * read from.
  *
  * Every operation is a call of the method Peer (proto/ckpt.proto), carried out there on the objects
  * of that ckptd's own store. Bytes of objects go over its bulk plane (proto/bulk/bulk.h), or, where
- * it has none, in messages of CHUNK_BYTES, which cost both nodes several times as much. Who asks is
- * the node whose certificate lies in the TLS directory; what it may do there is in
- * ckptd/nodes/serve.c: it adds checkpoints, whole, and reads; it changes and removes nothing that
- * is committed.
+ * it has none, in messages of CHUNK_BYTES, which cost both ends several times as much. Who asks is
+ * whose certificate lies in the TLS directory; what it may do there is in ckptd/nodes/serve.c: who
+ * may load reads; a node also adds checkpoints, whole; it changes and removes nothing that is
+ * committed.
  *
- * A handle that the other ckptd does not know any more (it was started again, or this node was
- * silent for too long) is ERR_UNAVAILABLE: whoever writes begins the object anew. A publication
+ * All handles of a store live as long as one of them is used. One that the other ckptd does not
+ * know any more (it was started again, or this end was silent for too long) is ERR_UNAVAILABLE:
+ * whoever writes begins the object anew. A publication
  * whose answer was lost is ERR_UNSETTLED, as in a bucket. ERR_STALE, of the publication of a
  * manifest: shards that were written are gone with the ckptd that had them, and are to be sent
  * again.
@@ -19,12 +21,14 @@
 #include "proto/bulk/ask.h"
 #include "proto/ckpt.pb-c.h"
 #include "proto/rpc.h"
+#include "proto/tls/tls.h"
 #include "storage/engine.h"
 
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 #include <time.h>
 
 #define CALL_MS 10000u
@@ -43,6 +47,7 @@ struct moving {
 struct peer {
     struct storage_base base;
     struct rpc_client *rpc;
+    uint64_t client; /* of its handles: chosen when it is opened */
     struct workers *workers;
     struct bulk_asker asker;
     pthread_mutex_t mutex; /* of these */
@@ -110,6 +115,14 @@ static Holdfast__V1__PeerRequest ask(Holdfast__V1__PeerOp op, const char *key)
     Holdfast__V1__PeerRequest request = HOLDFAST__V1__PEER_REQUEST__INIT;
     request.op = op;
     request.key = (char *)(uintptr_t)key;
+    return request;
+}
+
+static Holdfast__V1__PeerRequest ask_handle(const struct peer *peer, Holdfast__V1__PeerOp op,
+                                            const char *key)
+{
+    Holdfast__V1__PeerRequest request = ask(op, key);
+    request.client = peer->client;
     return request;
 }
 
@@ -303,7 +316,8 @@ static int new_object(struct storage_object **out, struct peer *peer,
 static int peer_object_create(struct storage *storage, struct storage_object **out, const char *key,
                               uint64_t bytes)
 {
-    Holdfast__V1__PeerRequest request = ask(HOLDFAST__V1__PEER_OP__PEER_CREATE, key);
+    Holdfast__V1__PeerRequest request =
+        ask_handle(peer_of(storage), HOLDFAST__V1__PEER_OP__PEER_CREATE, key);
     request.bytes = bytes;
     return new_object(out, peer_of(storage), &request, NULL);
 }
@@ -311,7 +325,8 @@ static int peer_object_create(struct storage *storage, struct storage_object **o
 static int peer_object_open(struct storage *storage, struct storage_object **out, const char *key,
                             uint64_t *out_bytes)
 {
-    const Holdfast__V1__PeerRequest request = ask(HOLDFAST__V1__PEER_OP__PEER_OPEN, key);
+    const Holdfast__V1__PeerRequest request =
+        ask_handle(peer_of(storage), HOLDFAST__V1__PEER_OP__PEER_OPEN, key);
     return new_object(out, peer_of(storage), &request, out_bytes);
 }
 
@@ -353,6 +368,10 @@ static int peer_fetch(struct storage *storage, const char *key, void *data, size
     int error = call(&reply, peer_of(storage), &request);
     if (error == 0 && reply->data.len > size)
         error = report_error(ERR_CORRUPT, NULL, "a peer sent more of %s than was asked for", key);
+    if (error == 0 && reply->data.len < size && reply->data.len < reply->bytes)
+        error = report_error(ERR_INVALID, "read it where that store is",
+                             "%s has %llu bytes, more than a message may", key,
+                             (unsigned long long)reply->bytes);
     if (error == 0 && reply->data.len > 0)
         memcpy(data, reply->data.data, reply->data.len);
     if (error == 0)
@@ -396,7 +415,8 @@ static int peer_space(struct storage *storage, struct storage_space *out)
 static int peer_hold(struct storage *storage, struct storage_hold **out, const char *key,
                      const void *data, size_t bytes)
 {
-    Holdfast__V1__PeerRequest request = ask(HOLDFAST__V1__PEER_OP__PEER_HOLD, key);
+    Holdfast__V1__PeerRequest request =
+        ask_handle(peer_of(storage), HOLDFAST__V1__PEER_OP__PEER_HOLD, key);
     request.data = (ProtobufCBinaryData){bytes, (uint8_t *)(uintptr_t)data};
     struct storage_hold *hold = calloc(1, sizeof *hold);
     if (!hold)
@@ -454,9 +474,11 @@ static int peer_open(struct storage **out, const char *where, const struct stora
     }
     snprintf(peer->where, sizeof peer->where, "%s", where);
     snprintf(peer->directory, sizeof peer->directory, "%s",
-             options->tls_directory ? options->tls_directory : "");
+             options->tls_directory ? options->tls_directory : tls_client_directory());
     snprintf(peer->text, sizeof peer->text, "peer at %.4000s, TLS", where);
-    int error = rpc_client_open_as(&peer->rpc, where, options->tls_directory);
+    int error = getrandom(&peer->client, sizeof peer->client, 0) == (ssize_t)sizeof peer->client
+                    ? rpc_client_open_as(&peer->rpc, where, peer->directory)
+                    : report_errno(ERR_IO, "could not choose a number", "getrandom");
     uint32_t num_threads = options->num_threads ? options->num_threads : THREADS_DEFAULT;
     peer->asker = (struct bulk_asker){.rpc = peer->rpc,
                                       .server = peer->where,

@@ -201,16 +201,6 @@ void storage_object_close(struct storage *storage, struct storage_object *object
     ops_of(storage)->object_close(storage, object);
 }
 
-int storage_object_hash(struct storage *storage, struct storage_object *object,
-                        struct storage_hash *out)
-{
-    const struct storage_ops *ops = ops_of(storage);
-    check_owner(storage, object);
-    return ops->object_hash
-               ? ops->object_hash(storage, object, out)
-               : report_error(ERR_NOT_FOUND, NULL, "a store of kind %s makes no hashes", ops->name);
-}
-
 void storage_submit(struct storage *storage, struct storage_request *request)
 {
     CHECK(request != NULL && request->done != NULL);
@@ -484,21 +474,23 @@ static void post_done(struct storage_request *request)
     sem_post(request->user);
 }
 
+static void begin_request(struct storage_transfer *transfer, struct storage *storage,
+                          const struct storage_request *request)
+{
+    CHECK(sem_init(&transfer->done, 0, 0) == 0);
+    transfer->request = *request;
+    transfer->request.buffer = -1;
+    transfer->request.done = post_done;
+    transfer->request.user = &transfer->done;
+    storage_submit(storage, &transfer->request);
+}
+
 void storage_begin(struct storage_transfer *transfer, struct storage *storage, enum storage_op op,
                    struct storage_object *object, uint64_t offset, void *data, uint32_t bytes)
 {
-    CHECK(sem_init(&transfer->done, 0, 0) == 0);
-    transfer->request = (struct storage_request){
-        .op = op,
-        .object = object,
-        .offset = offset,
-        .data = data,
-        .bytes = bytes,
-        .buffer = -1,
-        .done = post_done,
-        .user = &transfer->done,
-    };
-    storage_submit(storage, &transfer->request);
+    begin_request(transfer, storage,
+                  &(struct storage_request){
+                      .op = op, .object = object, .offset = offset, .data = data, .bytes = bytes});
 }
 
 int storage_end(struct storage_transfer *transfer)
@@ -525,5 +517,19 @@ int storage_transfer(struct storage *storage, enum storage_op op, struct storage
 {
     struct storage_transfer transfer;
     storage_begin(&transfer, storage, op, object, offset, data, bytes);
+    return storage_end(&transfer);
+}
+
+int storage_write_hashed(struct storage *storage, struct storage_object *object, uint64_t offset,
+                         void *data, uint32_t bytes, const char *sha256)
+{
+    struct storage_transfer transfer;
+    begin_request(&transfer, storage,
+                  &(struct storage_request){.op = STORAGE_WRITE,
+                                            .object = object,
+                                            .offset = offset,
+                                            .data = data,
+                                            .bytes = bytes,
+                                            .sha256 = sha256});
     return storage_end(&transfer);
 }

@@ -67,6 +67,9 @@ struct storage_request {
     void *data;      /* aligned to STORAGE_ALIGN; NULL for SYNC */
     uint32_t bytes;  /* multiple of storage_align() */
     int32_t buffer;  /* index of the registered buffer that holds `data`, or -1 */
+    /* Of a WRITE: NULL, or the SHA-256 of these bytes in hexadecimal, which a store that needs it
+     * takes instead of making it again; see storage_write_hashed(). */
+    const char *sha256;
     /* NULL, or: a transfer that has not begun when this is true ends with ERR_ABORTED. One that has
      * begun is finished. It is looked at until done(); a SYNC does not look at it. */
     const atomic_bool *given_up;
@@ -164,7 +167,8 @@ struct storage_options {
      * open-file-description locks on, and the log says so. */
     bool is_shared;
     const struct storage_bucket *bucket; /* `s3`; NULL: as the environment says */
-    const char *tls_directory;           /* `peer`: who asks, proto/tls/tls.h */
+    bool opens_briefly; /* `s3`: the opening is tried for seconds only: who opens asks again */
+    const char *tls_directory; /* `peer`: who asks, proto/tls/tls.h */
 };
 
 /* Where a store is, as people write it: "s3://BUCKET[/PREFIX]", "dir:/PATH" (a directory that other
@@ -219,12 +223,6 @@ enum storage_flags {
     STORAGE_BYTES = 8    /* sizes, offsets and buffers are not held to STORAGE_ALIGN */
 };
 
-/* Of a big object that left this machine. */
-struct storage_hash {
-    uint64_t part_bytes;      /* of every part but the last */
-    unsigned char sha256[32]; /* SHA-256 of the SHA-256 of each part, in order */
-};
-
 struct storage_ops {
     const char *name;
     uint32_t version;
@@ -253,10 +251,6 @@ struct storage_ops {
     void (*object_close)(struct storage *storage, struct storage_object *object);
     /* Queue a request; done() always runs, also for errors found at once. */
     void (*submit)(struct storage *storage, struct storage_request *request);
-    /* (optional; without: ERR_NOT_FOUND) Of an object that was created here, after the SYNC that
-     * made it whole; made while the bytes passed. */
-    int (*object_hash)(struct storage *storage, struct storage_object *object,
-                       struct storage_hash *out);
     /* fsync of the directory `prefix` and of every parent up to the root. */
     int (*sync_names)(struct storage *storage, const char *prefix);
     /* Small object, whole and exclusive: temporary name, fsync, renameat2(NOREPLACE), directory
@@ -312,6 +306,9 @@ extern const struct storage_ops storage_memory;
 extern const struct storage_ops storage_s3; /* `where`: "BUCKET" or "BUCKET/PREFIX" */
 /* The store of another ckptd, over the network; `where`: "HOST:PORT". See peer.c. */
 extern const struct storage_ops storage_peer;
+/* In the place of one that was not reached yet: refuses all with ERR_UNAVAILABLE. Without `where`.
+ */
+extern const struct storage_ops storage_absent;
 /* One more back-end, for storage_find: tests link one that injects faults (tests/fault/). Before
  * any other call. */
 void storage_add(const struct storage_ops *ops);
@@ -340,8 +337,6 @@ int storage_object_create(struct storage *storage, struct storage_object **out, 
 int storage_object_open(struct storage *storage, struct storage_object **out, const char *key,
                         uint64_t *out_bytes);
 void storage_object_close(struct storage *storage, struct storage_object *object);
-int storage_object_hash(struct storage *storage, struct storage_object *object,
-                        struct storage_hash *out);
 /* Of sizes, offsets and buffers of requests: STORAGE_ALIGN, or 1 with STORAGE_BYTES. */
 uint32_t storage_align(struct storage *storage);
 void storage_submit(struct storage *storage, struct storage_request *request);
@@ -396,6 +391,9 @@ int storage_end(struct storage_transfer *transfer);
 /* Both at once. Not for the hot path. */
 int storage_transfer(struct storage *storage, enum storage_op op, struct storage_object *object,
                      uint64_t offset, void *data, uint32_t bytes);
+/* A WRITE by who has made the bytes' SHA-256; until the end of the call. */
+int storage_write_hashed(struct storage *storage, struct storage_object *object, uint64_t offset,
+                         void *data, uint32_t bytes, const char *sha256);
 
 /* A state that changes: small objects in `folder` with numbers for names, of which the highest
  * counts. The next is published, then those before removed; so there is always a whole one. */

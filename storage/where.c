@@ -2,6 +2,7 @@
  *
  *   s3://BUCKET[/PREFIX]   a bucket of an S3 server, or all below a prefix in it
  *   dir:/PATH              a directory that other machines use, too: NFS, Lustre, GPFS
+ *   peer:HOST:PORT         what the ckptd that answers there has; tools that read write it alone
  *   /PATH, PATH            a directory of this machine */
 #include "storage/engine.h"
 
@@ -17,6 +18,7 @@ struct scheme {
 static const struct scheme schemes[] = {
     {"s3://", &storage_s3, false},
     {"dir:", &storage_local, true},
+    {"peer:", &storage_peer, false},
     {"", &storage_local, false},
 };
 

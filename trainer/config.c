@@ -129,6 +129,9 @@ static int check_available(const struct config *config)
     if (config->converters[0] != '\0' && !config_is_float8(config))
         return not_available("model.converters", config->converters,
                              "leave it empty, or give quantize.linear.float8");
+    if (config->float8_gather && !config_is_float8(config))
+        log_warn("config", "quantize.linear.float8.enable_fsdp_float8_all_gather has no effect: "
+                           "model.converters names no float8 products");
     if (config_is_float8(config) && config->float8_recipe[0] != '\0' &&
         strcmp(config->float8_recipe, "tensorwise") != 0)
         return not_available("quantize.linear.float8.recipe_name", config->float8_recipe,

@@ -29,6 +29,8 @@ struct config {
     int64_t log_freq;
     char loss_file[CONFIG_TEXT_MAX]; /* metrics.loss_file: one line per step, "step hexfloat-loss
                                         hexfloat-grad-norm" */
+    bool tensorboard;                /* metrics.enable_tensorboard */
+    char tensorboard_folder[CONFIG_TEXT_MAX]; /* metrics.save_tb_folder, below dump_folder */
     /* model */
     char model_name[32];
     char model_flavor[32];
@@ -45,6 +47,7 @@ struct config {
                                              be "" */
     char converters[CONFIG_TEXT_MAX];     /* "", or as config_is_float8 has it */
     char float8_recipe[32], float8_filter[CONFIG_TEXT_MAX];
+    bool float8_gather;
     /* optimizer */
     char optimizer_name[16];
     char moments_dtype[16];
@@ -84,6 +87,7 @@ struct config {
     int64_t micro_batches; /* per step, the most of a ramp; > 0 after trainer_config_load() */
     int64_t groups;
     int64_t tp_blocks, cp_blocks; /* the degrees, where they are not given */
+    int64_t loss_chunks;
     /* parallelism */
     int64_t dp_replicate, dp_shard; /* dp_shard -1: the ranks that are left */
     char reshard_after_forward[16]; /* "default", "always", "never" */

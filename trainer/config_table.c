@@ -23,7 +23,8 @@
 /* Reasons that several keys share. */
 #define NO_PYTHON "the trainer runs no Python"
 #define NO_PROFILER "this version has no profiler"
-#define NO_BOARD "this version writes no TensorBoard or W&B events; see metrics.loss_file"
+#define NO_WANDB "this version writes no W&B events; see metrics.enable_tensorboard"
+#define ONE_BOARD "rank 0 writes what is the same on all ranks"
 #define NO_LOADER "samples are read straight from the tokens file"
 #define NO_COMPILE "there is nothing to compile at run time"
 #define NO_PIPELINE "a micro-batch is training.local_batch_size"
@@ -34,7 +35,8 @@
 #define NO_MX "this version has no MX products"
 #define BY_CONVERTERS "model.converters = \"float8\" asks for float8 products"
 #define WIDER_FLOAT8 "a CPU computes the float8 product with wider numbers"
-#define FLOAT8_GATHER "parameters are gathered in the compute type, and rounded where they are used"
+#define FLOAT8_SCALES "the scales of a step are made at once, whatever is gathered"
+#define FLOAT8_COPIES "a product reads a weight's codes again in its backward"
 #define NO_FT "ranks restart from ckptd's memory; TorchFT is not used"
 #define ONE_FORM "there is one implementation"
 #define BY_CKPTD "ckptd places and keeps checkpoints; see its configuration"
@@ -63,11 +65,13 @@ const struct option config_table[] = {
         peak_tflops, "metrics.peak_tflops", 0, 0, 1e9,
         "of one rank's processor in the compute type, for mfu in the step line; 0: unknown (ours)"),
     BOOL(no_color, "metrics.disable_color_printing", "false", "no colours on terminals"),
-    IGNORED("metrics.enable_tensorboard", NO_BOARD),
-    IGNORED("metrics.save_tb_folder", NO_BOARD),
-    IGNORED("metrics.enable_wandb", NO_BOARD),
-    IGNORED("metrics.save_for_all_ranks", NO_BOARD),
-    IGNORED("metrics.rank_0_only", NO_BOARD),
+    BOOL(tensorboard, "metrics.enable_tensorboard", "false",
+         "write a file of events for TensorBoard at each step line, by rank 0"),
+    STRING(tensorboard_folder, "metrics.save_tb_folder", "tb",
+           "folder of these files, below job.dump_folder"),
+    IGNORED("metrics.enable_wandb", NO_WANDB),
+    IGNORED("metrics.save_for_all_ranks", ONE_BOARD),
+    IGNORED("metrics.rank_0_only", ONE_BOARD),
     IGNORED("metrics.enable_color_printing", "colours are used on terminals"),
 
     CHOICE(
@@ -195,6 +199,9 @@ const struct option config_table[] = {
     INT(cp_blocks, "canonical.cp_blocks", 0, 0, 1024,
         "parts in which sums over the positions of a sequence are made: the most that "
         "context_parallel_degree can become; 0: that degree (ours)"),
+    INT(loss_chunks, "canonical.loss_chunks", 1, 1, 1 << 20,
+        "parts in which the rows of a micro-batch (of a block of canonical.cp_blocks) go through "
+        "the output and the loss, one after the other: logits of one part exist at a time (ours)"),
 
     INT(dp_replicate, "parallelism.data_parallel_replicate_degree", 1, 1, RANKS_MAX,
         "copies of the sharded model"),
@@ -305,9 +312,10 @@ const struct option config_table[] = {
          "samples and sums begins, whose bits no other run has (ours)"),
     BOOL(checkpoint_required, "checkpoint.required", "false",
          "end training when a save fails (ours)"),
-    BOOL(compare_replicas, "checkpoint.compare_replicas", "true",
-         "before a save all replicas of the state compare hashes of it; where one differs training "
-         "ends with 75 (ours)"),
+    BOOL(
+        compare_replicas, "checkpoint.compare_replicas", "true",
+        "before a save all replicas of the state compare digests of it; where one differs training "
+        "ends with 75 (ours)"),
     BOOL(create_seed_checkpoint, "checkpoint.create_seed_checkpoint", "false",
          "save step 0 and end"),
     BOOL(first_step_checkpoint, "checkpoint.enable_first_step_checkpoint", "false",
@@ -424,8 +432,9 @@ const struct option config_table[] = {
     IGNORED("compile.components", NO_COMPILE),
     IGNORED("compile.backend", NO_COMPILE),
 
-    IGNORED("quantize.linear.float8.enable_fsdp_float8_all_gather", FLOAT8_GATHER),
-    IGNORED("quantize.linear.float8.precompute_float8_dynamic_scale_for_fsdp", FLOAT8_GATHER),
+    BOOL(float8_gather, "quantize.linear.float8.enable_fsdp_float8_all_gather", "false",
+         "gather shards of the weights of float8 products as codes of one byte, to the same bits"),
+    IGNORED("quantize.linear.float8.precompute_float8_dynamic_scale_for_fsdp", FLOAT8_SCALES),
     STRING(float8_recipe, "quantize.linear.float8.recipe_name", "",
            "tensorwise (the default): one scale, a power of two, for what a product reads"),
     STRING(float8_filter, "quantize.linear.float8.filter_fqns", "",
@@ -441,12 +450,14 @@ const struct option config_table[] = {
     FIXED("training.enable_float8_linear", "false", BY_CONVERTERS),
     FIXED("training.enable_fp8_linear", "false", BY_CONVERTERS),
     FIXED("training.fp8_linear", "false", BY_CONVERTERS),
-    IGNORED("quantize.dense.float8.enable_fsdp_float8_all_gather", FLOAT8_GATHER),
-    IGNORED("quantize.dense.float8.precompute_float8_dynamic_scale_for_fsdp", FLOAT8_GATHER),
+    ALIAS("quantize.dense.float8.enable_fsdp_float8_all_gather",
+          "quantize.linear.float8.enable_fsdp_float8_all_gather"),
+    IGNORED("quantize.dense.float8.precompute_float8_dynamic_scale_for_fsdp", FLOAT8_SCALES),
     ALIAS("quantize.dense.float8.filter_fqns", "quantize.linear.float8.filter_fqns"),
-    IGNORED("float8.enable_fsdp_float8_all_gather", FLOAT8_GATHER),
-    IGNORED("float8.precompute_float8_dynamic_scale_for_fsdp", FLOAT8_GATHER),
-    IGNORED("float8.force_recompute_fp8_weight_in_bwd", FLOAT8_GATHER),
+    ALIAS("float8.enable_fsdp_float8_all_gather",
+          "quantize.linear.float8.enable_fsdp_float8_all_gather"),
+    IGNORED("float8.precompute_float8_dynamic_scale_for_fsdp", FLOAT8_SCALES),
+    IGNORED("float8.force_recompute_fp8_weight_in_bwd", FLOAT8_COPIES),
     ALIAS("float8.recipe_name", "quantize.linear.float8.recipe_name"),
     ALIAS("float8.filter_fqns", "quantize.linear.float8.filter_fqns"),
     IGNORED("float8.emulate", WIDER_FLOAT8),

@@ -5,6 +5,8 @@
  * (their initial values, or their conversion after a load), first step. */
 #include "trainer/metrics.h"
 #include "proto/report.h"
+#include "trainer/schedule.h"
+#include "trainer/tensorboard.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -19,8 +21,9 @@ struct metrics {
     const struct config *config;
     uint32_t rank, num_ranks;
     const struct data *data;
-    double flops_per_token;
+    double flops_per_token, recomputed_flops;
     FILE *loss_file;
+    struct tensorboard *board;    /* or NULL */
     double loaded_at, loaded_age; /* when the load was over; seconds from process start to it */
     double ready_at;              /* when the first step began */
     double logged_at;
@@ -84,6 +87,7 @@ int metrics_open(struct metrics **out, const struct metrics_options *options)
     m->num_ranks = options->num_ranks;
     m->data = options->data;
     m->flops_per_token = options->flops_per_token;
+    m->recomputed_flops = options->recomputed_flops;
     if (m->rank == 0 && m->config->loss_file[0] != 0) {
         m->loss_file = fopen(m->config->loss_file, "a");
         if (m->loss_file == NULL) {
@@ -92,6 +96,16 @@ int metrics_open(struct metrics **out, const struct metrics_options *options)
             return report_error(ERR_INVALID, "make its folder, or name another file",
                                 "could not open metrics.loss_file %s: %s",
                                 options->config->loss_file, strerror(error));
+        }
+    }
+    if (m->rank == 0 && m->config->tensorboard) {
+        char folder[2 * CONFIG_TEXT_MAX];
+        snprintf(folder, sizeof(folder), "%s/%s", m->config->dump_folder,
+                 m->config->tensorboard_folder);
+        int rc = tensorboard_open(&m->board, folder);
+        if (rc != 0) {
+            metrics_close(m);
+            return rc;
         }
     }
     *out = m;
@@ -104,6 +118,7 @@ void metrics_close(struct metrics *m)
         return;
     if (m->loss_file != NULL)
         fclose(m->loss_file);
+    tensorboard_close(m->board);
     free(m);
 }
 
@@ -200,35 +215,74 @@ static void describe_sources(const struct metrics *m, const struct progress *p, 
     }
 }
 
+struct speed {
+    double seconds, data_seconds; /* of a step */
+    double tps, tflops, mfu, hfu; /* the last two in percent, and 0 where the peak is not known */
+};
+
+static struct speed speed_of(const struct metrics *m, const struct progress *p, double time)
+{
+    double steps = (double)(p->step - m->logged_step), seconds = time - m->logged_at;
+    double tokens = (double)(p->tokens - m->logged_tokens), peak = m->config->peak_tflops;
+    struct speed s = {.seconds = seconds / steps, .data_seconds = m->data_seconds / steps};
+    s.tps = seconds > 0 ? tokens / seconds / m->num_ranks : 0;
+    s.tflops = s.tps * m->flops_per_token * 1e-12;
+    if (peak > 0) {
+        s.mfu = 100 * s.tflops / peak;
+        s.hfu = s.mfu * (1 + m->recomputed_flops / m->flops_per_token);
+    }
+    return s;
+}
+
 /* Nothing where the peak is not known. */
-static const char *describe_mfu(char out[32], const struct config *config, double tflops)
+static const char *describe_mfu(char out[64], const struct config *config, const struct speed *s)
 {
     out[0] = 0;
     if (config->peak_tflops > 0)
-        snprintf(out, 32, "  mfu: %.2f%%", 100 * tflops / config->peak_tflops);
+        snprintf(out, 64, "  mfu: %.2f%%  hfu: %.2f%%", s->mfu, s->hfu);
     return out;
 }
 
-static void log_step(struct metrics *m, const struct progress *p)
+static void add_to_board(struct metrics *m, const struct progress *p, const struct speed *s,
+                         double max_loss)
 {
-    char tps_text[32], tokens_text[32], mfu[32], sources[DATA_SOURCES_MAX * 128] = "";
+    const struct tensorboard_scalar scalars[] = {
+        {"loss_metrics/global_avg_loss", p->loss},
+        {"loss_metrics/global_max_loss", max_loss},
+        {"grad_norm", p->grad_norm},
+        {"lr", schedule_lr(m->config, p->schedule_update - 1)},
+        {"n_tokens_seen", (double)p->tokens},
+        {"throughput(tps)", s->tps},
+        {"tflops", s->tflops},
+        {"time_metrics/end_to_end(s)", s->seconds},
+        {"time_metrics/data_loading(s)", s->data_seconds},
+        {"memory/max_resident(GiB)", peak_memory()},
+        {"mfu(%)", s->mfu}, /* where the peak is known */
+        {"hfu(%)", s->hfu},
+    };
+    uint32_t num = sizeof(scalars) / sizeof(scalars[0]);
+    if (m->board != NULL)
+        tensorboard_add(m->board, p->step, scalars, m->config->peak_tflops > 0 ? num : num - 2);
+}
+
+static void log_step(struct metrics *m, const struct progress *p, double max_loss)
+{
+    char tps_text[32], tokens_text[32], mfu[64], sources[DATA_SOURCES_MAX * 128] = "";
     double time = now(CLOCK_MONOTONIC);
-    double steps = (double)(p->step - m->logged_step), seconds = time - m->logged_at;
-    double tokens = (double)(p->tokens - m->logged_tokens);
+    struct speed speed = speed_of(m, p, time);
     FILE *out = fmemopen(sources, sizeof(sources), "w");
     if (out != NULL) {
         describe_sources(m, p, out);
         fclose(out);
     }
-    double tps = seconds > 0 ? tokens / seconds / m->num_ranks : 0;
-    double tflops = tps * m->flops_per_token * 1e-12;
     log_info("train",
              "step: %2" PRId64 "  loss: %7.4f  grad_norm: %7.4f  memory: %5.2fGiB  tps: %s  "
              "tflops: %.2f%s  time: %.3fs  data: %.3fs  tokens: %s%s",
              p->step, p->loss, p->grad_norm, peak_memory(),
-             with_commas(tps_text, (uint64_t)llround(tps)), tflops,
-             describe_mfu(mfu, m->config, tflops), seconds / steps, m->data_seconds / steps,
+             with_commas(tps_text, (uint64_t)llround(speed.tps)), speed.tflops,
+             describe_mfu(mfu, m->config, &speed), speed.seconds, speed.data_seconds,
              with_commas(tokens_text, p->tokens), sources);
+    add_to_board(m, p, &speed, max_loss);
     m->logged_at = time;
     m->logged_step = p->step;
     m->logged_tokens = p->tokens;
@@ -279,6 +333,6 @@ void metrics_step(struct metrics *m, const struct progress *p, const struct step
     }
     add_result(m, result);
     if (is_first || p->step % m->config->log_freq == 0 || p->step == m->config->steps)
-        log_step(m, p);
+        log_step(m, p, result->max_loss);
     write_loss(m, p, result);
 }

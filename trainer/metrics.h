@@ -2,8 +2,9 @@
  *
  * The step line is torchtitan's, with its meanings: tps is tokens per second per rank; tflops
  * counts 6 x (parameters without the embedding) + 12 L H D T per token, which takes attention for
- * full though half of it is masked; mfu is 100 x tflops / metrics.peak_tflops, and left out where
- * that is not set. memory is the largest resident size of the process so far.
+ * full though half of it is masked; mfu is 100 x tflops / metrics.peak_tflops, hfu the same with
+ * the forwards that activation_checkpoint computes again; both are left out where that is not set.
+ * memory is the largest resident size of the process so far.
  *
  * metrics.loss_file gets a line per step, "<step> <loss> <gradient norm>", both as C hex floats, so
  * that two runs can be compared bit for bit. It is appended to and flushed every step; after a
@@ -12,7 +13,10 @@
  *
  * The step line further has time, the mean seconds of a step since the last line, and data, the
  * part of it that rank 0 waited for samples; tokens, trained on in the run so far; epoch, how often
- * the source has been read; with several sources, loss and epoch of each since the last line. */
+ * the source has been read; with several sources, loss and epoch of each since the last line.
+ *
+ * With metrics.enable_tensorboard these numbers, the learning rate and the loss of the leaf with
+ * most go to a file of events as well, by torchtitan's names (tensorboard.h). */
 #ifndef HOLDFAST_TRAINER_METRICS_H
 #define HOLDFAST_TRAINER_METRICS_H
 
@@ -25,6 +29,7 @@ struct metrics_options {
     uint32_t rank, num_ranks;
     const struct data *data; /* must outlive the metrics */
     double flops_per_token;
+    double recomputed_flops; /* beside them */
 };
 
 int metrics_open(struct metrics **out, const struct metrics_options *options);

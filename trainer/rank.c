@@ -264,7 +264,8 @@ static int open_metrics(struct rank *r)
         .rank = r->world->rank,
         .num_ranks = r->world->size,
         .data = r->data,
-        .flops_per_token = model_flops_per_token(r->table, (uint32_t)r->config->seq_len)};
+        .flops_per_token = model_flops_per_token(r->table, (uint32_t)r->config->seq_len),
+        .recomputed_flops = parallel_recomputed_flops(r->parallel)};
     return metrics_open(&r->metrics, &options);
 }
 
@@ -361,7 +362,7 @@ int rank_open(struct rank *r)
                                         .state = parallel_state(r->parallel),
                                         .data = r->data,
                                         .model = r->table,
-                                        .kernels = kernels_describe(r->kernels),
+                                        .kernels = r->kernels,
                                         .want_stop = r->want_stop,
                                         .note_copy = note_copy,
                                         .user = r};

@@ -4,6 +4,7 @@
  * that the sync that the node asks for behind the answers covers it. One that comes twice, over a
  * connection that was cut, writes the same bytes at the same place: HAVE need not know. */
 #include "ckptd/bulk/opened.h"
+#include "ckptd/bulk/entered.h"
 #include "proto/bulk/bulk.h"
 #include "proto/report.h"
 
@@ -71,3 +72,51 @@ void opened_close(struct opened *opened)
 {
     free(opened->room);
 }
+
+/* ---- for the server ---- */
+
+static int begin_opened(struct bulk_entered *entered, const struct bulk_request *request)
+{
+    return opened_get_begin(&entered->opened, request);
+}
+
+static int block_opened(struct bulk_entered *entered, const struct bulk_request *request,
+                        uint64_t offset, uint64_t bytes, void *room, const void **out)
+{
+    (void)request;
+    *out = room;
+    return opened_get_block(&entered->opened, offset, bytes, room);
+}
+
+static void end_opened(struct bulk_entered *entered)
+{
+    opened_get_end(&entered->opened);
+}
+
+static int put_opened(struct bulk_entered *entered, const struct bulk_request *request, void **to,
+                      struct tls_stream *cut)
+{
+    (void)cut; /* what is written twice is the same */
+    return opened_put_begin(&entered->opened, request, to);
+}
+
+static int came_opened(struct bulk_entered *entered, const struct bulk_request *request, int error)
+{
+    return opened_put_end(&entered->opened, request, error);
+}
+
+static int ask_opened(struct bulk_entered *entered, const struct bulk_request *request,
+                      struct bulk_answer *answer)
+{
+    (void)entered;
+    (void)request;
+    (void)answer; /* 0: send it again */
+    return 0;
+}
+
+const struct bulk_ops opened_source = {.get_begin = begin_opened,
+                                       .get_block = block_opened,
+                                       .get_end = end_opened,
+                                       .put_begin = put_opened,
+                                       .put_end = came_opened,
+                                       .ask = ask_opened};

@@ -5,9 +5,7 @@
  * the service's state. So a ticket says all: it is made after rights.c has been asked. Files are in
  * stored.c, sessions of ranks in standin.c, what other nodes have opened in opened.c. */
 #include "ckptd/bulk/plane.h"
-#include "ckptd/bulk/opened.h"
-#include "ckptd/bulk/standin.h"
-#include "ckptd/bulk/stored.h"
+#include "ckptd/bulk/entered.h"
 #include "ckptd/bulk/tickets.h"
 #include "ckptd/catalog.h"
 #include "ckptd/config.h"
@@ -36,15 +34,6 @@ struct bulk_plane {
     struct timer sweep; /* of the stand-ins */
     struct bulk_server *server;
     char address[288]; /* as clients are told */
-};
-
-/* A connection: of a stored checkpoint, of a session, or of what a node has opened. */
-struct bulk_entered {
-    const struct bulk_ops *source; /* what its ticket is good for */
-    struct stored stored;
-    struct standin *standin;
-    struct standin_map map; /* of the GET being served */
-    struct opened opened;
 };
 
 /* ---- what a ticket is good for; each on its connection's thread ---- */
@@ -102,61 +91,18 @@ static int ask_session(struct bulk_entered *entered, const struct bulk_request *
     return standin_ask(entered->standin, request, answer);
 }
 
-static int begin_opened(struct bulk_entered *entered, const struct bulk_request *request)
-{
-    return opened_get_begin(&entered->opened, request);
-}
-
-static int block_opened(struct bulk_entered *entered, const struct bulk_request *request,
-                        uint64_t offset, uint64_t bytes, void *room, const void **out)
-{
-    (void)request;
-    *out = room;
-    return opened_get_block(&entered->opened, offset, bytes, room);
-}
-
-static void end_opened(struct bulk_entered *entered)
-{
-    opened_get_end(&entered->opened);
-}
-
-static int put_opened(struct bulk_entered *entered, const struct bulk_request *request, void **to,
-                      struct tls_stream *cut)
-{
-    (void)cut; /* what is written twice is the same */
-    return opened_put_begin(&entered->opened, request, to);
-}
-
-static int came_opened(struct bulk_entered *entered, const struct bulk_request *request, int error)
-{
-    return opened_put_end(&entered->opened, request, error);
-}
-
-static int ask_opened(struct bulk_entered *entered, const struct bulk_request *request,
-                      struct bulk_answer *answer)
-{
-    (void)entered;
-    (void)request;
-    (void)answer; /* 0: send it again */
-    return 0;
-}
-
 /* NULL: such a ticket is not for that. */
-static const struct bulk_ops sources[NUM_TICKET_KINDS] = {
-    [TICKET_STORED] = {.get_begin = begin_stored, .get_block = block_stored, .get_end = end_stored},
-    [TICKET_SESSION] = {.get_begin = begin_session,
-                        .get_block = block_session,
-                        .get_end = end_session,
-                        .put_begin = put_session,
-                        .put_end = came_session,
-                        .ask = ask_session},
-    [TICKET_OPENED] = {.get_begin = begin_opened,
-                       .get_block = block_opened,
-                       .get_end = end_opened,
-                       .put_begin = put_opened,
-                       .put_end = came_opened,
-                       .ask = ask_opened},
-};
+static const struct bulk_ops stored_source = {
+    .get_begin = begin_stored, .get_block = block_stored, .get_end = end_stored};
+static const struct bulk_ops session_source = {.get_begin = begin_session,
+                                               .get_block = block_session,
+                                               .get_end = end_session,
+                                               .put_begin = put_session,
+                                               .put_end = came_session,
+                                               .ask = ask_session};
+static const struct bulk_ops *const sources[NUM_TICKET_KINDS] = {[TICKET_STORED] = &stored_source,
+                                                                 [TICKET_SESSION] = &session_source,
+                                                                 [TICKET_OPENED] = &opened_source};
 
 /* ---- connections ---- */
 
@@ -170,7 +116,7 @@ static int enter(void *user, struct bulk_entered **out, const uint8_t *ticket,
     if (!entered)
         return report_error(ERR_MEMORY, NULL, "no memory for a connection");
     struct storage *storage = plane->service->storage;
-    entered->source = &sources[right.kind];
+    entered->source = sources[right.kind];
     entered->stored = (struct stored){.storage = storage, .summary = right.summary};
     entered->opened = (struct opened){.storage = storage, .handles = serve_handles(plane->service)};
     memcpy(entered->opened.who, right.node, sizeof right.node);

@@ -48,7 +48,7 @@ static int make_claim_text(char **out, char nonce[NONCE_DIGITS + 1], const struc
     char whose[512], host[65] = "", sha256[CHECKSUM_SHA256_HEX];
     gethostname(host, sizeof host - 1);
     snprintf(whose, sizeof whose, "%s/%s/%s/%" PRIu64, host,
-             service->place ? service->place->id : "", summary->run, summary->attempt);
+             service->place ? service->place->directory.id : "", summary->run, summary->attempt);
     ERR_TRY(checksum_sha256_hex(sha256, whose, strlen(whose)));
     memcpy(nonce, sha256, NONCE_DIGITS);
     nonce[NONCE_DIGITS] = '\0';
@@ -106,6 +106,8 @@ enum publication claim_take(struct claim *claim, struct service *service, enum t
     claim->storage = service->tiers[tier].storage;
     if (shard_dir_key(claim->prefix, sizeof claim->prefix, summary->run, summary->step,
                       summary->attempt) != 0)
+        return PUBLICATION_UNKNOWN;
+    if (tier_reach(service, tier) != 0)
         return PUBLICATION_UNKNOWN;
     enum publication outcome =
         tier == TIER_LOCAL ? PUBLICATION_DURABLE : claim_attempt(claim, service, summary);

@@ -84,7 +84,7 @@ static void begin_failed(struct drain *drain)
 static void lacks_room(struct drain *drain)
 {
     drain->checkpoint->is_wanted_local = false;
-    drain->checkpoint->copies[TIER_LOCAL].is_given_up = drain->is_completing;
+    drain->checkpoint->copies[TIER_LOCAL].is_given_up = drain_is_completing(drain);
     log_warn("drain", "run %s, step %llu is not kept on this node's disk: %s",
              drain->checkpoint->run->name, (unsigned long long)drain->checkpoint->summary.step,
              report_line());
@@ -137,7 +137,7 @@ static void look_at_queue(struct drain *drain)
     drain->from = drain->ship.from = queue_source(drain->checkpoint, drain->tier);
     drain->ship.is_of_source = false;
     drain->is_mending = queue_is_damaged(drain->checkpoint, drain->tier);
-    drain->is_completing = queue_is_part(drain->checkpoint, drain->tier);
+    drain->is_of_part = queue_is_part(drain->checkpoint, drain->tier);
     drain->ship.stamp = drain->ship.pace.quiet_ms;
     drain->claim = (struct claim){0};
     drain->room = (struct ledger_promise){0};

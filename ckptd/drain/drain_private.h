@@ -41,8 +41,8 @@ struct drain {
     int64_t begun_ms;
     uint64_t bytes_before;      /* ship.bytes_sent when it began */
     bool is_held;               /* how it ended */
-    bool is_mending;            /* the copy there is damaged, */
-    bool is_completing;         /* or has only some shards */
+    bool is_mending;            /* the copy there is damaged; */
+    bool is_of_part;            /* it has only some shards: else it becomes whole */
     struct ledger_promise room; /* on the local disk, for one that was loaded from elsewhere */
     /* Since the start. */
     uint64_t checkpoints, mended, errors, given_up;
@@ -59,6 +59,9 @@ void perform_rested(struct timer *timer);
 void perform_work(struct drain *drain, void (*work)(struct job *), void (*done)(struct event *));
 /* The checkpoint under way is over, `is_held` there or not; the next one comes. */
 void perform_close(struct drain *drain, bool is_held);
+/* Is that shard to be sent? Of a part that becomes whole what it lacks, of one that is mended what
+ * it has. */
+bool perform_is_due(const struct drain *drain, uint32_t shard);
 /* The checkpoint under way never goes into that tier, until a restart. */
 void perform_give_up(struct drain *drain, const char *why);
 
@@ -66,6 +69,12 @@ void perform_give_up(struct drain *drain, const char *why);
 static inline bool drain_is_keeping(const struct drain *drain)
 {
     return drain->tier == TIER_LOCAL && !drain->is_mending;
+}
+
+/* Does a part become a whole copy? */
+static inline bool drain_is_completing(const struct drain *drain)
+{
+    return drain->is_of_part && !drain->is_mending;
 }
 
 static inline bool drain_is_loss(const struct fault *fault)

@@ -1,9 +1,12 @@
 /* far.c - looks at what another tier holds, the far one or a peer's store: at the start, before
  * each attempt is opened, and when a list or a load comes and the last look is old.
  *
- *   service thread: what is known to be there ──► crew: the runs, their attempts, their directories
- *   of steps; of those that are not known the summary of the manifest ──► service thread: the
- *   catalog
+ *   service thread: what is known to be there ──► crew: the runs; of each its attempts, directories
+ *   of steps and pins; of steps that are not known the summary of the manifest ──► service thread:
+ *   the catalog
+ *
+ * Runs, and then steps, are looked at several at once (storage_for_many): most of a look is waiting
+ * for answers.
  *
  * What has no manifest is no checkpoint, and is left alone: another node may be sending it. A
  * listing may lag: what it names is believed only when the manifest could be read, and what it does
@@ -35,6 +38,7 @@ struct far_step {
     bool is_known; /* when the look began, */
     bool is_part;  /* and a part of it there: it may have become whole */
     bool is_there;
+    bool is_pinned; /* whoever made the pin */
     struct pin pin;
     struct manifest_summary summary; /* of one that was not known, or a part */
     struct places places;            /* likewise, owned */
@@ -47,11 +51,19 @@ struct far_run {
     uint32_t num_steps, room_steps;
 };
 
+/* A step of which more is to be read than its name. */
+struct far_due {
+    struct far_run *run;
+    struct far_step *step;
+};
+
 struct look {
     struct service *service;
     enum tier_index tier;
     struct far_run *runs;
     uint32_t num_runs, room_runs;
+    struct far_due *due;
+    uint32_t num_due, room_due;
     uint64_t changes; /* when it began */
     struct fault fault;
     struct job job;
@@ -74,6 +86,7 @@ static void free_look(struct look *look)
         free(look->runs[i].steps);
     }
     free(look->runs);
+    free(look->due);
     free(look);
 }
 
@@ -141,7 +154,7 @@ static int read_places(struct storage *storage, struct far_step *step, const cha
 }
 
 /* Only a manifest makes it one. What cannot be read is seen to by the next look. */
-static int read_summary(struct storage *storage, struct far_run *run, struct far_step *step)
+static int read_summary(struct storage *storage, const struct far_run *run, struct far_step *step)
 {
     char key[STORAGE_KEY_MAX], text[MANIFEST_SUMMARY_BYTES];
     uint64_t bytes = 0;
@@ -169,49 +182,79 @@ static int read_summary(struct storage *storage, struct far_run *run, struct far
     return 0;
 }
 
-struct pin_visit {
-    struct storage *storage;
-    struct far_run *run;
-};
-
-/* Whoever made it. */
 static int visit_pin(void *user, const struct storage_entry *entry)
 {
-    const struct pin_visit *visit = user;
-    struct far_run *run = visit->run;
+    struct far_run *run = user;
     uint64_t step, attempt;
     if (entry->is_dir || !retain_parse(entry->name, &step, &attempt))
         return 0;
     for (uint32_t i = 0; i < run->num_steps; i++)
         if (run->steps[i].step == step && run->steps[i].attempt == attempt)
-            return catalog_read_pin(&run->steps[i].pin, visit->storage, run->name, step, attempt);
+            run->steps[i].is_pinned = true;
     return 0;
 }
 
-static int look_at_run(struct storage *storage, struct far_run *run)
+/* On any thread; touches its run and nothing else. */
+static int list_run(void *user, size_t index)
 {
+    const struct look *look = user;
+    struct storage *storage = look->service->tiers[look->tier].storage;
+    struct far_run *run = &look->runs[index];
     char attempts[STORAGE_KEY_MAX];
     snprintf(attempts, sizeof attempts, "%s/attempts", run->name);
     int error = storage_list(storage, attempts, visit_attempt, run);
     if (error == 0)
         error = storage_list(storage, run->name, visit_step, run);
-    for (uint32_t i = 0; error == 0 && i < run->num_steps; i++) {
-        struct far_step *step = &run->steps[i];
-        if (!step->is_known || !step->is_there || step->is_part) /* a listing may lag */
-            error = read_summary(storage, run, step);
-    }
-    struct pin_visit visit = {storage, run};
-    return error == 0 ? storage_groups_noted(storage, STORAGE_PIN, run->name, visit_pin, &visit)
+    return error == 0 ? storage_groups_noted(storage, STORAGE_PIN, run->name, visit_pin, run)
                       : error;
+}
+
+/* A listing may lag. */
+static bool needs_summary(const struct far_step *step)
+{
+    return !step->is_known || !step->is_there || step->is_part;
+}
+
+static int find_due(struct look *look)
+{
+    for (uint32_t i = 0; i < look->num_runs; i++)
+        for (uint32_t k = 0; k < look->runs[i].num_steps; k++) {
+            struct far_step *step = &look->runs[i].steps[k];
+            if (!needs_summary(step) && !step->is_pinned)
+                continue;
+            ERR_TRY(array_reserve(&look->due, &look->room_due, look->num_due, sizeof *look->due));
+            look->due[look->num_due++] = (struct far_due){&look->runs[i], step};
+        }
+    return 0;
+}
+
+/* On any thread; touches its step and nothing else. */
+static int look_at_step(void *user, size_t index)
+{
+    const struct look *look = user;
+    struct storage *storage = look->service->tiers[look->tier].storage;
+    const struct far_run *run = look->due[index].run;
+    struct far_step *step = look->due[index].step;
+    if (needs_summary(step))
+        ERR_TRY(read_summary(storage, run, step));
+    return step->is_pinned
+               ? catalog_read_pin(&step->pin, storage, run->name, step->step, step->attempt)
+               : 0;
 }
 
 static void work_look(struct job *job)
 {
     struct look *look = CONTAINER_OF(job, struct look, job);
+    int error = tier_reach(look->service, look->tier);
     struct storage *storage = look->service->tiers[look->tier].storage;
-    int error = storage_list(storage, "", visit_run, look);
-    for (uint32_t i = 0; error == 0 && i < look->num_runs; i++)
-        error = look_at_run(storage, &look->runs[i]);
+    if (error == 0)
+        error = storage_list(storage, "", visit_run, look);
+    if (error == 0)
+        error = storage_for_many(storage, look->num_runs, list_run, look);
+    if (error == 0)
+        error = find_due(look);
+    if (error == 0)
+        error = storage_for_many(storage, look->num_due, look_at_step, look);
     if (error != 0)
         fault_take(&look->fault, error);
 }
@@ -248,8 +291,9 @@ static void enter_step(struct run *run, const struct far_step *step, enum tier_i
         return;
     }
     if (checkpoint) {
-        catalog_found(checkpoint, tier);
         note_places(checkpoint, step, tier);
+        if (step->places.num_shards == 0) /* a part does not make up for what is damaged here */
+            catalog_found(checkpoint, tier);
         return;
     }
     if (catalog_check_room(run->service) != 0 ||
@@ -373,6 +417,7 @@ static void looked(struct event *event)
         for (uint32_t i = 0; i < look->num_runs; i++)
             take_run(service, look->tier, &look->runs[i]);
         far->looked_ms = loop_now_ms();
+        tier->is_unknown = false;
         if (was_offline)
             log_info("tier", "the tier %s answers again", name);
     }

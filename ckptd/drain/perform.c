@@ -46,7 +46,7 @@ static void work_close(struct job *job)
     char prefix[STORAGE_KEY_MAX];
     memcpy(prefix, drain->claim.prefix, sizeof prefix);
     claim_end(&drain->claim, drain->is_held);
-    if (!drain->is_held && drain_is_keeping(drain) && !drain->is_completing && prefix[0])
+    if (!drain->is_held && drain_is_keeping(drain) && !drain_is_completing(drain) && prefix[0])
         remove_rest(drain, prefix);
     if (!drain->is_held || !drain->is_mending)
         return;
@@ -116,7 +116,7 @@ static const char *event_name(const struct drain *drain)
 {
     if (drain->tier == TIER_FAR)
         return "drain";
-    return drain_is_keeping(drain) && !drain->is_completing ? "keep" : "replicate";
+    return drain_is_keeping(drain) && !drain_is_completing(drain) ? "keep" : "replicate";
 }
 
 static void do_held(struct drain *drain, const struct transfer_action *action)
@@ -186,7 +186,7 @@ static void do_over(struct drain *drain, const struct transfer_action *action)
  * has come of it stays. */
 static bool is_without_source(const struct drain *drain)
 {
-    return drain->is_completing && drain->machine.state == TRANSFER_COPYING &&
+    return drain_is_completing(drain) && drain->machine.state == TRANSFER_COPYING &&
            drain->ship.is_of_source && drain->service->tiers[drain->ship.from].offline[0];
 }
 
@@ -265,13 +265,20 @@ void perform_arrived(struct ship *ship)
                                           no_try_helps(drain, ship)));
 }
 
+bool perform_is_due(const struct drain *drain, uint32_t shard)
+{
+    const struct checkpoint *checkpoint = drain->checkpoint;
+    if (drain_is_completing(drain))
+        return !copies_has_shard(checkpoint, drain->tier, shard);
+    return !drain->is_of_part || checkpoint->places[shard] == drain->tier;
+}
+
 static void do_copy(struct drain *drain, const struct transfer_action *action)
 {
     const struct checkpoint *checkpoint = drain->checkpoint;
     struct transfer_action next = *action;
-    while (next.kind == TRANSFER_COPY && drain->is_completing &&
-           copies_has_shard(checkpoint, drain->tier, next.shard))
-        next = transfer_copied(&drain->machine, next.shard, 0, false); /* it was saved there */
+    while (next.kind == TRANSFER_COPY && !perform_is_due(drain, next.shard))
+        next = transfer_copied(&drain->machine, next.shard, 0, false);
     if (next.kind != TRANSFER_COPY) {
         perform_action(drain, next);
         return;
@@ -323,7 +330,8 @@ static void work_publish(struct job *job)
                                   .to = drain->tier,
                                   .is_mending = drain->is_mending};
     drain->outcome = marker_publish(&marker, &drain->text_hash);
-    if (drain->outcome == PUBLICATION_DURABLE && drain_is_keeping(drain) && drain->is_completing)
+    if (drain->outcome == PUBLICATION_DURABLE && drain_is_keeping(drain) &&
+        drain_is_completing(drain))
         drain->outcome = complete_here(drain);
     if (drain->outcome != PUBLICATION_DURABLE)
         fault_take(&drain->fault, ERR_IO);

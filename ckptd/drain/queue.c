@@ -76,11 +76,13 @@ static bool fetches_rest(const struct checkpoint *checkpoint)
 /* It is there, or another node is to have it. A peer mends its own. */
 static bool is_served(const struct checkpoint *checkpoint, enum tier_index tier)
 {
-    const bool is_there = checkpoint->copies[tier].is_there && !queue_is_damaged(checkpoint, tier);
+    const bool is_there = checkpoint->copies[tier].is_there;
+    if (queue_is_damaged(checkpoint, tier))
+        return false;
     if (tier == TIER_LOCAL && queue_is_part(checkpoint, tier))
         return !fetches_rest(checkpoint);
     if (tier == TIER_LOCAL)
-        return !queue_is_damaged(checkpoint, tier) && (is_there || !checkpoint->is_wanted_local);
+        return is_there || !checkpoint->is_wanted_local;
     if (!tier_is_peer(tier))
         return is_there;
     return catalog_has_whole(checkpoint, tier) || !copies_goes(checkpoint, tier) ||
@@ -98,28 +100,39 @@ static bool sees_to_copies(const struct checkpoint *checkpoint)
     return is_lost && catalog_has_whole(checkpoint, TIER_LOCAL);
 }
 
-/* Is there a tier that it would come from? Of shards on several nodes none is mended. What ranks
- * load comes into the local tier behind the load: then memory has what that fetched, which is not
- * fetched again. */
+/* The nearest tier behind the local one that answers and has all shards; NUM_TIERS: none has. */
+static unsigned whole_elsewhere(const struct checkpoint *checkpoint)
+{
+    for (unsigned tier = TIER_LOCAL + 1; tier < NUM_TIERS; tier++)
+        if (catalog_has_whole(checkpoint, tier) &&
+            !checkpoint->run->service->tiers[tier].offline[0])
+            return tier;
+    return NUM_TIERS;
+}
+
+/* Is there a tier that it would come from? A part that is damaged is mended before it becomes
+ * whole. What ranks load comes into the local tier behind the load: then memory has what that
+ * fetched, which is not fetched again. */
 static bool has_source(const struct checkpoint *checkpoint, enum tier_index tier)
 {
+    const bool is_damaged = queue_is_damaged(checkpoint, tier);
     if (tier != TIER_LOCAL)
         return catalog_has_copy(checkpoint, TIER_LOCAL) && !checkpoint->damaged &&
                sees_to_copies(checkpoint);
-    if (queue_is_part(checkpoint, tier))
+    if (queue_is_part(checkpoint, tier) && !is_damaged)
         return !checkpoint->damaged && sees_to_copies(checkpoint) &&
                copies_out_of_reach(checkpoint) == NUM_TIERS;
-    if (checkpoint->places || checkpoint->loads > checkpoint->is_awaited)
+    if ((checkpoint->places && !is_damaged) || checkpoint->loads > checkpoint->is_awaited)
         return false;
-    enum tier_index source = catalog_source(checkpoint);
-    return source != TIER_LOCAL && catalog_has_copy(checkpoint, source) &&
-           !checkpoint->run->service->tiers[source].offline[0];
+    return whole_elsewhere(checkpoint) != NUM_TIERS;
 }
 
 enum tier_index queue_source(const struct checkpoint *checkpoint, enum tier_index tier)
 {
-    bool is_from_elsewhere = tier == TIER_LOCAL && !queue_is_part(checkpoint, tier);
-    return is_from_elsewhere ? catalog_source(checkpoint) : TIER_LOCAL; /* its manifest */
+    unsigned whole = whole_elsewhere(checkpoint);
+    bool is_from_here = tier != TIER_LOCAL || whole == NUM_TIERS ||
+                        (queue_is_part(checkpoint, tier) && !queue_is_damaged(checkpoint, tier));
+    return is_from_here ? TIER_LOCAL : (enum tier_index)whole;
 }
 
 /* Peers get the newest: a node that is lost costs the time since that one, and older copies there

@@ -309,8 +309,9 @@ static void work_send(struct job *job)
 {
     struct part *part = CONTAINER_OF(job, struct part, job);
     struct ship *ship = part->ship;
-    int error = storage_transfer(storage_of(ship, ship->to), STORAGE_WRITE, ship->target,
-                                 part->start, part->data, part->bytes);
+    const char *sha256 = tier_is_peer(ship->to) ? NULL : ship->sums[part->index];
+    int error = storage_write_hashed(storage_of(ship, ship->to), ship->target, part->start,
+                                     part->data, part->bytes, sha256);
     if (error != 0)
         fault_take(&part->fault, error);
 }

@@ -2,7 +2,7 @@
  * on a directory (storage/rubbish.c).
  *
  *   Gc
- *    │ worker: the search
+ *    │ worker: the search, in the local store and in the far tier
  *    ▼
  *   what is in work is left out: saves, removals, adoptions; and what was committed since. From
  *    │ here on nobody can begin what stays in the list (gc_removes)
@@ -12,16 +12,20 @@
  * What cannot be looked into is named, too, and so is a run that could not be read at the start:
  * the rest goes.
  *
- * What other processes write or read is leased, and stays by that.
+ * What other processes write or read is leased, and stays by that. So does what a drain of this
+ * ckptd has begun in the far tier; what it may begin again is left out, like what is in work here.
+ * A far tier that is away is named as something that could not be looked into.
  *
  * Limits: one at a time (ERR_BUSY); STORAGE_RUBBISH_MAX findings; an answer lists as many as it
  * holds and counts all. */
 #include "ckptd/keep/gc.h"
 #include "ckptd/catalog.h"
+#include "ckptd/config.h"
 #include "ckptd/loop.h"
 #include "ckptd/run/coordinator.h"
 #include "ckptd/run/save.h"
 #include "ckptd/service.h"
+#include "ckptd/tier.h"
 #include "proto/ckpt.pb-c.h"
 #include "proto/report.h"
 #include "proto/retain.h"
@@ -33,15 +37,21 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define NUM_STORES 2u
 #define ENTRY_BYTES_MAX 56u /* of an entry on the wire, without its texts */
 
 struct collecting {
     struct service *service;
     struct rpc_call *call;
     bool is_dry;
-    bool is_removing; /* the list is what is removed now */
-    struct storage_rubbish_list list;
-    struct fault fault; /* of the search: there is no list */
+    bool is_removing; /* the lists are what is removed now */
+    struct store {
+        struct storage *storage; /* NULL: there is none */
+        const char *place;       /* before the names of what lies there */
+        struct storage_rubbish_list list;
+    } stores[NUM_STORES];  /* the local one; the far tier */
+    char far_offline[512]; /* why that is not looked into */
+    struct fault fault;    /* of the search: there are no lists */
     struct job job;
 };
 
@@ -49,20 +59,42 @@ struct collecting {
 
 static int visit_run(void *user, const struct storage_entry *entry)
 {
-    struct collecting *collecting = user;
+    struct store *store = user;
     return entry->is_dir && run_name_valid(entry->name)
-               ? storage_rubbish_find(&collecting->list, collecting->service->storage,
-                                      &checkpoint_kind, entry->name)
+               ? storage_rubbish_find(&store->list, store->storage, &checkpoint_kind, entry->name)
                : 0;
+}
+
+static int find_in(struct store *store)
+{
+    ERR_TRY(storage_list(store->storage, "", visit_run, store));
+    return storage_rubbish_find_above(&store->list, store->storage);
+}
+
+/* It is named by its place where it is away. */
+static int find_far(struct collecting *collecting, struct store *far)
+{
+    struct service *service = collecting->service;
+    if (!tier_has_far(service))
+        return 0;
+    int error = collecting->far_offline[0]
+                    ? report_error(ERR_UNAVAILABLE, NULL, "%s", collecting->far_offline)
+                    : tier_reach(service, TIER_FAR);
+    far->storage = service->tiers[TIER_FAR].storage;
+    far->place = service->config->tier_store;
+    if (error == 0)
+        error = find_in(far);
+    return error != 0 ? storage_rubbish_unknown(&far->list, "", error) : 0;
 }
 
 static void work_find(struct job *job)
 {
     struct collecting *collecting = CONTAINER_OF(job, struct collecting, job);
-    struct storage *storage = collecting->service->storage;
-    int error = storage_list(storage, "", visit_run, collecting);
+    struct store *local = &collecting->stores[0];
+    *local = (struct store){.storage = collecting->service->storage, .place = ""};
+    int error = find_in(local);
     if (error == 0)
-        error = storage_rubbish_find_above(&collecting->list, storage);
+        error = find_far(collecting, &collecting->stores[1]);
     if (error != 0)
         fault_take(&collecting->fault, error);
 }
@@ -107,9 +139,8 @@ static bool is_live(const struct collecting *collecting, const struct storage_ru
     return catalog_find(run, step, attempt) && strstr(item->key, "/leases/") == NULL;
 }
 
-static void leave_out_live(struct collecting *collecting)
+static void leave_out_live(const struct collecting *collecting, struct storage_rubbish_list *list)
 {
-    struct storage_rubbish_list *list = &collecting->list;
     size_t kept = 0;
     for (size_t i = 0; i < list->count; i++)
         if (!is_live(collecting, &list->items[i]))
@@ -125,8 +156,8 @@ static int name_unreadable(struct collecting *collecting)
     int error = 0;
     for (const struct run *run = collecting->service->catalog->runs; run && error == 0;
          run = run->next)
-        error =
-            storage_rubbish_unknown(&collecting->list, run->name, fault_raise(&run->unreadable));
+        error = storage_rubbish_unknown(&collecting->stores[0].list, run->name,
+                                        fault_raise(&run->unreadable));
     return error;
 }
 
@@ -135,34 +166,59 @@ bool gc_is_removing(const struct service *service)
     return service->collecting && service->collecting->is_removing;
 }
 
+static bool is_of(const struct storage_rubbish *item, const char *run, uint64_t step,
+                  uint64_t attempt)
+{
+    char name[STORAGE_KEY_MAX + 1];
+    uint64_t its_step, its_attempt;
+    run_of(name, item);
+    return strcmp(name, run) == 0 && parse_finding(&its_step, &its_attempt, item) &&
+           its_step == step && its_attempt == attempt;
+}
+
+static bool list_has(const struct storage_rubbish_list *list, const char *run, uint64_t step,
+                     uint64_t attempt)
+{
+    for (size_t i = 0; i < list->count; i++)
+        if (storage_rubbish_goes(&list->items[i]) && is_of(&list->items[i], run, step, attempt))
+            return true;
+    return false;
+}
+
 bool gc_removes(const struct service *service, const char *run, uint64_t step, uint64_t attempt)
 {
-    const struct collecting *collecting = service->collecting;
-    for (size_t i = 0; gc_is_removing(service) && i < collecting->list.count; i++) {
-        const struct storage_rubbish *item = &collecting->list.items[i];
-        char name[STORAGE_KEY_MAX + 1];
-        uint64_t its_step, its_attempt;
-        run_of(name, item);
-        if (storage_rubbish_goes(item) && strcmp(name, run) == 0 &&
-            parse_finding(&its_step, &its_attempt, item) && its_step == step &&
-            its_attempt == attempt)
+    if (!gc_is_removing(service))
+        return false;
+    for (unsigned at = 0; at < NUM_STORES; at++)
+        if (list_has(&service->collecting->stores[at].list, run, step, attempt))
             return true;
-    }
     return false;
 }
 
 /* ---- the answer ---- */
 
+/* With the place of its store before it, in the item itself: nothing reads its key any more. */
+static char *name_of(const struct store *store, struct storage_rubbish *item)
+{
+    char name[sizeof item->key];
+    int bytes = snprintf(name, sizeof name, "%s%s%s", store->place,
+                         store->place[0] && item->key[0] ? "/" : "", item->key);
+    if (bytes > 0)
+        memcpy(item->key, name, sizeof name);
+    return item->key;
+}
+
 /* Adds the findings that stay, or those that do not. */
 static void add_entries(Holdfast__V1__GcReply *reply, Holdfast__V1__GcEntry *entries, size_t *room,
-                        const struct storage_rubbish_list *list, bool stay)
+                        const struct store *store, bool stay)
 {
-    for (size_t i = 0; i < list->count; i++) {
-        struct storage_rubbish *item = &list->items[i];
+    for (size_t i = 0; i < store->list.count; i++) {
+        struct storage_rubbish *item = &store->list.items[i];
         if (storage_rubbish_goes(item) == stay)
             continue;
         const char *reason = item->error != 0 ? storage_rubbish_reason(item) : "";
-        size_t bytes = ENTRY_BYTES_MAX + strlen(item->key) + strlen(reason);
+        char *name = name_of(store, item);
+        size_t bytes = ENTRY_BYTES_MAX + strlen(name) + strlen(reason);
         reply->files += stay ? 0 : item->files;
         reply->bytes += stay ? 0 : item->bytes;
         *room = bytes <= *room ? *room - bytes : 0;
@@ -171,7 +227,7 @@ static void add_entries(Holdfast__V1__GcReply *reply, Holdfast__V1__GcEntry *ent
         Holdfast__V1__GcEntry *entry = &entries[reply->n_entries];
         holdfast__v1__gc_entry__init(entry);
         entry->what = item->what;
-        entry->name = item->key;
+        entry->name = name;
         entry->files = item->files;
         entry->bytes = item->bytes;
         entry->error = (char *)(uintptr_t)reason;
@@ -179,17 +235,23 @@ static void add_entries(Holdfast__V1__GcReply *reply, Holdfast__V1__GcEntry *ent
     }
 }
 
-static int answer(const struct collecting *collecting)
+static size_t count_found(struct collecting *collecting)
 {
-    const struct storage_rubbish_list *list = &collecting->list;
+    return collecting->stores[0].list.count + collecting->stores[1].list.count;
+}
+
+static int answer(struct collecting *collecting)
+{
+    size_t count = count_found(collecting);
     Holdfast__V1__GcReply reply = HOLDFAST__V1__GC_REPLY__INIT;
-    Holdfast__V1__GcEntry *entries = calloc(list->count + 1, sizeof *entries);
-    reply.entries = calloc(list->count + 1, sizeof(Holdfast__V1__GcEntry *));
+    Holdfast__V1__GcEntry *entries = calloc(count + 1, sizeof *entries);
+    reply.entries = calloc(count + 1, sizeof(Holdfast__V1__GcEntry *));
     size_t room = RPC_MESSAGE_BYTES_MAX - ENTRY_BYTES_MAX;
     int error =
         entries && reply.entries ? 0 : report_error(ERR_MEMORY, NULL, "no memory to answer");
     for (int stay = 1; stay >= 0 && error == 0; stay--)
-        add_entries(&reply, entries, &room, list, stay != 0);
+        for (unsigned at = 0; at < NUM_STORES; at++)
+            add_entries(&reply, entries, &room, &collecting->stores[at], stay != 0);
     if (error == 0)
         rpc_call_reply(collecting->call, &reply.base);
     free(entries);
@@ -206,35 +268,52 @@ static void finish(struct collecting *collecting)
     if (error != 0)
         rpc_call_fail(collecting->call, error);
     service->collecting = NULL;
-    storage_rubbish_free(&collecting->list);
+    for (unsigned at = 0; at < NUM_STORES; at++)
+        storage_rubbish_free(&collecting->stores[at].list);
     free(collecting);
     service_retry_saves(service);
 }
 
 /* ---- removal ---- */
 
+static void remove_one(const struct store *store, struct storage_rubbish *item)
+{
+    if (item->what == STORAGE_ASIDE)
+        log_warn("gc", "%s has no manifest, and no mark of unfinished work: set aside", item->key);
+    else if (storage_rubbish_remove(store->storage, &checkpoint_kind, item) == 0)
+        log_info("gc", "removed %s", item->key);
+    else
+        log_warn("gc", "%s stays: %s", item->key, storage_rubbish_reason(item));
+}
+
+static void remove_all(struct store *store)
+{
+    for (size_t i = 0; i < store->list.count; i++)
+        remove_one(store, &store->list.items[i]);
+}
+
 static void work_remove(struct job *job)
 {
     struct collecting *collecting = CONTAINER_OF(job, struct collecting, job);
-    for (size_t i = 0; i < collecting->list.count; i++) {
-        struct storage_rubbish *item = &collecting->list.items[i];
-        if (item->what == STORAGE_ASIDE)
-            log_warn("gc", "%s has no manifest, and no mark of unfinished work: set aside",
-                     item->key);
-        else if (storage_rubbish_remove(collecting->service->storage, &checkpoint_kind, item) == 0)
-            log_info("gc", "removed %s", item->key);
-        else
-            log_warn("gc", "%s stays: %s", item->key, storage_rubbish_reason(item));
-    }
+    for (unsigned at = 0; at < NUM_STORES; at++)
+        remove_all(&collecting->stores[at]);
+}
+
+/* What the far tier answers late keeps none of the loop's workers. */
+static void work(struct collecting *collecting)
+{
+    struct service *service = collecting->service;
+    tier_work(service, tier_has_far(service) ? TIER_FAR : TIER_LOCAL, &collecting->job);
 }
 
 static void removed(struct event *event)
 {
     struct collecting *collecting = CONTAINER_OF(event, struct collecting, job.done);
     size_t num_gone = 0;
-    for (size_t i = 0; i < collecting->list.count; i++)
-        num_gone += storage_rubbish_goes(&collecting->list.items[i]);
-    log_info("gc", "removed %zu of %zu findings of rubbish", num_gone, collecting->list.count);
+    for (unsigned at = 0; at < NUM_STORES; at++)
+        for (size_t i = 0; i < collecting->stores[at].list.count; i++)
+            num_gone += storage_rubbish_goes(&collecting->stores[at].list.items[i]);
+    log_info("gc", "removed %zu of %zu findings of rubbish", num_gone, count_found(collecting));
     finish(collecting);
 }
 
@@ -242,18 +321,19 @@ static void found(struct event *event)
 {
     struct collecting *collecting = CONTAINER_OF(event, struct collecting, job.done);
     if (collecting->fault.code == 0) {
-        leave_out_live(collecting);
+        for (unsigned at = 0; at < NUM_STORES; at++)
+            leave_out_live(collecting, &collecting->stores[at].list);
         int error = name_unreadable(collecting);
         if (error != 0)
             fault_take(&collecting->fault, error);
     }
-    if (collecting->fault.code != 0 || collecting->is_dry || collecting->list.count == 0) {
+    if (collecting->fault.code != 0 || collecting->is_dry || count_found(collecting) == 0) {
         finish(collecting);
         return;
     }
     collecting->is_removing = true;
     collecting->job = (struct job){.work = work_remove, .done.run = removed};
-    loop_work(collecting->service->loop, &collecting->job);
+    work(collecting);
 }
 
 void gc_collect(struct service *service, struct rpc_call *call,
@@ -274,7 +354,9 @@ void gc_collect(struct service *service, struct rpc_call *call,
     collecting->service = service;
     collecting->call = call;
     collecting->is_dry = request->dry_run;
+    snprintf(collecting->far_offline, sizeof collecting->far_offline, "%s",
+             service->tiers[TIER_FAR].offline);
     collecting->job = (struct job){.work = work_find, .done.run = found};
     service->collecting = collecting;
-    loop_work(service->loop, &collecting->job);
+    work(collecting);
 }

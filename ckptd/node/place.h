@@ -1,23 +1,20 @@
-/* place.h - the directory of the store: is it one, and is it still where it was? See place.c. */
+/* place.h - the directory of the store: is it still where it was? See place.c. */
 #ifndef HOLDFAST_CKPTD_NODE_PLACE_H
 #define HOLDFAST_CKPTD_NODE_PLACE_H
 
 #include "ckptd/loop.h"
+#include "ckptd/node/directory.h"
 
 struct service;
 
-/* What tells the directory that was opened from another one in its place. */
 struct place {
     struct service *service;
-    char *path;  /* without links; NULL: the store is no directory */
-    char id[40]; /* device and inode */
+    struct directory directory;
     struct timer timer;
     struct job job;
     struct fault fault; /* of the last look */
 };
 
-/* ERR_NOT_FOUND: there is no store there; what is not mounted is named. */
-int place_need_store(const char *where);
 /* Notes what was opened. */
 int place_note(struct service *service, const char *where);
 /* From now on it is looked at every PLACE_LOOK_MS. */

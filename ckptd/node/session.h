@@ -35,6 +35,7 @@ struct session {
     struct watch watch;  /* event_fd */
     int64_t spoke_ms;    /* when it, or ckptd for it, did something last */
     uint64_t num_begins; /* BeginSaves: the newest is the one that counts */
+    uint64_t begun;      /* BeginSave's `asked` of the save that was begun last */
     struct image *slots[SLOTS_PER_RANK];
     struct stage *slot_stages[SLOTS_PER_RANK]; /* the stage a STAGING image belongs to */
     uint64_t slot_ids[SLOTS_PER_RANK]; /* the save that began there last, also when it is over */

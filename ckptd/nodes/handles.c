@@ -52,17 +52,31 @@ static struct handle *take_out(struct handles *handles, struct handle **at)
     return handle;
 }
 
-int handles_new(struct handles *handles, struct handle **out, const char *who)
+/* With the mutex. */
+static bool has_room_for(const struct handles *handles, const struct handle *another)
+{
+    uint32_t readers = 0, own = 0;
+    for (const struct handle *at = handles->first; at && !another->is_node; at = at->next) {
+        readers += !at->is_node;
+        own += strcmp(at->who, another->who) == 0;
+    }
+    return handles->count < HANDLES_MAX && readers < HANDLES_READERS && own < HANDLES_EACH;
+}
+
+int handles_new(struct handles *handles, struct handle **out, const struct principal *who,
+                uint64_t client)
 {
     struct handle *handle = calloc(1, sizeof *handle);
     if (!handle)
         return report_error(ERR_MEMORY, NULL, "no memory for a handle");
     service_random(&handle->token, sizeof handle->token);
-    snprintf(handle->who, sizeof handle->who, "%s", who);
+    snprintf(handle->who, sizeof handle->who, "%s", who->name);
+    handle->client = client;
+    handle->is_node = who->role == ROLE_NODE;
     handle->busy = 1;
     handle->used_ms = loop_now_ms();
     pthread_mutex_lock(&handles->mutex);
-    bool has_room = handles->count < HANDLES_MAX;
+    bool has_room = has_room_for(handles, handle);
     if (has_room) {
         handle->next = handles->first;
         handles->first = handle;
@@ -73,13 +87,13 @@ int handles_new(struct handles *handles, struct handle **out, const char *who)
     if (has_room)
         return 0;
     free(handle);
-    return report_error(ERR_BUSY, "try again", "nodes have %u objects open here already",
-                        HANDLES_MAX);
+    return report_error(ERR_BUSY, "try again", "too many objects are open here from afar: %u",
+                        who->role == ROLE_NODE ? HANDLES_MAX : HANDLES_EACH);
 }
 
 static int unknown(void)
 {
-    return report_error(ERR_UNAVAILABLE, "open it again", "the node has no such handle here");
+    return report_error(ERR_UNAVAILABLE, "open it again", "there is no such handle here");
 }
 
 int handles_use(struct handles *handles, struct handle **out, const char *who, uint64_t token)
@@ -97,8 +111,11 @@ int handles_use(struct handles *handles, struct handle **out, const char *who, u
 void handles_used(struct handles *handles, struct handle *handle)
 {
     pthread_mutex_lock(&handles->mutex);
+    int64_t now = loop_now_ms();
     handle->busy--;
-    handle->used_ms = loop_now_ms();
+    for (struct handle *at = handles->first; at; at = at->next)
+        if (at->client == handle->client && strcmp(at->who, handle->who) == 0)
+            at->used_ms = now;
     pthread_mutex_unlock(&handles->mutex);
 }
 

@@ -1,8 +1,10 @@
-/* handles.h - what other nodes have open in this ckptd's store: objects that they read or write,
- * and what they hold.
+/* handles.h - what others have open in this ckptd's store, over TCP: objects that nodes read or
+ * write and tools read, and what they hold.
  *
- * P3: a handle is used by the node that it was given to, and by no other. It ends when its node has
- * been silent for HANDLES_SILENT_MS, and is not in use. At most HANDLES_MAX.
+ * P3: a handle is used by the identity that it was given to, and by no other. It ends when its
+ * client, one store that was opened from afar, has been silent for HANDLES_SILENT_MS, and it is not
+ * in use. At most HANDLES_MAX; of them of those who are no nodes HANDLES_READERS, of one
+ * HANDLES_EACH.
  * Threads: any, for what is no object yet and what says so; a handle in use stays. */
 #ifndef HOLDFAST_CKPTD_NODES_HANDLES_H
 #define HOLDFAST_CKPTD_NODES_HANDLES_H
@@ -13,14 +15,17 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define HANDLES_MAX 256u
+#define HANDLES_MAX 512u
+#define HANDLES_READERS 256u
+#define HANDLES_EACH 160u /* two checkpoints with as many files open as ckpt-cli has at once */
 #define HANDLES_SILENT_MS 120000
 #define HANDLE_BLOCK_MAX (1u << 20) /* bytes of one transfer */
 
 struct handle {
     struct handle *next;
-    uint64_t token;
+    uint64_t token, client;
     char who[PRINCIPAL_NAME_MAX];
+    bool is_node;
     struct storage_object *object;
     struct storage_hold *hold;
     uint64_t bytes;
@@ -35,13 +40,14 @@ int handles_open(struct handles **out); /* ERR_MEMORY */
 void handles_close(struct handles *handles, struct storage *storage);
 
 /* One that is empty, and in use. ERR_BUSY, ERR_MEMORY. */
-int handles_new(struct handles *handles, struct handle **out, const char *who);
+int handles_new(struct handles *handles, struct handle **out, const struct principal *who,
+                uint64_t client);
 /* In use until handles_used(). ERR_UNAVAILABLE: `who` has none of that token. */
 int handles_use(struct handles *handles, struct handle **out, const char *who, uint64_t token);
 void handles_used(struct handles *handles, struct handle *handle);
 /* Takes it out: it is the caller's, for handles_end(). ERR_UNAVAILABLE; ERR_BUSY: it is in use. */
 int handles_take(struct handles *handles, struct handle **out, const char *who, uint64_t token);
-/* Takes those of silent nodes out, chained. */
+/* Takes those of silent clients out, chained. */
 struct handle *handles_take_silent(struct handles *handles);
 /* Takes out a new one, for which nothing was opened, and frees it. */
 void handles_drop(struct handles *handles, struct handle *handle);

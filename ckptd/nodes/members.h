@@ -5,7 +5,7 @@
 
 #include <stdint.h>
 
-#define MEMBERS_PEERS_MAX 8u
+#define MEMBERS_PEERS_MAX 63u
 #define MEMBER_NAME_MAX 33u /* with the NUL: [A-Za-z0-9._-] */
 
 struct member {

@@ -8,7 +8,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define PLACEMENT_SITES_MAX 9u /* this node and 8 peers */
+#define PLACEMENT_SITES_MAX 64u /* this node and 63 peers */
 
 /* A node, for one checkpoint. The first of a list is this node itself. */
 struct site {

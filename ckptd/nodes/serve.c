@@ -1,7 +1,7 @@
-/* serve.c - other nodes put copies of their checkpoints into this ckptd's store, and read what is
- * there: the server's side of storage/peer.c.
+/* serve.c - other nodes put copies of their checkpoints into this ckptd's store, and they and tools
+ * read what is there: the server's side of storage/peer.c.
  *
- *   service thread: who asks, is the key one that a node may name, whose handle is it ──► crew: the
+ *   service thread: who asks, is the key one that it may name, whose handle is it ──► crew: the
  *   operation on the storage ──► service thread: the answer; after a manifest, a look at the store,
  *   so that the checkpoint is listed, loaded and retained like this ckptd's own
  *
@@ -11,7 +11,9 @@
  *       it sent before may have been removed as unfinished work when this ckptd was started again.
  *   P2  A node removes nothing of a committed copy, and no manifest, attempt, pin or note: it takes
  *       away its own unfinished files alone. Those of shards that a part lacks are such.
- *   P3  A handle is used by the node that it was given to, and by no other (handles.c).
+ *   P3  A handle is used by the identity that it was given to, and by no other (handles.c).
+ *   P4  Who is no node opens, reads, fetches, lists and leases alone, and who may ask about one run
+ *       alone names files of that run alone.
  *
  * What a node holds (leases) keeps this ckptd's own removals away meanwhile. Bytes come and go over
  * the bulk plane (bulk/opened.c) where there is one, else by these calls. */
@@ -46,6 +48,7 @@
 #define CREW_THREADS 2u
 #define TEXT_MAX (RPC_MESSAGE_BYTES_MAX - 4096u)
 #define ENTRIES_MAX 65536u
+#define HOLD_TEXT_MAX 4096u
 
 struct serving {
     struct crew *crew;
@@ -102,7 +105,7 @@ static int do_close(struct errand *errand, struct storage *storage)
 {
     struct handle *handle = errand->handle;
     errand->handle = NULL;
-    handles_end(handle, storage, errand->request->stays);
+    handles_end(handle, storage, errand->request->stays && errand->principal.role == ROLE_NODE);
     return 0;
 }
 
@@ -249,6 +252,8 @@ static int do_remove(struct errand *errand, struct storage *storage)
 static int do_hold(struct errand *errand, struct storage *storage)
 {
     const ProtobufCBinaryData *text = &errand->request->data;
+    if (text->len > HOLD_TEXT_MAX)
+        return report_error(ERR_INVALID, NULL, "a lease of more than %u bytes", HOLD_TEXT_MAX);
     return storage_hold(storage, &errand->handle->hold, errand->request->key, text->data,
                         text->len);
 }
@@ -259,21 +264,32 @@ static const struct operation {
     int (*perform)(struct errand *errand, struct storage *storage);
     enum handle_use use;
     enum key_kind key;
+    enum right right;
 } operations[] = {
-    [HOLDFAST__V1__PEER_OP__PEER_CREATE] = {do_create, NEW_HANDLE, KEY_SHARD},
-    [HOLDFAST__V1__PEER_OP__PEER_OPEN] = {do_open, NEW_HANDLE, KEY_SHARD},
-    [HOLDFAST__V1__PEER_OP__PEER_CLOSE] = {do_close, LAST_OF_HANDLE, KEY_NONE},
-    [HOLDFAST__V1__PEER_OP__PEER_WRITE] = {do_write, USES_HANDLE, KEY_NONE},
-    [HOLDFAST__V1__PEER_OP__PEER_READ] = {do_read, USES_HANDLE, KEY_NONE},
-    [HOLDFAST__V1__PEER_OP__PEER_SYNC] = {do_sync, USES_HANDLE, KEY_NONE},
-    [HOLDFAST__V1__PEER_OP__PEER_SYNC_NAMES] = {do_sync_names, NO_HANDLE, KEY_ANY},
-    [HOLDFAST__V1__PEER_OP__PEER_PUBLISH] = {do_publish, NO_HANDLE, KEY_SMALL},
-    [HOLDFAST__V1__PEER_OP__PEER_FETCH] = {do_fetch, NO_HANDLE, KEY_ANY},
-    [HOLDFAST__V1__PEER_OP__PEER_LIST] = {do_list, NO_HANDLE, KEY_ANY},
-    [HOLDFAST__V1__PEER_OP__PEER_REMOVE] = {do_remove, NO_HANDLE, KEY_ANY},
-    [HOLDFAST__V1__PEER_OP__PEER_HOLD] = {do_hold, NEW_HANDLE, KEY_LEASE},
-    [HOLDFAST__V1__PEER_OP__PEER_RELEASE] = {do_close, LAST_OF_HANDLE, KEY_NONE},
+    [HOLDFAST__V1__PEER_OP__PEER_CREATE] = {do_create, NEW_HANDLE, KEY_SHARD, RIGHT_PEER},
+    [HOLDFAST__V1__PEER_OP__PEER_OPEN] = {do_open, NEW_HANDLE, KEY_SHARD, RIGHT_LOAD},
+    [HOLDFAST__V1__PEER_OP__PEER_CLOSE] = {do_close, LAST_OF_HANDLE, KEY_NONE, RIGHT_LOAD},
+    [HOLDFAST__V1__PEER_OP__PEER_WRITE] = {do_write, USES_HANDLE, KEY_NONE, RIGHT_PEER},
+    [HOLDFAST__V1__PEER_OP__PEER_READ] = {do_read, USES_HANDLE, KEY_NONE, RIGHT_LOAD},
+    [HOLDFAST__V1__PEER_OP__PEER_SYNC] = {do_sync, USES_HANDLE, KEY_NONE, RIGHT_PEER},
+    [HOLDFAST__V1__PEER_OP__PEER_SYNC_NAMES] = {do_sync_names, NO_HANDLE, KEY_ANY, RIGHT_PEER},
+    [HOLDFAST__V1__PEER_OP__PEER_PUBLISH] = {do_publish, NO_HANDLE, KEY_SMALL, RIGHT_PEER},
+    [HOLDFAST__V1__PEER_OP__PEER_FETCH] = {do_fetch, NO_HANDLE, KEY_ANY, RIGHT_LOAD},
+    [HOLDFAST__V1__PEER_OP__PEER_LIST] = {do_list, NO_HANDLE, KEY_ANY, RIGHT_LOAD},
+    [HOLDFAST__V1__PEER_OP__PEER_REMOVE] = {do_remove, NO_HANDLE, KEY_ANY, RIGHT_PEER},
+    [HOLDFAST__V1__PEER_OP__PEER_HOLD] = {do_hold, NEW_HANDLE, KEY_LEASE, RIGHT_LOAD},
+    [HOLDFAST__V1__PEER_OP__PEER_RELEASE] = {do_close, LAST_OF_HANDLE, KEY_NONE, RIGHT_LOAD},
 };
+
+static bool is_known(const Holdfast__V1__PeerRequest *request)
+{
+    return (unsigned)request->op < sizeof operations / sizeof operations[0];
+}
+
+enum right serve_right(const Holdfast__V1__PeerRequest *request)
+{
+    return is_known(request) ? operations[request->op].right : RIGHT_PEER;
+}
 
 static void work_errand(struct job *job)
 {
@@ -389,14 +405,31 @@ static void performed(struct event *event)
     rescan_wait(service, &errand->look);
 }
 
+/* P4. That it may read at all rights.c has said. */
+static int check_reader(const struct errand *errand, const struct operation *operation)
+{
+    const struct principal *principal = &errand->principal;
+    const char *key = errand->request->key;
+    size_t run = strcspn(key, "/");
+    if (principal->kind == PRINCIPAL_USER)
+        return report_error(ERR_DENIED, "read the directory of the store",
+                            "files of the store go over TCP alone");
+    if (principal->run[0] == '\0' || operation->key == KEY_NONE ||
+        (strlen(principal->run) == run && strncmp(key, principal->run, run) == 0))
+        return 0;
+    return report_error(ERR_DENIED, "name that run", "%s may ask about the run %s alone",
+                        principal->name, principal->run);
+}
+
 static int start(struct errand *errand)
 {
     const Holdfast__V1__PeerRequest *request = errand->request;
-    if ((unsigned)request->op >= sizeof operations / sizeof operations[0])
+    if (!is_known(request))
         return report_error(ERR_INVALID, "are both nodes of the same release?",
                             "a node asked for the unknown operation %u", (unsigned)request->op);
     const struct operation *operation = &operations[request->op];
     ERR_TRY(service_check_open(errand->service));
+    ERR_TRY(check_reader(errand, operation));
     ERR_TRY(key_check(operation->key, request->key));
     struct handles *handles = errand->service->serving->handles;
     const char *who = errand->principal.name;
@@ -404,7 +437,7 @@ static int start(struct errand *errand)
     case NO_HANDLE:
         return 0;
     case NEW_HANDLE:
-        return handles_new(handles, &errand->handle, who);
+        return handles_new(handles, &errand->handle, &errand->principal, request->client);
     case USES_HANDLE:
         return handles_use(handles, &errand->handle, who, request->handle);
     case LAST_OF_HANDLE:

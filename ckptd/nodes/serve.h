@@ -1,7 +1,10 @@
-/* serve.h - what other nodes may do with this ckptd's store; see serve.c. On the service thread. */
+/* serve.h - what others may do with this ckptd's store over TCP; see serve.c. On the service
+ * thread.
+ */
 #ifndef HOLDFAST_CKPTD_NODES_SERVE_H
 #define HOLDFAST_CKPTD_NODES_SERVE_H
 
+#include "ckptd/rights.h"
 #include "proto/ckpt.pb-c.h"
 #include "proto/rpc.h"
 
@@ -11,6 +14,8 @@ struct handles;
 int serve_open(struct service *service);   /* behind open_storage */
 void serve_end(struct service *service);   /* nothing of it is under way any more */
 void serve_close(struct service *service); /* before the storage is closed */
+/* What the operation takes: reading less than the rest. */
+enum right serve_right(const Holdfast__V1__PeerRequest *request);
 void serve_peer(struct service *service, struct rpc_call *call,
                 const Holdfast__V1__PeerRequest *request);
 

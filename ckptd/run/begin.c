@@ -17,6 +17,8 @@
  * Where another node coordinates the attempt, that one is asked whether the rank may begin, when
  * its image is at hand; what is begun here is its part alone (member/follow.c).
  *
+ * A rank that asks again by the same number has not heard the answer, and gets it again.
+ *
  * Limits: SLOTS_PER_RANK images a rank, COMMIT_SAVES_MAX saves a run, the pool: ERR_BUSY, at once
  * or after the wait, which limits.wait_ms bounds. A session has one call on its way; another takes
  * its place. */
@@ -101,8 +103,8 @@ static int clean_image(struct beginning *beginning, struct image *image)
     return GOES_ON;
 }
 
-static void reply_begun(struct rpc_call *call, const struct save *save,
-                        const struct session *session, uint32_t slot)
+static void reply_begun(const struct beginning *beginning, const struct save *save,
+                        struct session *session, uint32_t slot)
 {
     Holdfast__V1__BeginSaveReply reply = HOLDFAST__V1__BEGIN_SAVE_REPLY__INIT;
     const struct image *image = session->slots[slot];
@@ -113,7 +115,8 @@ static void reply_begun(struct rpc_call *call, const struct save *save,
     reply.segments = image->segments;
     reply.generations = image->generations;
     reply.n_segments = reply.n_generations = image->num_segments;
-    rpc_call_reply(call, &reply.base);
+    session->begun = beginning->request->asked;
+    rpc_call_reply(beginning->call, &reply.base);
 }
 
 /* A rank has one save at a time. One that it left without an end may hold its only image. */
@@ -142,8 +145,10 @@ static int ask_coordinator(struct session *session, struct beginning *beginning,
                            struct image *image)
 {
     beginning->asking.go_on = asked;
-    ERR_TRY(session->service->coordinator_policy->ask(session, beginning->request,
-                                                      beginning->number, &beginning->asking));
+    const Holdfast__V1__BeginSaveRequest *request = beginning->request;
+    uint64_t number = request->asked != 0 ? request->asked : beginning->number;
+    ERR_TRY(
+        session->service->coordinator_policy->ask(session, request, number, &beginning->asking));
     beginning->image = image;
     image->readers++; /* as in clean_image */
     return GOES_ON;
@@ -155,6 +160,18 @@ static struct save *find_part(const struct run *run, const struct session *sessi
     while (save && (save->step != step || save->attempt != session->attempt))
         save = save->next;
     return save;
+}
+
+/* The answer was lost on its way: the rank, which has copied nothing yet, gets it again. */
+static bool answer_again(struct session *session, const struct beginning *beginning)
+{
+    const struct save *save = find_part(session->run, session, beginning->request->step);
+    const struct stage *stage = save ? &save->stages[session->rank] : NULL;
+    if (beginning->request->asked == 0 || beginning->request->asked != session->begun || !stage ||
+        save->discarding || stage->session != session || stage->num_announced > 0)
+        return false;
+    reply_begun(beginning, save, session, stage->slot);
+    return true;
 }
 
 /* The coordinator's word is one save; of one of this step that was given up there may be a rest. */
@@ -189,7 +206,7 @@ static int begin_part(struct session *session, struct beginning *beginning, uint
         return error;
     }
     save->num_begun++;
-    reply_begun(beginning->call, save, session, slot);
+    reply_begun(beginning, save, session, slot);
     run->service->coordinator_policy->part_changed(save);
     return 0;
 }
@@ -203,6 +220,8 @@ static int begin(struct session *session, struct beginning *beginning)
     uint32_t slot = 0;
     const struct beginner rank = {session->attempt, request->step, session->rank,
                                   request->state_json};
+    if (answer_again(session, beginning))
+        return 0;
     int error = enter_check(run, &rank, &beginning->until_ms);
     if (error == ERR_ABORTED) { /* of what it began before it knows nothing any more */
         struct report_text text;
@@ -236,7 +255,7 @@ static int begin(struct session *session, struct beginning *beginning)
         return fault_raise(&fault);
     }
     save->num_begun++;
-    reply_begun(beginning->call, save, session, slot);
+    reply_begun(beginning, save, session, slot);
     run_perform(run, &actions);
     return 0;
 }

@@ -250,6 +250,12 @@ static const char *next_pattern(char out[LAYOUT_NAME_MAX], const char *list)
     return list[length] == ',' ? list + length + 1 : NULL;
 }
 
+bool tensor_is_object(const struct tensor_meta *tensor)
+{
+    return tensor->dims == 1 && tensor->dtype == DTYPE_U8 &&
+           strncmp(tensor->name, LAYOUT_OBJECT_PREFIX, strlen(LAYOUT_OBJECT_PREFIX)) == 0;
+}
+
 bool tensor_is_wanted(const struct tensor_meta *tensor, const struct cli *cli)
 {
     char pattern[LAYOUT_NAME_MAX];

@@ -118,6 +118,8 @@ int server_show(ProtobufCMessage **out, const struct cli *cli, const struct sele
 /* Asks it where its store is and puts the path into cli->store; from then on the command is one on
  * a directory, with cli->server set. ERR_NOT_FOUND, ERR_DENIED: it cannot be reached from here. */
 int server_find_store(struct cli *cli);
+/* Likewise for a command that only reads: of a server on another node its store over TLS. */
+int server_find_source(struct cli *cli);
 /* Before so much is written into its store: there is room, and this process is one of ckptd's user
  * or root's, who creates files for the owner of the directory. ERR_SPACE, ERR_DENIED. */
 int server_prepare_write(const struct cli *cli, uint64_t bytes);
@@ -295,6 +297,8 @@ struct checkpoint {
  * known to be damaged, and newer ones are told. ERR_NOT_FOUND, ERR_CORRUPT, ERR_VERSION. */
 int checkpoint_open(struct checkpoint *out, struct storage *store, const char *text);
 void checkpoint_close(struct checkpoint *checkpoint);
+/* Does it carry bytes (ckpt_object_describe)? Files of tensors leave such ones out. */
+bool tensor_is_object(const struct tensor_meta *tensor);
 /* Does it belong into the output? --weights-only leaves the optimizer's out, --only what fits none
  * of its patterns. */
 bool tensor_is_wanted(const struct tensor_meta *tensor, const struct cli *cli);

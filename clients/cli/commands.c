@@ -5,7 +5,8 @@
 const struct option command_settings[] = {
     [STORE] = OPTION_STRING(struct cli, store, "store", "", "directory of the store"),
     [SERVER] = OPTION_STRING(struct cli, server, "server", "",
-                             "where ckptd answers: unix:/PATH, or HOST:PORT"),
+                             "where ckptd answers: unix:/PATH, or HOST:PORT over TLS, with the "
+                             "certificate in $HOLDFAST_TLS"),
     [OUTPUT] = OPTION_STRING(struct cli, output, "output", "",
                              "the file or folder to write; of convert and reshard: another "
                              "store, its directory or unix:/PATH of the ckptd that serves it"),
@@ -116,7 +117,7 @@ const struct command commands[] = {
      "note; of one in quarantine its damage; of one that was resumed its ancestors, the latest\n"
      "first, and ancestors_complete; where some were passed over, skipped.\n"},
     {"verify", "CHECKPOINT | --all [RUN]", "re-read everything; name every damaged block", 0, 1,
-     WHERE | ON_FILES | BIT(QUICK) | BIT(RELEASE) | BIT(ALL) | BIT(SAMPLE) | BIT(SEED), cli_verify,
+     WHERE | READS | BIT(QUICK) | BIT(RELEASE) | BIT(ALL) | BIT(SAMPLE) | BIT(SEED), cli_verify,
      "--quick reads no data. It proves that every file is there in its size, belongs to this\n"
      "checkpoint, and has the checksum table that was committed. It does not prove that the data\n"
      "still match those checksums: a flipped bit on the disk is found without --quick only.\n"
@@ -124,12 +125,13 @@ const struct command commands[] = {
      "same --seed chooses the same. --all goes through every checkpoint of the store, or of RUN.\n"
      "The result and its time are kept (not of --quick), and list and show tell them.\n"},
     {"diff", "CHECKPOINT CHECKPOINT", "compare the values of two, whatever their world sizes", 2, 2,
-     WHERE | ON_FILES, cli_diff, ""},
+     WHERE | READS, cli_diff, ""},
     {"export", "CHECKPOINT --output PATH", "whole tensors in safetensors files", 1, 1,
-     WHERE | ON_FILES | BIT(OUTPUT) | BIT(DTYPE) | BIT(EXCEPT) | BIT(ONLY) | BIT(WEIGHTS_ONLY) |
+     WHERE | READS | BIT(OUTPUT) | BIT(DTYPE) | BIT(EXCEPT) | BIT(ONLY) | BIT(WEIGHTS_ONLY) |
          BIT(FORMAT) | BIT(SHARD_SIZE) | BIT(TOKENIZER) | BIT(FORCE),
      cli_export,
-     "--format safetensors leaves one file with every tensor under its own name. --format hf\n"
+     "--format safetensors leaves one file with every tensor under its own name; bytes\n"
+     "objects are no tensors, and stay behind. --format hf\n"
      "leaves a folder that other programs load: config.json, the weights under Hugging Face's\n"
      "names and in its order of rows, an index of several files, and with --tokenizer what\n"
      "loaders read of it: tokenizer.json, tokenizer_config.json. It is what --weights-only alone\n"
@@ -160,14 +162,14 @@ const struct command commands[] = {
      "same command begins it anew. One that has .metadata is not replaced. " PYTHON_NOTES},
     {"convert", "CHECKPOINT --output STORE", "the checkpoint with another dtype, in another store",
      1, 1,
-     WHERE | ON_FILES | BIT(OUTPUT) | BIT(DTYPE) | BIT(EXCEPT) | BIT(ONLY) | BIT(WEIGHTS_ONLY) |
+     WHERE | READS | BIT(OUTPUT) | BIT(DTYPE) | BIT(EXCEPT) | BIT(ONLY) | BIT(WEIGHTS_ONLY) |
          BIT(FORCE),
      cli_convert,
      "The new checkpoint has the same run, step, attempt and cut, and a nonce and checksums of "
      "its\n"
      "own; every command reads it. Integers keep their type.\n" OUTPUT_NOTES},
     {"reshard", "CHECKPOINT --output STORE", "the same bits in another number of shards", 1, 1,
-     WHERE | ON_FILES | BIT(OUTPUT) | BIT(SHARDS) | BIT(MESH) | BIT(FORCE), cli_reshard,
+     WHERE | READS | BIT(OUTPUT) | BIT(SHARDS) | BIT(MESH) | BIT(FORCE), cli_reshard,
      "The new checkpoint has the same run, step and attempt, and the files that so many ranks of\n"
      "a trainer would have written. It is committed only when every tensor has the digest that\n"
      "the source's manifest holds.\n" OUTPUT_NOTES},
@@ -223,8 +225,8 @@ const struct command commands[] = {
      "it as well. A NAME begins with a letter.\n"},
     {"untag", "RUN NAME", "take a tag away; its checkpoint stays", 2, 2,
      WHERE | OF_A_RUN | ON_FILES, cli_untag, ""},
-    {"du", "[RUN | CHECKPOINT]", "bytes by run, checkpoint and kind of tensor", 0, 1,
-     WHERE | ON_FILES, cli_du,
+    {"du", "[RUN | CHECKPOINT]", "bytes by run, checkpoint and kind of tensor", 0, 1, WHERE | READS,
+     cli_du,
      "Beside them the bytes of rubbish (see gc), of the trash (see undelete), of files that are\n"
      "not ours, and of files that are shared: that have another name, so that removing them frees "
      "nothing.\n"},
@@ -232,9 +234,9 @@ const struct command commands[] = {
      "That is what a crash leaves: shards of a save that was never committed, removals that were\n"
      "cut short, notes on checkpoints that are gone, leases whose holder died, temporary files.\n"
      "With --store the store is locked meanwhile. A ckptd leaves out what it saves or removes and\n"
-     "what a tool holds; when it starts it removes unfinished saves by itself. What is not ours\n"
-     "stays, and so does what could not be looked into or removed: it is named, the rest goes,\n"
-     "and the exit code is 74.\n"},
+     "what a tool holds, and looks into its far tier, too (names begin with its place); when it\n"
+     "starts it removes unfinished saves by itself. What is not ours stays, and so does what\n"
+     "could not be looked into or removed: it is named, the rest goes, and the exit code is 74.\n"},
     {"watch", "", "saves in work, the newest checkpoint, rates, again and again", 0, 0,
      WHERE | BIT(INTERVAL) | BIT(COUNT), cli_watch,
      "--json prints an object per line. A ckptd that goes away is waited for. On a directory\n"

@@ -51,8 +51,9 @@ enum setting {
 #define ON_FILES                                                                                  \
     (UINT64_C(1) << 63)              /* works on the directory itself: a server tells where it is \
                                       */
+#define READS (UINT64_C(1) << 61)    /* likewise, and changes nothing in it: also from afar */
 #define OF_A_RUN (UINT64_C(1) << 62) /* its argument is a run, and no step of it */
-_Static_assert(NUM_SETTINGS <= 62, "a mask has a bit per setting");
+_Static_assert(NUM_SETTINGS <= 61, "a mask has a bit per setting");
 #define ALWAYS (BIT(JSON) | BIT(HELP))
 #define WHERE (BIT(STORE) | BIT(SERVER))
 #define NAMES_FILE (BIT(STORE) | BIT(OUTPUT) | BIT(TOKENIZER)) /* so that a shell can help */

@@ -165,10 +165,10 @@ static void print_result(const struct export *export)
         text_json(stdout, export->checkpoint.name);
         printf(", \"output\": ");
         text_json(stdout, export->cli->output);
-        printf(", \"tensors\": %u, \"files\": %u, \"bytes\": %llu, "
+        printf(", \"tensors\": %u, \"objects_left_out\": %u, \"files\": %u, \"bytes\": %llu, "
                "\"durability\": \"%s\"}\n",
-               export->num_items, export->num_parts, (unsigned long long)export->bytes,
-               store_durability(export->cli->output));
+               export->num_items, export->num_objects, export->num_parts,
+               (unsigned long long)export->bytes, store_durability(export->cli->output));
     } else {
         printf("%s: %s, %s, written to %s, %s\n", export->checkpoint.name,
                text_count(export->num_items, "tensor").text,

@@ -53,7 +53,7 @@ struct export
     struct checkpoint checkpoint;
     struct dtype_rules dtypes;
     struct item *items; /* by file, then place */
-    uint32_t num_items;
+    uint32_t num_items, num_objects; /* objects stay in the checkpoint */
     struct part *parts;
     uint32_t num_parts, num_opened, num_created;
     uint64_t bytes;

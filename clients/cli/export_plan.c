@@ -71,7 +71,9 @@ static int plan_file(struct export *export)
         return report_error(ERR_MEMORY, NULL, "no memory for %s",
                             text_count(table->num_tensors, "tensor").text);
     for (uint32_t i = 0; i < table->num_tensors; i++) {
-        if (tensor_is_wanted(&table->tensors[i], export->cli))
+        if (tensor_is_object(&table->tensors[i]))
+            export->num_objects++;
+        else if (tensor_is_wanted(&table->tensors[i], export->cli))
             add_item(export, i, table->tensors[i].name);
     }
     return 0;

@@ -34,8 +34,8 @@
 
 /* A tensor, or a box of it, on its way out. */
 struct want {
-    const struct ckpt_tensor_info *info;
-    struct tensor_meta meta; /* of the whole tensor, as it is stored */
+    const struct ckpt_tensor_info *info; /* NULL: it is stored as boxes, and has no digest */
+    struct tensor_meta meta;             /* of the whole tensor, as it is stored */
     enum dtype dtype;        /* as it is given */
     struct box box;
     uint64_t elements, start, bytes; /* as given; start: from the begin of the data */
@@ -144,39 +144,59 @@ static int plan_want(struct want *want, const struct dtype_rules *rules, const s
     return 0;
 }
 
-/* Which tensors, what of them, and where in the file. */
-static int plan_wants(struct version *version, const struct cli *cli)
+/* Their places in the file. */
+static void place_wants(struct version *version)
 {
-    struct tensor_meta *metas = calloc((size_t)version->metadata->num_tensors + 1, sizeof *metas);
-    struct layout_table table = {.num_tensors = version->metadata->num_tensors, .tensors = metas};
-    struct dtype_rules rules;
-    version->wants = calloc((size_t)table.num_tensors + 1, sizeof *version->wants);
-    int error = metas != NULL && version->wants != NULL
-                    ? 0
-                    : report_error(ERR_MEMORY, NULL, "no memory for a version");
-    for (uint32_t i = 0; error == 0 && i < table.num_tensors; i++)
-        error = fill_meta(&metas[i], &version->metadata->tensors[i]);
-    if (error == 0)
-        error = dtype_rules_parse(&rules, cli, &table);
-    if (error == 0)
-        error = tensors_check_wanted(&table, cli);
-    for (uint32_t i = 0; error == 0 && i < table.num_tensors; i++) {
-        if (!tensor_is_wanted(&metas[i], cli))
-            continue;
-        struct want *want = &version->wants[version->count++];
-        *want = (struct want){.info = &version->metadata->tensors[i], .meta = metas[i]};
-        error = plan_want(want, &rules, cli);
-    }
-    free(metas);
-    if (error == 0)
-        qsort(version->wants, version->count, sizeof *version->wants, compare_wants);
-    for (uint32_t i = 0; error == 0 && i < version->count; i++) {
+    qsort(version->wants, version->count, sizeof *version->wants, compare_wants);
+    for (uint32_t i = 0; i < version->count; i++) {
         struct want *want = &version->wants[i];
         want->start = version->data_bytes;
         version->data_bytes += want->bytes;
         if (want->dtype != want->meta.dtype)
             version->raw_bytes += want->elements * dtype_bytes(want->meta.dtype);
     }
+}
+
+/* Which of the tensors, boxes joined, and what of them. Bytes objects are none. */
+static int choose_wants(struct version *version, const struct layout_table *table,
+                        const uint32_t *first, const struct cli *cli)
+{
+    struct dtype_rules rules;
+    ERR_TRY(dtype_rules_parse(&rules, cli, table));
+    ERR_TRY(tensors_check_wanted(table, cli));
+    for (uint32_t i = 0; i < table->num_tensors; i++) {
+        const struct tensor_meta *meta = &table->tensors[i];
+        if (tensor_is_object(meta) || !tensor_is_wanted(meta, cli))
+            continue;
+        struct want *want = &version->wants[version->count++];
+        *want = (struct want){.meta = *meta};
+        if (first[i + 1] - first[i] == 1)
+            want->info = &version->metadata->tensors[first[i]];
+        ERR_TRY(plan_want(want, &rules, cli));
+    }
+    return 0;
+}
+
+static int plan_wants(struct version *version, const struct cli *cli)
+{
+    const uint32_t count = version->metadata->num_tensors;
+    struct tensor_meta *metas = calloc((size_t)count + 1, sizeof *metas);
+    uint32_t *first = calloc((size_t)count + 1, sizeof *first);
+    struct layout_table table = {.tensors = metas};
+    version->wants = calloc((size_t)count + 1, sizeof *version->wants);
+    int error = metas != NULL && first != NULL && version->wants != NULL
+                    ? 0
+                    : report_error(ERR_MEMORY, NULL, "no memory for a version");
+    for (uint32_t i = 0; error == 0 && i < count; i++)
+        error = fill_meta(&metas[i], &version->metadata->tensors[i]);
+    if (error == 0) {
+        table.num_tensors = layout_join(metas, first, count);
+        error = choose_wants(version, &table, first, cli);
+    }
+    free(metas);
+    free(first);
+    if (error == 0)
+        place_wants(version);
     return error;
 }
 
@@ -266,8 +286,8 @@ static int load(struct version *version, const struct follow *follow)
         const struct want *want = &version->wants[i];
         arrays[i] = (struct ckpt_array){.size = sizeof *arrays,
                                         .dims = want->meta.dims,
-                                        .name = want->info->name,
-                                        .dtype = want->info->dtype,
+                                        .name = want->meta.name,
+                                        .dtype = dtype_name(want->meta.dtype),
                                         .data = want->raw};
         memcpy(arrays[i].shape, want->meta.shape, sizeof arrays[i].shape);
         memcpy(arrays[i].offset, want->box.offset, sizeof arrays[i].offset);
@@ -297,7 +317,7 @@ static int finish(struct version *version)
         if (!is_kept)
             convert_elements(want->data, want->dtype, want->raw, want->meta.dtype, want->elements);
         digest_add(&want->digest, want->data, want->elements, dtype_bytes(want->dtype), 0);
-        if (is_kept && want->elements == tensor_elements(&want->meta) &&
+        if (is_kept && want->info != NULL && want->elements == tensor_elements(&want->meta) &&
             memcmp(want->digest.sum, want->info->digest, sizeof want->digest.sum) != 0)
             return report_error(ERR_CORRUPT, DAMAGE_HINT,
                                 "tensor %s does not have the digest that was committed",

@@ -365,5 +365,7 @@ int main(int argc, char **argv)
         error = tags_resolve(&cli);
     if (error == 0 && (command->settings & ON_FILES) != 0 && cli.store[0] == '\0')
         error = server_find_store(&cli);
+    if (error == 0 && (command->settings & READS) != 0 && cli.store[0] == '\0')
+        error = server_find_source(&cli);
     return finish(error == 0 ? command->run(&cli) : error, cli.is_json);
 }

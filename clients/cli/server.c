@@ -1,10 +1,12 @@
 /* server.c - what commands ask of a running ckptd beside their own calls.
  *
- * A command that works on the files of checkpoints (verify, diff, export, convert, reshard, du,
- * import) does so with a server too: ckptd is on this node, so it only tells where its store is,
- * and the command goes to that directory as with --store. What it reads it leases, which ckptd
- * honours. The directory must be the very one: in another container the same path may be another
- * store, so ckptd also tells by which device and inode it knows its own.
+ * A command that works on the files of checkpoints does so with a server too. One that answers at a
+ * socket is on this node: it only tells where its store is, and the command goes to that directory
+ * as with --store. The directory must be the very one: in another container the same path may be
+ * another store, so ckptd also tells by which device and inode it knows its own. A command that
+ * only reads (verify, diff, export, convert, reshard, du, tags) may go to a ckptd of another node,
+ * HOST:PORT: it reads that store over TLS (storage/peer.c), wherever its directory is. What is
+ * read is leased either way, which ckptd honours.
  *
  * What import, convert and reshard write there is a checkpoint by ckptd's word alone (Adopt). A
  * ckptd that is restarted at that moment is waited for: to ask again is harmless. */
@@ -225,6 +227,22 @@ static int check_reach(const char *path, const char *id, const struct cli *cli)
                             "the store of the ckptd at %s cannot be reached from here: %s is "
                             "another directory here",
                             cli->server, safe);
+    return 0;
+}
+
+int server_find_source(struct cli *cli)
+{
+    Holdfast__V1__HelloRequest request = HOLDFAST__V1__HELLO_REQUEST__INIT;
+    ProtobufCMessage *answer = NULL;
+    struct address server;
+    ERR_TRY(address_parse(&server, cli->server));
+    if (server.kind != ADDRESS_TLS)
+        return server_find_store(cli);
+    request.protocol = RPC_PROTOCOL;
+    ERR_TRY(cli_call(&answer, cli, "/holdfast.v1.Checkpoint/Hello", &request.base,
+                     &holdfast__v1__hello_reply__descriptor, CLI_CALL_MS));
+    protobuf_c_message_free_unpacked(answer, NULL);
+    snprintf(cli->store, sizeof cli->store, "peer:%s", cli->server);
     return 0;
 }
 

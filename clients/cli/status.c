@@ -295,6 +295,15 @@ static void print_runs(const json_t *runs)
     }
 }
 
+static void print_alarms(const json_t *alarms)
+{
+    char safe[1200];
+    size_t index;
+    const json_t *alarm;
+    json_array_foreach(alarms, index, alarm)
+        printf("alarm: %s\n", text_safe(safe, sizeof safe, json_string_value(alarm)));
+}
+
 static bool is_lost(const json_t *run)
 {
     json_int_t count = json_integer_value(json_object_get(run, "checkpoints"));
@@ -329,17 +338,18 @@ static int judge_health(const struct cli *cli, const json_t *status, bool servin
 
 static int print_health(const struct cli *cli, const json_t *status, bool serving, bool saving)
 {
-    json_t *runs = json_object_get(status, "runs");
+    json_t *runs = json_object_get(status, "runs"), *alarms = json_object_get(status, "alarms");
     const json_t *reason = json_object_get(json_object_get(status, "health"), "reason");
     if (!cli->is_json) {
         printf("serving: %s\nsaving: %s\n", serving ? "true" : "false", saving ? "true" : "false");
         print_runs(runs);
+        print_alarms(alarms);
         return 0;
     }
     json_begin();
-    json_t *root =
-        json_pack("{sb sb ss sO*}", "serving", (int)serving, "saving", (int)saving, "reason",
-                  saving || !reason ? "" : json_string_value(reason), "runs", runs);
+    json_t *root = json_pack("{sb sb ss sO* sO*}", "serving", (int)serving, "saving", (int)saving,
+                             "reason", saving || !reason ? "" : json_string_value(reason), "runs",
+                             runs, "alarms", alarms);
     int error = json_end() && root != NULL
                     ? text_document(root)
                     : report_error(ERR_MEMORY, NULL, "no memory to print the health");

@@ -23,6 +23,7 @@
 #include <sys/stat.h>
 
 #define CATALOG_MAX (1u << 20)
+#define THREADS_AFAR 4u /* transfers at once, of a store that another ckptd serves */
 
 const struct storage_group_kind store_checkpoint_kind = {.marker = MANIFEST_NAME,
                                                          .is_ours = origin_is_member,
@@ -78,11 +79,14 @@ static bool has_lock_file(struct search *search, const char *path)
     return false;
 }
 
-/* Whoever writes into a store leaves its lock file. A copy may be without: then its runs tell. */
+/* Whoever writes into a store leaves its lock file. A copy may be without: then its runs tell. A
+ * ckptd serves nothing else. */
 static int check_is_store(struct storage *storage, const char *path)
 {
     struct search search = {.storage = storage};
-    if (has_lock_file(&search, path))
+    struct storage_where where;
+    if ((storage_where_parse(&where, path) == 0 && where.ops == &storage_peer) ||
+        has_lock_file(&search, path))
         return 0;
     int error = storage_list(storage, "", visit_top, &search);
     if (error != 0 || search.is_store)
@@ -98,7 +102,7 @@ static int check_is_store(struct storage *storage, const char *path)
 
 int store_open(struct storage **out, const struct cli *cli)
 {
-    static const struct storage_options options = {.read_only = true};
+    static const struct storage_options options = {.read_only = true, .num_threads = THREADS_AFAR};
     if (cli->store[0] == '\0')
         return report_error(ERR_INVALID, "add --store DIR", "no store was named");
     ERR_TRY(storage_open_where(out, cli->store, &options));

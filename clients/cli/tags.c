@@ -64,7 +64,7 @@ static int resolve(char *out, size_t size, const struct cli *cli, const char *te
     snprintf(name, sizeof name, "%.*s", (int)(at - text), text);
     ERR_TRY(selection_parse_run(&run, name));
     ERR_TRY(check_name(at + 1));
-    int error = here.store[0] == '\0' ? server_find_store(&here) : 0;
+    int error = here.store[0] == '\0' ? server_find_source(&here) : 0;
     if (error == 0)
         error = store_open(&store, &here);
     if (error == 0)

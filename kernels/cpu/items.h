@@ -178,7 +178,7 @@ struct flat_args { /* add, fold, convert */
     enum kernel_dtype dtype; /* of y; x too for add, float for convert */
 };
 
-struct float8_args {
+struct float8_args { /* out, x: numbers, or codes */
     void *out;
     const void *x;
     size_t count;
@@ -196,6 +196,23 @@ struct squares_args {
     const float *x;                   /* [rows,width] */
     uint64_t rows, width;
 };
+
+struct digest_sums {
+    uint64_t of[2];
+};
+struct digest_args {
+    struct kernel_digest a;
+    struct digest_sums *partial; /* one per worker */
+};
+/* Adds an element: its bits, and (its index in the tensor + 1) DIGEST_STEP (proto/checksum.h). */
+#define DIGEST_STEP 0x9e3779b97f4a7c15u
+static inline void digest_element(struct digest_sums *sums, uint64_t bits, uint64_t a)
+{
+    uint64_t b = (a ^ a >> 32) * 0xff51afd7ed558ccdu, key = b ^ b >> 32;
+    uint64_t c = key * 0xc4ceb9fe1a85ec53u;
+    sums->of[0] += bits * key;
+    sums->of[1] += bits * (c ^ c >> 32);
+}
 
 struct adamw_args {
     struct kernel_adamw a;
@@ -229,9 +246,12 @@ struct kernel_ops {
     item_fn *add;                /* FLAT_ITEM elements, likewise the rest but squares */
     item_fn *fold;
     item_fn *convert;
-    item_fn *largest;      /* |x| of FLAT_ITEM elements into largest[worker] */
-    item_fn *round_float8; /* FLAT_ITEM elements, by a scale that is known */
-    item_fn *squares;      /* SQUARES_ROWS rows into partial[worker] */
+    item_fn *largest;       /* |x| of FLAT_ITEM elements into largest[worker] */
+    item_fn *round_float8;  /* FLAT_ITEM elements, by a scale that is known; likewise */
+    item_fn *float8_encode; /* to codes of e4m3 */
+    item_fn *float8_decode; /* and back, x: codes */
+    item_fn *squares;       /* SQUARES_ROWS rows into partial[worker] */
+    item_fn *digest;        /* FLAT_ITEM elements into partial[worker] */
     item_fn *adamw;
 };
 extern const struct kernel_ops kernel_ops_reference, kernel_ops_sse2, kernel_ops_avx2,

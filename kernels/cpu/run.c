@@ -127,6 +127,11 @@ static size_t squares_scratch(const struct cpu_kernels *k)
     return pool_threads(k->pool) * sizeof(struct kernel_exact_sum);
 }
 
+static size_t digest_scratch(const struct cpu_kernels *k)
+{
+    return pool_threads(k->pool) * sizeof(struct digest_sums);
+}
+
 static size_t float8_scratch(const struct cpu_kernels *k)
 {
     return pool_threads(k->pool) * FLOAT8_WORKER * sizeof(uint32_t);
@@ -143,7 +148,7 @@ static size_t cpu_prepare(const struct kernels *kernels, const struct kernel_sha
     size_t needs[] = {attention_scratch(&attention), loss_scratch(s->vocab), product_scratch(),
                       k->library ? LIBRARY_SCRATCH : 0};
     size_t shared[] = {norm_scratch(s->batch * s->seq, s->dim), squares_scratch(k),
-                       float8_scratch(k)};
+                       digest_scratch(k), float8_scratch(k)};
     size_t most = 0;
     for (size_t i = 0; i < sizeof(needs) / sizeof(needs[0]); i++)
         most = needs[i] > most ? needs[i] : most;
@@ -194,6 +199,32 @@ static void embedding_backward(const struct job *j, const struct kernel_embeddin
     run(j, j->k->ops->embedding_backward, &args, divide_up(a->dim, COLUMN_ITEM), 0);
 }
 
+/* Of args->x. */
+static uint32_t find_largest(const struct job *j, struct float8_args *args)
+{
+    size_t bytes = float8_scratch(j->k);
+    uint32_t largest = 0;
+    args->largest = shared_scratch(j, bytes);
+    memset(args->largest, 0, bytes);
+    run(j, j->k->ops->largest, args, divide_up(args->count, FLAT_ITEM), 0);
+    for (uint32_t i = 0; i < pool_threads(j->k->pool); i++) {
+        uint32_t mine = args->largest[i * FLOAT8_WORKER];
+        largest = mine > largest ? mine : largest;
+    }
+    return largest;
+}
+
+/* Raises *to by what an operation has written. */
+static void note_largest(const struct job *j, uint32_t *to, const void *x, size_t count,
+                         enum kernel_dtype dtype)
+{
+    if (to == NULL)
+        return;
+    uint32_t largest =
+        find_largest(j, &(struct float8_args){.x = x, .count = count, .dtype = dtype});
+    *to = largest > *to ? largest : *to;
+}
+
 static void rmsnorm(const struct job *j, const struct kernel_rmsnorm *a)
 {
     struct norm_args args = {.out = a->out,
@@ -206,6 +237,7 @@ static void rmsnorm(const struct job *j, const struct kernel_rmsnorm *a)
                              .eps = a->eps,
                              .dtype = a->dtype};
     run(j, j->k->ops->norm, &args, divide_up(a->rows, NORM_ROWS), 0);
+    note_largest(j, a->largest, a->out, (size_t)a->rows * a->dim, a->dtype);
 }
 
 static void rmsnorm_backward(const struct job *j, const struct kernel_rmsnorm_backward *a)
@@ -297,9 +329,37 @@ static void linear_backward_weight(const struct job *j,
                                 .a_column = a->out_dim,
                                 .b_row = a->in,
                                 .b_column = 1,
+                                .accumulate = a->accumulate,
                                 .in = a->dtype,
                                 .out = KERNEL_F32};
     product(j, &args);
+}
+
+static void linears(const struct job *j, const struct kernel_linears *a)
+{
+    REQUIRE(a->num <= KERNEL_LINEARS_MAX);
+    for (uint32_t i = 0; i < a->num; i++)
+        linear(j, &(struct kernel_linear){.out = a->out[i],
+                                          .x = a->x,
+                                          .w = a->w[i],
+                                          .rows = a->rows,
+                                          .in = a->in,
+                                          .out_dim = a->out_dim[i],
+                                          .dtype = a->dtype});
+}
+
+static void linears_backward_weight(const struct job *j,
+                                    const struct kernel_linears_backward_weight *a)
+{
+    REQUIRE(a->num <= KERNEL_LINEARS_MAX);
+    for (uint32_t i = 0; i < a->num; i++)
+        linear_backward_weight(j, &(struct kernel_linear_backward_weight){.dw = a->dw[i],
+                                                                          .dout = a->dout[i],
+                                                                          .x = a->x,
+                                                                          .rows = a->rows,
+                                                                          .in = a->in,
+                                                                          .out_dim = a->out_dim[i],
+                                                                          .dtype = a->dtype});
 }
 
 static void rope(const struct job *j, const struct kernel_rope *a)
@@ -373,6 +433,7 @@ static void swiglu(const struct job *j, const struct kernel_swiglu *a)
     struct swiglu_args args = {
         .out = a->out, .gate = a->gate, .up = a->up, .count = a->count, .dtype = a->dtype};
     run(j, j->k->ops->swiglu, &args, divide_up(a->count, FLAT_ITEM), 0);
+    note_largest(j, a->largest, a->out, a->count, a->dtype);
 }
 
 static void swiglu_backward(const struct job *j, const struct kernel_swiglu_backward *a)
@@ -385,6 +446,8 @@ static void swiglu_backward(const struct job *j, const struct kernel_swiglu_back
                                .count = a->count,
                                .dtype = a->dtype};
     run(j, j->k->ops->swiglu_backward, &args, divide_up(a->count, FLAT_ITEM), 0);
+    note_largest(j, a->largest_dgate, a->dgate, a->count, a->dtype);
+    note_largest(j, a->largest_dup, a->dup, a->count, a->dtype);
 }
 
 static void cross_entropy(const struct job *j, const struct kernel_cross_entropy *a)
@@ -469,28 +532,52 @@ static int float8_scale(uint32_t largest, int highest)
     return scale < -KERNEL_FLOAT8_SCALE_MAX ? -KERNEL_FLOAT8_SCALE_MAX : scale;
 }
 
+static const struct {
+    int bits, lowest, highest;
+} formats[] = {[KERNEL_E4M3] = {3, -6, 8}, [KERNEL_E5M2] = {2, -14, 15}};
+
 static void round_float8(const struct job *j, const struct kernel_round_float8 *a)
 {
-    static const struct {
-        int bits, lowest, highest;
-    } formats[] = {[KERNEL_E4M3] = {3, -6, 8}, [KERNEL_E5M2] = {2, -14, 15}};
-    size_t items = divide_up(a->count, FLAT_ITEM), bytes = float8_scratch(j->k);
     struct float8_args args = {.out = a->out,
                                .x = a->x,
                                .count = a->count,
                                .dtype = a->dtype,
-                               .largest = shared_scratch(j, bytes),
                                .bits = formats[a->format].bits,
                                .lowest = formats[a->format].lowest};
-    uint32_t largest = 0;
-    memset(args.largest, 0, bytes);
-    run(j, j->k->ops->largest, &args, items, 0);
-    for (uint32_t i = 0; i < pool_threads(j->k->pool); i++) {
-        uint32_t mine = args.largest[i * FLOAT8_WORKER];
-        largest = mine > largest ? mine : largest;
-    }
+    uint32_t largest = a->largest != NULL ? *a->largest : find_largest(j, &args);
     args.scale = float8_scale(largest, formats[a->format].highest);
-    run(j, j->k->ops->round_float8, &args, items, 0);
+    run(j, j->k->ops->round_float8, &args, divide_up(a->count, FLAT_ITEM), 0);
+}
+
+static void float8_largest(const struct job *j, const struct kernel_float8_largest *a)
+{
+    *a->out =
+        find_largest(j, &(struct float8_args){.x = a->x, .count = a->count, .dtype = a->dtype});
+}
+
+static void float8_encode(const struct job *j, const struct kernel_float8_encode *a)
+{
+    struct float8_args args = {.out = (char *)a->out + KERNEL_CODES_AT,
+                               .x = a->x,
+                               .count = a->count,
+                               .dtype = a->dtype,
+                               .scale = float8_scale(*a->largest, formats[KERNEL_E4M3].highest),
+                               .bits = formats[KERNEL_E4M3].bits,
+                               .lowest = formats[KERNEL_E4M3].lowest};
+    memset(a->out, 0, KERNEL_CODES_AT);
+    memcpy(a->out, a->largest, sizeof(*a->largest));
+    run(j, j->k->ops->float8_encode, &args, divide_up(a->count, FLAT_ITEM), 0);
+}
+
+static void float8_decode(const struct job *j, const struct kernel_float8_decode *a)
+{
+    const uint32_t *largest = a->coded;
+    struct float8_args args = {.out = a->out,
+                               .x = (const char *)a->coded + KERNEL_CODES_AT,
+                               .count = a->count,
+                               .dtype = a->dtype,
+                               .scale = float8_scale(*largest, formats[KERNEL_E4M3].highest)};
+    run(j, j->k->ops->float8_decode, &args, divide_up(a->count, FLAT_ITEM), 0);
 }
 
 static void sum_squares(const struct job *j, const struct kernel_sum_squares *a)
@@ -503,6 +590,17 @@ static void sum_squares(const struct job *j, const struct kernel_sum_squares *a)
     run(j, j->k->ops->squares, &args, divide_up(a->rows, SQUARES_ROWS), 0);
     for (uint32_t i = 0; i < pool_threads(j->k->pool); i++)
         exact_merge(a->sum, &args.partial[i]);
+}
+
+static void digest(const struct job *j, const struct kernel_digest *a)
+{
+    struct digest_args args = {.a = *a, .partial = shared_scratch(j, digest_scratch(j->k))};
+    memset(args.partial, 0, digest_scratch(j->k));
+    run(j, j->k->ops->digest, &args, divide_up(a->rows * a->width, FLAT_ITEM), 0);
+    for (uint32_t i = 0; i < pool_threads(j->k->pool); i++) {
+        a->sum[0] += args.partial[i].of[0];
+        a->sum[1] += args.partial[i].of[1];
+    }
 }
 
 static void adamw(const struct job *j, const struct kernel_adamw *a)

@@ -2,8 +2,9 @@
  *
  * The library's matrices are column by column, so c = a b is asked for as c^T = b^T a^T: its first
  * operand is our b, its rows are our columns. Sums are float throughout and rounded once: parts of
- * a sum over k may be added in float alone. All that belongs to a shape (descriptors, algorithm)
- * is made once and kept; of SHAPES_MAX shapes the oldest makes room.
+ * a sum over k may be added in float alone. Two products of the same shape with an operand in
+ * common are a batch whose strides are the distances of their matrices. All that belongs to a shape
+ * (descriptors, algorithm) is made once and kept; of SHAPES_MAX shapes the oldest makes room.
  *
  * Lock: guards the kept shapes; it is held while a product is queued. */
 #include "kernels/cuda/blas.h"
@@ -31,6 +32,7 @@
     X(MatmulDescSetAttribute)       \
     X(MatrixLayoutCreate)           \
     X(MatrixLayoutDestroy)          \
+    X(MatrixLayoutSetAttribute)     \
     X(MatmulPreferenceCreate)       \
     X(MatmulPreferenceDestroy)      \
     X(MatmulPreferenceSetAttribute) \
@@ -47,6 +49,7 @@ struct calls {
 struct key {
     uint32_t m, n, k;
     uint32_t a_by_k, b_by_k, is_added, is_float, is_float8, is_gradient;
+    int32_t batch;
 };
 struct shape {
     struct key key;
@@ -153,6 +156,40 @@ static cublasStatus_t make_layout(const struct cuda_blas *blas, cublasLtMatrixLa
                                           by_k ? k : rows);
 }
 
+/* Where the matrices of two products begin, one behind the other; 0: it is the same one. */
+struct strides {
+    int64_t a, b, c; /* in values */
+};
+
+static cublasStatus_t set_strides(const struct cuda_blas *blas, const struct shape *s,
+                                  const struct strides *by)
+{
+    const struct {
+        cublasLtMatrixLayout_t of;
+        int64_t stride;
+    } layouts[] = {{s->a, by->a}, {s->b, by->b}, {s->c, by->c}};
+    cublasStatus_t status = CUBLAS_STATUS_SUCCESS;
+    for (size_t i = 0; i < 3 && status == CUBLAS_STATUS_SUCCESS; i++)
+        status = blas->calls.MatrixLayoutSetAttribute(
+            layouts[i].of, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &layouts[i].stride,
+            sizeof(layouts[i].stride));
+    return status;
+}
+
+/* An algorithm is chosen for matrices that lie side by side, wherever they will be. */
+static cublasStatus_t make_batch(const struct cuda_blas *blas, const struct shape *s)
+{
+    const struct key *key = &s->key;
+    cublasLtMatrixLayout_t layouts[] = {s->a, s->b, s->c};
+    struct strides dense = {.c = (int64_t)key->m * key->n};
+    *(key->a_by_k ? &dense.b : &dense.a) = (int64_t)(key->a_by_k ? key->n : key->m) * key->k;
+    cublasStatus_t status = CUBLAS_STATUS_SUCCESS;
+    for (size_t i = 0; i < 3 && status == CUBLAS_STATUS_SUCCESS; i++)
+        status = blas->calls.MatrixLayoutSetAttribute(
+            layouts[i], CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &key->batch, sizeof(key->batch));
+    return status == CUBLAS_STATUS_SUCCESS ? set_strides(blas, s, &dense) : status;
+}
+
 static cublasStatus_t make_descriptors(const struct cuda_blas *blas, struct shape *s)
 {
     const struct key *key = &s->key;
@@ -173,7 +210,7 @@ static cublasStatus_t make_descriptors(const struct cuda_blas *blas, struct shap
     if (status == CUBLAS_STATUS_SUCCESS)
         status = blas->calls.MatrixLayoutCreate(&s->c, key->is_float ? CUDA_R_32F : CUDA_R_16BF,
                                                 key->n, key->m, key->n);
-    return status;
+    return status == CUBLAS_STATUS_SUCCESS && key->batch > 1 ? make_batch(blas, s) : status;
 }
 
 static cublasStatus_t set_preferences(const struct cuda_blas *blas, cublasLtMatmulPreference_t to)
@@ -215,12 +252,12 @@ static cublasStatus_t choose_algorithm(const struct cuda_blas *blas, struct shap
 }
 
 /* With the lock. NULL: *out_status says why. */
-static const struct shape *shape_of(struct cuda_blas *blas, const struct product *p,
+static const struct shape *shape_of(struct cuda_blas *blas, const struct product *p, int32_t batch,
                                     cublasStatus_t *out_status)
 {
     bool is_float8 = p->scale_a != NULL;
-    const struct key key = {p->m,        p->n,        p->k,      p->a_by_k,     p->b_by_k,
-                            p->is_added, p->is_float, is_float8, p->is_gradient};
+    const struct key key = {p->m,        p->n,        p->k,      p->a_by_k,      p->b_by_k,
+                            p->is_added, p->is_float, is_float8, p->is_gradient, batch};
     for (uint32_t i = 0; i < blas->num_shapes; i++)
         if (memcmp(&blas->shapes[i].key, &key, sizeof(key)) == 0)
             return &blas->shapes[i];
@@ -260,24 +297,60 @@ static cublasStatus_t set_scales(const struct cuda_blas *blas, const struct shap
     return status;
 }
 
-static int multiply(const struct cuda_library *library, const struct cuda_call *call,
-                    const struct product *p)
+/* Of a product and the one behind it. False: they are no batch. */
+static bool find_strides(const struct product *p, struct strides *out)
 {
-    struct cuda_blas *blas = (struct cuda_blas *)library;
+    const struct product_next *next = &p->next[0];
+    int64_t operand = (const char *)next->operand - (const char *)(p->a_by_k ? p->b : p->a);
+    int64_t c = (const char *)next->c - (const char *)p->c;
+    *out = (struct strides){.c = c / (p->is_float ? 4 : 2)};
+    *(p->a_by_k ? &out->b : &out->a) = operand / 2;
+    return next->size == (p->a_by_k ? p->n : p->m) && operand > 0 && c > 0;
+}
+
+static cublasStatus_t set_places(const struct cuda_blas *blas, const struct shape *s,
+                                 const struct product *p, const struct strides *strides)
+{
+    if (s->key.batch > 1)
+        return set_strides(blas, s, strides);
+    return p->scale_a ? set_scales(blas, s, p) : CUBLAS_STATUS_SUCCESS;
+}
+
+/* The first `batch` products. */
+static int multiply_batch(struct cuda_blas *blas, const struct cuda_call *call,
+                          const struct product *p, int32_t batch, const struct strides *strides)
+{
     const float alpha = 1, beta = p->is_added ? 1 : 0;
     char *workspace = (char *)(((uintptr_t)call->scratch + BLAS_ALIGN - 1) & ~(BLAS_ALIGN - 1));
     cublasStatus_t status = CUBLAS_STATUS_SUCCESS;
     pthread_mutex_lock(&blas->lock);
-    const struct shape *s = shape_of(blas, p, &status);
+    const struct shape *s = shape_of(blas, p, batch, &status);
     bool has_algorithm = s && s->has_algorithm;
-    if (has_algorithm && p->scale_a)
-        status = set_scales(blas, s, p);
+    if (has_algorithm)
+        status = set_places(blas, s, p, strides);
     if (has_algorithm && status == CUBLAS_STATUS_SUCCESS)
         status = blas->calls.Matmul(blas->handle, s->product, &alpha, p->b, s->b, p->a, s->a, &beta,
                                     p->c, s->c, p->c, s->c, &s->algorithm, workspace,
                                     BLAS_WORKSPACE_BYTES, call->stream);
     pthread_mutex_unlock(&blas->lock);
-    if (status == CUBLAS_STATUS_SUCCESS && !has_algorithm)
-        return p->scale_a ? cuda_product_float8(call, p) : cuda_product_mma(call, p);
-    return cuda_error_of(status);
+    if (status != CUBLAS_STATUS_SUCCESS || has_algorithm)
+        return cuda_error_of(status);
+    struct product own = *p;
+    own.num_next = (uint32_t)batch - 1;
+    return p->scale_a ? cuda_product_float8(call, &own) : cuda_product_mma(call, &own);
+}
+
+/* The last two are one call where they can be: which, the shapes alone decide, and the bits. */
+static int multiply(const struct cuda_library *library, const struct cuda_call *call,
+                    const struct product *p)
+{
+    int error = cudaSuccess;
+    for (uint32_t i = 0; i <= p->num_next && error == cudaSuccess;) {
+        const struct product one = product_at(p, i);
+        struct strides strides = {0};
+        int32_t batch = one.num_next == 1 && find_strides(&one, &strides) ? 2 : 1;
+        error = multiply_batch((struct cuda_blas *)library, call, &one, batch, &strides);
+        i += (uint32_t)batch;
+    }
+    return error;
 }

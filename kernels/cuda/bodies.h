@@ -6,10 +6,11 @@
  * What differs is in this header alone; the files know neither.
  *
  * The subset: one-dimensional blocks of whole warps, grids of up to three dimensions; barriers of a
- * block; collectives of full warps; no clusters, no grid synchronization, no atomics. A kernel
- * takes one struct by value. All shared memory is asked for with SHARED or DYNAMIC_SHARED.
- * Multiplication and addition stay apart (-fmad=false, -ffp-contract=off): a fused one is written
- * fused(). So what has no tensor core in it computes the same bits under both. */
+ * block; collectives of full warps; no clusters, no grid synchronization, no atomics but the
+ * maximum, which is the same in any order. A kernel takes one struct by value. All shared memory is
+ * asked for with SHARED or DYNAMIC_SHARED. Multiplication and addition stay apart (-fmad=false,
+ * -ffp-contract=off): a fused one is written fused(). So what has no tensor core in it computes the
+ * same bits under both. */
 #ifndef HOLDFAST_CUDA_BODIES_H
 #define HOLDFAST_CUDA_BODIES_H
 
@@ -66,6 +67,11 @@ DEVICE float warp_from(float x, unsigned lane)
 DEVICE uint32_t warp_ballot(bool x)
 {
     return __ballot_sync(0xffffffff, x);
+}
+/* *to becomes the larger of the two, whatever others do. */
+DEVICE void raise_to(uint32_t *to, uint32_t x)
+{
+    atomicMax(to, x);
 }
 DEVICE float fused(float a, float b, float c)
 {
@@ -157,6 +163,24 @@ DEVICE void multiply_float8(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, 
 #endif
 }
 
+/* Two values as codes of float8, to nearest even, the first in the lower half, where the GPU has an
+ * instruction for it; else false. No value is beyond the format's largest. */
+DEVICE bool pair_of_float8(uint32_t *out, float low, float high, bool is_e5m2)
+{
+#if __CUDA_ARCH__ >= 890
+    uint16_t pair;
+    if (is_e5m2)
+        asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(high), "f"(low));
+    else
+        asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(high), "f"(low));
+    *out = pair;
+    return true;
+#else
+    (void)out, (void)low, (void)high, (void)is_e5m2;
+    return false;
+#endif
+}
+
 /* LAUNCH(stream, grid, threads, bytes of dynamic shared memory, kernel, args): the CUDA error.
  * A kernel is asked for its larger shared memory each time: it costs no call to the device. */
 template <auto kernel, class A>
@@ -221,6 +245,13 @@ DEVICE float warp_from(float x, unsigned lane, HERE)
 DEVICE uint32_t warp_ballot(bool x, HERE)
 {
     return lanes_word(LANES_BALLOT, (uint32_t)x, 0, file, line);
+}
+DEVICE void raise_to(uint32_t *to, uint32_t x)
+{
+    uint32_t there = __atomic_load_n(to, __ATOMIC_RELAXED);
+    while (there < x &&
+           !__atomic_compare_exchange_n(to, &there, x, true, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+        ;
 }
 DEVICE float fused(float a, float b, float c)
 {
@@ -290,6 +321,10 @@ DEVICE void multiply_float8(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, 
     uint32_t in[10] = {a[0], a[1], a[2], a[3], b0, b1};
     memcpy(in + 6, c, sizeof(c));
     lanes_collect(LANES_MMA_FLOAT8, c, sizeof(c), in, sizeof(in), IS_E5M2, file, line);
+}
+DEVICE bool pair_of_float8(uint32_t *, float, float, bool)
+{
+    return false;
 }
 
 struct dim3 {

@@ -37,6 +37,7 @@ struct event {
 struct cuda_device {
     struct device base;
     int index, capability; /* the latter: ten times the number */
+    size_t memory_bytes;
     pthread_mutex_t lock;
     struct allocation *allocations;
     struct event *events;
@@ -92,6 +93,7 @@ static int check_device(struct cuda_device *device, const struct device_options 
                             "CUDA: %s has compute capability %d.%d, needed is %d.0", has.name,
                             has.major, has.minor, CAPABILITY_MIN);
     device->capability = 10 * has.major + has.minor;
+    device->memory_bytes = has.totalGlobalMem;
     snprintf(device->name, sizeof(device->name), "cuda, %s, driver %d, runtime %d", has.name,
              driver, runtime);
     return 0;
@@ -493,7 +495,7 @@ static int backend_open(struct kernels **out, const struct kernels_options *opti
         code = cuda_blas_open(&kernels->blas);
     if (code == 0 && options->backend == KERNEL_BACKEND_BEST && !options->has_own_attention &&
         cuda_dnn_open)
-        code = cuda_dnn_open(&kernels->dnn);
+        code = cuda_dnn_open(&kernels->dnn, device->memory_bytes);
     if (code != 0) {
         cuda_blas_close(kernels->blas);
         free(kernels);

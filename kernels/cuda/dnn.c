@@ -38,7 +38,8 @@ struct cuda_dnn {
     cudnnBackendDescriptor_t device; /* its properties; NULL: the handle knows them */
     void *library;                   /* of dlopen; NULL: the program's own symbols */
     char description[48];
-    char why[256];  /* the library's last refusal */
+    char why[256]; /* the library's last refusal */
+    size_t workspace_max;
     bool is_broken; /* a plan failed when scratch was asked for: attention fails as well */
     pthread_mutex_t lock;
     struct plan plans[PLANS_MAX];
@@ -97,9 +98,12 @@ static int open_library(struct cuda_dnn **out, const char *properties)
     return 0;
 }
 
-int cuda_dnn_open(struct cuda_dnn **out)
+int cuda_dnn_open(struct cuda_dnn **out, size_t memory_bytes)
 {
-    return open_library(out, NULL);
+    int error = open_library(out, NULL);
+    if (*out)
+        (*out)->workspace_max = memory_bytes / DNN_WORKSPACE_PART;
+    return error;
 }
 
 int cuda_dnn_open_for(struct cuda_dnn **out, const char *properties)
@@ -325,7 +329,7 @@ size_t cuda_dnn_scratch_bytes(struct cuda_dnn *dnn, const struct kernel_shapes *
         size_t bytes = 0;
         cudnnStatus_t status = make_plan(dnn, shapes, backward != 0, &bytes);
         dnn->is_broken = dnn->is_broken || (status != CUDNN_STATUS_SUCCESS && !is_refusal(status));
-        if (bytes > most && bytes <= DNN_WORKSPACE_MAX)
+        if (bytes > most && bytes <= dnn->workspace_max)
             most = bytes;
     }
     pthread_mutex_unlock(&dnn->lock);
@@ -418,7 +422,7 @@ int cuda_dnn_run(struct cuda_dnn *dnn, const struct cuda_call *call, size_t scra
     pthread_mutex_lock(&dnn->lock);
     const struct plan *plan = dnn->is_broken ? NULL : plan_of(dnn, &key, &status);
     size_t needed = plan ? scratch_of(plan) : 0;
-    *out_is_own = plan && (needed == 0 || needed > scratch_bytes || needed > DNN_WORKSPACE_MAX);
+    *out_is_own = plan && (needed == 0 || needed > scratch_bytes || needed > dnn->workspace_max);
     if (plan && !*out_is_own)
         status = execute(dnn, plan, &bound, call);
     pthread_mutex_unlock(&dnn->lock);

@@ -3,8 +3,8 @@
  * It is looked for when the program runs, like cuBLASLt (blas.h). Attention over whole sequences
  * with heads of 64 or 128 values is described to it as a graph (dnn_graph.h); for documents, parts
  * of the queries and shapes that it refuses, our own kernel is used (flash.cu). Its backward has to
- * repeat its bits, so it wants memory that grows with the square of the sequence: past
- * DNN_WORKSPACE_MAX the backward is our own, too.
+ * repeat its bits, so it wants memory that grows with the square of the sequence: past a part of
+ * the GPU's memory the backward is our own, too.
  *
  * A plan is made when a shape is first seen, from the shape alone, and kept: so bits depend on
  * shape, GPU and version of the library, which cuda_dnn_describe names. Threads: any number. */
@@ -16,15 +16,15 @@
 #include "kernels/cuda/run.h"
 
 #define DNN_ALIGN ((size_t)256)
-#define DNN_WORKSPACE_MAX ((size_t)2 << 30)
+#define DNN_WORKSPACE_PART 16 /* one of so many parts of a GPU's memory, at most */
 
 /* Programs that are built without cuDNN's headers are linked without: then these are NULL. */
 #define DNN_WEAK __attribute__((weak))
 
 struct cuda_dnn;
-/* For the current device. *out is NULL where the library is not, or older than 9.8.
- * ERR_UNAVAILABLE: it is, and does not start; ERR_MEMORY. */
-DNN_WEAK int cuda_dnn_open(struct cuda_dnn **out);
+/* For the current device, of so many bytes. *out is NULL where the library is not, or older
+ * than 9.8. ERR_UNAVAILABLE: it is, and does not start; ERR_MEMORY. */
+DNN_WEAK int cuda_dnn_open(struct cuda_dnn **out, size_t memory_bytes);
 /* Without a device, for plans alone: its properties as cuDNN writes them, JSON. Here a library that
  * is not there is ERR_UNAVAILABLE. */
 int cuda_dnn_open_for(struct cuda_dnn **out, const char *properties);

@@ -3,6 +3,7 @@
  *
  * A thread moves 16 bytes of the narrowest tensor at a time; the last one of a tensor goes value by
  * value. Each is as fast as memory: nothing is read or written twice. */
+#include "kernels/cuda/largest.h"
 #include "kernels/cuda/run.h"
 #include "kernels/cuda/values.h"
 
@@ -129,12 +130,12 @@ extern "C" int cuda_rope(const struct cuda_call *call, const void *args)
 
 /* ---- SwiGLU: silu(gate) up, silu(x) = x / (1 + e^-x) ---- */
 
+/* Past the end all is 0, and nothing is stored. */
 template <bool BF16> KERNEL(THREADS, 4) void swiglu(struct kernel_swiglu a)
 {
+    SHARED(uint32_t[THREADS / WARP], warps);
     const unsigned N = wide<BF16>;
     size_t i = first_element<N>();
-    if (i >= a.count)
-        return;
     float gate[N], up[N], out[N];
     load_part<BF16>(gate, a.gate, i, a.count);
     load_part<BF16>(up, a.up, i, a.count);
@@ -142,14 +143,15 @@ template <bool BF16> KERNEL(THREADS, 4) void swiglu(struct kernel_swiglu a)
     for (unsigned j = 0; j < N; j++)
         out[j] = gate[j] * logistic(gate[j]) * up[j];
     store_part<BF16>(a.out, i, a.count, out);
+    note_largest<THREADS>(a.largest, largest_of<BF16>(out), warps);
 }
 
 template <bool BF16> KERNEL(THREADS, 4) void swiglu_backward(struct kernel_swiglu_backward a)
 {
+    SHARED(uint32_t[THREADS / WARP], of_dgate);
+    SHARED(uint32_t[THREADS / WARP], of_dup);
     const unsigned N = wide<BF16>;
     size_t i = first_element<N>();
-    if (i >= a.count)
-        return;
     float gate[N], up[N], dout[N], dgate[N], dup[N];
     load_part<BF16>(gate, a.gate, i, a.count);
     load_part<BF16>(up, a.up, i, a.count);
@@ -163,6 +165,8 @@ template <bool BF16> KERNEL(THREADS, 4) void swiglu_backward(struct kernel_swigl
     }
     store_part<BF16>(a.dup, i, a.count, dup);
     store_part<BF16>(a.dgate, i, a.count, dgate);
+    note_largest<THREADS>(a.largest_dgate, largest_of<BF16>(dgate), of_dgate);
+    note_largest<THREADS>(a.largest_dup, largest_of<BF16>(dup), of_dup);
 }
 
 /* ---- Add, fold, convert ---- */

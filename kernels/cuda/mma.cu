@@ -11,6 +11,7 @@
  * Of float8 operands a pair of codes takes the place of a value of bf16: copies and fragments are
  * the same, and a step of 16 pairs is a product of m16n8k32. Both operands have k contiguous. */
 #include "kernels/cuda/product.h"
+#include "kernels/cuda/product_grid.h"
 #include "kernels/cuda/values.h"
 
 #define THREADS 256
@@ -49,10 +50,11 @@ DEVICE void copy_tile(uint16_t *to, const void *from, uint32_t first, uint32_t r
 }
 
 template <bool A_BY_K, bool B_BY_K>
-DEVICE void copy_stage(struct stage *s, const struct product &p, uint32_t k_first)
+DEVICE void copy_stage(struct stage *s, const struct product &p, const struct place &at,
+                       uint32_t k_first)
 {
-    copy_tile<A_BY_K>(s->a, p.a, blockIdx.y * TILE, p.m, k_first, p.k);
-    copy_tile<B_BY_K>(s->b, p.b, blockIdx.x * TILE, p.n, k_first, p.k);
+    copy_tile<A_BY_K>(s->a, p.a, at.row, p.m, k_first, p.k);
+    copy_tile<B_BY_K>(s->b, p.b, at.column, p.n, k_first, p.k);
     copy_commit();
 }
 
@@ -129,16 +131,16 @@ DEVICE void store_pair(const struct product &p, size_t at, float x, float y)
 }
 
 template <enum operands OF, bool IS_FLOAT>
-DEVICE void store_tile(const struct product &p, const float (&c)[M_TILES][N_TILES][4], unsigned row,
-                       unsigned column)
+DEVICE void store_tile(const struct product &p, const struct place &at,
+                       const float (&c)[M_TILES][N_TILES][4], unsigned row, unsigned column)
 {
     unsigned lane = threadIdx.x % WARP;
     float scale_a = OF == OF_BF16 ? 1 : *p.scale_a, scale_b = OF == OF_BF16 ? 1 : *p.scale_b;
 #pragma unroll
     for (unsigned i = 0; i < M_TILES * N_TILES * 2; i++) {
         unsigned half = i % 2, tile_n = i / 2 % N_TILES, tile_m = i / 2 / N_TILES;
-        uint32_t m = blockIdx.y * TILE + row + tile_m * 16 + half * 8 + lane / 4;
-        uint32_t n = blockIdx.x * TILE + column + tile_n * 8 + lane % 4 * 2;
+        uint32_t m = at.row + row + tile_m * 16 + half * 8 + lane / 4;
+        uint32_t n = at.column + column + tile_n * 8 + lane % 4 * 2;
         const float *pair = c[tile_m][tile_n] + half * 2;
         if (m < p.m && n < p.n)
             store_pair<IS_FLOAT>(p, (size_t)m * p.n + n, pair[0] * scale_a * scale_b,
@@ -147,7 +149,7 @@ DEVICE void store_tile(const struct product &p, const float (&c)[M_TILES][N_TILE
 }
 
 template <enum operands OF, bool A_BY_K, bool B_BY_K, bool IS_FLOAT>
-DEVICE void make_tile(const struct product &p)
+DEVICE void make_tile(struct product &p, const struct place &at)
 {
     DYNAMIC_SHARED(struct stage, stages);
     unsigned warp = threadIdx.x / WARP, row = warp / 4 * WARP_ROWS,
@@ -155,28 +157,34 @@ DEVICE void make_tile(const struct product &p)
     uint32_t steps = (p.k + DEPTH - 1) / DEPTH;
     float c[M_TILES][N_TILES][4] = {};
     for (uint32_t s = 0; s < STAGES - 1; s++)
-        copy_stage<A_BY_K, B_BY_K>(stages + s, p, s * DEPTH);
+        copy_stage<A_BY_K, B_BY_K>(stages + s, p, at, s * DEPTH);
     for (uint32_t s = 0; s < steps; s++) {
         copy_wait<STAGES - 2>();
         BARRIER(); /* what others copied is there, and nobody reads the stage before any more */
-        copy_stage<A_BY_K, B_BY_K>(stages + (s + STAGES - 1) % STAGES, p, (s + STAGES - 1) * DEPTH);
+        copy_stage<A_BY_K, B_BY_K>(stages + (s + STAGES - 1) % STAGES, p, at,
+                                   (s + STAGES - 1) * DEPTH);
         multiply_stage<OF, A_BY_K, B_BY_K>(c, stages + s % STAGES, row, column);
     }
     copy_wait<0>();
-    store_tile<OF, IS_FLOAT>(p, c, row, column);
+    own_result(p, at);
+    store_tile<OF, IS_FLOAT>(p, at, c, row, column);
 }
 
 template <bool A_BY_K, bool B_BY_K, bool IS_FLOAT>
 KERNEL(THREADS, 1)
 void product_mma(struct product p)
 {
-    make_tile<OF_BF16, A_BY_K, B_BY_K, IS_FLOAT>(p);
+    struct place at = {blockIdx.y * TILE, blockIdx.x * TILE, 0};
+    if (A_BY_K == B_BY_K) /* else gradients of rows: no product follows */
+        at = own_place(p, A_BY_K, TILE);
+    make_tile<OF_BF16, A_BY_K, B_BY_K, IS_FLOAT>(p, at);
 }
 /* For sm_90a ptxas widens the codes to fp16 (F2FP.F16.E4M3.UNPACK_B, HMMA): there this saves memory
  * traffic, and no time of the tensor cores. */
 template <enum operands OF, bool IS_FLOAT> KERNEL(THREADS, 1) void product_float8(struct product p)
 {
-    make_tile<OF, true, true, IS_FLOAT>(p);
+    const struct place at = {blockIdx.y * TILE, blockIdx.x * TILE, 0};
+    make_tile<OF, true, true, IS_FLOAT>(p, at);
 }
 
 bool cuda_product_fits(const struct product *p)
@@ -186,17 +194,13 @@ bool cuda_product_fits(const struct product *p)
 }
 
 #define SHARED_BYTES (STAGES * sizeof(struct stage))
-static dim3 grid_of(const struct product &p)
-{
-    return dim3(blocks_for(p.n, TILE), blocks_for(p.m, TILE));
-}
 
 template <bool A_BY_K, bool B_BY_K>
 static int launch(const struct cuda_call *call, const struct product &p)
 {
-    return p.is_float ? LAUNCH(call->stream, grid_of(p), THREADS, SHARED_BYTES,
+    return p.is_float ? LAUNCH(call->stream, product_grid(p, TILE), THREADS, SHARED_BYTES,
                                (product_mma<A_BY_K, B_BY_K, true>), p)
-                      : LAUNCH(call->stream, grid_of(p), THREADS, SHARED_BYTES,
+                      : LAUNCH(call->stream, product_grid(p, TILE), THREADS, SHARED_BYTES,
                                (product_mma<A_BY_K, B_BY_K, false>), p);
 }
 
@@ -205,16 +209,16 @@ int cuda_product_mma(const struct cuda_call *call, const struct product *p)
 {
     if (p->a_by_k)
         return p->b_by_k ? launch<true, true>(call, *p) : launch<true, false>(call, *p);
-    return LAUNCH(call->stream, grid_of(*p), THREADS, SHARED_BYTES,
+    return LAUNCH(call->stream, product_grid(*p, TILE), THREADS, SHARED_BYTES,
                   (product_mma<false, false, true>), *p);
 }
 
 template <enum operands OF>
 static int launch_float8(const struct cuda_call *call, const struct product &p)
 {
-    return p.is_float ? LAUNCH(call->stream, grid_of(p), THREADS, SHARED_BYTES,
+    return p.is_float ? LAUNCH(call->stream, product_grid(p, TILE), THREADS, SHARED_BYTES,
                                (product_float8<OF, true>), p)
-                      : LAUNCH(call->stream, grid_of(p), THREADS, SHARED_BYTES,
+                      : LAUNCH(call->stream, product_grid(p, TILE), THREADS, SHARED_BYTES,
                                (product_float8<OF, false>), p);
 }
 

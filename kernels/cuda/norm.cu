@@ -8,6 +8,7 @@
  * after the other; all finish the row from shared memory. The chain is short beside the row's way
  * from memory while other blocks of the multiprocessor read. Memory: forward reads x and residual
  * once and writes x and out once. */
+#include "kernels/cuda/largest.h"
 #include "kernels/cuda/run.h"
 #include "kernels/cuda/scratch.h"
 #include "kernels/cuda/values.h"
@@ -31,6 +32,8 @@ template <bool BF16, unsigned N> KERNEL(THREADS, 8) void rmsnorm(struct kernel_r
 {
     DYNAMIC_SHARED(float, row);
     SHARED(float, rstd_shared);
+    SHARED(uint32_t[THREADS / WARP], warps);
+    uint32_t largest = 0;
     size_t at = (size_t)blockIdx.x * a.dim;
     for (uint32_t c = threadIdx.x * N; c < a.dim; c += THREADS * N) {
         float x[N], added[N];
@@ -62,7 +65,9 @@ template <bool BF16, unsigned N> KERNEL(THREADS, 8) void rmsnorm(struct kernel_r
         for (unsigned j = 0; j < N; j++)
             out[j] = row[c + j] * rstd * weight[j];
         store<BF16>(a.out, at + c, out);
+        largest = more(largest, largest_of<BF16>(out));
     }
+    note_largest<THREADS>(a.largest, largest, warps);
 }
 
 /* dx += rstd (u - h mean(u h)), with u = dout weight and h = x rstd. */
@@ -138,7 +143,7 @@ KERNEL(THREADS, 8) void rmsnorm_dweight(struct partial_args p)
     if (c >= a.dim)
         return;
     float sum = 0;
-#pragma unroll 4
+#pragma unroll 32
     for (uint32_t s = 0; s < segments; s++)
         sum = sum + p.partial[(size_t)s * a.dim + c];
     a.dweight[c] = sum;

@@ -8,6 +8,7 @@
  * A block of 256 threads owns a tile of 64 x 64 and walks k in steps of 16; both operands of a step
  * lie in shared memory as floats, [k][m] and [k][n], each thread has 4 x 4 values of c. */
 #include "kernels/cuda/product.h"
+#include "kernels/cuda/product_grid.h"
 #include "kernels/cuda/values.h"
 
 #define THREADS 256
@@ -36,10 +37,11 @@ DEVICE void load_tile(float (*out)[TILE + 4], const void *from, uint32_t first, 
 }
 
 template <bool BF16>
-DEVICE void load_tiles(struct tiles &t, const struct product &p, unsigned turn, uint32_t k_first)
+DEVICE void load_tiles(struct tiles &t, const struct product &p, const struct place &at,
+                       unsigned turn, uint32_t k_first)
 {
-    load_tile<BF16>(t.a[turn], p.a, blockIdx.y * TILE, p.m, k_first, p.k, p.a_by_k);
-    load_tile<BF16>(t.b[turn], p.b, blockIdx.x * TILE, p.n, k_first, p.k, p.b_by_k);
+    load_tile<BF16>(t.a[turn], p.a, at.row, p.m, k_first, p.k, p.a_by_k);
+    load_tile<BF16>(t.b[turn], p.b, at.column, p.n, k_first, p.k, p.b_by_k);
 }
 
 DEVICE void multiply_tiles(float (&c)[EACH][EACH], const struct tiles &t, unsigned turn,
@@ -65,20 +67,22 @@ template <bool BF16> DEVICE void store_value(const struct product &p, size_t at,
 template <bool BF16> KERNEL(THREADS, 2) void product_plain(struct product p)
 {
     SHARED(struct tiles, t);
+    const struct place at = own_place(p, p.a_by_k, TILE);
     unsigned row = threadIdx.x / (TILE / EACH) * EACH, column = threadIdx.x % (TILE / EACH) * EACH;
     float c[EACH][EACH] = {};
     unsigned turn = 0;
     for (uint32_t k = 0; k < p.k; k += DEPTH, turn ^= 1) {
-        load_tiles<BF16>(t, p, turn, k);
+        load_tiles<BF16>(t, p, at, turn, k);
         BARRIER();
         /* Not the zeros past the end: a fused addition of 0 turns -0 into 0. */
         multiply_tiles(c, t, turn, row, column, p.k - k < DEPTH ? p.k - k : DEPTH);
     }
+    own_result(p, at);
 #pragma unroll
     for (unsigned i = 0; i < EACH; i++)
 #pragma unroll
         for (unsigned j = 0; j < EACH; j++) {
-            uint32_t m = blockIdx.y * TILE + row + i, n = blockIdx.x * TILE + column + j;
+            uint32_t m = at.row + row + i, n = at.column + column + j;
             if (m < p.m && n < p.n)
                 store_value<BF16>(p, (size_t)m * p.n + n, c[i][j]);
         }
@@ -86,18 +90,37 @@ template <bool BF16> KERNEL(THREADS, 2) void product_plain(struct product p)
 
 int cuda_product_plain(const struct cuda_call *call, const struct product *p)
 {
-    dim3 grid(blocks_for(p->n, TILE), blocks_for(p->m, TILE));
+    dim3 grid = product_grid(*p, TILE);
     return p->dtype == KERNEL_BF16
                ? LAUNCH(call->stream, grid, THREADS, 0, product_plain<true>, *p)
                : LAUNCH(call->stream, grid, THREADS, 0, product_plain<false>, *p);
 }
 
-static int run(const struct cuda_call *call, const struct product &p)
+static int run_fitting(const struct cuda_call *call, const struct product &p, bool fits)
 {
-    if (!cuda_product_fits(&p))
+    if (!fits)
         return cuda_product_plain(call, &p);
     return call->products != NULL ? call->products->multiply(call->products, call, &p)
                                   : cuda_product_mma(call, &p);
+}
+
+/* Where tensor cores take some of the products and not others, each is a launch. */
+static int run(const struct cuda_call *call, const struct product &p)
+{
+    uint32_t num = p.num_next + 1, num_fitting = 0;
+    for (uint32_t i = 0; i < num; i++) {
+        const struct product one = product_at(&p, i);
+        num_fitting += cuda_product_fits(&one);
+    }
+    if (num_fitting % num == 0)
+        return run_fitting(call, p, num_fitting > 0);
+    int error = 0;
+    for (uint32_t i = 0; i < num && error == 0; i++) {
+        struct product one = product_at(&p, i);
+        one.num_next = 0;
+        error = run_fitting(call, one, cuda_product_fits(&one));
+    }
+    return error;
 }
 
 /* An operand of float8, [rows,width], as it was packed; transposed: k are its rows. */
@@ -123,8 +146,8 @@ static int run_float8(const struct cuda_call *call, const struct product &p)
 extern "C" int cuda_linear(const struct cuda_call *call, const void *args)
 {
     const struct kernel_linear &a = *(const struct kernel_linear *)args;
-    struct product p = {a.out, a.x,   a.w,          a.rows,  a.out_dim, a.in, true,
-                        true,  false, a.is_partial, a.dtype, NULL,      NULL, false};
+    struct product p = {a.out, a.x,          a.w,     a.rows, a.out_dim, a.in,  true, true,
+                        false, a.is_partial, a.dtype, NULL,   NULL,      false, {},   0};
     if (!a.is_float8 || a.dtype != KERNEL_BF16)
         return run(call, p);
     p.k = pairs_of(a.in);
@@ -137,8 +160,8 @@ extern "C" int cuda_linear_backward_input(const struct cuda_call *call, const vo
 {
     const struct kernel_linear_backward_input &a =
         *(const struct kernel_linear_backward_input *)args;
-    struct product p = {a.dx,  a.dout,       a.w,          a.rows,  a.in, a.out_dim, true,
-                        false, a.accumulate, a.is_partial, a.dtype, NULL, NULL,      true};
+    struct product p = {a.dx,         a.dout,       a.w,     a.rows, a.in, a.out_dim, true, false,
+                        a.accumulate, a.is_partial, a.dtype, NULL,   NULL, true,      {},   0};
     if (!a.is_float8 || a.dtype != KERNEL_BF16)
         return run(call, p);
     p.k = pairs_of(a.out_dim);
@@ -153,8 +176,8 @@ extern "C" int cuda_linear_backward_weight(const struct cuda_call *call, const v
 {
     const struct kernel_linear_backward_weight &a =
         *(const struct kernel_linear_backward_weight *)args;
-    struct product p = {a.dw,  a.dout, a.x,  a.out_dim, a.in, a.rows, false,
-                        false, false,  true, a.dtype,   NULL, NULL,   true};
+    struct product p = {a.dw,         a.dout, a.x,     a.out_dim, a.in, a.rows, false, false,
+                        a.accumulate, true,   a.dtype, NULL,      NULL, true,   {},    0};
     if (!a.is_float8 || a.dtype != KERNEL_BF16)
         return run(call, p);
     p.k = pairs_of(a.rows);
@@ -164,4 +187,37 @@ extern "C" int cuda_linear_backward_weight(const struct cuda_call *call, const v
     p.scale_a = scale_at(a.dout, a.rows, a.out_dim);
     p.scale_b = scale_at(a.x, a.rows, a.in);
     return run_float8(call, p);
+}
+
+/* The products behind the first. */
+static void follow(struct product &p, uint32_t num, void *const *c, const void *const *operands,
+                   const uint32_t *sizes)
+{
+    p.num_next = num - 1;
+    for (uint32_t i = 1; i < num; i++)
+        p.next[i - 1] = {c[i], operands[i], sizes[i]};
+}
+
+#define REFUSED 1 /* cudaErrorInvalidValue */
+extern "C" int cuda_linears(const struct cuda_call *call, const void *args)
+{
+    const struct kernel_linears &a = *(const struct kernel_linears *)args;
+    struct product p = {a.out[0], a.x,   a.w[0],  a.rows, a.out_dim[0], a.in,  true, true,
+                        false,    false, a.dtype, NULL,   NULL,         false, {},   0};
+    if (a.num == 0 || a.num > KERNEL_LINEARS_MAX)
+        return REFUSED;
+    follow(p, a.num, a.out, a.w, a.out_dim);
+    return run(call, p);
+}
+
+extern "C" int cuda_linears_backward_weight(const struct cuda_call *call, const void *args)
+{
+    const struct kernel_linears_backward_weight &a =
+        *(const struct kernel_linears_backward_weight *)args;
+    struct product p = {a.dw[0], a.dout[0], a.x,     a.out_dim[0], a.in, a.rows, false, false,
+                        false,   true,      a.dtype, NULL,         NULL, false,  {},    0};
+    if (a.num == 0 || a.num > KERNEL_LINEARS_MAX)
+        return REFUSED;
+    follow(p, a.num, (void *const *)a.dw, a.dout, a.out_dim);
+    return run(call, p);
 }

@@ -4,6 +4,15 @@
 
 #include "kernels/cuda/run.h"
 
+/* What a product that follows another in a launch has of its own: with the same rows of a, whose k
+ * is contiguous, b and n; else, with the same b, a and m. */
+struct product_next {
+    void *c;
+    const void *operand;
+    uint32_t size;
+};
+#define PRODUCT_NEXT_MAX (KERNEL_LINEARS_MAX - 1)
+
 /* c[M,N] (+)= a[M,K] b[K,N]; c dense, float or `dtype`. A matrix whose k is contiguous is [M,K] or
  * [N,K] in memory; one whose k is not is [K,M] or [K,N]. */
 struct product {
@@ -16,6 +25,8 @@ struct product {
     /* Of float8 operands, k contiguous, k in pairs of codes: 2^-k of each; else NULL. */
     const float *scale_a, *scale_b;
     bool is_gradient; /* of those: a is KERNEL_E5M2 */
+    struct product_next next[PRODUCT_NEXT_MAX];
+    uint32_t num_next;
 };
 
 #ifdef __cplusplus
@@ -28,6 +39,21 @@ int cuda_product_plain(const struct cuda_call *call, const struct product *p);
 bool cuda_product_fits(const struct product *p);
 int cuda_product_mma(const struct cuda_call *call, const struct product *p);
 int cuda_product_float8(const struct cuda_call *call, const struct product *p);
+
+/* Product i of the launch, 0: the first; it keeps what follows it. */
+static inline struct product product_at(const struct product *p, uint32_t i)
+{
+    struct product one = *p;
+    if (i > 0) {
+        *(p->a_by_k ? &one.b : &one.a) = p->next[i - 1].operand;
+        *(p->a_by_k ? &one.n : &one.m) = p->next[i - 1].size;
+        one.c = p->next[i - 1].c;
+    }
+    one.num_next = p->num_next - i;
+    for (uint32_t j = 0; j < one.num_next; j++)
+        one.next[j] = p->next[i + j];
+    return one;
+}
 
 #ifdef __cplusplus
 }

@@ -24,8 +24,7 @@ size_t cuda_scratch_bytes(const struct kernel_shapes *s)
 {
     size_t rows = (size_t)s->batch * s->seq;
     size_t segments = (rows + SCRATCH_NORM_SEGMENT - 1) / SCRATCH_NORM_SEGMENT;
-    size_t squares = SCRATCH_SQUARES_ROWS * sizeof(double) +
-                     SCRATCH_SQUARES_BLOCKS * sizeof(struct kernel_exact_sum);
+    size_t squares = SCRATCH_SQUARES_BLOCKS * sizeof(struct kernel_exact_sum);
     size_t shared = larger(squares, SCRATCH_FLOAT8_BLOCKS * sizeof(uint32_t));
     shared = larger(shared, rows * s->heads * sizeof(float)); /* flash.cu: a sum for each query */
     return larger(segments * s->dim * sizeof(float), shared);

@@ -2,9 +2,10 @@
 #ifndef HOLDFAST_CUDA_SCRATCH_H
 #define HOLDFAST_CUDA_SCRATCH_H
 
-/* The exact norm takes so many rows at a time, and adds them up in so many blocks. */
-#define SCRATCH_SQUARES_ROWS 65536
-#define SCRATCH_SQUARES_BLOCKS 256
+/* The exact norm adds rows up in so many blocks. */
+#define SCRATCH_SQUARES_BLOCKS 1024
+/* The digest likewise, two sums each. */
+#define SCRATCH_DIGEST_BLOCKS 2048
 /* So many blocks look for the largest value of a tensor (float8.cu). */
 #define SCRATCH_FLOAT8_BLOCKS 512
 /* Rows of one segment of the norm's weight gradient, a row of floats each. */

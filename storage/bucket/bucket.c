@@ -16,6 +16,7 @@
 
 #define PROBE_FOLDER ".holdfast.probe/"
 #define BUDGET_FIRST 200.0
+#define BRIEF_S 3u /* each request of an opening that is to be brief */
 
 static const char *const exclusive_texts[] = {
     [EXCLUSIVE_UNKNOWN] = "opened for reading",
@@ -246,9 +247,11 @@ static int take_settings(struct bucket *bucket, const struct storage_options *op
     return 0;
 }
 
-static int connect_all(struct bucket *bucket)
+static int connect_all(struct bucket *bucket, bool is_brief)
 {
     struct storage_bucket *settings = &bucket->settings;
+    uint64_t retry_s = (uint64_t)settings->retry_s;
+    bucket->retry_s = is_brief && retry_s > BRIEF_S ? BRIEF_S : retry_s;
     bucket->idle = calloc((size_t)settings->connections, sizeof *bucket->idle);
     if (bucket->idle == NULL)
         return report_error(ERR_MEMORY, NULL, "no memory for connections");
@@ -256,6 +259,7 @@ static int connect_all(struct bucket *bucket)
     ERR_TRY(pace_open(&bucket->pace, settings->rate, settings->windows));
     ERR_TRY(credentials_open(&bucket->credentials, settings));
     ERR_TRY(greet(bucket));
+    bucket->retry_s = retry_s;
     return requests_open(&bucket->requests, bucket);
 }
 
@@ -287,7 +291,7 @@ static int bucket_open(struct storage **out, const char *where,
         error = find_server(bucket);
     bucket->base.num_at_once = (uint32_t)bucket->settings.connections;
     if (error == 0)
-        error = connect_all(bucket);
+        error = connect_all(bucket, options->opens_briefly);
     if (error != 0) {
         bucket_close((struct storage *)bucket);
         return error;
@@ -329,7 +333,6 @@ const struct storage_ops storage_s3 = {
     .object_create = bucket_object_create,
     .object_open = bucket_object_open,
     .object_close = bucket_object_close,
-    .object_hash = bucket_object_hash,
     .submit = bucket_submit,
     .sync_names = bucket_sync_names,
     .publish = bucket_publish,

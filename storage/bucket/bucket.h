@@ -43,6 +43,7 @@ struct bucket {
     char name[128], prefix[STORAGE_KEY_MAX + 1]; /* without a '/' at its ends; may be "" */
     char scheme[8], host[640], path[160];        /* path: "/BUCKET" or "" */
     bool read_only, is_quiet;
+    uint64_t retry_s; /* for how long a request is tried */
     enum exclusive exclusive;
     bool is_conditional_complete;
     uint32_t num_winners; /* of RACE_WRITERS that made one name at once; over 1: no condition */
@@ -193,11 +194,9 @@ int bucket_object_create(struct storage *storage, struct storage_object **out, c
 int bucket_object_open(struct storage *storage, struct storage_object **out, const char *key,
                        uint64_t *out_bytes);
 void bucket_object_close(struct storage *storage, struct storage_object *object);
-int bucket_object_hash(struct storage *storage, struct storage_object *object,
-                       struct storage_hash *out);
-/* A piece of a WRITE within one part. */
-int object_write(struct bucket *bucket, struct storage_object *object, uint64_t offset, void *data,
-                 size_t bytes);
+/* A piece of a WRITE within one part; `sha256`: of the piece, or NULL. */
+int object_write(struct bucket *bucket, struct storage_object *object, uint64_t offset,
+                 const struct iovec *piece, const char *sha256);
 int object_read(struct bucket *bucket, struct storage_object *object, uint64_t offset,
                 const struct iovec *data, size_t count);
 int object_sync(struct bucket *bucket, struct storage_object *object);

@@ -1,7 +1,7 @@
 /* object.c - an open big object of a bucket: its parts while it is written, ranges while it is
  * read.
  *
- *   create ──► pieces of WRITEs ──► a part is whole: hashed, sent ──► SYNC: completed, looked at
+ *   create ──► pieces of WRITEs ──► a part is whole: sent ──► SYNC: completed, looked at
  *                  │ a whole part: straight from the caller's memory
  *                  └ less: copied into the part's buffer, which goes when the part has been sent
  *
@@ -27,9 +27,8 @@
 #define ETAG_BYTES HTTP_HEADER_BYTES
 
 struct part {
-    uint64_t filled;       /* bytes that were written */
-    unsigned char *buffer; /* of less than all of it; NULL: none */
-    unsigned char sha256[HASH_SHA256_BYTES];
+    uint64_t filled;          /* bytes that were written */
+    unsigned char *buffer;    /* of less than all of it; NULL: none */
     char there[HASH_MD5_HEX]; /* ETag of the one that an earlier process sent; "": none */
     bool is_sent;
 };
@@ -234,14 +233,12 @@ static int put_whole(struct bucket_object *object, const struct iovec *data, con
     return error;
 }
 
-static int send_part(struct bucket_object *object, uint32_t index, const struct iovec *data)
+static int send_part(struct bucket_object *object, uint32_t index, const struct iovec *data,
+                     const char *sha256)
 {
     struct part *part = &object->parts[index];
-    char sha256[HASH_SHA256_HEX], *etag = object->etags + index * ETAG_BYTES;
-    int error = hash_sha256(part->sha256, data, 1);
-    if (error != 0)
-        return error;
-    hash_hex(sha256, part->sha256, sizeof part->sha256);
+    char *etag = object->etags + index * ETAG_BYTES;
+    int error = 0;
     if (object->num_parts == 1)
         error = put_whole(object, data, sha256);
     else if (is_there(part, data))
@@ -305,8 +302,8 @@ static int add_piece(struct bucket_object *object, uint32_t index, uint64_t at, 
     return error;
 }
 
-int object_write(struct bucket *bucket, struct storage_object *base, uint64_t offset, void *data,
-                 size_t bytes)
+int object_write(struct bucket *bucket, struct storage_object *base, uint64_t offset,
+                 const struct iovec *piece, const char *sha256)
 {
     struct bucket_object *object = object_of(base);
     uint32_t index = (uint32_t)(offset / object->part_bytes);
@@ -314,11 +311,13 @@ int object_write(struct bucket *bucket, struct storage_object *base, uint64_t of
     uint64_t size = size_of_part(object, index);
     bool is_whole = false;
     ERR_TRY(bucket_check_lock(bucket));
-    ERR_TRY(add_piece(object, index, offset % object->part_bytes, data, bytes, &is_whole));
+    ERR_TRY(add_piece(object, index, offset % object->part_bytes, piece->iov_base, piece->iov_len,
+                      &is_whole));
     if (!is_whole)
         return 0;
-    struct iovec body = {bytes == size ? data : (void *)part->buffer, size};
-    int error = send_part(object, index, &body);
+    bool is_piece = piece->iov_len == size;
+    struct iovec body = {is_piece ? piece->iov_base : (void *)part->buffer, size};
+    int error = send_part(object, index, &body, is_piece ? sha256 : NULL);
     unstage(object, part, error != 0);
     return error;
 }
@@ -385,25 +384,6 @@ int object_sync(struct bucket *bucket, struct storage_object *base)
     /* An upload that is gone may have been completed by the try before. */
     error = look_at_whole(object, error, is_unsettled);
     object->is_complete = error == 0;
-    return error;
-}
-
-int bucket_object_hash(struct storage *storage, struct storage_object *base,
-                       struct storage_hash *out)
-{
-    struct bucket_object *object = object_of(base);
-    (void)storage;
-    bool is_whole = object->is_complete || (object->num_parts == 1 && object->num_sent == 1);
-    if (!object->is_written || !is_whole)
-        return report_error(ERR_NOT_FOUND, NULL, "\"%s\" was not made whole here", object->key);
-    struct iovec *sums = calloc(object->num_parts, sizeof *sums);
-    if (sums == NULL)
-        return report_error(ERR_MEMORY, NULL, "no memory for a hash");
-    for (uint32_t i = 0; i < object->num_parts; i++)
-        sums[i] = (struct iovec){object->parts[i].sha256, HASH_SHA256_BYTES};
-    out->part_bytes = object->part_bytes;
-    int error = hash_sha256(out->sha256, sums, object->num_parts);
-    free(sums);
     return error;
 }
 

@@ -467,7 +467,7 @@ static bool try_again(struct bucket *bucket, struct tries *tries, enum verdict v
             credentials_expire(bucket->credentials);
         return tries->fixes++ < FIXES_MAX;
     }
-    if (spent >= (uint64_t)bucket->settings.retry_s * SECOND_NS || !take_token(bucket))
+    if (spent >= bucket->retry_s * SECOND_NS || !take_token(bucket))
         return false;
     if (verdict == AGAIN_SLOWLY)
         slow_down(bucket, call->http.retry_after_s);

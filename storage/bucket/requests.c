@@ -110,8 +110,8 @@ static int carry_out(struct requests *requests, struct work *work)
     case STORAGE_READ:
         return object_read(bucket, request->object, work->offset, work->data, work->count);
     case STORAGE_WRITE:
-        return object_write(bucket, request->object, work->offset, work->data[0].iov_base,
-                            work->data[0].iov_len);
+        return object_write(bucket, request->object, work->offset, &work->data[0],
+                            work->data[0].iov_len == request->bytes ? request->sha256 : NULL);
     case STORAGE_SYNC:
         break;
     }

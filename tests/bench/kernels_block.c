@@ -150,7 +150,8 @@ static void linear_dw(struct bench *b, const char *name, float *dw, const void *
                       uint32_t in, uint32_t out_dim)
 {
     uint32_t rows = b->s.batch * b->s.seq;
-    struct kernel_linear_backward_weight args = {dw, dout, x, rows, in, out_dim, b->dtype, false};
+    struct kernel_linear_backward_weight args = {dw,      dout,     x,     rows, in,
+                                                 out_dim, b->dtype, false, false};
     kernel_linear_backward_weight(b->k, b->lane, &args);
     lap(b, name, 2.0 * rows * in * out_dim);
 }
@@ -254,8 +255,10 @@ static void attention_backward(struct bench *b, struct tensors *t)
 static void swiglu(struct bench *b, struct tensors *t)
 {
     size_t count = (size_t)b->s.batch * b->s.seq * b->s.hidden;
-    kernel_swiglu(b->k, b->lane,
-                  &(struct kernel_swiglu){t->hidden, t->gate, t->up, count, b->dtype});
+    kernel_swiglu(
+        b->k, b->lane,
+        &(struct kernel_swiglu){
+            .out = t->hidden, .gate = t->gate, .up = t->up, .count = count, .dtype = b->dtype});
     lap(b, "swiglu", 0);
 }
 

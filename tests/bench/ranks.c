@@ -1,8 +1,9 @@
 /* ranks.c - the ranks of a job as threads of one process: they save and load a state through ckptd.
  *
- *     ranks SERVER RUN RANKS MIB LAYOUT
+ *     ranks SERVER[,SERVER...] RUN RANKS MIB LAYOUT
  *
- * MIB is the size of the whole state. LAYOUT says how each tensor is cut among the ranks:
+ * Ranks go to several servers in turn. MIB is the size of the whole state. LAYOUT says how each
+ * tensor is cut among the ranks:
  *
  *     rows, columns   F32 tensors of 64 MiB, cut on their first or their last dimension
  *     mesh            F32 tensors from 1 KiB to 256 MiB as a 3-D mesh cuts them: RANKS is pp x dp x
@@ -13,7 +14,6 @@
  *
  *     save     a checkpoint: {"begun": every rank has an image, "copied": the state may change
  *              again, "committed": it is durable, "cpu", "bytes"}
- *     copied   until other nodes have the last save, too: {"seconds"}
  *     load     the newest one, by any world size and layout: {"seconds", "cpu", "bytes_memory",
  *              "bytes_local"}
  *     wipe     makes the state of every rank something that was never saved: {}
@@ -37,6 +37,7 @@
 #include <sys/resource.h>
 
 #define RANKS_MAX 64u
+#define SERVERS_MAX 8u
 #define TENSORS_MAX 512u
 #define BLOCK (1u << 20)
 
@@ -57,8 +58,8 @@ struct rank {
 };
 
 static struct {
-    const char *server, *run;
-    uint32_t num_ranks, layout;
+    const char *servers[SERVERS_MAX], *run;
+    uint32_t num_servers, num_ranks, layout;
     uint64_t bytes; /* of the whole state */
     struct rank *ranks;
     char names[TENSORS_MAX][24];
@@ -201,8 +202,10 @@ static void change(struct rank *rank)
 static void *open_rank(void *argument)
 {
     struct rank *rank = argument;
-    struct ckpt_options options = {
-        .server = job.server, .run = job.run, .rank = rank->rank, .world_size = job.num_ranks};
+    struct ckpt_options options = {.server = job.servers[rank->rank % job.num_servers],
+                                   .run = job.run,
+                                   .rank = rank->rank,
+                                   .world_size = job.num_ranks};
     BENCH_TRY(ckpt_open(&rank->ckpt, &options), ckpt_error());
     return NULL;
 }
@@ -349,14 +352,6 @@ static void save(void)
            (unsigned long long)bytes_of_ranks());
 }
 
-static void copied(void)
-{
-    double began = bench_seconds();
-    BENCH_TRY(ckpt_save_wait_for(job.ranks[0].ckpt, job.step, CKPT_LEVEL_REPLICATED, 300000),
-              ckpt_error());
-    printf("{\"seconds\": %.6f}\n", bench_seconds() - began);
-}
-
 static void load(void)
 {
     uint64_t memory = 0, local = 0;
@@ -429,15 +424,18 @@ static void hash(void)
 static const struct {
     const char *name;
     void (*run)(void);
-} commands[] = {{"save", save},   {"copied", copied}, {"load", load}, {"wipe", wipe},
-                {"check", check}, {"memcpy", copy},   {"hash", hash}, {"forget", forget}};
+} commands[] = {{"save", save},   {"load", load}, {"wipe", wipe},    {"check", check},
+                {"memcpy", copy}, {"hash", hash}, {"forget", forget}};
 
 int main(int argc, char **argv)
 {
     static const char *const layouts[] = {"rows", "columns", "mesh"};
     char line[32];
-    BENCH_TRY(argc != 6, "usage: ranks SERVER RUN RANKS MIB LAYOUT");
-    job.server = argv[1];
+    BENCH_TRY(argc != 6, "usage: ranks SERVER[,SERVER...] RUN RANKS MIB LAYOUT");
+    for (char *rest = argv[1], *server; (server = strsep(&rest, ",")) != NULL;) {
+        BENCH_TRY(job.num_servers == SERVERS_MAX, "too many servers");
+        job.servers[job.num_servers++] = server;
+    }
     job.run = argv[2];
     job.num_ranks = (uint32_t)strtoul(argv[3], NULL, 10);
     job.bytes = strtoull(argv[4], NULL, 10) << 20;

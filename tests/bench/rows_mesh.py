@@ -1,36 +1,87 @@
 """rows_mesh.py - what the canonical order, its blocks, recomputation and a pipeline cost.
 
-The model is the 110M preset with 16 heads, which eight blocks divide, in leaves of 2,048 tokens.
-With --quick it is the main job's model in leaves of 256: does it run?
+The model has layers of the 110M preset, but 16 heads, which eight blocks divide, and leaves of
+2,048 tokens. It has one layer, and one for each stage of a pipeline: every layer costs the same.
+Beside recomputation, which is of layers alone, it has two. The vocabulary of 4,096 keeps the
+output's share near that of the whole preset: 30 % of the parameters that multiply with one layer,
+18 % with two, 22 % with its twelve and 32,000. With --quick it is the tiny model in leaves of 256:
+does it run?
+
+Costs of a few percent are less than what others on a machine do to the time of a step. So both
+sides are in one process (steps.c), where their steps alternate, each with a thread a rank, and the
+figure is CPU seconds: waiting for a core is not in them. On a machine whose cores are all busy,
+which training is, they are the time of a step. They do not show how well waiting is hidden, which
+unit/trainer_overlap.c does. Blocks and recomputation change what is computed: a sample is a step.
+
+The order of sums changes nothing of that. Its cost is in the other CPU seconds (packing, messages,
+folds, gathers, norm), which the clocks of threads tell apart. So a sample of order_* is a leaf: its
+exchange and folds, its part of what a step has once, and for either side the same compute, the mean
+of both. What a noisy machine does to equal computing is then no cost of the order.
 """
 import collections
 import json
 import os
-import statistics
 import subprocess
 
-from measure import Row
-from rows_train import LINE, data, data_110m, seconds_since_epoch
+from measure import Program, Row
+from rows_train import data
 
-SHAPE = ["--model.n_heads", "16", "--model.head_dim", "48"]
-PAIRS_MAX = 10
-
-
-def command(bench, *options):
-    sized = data(bench) if bench.quick else data_110m(bench) + SHAPE
-    tokens = "256" if bench.quick else "2048"
-    return [bench.program("trainer"), "--job.config_file", "deploy/main-job.toml", "--job.run",
-            "none", *sized, "--training.seq_len", tokens, "--training.local_batch_size", "1",
-            "--training.mixed_precision_param", "bfloat16", "--checkpoint.no_enable", *options]
+SHAPE = ["--model.flavor", "110M", "--model.n_heads", "16", "--model.head_dim", "48"]
+PAIRS_MAX = 16  # a sample of a leaf of either side takes 6 s
 
 
-def step_seconds(bench, *options, steps=3):
-    """The median of the steps behind the first."""
-    lines = LINE.findall(bench.run(*command(bench, "--training.steps", str(steps), *options)))
-    times = [seconds_since_epoch(at) for at, _, _ in lines]
-    if len(times) < steps:
-        raise RuntimeError(f"the trainer printed {len(times)} steps of {steps}")
-    return statistics.median(after - before for before, after in zip(times, times[1:]))
+def options_of(bench, layers):
+    shape = ["--model.flavor", "tiny", "--model.n_heads", "8", "--model.n_kv_heads", "8"]
+    return [*(shape if bench.quick else SHAPE), "--model.vocab_size", "4096",
+            "--model.n_layers", str(layers), "--training.seq_len", "256" if bench.quick else "2048",
+            "--training.local_batch_size", "1", "--training.mixed_precision_param", "bfloat16",
+            "--kernels.threads", "1", "--checkpoint.no_enable", "--job.run", "none"]
+
+
+def command(bench, *options, layers=1):
+    return [bench.program("trainer"), *data(bench), *options_of(bench, layers), *options]
+
+
+class Turns:
+    """Steps of two configurations in turns, as samples for Bench.pairs()."""
+
+    def __init__(self, bench, ours, reference, samples_of, layers):
+        options = [*options_of(bench, layers), "--training.dataset_path", "none"]
+        self.program = Program(bench.program("bench/steps"), *options, *ours, "--", *options,
+                               *reference)
+        self.program.ask("step")  # touches all memory for the first time
+        self.samples_of, self.samples = samples_of, []
+
+    def ours(self):
+        if not self.samples:
+            self.samples = self.samples_of(self.program.ask("step"))
+        return self.samples[0][0]
+
+    def reference(self):
+        return self.samples.pop(0)[1]
+
+
+def by_step(step):
+    return [(step["a"]["cpu"], step["b"]["cpu"])]
+
+
+def by_leaf(step):
+    """CPU seconds of each leaf on all ranks, with the same compute."""
+    leaves = len(step["a"]["leaves"])
+    compute = (step["a"]["compute"] + step["b"]["compute"]) / 2 / leaves
+    sides = []
+    for side in step["a"], step["b"]:
+        rest = (side["cpu"] - side["compute"] - sum(side["leaves"])) / leaves
+        sides.append([compute + rest + own for own in side["leaves"]])
+    return list(zip(*sides))
+
+
+def turns(bench, name, ours, reference, samples_of=by_step, layers=1, **row):
+    sides = Turns(bench, ours, reference, samples_of, layers)
+    row = bench.pairs(name, "CPU s", pairs_max=PAIRS_MAX, direction="lower", ours=sides.ours,
+                      reference=sides.reference, **row)
+    sides.program.close()
+    return row
 
 
 def estimate(bench, *options):
@@ -42,35 +93,28 @@ def estimate(bench, *options):
 # ---- the canonical order ----
 
 def row_order(bench):
-    """seconds of a step in the canonical order, beside the fast one: 2 ranks, S/d = 1, 4, 16"""
+    """CPU seconds of a leaf in the canonical order, beside the fast one: 2 ranks, S/d = 1, 4, 16"""
     for leaves, goal in (1, 1.02), (4, 1.05), (16, 1.05):
-        options = ["--comm.ranks", "2", "--kernels.threads", "1",
-                   "--canonical.micro_batches", str(2 * leaves)]
-        steps = 3 if leaves < 16 else 2
-        yield bench.pairs(
-            f"order_{leaves}", "s", pairs_max=PAIRS_MAX, direction="lower", goal=goal,
-            ours=lambda: step_seconds(bench, *options, steps=steps),
-            reference=lambda: step_seconds(bench, *options, "--training.reduction", "fast",
-                                           steps=steps),
-            note=f"S/d = {leaves}, FSDP")
+        options = ["--comm.ranks", "2", "--training.batch_ramp", f"0:2,1:{2 * leaves}"]
+        yield turns(bench, f"order_{leaves}", options,
+                    [*options, "--training.reduction", "fast"], by_leaf, pairs_min=8, goal=goal,
+                    note=f"S/d = {leaves}, FSDP")
 
 
 def blocks(bench, key, num, goal):
-    options = ["--canonical.micro_batches", "1", "--kernels.threads", str(os.cpu_count())]
-    return bench.pairs(f"{key}_{num}", "s", pairs_max=PAIRS_MAX, direction="lower", goal=goal,
-                       ours=lambda: step_seconds(bench, *options, f"--canonical.{key}", str(num)),
-                       reference=lambda: step_seconds(bench, *options),
-                       note="one rank, beside one block")
+    options = ["--canonical.micro_batches", "1"]
+    return turns(bench, f"{key}_{num}", [*options, f"--canonical.{key}", str(num)], options,
+                 goal=goal, note="one rank, beside one block")
 
 
 def row_tp_blocks(bench):
-    """seconds of a step in 2, 4, 8 blocks of tensor parallel on one rank, beside one block"""
+    """CPU seconds of a step in 2, 4, 8 blocks of tensor parallel on one rank, beside one block"""
     for num, goal in (2, 1.05), (4, 1.10), (8, None):
         yield blocks(bench, "tp_blocks", num, goal)
 
 
 def row_cp_blocks(bench):
-    """seconds of a step in 2, 4, 8 blocks of context parallel on one rank, beside one block"""
+    """CPU seconds of a step in 2, 4, 8 blocks of context parallel on one rank, beside one block"""
     for num in 2, 4, 8:
         yield blocks(bench, "cp_blocks", num, None)
 
@@ -81,8 +125,8 @@ RECOMPUTATION = ["--canonical.micro_batches", "1", "--activation_checkpoint.mode
 
 
 def peak_bytes(bench, mode):
-    """The most memory that a process of two steps had."""
-    process = subprocess.Popen(command(bench, *RECOMPUTATION, mode, "--training.steps", "2"),
+    """The most memory that a process of one step had."""
+    process = subprocess.Popen(command(bench, *RECOMPUTATION, mode, "--training.steps", "1"),
                                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
@@ -92,11 +136,9 @@ def peak_bytes(bench, mode):
 
 
 def row_recomputation(bench):
-    """seconds of a step that computes all activations again, beside one that keeps them"""
-    options = ["--kernels.threads", str(os.cpu_count()), *RECOMPUTATION]
-    yield bench.pairs("recomputation", "s", pairs_max=PAIRS_MAX, direction="lower", goal=1.36,
-                      ours=lambda: step_seconds(bench, *options, "full"),
-                      reference=lambda: step_seconds(bench, *options, "none"))
+    """CPU seconds of a step that computes all activations again, beside one that keeps them"""
+    yield turns(bench, "recomputation", [*RECOMPUTATION, "full"], [*RECOMPUTATION, "none"],
+                goal=1.36, layers=2)
 
 
 def row_recomputation_memory(bench):
@@ -105,7 +147,7 @@ def row_recomputation_memory(bench):
     for mode in "none", "full":
         stage = estimate(bench, *RECOMPUTATION, mode)["stages"][0]
         said[mode] = stage["kept"] + stage["shared"]
-    row = bench.pairs("recomputation_memory", "MB", pairs_max=PAIRS_MAX, goal=0.95,
+    row = bench.pairs("recomputation_memory", "MB", pairs_max=8, goal=0.95,
                       ours=lambda: (peak_bytes(bench, "none") - peak_bytes(bench, "full")) / 1e6,
                       reference=lambda: (said["none"] - said["full"]) / 1e6)
     yield row
@@ -170,14 +212,14 @@ def row_bubble(bench):
     def measured():
         bench.run(*command(bench, "--comm.ranks", "2", "--parallelism.pipeline_parallel_degree",
                            "2", "--parallelism.pipeline_parallel_cut", "cost",
-                           "--kernels.threads", "1", "--canonical.micro_batches", "8",
-                           "--training.steps", "2", "--debug.timeline_file", path))
+                           "--canonical.micro_batches", "4", "--training.steps", "1",
+                           "--debug.timeline_step", "1", "--debug.timeline_file", path, layers=2))
         ranks = compute_of_ranks(path)
         busy = [op for ops in ranks.values() for op in ops if op[0] in BUSY]
         found["schedule"] = idle(ranks, 0, replayed_end(ranks))
         return idle(ranks, min(op[3] for op in busy), max(op[3] + op[4] for op in busy))
 
-    row = bench.pairs("bubble", "of the time", pairs_max=PAIRS_MAX, direction="lower", goal=1.10,
+    row = bench.pairs("bubble", "of the time", pairs_max=8, direction="lower", goal=1.10,
                       ours=measured, reference=lambda: found["schedule"], kind=Row)
-    row.note = "1F1B, 8 leaves, two ranks of a thread, stages by cost"
+    row.note = "1F1B, 4 leaves, two ranks of a thread, stages by cost"
     yield row

@@ -5,16 +5,22 @@ first rank's begin until the last one may change its state, which is when ckptd 
 has proven it. `remote_load_*`: they load it again. The reference, bench/stream, moves as many bytes
 over as many connections from memory to memory, without a hash, a name or a place in a checkpoint.
 `peer_fetch`: ranks load from a ckptd that has nothing what another node's has, over TLS.
-`replication`: the second node's copy of each save at the default pace, its rate and its cost.
+`replication`: the second node's copy of each save at the default pace, its rate and its cost. No
+rank waits for it: a copy that is waited for goes as fast as it can.
+`load_scattered`: ranks of a fourth node load what lies on the disks of three. `node_loss`: from
+kill -9 of a node, its ckptd and its ranks, to the end of the first new step on another.
 All go over the loopback, where no link is the limit: the figures are those of the processors.
 """
 import json
 import os
+import shutil
 import socket
 import subprocess
 import time
 
+from fio import fio_read, shards
 from measure import Program, Row, say
+from rows_train import RESTART, START, data_110m, seconds_since_epoch, wait_for
 
 MIB, QUICK_MIB, RANKS = 2048, 256, 2
 CONNECTIONS_EACH = 4  # of a rank, unless it is told (proto/bulk/bulk.h)
@@ -114,33 +120,45 @@ def row_remote_tls(bench):
     yield from Remote(bench, "tls", False).rows(bench, "tls")
 
 
-class Pair:
-    """Two nodes that know each other. Ranks save into the first one over shared memory."""
+class Cluster:
+    """Nodes that know each other. Ranks save into the first `savers`, over shared memory."""
 
-    def __init__(self, bench, name, *options):
-        self.bench, self.name = bench, name
-        self.mib = QUICK_MIB if bench.quick else MIB
-        authority, addresses = Authority(bench), [free_address(), free_address()]
-        self.processes, self.servers = [], []
-        for i, address in enumerate(addresses):
-            tls = authority.issue(f"n{i + 1}", f"holdfast://node/n{i + 1}", "127.0.0.1")
-            other = 1 - i
-            process, server, _ = bench.start_ckptd(
-                f"{name}-{i}", "--tls.listen", address, "--tls.directory", tls, *room(self.mib),
-                "--nodes.name", f"n{i + 1}", "--nodes.domain", f"d{i + 1}",
-                "--nodes.peers", f"n{other + 1}@d{other + 1}={addresses[other]}",
-                "--tls.bulk", free_address(), "--nodes.look_ms", "200", *options)
+    def __init__(self, bench, name, *options, nodes=2, savers=1, mib=0):
+        self.bench, self.name, self.options = bench, name, options
+        self.mib = mib or (QUICK_MIB if bench.quick else MIB)
+        authority = Authority(bench)
+        self.addresses = [free_address() for _ in range(nodes)]
+        self.bulk = [free_address() for _ in range(nodes)]
+        self.keys = [authority.issue(f"n{i + 1}", f"holdfast://node/n{i + 1}", "127.0.0.1")
+                     for i in range(nodes)]
+        self.processes, self.servers, self.stores = [], [], []
+        for i in range(nodes):
+            process, server, store = self.start(i)
             self.processes.append(process)
             self.servers.append(server)
-        self.saver = self.program(self.servers[0])
-        self.tls = authority.path("n1")
+            self.stores.append(store)
+        self.savers = self.servers[:savers]
 
-    def program(self, server):
-        return Program(self.bench.program("bench/ranks"), server, self.name, str(RANKS),
+    def start(self, i):
+        peers = ",".join(f"n{k + 1}@d{k + 1}={address}" for k, address in enumerate(self.addresses)
+                         if k != i)
+        return self.bench.start_ckptd(
+            f"{self.name}-{i}", "--tls.listen", self.addresses[i], "--tls.directory", self.keys[i],
+            *room(self.mib), "--nodes.name", f"n{i + 1}", "--nodes.domain", f"d{i + 1}",
+            "--nodes.peers", peers, "--tls.bulk", self.bulk[i], "--nodes.look_ms", "200",
+            *self.options)
+
+    def restart(self, i):
+        """Its memory is empty then."""
+        self.bench.end(self.processes[i])
+        self.processes[i], _, _ = self.start(i)
+
+    def program(self, *servers, ranks=RANKS):
+        return Program(self.bench.program("bench/ranks"), ",".join(servers), self.name, str(ranks),
                        str(self.mib), "rows")
 
     def knows(self, server):
-        """Waits until a node lists what the other one has saved last."""
+        """Waits until a node lists what the first one has saved last."""
         step = self.newest(self.servers[0])
         while self.newest(server) != step:
             time.sleep(0.05)
@@ -153,31 +171,32 @@ class Pair:
     def cpu(self):
         return sum(map(self.bench.cpu_of, self.processes))
 
-    def fetched(self):
+    def fetched(self, saver):
         """GiB per second of a load of what only the other node has."""
-        self.saver.ask("save")
+        saver.ask("save")
         self.knows(self.servers[1])
         reader = self.program(self.servers[1])
         answer = reader.ask("load")
         reader.close()
         return self.mib / 1024 / answer["seconds"]
 
-    def replicated(self):
-        """(GiB per second from the commit until both nodes have it, CPU seconds a GiB). A copy
-        begins while blocks become ready: some of it is there at the commit."""
-        self.saver.ask("save")
-        before = self.cpu()
-        seconds = self.saver.ask("copied")["seconds"]
-        return self.mib / 1024 / seconds, (self.cpu() - before) / self.mib * 1024
+    def replicated(self, saver):
+        """(GiB per second from the commit until the other node lists it, CPU seconds a GiB)."""
+        saver.ask("save")
+        begun, before = time.monotonic(), self.cpu()
+        self.knows(self.servers[1])
+        gib = self.mib / 1024
+        return gib / (time.monotonic() - begun), (self.cpu() - before) / gib
 
 
 def row_peer_fetch(bench):
     """ranks load what only another node has, over TLS, beside a bare stream of TLS 1.3"""
-    pair = Pair(bench, "peer_fetch", "--nodes.replicas", "1", "--nodes.rate", "0")
-    stream = Program(bench.program("bench/stream"), str(pair.mib), "2", pair.tls)
+    pair = Cluster(bench, "peer_fetch", "--nodes.replicas", "1", "--nodes.rate", "0")
+    saver = pair.program(*pair.savers)
+    stream = Program(bench.program("bench/stream"), str(pair.mib), "2", pair.keys[0])
     stream.ask("send")
-    pair.fetched()
-    yield bench.pairs("peer_fetch", "GiB/s", pair.fetched,
+    pair.fetched(saver)
+    yield bench.pairs("peer_fetch", "GiB/s", lambda: pair.fetched(saver),
                       lambda: pair.mib / 1024 / stream.ask("send")["seconds"],
                       pairs_max=PAIRS, goal=GOAL,
                       note=f"{pair.mib} MiB from the memory of one node to ranks of another")
@@ -185,10 +204,107 @@ def row_peer_fetch(bench):
 
 def row_replication(bench):
     """a second node's copy of each save, at the default pace"""
-    pair = Pair(bench, "replication")
-    pair.replicated()
-    samples = [pair.replicated() for _ in range(3 if bench.quick else 7)]
+    pair = Cluster(bench, "replication")
+    saver = pair.program(*pair.savers)
+    pair.replicated(saver)
+    samples = [pair.replicated(saver) for _ in range(3 if bench.quick else 7)]
     note = f"{pair.mib} MiB; the pace is nodes.rate, 0.25 GiB/s to each peer"
     yield Row("replication", "GiB/s", [rate for rate, _ in samples], note=note)
     yield Row("replication_cpu", "CPU seconds a GiB of both nodes", [cpu for _, cpu in samples],
               note="hashes of both ends, TLS and the other node's disk")
+
+
+def row_load_scattered(bench):
+    """a checkpoint whose shards lie on the disks of 3 of 4 nodes, loaded by ranks of the fourth"""
+    cluster = Cluster(bench, "scattered", "--nodes.replicas", "1", "--nodes.rate", "0", nodes=4,
+                      savers=3, mib=QUICK_MIB)  # four nodes take their memory in each sample
+    stream = Program(bench.program("bench/stream"), str(cluster.mib), "6", cluster.keys[0])
+    stream.ask("send")
+    saver = cluster.program(*cluster.savers, ranks=3)
+    files, gib = [], cluster.mib / 1024
+
+    def ours():
+        saver.ask("save")
+        files[:] = [path for store in cluster.stores[:3] for path in shards(store, "scattered")]
+        for i in range(4):
+            cluster.restart(i)
+        saver.ask("forget")  # connections to those that ended
+        cluster.knows(cluster.servers[3])
+        reader = cluster.program(cluster.servers[3], ranks=3)
+        seconds = reader.ask("load")["seconds"]
+        equal = reader.ask("check")["equal"]
+        reader.close()
+        if not equal:
+            raise RuntimeError("what was loaded is not what was saved")
+        return gib / seconds
+
+    def reference():
+        disk = fio_read(bench, files)["rate"] / 2**30
+        return min(disk, gib / stream.ask("send")["seconds"])
+
+    yield bench.pairs("load_scattered", "GiB/s", ours, reference, pairs_max=7, goal=0.8,
+                      note=f"{cluster.mib} MiB, 3 shards, nothing in memory; beside the lower of "
+                           "fio's rate of these files and a bare stream of TLS 1.3")
+    stream.close()
+
+
+LOSS_MIB = 1344  # of the 110M preset's state
+LOSS_PARTS = ("start", "init", "attempt", "load", "weights", "first_step")
+
+
+def row_node_loss(bench):
+    """kill -9 of a node's ckptd and its 2 ranks to the end of the first new step on another"""
+    samples = {name: [] for name in ("whole", *LOSS_PARTS)}
+    for count in range(1 if bench.quick else 3):
+        for name, value in zip(samples, lose_node(bench, f"loss{count}")):
+            samples[name].append(value)
+    note = "110M, 1.3 GB on all of 3 nodes, from the disk of one; no detection, no requeue"
+    for name, values in samples.items():
+        yield Row("node_loss" if name == "whole" else f"node_loss_{name}", "s", values,
+                  direction="lower", note=note if name == "whole" else None)
+
+
+def start_again(bench, command, log):
+    """As the launcher does when a start ends with 75, until one has made its first step."""
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline:
+        ranks = bench.start(command, log)
+        while ranks.poll() is None:
+            if START.search(open(log).read()):
+                return ranks
+            time.sleep(0.02)
+        if ranks.returncode != 75:
+            break
+        time.sleep(0.2)
+    raise RuntimeError("no start succeeds: " + open(log).read()[-300:])
+
+
+def lose_node(bench, run):
+    """Seconds from the kill until the first new step has ended, and the parts."""
+    cluster = Cluster(bench, run, "--nodes.rate", "0", "--nodes.replicas", "3", nodes=3,
+                      mib=LOSS_MIB)
+    options = ["--job.run", run, *data_110m(bench), *RESTART, "--comm.ranks", "2",
+               "--checkpoint.enable", "--checkpoint.interval", "2", "--training.steps", "1000",
+               "--checkpoint.async_mode", "async_with_pinned_mem", "--checkpoint.durability",
+               "replicated", "--ckptd.address"]
+    log = os.path.join(bench.tmp, run + ".ranks")
+    trainer = [bench.program("trainer"), "--job.config_file", "deploy/main-job.toml", *options]
+    ranks = bench.start([*trainer, cluster.servers[0]], log)
+    wait_for(os.path.join(bench.tmp, f"{run}-1.log"), "a copy from", ranks)
+    killed = time.time()
+    for process in (ranks, cluster.processes[0]):
+        process.kill()
+        process.wait()
+    again = start_again(bench, [*trainer, cluster.servers[1]], log + "2")
+    with open(log + "2") as file:
+        at, init, attempt, load, weights, step, first, lived = START.findall(file.read())[0]
+    bench.end(again)
+    for process in cluster.processes[1:]:
+        bench.end(process)
+    for store in cluster.stores:
+        shutil.rmtree(store)
+    if step == "1":
+        raise RuntimeError("the ranks started anew instead of from a checkpoint")
+    at = seconds_since_epoch(at)
+    return [at - killed, at - float(lived) - killed, *map(float, (init, attempt, load, weights,
+                                                                  first))]

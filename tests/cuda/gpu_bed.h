@@ -7,24 +7,32 @@
 #include "proto/report.h"
 #include "tests/cuda/bed.h"
 
-static inline struct engine new_cuda_engine(void)
+static inline struct engine new_gpu_engine(enum kernel_backend backend)
 {
     struct engine e = {0};
     struct device *device = NULL;
     struct lane *lane = NULL;
     assert_int_equal(device_open(&device, device_find("cuda"), NULL), 0);
     assert_int_equal(lane_open(&lane, device, "test"), 0);
-    struct kernels_options options = {
-        .backend = KERNEL_BACKEND_REFERENCE, .num_threads = 1, .device = device}; /* our own */
+    struct kernels_options options = {.backend = backend, .num_threads = 1, .device = device};
     assert_int_equal(kernels_new(&e.kernels, &options), 0);
     e.lane = lane;
     /* More than each of the shapes that are used here. */
-    const struct kernel_shapes largest = {
+    struct kernel_shapes largest = {
         .batch = 4, .seq = 300, .dim = 1024, .heads = 128, .kv_heads = 8, .head_dim = 128};
     size_t bytes = kernels_scratch_bytes(e.kernels, &largest);
+    largest.dtype = KERNEL_BF16; /* of libraries */
+    if (kernels_scratch_bytes(e.kernels, &largest) > bytes)
+        bytes = kernels_scratch_bytes(e.kernels, &largest);
     assert_int_equal(device_alloc(device, &e.scratch, bytes, ON_DEVICE), 0);
     lane_set_scratch(lane, e.scratch, bytes);
     return e;
+}
+
+/* Our own kernels. */
+static inline struct engine new_cuda_engine(void)
+{
+    return new_gpu_engine(KERNEL_BACKEND_REFERENCE);
 }
 
 /* A GPU has its own order, another each time. */

@@ -1,13 +1,21 @@
 /* rpc.c - fuzz target: a message from the wire, of a peer or of a ckptd that lies. The first byte
  * says which; what comes out goes to what takes it: slices of a description, the summary of
- * a manifest, reflection. The order stays: inputs are kept. */
+ * a manifest, places, keys, reflection. Every message of every method of ckptd is there, or the
+ * target fails. The order stays: inputs are kept. */
 #include "tests/fuzz/fuzz.h"
 
+#include "ckptd/calls.h"
+#include "ckptd/nodes/key.h"
+#include "ckptd/nodes/told.h"
 #include "ckptd/run/describe.h"
 #include "proto/manifest.h"
+#include "proto/places.h"
+#include "proto/report.h"
 #include "proto/rpc_reflection.h"
 #include "proto/rpc_text.h"
 #include "proto/rpc_wire.h"
+
+#include <jansson.h>
 
 #define REFLECTION 16 /* whose messages have a function of their own */
 
@@ -49,6 +57,30 @@ static const ProtobufCMessageDescriptor *const types[] = {
     &holdfast__v1__release_reply__descriptor,
     &holdfast__v1__adopt_reply__descriptor,
     &holdfast__v1__status_reply__descriptor,
+    &holdfast__v1__open_bulk_request__descriptor,
+    &holdfast__v1__open_bulk_reply__descriptor,
+    &holdfast__v1__peer_request__descriptor,
+    &holdfast__v1__peer_reply__descriptor,
+    &holdfast__v1__join_request__descriptor,
+    &holdfast__v1__join_reply__descriptor,
+    &holdfast__v1__begin_part_request__descriptor,
+    &holdfast__v1__begin_part_reply__descriptor,
+    &holdfast__v1__report_part_request__descriptor,
+    &holdfast__v1__report_part_reply__descriptor,
+    &holdfast__v1__scrub_request__descriptor,
+    &holdfast__v1__scrub_reply__descriptor,
+    &holdfast__v1__history_request__descriptor,
+    &holdfast__v1__history_reply__descriptor,
+    &holdfast__v1__rescan_request__descriptor,
+    &holdfast__v1__rescan_reply__descriptor,
+    &holdfast__v1__remove_request__descriptor,
+    &holdfast__v1__remove_reply__descriptor,
+    &holdfast__v1__undelete_request__descriptor,
+    &holdfast__v1__undelete_reply__descriptor,
+    &holdfast__v1__reload_request__descriptor,
+    &holdfast__v1__reload_reply__descriptor,
+    &holdfast__v1__force_attempt_request__descriptor,
+    &holdfast__v1__force_attempt_reply__descriptor,
 };
 #define NUM_TYPES (sizeof types / sizeof types[0])
 
@@ -69,6 +101,51 @@ static void take_summary(const void *manifest, size_t bytes)
     struct manifest_summary summary;
     manifest_read_summary(&summary, manifest,
                           bytes < MANIFEST_SUMMARY_BYTES ? bytes : MANIFEST_SUMMARY_BYTES);
+}
+
+static void take_places(const void *text, size_t bytes)
+{
+    struct places places;
+    const struct manifest_summary summary = {.nonce = "0123456789abcdef0123456789abcdef",
+                                             .shards = 2};
+    if (places_read(&places, text, bytes, &summary) != 0)
+        return;
+    for (uint32_t i = 0; i < places.num_shards; i++)
+        places_is_here(&places, i);
+    places_free(&places);
+}
+
+/* What is refused is nobody's key; what is not leaves no store. */
+static void take_key(const char *key)
+{
+    struct manifest_summary place;
+    const char *name;
+    char run[RUN_NAME_MAX + 1];
+    uint64_t number;
+    for (int kind = KEY_NONE; kind <= KEY_LEASE; kind++)
+        key_check((enum key_kind)kind, key);
+    key_parse(&place, &name, key);
+    key_parse_attempt(run, &number, key);
+}
+
+static void take_status(const char *text)
+{
+    json_t *told;
+    if (told_read(&told, text) == 0)
+        json_decref(told);
+}
+
+static void take_node(const ProtobufCMessage *message)
+{
+    if (message->descriptor == &holdfast__v1__report_part_reply__descriptor) {
+        const Holdfast__V1__ReportPartReply *reply = (const Holdfast__V1__ReportPartReply *)message;
+        take_summary(reply->manifest.data, reply->manifest.len);
+        take_places(reply->places.data, reply->places.len);
+    }
+    if (message->descriptor == &holdfast__v1__peer_request__descriptor)
+        take_key(((const Holdfast__V1__PeerRequest *)message)->key);
+    if (message->descriptor == &holdfast__v1__status_reply__descriptor)
+        take_status(((const Holdfast__V1__StatusReply *)message)->json);
 }
 
 static void try_message(size_t kind, const uint8_t *data, size_t bytes)
@@ -96,7 +173,24 @@ static void try_message(size_t kind, const uint8_t *data, size_t bytes)
         const char *manifest = ((Holdfast__V1__ShowReply *)message)->manifest_json;
         take_summary(manifest, strlen(manifest));
     }
+    take_node(message);
     protobuf_c_message_free_unpacked(message, NULL);
+}
+
+static bool has_type(const ProtobufCMessageDescriptor *type)
+{
+    for (size_t i = 0; i < NUM_TYPES; i++)
+        if (types[i] == type)
+            return true;
+    return false;
+}
+
+static void check_types(void)
+{
+    static bool is_checked;
+    for (const struct rpc_method *method = service_calls; method->name && !is_checked; method++)
+        CHECK(has_type(method->request) && has_type(method->reply));
+    is_checked = true;
 }
 
 static void try_reflection(const uint8_t *data, size_t bytes)
@@ -112,6 +206,7 @@ static void try_reflection(const uint8_t *data, size_t bytes)
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 {
     rpc_start();
+    check_types();
     if (bytes == 0)
         return 0;
     size_t kind = data[0] % NUM_TYPES;

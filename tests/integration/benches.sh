@@ -4,7 +4,7 @@
 # Goal: a change of these structures that breaks a bench is found here, not when somebody measures.
 # Method: each on a world that takes milliseconds; what it answers, and what it left. No figures.
 . "$(dirname "$0")/lib.sh"
-plan 5
+plan 6
 
 answers() { # WORD...: tmp/out has one line for each word, with a number of that name
     local line
@@ -33,3 +33,11 @@ check "plans of thousands of ranks" answers parse_seconds boxes_max
 "$BUILD/bench/scale_store" "$tmp/store" 160 >"$tmp/log" 2>&1
 check_equal "a store of many checkpoints" \
     "$("$BUILD/ckpt-cli" list --store "$tmp/store" --json | grep -o '"step"' | wc -l)" 160
+options=(--model.flavor tiny --model.vocab_size 300 --training.seq_len 32 --training.dataset_path x
+    --training.local_batch_size 1 --canonical.micro_batches 4 --comm.ranks 2 --kernels.threads 1)
+echo step | "$BUILD/bench/steps" "${options[@]}" -- "${options[@]}" --training.reduction fast \
+    >"$tmp/out" 2>"$tmp/log"
+some='[0-9.]*[1-9][0-9]*' # more than nought
+spent="\\{\"cpu\": $some, \"wall\": $some, \"compute\": $some, \"leaves\": \\[$some, $some\\]\\}"
+check "steps of two orders in turns, with the seconds of their leaves" \
+    grep -qE "^\\{\"a\": $spent, \"b\": $spent\\}\$" "$tmp/out"

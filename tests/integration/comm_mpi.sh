@@ -2,18 +2,29 @@
 # Goal: the collectives of the mpi back-end move the right bytes, add right, split right, and take
 # places beyond 2 GiB; they go on while a rank computes, and change no bit; a rank that dies ends
 # the others. Method: the rounds of tests/unit/trainer_comm.c, which check every received byte,
-# under mpirun with several numbers of ranks; then FSDP on two ranks, whose drawn step has the calls
-# of the flight recorders beside what the ranks compute; then a paused rank of a run is killed.
+# under mpirun with several numbers of ranks; a step in which a call of one rank fails
+# (trainer_execute.c); FSDP on two ranks, whose drawn step has the calls of the flight recorders
+# beside what the ranks compute; then a paused rank of a run is killed.
 . "$(dirname "$0")/lib.sh"
 . tests/integration/lib_tiny.sh
 command -v mpirun >/dev/null || skip_all "mpirun is missing: make deps installs it"
-[ -x "$BUILD/tests/trainer_comm" ] || skip_all "tests/trainer_comm is not built"
-plan 13
+for test in trainer_comm trainer_execute; do
+    [ -x "$BUILD/tests/$test" ] || skip_all "tests/$test is not built"
+done
+plan 15
 
 for ranks in 1 2 3 5; do
     check "$ranks ranks: every collective is right" \
         "${mpi[@]}" -n $ranks "$BUILD/tests/trainer_comm" --mpi
 done
+
+one_fails() {
+    timeout -k 1 60 "${mpi[@]}" -n 4 "$BUILD/tests/trainer_execute" --mpi >"$tmp/fails.log" 2>&1
+}
+start=$SECONDS
+check_exit 75 "a rank that fails in one operation of a step ends the job" one_fails
+check "at once, with its reason" \
+    eval '((SECONDS - start < 10)) && says fails "rank 1: made to fail"'
 
 make_tiny
 sharded() { # NAME BACKEND [mpirun OPTION...]

@@ -10,6 +10,7 @@ compared byte by byte; manifests read from the store; reads delayed by tests/shi
 """
 
 import ctypes
+import glob
 import json
 import os
 import re
@@ -19,7 +20,7 @@ import subprocess
 import time
 
 import lib_train
-from lib_store import PATIENCE, World
+from lib_store import PATIENCE, World, sealed
 from lib_tap import end, test
 
 MESHES = (1, 1), (1, 2), (2, 1), (2, 2)
@@ -69,10 +70,29 @@ class Bed:
 
     def state(self, run, step):
         """The manifest's "state"."""
+        with open(self.manifest(run, step)) as file:
+            return json.load(file)["state"]
+
+    def manifest(self, run, step):
         folder = os.path.join(self.world.store, run)
         name, = (name for name in os.listdir(folder) if name.startswith(f"step-{step:08}-"))
-        with open(os.path.join(folder, name, "manifest.json")) as file:
-            return json.load(file)["state"]
+        return os.path.join(folder, name, "manifest.json")
+
+    def rewrite(self, run, step, change):
+        """Other texts of the members that change(manifest) changes; ckptd reads its store anew."""
+        path = self.manifest(run, step)
+        with open(path, "rb") as file:
+            text = file.read()
+        now = json.loads(text)
+        change(now)
+        for member in "identity", "config", "state":
+            line = json.dumps({member: now[member]}, separators=(",", ":"))[1:-1] + ",\n"
+            text, count = re.subn(rb'(?m)^"%s":.*\n' % member.encode(), line.encode(), text)
+            assert count == 1, (member, text[4096:])
+        self.world.stop()
+        with open(path, "wb") as file:
+            file.write(sealed(text))
+        self.world.launch()
 
 
 def same_on_every_mesh(bed, what, *options, steps=6):
@@ -145,13 +165,16 @@ def documented_order(bed):
 
 
 def validation(bed):
-    options = ("--training.mixture", bed.mixture(a=1), "--validation.enable",
-               "--validation.dataset_path", bed.path("b.tokens"), "--validation.freq", 3,
-               "--validation.seq_len", 40, "--training.local_batch_size", 2)
+    # Shards gather codes, also for the validation behind an update; one rank has none.
+    trains = ("--training.mixture", bed.mixture(a=1), "--training.local_batch_size", 2,
+              "--model.converters", "quantize.linear.float8",
+              "--quantize.linear.float8.enable_fsdp_float8_all_gather")
+    options = (*trains, "--validation.enable", "--validation.dataset_path", bed.path("b.tokens"),
+               "--validation.freq", 3, "--validation.seq_len", 40)
     name, _ = same_on_every_mesh(bed, "validation", *options)
     lines = [line.split()[0] for line in bed.losses(name).splitlines() if "validation=" in line]
     test("it comes after the first step and as often as asked for", lines == ["1", "3", "6"], lines)
-    code, said = bed.train("unvalidated", (1, 1), 6, *options[:2], *options[-2:])
+    code, said = bed.train("unvalidated", (1, 1), 6, *trains)
     trained = [line for line in bed.losses(name).splitlines() if "validation=" not in line]
     test("it changes nothing of the training",
          code == 0 and bed.losses("unvalidated").splitlines() == trained, said)
@@ -196,6 +219,48 @@ def other_sizes(bed):
     code, said = bed.train("longer", (1, 1), 3, *longer)
     test("more steps are said to stretch the curve", code == 0 and
          "stretches the learning-rate curve" in said and "total_steps = 2" in said, said)
+
+
+def older_orders(bed):
+    """Checkpoints as older programs wrote them: the first ones kept no list of orders, later ones
+    knew fewer settings. And one that was not trained, as an import."""
+    data = "--training.mixture", bed.mixture(a=1)
+    later = {"canonical.groups": 3, "canonical.tp_blocks": 2, "canonical.cp_blocks": 2,
+             "canonical.loss_chunks": 2, "training.batch_ramp": "0:2,2:3"}
+
+    def forget_the_list(manifest):
+        del manifest["state"]["orders"]
+
+    def forget_settings(manifest):
+        for settings in manifest["state"]["orders"][-1], manifest["config"]["canonical"], \
+                manifest["identity"]["canonical"]:
+            for key in later:
+                settings.pop(key, settings.pop(key.split(".")[1], None))
+        del manifest["config"]["training"]["batch_ramp"]
+
+    def forget_training(manifest):
+        del manifest["state"]["orders"], manifest["identity"]["canonical"]
+
+    for run, forget in ("first", forget_the_list), ("second", forget_settings), \
+            ("imported", forget_training):
+        bed.train(run, (1, 1), 1, *data)
+        bed.rewrite(run, 1, forget)
+        for key, value in {"first": [("canonical.tp_blocks", 2)],
+                           "second": later.items()}.get(run, ()):
+            code, said = bed.train(run, (1, 1), 2, *data, f"--{key}", value)
+            test(f"{run}: another {key} than before there was one is refused", code == 78 and
+                 f"the run has {key} = " in said, (code, said))
+    for run in "first", "second":
+        code, said = bed.train(run, (1, 1), 2, *data)
+        orders = bed.state(run, 2)["orders"] if code == 0 else []
+        test(f"{run}: the same goes on, and is listed whole", code == 0 and len(orders) == 1 and
+             set(later) < set(orders[0]) and "a new order" not in said, (code, orders, said))
+    code, said = bed.train("imported", (1, 1), 2, *data, "--canonical.loss_chunks", 2)
+    test("a checkpoint without an order begins one", code == 0 and
+         bed.state("imported", 2)["orders"][0]["canonical.loss_chunks"] == 2, (code, said))
+    code, said = bed.train("imported", (1, 1), 3, *data, "--canonical.loss_chunks", 2,
+                           "--canonical.cp_blocks", 2)
+    test("which then holds", code == 78 and "canonical.cp_blocks = 1" in said, (code, said))
 
 
 def write_format_1(path, source):
@@ -259,7 +324,8 @@ def speed(bed):
     work = 6 * (layers * layer + dim + vocab * dim) + 12 * layers * heads * width * seq
     percent = 100 * work / 0.02e12  # of the peak below, for a token per second
     data = "--training.mixture", bed.mixture(a=1), "--checkpoint.no_enable"
-    code, said = bed.train("speed", (1, 2), 6, *data, *shape, "--metrics.peak_tflops", 0.02)
+    peak = "--metrics.peak_tflops", 0.02
+    code, said = bed.train("speed", (1, 2), 6, *data, *shape, *peak)
     lines = [(int(tps.replace(",", "")), float(mfu)) for tps, mfu in
              re.findall(r" tps: ([0-9,]+) .* mfu: ([0-9.]+)%", said)]
     test("mfu is tokens per second and rank x their work / the peak", code == 0 and
@@ -268,6 +334,83 @@ def speed(bed):
     code, said = bed.train("slowly", (1, 2), 2, *data, *shape)
     test("and is left out where no peak is given", code == 0 and "tflops:" in said and
          "mfu" not in said, said)
+    # Of two layers one is computed again: a third of its work.
+    code, said = bed.train("again", (1, 1), 3, *data, *shape, *peak, "--activation_checkpoint.mode",
+                           "selective", "--metrics.enable_tensorboard", "--job.dump_folder",
+                           bed.path("out"))
+    more = (2 * layer + 4 * heads * width * seq) / work
+    events = read_events(glob.glob(bed.path("out/tb/*/events.out.tfevents.*"))[0])
+    steps = {step: scalars for step, scalars in events if scalars}
+    test("hfu is mfu and what is computed again", code == 0 and "hfu: " in said and
+         all(abs(s["hfu(%)"] / s["mfu(%)"] - 1 - more) < 1e-5 for s in steps.values()),
+         (more, steps, said))
+    # Updates 0 to 2 of a curve that rises in two and falls in 98.
+    rates = [0.0004, 0.0008, 0.0008]
+    lines = [[float.fromhex(word) for word in line.split()[1:3]]
+             for line in bed.losses("again").splitlines()]
+    test("TensorBoard's file has each line's numbers by torchtitan's names", list(steps) ==
+         [1, 2, 3] and [step for step, scalars in events if not scalars] == [0] and
+         all(abs(s["loss_metrics/global_avg_loss"] - loss) < 1e-6 * loss and
+             abs(s["grad_norm"] - norm) < 1e-6 * norm and
+             loss * 1.0001 < s["loss_metrics/global_max_loss"] < loss * 1.2 and
+             abs(s["lr"] - rate) < 1e-6 and s["n_tokens_seen"] == 3 * seq * step
+             for (step, s), (loss, norm), rate in zip(steps.items(), lines, rates)),
+         (steps, lines))
+
+
+def masked_crc(data):
+    crc = 0xffffffff
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = crc >> 1 ^ (0x82f63b78 if crc & 1 else 0)
+    crc ^= 0xffffffff
+    return ((crc >> 15 | crc << 17) + 0xa282ead8) & 0xffffffff
+
+
+def fields_of(message):
+    """Of protocol buffers: (number, value as bytes or number)."""
+    at = 0
+
+    def varint():
+        nonlocal at
+        value = shift = 0
+        while True:
+            byte, at = message[at], at + 1
+            value, shift = value | (byte & 127) << shift, shift + 7
+            if byte < 128:
+                return value
+
+    while at < len(message):
+        key = varint()
+        if key & 7 == 0:
+            yield key >> 3, varint()
+            continue
+        size = {1: 8, 5: 4}.get(key & 7) or varint()
+        yield key >> 3, message[at:at + size]
+        at += size
+
+
+def read_events(path):
+    """[(step, {tag: value})] of a file for TensorBoard, whose checksums have to fit."""
+    with open(path, "rb") as file:
+        raw = file.read()
+    events, at = [], 0
+    while at < len(raw):
+        length, crc = struct.unpack_from("<QI", raw, at)
+        body = raw[at + 12:at + 12 + length]
+        assert crc == masked_crc(raw[at:at + 8]), at
+        assert struct.unpack_from("<I", raw, at + 12 + length)[0] == masked_crc(body), at
+        event = dict(fields_of(body))
+        scalars = {}
+        for _, value in fields_of(event.get(5, b"")):
+            of = dict(fields_of(value))
+            scalars[of[1].decode()] = struct.unpack("<f", of[2])[0]
+        assert abs(struct.unpack("<d", event[1])[0] - time.time()) < 3600, event
+        assert scalars or event[3] == b"brain.Event:2", event
+        events.append((event.get(2, 0), scalars))
+        at += 16 + length
+    return events
 
 
 def damaged(bed):
@@ -308,6 +451,7 @@ def main():
         documented_order(bed)
         validation(bed)
         other_sizes(bed)
+        older_orders(bed)
         once_per_node(bed)
         speed(bed)
         slow_disk(bed)

@@ -6,7 +6,9 @@ after it, makes ckptd neither grow nor spend more than a tenth of a core, stops 
 out nobody who comes from elsewhere. Method: a real ckptd on loopback; the flood comes from an
 address of its own. Before the handshake: connections that end at once, and the first message of a
 handshake again and again, without its end. After it, with a reader's certificate: the frames of
-lib_flood over TLS, and requests for what is not there on a bulk connection with a ticket.
+lib_flood over TLS, among them messages and calls without an end, calls that are taken back at once
+and those with long metadata; requests for what is not there on a bulk connection with a ticket; and
+greetings alone, from several addresses, on every connection there is.
 
     flood_tcp.py pairs   how much longer the saves of one user take beside each (lib_flood.pairs)
 """
@@ -27,22 +29,26 @@ if not shutil.which("openssl"):
     sys.exit(77)
 lib_tap.need("grpc")
 import lib_flood  # noqa: E402
-from lib_flood import (Attack, drain, pairs, send_calls, send_read_pings,  # noqa: E402
-                       send_unread_pings, under)
+from lib_flood import (CONNECTIONS, Attack, drain, greet, pairs, send_calls,  # noqa: E402
+                       send_endless_messages, send_half_calls, send_long_metadata, send_read_pings,
+                       send_resets, send_unread_pings, send_whole_messages, under)
 from lib_network import Network  # noqa: E402
 from lib_store import PATIENCE, is_sanitized  # noqa: E402
 from lib_tap import end, test  # noqa: E402
 
 OTHER = "127.0.0.2"  # where the flood comes from
-GROWTH = 48  # MiB
+SESSIONS = 64
+PLACES = SESSIONS + 64
+GROWTH, MESSAGES_GROWTH = 48, 176  # MiB; as in flood.py
 HELLO, REQUEST = "<4sI16s", "<4sIIIQQQQIIQ"  # proto/bulk/wire.h
 BULK_STREAMS, SENT_AT_ONCE = 16, 64
+lib_flood.FIRST_SECONDS = 2  # with as many handshakes before what is saved up is spent
 PAUSE = 3  # until the flood after may connect, with 40 handshakes
 
 
-def reach(address):
+def reach(address, source=OTHER):
     host, port = address.split(":")
-    return socket.create_connection((host, int(port)), PATIENCE, (OTHER, 0))
+    return socket.create_connection((host, int(port)), PATIENCE, (source, 0))
 
 
 def only_connect(address):
@@ -89,7 +95,16 @@ def over_tls(world, name, address, protocol):
     """What makes a connection, as flood.py makes one to the unix socket; the files are read now."""
     context = world.context(name, ssl.TLSVersion.TLSv1_3)
     context.set_alpn_protocols([protocol])
-    return lambda: context.wrap_socket(reach(address), server_hostname=address.split(":")[0])
+    return lambda source=OTHER: context.wrap_socket(reach(address, source),
+                                                    server_hostname=address.split(":")[0])
+
+
+def only_greet(connect):
+    """One identity, of so many addresses that none of them has too many handshakes."""
+    silent = [greet(lambda at=i: connect(f"127.0.0.{3 + at // CONNECTIONS}"))
+              for i in range(PLACES)]
+    time.sleep(lib_flood.SECONDS)
+    return len(silent)
 
 
 def ask_in_vain(connect, ticket):
@@ -124,8 +139,12 @@ def attacks_on(world):
             ("handshakes", lambda to: begin_handshakes(to, "h2"), world.address),
             ("handshakes of the bulk plane",
              lambda to: begin_handshakes(to, "holdfast-bulk/1"), world.bulk),
+            ("whole messages", send_whole_messages, calls),
             ("pings", send_unread_pings, calls), ("read pings", send_read_pings, calls),
             ("calls", send_calls, calls),
+            ("messages", lambda to: send_endless_messages(to, CONNECTIONS), calls),
+            ("half calls", send_half_calls, calls),
+            ("resets", send_resets, calls), ("long metadata", send_long_metadata, calls),
             ("bulk requests", lambda to: ask_in_vain(to, ticket), bulk))
 
 
@@ -134,11 +153,24 @@ def floods(world):
     for name, action, where in attacks_on(world):
         growth, well, said, step = under(world, name, action, where, step)
         print(f"# {name}: {growth} MiB more; {said}")
-        test(f"{name}: ckptd grows by at most {GROWTH} MiB", growth <= GROWTH or is_sanitized(),
+        bound = MESSAGES_GROWTH if "messages" in name else GROWTH
+        test(f"{name}: ckptd grows by at most {bound} MiB", growth <= bound or is_sanitized(),
              growth)
         test(f"{name}: an operator is served and saves go on", well is True and said != "it failed",
              (well, said, world.log()[-900:]))
         time.sleep(PAUSE)
+
+
+def silent(world):
+    flood = Attack(only_greet, over_tls(world, "reader", world.address, "h2"))
+    came = []
+    while flood.runs():
+        came.append(world.ask("anna", "list"))
+    said = flood.end()
+    test("connections that greet and say nothing keep no operator out", said == PLACES and came and
+         all(code == 0 for code, _ in came), (said, came))
+    test("who took all places is named in the log",
+         "closed a connection of holdfast://reader" in world.log(), world.log()[-900:])
 
 
 def elsewhere(world):
@@ -160,7 +192,7 @@ def opened():
 
 
 def begin(world, *words):
-    world.serve(*words)
+    world.serve("--limits.sessions", str(SESSIONS), *words)
     world.issue("anna", "holdfast://operator/anna")
     world.issue("reader", "holdfast://reader")
     world.save([1])
@@ -171,6 +203,7 @@ def main():
     try:
         begin(world)
         floods(world)
+        silent(world)
         elsewhere(world)
         world.stop()
     finally:

@@ -88,6 +88,7 @@ def the_newest_comes_first_with_the_digests_of_its_manifest(bed):
     wanted = {line[0]: line[-1] for line in shown if line and len(line[-1]) == 32}
     assert {t["name"]: t["digest"] for t in version["tensors"]} == {
         name: wanted[name] for name, *_ in WEIGHTS}
+    assert version["bytes_from_memory"] > 0, version
     text = cli("follow", "trip", *bed.where, "--count", 1)
     assert text.startswith("trip@1-a3  ") and wanted["experts"] in text, text
 

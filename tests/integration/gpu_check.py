@@ -22,7 +22,7 @@ BUILD = os.path.abspath(os.environ.get("BUILD", "build"))
 REAL = os.path.join(BUILD, "cuda/kernels"), os.path.join(BUILD, "trainer")
 SIMULATED = os.path.join(BUILD, "cuda/on_simgpu"), os.path.join(BUILD, "tests/trainer_on_simgpu")
 README, EVIDENCE = "kernels/cuda/README.md", "kernels/cuda/evidence"
-OPTIONS = "--flavor", "tiny", "--steps", "2", "--pool", "256MiB"
+OPTIONS = "--flavor", "tiny", "--steps", "2", "--pool", "512MiB"
 SHORT = {"LANES_SEEDS": "1"}
 
 
@@ -55,7 +55,7 @@ def look_at_simulated(folder):
     done = check(folder, SIMULATED)
     said = done.stdout + done.stderr
     test("on a simulated GPU kernels, steps, kill and resume have the bits of the CPU",
-         done.returncode == 0 and said.count("ok    ") == 4, said)
+         done.returncode == 0 and said.count("ok    ") == 8, said)
     test("and nothing is written", "nothing is written" in said and
          not os.path.exists(os.path.join(folder, "evidence")), said)
     done = check(folder, SIMULATED, "seed=0,fail=kernel:30")
@@ -64,9 +64,10 @@ def look_at_simulated(folder):
          said)
 
 
-def bench(programs, *options):
+def bench(programs, *options, **variables):
     return subprocess.run(["tests/cuda/gpu_bench", *options], capture_output=True, text=True,
-                          env=dict(os.environ, GPU_START=programs[0], GPU_TRAINER=programs[1]))
+                          env=dict(os.environ, GPU_START=programs[0], GPU_TRAINER=programs[1],
+                                   **variables))
 
 
 def look_at_bounds():
@@ -80,10 +81,30 @@ def look_at_bounds():
 
 
 def look_at_simulated_bench():
-    done = bench(("true", SIMULATED[1]), "--rows", "tiny", "--steps", "4")
-    test("gpu_bench measures a row of steps, and says what it is not measured beside",
-         done.returncode == 0 and re.search(r"tiny/64 +[1-9][0-9,]* tokens/s, MFU", done.stdout) and
+    done = bench(("true", SIMULATED[1]), "--rows", "tiny", "--steps", "4", "--saves")
+    test("gpu_bench measures a row of steps, a save and a resume, and says what is not beside it",
+         done.returncode == 0 and "ms of steps" in done.stdout and
+         "after its start" in done.stdout and
+         re.search(r"tiny/64 +bf16 +[1-9][0-9,]* tokens/s, MFU", done.stdout) and
          "torch.compile is not measured" in done.stdout, done)
+
+
+def look_at_torch_beside(folder):
+    """By programs in the place of torch_steps.py, which needs torch and a GPU."""
+    said, script = [], os.path.join(folder, "steps.py")
+    for program in ("import json; print('compiled'); print(json.dumps({'tokens_per_s': 0.5}))",
+                    "import sys; print('torch_steps: torch is not here', file=sys.stderr); "
+                    "sys.exit(78)", "import sys; sys.exit('out of memory')"):
+        with open(script, "w") as file:
+            file.write(program)
+        done = bench(("true", SIMULATED[1]), "--rows", "tiny", "--steps", "4", "--torch",
+                     GPU_TORCH_STEPS=script)
+        said.append(done.stdout if done.returncode == 0 else done.stderr)
+    ends = (r"torch.compile 0 tokens/s, ours/torch [1-9][0-9]*\.[0-9]{2}\n$",
+            r"; torch is not here\n$", r"; torch.compile FAILED: out of memory\n$")
+    test("gpu_bench --torch ends a row with torch.compile's rate and ours over it, or says why not",
+         all(re.search(end_of_row, text) and "not measured" not in text
+             for end_of_row, text in zip(ends, said)), said)
 
 
 def look_at_bundle(folder):
@@ -114,8 +135,11 @@ def main():
         if all(map(os.path.exists, SIMULATED)):
             look_at_simulated(folder)
             look_at_simulated_bench()
+            look_at_torch_beside(folder)
         else:
             skip(["gpu_bench measures a row of steps, and says what it is not measured beside",
+                  "gpu_bench --torch ends a row with torch.compile's rate and ours over it, "
+                  "or says why not",
                   "on a simulated GPU kernels, steps, kill and resume have the bits of the CPU",
                   "and nothing is written", "a GPU that is lost on the way is status 1"],
                  "no nvcc: its programs were not built")

@@ -11,7 +11,7 @@
 snapshots=(--checkpoint.async_mode async_with_pinned_mem)
 twins=(--parallelism.data_parallel_replicate_degree 2 --parallelism.data_parallel_shard_degree 1
     --kernels.graphs false)
-plan 24
+plan 29
 
 check "the CPU trains" train cpu - 1
 check "one GPU has its bits, work as late as allowed" train_same one $late 1
@@ -62,10 +62,15 @@ eight_bits() {
     train numbers - 1 "${float8[@]}" && train codes $random 2 "${float8[@]}" &&
         near numbers codes && ! cmp -s "$tmp/bf16.loss" "$tmp/codes.loss"
 }
+gathers_codes() {
+    train gathered $late 2 "${float8[@]}" --comm.backend nccl \
+        --quantize.linear.float8.enable_fsdp_float8_all_gather && same_as codes gathered
+}
 refuses_float8() {
     ! train older capability=80 1 "${float8[@]}" && says older "has no float8 products"
 }
 check "in float8, products of codes, two GPUs have its losses within 0.2 %" eight_bits
+check "the codes gathered by NCCL, they have the bits of codes made by each" gathers_codes
 check "a GPU below compute capability 8.9 refuses them in one line" refuses_float8
 check "two GPUs that exchange by NCCL have them" train_same nccl $random 2 --comm.backend nccl
 check "four GPUs, stages that send by NCCL, have them" \
@@ -88,6 +93,11 @@ eight() {
     train eight $random 8 "${blocks[@]}" "${cp[@]}" "${pp[@]}" "${tp[@]}" && same_as cut eight
 }
 check "so have eight GPUs: stages, cut sequences and tensor parallel" eight
+chunks=(--canonical.tp_blocks 1 "${blocks[@]}" --canonical.loss_chunks 4)
+in_chunks() {
+    train whole - 1 "${chunks[@]}" && train chunks $late 2 "${chunks[@]}" && same_as whole chunks
+}
+check "a loss in chunks has its bits on two GPUs" in_chunks
 no_gpu() { train no_gpu - 2 --comm.backend nccl; }
 check_exit 78 "NCCL without a GPU is refused" no_gpu
 
@@ -103,3 +113,15 @@ check_equal "and one line says why" "$(grep -c "CUDA: no GPU to compute on: " "$
 lost() { train lost "$late,fail=kernel:300" 1; }
 check_exit 75 "a run whose GPU is lost ends to be started again" lost
 check "started again it has the same bits" train_same lost $early 1
+
+# Each rank waits for others when the GPU that all of them share is lost.
+lost_together() {
+    command_of together "devices=1,$late,fail=kernel:60" 8 "${pp[@]}" "${tp[@]}"
+    timeout -k 1 60 "${command[@]}" >>"$tmp/together.log" 2>&1
+}
+check_exit 75 "eight ranks on a GPU that is lost end, too" lost_together
+check_equal "and one line says why" "$(grep " error " "$tmp/together.log" |
+    grep -c "rank [0-7]: CUDA: .*(cudaErrorLaunchFailure)")" 1
+never_there() { ! train never "devices=1,fail=cudaMemcpyAsync:2+" 2; }
+one_line() { [ "$(grep -c " error .*: CUDA: a copy was refused" "$tmp/never.log")" = 1 ]; }
+check "so it does when it is lost at the start" eval 'never_there && one_line'

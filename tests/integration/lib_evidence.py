@@ -10,6 +10,13 @@ import glob
 import os
 import tomllib
 
+
+
+def products(how, kind=""):
+    return tuple(f"{how}: {name}{kind}" for name in ("linear", "linear_backward_input",
+                                                     "linear_backward_weight"))
+
+
 # The rows of the table by how they begin: what has to be compared, and how, for the word.
 ROWS = {
     "embedding": ("bits: embedding", "bits: embedding_backward"),
@@ -18,13 +25,20 @@ ROWS = {
     "pack, unpack": ("bits: pack", "bits: unpack", "bits: swiglu", "bits: swiglu_backward",
                      "bits: add", "bits: fold", "bits: convert"),
     "round to float8": ("bits: round_float8",),
+    "codes of parts": ("bits: float8_largest", "bits: float8_decode"),
     "cross entropy": ("bits: cross_entropy",),
     "exact sum": ("bits: sum_squares",),
-    "products: float": ("bits: linear", "bits: linear_backward_input",
-                        "bits: linear_backward_weight"),
-    "products of bf16": ("near: linear", "near: linear_backward_input",
-                         "near: linear_backward_weight"),
-    "attention": ("bits: attention", "bits: attention_backward"),
+    "digest": ("bits: digest",),
+    "products: float": products("bits"),
+    "products of bf16 by tensor cores": products("near"),
+    "products of bf16 by cuBLASLt": products("cublaslt"),
+    "products of float8 by tensor cores": products("near", "_float8"),
+    "products of float8 by cuBLASLt": products("cublaslt", "_float8"),
+    "several products at once": tuple(f"{how}: linears{of}" for how in ("bits", "near", "cublaslt")
+                                      for of in ("", "_backward_weight")),
+    "attention, its gradient": ("bits: attention", "bits: attention_backward"),
+    "attention by tensor cores": ("near: attention", "near: attention_backward"),
+    "attention by cuDNN": ("cudnn: attention", "cudnn: attention_backward"),
     "AdamW": ("bits: adamw",),
 }
 NOT_RUN = "–"

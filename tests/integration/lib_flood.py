@@ -19,7 +19,8 @@ from lib_tap import test
 USER = 12345
 MIB = 1 << 20
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-DATA, HEADERS, SETTINGS, PING, WINDOW = 0, 1, 4, 6, 8
+DATA, HEADERS, RESET, SETTINGS, PING, WINDOW = 0, 1, 3, 4, 6, 8
+HALF_CALLS = 128  # as many as a connection may have open
 CONNECTIONS, SENDERS, SECONDS = 40, 100, 5
 # Of an attack before the saves beside it: what a user has saved up of its budget is spent then, or
 # not, and what ckptd may spend on it.
@@ -75,11 +76,11 @@ def send_unread_pings(where):
     return pour([greet(where) for _ in range(CONNECTIONS)], pings, SECONDS)
 
 
-def send_endless_messages(where):
+def send_endless_messages(where, count=SENDERS):
     """Each a message of 3.9 MiB, but for its last byte; windows are read, nothing else."""
     size = int(3.9 * MIB)
     senders = []
-    for _ in range(SENDERS):
+    for _ in range(count):
         sender = greet(where)
         sender.sendall(frame(HEADERS, 4, 1, CALL))
         sender.sendall(frame(DATA, 0, 1, b"\0" + struct.pack(">I", size)))
@@ -148,21 +149,9 @@ def send_read_pings(where):
 
 def send_calls(where):
     """Whole calls of Hello, one after the other on each connection, whose answers it reads."""
-    connections, until, stream = [greet(where) for _ in range(CONNECTIONS)], 0, 1
-    for connection in connections:
-        connection.sendall(frame(WINDOW, 0, 0, struct.pack(">I", 1 << 30)))
-        connection.setblocking(False)
-    until = time.monotonic() + SECONDS
-    while time.monotonic() < until:
-        call = frame(HEADERS, 4, stream, CALL) + frame(DATA, 1, stream, bytes(5))
-        for connection in connections:
-            drain(connection)
-            try:
-                connection.send(call)
-            except OSError:
-                pass
-        stream += 2
-    return stream // 2 * CONNECTIONS
+    return send_again(where, lambda stream: frame(HEADERS, 4, stream, CALL) +
+                      frame(DATA, 1, stream, bytes(5)),
+                      frame(WINDOW, 0, 0, struct.pack(">I", 1 << 30)))
 
 
 def send_whole_messages(where):
@@ -186,6 +175,46 @@ def send_whole_messages(where):
             send_some(sender)
             whole += sender["left"] == 0
     return whole
+
+
+def send_again(where, what, first=b""):
+    """On each connection `first`, then what(stream) for ever new streams, until it is cut off;
+    answers are read. How often it was sent."""
+    connections, until, stream, count = [greet(where) for _ in range(CONNECTIONS)], 0, 1, 0
+    for connection in connections:
+        connection.sendall(first)
+        connection.setblocking(False)
+    until = time.monotonic() + SECONDS
+    while time.monotonic() < until:
+        for connection in connections:
+            drain(connection)
+            try:
+                connection.send(what(stream))
+                count += 1
+            except OSError:
+                pass
+        stream += 2
+    return count
+
+
+def send_resets(where):
+    """Calls that are taken back at once (CVE-2023-44487)."""
+    return send_again(where, lambda stream: frame(HEADERS, 4, stream, CALL) +
+                      frame(RESET, 0, stream, b"\0\0\0\x08"))
+
+
+def send_long_metadata(where):
+    """Calls with 12 KiB more than they need, which are refused."""
+    value = literal(b"x-long", b"x" * 100) * 110
+    return send_again(where, lambda stream: frame(HEADERS, 4, stream, CALL + value) +
+                      frame(DATA, 1, stream, bytes(5)))
+
+
+def send_half_calls(where):
+    """As many calls as a connection may have, on all of them, whose messages never come."""
+    begun = b"".join(frame(HEADERS, 4, 2 * call + 1, CALL) for call in range(HALF_CALLS))
+    return pour([greet(where) for _ in range(CONNECTIONS)], begun, 0.1) + (
+        time.sleep(SECONDS) or 0)
 
 
 def only_connect(where):

@@ -50,12 +50,12 @@ class Network(World):
                               env={**os.environ, "HOLDFAST_TLS": self.path(name)})
         return done.returncode, done.stdout + done.stderr
 
-    def channel(self, name):
+    def channel(self, name, address=None):
         import grpc
         def read(file):
             with open(self.path(name, file), "rb") as pem:
                 return pem.read()
-        return grpc.secure_channel(self.address, grpc.ssl_channel_credentials(
+        return grpc.secure_channel(address or self.address, grpc.ssl_channel_credentials(
             read("authority.pem"), read("key.pem"), read("certificate.pem")))
 
     def bulk_socket(self, name, protocol="holdfast-bulk/1"):

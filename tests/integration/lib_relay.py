@@ -26,6 +26,8 @@ class Relay:
     def __init__(self, to, host="127.0.0.1", seed=0, delay_s=0.0, resets=0.0):
         self.to, self.delay_s, self.resets = to, delay_s, resets
         self.every, self.times, self.cuts = None, 0, 0
+        self.kept = 0  # bytes that came to a way that is held
+        self.room = None  # so many bytes pass back, then that way is held
         self.held, self.is_closed, self.age = set(), False, 0
         self.chance = random.Random(seed)
         self.lock = threading.Lock()
@@ -71,6 +73,13 @@ class Relay:
                                   ("back", server, client, chances[1])):
             threading.Thread(target=self.move, args=(way, a, b, chance), daemon=True).start()
 
+    def take(self, way, count):
+        if self.room is not None and way == "back":
+            self.room -= count
+            if self.room <= 0:
+                self.room = None
+                self.hold("back")
+
     def wait(self, way):
         while way in self.held and not self.is_closed:
             time.sleep(0.01)
@@ -79,6 +88,8 @@ class Relay:
         left, age = self.every, self.age
         try:
             while data := a.recv(CHUNK):
+                self.kept += len(data) if way in self.held else 0
+                self.take(way, len(data))
                 self.wait(way)
                 if age != self.age:
                     continue

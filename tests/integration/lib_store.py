@@ -10,6 +10,7 @@ import hashlib
 import json
 import math
 import os
+import re
 import shutil
 import signal
 import struct
@@ -106,6 +107,13 @@ def sealed(text):
     return text + b'"sha256":"%s"}\n' % hashlib.sha256(text).hexdigest().encode()
 
 
+def at_step(text, step):
+    """The manifest of a checkpoint as one of that step would have it, a step of more digits."""
+    longer = re.sub(rb'"step":\d+', b'"step":%d' % step, text, count=1)
+    filling = b" " * (len(longer) - len(text)) + b"\n"  # the summary keeps its length
+    return sealed(longer.replace(filling, b"\n", 1))
+
+
 def mark(folder):
     """Who writes into such a directory of a step leaves it there until the manifest is durable."""
     run = os.path.basename(os.path.dirname(folder))
@@ -119,6 +127,12 @@ def uncommit(folder):
     """What a crash leaves of a save: its shards and its mark."""
     os.remove(os.path.join(folder, "manifest.json"))
     mark(folder)
+
+
+def make_tier(folder, far):
+    """The directory `far` becomes a far tier, as an operator makes it."""
+    subprocess.run([os.path.join(BUILD, "ckptd"), "--store", os.path.join(folder, "store"),
+                    "--tier.store", "dir:" + far, "--make_store"], check=True, capture_output=True)
 
 
 PATIENCE = 60  # seconds, of anything that should take a fraction of one

@@ -38,13 +38,14 @@ OPERATE = {"Release", "Adopt", "Gc", "Scrub", "Remove", "Undelete", "Reload",
            "ForceAttempt"}
 LOAD = {"OpenLoad", "OpenBulk"}
 SESSION_LOAD = {"LoadShard", "ReleaseShard", "CloseLoad"}
-PEER = {"Peer", "Join", "BeginPart", "ReportPart"}  # between nodes
+FILES = {"Peer"}  # of the store; here a look at all of it: afar.py has the other operations
+PEER = {"Join", "BeginPart", "ReportPart"}  # between nodes
 MAY_SAVE, MAY_LOAD = SAVE | SESSION_SAVE, LOAD | SESSION_LOAD
-CALLS = LOOK | SEE | OF_ALL | MAY_LOAD | MAY_SAVE | PEER | OPERATE | {"Prune", "Pin"}
+CALLS = LOOK | SEE | OF_ALL | MAY_LOAD | FILES | MAY_SAVE | PEER | OPERATE | {"Prune", "Pin"}
 MAY = {
     "holdfast://operator/anna": CALLS - PEER,
-    "holdfast://node/n2": LOOK | SEE | OF_ALL | MAY_LOAD | PEER,
-    "holdfast://reader": LOOK | SEE | OF_ALL | MAY_LOAD,
+    "holdfast://node/n2": LOOK | SEE | OF_ALL | MAY_LOAD | FILES | PEER,
+    "holdfast://reader": LOOK | SEE | OF_ALL | MAY_LOAD | FILES,
     "holdfast://reader/a": LOOK | SEE | MAY_LOAD,
     "holdfast://reader/b": LOOK | SESSION_LOAD,  # every call names the run a
     "holdfast://pruner": LOOK | SEE | OF_ALL | {"Prune", "Pin"},

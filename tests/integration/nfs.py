@@ -13,7 +13,7 @@ import glob
 import os
 import subprocess
 
-from lib_store import BUILD, CLI, PATIENCE, World
+from lib_store import BUILD, CLI, PATIENCE, World, make_tier
 from lib_tap import end, test
 from tier import PARTS, drained, races, verified, wait_until
 
@@ -28,6 +28,8 @@ class Client(World):
     def __init__(self, far=None):
         super().__init__()
         self.far = far or os.path.join(self.folder, "far")
+        if not far:
+            make_tier(self.folder, self.far)
         self.options = ("--tier.store", "dir:" + self.far, *PARTS, "--tier.look_ms", "0")
 
     def shim(self, lost=LOST_EVERY):

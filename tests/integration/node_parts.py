@@ -6,11 +6,12 @@ Goal: with two ranks on each of four nodes and replication 2, a checkpoint reach
 each node says so. The node of the first rank is lost for good, with all that it had: the others
 resume from that checkpoint with the losses of a run that was never touched, bit for bit. What was
 newer, and not replicated, is passed over by name. So is a node that takes no copy, for another;
-and one that goes before its shards are copied holds up nothing newer.
+and one that goes before its shards are copied holds up nothing newer. What is damaged is mended.
 Method: mpirun, real ckptd on loopback addresses, removed directories.
 """
 
 import glob
+import json
 import os
 import shutil
 import sys
@@ -19,6 +20,7 @@ import tempfile
 import lib_tap
 import lib_train
 from lib_nodes import PUBLISH, REMOVE, Cluster, Run, has, refusal, shards, wait_until
+from lib_store import change
 from lib_tap import end, test
 
 STEPS = 8
@@ -61,6 +63,35 @@ def tell_parts(nodes):
     return is_true
 
 
+def mended(node, place):
+    """One of its own shards is damaged; another node has a whole copy."""
+    folder = glob.glob(os.path.join(node.store, "whole", f"step-{STEPS:08d}-a*"))[0]
+    names = sorted(os.listdir(folder))
+    shard = os.path.join(folder, [name for name in names if name.startswith("shard-")][place])
+    with open(shard, "rb") as file:
+        before = file.read()
+    change(shard, len(before) // 2)
+    node.cli("scrub", "start", *node.where)
+
+    def is_whole():
+        with open(shard, "rb") as file:
+            same = file.read() == before
+        code, out, _ = node.cli("status", "--json", *node.where)
+        return same and code == 0 and json.loads(out)["mending"]["mended"] == 1
+
+    wait_until(is_whole, lambda: node.said() + node.log()[-3000:])
+    wait_until(lambda: is_replicated(node, "whole", STEPS), node.said)
+    return sorted(os.listdir(folder)) == names and node.all_verify() == []
+
+
+def mends(cluster):
+    part = next(node for node in cluster.nodes if is_part(node, "whole", STEPS))
+    test("a damaged shard of a part is mended from a whole copy, and it stays a part",
+         mended(part, -1), part.log()[-3000:])
+    test("so is one of a whole copy, whichever node saved it", mended(cluster.nodes[0], -1),
+         cluster.nodes[0].log()[-3000:])
+
+
 def levels(folder, cluster):
     first = cluster.nodes[0]
     run = Run(folder, "whole", STEPS)
@@ -80,6 +111,7 @@ def levels(folder, cluster):
     test("what is on their disks verifies, the parts as parts",
          all(node.all_verify() == [] for node in cluster.nodes),
          [node.all_verify() for node in cluster.nodes])
+    mends(cluster)
     for node in cluster.nodes:
         node.kill()
     for node in cluster.nodes:
@@ -88,7 +120,9 @@ def levels(folder, cluster):
         wait_until(lambda node=node: is_replicated(node, "whole", STEPS), node.said)
     wait_until(lambda: tell_parts(cluster.nodes), lambda: str([
         node.entry("whole", STEPS) for node in cluster.nodes]))
-    test("after a start of all of them, too", True)
+    test("after a start of all of them, too, and no copy more was made",
+         whole_nodes(cluster.nodes, "whole", STEPS) == whole,
+         whole_nodes(cluster.nodes, "whole", STEPS))
     return run.losses(), next(node for node in cluster.nodes if node.name == whole[1])
 
 

@@ -23,7 +23,7 @@ import time
 import lib_train
 from lib_nodes import Cluster, Run, has, shards, wait_until
 from lib_relay import Relay
-from lib_store import BUILD
+from lib_store import BUILD, make_tier
 from lib_tap import end, test
 
 STEPS = 8
@@ -271,7 +271,9 @@ def alone(folder, cluster):
     run.start((first,), "--training.steps", STEPS + 2)
     test("that start alone", run.end() != 0 and "1 of 3 nodes answered" in run.said(), run.said())
     first.kill()
-    first.start("--tier.store", "dir:" + os.path.join(folder, "far"), "--nodes.wait_ms", "1000")
+    far = os.path.join(folder, "far")
+    make_tier(os.path.join(folder, "maker"), far)
+    first.start("--tier.store", "dir:" + far, "--nodes.wait_ms", "1000")
     run.start((first,), "--training.steps", STEPS + 2)
     code = run.end()
     test("with a far tier, which takes each number once, none is forced", code == 0 and

@@ -9,12 +9,14 @@ Method: libckpt as built, ctypes, processes that are killed.
 
 import doctest
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
 
-from lib_store import BUILD, World, is_sanitized
+from lib_network import Network
+from lib_store import BUILD, CLI, World, change, is_sanitized
 from lib_tap import Skip, need, run
 
 need("numpy")
@@ -29,7 +31,7 @@ if is_sanitized("libckpt.so.1"):
     print("a library with a sanitizer cannot be loaded into Python")
     sys.exit(77)
 import holdfast  # noqa: E402
-from holdfast import arrays, checkpoint, client, dtypes  # noqa: E402
+from holdfast import arrays, catalog, checkpoint, client, dtypes, errors  # noqa: E402
 from importlib import import_module  # noqa: E402
 
 PLAIN = ["bool", "uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64",
@@ -62,7 +64,9 @@ def importing_the_package_imports_no_torch(world):
 def the_examples_in_the_docstrings_are_true(world):
     with holdfast.Client(world.server, run="demo") as saver:
         saver.save(1, {"w": numpy.arange(6.0).reshape(2, 3)}, state={"epoch": 4}).wait()
-    for module in (arrays, dtypes, client, checkpoint, import_module("holdfast.follow"),
+    with holdfast.Client(world.server, run="llama") as saver:
+        saver.save(7, {"w": numpy.ones((4, 3), "f4"), "lr": 0.1}, {"epoch": 1}).wait()
+    for module in (arrays, dtypes, client, errors, checkpoint, import_module("holdfast.follow"),
                    import_module("holdfast.names")):
         result = doctest.testmod(module, extraglobs={"server": world.server, "holdfast": holdfast})
         assert result.attempted > 0 and result.failed == 0, (module.__name__, result)
@@ -225,7 +229,8 @@ def what_does_not_fit_is_told_by_name(world):
     with holdfast.Client(world.server, run="moved") as reader:
         wish = {"a": numpy.zeros(7, int), **{f"no{i:02}": numpy.zeros(1) for i in range(12)}}
         error = raises(holdfast.MismatchError, lambda: reader.load(wish, step=1),
-                       "a: I64 [1000] in the checkpoint, I64 [7] here", "no00: not in", "3 more")
+                       "a: I64 [1000] in the checkpoint, I64 [7] here", "no00 [1]: not in",
+                       "3 more")
         assert str(error).count("\n") == 11, error
 
 
@@ -249,6 +254,77 @@ def mistakes_are_exceptions_with_hints(world):
         assert not user.list()[0].pinned
     raises(holdfast.InvalidError, lambda: holdfast.Client(f"dir:{world.store}", "x").save(
         1, {"a": numpy.zeros(1)}), "only read")
+
+
+def every_code_of_libckpt_has_an_exception(world):
+    with open(os.path.join(ROOT, "clients/ckpt.h")) as header:
+        words = header.read().replace(",", " ").split()
+    codes = {int(words[at + 2]) for at, word in enumerate(words)
+             if word.startswith("CKPT_") and words[at + 1:at + 2] == ["="]
+             and words[at + 2].startswith("-")}
+    assert codes == set(errors.BY_CODE) and -17 in codes, codes ^ set(errors.BY_CODE)
+
+
+def tags_verification_removal_and_pruning_are_those_of_ckpt_cli(world):
+    os.environ["HOLDFAST_CLI"] = CLI
+    with holdfast.Client(world.server, "kept") as saver:
+        for step in range(1, 7):
+            saver.save(step, {"w": numpy.arange(9000) * step}).wait()
+        catalog.tag("kept@3", "best", server=world.server)
+        assert world.cli("show", "kept@best", *world.where)[0] == 0
+        assert catalog.verify("kept@best", store=world.store)["damages"] == 0
+        catalog.untag("kept", "best", server=world.server)
+        raises(holdfast.NotFoundError, lambda: catalog.verify("kept@best", server=world.server))
+        catalog.remove("kept@1-a1", server=world.server)
+        assert [info.step for info in saver.list()] == [6, 5, 4, 3, 2]
+        rules = {"keep_last": 2, "keep_every": 3, "server": world.server}
+        catalog.prune("kept", dry_run=True, **rules)
+        assert len(saver.list()) == 5
+        catalog.prune("kept", **rules)
+        assert [info.step for info in saver.list()] == [6, 5, 3]
+    folder = os.path.join(world.store, "kept/step-00000003-a0001")
+    shard = os.path.join(folder, min(name for name in os.listdir(folder) if "shard" in name))
+    change(shard, os.path.getsize(shard) // 2)
+    error = raises(holdfast.errors.CorruptError, lambda: catalog.verify("kept@3",
+                                                                        store=world.store))
+    assert "shard-00001" in str(error) and "repair" in error.hint, error
+    os.environ["HOLDFAST_CLI"] = "/no/ckpt-cli"
+    error = raises(holdfast.UnavailableError, lambda: catalog.untag("kept", "best"), "/no/ckpt-cli")
+    assert "HOLDFAST_CLI" in error.hint
+
+
+REMOTE = """
+with holdfast.Client(server, "far") as client:
+    client.save(1, {"w": numpy.arange(70000)}, {"from": "elsewhere"}, {"o": b"bytes"}).wait()
+    back = numpy.zeros(70000, int)
+    client.load({"w": back})
+    assert (back == numpy.arange(70000)).all()
+with holdfast.open("far@1", server=server) as found:
+    print(found.state, found.object("o"), found["w"][69999])
+"""
+
+
+def a_server_is_reached_by_address_with_a_certificate(world):
+    """As from a node without ckptd: TCP and TLS; another run's certificate is refused."""
+    if not shutil.which("openssl"):
+        raise Skip("openssl")
+    network = Network()
+    try:
+        for name, run_name in (("trainer", "far"), ("stranger", "near")):
+            network.issue(name, f"holdfast://trainer/{run_name}")
+        network.serve()
+        said = []
+        for name in ("trainer", "stranger"):
+            process = subprocess.Popen(
+                [sys.executable, "-c", "import sys, numpy, holdfast\nserver = sys.argv[1]\n"
+                 + REMOTE, network.address], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                text=True, env=dict(os.environ, PYTHONPATH=SOURCE,
+                                    HOLDFAST_TLS=network.path(name)))
+            said.append((process.communicate(timeout=60)[0], process.returncode))
+        assert said[0] == ("{'from': 'elsewhere'} b'bytes' 69999\n", 0), said[0]
+        assert said[1][1] != 0 and "DeniedError" in said[1][0], said[1]
+    finally:
+        network.close()
 
 
 FLOW = """
@@ -291,6 +367,8 @@ def the_command_line_lists_shows_and_gets(world):
     assert "a  I64  [7, 5, 6]" in command("--store", world.store, "show", "slices@1").stdout
     assert command("--store", world.store, "get", "slices@1", "a", out).returncode == 0
     assert numpy.load(out).shape == (7, 5, 6)
+    failed = command("--store", world.store, "from-dcp", world.folder, "a@1")
+    assert failed.returncode == 2 and "--store" in failed.stderr, failed
     failed = command("--store", world.store, "show", "none@1")
     assert failed.returncode == 66 and failed.stderr.count("\n") == 1, failed.stderr
 
@@ -304,7 +382,9 @@ if __name__ == "__main__":
              a_slice_reads_little_more_than_itself, arrays_that_moved_are_saved_from_where_they_are,
              objects_grow_and_come_back, ranks_save_slices_and_others_load_theirs,
              an_accepted_save_of_a_killed_process_commits, what_does_not_fit_is_told_by_name,
-             mistakes_are_exceptions_with_hints, versions_flow_forwards_and_whole,
+             mistakes_are_exceptions_with_hints, every_code_of_libckpt_has_an_exception,
+             tags_verification_removal_and_pruning_are_those_of_ckpt_cli,
+             a_server_is_reached_by_address_with_a_certificate, versions_flow_forwards_and_whole,
              the_command_line_lists_shows_and_gets]
     passed = run(tests, bed)
     bed.close()

@@ -37,7 +37,7 @@ if is_sanitized("libckpt.so.1"):
     print("a library with a sanitizer cannot be loaded into Python")
     sys.exit(77)
 import holdfast  # noqa: E402
-from holdfast import convert, dcp_files, dtypes  # noqa: E402
+from holdfast import convert, dcp_files, dtypes, safetensors_files  # noqa: E402
 
 SEED = int(os.environ.get("SEED", time.time_ns() % 10**9))
 chance = random.Random(SEED)
@@ -285,6 +285,73 @@ def memory_does_not_follow_the_size(world):
     assert all(large < small + 40 for small, large in zip(*peaks.values())), peaks
 
 
+def held_in(folder):
+    """{name: (type, shape, bytes)} of a directory, by NumPy alone."""
+    out = {}
+    for file in sorted(os.listdir(folder)):
+        if file.endswith(".safetensors"):
+            with open(os.path.join(folder, file), "rb") as opened:
+                head = json.loads(opened.read(int.from_bytes(opened.read(8), "little")))
+                data = opened.read()
+            head.pop("__metadata__", None)
+            out.update({name: (one["dtype"], one["shape"], data[slice(*one["data_offsets"])])
+                        for name, one in head.items()})
+    return out
+
+
+def write_safetensors(path, arrays, metadata=None):
+    at, head = 0, {"__metadata__": metadata} if metadata else {}
+    for name, array in arrays.items():
+        head[name] = {"dtype": dtypes.of_numpy(array.dtype), "shape": list(array.shape),
+                      "data_offsets": [at, at + array.nbytes]}
+        at += array.nbytes
+    text = json.dumps(head).encode()
+    with open(path, "wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for array in arrays.values():
+            file.write(array.tobytes())
+
+
+def python_m(world, *words, code=0):
+    done = subprocess.run([sys.executable, "-m", "holdfast", *world.where, *words],
+                          capture_output=True, text=True, timeout=PATIENCE)
+    assert done.returncode == code, done
+    return done.stderr
+
+
+def directories_of_safetensors_of_any_names_go_both_ways(world):
+    """Files of others, one of them with boxes as DCP's HuggingFaceStorageWriter leaves them; what
+    comes out is whole and comes in alike, in several files too."""
+    folder, out = (os.path.join(world.folder, name) for name in ("st-in", "st-out"))
+    os.mkdir(folder)
+    whole = numpy.arange(96, dtype=numpy.float32).reshape(8, 12)
+    some = {"layers.0.w \u00e4": numpy.arange(7, dtype=numpy.int16), "x@1": numpy.zeros((3, 0)),
+            "scalar": numpy.array(2.5), "b": numpy.arange(40000, dtype=numpy.uint8)}
+    write_safetensors(os.path.join(folder, "a.safetensors"), some)
+    for file, box in (("s1", numpy.s_[:8, :5]), ("s2", numpy.s_[:8, 5:])):
+        info = {"cut": {"saved_offsets": [0, box[1].start or 0]}}
+        write_safetensors(os.path.join(folder, file + ".safetensors"), {"cut": whole[box]},
+                          {"DCP_SHARDING_INFO": json.dumps(info)})
+    want = {name: (dtypes.of_numpy(array.dtype), list(array.shape), array.tobytes())
+            for name, array in {**some, "cut": whole}.items()}
+    python_m(world, "from-safetensors", folder, "st@3")
+    python_m(world, "to-safetensors", "st@3", out)
+    assert held_in(out) == want, held_in(out)
+    python_m(world, "to-safetensors", "st@3", out, code=74)
+    with holdfast.open("st@3", server=world.server) as found:
+        done = safetensors_files.to_safetensors(found, out + "2", file_bytes=1000)
+        assert done.tensors == 5 and held_in(out + "2") == want
+    with open(os.path.join(out + "2", "model.safetensors.index.json")) as index:
+        places = json.load(index)["weight_map"]
+    assert set(places) == set(want) and len(set(places.values())) > 1, places
+    python_m(world, "from-safetensors", out + "2", "st2@1")
+    with open(os.path.join(folder, "a.safetensors"), "r+b") as cut:
+        cut.truncate(os.path.getsize(cut.name) - 1)
+    assert "a.safetensors" in python_m(world, "from-safetensors", folder, "st@4", code=1)
+    shutil.copy(os.path.join(folder, "s1.safetensors"), os.path.join(out, "again.safetensors"))
+    assert "cut" in python_m(world, "from-safetensors", out, "st@4", code=2)
+
+
 def the_examples_in_the_docstrings_are_true(world):
     for module in (dcp_files, convert, dtypes):
         result = doctest.testmod(module)
@@ -298,7 +365,9 @@ if __name__ == "__main__":
              pieces_of_any_cut_are_put_together, damage_is_told_and_runs_nothing,
              slips_have_the_codes_of_ckpt_cli, bars_are_those_of_ckpt_cli,
              a_signal_ends_it_and_the_same_command_begins_anew, memory_does_not_follow_the_size,
+             directories_of_safetensors_of_any_names_go_both_ways,
              the_examples_in_the_docstrings_are_true]
-    passed = run(tests, bed)
+    passed = run([test for test in tests if len(sys.argv) < 2
+                  or any(word in test.__name__ for word in sys.argv[1:])], bed)
     bed.close()
     sys.exit(not passed)

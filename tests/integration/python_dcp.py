@@ -12,11 +12,12 @@ an element's value follows from its tensor and its place.
 import doctest
 import json
 import os
+import subprocess
 import sys
 import threading
 import zlib
 
-from lib_store import BUILD, World, is_sanitized
+from lib_store import BUILD, CLI, World, is_sanitized
 from lib_tap import need, run
 
 need("numpy")
@@ -241,6 +242,35 @@ def several_boxes_of_a_tensor_on_one_rank(world):
         assert same(found["w%4013"][1:7], values("w", "F32", (8, 3), (1, 0), (6, 3)))
 
 
+def held_in(path):
+    """{name: (shape, bytes)} of a safetensors file."""
+    with open(path, "rb") as file:
+        head = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+        data = file.read()
+    return {name: (one["shape"], data[slice(*one["data_offsets"])]) for name, one in head.items()
+            if name != "__metadata__"}
+
+
+def files_of_ckpt_cli_have_whole_tensors_and_no_objects(world):
+    """What follow gives of a tensor that is stored as boxes is that tensor."""
+    folder = os.path.join(world.folder, "followed")
+    os.mkdir(folder)
+    subprocess.run([CLI, "follow", "boxes", "--count", "1", "--output", folder, *world.where],
+                   check=True, stdout=subprocess.DEVNULL, timeout=60)
+    found = held_in(os.path.join(folder, os.listdir(folder)[0]))
+    (shape, raw), = found.values()
+    assert shape == [8, 3] and raw == values("w", "F32", (8, 3), (0, 0), (8, 3)).tobytes(), found
+    subprocess.run([CLI, "follow", "objects", "--count", "1", "--output", folder, *world.where],
+                   check=True, stdout=subprocess.DEVNULL, timeout=60)
+    out = os.path.join(world.folder, "objects.safetensors")
+    told = subprocess.run([CLI, "export", "objects", "--output", out, "--json", "--store",
+                           world.store], check=True, capture_output=True, timeout=60)
+    assert json.loads(told.stdout)["objects_left_out"] == 4, told
+    for path in (out, max(os.path.join(folder, name) for name in os.listdir(folder))):
+        names = set(held_in(path))
+        assert "model.up.weight" in names and not any("object:" in name for name in names), names
+
+
 def a_change_on_one_rank_is_described_by_all(world):
     ranks = Ranks(3)
 
@@ -307,6 +337,7 @@ if __name__ == "__main__":
     tests = [recorded_meshes_come_back_whole, recorded_loads_ask_for_their_slices,
              objects_come_from_one_rank_each, replicas_split_the_work,
              later_saves_need_no_new_description, several_boxes_of_a_tensor_on_one_rank,
+             files_of_ckpt_cli_have_whole_tensors_and_no_objects,
              a_change_on_one_rank_is_described_by_all, ranks_that_save_different_steps_are_told,
              an_attempt_that_cannot_be_taken_fails_on_every_rank,
              the_examples_in_the_docstrings_are_true]

@@ -22,53 +22,14 @@ if not shutil.which("openssl"):
     print("openssl is missing")
     sys.exit(77)
 import grpc  # noqa: E402
-from google.protobuf.descriptor_pool import DescriptorPool  # noqa: E402
-from google.protobuf.message_factory import GetMessageClass  # noqa: E402
-from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (  # noqa: E402
-    ProtoReflectionDescriptorDatabase,
-)
 from lib_network import Network  # noqa: E402
+from lib_ranks import MIB, Ranks  # noqa: E402
 from lib_store import PATIENCE  # noqa: E402
 from lib_tap import test  # noqa: E402
 
-SERVICE = "holdfast.v1.Checkpoint"
-MIB = 1 << 20
-ELEMENTS = MIB  # of F32: a shard of 4 MiB and its header, an image of 5 segments of 1 MiB
-IMAGE = 5 * MIB
+IMAGE = 5 * MIB  # of ELEMENTS and a header, in segments of 1 MiB
 SMALL = ("--memory.pool_bytes", "64MiB", "--memory.segment_bytes", "1MiB",
          "--limits.drain_ms", "1")
-
-
-class Ranks:
-    """Who comes with one certificate, and makes the calls of ranks."""
-
-    def __init__(self, world, name):
-        self.channel = world.channel(name)
-        self.pool = DescriptorPool(ProtoReflectionDescriptorDatabase(self.channel))
-
-    def call(self, method, **fields):
-        kind = self.pool.FindServiceByName(SERVICE).FindMethodByName(method)
-        unary = self.channel.unary_unary(
-            f"/{SERVICE}/{method}", request_serializer=lambda message: message.SerializeToString(),
-            response_deserializer=GetMessageClass(kind.output_type).FromString)
-        return unary(GetMessageClass(kind.input_type)(**fields), timeout=PATIENCE)
-
-    def open(self, run, take_over=False):
-        """A run of one rank: its session."""
-        attempt = self.call("OpenAttempt", run=run, world_size=1,
-                            take_over=take_over).attempt
-        whole = {"name": "w", "dtype": "F32", "shape": [ELEMENTS], "offset": [0],
-                 "extent": [ELEMENTS]}
-        return self.call("Describe", run=run, attempt=attempt, rank=0, world_size=1,
-                         slices=[whole]).session
-
-    def refused(self, method, **fields):
-        """Code and text of the error; None: there was none."""
-        try:
-            self.call(method, **fields)
-        except grpc.RpcError as error:
-            return f"{error.code().name}: {error.details()}"
-        return None
 
 
 def serve(world, *words):

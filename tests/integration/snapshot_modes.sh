@@ -144,6 +144,6 @@ check_equal "busy, wait: every step is saved" "$(saved waits)" "1 2 3 4 5 6"
 check "busy, skip: it ends with 0" busy skips 400000 6
 check "busy, skip: a save was left out" says skips "step [0-9]+ was not saved.*images of rank"
 check "busy, wait: not for ever" \
-    busy bounded 1500000 4 --checkpoint.when_busy wait --checkpoint.busy_wait_seconds 1
+    busy bounded 5000000 4 --checkpoint.when_busy wait --checkpoint.busy_wait_seconds 1
 check "busy, wait: then the save was left out" \
     says bounded "step [0-9]+ was not saved .rank [01].*images of rank"

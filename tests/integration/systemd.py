@@ -3,7 +3,7 @@
 
 Goal: the installed unit's exposure is at most 1.5 by `systemd-analyze security`; started by it,
 ckptd tells that it is ready, saves, loads and ends as told; killed it is started again, and where a
-person must act it is not.
+person must act it is not. It has no network, but with the drop-in for one.
 Method: an installation into a fresh folder, which lies over /usr/local, /etc and /var/lib for a
 systemd of our own, the first process of namespaces in which nothing else runs (mounts, processes,
 network, control groups). It has the installed unit, as it is but for the file of its messages, and
@@ -29,11 +29,14 @@ EXPOSURE_MAX = 1.5
 DYNAMIC_USERS = range(61184, 65520)  # systemd.exec(5)
 SERVER = "unix:/run/holdfast/ckptd.sock"
 STORE = "/var/lib/holdfast"
+DROP_IN = "/usr/local/share/holdfast/network.conf"
+LISTEN = "127.0.0.1:7411"
+S3 = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../s3")
 SMALL = {"pool": "64MiB", "segment": "4MiB"}  # the operator's settings: starts take no time
 SYSTEMD = "/lib/systemd/systemd"
 SYS_IO_URING_SETUP = 425
 PATIENCE = 20  # seconds, of anything that should take a fraction of one
-TESTS = 17
+TESTS = 20
 
 
 # ---- the installation
@@ -48,7 +51,8 @@ def check_unit(folder):
     done = install(folder)
     test("make install works", done.returncode == 0, done.stderr)
     unit = f"{folder}/root/usr/local/lib/systemd/system/ckptd.service"
-    names = ["systemd finds no fault with the unit", f"its exposure is at most {EXPOSURE_MAX}"]
+    names = ["systemd finds no fault with the unit", f"its exposure is at most {EXPOSURE_MAX}",
+             "nor with the drop-in for a network"]
     if not shutil.which("systemd-analyze"):
         skip(names, "no systemd-analyze")
         return
@@ -63,6 +67,11 @@ def check_unit(folder):
     done = subprocess.run(["systemd-analyze", "security", "--offline=true", "--no-pager", unit],
                           capture_output=True, text=True)
     match = re.search(r"Overall exposure level for .*: ([\d.]+)", done.stdout)
+    os.mkdir(here + ".d")
+    shutil.copy(f"{folder}/root{DROP_IN}", here + ".d")
+    with_it = subprocess.run(["systemd-analyze", "verify", "--man=no", here], capture_output=True,
+                             text=True)
+    test(names[2], with_it.returncode == 0 and not with_it.stderr, with_it.stderr)
     test(names[1], match and float(match[1]) <= EXPOSURE_MAX, done.stdout + done.stderr)
     if match:
         print(f"# exposure {match[1]}")
@@ -210,7 +219,8 @@ SMOKE = ["systemd starts it and hears that it is ready", "it runs as a user that
          "systemctl stop ends it in order", "where a person must act it is not started again",
          "nothing of it is left outside of its store",
          "its start may take as long as a large store needs",
-         "without a store it does not start"]
+         "without a store it does not start",
+         "it has no network: a bucket cannot be reached", "with the drop-in for one it can"]
 
 
 def uring_is_refused():
@@ -275,6 +285,47 @@ def kill(host, found):
     test(SMOKE[6], listed(host) == found, (listed(host), found))
 
 
+def use(host, *drop_ins):
+    """The exit code of a start with these beside the unit's own."""
+    folder = "/run/units/ckptd.service.d"
+    host.inside("sh", "-c", f"rm -f {folder}/bucket.conf {folder}/network.conf")
+    for path in drop_ins:
+        host.inside("cp", path, folder)
+    host.systemctl("daemon-reload")
+    host.systemctl("stop", "ckptd")
+    return host.systemctl("restart", "ckptd")[0]
+
+
+BUCKET = """
+import sys, time
+sys.path.insert(0, sys.argv[1])
+from lib_server import Server
+print(" ".join(f"{name}={value}" for name, value in Server().environment.items()), flush=True)
+time.sleep(600)
+"""
+
+
+def network(host):
+    """A bucket on the loopback of that machine."""
+    host.inside("ip", "link", "set", "lo", "up")
+    server = subprocess.Popen(
+        ["nsenter", "-t", host.first, "-n", "python3", "-c", BUCKET, S3], stdout=subprocess.PIPE,
+        text=True)
+    keys = server.stdout.readline().strip().replace(" ", "\\n")
+    host.inside("sh", "-c", f"printf '{keys}\\n' >/run/bucket.env; printf '[Service]\\n"
+                "EnvironmentFile=/run/bucket.env\\nExecStart=\\nExecStart=/usr/local/bin/ckptd "
+                "--config /etc/holdfast/ckptd.conf --tier.store s3://checkpoints/far\\n'"
+                " >/run/bucket.conf")
+    for name, drop_ins, wanted in zip(SMOKE[12:], ((), (DROP_IN,)),
+                                      ("not reached yet", "conditional PUT"), strict=True):
+        code = use(host, "/run/bucket.conf", *drop_ins)
+        told = cli(host, "status", "--json", "--server", SERVER)[1]
+        test(name, code == 0 and wanted in json.loads(told)["tier"]["storage"], (told, host.said()))
+    server.kill()
+    server.wait()
+    use(host)
+
+
 def stop(host):
     code, _, errors = host.systemctl("stop", "ckptd")
     result = [host.of_unit(name) for name in ("Result", "ExecMainStatus", "SubState")]
@@ -306,6 +357,7 @@ def main():
         make_store(host)
         start(host)
         kill(host, save(host))
+        network(host)
         stop(host)
     finally:
         host.close()

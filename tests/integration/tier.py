@@ -4,11 +4,13 @@
 Goal: a save that was acknowledged as `bucket` survives the loss of every process and of the whole
 local store: a fresh ckptd with an empty store and a fresh trainer have the losses of the run that
 was never touched, bit for bit. Two ckptd that share a far tier never hold one attempt both. A drain
-that is killed or whose tier fails for a while goes on and ends whole. Method: the real programs on
-a `dir:` tier; SIGKILL, removed directories, a tier that is a file for a while.
+that is killed or whose tier fails for a while goes on and ends whole. A directory that is no store
+is not made one. Method: the real programs on a `dir:` tier; SIGKILL, removed directories, a tier
+that is a file for a while.
 """
 
 import glob
+import hashlib
 import json
 import os
 import random
@@ -18,7 +20,7 @@ import threading
 import time
 
 import lib_train
-from lib_store import BUILD, PATIENCE, SAVER, World, change
+from lib_store import BUILD, PATIENCE, SAVER, World, change, make_tier
 from lib_tap import end, test
 
 SEED = int(os.environ.get("SEED", random.randrange(1 << 30)))
@@ -218,14 +220,40 @@ def taken(world, other, options):
     other.save_one(1, seed=1)
     other.stop()
     other.ckptd = os.path.join(BUILD, "ckptd")
-    other.start(*options, "--tier.attempts", "local")
+    metrics = os.path.join(other.folder, "metrics")
+    other.start(*options, "--tier.attempts", "local", "--metrics.file", metrics,
+                "--metrics.every_ms", "100")
     wait_until(lambda: tier_of(other)["given_up"] == 1, "the alarm")
     run = world.listed()[0]["run"]
     test("a number that another store has taken ends the drain with an alarm",
          f"another store has taken attempt 1 of run {run} there" in other.log() and
          verified(world, run) is None, other.log()[-2000:])
+    alarm = f"run {run}: 1 checkpoints do not go into the far tier until a restart: another store"
+    told = json.loads(other.cli("status", "--json", *other.where)[1])["alarms"]
+    health = other.cli("health", *other.where)
+
+    def written():
+        with open(metrics) as file:
+            return file.read()
+
+    test("which status and health tell", any(text.startswith(alarm) for text in told) and
+         health[0] == 0 and f"alarm: {alarm}" in health[1], (told, health))
+    wait_until(lambda: "holdfast_tier_given_up 1\n" in written(), written)
+    test("and the metrics", "holdfast_alarms 1\n" in written(), written())
     for one in (world, other):
         one.stop()
+
+
+def sums(folder):
+    """Of each shard, its parts and what they give in the far tier; what the manifest there says."""
+    with open(os.path.join(folder, "manifest.json")) as file:
+        manifest = json.load(file)
+    part = manifest["part_bytes"]
+    for shard, told in zip(manifest["shard_table"], manifest["part_hashes"], strict=True):
+        with open(os.path.join(folder, shard["file"]), "rb") as file:
+            parts = list(iter(lambda: file.read(part), b""))
+        whole = hashlib.sha256(b"".join(hashlib.sha256(one).digest() for one in parts))
+        yield len(parts), whole.hexdigest(), told["sha256"]
 
 
 def damaged(world, options):
@@ -235,6 +263,10 @@ def damaged(world, options):
     wait_until(drained(world), "the drain")
     run = world.listed()[0]["run"]
     world.stop()
+    found = list(sums(glob.glob(f"{world.far}/{run}/step-*")[0]))
+    test("the far manifest has the sum over the sums of each shard's parts",
+         max(parts for parts, _, _ in found) > 1 and all(is_ == told for _, is_, told in found),
+         found)
     shard = glob.glob(f"{world.store}/{run}/step-*/shard-00001-*")[0]
     change(shard, os.path.getsize(shard) // 2)
     world.start(*options)
@@ -259,6 +291,78 @@ def ended(world):
                       world.end()))
     test("a ckptd that is told to end while it drains an image ends in order",
          codes == [(0, 0)] * 3, (codes, world.log()[-2000:]))
+
+
+def alarms(world):
+    code, out, err = world.cli("status", "--json", *world.where)
+    assert code == 0, err
+    return [text for text in json.loads(out)["alarms"] if "the tier far" in text]
+
+
+def unmounted(world, options):
+    """A directory that is an empty mount point; missing; mounted while ckptd serves; moved away."""
+    disk = os.path.join(world.folder, "disk")
+    os.rename(world.far, disk)
+    options = *options, "--tier.retry_ms", "50"
+    for found in ("missing", "empty"):
+        if found == "empty":
+            os.mkdir(world.far)
+        world.start(*options, "--tier.attempts", "local")
+        world.save_one(1 + (found == "empty"))
+        alarm = alarms(world)
+        test(f"a far tier whose directory is {found} is away, and nothing is made there",
+             len(alarm) == 1 and "holds no store" in alarm[0] and
+             {entry["durability"] for entry in world.listed(*world.where)} == {"local"} and
+             os.path.exists(world.far) == (found == "empty") and not glob.glob(world.far + "/*"),
+             (alarm, world.listed(*world.where)))
+        if found == "missing":
+            world.stop()
+    os.rmdir(world.far)
+    os.rename(disk, world.far)
+    wait_until(lambda: drained(world)() and tier_of(world)["checkpoints"] == 2,
+               lambda: (tier_of(world), world.log()[-2000:]))
+    test("when it is mounted, what was saved drains", not alarms(world), alarms(world))
+    os.rename(world.far, disk)
+    os.mkdir(world.far)
+    world.save_one(3)
+    wait_until(lambda: tier_of(world)["errors"] > 0, lambda: tier_of(world))
+    test("one that is moved away while ckptd serves gets nothing more, nor does its place",
+         os.listdir(world.far) == [] and not glob.glob(f"{disk}/*/step-*3-a*"),
+         (os.listdir(world.far), glob.glob(f"{disk}/*/step-*")))
+    world.stop()
+    os.remove(f"{disk}/.holdfast.lock")
+    os.rmdir(world.far)
+    os.rename(disk, world.far)
+    world.start(*options)
+    wait_until(lambda: drained(world)() and tier_of(world)["checkpoints"] == 3,
+               lambda: (tier_of(world), world.log()[-2000:]))
+    test("one of before there were marks is known by its runs", not alarms(world), alarms(world))
+    world.stop()
+
+
+def collected(world, options):
+    """A drain that was killed, and the checkpoint and its node with it: nobody goes on with it."""
+    world.start(*options, "--tier.rate", "1MiB")
+    world.save_one(1)
+    wait_until(lambda: glob.glob(f"{world.far}/*/step-*/unfinished"), "a drain under way")
+    code, out, err = world.cli("gc", *world.where)
+    test("gc leaves alone what drains", code == 0 and
+         len(glob.glob(f"{world.far}/*/step-*/unfinished")) == 1, (code, out, err))
+    lose_everything(world)
+    world.start(*options)
+    run = os.path.basename(glob.glob(f"{world.far}/*/step-*")[0].rsplit("/", 1)[0])
+    dry = world.cli("gc", "--dry-run", *world.where)
+    found = glob.glob(f"{world.far}/{run}/step-*")
+    code, out, err = world.cli("gc", *world.where)
+    test("a ckptd that serves finds and removes rubbish in the far tier, too, and names the place",
+         len(found) == 1 and f"dir:{world.far}/{run}/step-" in dry[1] and code == 0 and
+         f"dir:{world.far}/{run}/step-" in out and not glob.glob(f"{world.far}/{run}/step-*"),
+         (dry, code, out, err))
+    os.rename(world.far, world.far + ".away")
+    code, out, err = world.cli("gc", *world.where)
+    test("one that is away is named", code == 74 and f"dir:{world.far}" in out + err and
+         "moved away" in out + err, (code, out, err))
+    world.stop()
 
 
 def retained(world, options):
@@ -299,6 +403,8 @@ def new_world(far=None, ckptd=None):
     world = World()
     world.ckptd = os.path.join(BUILD, ckptd or "ckptd")
     world.far = far or os.path.join(world.folder, "far")
+    if not far:
+        make_tier(world.folder, world.far)
     return world, ("--tier.store", "dir:" + world.far, *PARTS)
 
 
@@ -313,6 +419,8 @@ def main():
     world, options = new_world()
     taken(world, new_world(ckptd="tests/ckptd")[0], options)
     damaged(*new_world())
+    unmounted(*new_world())
+    collected(*new_world())
     ended(new_world()[0])
     retained(*new_world(ckptd="tests/ckptd"))
     end()

@@ -35,6 +35,8 @@ WAYS = {
     "DDP 2 in buckets": (RANKS, 2, REPLICATE, 2, SHARD, 1, BUCKETS, 1),
     "HSDP 2 x 2, ZeRO-1": (RANKS, 4, REPLICATE, 2, SHARD, 2, ZERO, 1),
     "DDP 2, ZeRO-2": (RANKS, 2, REPLICATE, 2, SHARD, 1, ZERO, 2),
+    "HSDP 2 x 2, fast reduction": (
+        RANKS, 4, REPLICATE, 2, SHARD, 2, "--training.reduction", "fast"),
     "FSDP 3, reshard never, a leaf too many for the ranks": (
         RANKS, 3, SHARD, 3, RESHARD, "never", LEAVES, 4),
     "TP 2": (RANKS, 2, SHARD, 1, TENSOR, 2, TP_BLOCKS, 2),
@@ -56,6 +58,10 @@ WAYS = {
     "recomputation to a memory budget": (MODE, "memory_budget"),
     "Adam": ("--optimizer.name", "Adam"),
 }
+# Each order of sums once, blocks of both kinds together, and what rounds or computes anew.
+BF16_WAYS = ("one rank", "HSDP 2 x 2, leaves in two groups", "HSDP 2 x 2, fast reduction",
+             "TP 4, key and value heads on two ranks each", "CP 4 in a ring",
+             "TP 2 x PP 2 x CP 2", "full recomputation", "recomputation by operation")
 TIED = {
     "tied, one rank": (),
     "tied, TP 2 x PP 2": (RANKS, 4, SHARD, 1, TENSOR, 2, TP_BLOCKS, 2, STAGES, 2),
@@ -101,11 +107,12 @@ for way, settings in {**WAYS, **TIED}.items():
 
 @test
 def bf16_follows_fp32(bed):
-    ours, config = train(bed, "--training.mixed_precision_param", "bfloat16")
-    expected = theirs(bed, config)
-    for part, (what, most) in enumerate((("loss", BF16_LOSS), ("gradient norm", BF16_NORM))):
-        compare(f"bf16: {what} of {STEPS} steps",
-                max(abs(a[part] / b[part] - 1) for a, b in zip(ours, expected)), most)
+    for way in BF16_WAYS:
+        ours, config = train(bed, "--training.mixed_precision_param", "bfloat16", *WAYS[way])
+        expected = theirs(bed, config)
+        for part, (what, most) in enumerate((("loss", BF16_LOSS), ("gradient norm", BF16_NORM))):
+            compare(f"bf16, {way}: {what} of {STEPS} steps",
+                    max(abs(a[part] / b[part] - 1) for a, b in zip(ours, expected)), most)
 
 
 @test

@@ -9,6 +9,7 @@ Method: gloo on the CPU with 2, 3 and 4 processes and a real ckptd. The whole st
 gathered by torch itself, is the reference. With --record the recorded calls are written anew. Words
 on the command line choose tests by their names. lib_overlay.py: the DCP of an older torch.
 """
+import doctest
 import importlib.util
 import inspect
 import io
@@ -20,11 +21,14 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+import warnings
 
 from lib_dcp import ROOT, end, job, make, spoil, state_of, torch, whole
+from lib_hosts import Disk, Refused, own_mounts
 from lib_store import CLI, World
-from lib_tap import run
+from lib_tap import Skip, run
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch.distributed.device_mesh import init_device_mesh
@@ -114,6 +118,83 @@ def strided_state():
                                      shape=STRIDED.size(), stride=STRIDED.stride())
             for name, local, other in (("fused", rows, Replicate()),
                                        ("cut", rows[:, 6 * tp:6 * tp + 6], Shard(1)))}
+
+
+def misfit_on(rank, mesh, server, name):
+    """Plain dcp.load, by its own planner, of a state that does not fit; then a partial one."""
+    model, optimizer = make(mesh)
+    keep = session(server, name)
+    holdfast.dcp.save({"model": model.state_dict()}, keep, 1)
+    state = {"model": model.state_dict(), "more": {f"x{i:02}": torch.zeros(2) for i in range(12)}}
+    state["model"]["seen"] = torch.zeros(3, dtype=torch.int64)
+    try:
+        dcp.load(state, storage_reader=keep.reader())
+        raise AssertionError("it was loaded")
+    except BaseException as error:  # DCP's own kind, around ours
+        told = str(error)
+    assert "model.seen: [] in the checkpoint, [3] here" in told, told
+    assert "more.x08 [2]: not in the checkpoint" in told and "and 3 more" in told, told
+    assert "x09" not in told
+    state["model"]["seen"] = torch.zeros((), dtype=torch.int64)
+    spoil(state)
+    dcp.load(state, storage_reader=keep.reader(), planner=DefaultLoadPlanner(
+        allow_partial_load=True))
+    assert state["model"]["seen"] == 7 and (state["more"]["x00"] == 1).all()
+    keep.close()
+
+
+def without_on(rank, mesh, server, name, folder, stop, go):
+    """ckptd goes away behind step 1 and is back for step 5: the steps between are files."""
+    import warnings
+
+    warnings.simplefilter("ignore")
+    keep = session(server, name, fallback=folder, timeout=20)
+    state = state_of(*make(mesh))
+
+    def fill(step):
+        spoil(state)
+        state["model"]["up.bias"].to_local().fill_(step)
+        state["train"]["step"] = step
+
+    fill(1)
+    holdfast.dcp.save(state, keep, 1)
+    if rank == 0:
+        open(stop, "w").close()
+    while not os.path.exists(stop + ".done"):
+        time.sleep(0.02)
+    dist.barrier()
+    fill(2)
+    dcp.save(state, storage_writer=keep.writer(2))
+    fill(3)
+    saved = dcp.async_save(state, storage_writer=keep.writer(3), async_stager=keep.stager(3))
+    fill(0)  # the copy is the save's
+    saved.result()
+    fill(4)
+    staged, durable = holdfast.dcp.async_save(state, keep, 4, overlap=True)
+    staged.result()
+    fill(0)
+    assert durable.result()
+    for step in (2, 3, 4, None):
+        fill(0)
+        assert holdfast.dcp.load(state, keep, step) == (step or 4)
+        assert (state["model"]["up.bias"].to_local() == (step or 4)).all(), (step, state)
+        assert state["train"]["step"] == (step or 4)
+    assert keep.find() == 4 and keep.find(9) is None
+    dist.barrier()
+    if rank == 0:
+        open(go, "w").close()
+    while not os.path.exists(go + ".done"):
+        time.sleep(0.02)
+    fill(5)
+    deadline = time.monotonic() + 60
+    while not any(info.step == 5 for info in keep.saver.client.list()):  # the ranks meet anew
+        assert time.monotonic() < deadline
+        dist.barrier()
+        holdfast.dcp.save(state, keep, 5)
+    fill(0)
+    assert holdfast.dcp.load(state, keep) == 5
+    assert (state["model"]["up.bias"].to_local() == 5).all()
+    keep.close()
 
 
 def plain_state():
@@ -355,6 +436,81 @@ def a_failed_save_does_not_end_training(world):
     job(fail_on, "fsdp2", world.server, "fails")
 
 
+def plain_loads_tell_the_first_ten_differences(world):
+    job(misfit_on, "fsdp2", world.server, "misfit")
+
+
+def saves_that_ckptd_misses_become_files_if_asked(world):
+    other = World()
+    other.start()
+    stop, go = (os.path.join(other.folder, name) for name in ("stop", "go"))
+
+    def attend():
+        for path, act in ((stop, other.stop), (go, other.start)):
+            while not os.path.exists(path) and not ended.is_set():
+                time.sleep(0.02)
+            act()
+            open(path + ".done", "w").close()
+
+    ended = threading.Event()
+    thread = threading.Thread(target=attend)
+    thread.start()
+    try:
+        folder = os.path.join(other.folder, "files")
+        job(without_on, "fsdp2", other.server, "away", folder, stop, go)
+        assert sorted(os.listdir(folder))[:3] == ["step-2", "step-3", "step-4"]
+        loaded = holdfast.dcp.load_whole("away", 3, server=other.server, fallback=folder)
+        assert (loaded["model"]["up.bias"] == 3).all() and loaded["train"]["step"] == 3
+    finally:
+        ended.set()
+        thread.join()
+        other.close()
+
+
+def a_ckptd_that_stops_or_has_no_room_does_not_end_training(world):
+    """Each failed save is a warning; then saves are made again."""
+    try:
+        own_mounts()
+        disk = Disk(tempfile.mkdtemp(dir=world.folder), 96, 400)
+    except Refused as reason:
+        raise Skip(reason) from None
+    other, said = World(os.path.join(disk.path, "store")), []
+    state = {"w": torch.ones(1 << 18)}
+
+    def save(step):
+        with warnings.catch_warnings(record=True) as now:
+            warnings.simplefilter("always")
+            holdfast.dcp.async_save(state, keep, step)[1].result()
+        said.append([str(one.message) for one in now])
+
+    try:
+        other.start("--storage.usable_fraction", "1")
+        keep = session(other.server, "goes-on", timeout=20, busy_seconds=1.0)
+        save(1)
+        disk.fill()
+        save(2)
+        disk.free()
+        other.process.send_signal(signal.SIGSTOP)  # it hangs
+        save(3)
+        other.process.send_signal(signal.SIGCONT)
+        other.end()  # it is gone
+        save(4)
+        other.start("--storage.usable_fraction", "1")
+        deadline = time.monotonic() + 30
+        while said[-1] and time.monotonic() < deadline:
+            save(5)
+        assert said[0] == said[-1] == [], said
+        for step, told in enumerate(said[1:4], 2):
+            assert len(told) == 1 and f"step {step}" in told[0], said
+            assert "training goes on" in told[0], said
+        assert "space" in said[1][0] or "room" in said[1][0] or "fit" in said[1][0], said
+        assert [info.step for info in keep.saver.client.list()] == [5, 1], said
+        keep.close()
+    finally:
+        other.close()
+        disk.close()
+
+
 def without_ckptd_files_are_written_if_asked(world):
     folder = os.path.join(world.folder, "files")
     options = {"connect_seconds": 0.2}
@@ -368,6 +524,14 @@ def without_ckptd_files_are_written_if_asked(world):
     back = {"a": torch.zeros(5, dtype=torch.int64)}
     dcp.load(back, storage_reader=keep.reader())
     assert back["a"][4] == 4
+    holdfast.dcp.async_save({"a": torch.arange(5) * 2}, keep, 5)[1].result()
+    assert holdfast.dcp.load(back, keep) == 5 and back["a"][4] == 8
+    keep.close()
+
+
+def the_examples_in_the_docstrings_are_true(world):
+    result = doctest.testmod(holdfast.dcp)
+    assert result.attempted > 0 and result.failed == 0, result
 
 
 TRAIN = """
@@ -503,7 +667,10 @@ if __name__ == "__main__":
              pickles_of_others_are_not_loaded_unless_asked,
              what_does_not_fit_is_told_at_once, directories_of_dcp_are_converted_both_ways,
              types_of_torch_come_through_a_conversion, the_recorded_folder_is_one_of_this_torch,
-             a_failed_save_does_not_end_training, without_ckptd_files_are_written_if_asked,
+             a_failed_save_does_not_end_training, plain_loads_tell_the_first_ten_differences,
+             saves_that_ckptd_misses_become_files_if_asked,
+             a_ckptd_that_stops_or_has_no_room_does_not_end_training,
+             without_ckptd_files_are_written_if_asked, the_examples_in_the_docstrings_are_true,
              a_copied_save_survives_kill_9, the_recorded_calls_are_those_of_this_torch]
     words = [word for word in sys.argv[1:] if word != "--record"]
     passed = run([test for test in tests

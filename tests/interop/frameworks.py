@@ -8,7 +8,8 @@ ckptd. What is not installed is skipped and named.
 import os
 import sys
 
-from lib_dcp import torch
+from lib_dcp import end, start, torch
+from lib_network import free_port
 from lib_store import World
 from lib_tap import Skip, run
 from torch import nn
@@ -66,9 +67,11 @@ def lightning_saves_and_resumes(world):
 
 
 def the_trainer_of_hugging_face_saves_and_resumes(world):
+    """Cut at step 7 in its second epoch, it goes on at 6: with every bit of the run that was not,
+    through dropout and shuffled data, from ckptd alone."""
     try:
         import accelerate  # noqa: F401 - the Trainer needs it
-        from transformers import Trainer, TrainingArguments
+        from transformers import Trainer, TrainerCallback, TrainingArguments
     except ImportError as missing:
         raise Skip(missing) from None
     from holdfast.transformers import HoldfastCallback
@@ -80,25 +83,41 @@ def the_trainer_of_hugging_face_saves_and_resumes(world):
             self.layer = nn.Linear(6, 2)
 
         def forward(self, x, y):
-            out = self.layer(x)
+            out = self.layer(nn.functional.dropout(x, 0.3, self.training))
             return {"loss": nn.functional.mse_loss(out, y), "logits": out}
 
-    def train(steps, resume):
-        call = HoldfastCallback("hf", world.server, resume=resume, take_over=True)
-        arguments = TrainingArguments(os.path.join(world.folder, "hf"), max_steps=steps,
-                                      save_steps=4, learning_rate=0.05, use_cpu=True,
+    class Crash(TrainerCallback):
+        def on_step_end(self, args, state, control, **_):
+            if state.global_step == 7:
+                raise InterruptedError
+
+    def train(name, *others):
+        keep = HoldfastCallback(name, world.server, every=3, take_over=True)
+        arguments = TrainingArguments(os.path.join(world.folder, "hf"), max_steps=12,
+                                      per_device_train_batch_size=8, save_strategy="no",
+                                      logging_steps=1, learning_rate=0.05, use_cpu=True,
                                       report_to=[], disable_tqdm=True)
         net = Net()
-        Trainer(net, arguments, train_dataset=[{"x": x, "y": y} for x, y in data()],
-                callbacks=[call]).train()
-        return net, call
+        trainer = Trainer(net, arguments, callbacks=[keep, *others],
+                          train_dataset=[{"x": x, "y": y} for x, y in data()])
+        trainer.train(resume_from_checkpoint=keep.folder())
+        return net, [(one["step"], one["loss"], one["learning_rate"])
+                     for one in trainer.state.log_history if "loss" in one]
 
-    net, _ = train(4, False)
-    with holdfast.open("hf@4", server=world.server) as found:
-        assert torch.equal(found["model.layer.weight"].torch(), net.layer.weight)
-        assert "optimizer.state.int:0.exp_avg" in found
-    _, call = train(1, True)
-    assert call.resumed_step == 4
+    net, losses = train("hf-whole")
+    try:
+        train("hf-cut", Crash())
+        raise AssertionError("it was not cut")
+    except InterruptedError:
+        pass
+    again, rest = train("hf-cut")
+    assert torch.equal(net.layer.weight, again.layer.weight)
+    losses = [line for line in losses if line[0] != 6]  # logged when the step was saved
+    assert losses == rest and len(rest) == 11, (losses, rest)
+    with holdfast.Client(world.server, "hf-cut") as client:
+        assert [info.step for info in client.list()] == [12, 9, 6, 3]
+        assert [info.attempt for info in client.list()] == [2, 2, 1, 1]
+    assert not os.path.exists(os.path.join(world.folder, "hf", "checkpoint-12"))
 
 
 def accelerate_saves_and_resumes(world):
@@ -143,12 +162,62 @@ def accelerate_saves_and_resumes(world):
     keep.close()
 
 
+def accelerate_on(rank, folder, server, steps, loaded, reference):
+    """One of two processes, whose data differ: DDP on gloo, as `accelerate launch --cpu` starts."""
+    from accelerate import Accelerator
+    from holdfast.accelerate import HoldfastState
+
+    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE="2",
+                      MASTER_ADDR="127.0.0.1", MASTER_PORT=open(folder + ".port").read(),
+                      ACCELERATE_USE_CPU="true")
+    torch.set_num_threads(1)
+    torch.manual_seed(1)
+    net = nn.Linear(6, 2)
+    optimizer = torch.optim.AdamW(net.parameters(), lr=0.05)
+    accelerator = Accelerator(cpu=True)
+    assert accelerator.num_processes == 2
+    net, optimizer = accelerator.prepare(net, optimizer)
+    keep = HoldfastState(accelerator, "acc2", server, take_over=True)
+    assert keep.load() == loaded
+    for step in range(loaded or 0, steps):
+        x, y = data()[2 * step + rank]
+        accelerator.backward(nn.functional.mse_loss(net(x), y))
+        optimizer.step()
+        optimizer.zero_grad()
+        if step + 1 == 3:
+            accelerator.save_state(os.path.join(folder, "checkpoint_3"))
+    weight = accelerator.unwrap_model(net).weight.detach()
+    if reference is None:
+        torch.save(weight, folder + f".{rank}")
+    else:
+        assert torch.equal(weight, torch.load(f"{reference}.{rank}")), (rank, weight)
+    keep.close()
+    torch.distributed.destroy_process_group()
+
+
+def accelerate_of_two_processes_resumes(world):
+    try:
+        import accelerate  # noqa: F401
+    except ImportError as missing:
+        raise Skip(missing) from None
+    folder = os.path.join(world.folder, "acc2")
+    for steps, loaded, reference in ((6, None, None), (6, 3, folder)):
+        with open(folder + ".port", "w") as file:
+            file.write(str(free_port()))
+        start(accelerate_on, (folder, world.server, steps, loaded, reference), 2)
+        if reference is None:  # the second begins at step 3: what came behind is not there
+            assert torch.equal(torch.load(folder + ".0"), torch.load(folder + ".1"))
+    with holdfast.Client(world.server, "acc2") as client:
+        assert client.list()[0].world_size == 2 and client.list()[0].step == 3
+
+
 if __name__ == "__main__":
     bed = World()
     bed.start("--memory.pool_bytes", "128MiB", "--limits.takeover_ms", "500")
     tests = [lightning_saves_and_resumes, the_trainer_of_hugging_face_saves_and_resumes,
-             accelerate_saves_and_resumes]
+             accelerate_saves_and_resumes, accelerate_of_two_processes_resumes]
     passed = run([test for test in tests if len(sys.argv) < 2
                   or any(word in test.__name__ for word in sys.argv[1:])], bed)
     bed.close()
+    end()
     sys.exit(not passed)

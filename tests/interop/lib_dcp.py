@@ -36,6 +36,8 @@ from torch.distributed.tensor import DTensor  # noqa: E402
 from torch.distributed.tensor.parallel import (ColwiseParallel, RowwiseParallel,  # noqa: E402
                                                parallelize_module)
 
+# The server that ranks are forked from finds lib_overlay there, and so imports it before torch.
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [HERE, os.environ.get("PYTHONPATH")]))
 LIMIT_SECONDS = 300 * float(os.environ.get("TEST_TIME_SCALE", "1"))
 multiprocessing.set_forkserver_preload([
     "lib_overlay", "torch.distributed.checkpoint.state_dict", "torch.distributed.fsdp",

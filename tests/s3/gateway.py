@@ -18,7 +18,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../
 
 import lib_rgw  # noqa: E402
 import lib_tap  # noqa: E402
-from lib_drive import Driver, content, environment, hash_of  # noqa: E402
+from lib_drive import Driver, environment  # noqa: E402
 from lib_store import CLI, World  # noqa: E402
 
 MIB = 1 << 20
@@ -62,8 +62,7 @@ class Bed:
 def go_through(driver):
     driver.good("publish", "run/marker", "text")
     assert driver.do("publish", "run/marker", "text")[0] == "ERR_EXISTS"
-    told = driver.good("send", "run/shard", SIZE, 5)
-    assert told == f"{hash_of(content(SIZE, 5), PART)} {PART}", told
+    driver.good("send", "run/shard", SIZE, 5)
     assert driver.good("get", "run/shard", 5) == f"{SIZE} same"
     assert driver.do("send", "run/shard", SIZE, 5)[0] == "ERR_EXISTS"
     driver.good("publish", "run/empty")
@@ -118,7 +117,7 @@ def an_upload_that_was_cut_short_goes_on_and_another_is_swept(bed):
         driver.process.stdin.flush()
         driver.kill()
     with bed.driver("cut", HOLDFAST_S3_UPLOAD_IDLE_S="1") as driver:
-        assert driver.good("put", "run/x", SIZE, 3).split()[0] == hash_of(content(SIZE, 3), PART)
+        driver.good("put", "run/x", SIZE, 3)
         assert driver.good("get", "run/x", 3) == f"{SIZE} same"
         assert driver.good("sweep", "run", 0) == "0 0"
 

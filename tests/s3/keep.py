@@ -4,8 +4,9 @@
 Goal: a node with an empty disk resumes from the bucket, and then has the checkpoint itself: listed
 as local, to the byte what was saved, whole; each byte came once. A node that has part of it fetches
 what is missing and nothing else. One that has no room says so and goes on without. A ckptd that is
-killed on the way leaves nothing that is taken for a checkpoint. Method: the real programs on the
-strict server of the tests, which counts the bytes that it gave of each object.
+killed on the way leaves nothing that is taken for a checkpoint. A drain asks once whether the
+bucket has a shard. Method: the real programs on the strict server of the tests, which counts the
+requests, and the bytes that it gave of each object.
 """
 
 import glob
@@ -34,6 +35,7 @@ class Bed:
         self.world.start(*OPTIONS)
         self.world.save_one(1, ranks=RANKS)
         wait_until(drained(self.world), "the drain")
+        self.drain = list(self.server.log)
         self.run = self.world.listed()[0]["run"]
         self.world.stop()
         self.files = sorted(glob.glob(f"{self.world.store}/{self.run}/step-*/shard-*") +
@@ -72,6 +74,14 @@ def fetched_once(bed, given, names):
         if name.startswith("shard") and not least <= given.get(name, 0) <= least + TABLES:
             return False
     return True
+
+
+def sent(bed):
+    """Of what is not in the bucket the creation finds that, and nobody looks before it."""
+    looks = [path for command, path, _ in bed.drain
+             if "/shard-" in path and command in ("HEAD", "GET") and "uploads=" not in path]
+    test("a drain looks for a shard once before it sends it",
+         len(looks) == len(set(looks)) == RANKS, looks)
 
 
 def empty_node(bed):
@@ -171,7 +181,7 @@ def ended(bed):
 
 def main():
     bed = Bed()
-    for story in (empty_node, part_is_missing, reader, no_room, killed, ended):
+    for story in (sent, empty_node, part_is_missing, reader, no_room, killed, ended):
         story(bed)
     test("the server saw nothing wrong", not bed.server.bugs, bed.server.bugs)
     bed.server.close()

@@ -1,7 +1,6 @@
 """lib_drive - the back-end s3 in a process of its own, told what to do line by line: the driver in
 build/tests/storage_bucket. Also what its objects must hold."""
 
-import hashlib
 import os
 import struct
 import subprocess
@@ -29,12 +28,6 @@ def content(size, seed):
         value = (value * 6364136223846793005 + 1442695040888963407) & mask
         values.append(value)
     return struct.pack(f"<{len(values)}Q", *values)
-
-
-def hash_of(data, part=PART):
-    """SHA-256 over the SHA-256 of the parts, in order."""
-    sums = [hashlib.sha256(data[at:at + part]).digest() for at in range(0, len(data), part)]
-    return hashlib.sha256(b"".join(sums)).hexdigest()
 
 
 class Driver:

@@ -168,12 +168,21 @@ class Gateway:
         self.run(*ceph, "osd", "crush", "add", "osd.0", "1.0", "host=h", "root=default")
         self.daemon("ceph-osd", "-i", "0")
         self.until("osd", lambda: "1 up" in self.run(*ceph, "osd", "stat", check=False).stdout)
-        self.daemon("radosgw", "-n", "client.rgw")
-        self.until("answer", self.answers)
+        self.open()
         self.run("radosgw-admin", "-c", self.config, "user", "create", "--uid", "t",
                  "--display-name", "t", "--access-key", self.access_key, "--secret-key",
                  self.secret_key)
         self.make_bucket(self.bucket)
+
+    def open(self):
+        self.daemon("radosgw", "-n", "client.rgw")
+        self.until("answer", self.answers)
+
+    def shut(self):
+        """An outage: what is stored stays, and nobody answers until open()."""
+        gateway = self.pids.pop()
+        gateway.kill()
+        gateway.wait()
 
     def answers(self):
         with socket.socket() as probe:

@@ -12,6 +12,7 @@ must name the parts in order with their ETags, and all but the last must be of `
     server.endpoint, server.environment
     server.fault = Fault(number=7, what="drop", after=True)     # the 7th request from now on
     server.objects, server.uploads                              # to be looked at
+    server.delay_s, server.is_delayed = 0.1, lambda request: True   # or a Crowd
 
 A fault happens once (`times`), before the request has its effect or after it:
 
@@ -68,6 +69,31 @@ class Fault:
         is_due = self.seen >= self.number and self.done < self.times
         self.done += is_due
         return is_due
+
+
+class Crowd:
+    """Holds requests back until `wanted` of them wait at once, or one has waited for WAIT_S. For
+    Server.is_delayed; `most` have waited at once."""
+
+    WAIT_S = 1  # below what clients take for a stall
+
+    def __init__(self, wanted, match):
+        self.wanted, self.match = wanted, match
+        self.now, self.most, self.is_over = 0, 0, False
+        self.changed = threading.Condition()
+
+    def __call__(self, request):
+        if not self.match(request):
+            return False
+        with self.changed:
+            self.now += 1
+            self.most = max(self.most, self.now)
+            self.is_over = self.is_over or self.most >= self.wanted
+            self.changed.notify_all()
+            self.changed.wait_for(lambda: self.is_over, self.WAIT_S)
+            self.is_over = True
+            self.now -= 1
+        return False
 
 
 class Refusal(Exception):

@@ -23,8 +23,8 @@ sys.dont_write_bytecode = True
 
 import lib_rgw  # noqa: E402
 from lib_drive import BUILD, environment  # noqa: E402
-from lib_server import Fault, Server  # noqa: E402
-from lib_store import CLI, World, is_sanitized  # noqa: E402
+from lib_server import Crowd, Fault, Object, Server  # noqa: E402
+from lib_store import CLI, World, at_step, is_sanitized  # noqa: E402
 from lib_tap import Skip, need, run  # noqa: E402
 
 need("numpy")
@@ -200,6 +200,27 @@ def a_list_asks_twice_for_a_checkpoint_and_tells_what_lies_beside_it(bed):
     bed.cli("unpin", "wide@1", *store)
 
 
+def a_list_looks_at_many_at_once_and_keeps_the_order(bed):
+    """With names between them that are no checkpoints."""
+    bed.use(dict(bed.server.environment, HOLDFAST_S3_CONNECTIONS="6"))
+    key = "models/wide/step-00000002-a0001/manifest.json"
+    found, many, keys = bed.server.objects[key], range(10, 40), []
+    for step in many:
+        name = "manifest.json" if step % 3 else "unfinished"
+        keys.append(key.replace("step-00000002", f"step-{step:08d}").replace("manifest.json", name))
+        bed.server.objects[keys[-1]] = Object(at_step(found.data, step), "x", {}, found.changed)
+    crowd = Crowd(6, lambda request: request.key.endswith("manifest.json"))
+    bed.server.delay_s, bed.server.is_delayed = 0.001, crowd
+    with holdfast.Client("s3://checkpoints/models", "wide") as client:
+        listed = client.list()
+    bed.server.delay_s = 0
+    for key in keys:
+        del bed.server.objects[key]
+    assert [(info.step, info.durability) for info in listed] == [
+        (step, "bucket") for step in (*reversed(many), 2, 1) if step % 3 or step < 3], listed
+    assert crowd.most == 6, crowd.most
+
+
 def follow_gives_versions_out_of_a_bucket(bed):
     out = os.path.join(bed.folder, "versions")
     os.makedirs(out)
@@ -230,6 +251,7 @@ if __name__ == "__main__":
                       a_damaged_byte_is_named_and_never_given, a_server_that_fails_is_asked_again,
                       what_is_not_there_is_one_line,
                       a_list_asks_twice_for_a_checkpoint_and_tells_what_lies_beside_it,
+                      a_list_looks_at_many_at_once_and_keeps_the_order,
                       follow_gives_versions_out_of_a_bucket,
                       another_ones_server_serves_the_same], bed)
     finally:

@@ -5,8 +5,9 @@ Goal: a pin lies in the bucket, whether it was made before the drain, while it i
 behind it; every ckptd lists it and its retention leaves the checkpoint alone; one that the bucket
 did not take is not called made. A load from the bucket leases the checkpoint there, also when it
 began on the node's own disk; the lease lasts as long as the load, however slow that is, and ends
-with a ckptd that is killed, by the server's clock. Method: the real programs on the strict server
-of the tests, which holds requests back until the test lets them go.
+with a ckptd that is killed, by the server's clock. A look at the bucket asks for many at once.
+Method: the real programs on the strict server of the tests, which holds requests back until the
+test lets them go.
 """
 
 import os
@@ -18,8 +19,8 @@ import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../integration"))
 
-from lib_server import Fault, Server, is_data  # noqa: E402
-from lib_store import PATIENCE, SAVER, World, change  # noqa: E402
+from lib_server import Crowd, Fault, Object, Server, is_data  # noqa: E402
+from lib_store import PATIENCE, SAVER, World, at_step, change  # noqa: E402
 from lib_tap import end, test  # noqa: E402
 from tier import drained, tier_of, wait_until  # noqa: E402
 
@@ -227,10 +228,52 @@ def began_on_the_disk(bed):
          leased and reading.returncode == 0, (leased, said, one.log()[-2000:]))
 
 
+def looked_at_together(bed):
+    """By a ckptd that knows none of them; every second is pinned."""
+    steps, connections = range(101, 125), 6
+    server, made = bed.server, bed.keys("far/", "manifest.json")[0]
+
+    def put(key, data):
+        with server.lock:
+            server.objects[key] = Object(data, "x", {}, server.objects[made].changed)
+
+    def directory(kind, step):
+        return f"looked/{bed.run}/{kind}step-{step:08d}-a0001"
+
+    for step in steps:
+        put(directory("", step) + "/manifest.json", at_step(server.objects[made].data, step))
+        if step % 2:
+            put(directory("pins/", step), b"of %d" % step)
+
+    def listed(*pinned):
+        found = [(entry["step"], entry["durability"], entry.get("pin_note", ""))
+                 for entry in world.listed(*world.where)]
+        return found == [(step, "bucket", f"of {step}" if step in pinned else "")
+                         for step in reversed(steps)] or found
+
+    crowd = Crowd(connections, lambda request: request.key.endswith("manifest.json"))
+    server.delay_s, server.is_delayed = 0.001, crowd
+    world = World()
+    world.start("--tier.store", "s3://checkpoints/looked", "--tier.connections", str(connections),
+                "--tier.look_ms", "0")
+    found = listed(*steps[::2])
+    server.delay_s = 0
+    test("a look at the bucket reads many checkpoints and pins at once, and lists all in order",
+         found is True and crowd.most == connections, (crowd.most, found, world.log()[-2000:]))
+    put(directory("pins/", 102), b"of 102")
+    begun = len(server.log)
+    found = listed(102, *steps[::2])
+    asked = [path for _, path, _ in server.log[begun:] if path.endswith("manifest.json")]
+    test("the next finds a new pin, and reads no manifest again", found is True and not asked,
+         (found, asked))
+    world.stop()
+    world.close()
+
+
 def main():
     bed = Bed()
     for story in (goes_along, behind_the_drain, not_taken, under_way, while_it_loads, killed,
-                  began_on_the_disk):
+                  began_on_the_disk, looked_at_together):
         story(bed)
     for world in (bed.one, bed.other):
         world.stop()

@@ -6,6 +6,9 @@
  * is used for another product, an operand less aligned than promised, a workspace smaller than
  * asked for, memory that the device does not know. What is used of it is overwritten with NaN.
  *
+ * Of a batch each product reads and writes a stride behind the one in front of it. Refused are
+ * strides back, results that meet, and batches of float8.
+ *
  * Float8 as the manual has it: the first operand transposed, the second not, k and the result's
  * rows whole sixteens, a scale of each in the device's memory, read when the product runs. */
 #include <cublasLt.h>
@@ -29,8 +32,8 @@ struct product {
 };
 struct layout {
     uint64_t rows, columns;
-    int64_t ld;
-    int32_t type;
+    int64_t ld, stride; /* of a batch: to the next matrix */
+    int32_t type, batch;
 };
 struct preference {
     uint64_t workspace_bytes;
@@ -89,38 +92,62 @@ cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t product)
     return CUBLAS_STATUS_SUCCESS;
 }
 
+/* An attribute, and where a descriptor of ours has it. */
+struct attribute {
+    int name;
+    size_t at, bytes;
+};
+static cublasStatus_t set_attribute(void *to, const struct attribute *known, size_t num, int name,
+                                    const void *value, size_t bytes)
+{
+    for (size_t i = 0; i < num; i++) {
+        if (known[i].name != name || known[i].bytes != bytes)
+            continue;
+        memcpy((char *)to + known[i].at, value, bytes);
+        return CUBLAS_STATUS_SUCCESS;
+    }
+    return CUBLAS_STATUS_INVALID_VALUE;
+}
+#define NUM_OF(known) (sizeof(known) / sizeof((known)[0]))
+
 cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t to,
                                               cublasLtMatmulDescAttributes_t attribute,
                                               const void *value, size_t bytes)
 {
-    static const struct {
-        cublasLtMatmulDescAttributes_t attribute;
-        size_t at, bytes;
-    } places[] = {
+    static const struct attribute known[] = {
         {CUBLASLT_MATMUL_DESC_TRANSA, offsetof(struct product, op_a), sizeof(int32_t)},
         {CUBLASLT_MATMUL_DESC_TRANSB, offsetof(struct product, op_b), sizeof(int32_t)},
         {CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, offsetof(struct product, scale_a), sizeof(void *)},
         {CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, offsetof(struct product, scale_b), sizeof(void *)},
     };
-    bool fails = simgpu_fails(__func__);
-    for (size_t i = 0; i < sizeof(places) / sizeof(places[0]) && !fails; i++) {
-        if (places[i].attribute != attribute || places[i].bytes != bytes)
-            continue;
-        memcpy((char *)to + places[i].at, value, bytes);
-        return CUBLAS_STATUS_SUCCESS;
-    }
-    return CUBLAS_STATUS_INVALID_VALUE;
+    if (simgpu_fails(__func__))
+        return CUBLAS_STATUS_INVALID_VALUE;
+    return set_attribute(to, known, NUM_OF(known), (int)attribute, value, bytes);
 }
 
 cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *out, cudaDataType type,
                                           uint64_t rows, uint64_t columns, int64_t ld)
 {
-    struct layout layout = {rows, columns, ld, type};
+    struct layout layout = {rows, columns, ld, 0, type, 1};
     if (simgpu_fails(__func__) || ld < (int64_t)rows)
         return CUBLAS_STATUS_INVALID_VALUE;
     *out = new_zeros(sizeof(**out));
     memcpy(*out, &layout, sizeof(layout));
     return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t to,
+                                                cublasLtMatrixLayoutAttribute_t attribute,
+                                                const void *value, size_t bytes)
+{
+    static const struct attribute known[] = {
+        {CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, offsetof(struct layout, batch), sizeof(int32_t)},
+        {CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, offsetof(struct layout, stride),
+         sizeof(int64_t)},
+    };
+    if (simgpu_fails(__func__))
+        return CUBLAS_STATUS_INVALID_VALUE;
+    return set_attribute(to, known, NUM_OF(known), (int)attribute, value, bytes);
 }
 
 cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t layout)
@@ -146,29 +173,21 @@ cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t prefer
     return CUBLAS_STATUS_SUCCESS;
 }
 
-static const struct {
-    cublasLtMatmulPreferenceAttributes_t attribute;
-    size_t at, bytes;
-} preferences[] = {
-    {CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, offsetof(struct preference, workspace_bytes), 8},
-    {CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, offsetof(struct preference, schemes), 4},
-    {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, offsetof(struct preference, align[0]), 4},
-    {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, offsetof(struct preference, align[1]), 4},
-    {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, offsetof(struct preference, align[2]), 4},
-    {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, offsetof(struct preference, align[3]), 4},
-};
-
 cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t to,
                                                     cublasLtMatmulPreferenceAttributes_t attribute,
                                                     const void *value, size_t bytes)
 {
-    for (size_t i = 0; i < sizeof(preferences) / sizeof(preferences[0]); i++) {
-        if (preferences[i].attribute != attribute || preferences[i].bytes != bytes)
-            continue;
-        memcpy((char *)to + preferences[i].at, value, bytes);
-        return simgpu_fails(__func__) ? CUBLAS_STATUS_INVALID_VALUE : CUBLAS_STATUS_SUCCESS;
-    }
-    return CUBLAS_STATUS_INVALID_VALUE;
+    static const struct attribute known[] = {
+        {CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, offsetof(struct preference, workspace_bytes), 8},
+        {CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, offsetof(struct preference, schemes), 4},
+        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, offsetof(struct preference, align[0]), 4},
+        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, offsetof(struct preference, align[1]), 4},
+        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, offsetof(struct preference, align[2]), 4},
+        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, offsetof(struct preference, align[3]), 4},
+    };
+    if (simgpu_fails(__func__))
+        return CUBLAS_STATUS_INVALID_VALUE;
+    return set_attribute(to, known, NUM_OF(known), (int)attribute, value, bytes);
 }
 
 /* ---- Problems ---- */
@@ -218,7 +237,8 @@ static bool is_consistent(const struct problem *p)
     uint64_t m = p->product.op_a == CUBLAS_OP_T ? p->a.columns : p->a.rows;
     uint64_t k_b = p->product.op_b == CUBLAS_OP_T ? p->b.columns : p->b.rows;
     uint64_t n = p->product.op_b == CUBLAS_OP_T ? p->b.rows : p->b.columns;
-    return m == p->c.rows && n == p->c.columns && k_of(p) == k_b;
+    bool is_one_batch = p->a.batch == p->c.batch && p->b.batch == p->c.batch;
+    return m == p->c.rows && n == p->c.columns && k_of(p) == k_b && is_one_batch;
 }
 
 /* FNV-1a, 64 bits. */
@@ -227,6 +247,7 @@ static uint64_t hash_of(const struct problem *p)
     uint64_t hash = 0xcbf29ce484222325;
     struct problem of = *p;
     of.product.scale_a = of.product.scale_b = NULL;
+    of.a.stride = of.b.stride = of.c.stride = 0;
     for (size_t i = 0; i < sizeof(of); i++)
         hash = (hash ^ ((const unsigned char *)&of)[i]) * 0x100000001b3;
     return hash;
@@ -385,7 +406,25 @@ static void run_operands(const struct work *w)
                                                     .rows = k,
                                                     .in = n,
                                                     .out_dim = m,
-                                                    .dtype = KERNEL_BF16});
+                                                    .dtype = KERNEL_BF16,
+                                                    .accumulate = w->is_added});
+    }
+}
+
+static size_t element_of(const struct layout *layout)
+{
+    bool is_code = layout->type == CUDA_R_8F_E4M3 || layout->type == CUDA_R_8F_E5M2;
+    return is_code ? 1 : layout->type == CUDA_R_32F ? 4 : 2;
+}
+
+static void run_batch(struct work *w)
+{
+    const struct problem *p = &w->problem;
+    for (int32_t i = 0; i < p->c.batch; i++) {
+        run_operands(w);
+        w->a = (const char *)w->a + p->a.stride * (int64_t)element_of(&p->a);
+        w->b = (const char *)w->b + p->b.stride * (int64_t)element_of(&p->b);
+        w->c = (char *)w->c + p->c.stride * (int64_t)element_of(&p->c);
     }
 }
 
@@ -394,7 +433,7 @@ static void run_product(void *args)
     struct work w = *(const struct work *)args;
     const struct problem *p = &w.problem;
     if (!is_float8(p)) {
-        run_operands(&w);
+        run_batch(&w);
         return;
     }
     uint16_t *a = numbers_of(w.a, &p->a, p->product.scale_a, true);
@@ -413,10 +452,22 @@ static bool can_be_touched(const void *at, size_t bytes)
     return region != NULL && (const char *)at + bytes <= region->at + region->bytes;
 }
 
+/* From the first value of a batch to the last. */
 static size_t bytes_of(const struct layout *layout)
 {
-    bool is_code = layout->type == CUDA_R_8F_E4M3 || layout->type == CUDA_R_8F_E5M2;
-    return layout->rows * layout->columns * (is_code ? 1 : layout->type == CUDA_R_32F ? 4 : 2);
+    size_t between = (size_t)(layout->batch - 1) * (size_t)layout->stride;
+    return (layout->rows * layout->columns + between) * element_of(layout);
+}
+
+/* Results of a batch lie apart, each a whole number of `align` bytes behind the one before. */
+static bool is_batch_allowed(const struct problem *p, uintptr_t align)
+{
+    const struct layout *layouts[] = {&p->a, &p->b, &p->c};
+    for (size_t i = 0; i < 3 && p->c.batch > 1; i++)
+        if (layouts[i]->stride < 0 || (layouts[i]->stride * element_of(layouts[i]) & align) != 0)
+            return false;
+    bool are_apart = p->c.stride >= (int64_t)(p->c.rows * p->c.columns);
+    return p->c.batch == 1 || (p->c.batch > 1 && are_apart && !is_float8(p));
 }
 
 /* With the lock. */
@@ -428,9 +479,10 @@ static bool is_allowed(const struct work *w, const cublasLtMatmulAlgo_t *algorit
                       (uintptr_t)w->workspace % WORKSPACE_ALIGN == 0;
     bool has_scales = !is_float8(p) || (can_be_touched(p->product.scale_a, sizeof(float)) &&
                                         can_be_touched(p->product.scale_b, sizeof(float)));
-    bool needs_zero_beta = op_of(p) != KERNEL_LINEAR_BACKWARD_INPUT;
+    bool needs_zero_beta = op_of(p) == KERNEL_LINEAR;
     return algorithm->data[0] == hash_of(p) && is_aligned && has_scales &&
-           !(needs_zero_beta && w->is_added) && w->workspace_bytes >= algorithm->data[2] &&
+           is_batch_allowed(p, align) && !(needs_zero_beta && w->is_added) &&
+           w->workspace_bytes >= algorithm->data[2] &&
            can_be_touched(w->workspace, w->workspace_bytes) &&
            can_be_touched(w->a, bytes_of(&p->a)) && can_be_touched(w->b, bytes_of(&p->b)) &&
            can_be_touched(w->c, bytes_of(&p->c));

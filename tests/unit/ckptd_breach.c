@@ -5,7 +5,7 @@
  * other ranks save afterwards is whole on disk, also while the offender goes on from its old
  * mappings. Method: a raw client; a pool so small that the next attempt gets the same segments; a
  * restart, so that loads come from the disk and not from memory. SEED=<n> and ROUNDS=<n>. */
-#include "tests/unit/ckptd_bed.h"
+#include "tests/unit/ckptd_loading.h"
 #include "tests/unit/random.h"
 
 #define SMALL_POOL (10 * MIB) /* two images of one rank */
@@ -284,6 +284,68 @@ static void test_breach__a_control_page_of_zeros_or_noise_ends_at_most_the_sessi
     assert_int_equal(load_all(bed, 100, NULL), 0);
 }
 
+/* ---- what a session may reach, in a pool that has room ---- */
+
+static void test_breach__a_session_gets_only_what_is_lent_to_it(void **state)
+{
+    struct bed *bed = *state;
+    struct loading loading;
+    int fds[ARENA_FDS_MAX];
+    bed_open_world(bed, peers, RANKS);
+    assert_int_equal(peer_begin(&peers[0], 1), 0);
+    assert_int_equal(peer_begin(&peers[1], 1), 0);
+    assert_int_equal(peer_map(&peers[1], peers[0].segments, 1, true), ERR_DENIED);
+    assert_int_equal(peer_map(&peers[1], peers[0].segments, 1, false), ERR_DENIED);
+    assert_int_equal(peer_map(&peers[1], (uint32_t[]){POOL_SEGMENTS_MAX - 1}, 1, true), ERR_DENIED);
+    for (uint32_t i = 0; i < RANKS; i++)
+        peer_finish(&peers[i], 1);
+    assert_int_equal(wait_save(bed, 1, NULL), HOLDFAST__V1__SAVE_STATE__SAVE_COMMITTED);
+    assert_int_equal(load_open(&loading, bed, -1), 0);
+    assert_int_equal(load_shard(&loading, 0, NULL), 0);
+    struct arena_request request = {
+        .kind = ARENA_REQUEST_SEGMENTS, .num_segments = 1, .segments = {loading.peer.segments[0]}};
+    assert_int_equal(arena_ask(&loading.peer, &request, fds), 0);
+    assert_true(mmap(NULL, MIB, PROT_READ | PROT_WRITE, MAP_SHARED, fds[0], 0) == MAP_FAILED);
+    assert_int_not_equal(ftruncate(fds[0], 0), 0);
+    close(fds[0]);
+    load_close(&loading);
+    peers_close(peers, RANKS);
+}
+
+static void test_breach__nonsense_on_the_arena_socket_ends_only_that_connection(void **state)
+{
+    struct bed *bed = *state;
+    char noise[sizeof(struct arena_request)];
+    bed_open_world(bed, peers, 1);
+    int fd = arena_connect(bed);
+    memset(noise, 0x5a, sizeof noise);
+    assert_int_equal(send(fd, noise, sizeof noise, MSG_NOSIGNAL), sizeof noise);
+    assert_int_equal(recv(fd, noise, sizeof noise, 0), 0); /* hung up */
+    close(fd);
+    /* A session's line belongs to one connection. */
+    struct peer thief = peers[0];
+    thief.socket = arena_connect(bed);
+    struct arena_request request = {.kind = ARENA_REQUEST_CONTROL};
+    int fds[ARENA_FDS_MAX];
+    assert_int_equal(arena_ask(&thief, &request, fds), ERR_EXISTS);
+    close(thief.socket);
+    assert_true(save_step(peers, 1, 1));
+    peers_close(peers, 1);
+}
+
+static void test_breach__a_broken_ring_ends_the_session(void **state)
+{
+    struct bed *bed = *state;
+    uint64_t one = 1;
+    bed_open_world(bed, peers, 1);
+    assert_int_equal(peer_begin(&peers[0], 1), 0);
+    __atomic_store_n(&peers[0].control->head, UINT64_MAX / 2, __ATOMIC_SEQ_CST);
+    assert_int_equal(write(peers[0].event_fd, &one, sizeof one), sizeof one);
+    assert_int_equal(wait_save(bed, 1, NULL), HOLDFAST__V1__SAVE_STATE__SAVE_FAILED);
+    assert_int_equal(peer_begin(&peers[0], 2), ERR_NOT_FOUND);
+    peers_close(peers, 1);
+}
+
 #define CASE(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
 
 int main(void)
@@ -297,6 +359,13 @@ int main(void)
         CASE(test_breach__the_descriptors_of_a_rank_can_neither_shrink_nor_seal),
         CASE(test_breach__a_rank_without_its_mappings_saves_nothing_and_stops_nobody),
         CASE(test_breach__a_control_page_of_zeros_or_noise_ends_at_most_the_session),
+        cmocka_unit_test_setup_teardown(test_breach__a_session_gets_only_what_is_lent_to_it,
+                                        bed_set_up, bed_tear_down),
+        cmocka_unit_test_setup_teardown(
+            test_breach__nonsense_on_the_arena_socket_ends_only_that_connection, bed_set_up,
+            bed_tear_down),
+        cmocka_unit_test_setup_teardown(test_breach__a_broken_ring_ends_the_session, bed_set_up,
+                                        bed_tear_down),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -6,7 +6,7 @@
  * is two saves ahead of rank 1, so that both its images stay in use until the test lets rank 1
  * come. The store holds each request back for a random time (the fault back-end): the later save is
  * often on disk first. */
-#include "tests/unit/ckptd_bed.h"
+#include "tests/unit/ckptd_loading.h"
 
 #include <stdatomic.h>
 

@@ -122,6 +122,25 @@ static void test_copies__shards_of_a_node_that_does_not_answer_are_out_of_reach(
     free_world(w);
 }
 
+static void test_copies__a_whole_one_on_a_node_that_does_not_answer_is_out_of_reach(void **state)
+{
+    (void)state;
+    struct world *w = new_world();
+    free(w->checkpoint.places);
+    w->checkpoint.places = NULL;
+    memset(w->checkpoint.copies, 0, sizeof w->checkpoint.copies);
+    w->checkpoint.copies[N3].is_there = true;
+    assert_int_equal(copies_out_of_reach(&w->checkpoint), NUM_TIERS);
+    strcpy(w->service.tiers[N3].offline, "gone");
+    assert_int_equal(copies_out_of_reach(&w->checkpoint), N3);
+    w->checkpoint.copies[TIER_FAR].is_there = true;
+    assert_int_equal(copies_out_of_reach(&w->checkpoint), NUM_TIERS);
+    w->checkpoint.copies[N3] = (struct copy){0};
+    strcpy(w->service.tiers[TIER_FAR].offline, "gone"); /* a start waits for it, see open.c */
+    assert_int_equal(copies_out_of_reach(&w->checkpoint), NUM_TIERS);
+    free_world(w);
+}
+
 static void test_copies__a_part_is_next_only_while_a_node_answers_for_each_shard(void **state)
 {
     (void)state;
@@ -149,6 +168,7 @@ int main(void)
         cmocka_unit_test(test_copies__two_of_the_parts_must_become_whole),
         cmocka_unit_test(test_copies__one_that_refuses_is_passed_over),
         cmocka_unit_test(test_copies__shards_of_a_node_that_does_not_answer_are_out_of_reach),
+        cmocka_unit_test(test_copies__a_whole_one_on_a_node_that_does_not_answer_is_out_of_reach),
         cmocka_unit_test(test_copies__a_part_is_next_only_while_a_node_answers_for_each_shard),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -9,7 +9,7 @@
  * one byte in every 4 KiB of data; which bit, and which byte there, differs from run to run: SEED=
  * repeats it. STRIDE=N takes every N-th, as with sanitizers. clients_damage.c goes through every
  * byte with the offline tool, on the same formats. */
-#include "tests/unit/ckptd_bed.h"
+#include "tests/unit/ckptd_loading.h"
 #include "tests/unit/in_memory.h"
 #include "tests/unit/random.h"
 #include "tests/unit/sanitized.h"

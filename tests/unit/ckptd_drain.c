@@ -5,7 +5,7 @@
  * daemon inside the test with raw peers (ckptd_bed.h), told to end in the middle of what they do.
  * also without io_uring
  */
-#include "tests/unit/ckptd_bed.h"
+#include "tests/unit/ckptd_loading.h"
 
 static struct peer peers[RANKS];
 

@@ -8,7 +8,7 @@
  * also without io_uring
  */
 #include "tests/shims/segment.h"
-#include "tests/unit/ckptd_bed.h"
+#include "tests/unit/ckptd_loading.h"
 
 #include <errno.h>
 

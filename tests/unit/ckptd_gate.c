@@ -6,7 +6,7 @@
  * Method: a service in this process (ckptd_bed.h) with 4 MiB of state; a save is asked after
  * without waiting, since waiting would hurry it; times are compared with what the rate alone would
  * take. */
-#include "tests/unit/ckptd_bed.h"
+#include "tests/unit/ckptd_loading.h"
 
 #define STATE_BYTES ((int64_t)ROWS * COLUMNS * 4)
 /* At which a save takes more than 4 s: so long that a hurry shows. */

@@ -7,7 +7,7 @@
  * this process and raw clients (ckptd_bed.h) that go through their plans step by step; Status tells
  * what is in memory, what is proven and what was read. also without io_uring
  */
-#include "tests/unit/ckptd_bed.h"
+#include "tests/unit/ckptd_loading.h"
 
 #define SHARDS 8u /* of 512 KiB and a header: one segment each */
 

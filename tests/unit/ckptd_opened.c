@@ -1,8 +1,9 @@
 /* ckptd_opened.c - what a node has opened, and its bytes over the bulk plane.
  *
  * Goal: a block is written where it says, and read back; a handle is of use to the node alone that
- * it was given to, as what it was opened for, and inside the object; one that is in use is not
- * taken away. Method: the table of handles and the plane's side of it, on a local store. */
+ * it was given to, as what it was opened for, and inside the object; one that is in use, or whose
+ * client works, is not taken away; readers leave nodes their share. Method: the table of handles
+ * and the plane's side of it, on a local store. */
 #include "ckptd/bulk/opened.h"
 #include "proto/bulk/bulk.h"
 #include "proto/report.h"
@@ -20,12 +21,26 @@ struct bed {
     struct opened of_n1, of_n2;
 };
 
+static int try_one(struct handle **out, struct handles *handles, const char *who, uint64_t client)
+{
+    struct principal principal;
+    assert_true(principal_parse(&principal, who));
+    return handles_new(handles, out, &principal, client);
+}
+
+static struct handle *open_one(struct handles *handles, const char *who, uint64_t client)
+{
+    struct handle *handle = NULL;
+    assert_int_equal(try_one(&handle, handles, who, client), 0);
+    return handle;
+}
+
 static void open_bed(struct bed *bed)
 {
     bed_make_directory(bed->path);
     bed->storage = open_local(bed->path, false);
     assert_int_equal(handles_open(&bed->handles), 0);
-    assert_int_equal(handles_new(bed->handles, &bed->handle, "holdfast://node/n1"), 0);
+    bed->handle = open_one(bed->handles, "holdfast://node/n1", 1);
     bed->handle->bytes = SIZE;
     bed->handle->is_writer = true;
     assert_int_equal(storage_object_create(bed->storage, &bed->handle->object, KEY, SIZE), 0);
@@ -165,6 +180,53 @@ static void test_opened__what_is_in_use_stays(void **state)
     close_bed(&bed);
 }
 
+static uint32_t count_chain(struct handle *first)
+{
+    uint32_t count = 0;
+    for (; first; first = first->next)
+        count++;
+    return count;
+}
+
+static void test_opened__a_client_that_works_keeps_all_that_it_has(void **state)
+{
+    (void)state;
+    static const char who[] = "holdfast://reader";
+    struct handles *handles;
+    assert_int_equal(handles_open(&handles), 0);
+    struct handle *all[] = {open_one(handles, who, 7), open_one(handles, who, 7),
+                            open_one(handles, who, 8), open_one(handles, "holdfast://reader/a", 7)};
+    for (int i = 0; i < 4; i++) {
+        handles_used(handles, all[i]);
+        all[i]->used_ms -= 2 * HANDLES_SILENT_MS;
+    }
+    assert_int_equal(handles_use(handles, &all[0], who, all[0]->token), 0);
+    handles_used(handles, all[0]);
+    struct handle *silent = handles_take_silent(handles);
+    assert_int_equal(count_chain(silent), 2); /* another client, another identity */
+    handles_end(silent, NULL, false);
+    assert_int_equal(handles_use(handles, &all[1], who, all[1]->token), 0);
+    handles_close(handles, NULL);
+}
+
+static void test_opened__readers_take_no_place_from_nodes(void **state)
+{
+    (void)state;
+    struct handles *handles;
+    struct handle *handle;
+    uint32_t count[3] = {0};
+    static const char *const who[] = {"holdfast://reader", "holdfast://operator/anna",
+                                      "holdfast://node/n1"};
+    assert_int_equal(handles_open(&handles), 0);
+    for (int i = 0; i < 3; i++)
+        while (try_one(&handle, handles, who[i], 0) == 0)
+            count[i]++;
+    assert_int_equal(count[0], HANDLES_EACH);
+    assert_int_equal(count[1], HANDLES_READERS - HANDLES_EACH);
+    assert_int_equal(count[2], HANDLES_MAX - HANDLES_READERS);
+    handles_close(handles, NULL);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -173,6 +235,8 @@ int main(void)
         cmocka_unit_test(test_opened__only_whole_blocks_of_the_object_move),
         cmocka_unit_test(test_opened__a_write_that_failed_is_told),
         cmocka_unit_test(test_opened__what_is_in_use_stays),
+        cmocka_unit_test(test_opened__a_client_that_works_keeps_all_that_it_has),
+        cmocka_unit_test(test_opened__readers_take_no_place_from_nodes),
     };
     return cmocka_run_group_tests_name("opened", tests, NULL, NULL);
 }

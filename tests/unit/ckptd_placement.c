@@ -4,12 +4,17 @@
  * be believed, and every cluster of up to five nodes in three domains: copies are sent as the
  * function says until it says no more, then any n - 1 domains are taken away. With parts, every
  * cluster of up to four. */
+#include "ckptd/nodes/members.h"
 #include "ckptd/nodes/placement.h"
+#include "proto/places.h"
+#include "proto/report.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
+#include <string.h>
 
 #include <cmocka.h>
 
@@ -209,6 +214,29 @@ static void test_placement__copies_that_gain_nothing_are_not_made(void **state)
     assert_false(placement_goes(without, 2, 2, 0));
 }
 
+/* A choice has room for as many nodes as the settings and places.json name. */
+static void test_placement__a_node_has_63_peers(void **state)
+{
+    (void)state;
+    struct members members;
+    struct site sites[PLACEMENT_SITES_MAX];
+    char text[63 * 24 + 1] = "";
+    assert_int_equal(MEMBERS_PEERS_MAX + 1, PLACEMENT_SITES_MAX);
+    assert_int_equal(MEMBERS_PEERS_MAX + 1, PLACES_NODES_MAX);
+    for (int i = 1; i <= 63; i++)
+        sprintf(text + strlen(text), "%sp%d@d%d=h:%d", i > 1 ? "," : "", i, i, i);
+    assert_int_equal(members_parse(&members, "n", text), 0);
+    assert_int_equal(members.count, 63);
+    sites[0] = (struct site){.domain = "n", .has_copy = true};
+    for (uint32_t i = 0; i < 63; i++)
+        sites[i + 1] = (struct site){.domain = members.peers[i].domain, .order = 63 - i};
+    for (uint32_t i = 0; i < 64; i++)
+        assert_int_equal(placement_goes(sites, 64, 2, i), i == 63);
+    strcat(text, ",p64@d64=h:64");
+    assert_int_equal(members_parse(&members, "n", text), ERR_INVALID);
+    assert_non_null(strstr(report_line(), "63 peers"));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -216,6 +244,7 @@ int main(void)
         cmocka_unit_test(test_placement__a_copy_goes_to_another_domain_than_its_own),
         cmocka_unit_test(test_placement__a_neighbour_of_a_copy_gets_none),
         cmocka_unit_test(test_placement__one_who_is_away_is_replaced_and_not_when_it_alone_is_left),
+        cmocka_unit_test(test_placement__a_node_has_63_peers),
         cmocka_unit_test(test_placement__half_of_the_nodes_are_no_majority),
         cmocka_unit_test(
             test_placement__any_cluster_gets_as_many_domains_as_it_has_and_no_copy_more),

@@ -3,7 +3,7 @@
  * Goal: rules remove what they say, never what is pinned, leased or newest; what is listed loads.
  * Method: the service and the raw client of ckptd_bed.h. ckptd_faults.c has the prunes that fail.
  */
-#include "tests/unit/ckptd_bed.h"
+#include "tests/unit/ckptd_loading.h"
 
 #include "proto/retain.h"
 

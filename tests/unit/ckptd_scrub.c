@@ -5,7 +5,7 @@
  * say of each checkpoint whether it was read back, and so does ckpt-cli on the directory. Method:
  * the service of ckptd_bed.h over a few checkpoints of 4 MiB, bytes changed on the disk, files
  * moved away; the numbers of Status. */
-#include "tests/unit/ckptd_bed.h"
+#include "tests/unit/ckptd_loading.h"
 
 #define STEPS 4u
 #define CURSOR_PATIENCE_MS 3000 /* until it has been written */

@@ -2,12 +2,11 @@
  *
  * Goal: breaches fail one save and nothing else; the dead, the late and the stale are told apart;
  * damage in memory and on disk never reaches a reader. Method: a service in
- * this process, a raw client (ckptd_bed.h). ckptd_faults.c has the operations of the store that
- * fail.
+ * this process, a raw client (ckptd_bed.h). ckptd_disk.c has a store that is full or fails.
  * also without io_uring
  */
 #include "proto/json.h"
-#include "tests/unit/ckptd_bed.h"
+#include "tests/unit/ckptd_loading.h"
 #include "tests/unit/nested.h"
 
 #include <sys/stat.h>
@@ -428,68 +427,6 @@ static void test_service__state_and_config_are_refused_beyond_their_depth(void *
     assert_non_null(strstr(report_line(), "config_json has more than"));
 }
 
-/* ---- descriptors ---- */
-
-static void test_service__a_session_gets_only_what_is_lent_to_it(void **state)
-{
-    struct bed *bed = *state;
-    struct loading loading;
-    int fds[ARENA_FDS_MAX];
-    bed_open_world(bed, peers, RANKS);
-    assert_int_equal(peer_begin(&peers[0], 1), 0);
-    assert_int_equal(peer_begin(&peers[1], 1), 0);
-    assert_int_equal(peer_map(&peers[1], peers[0].segments, 1, true), ERR_DENIED);
-    assert_int_equal(peer_map(&peers[1], peers[0].segments, 1, false), ERR_DENIED);
-    assert_int_equal(peer_map(&peers[1], (uint32_t[]){POOL_SEGMENTS_MAX - 1}, 1, true), ERR_DENIED);
-    for (uint32_t i = 0; i < RANKS; i++)
-        peer_finish(&peers[i], 1);
-    assert_int_equal(wait_save(bed, 1, NULL), HOLDFAST__V1__SAVE_STATE__SAVE_COMMITTED);
-    assert_int_equal(load_open(&loading, bed, -1), 0);
-    assert_int_equal(load_shard(&loading, 0, NULL), 0);
-    struct arena_request request = {
-        .kind = ARENA_REQUEST_SEGMENTS, .num_segments = 1, .segments = {loading.peer.segments[0]}};
-    assert_int_equal(arena_ask(&loading.peer, &request, fds), 0);
-    assert_true(mmap(NULL, MIB, PROT_READ | PROT_WRITE, MAP_SHARED, fds[0], 0) == MAP_FAILED);
-    assert_int_not_equal(ftruncate(fds[0], 0), 0);
-    close(fds[0]);
-    load_close(&loading);
-    peers_close(peers, RANKS);
-}
-
-static void test_service__nonsense_on_the_arena_socket_ends_only_that_connection(void **state)
-{
-    struct bed *bed = *state;
-    char noise[sizeof(struct arena_request)];
-    bed_open_world(bed, peers, 1);
-    int fd = arena_connect(bed);
-    memset(noise, 0x5a, sizeof noise);
-    assert_int_equal(send(fd, noise, sizeof noise, MSG_NOSIGNAL), sizeof noise);
-    assert_int_equal(recv(fd, noise, sizeof noise, 0), 0); /* hung up */
-    close(fd);
-    /* A session's line belongs to one connection. */
-    struct peer thief = peers[0];
-    thief.socket = arena_connect(bed);
-    struct arena_request request = {.kind = ARENA_REQUEST_CONTROL};
-    int fds[ARENA_FDS_MAX];
-    assert_int_equal(arena_ask(&thief, &request, fds), ERR_EXISTS);
-    close(thief.socket);
-    assert_true(save_step(peers, 1, 1));
-    peers_close(peers, 1);
-}
-
-static void test_service__a_broken_ring_ends_the_session(void **state)
-{
-    struct bed *bed = *state;
-    uint64_t one = 1;
-    bed_open_world(bed, peers, 1);
-    assert_int_equal(peer_begin(&peers[0], 1), 0);
-    __atomic_store_n(&peers[0].control->head, UINT64_MAX / 2, __ATOMIC_SEQ_CST);
-    assert_int_equal(write(peers[0].event_fd, &one, sizeof one), sizeof one);
-    assert_int_equal(wait_save(bed, 1, NULL), HOLDFAST__V1__SAVE_STATE__SAVE_FAILED);
-    assert_int_equal(peer_begin(&peers[0], 2), ERR_NOT_FOUND);
-    peers_close(peers, 1);
-}
-
 /* ---- loading ---- */
 
 static void test_service__a_change_in_memory_after_the_save_is_never_served(void **state)
@@ -602,144 +539,7 @@ static void test_service__a_load_waits_for_memory_and_then_says_busy(void **stat
     load_close(&second);
 }
 
-/* ---- faults and the end ---- */
-
-/* The store takes two checkpoints of 4 MiB in its usable part of 10, not three. */
-static void test_service__a_full_disk_is_a_save_refused_with_the_numbers(void **state)
-{
-    struct bed *bed = *state;
-    char reason[512];
-    bed_stop(bed);
-    snprintf(bed->config.store, sizeof bed->config.store, "memory:%u", 12 * MIB);
-    assert_int_equal(bed_start(bed), 0);
-    bed_open_world(bed, peers, 2);
-    assert_int_equal(peer_begin(&peers[0], 1), 0);
-    assert_true(status_number(bed, "disk", "bytes_promised") > 2 * MIB); /* rank 1 is to begin */
-    assert_int_equal(peer_begin(&peers[1], 1), 0);
-    assert_true(wait_number(bed, "disk", "bytes_promised", 0)); /* the disk counts both files */
-    peer_finish(&peers[0], 1);
-    peer_finish(&peers[1], 1);
-    assert_int_equal(wait_save(bed, 1, NULL), HOLDFAST__V1__SAVE_STATE__SAVE_COMMITTED);
-    assert_true(save_step(peers, 2, 2));
-    assert_true(status_number(bed, "disk", "bytes_promised") == 0);
-    assert_true(status_number(bed, "disk", "bytes_left") < 4 * MIB);
-    for (uint32_t rank = 0; rank < 2; rank++) {
-        assert_int_equal(peer_begin(&peers[rank], 3), ERR_SPACE);
-        assert_non_null(strstr(report_message(), "usable bytes are in use"));
-    }
-    assert_int_equal(wait_save(bed, 3, reason), HOLDFAST__V1__SAVE_STATE__SAVE_FAILED);
-    assert_non_null(strstr(reason, "does not fit"));
-    assert_true(status_number(bed, "since_start", "refused_saves") == 1);
-    assert_true(status_number(bed, "since_start", "failed_saves") == 1);
-    assert_int_equal(load_all(bed, 2, NULL), 0);
-    assert_int_equal(load_all(bed, 1, NULL), 0);
-    peers_close(peers, 2);
-    bed_end_thread(bed); /* both commits count for the rate, and it warned */
-    assert_int_equal(bed->service->ledger.num_changes, 2);
-    assert_true(bed->service->ledger.changes[1].bytes > 4 * MIB);
-    assert_true(bed->service->ledger.warned_ms != 0);
-    bed_close_service(bed);
-}
-
-/* A save that fails gives its promise back. */
-static void test_service__a_save_given_up_holds_no_room(void **state)
-{
-    struct bed *bed = *state;
-    bed_open_world(bed, peers, 2);
-    assert_int_equal(peer_begin(&peers[0], 1), 0);
-    assert_true(status_number(bed, "disk", "bytes_promised") > 0);
-    assert_true(status_number(bed, "disk", "inodes_promised") > 0);
-    peer_close(&peers[0]);
-    assert_int_equal(wait_save(bed, 1, NULL), HOLDFAST__V1__SAVE_STATE__SAVE_FAILED);
-    assert_true(wait_number(bed, "disk", "bytes_promised", 0));
-    assert_true(status_number(bed, "disk", "inodes_promised") == 0);
-    peers_close(peers, 2);
-}
-
-static void start_on(struct bed *bed, const char *faults)
-{
-    bed_stop(bed);
-    snprintf(bed->config.store, sizeof bed->config.store, "%s%s/store", faults, bed->root);
-    assert_int_equal(bed_start(bed), 0);
-    bed_open_world(bed, peers, 1);
-}
-
-/* The kernel may have dropped what the failed sync was to write. */
-static void test_service__a_shard_whose_sync_failed_is_written_once_more(void **state)
-{
-    struct bed *bed = *state;
-    start_on(bed, "fault:only=sync,fail_at=1:local:");
-    assert_true(save_step(peers, 1, 1));
-    assert_int_equal(wait_save(bed, 1, NULL), HOLDFAST__V1__SAVE_STATE__SAVE_COMMITTED);
-    assert_true(save_step(peers, 1, 2)); /* the store is not offline */
-    assert_int_equal(wait_save(bed, 2, NULL), HOLDFAST__V1__SAVE_STATE__SAVE_COMMITTED);
-    peers_close(peers, 1);
-    start_on(bed, "");
-    assert_int_equal(load_all(bed, 1, NULL), 0); /* from disk */
-    peers_close(peers, 1);
-}
-
-/* The disk is gone from some operation on: where that is a sync, what follows fails as well. */
-static bool is_offline_after(struct bed *bed, uint64_t operation, char reason[512])
-{
-    bed_stop(bed);
-    snprintf(bed->config.store, sizeof bed->config.store,
-             "fault:fail_from=%llu,errno=%d:memory:", (unsigned long long)operation, EROFS);
-    reason[0] = '\0';
-    if (bed_start(bed) != 0)
-        return false;
-    if (open_attempt(bed, 1) == 0 && peers_open(peers, bed, 1) == 0 && !save_step(peers, 1, 1))
-        wait_save(bed, 1, reason);
-    json_t *status = bed_status(bed);
-    bool is_offline = json_string_value(json_object_get(status, "offline"))[0] != '\0';
-    json_decref(status);
-    peers_close(peers, 1);
-    return is_offline;
-}
-
-static void
-test_service__a_disk_that_fails_a_sync_and_the_new_file_takes_the_store_offline(void **state)
-{
-    struct bed *bed = *state;
-    uint32_t num_replaced = 0, num_others = 0;
-    char reason[512];
-    for (uint64_t operation = 1; operation <= 40; operation++) {
-        bool is_offline = is_offline_after(bed, operation, reason);
-        if (strstr(reason, "could not be replaced after a failed sync") != NULL) {
-            num_replaced++;
-            assert_true(is_offline);
-        } else if (strstr(reason, "could not be created") != NULL ||
-                   strstr(reason, "could not be written") != NULL) {
-            num_others++; /* there was no failed sync before it */
-            assert_false(is_offline);
-        }
-    }
-    assert_true(num_replaced > 0 && num_others > 0);
-    bed_stop(bed);
-    start_on(bed, "");
-    peers_close(peers, 1);
-}
-
-/* Nobody can tell whether a manifest is durable whose publish failed at its end. */
-static void test_service__an_unsure_manifest_takes_the_store_offline_until_a_restart(void **state)
-{
-    struct bed *bed = *state;
-    char reason[512];
-    /* Behind an attempt, the directory of tombstones, and the mark. */
-    start_on(bed, "fault:late=1,only=publish,fail_at=4:local:");
-    assert_false(save_step(peers, 1, 1));
-    assert_int_equal(wait_save(bed, 1, reason), HOLDFAST__V1__SAVE_STATE__SAVE_FAILED);
-    assert_int_equal(peer_begin(&peers[0], 2), ERR_IO);
-    assert_non_null(strstr(report_message(), "the store is offline: "));
-    json_t *status = bed_status(bed);
-    assert_string_equal(json_string_value(json_object_get(status, "offline")), reason);
-    json_decref(status);
-    peers_close(peers, 1);
-    start_on(bed, "");
-    assert_true(save_step(peers, 1, 2));
-    assert_int_equal(load_all(bed, -1, NULL), 0);
-    peers_close(peers, 1);
-}
+/* ---- the end ---- */
 
 static void test_service__a_second_daemon_on_the_store_is_refused(void **state)
 {
@@ -776,18 +576,10 @@ int main(void)
         CASE(test_service__both_images_in_work_are_busy),
         CASE(test_service__a_rank_whose_shard_is_too_large_is_refused),
         CASE(test_service__state_and_config_are_refused_beyond_their_depth),
-        CASE(test_service__a_session_gets_only_what_is_lent_to_it),
-        CASE(test_service__nonsense_on_the_arena_socket_ends_only_that_connection),
-        CASE(test_service__a_broken_ring_ends_the_session),
         CASE(test_service__a_change_in_memory_after_the_save_is_never_served),
         CASE(test_service__damage_on_disk_quarantines_and_the_older_one_loads),
         CASE(test_service__each_part_of_a_shard_is_covered),
         CASE(test_service__a_load_waits_for_memory_and_then_says_busy),
-        CASE(test_service__a_full_disk_is_a_save_refused_with_the_numbers),
-        CASE(test_service__a_save_given_up_holds_no_room),
-        CASE(test_service__a_shard_whose_sync_failed_is_written_once_more),
-        CASE(test_service__a_disk_that_fails_a_sync_and_the_new_file_takes_the_store_offline),
-        CASE(test_service__an_unsure_manifest_takes_the_store_offline_until_a_restart),
         CASE(test_service__a_second_daemon_on_the_store_is_refused),
     };
 #undef CASE

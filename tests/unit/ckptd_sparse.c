@@ -11,7 +11,7 @@
  */
 #define ROWS 1023u
 #define COLUMNS 1024u
-#include "tests/unit/ckptd_bed.h"
+#include "tests/unit/ckptd_loading.h"
 #include "tests/unit/random.h"
 
 #define ROW_BYTES (COLUMNS * 4u)

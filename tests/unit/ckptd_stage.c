@@ -7,7 +7,7 @@
  * write. What was committed is read from the disk by a new service.
  * also without io_uring
  */
-#include "tests/unit/ckptd_bed.h"
+#include "tests/unit/ckptd_loading.h"
 
 #include "proto/checksum.h"
 #include "storage/storage.h"

@@ -9,7 +9,7 @@
 
 #define ROWS 64u
 #define COLUMNS 256u /* 64 KiB in all: what matters here is the number of operations */
-#include "tests/unit/ckptd_bed.h"
+#include "tests/unit/ckptd_loading.h"
 #include "tests/unit/ckptd_tools_bed.h"
 #include "tests/unit/in_memory.h"
 

@@ -3,7 +3,7 @@
 #ifndef HOLDFAST_TESTS_CKPTD_TOOLS_BED_H
 #define HOLDFAST_TESTS_CKPTD_TOOLS_BED_H
 
-#include "tests/unit/ckptd_bed.h"
+#include "tests/unit/ckptd_loading.h"
 #include "tests/unit/mark_bed.h"
 
 #include <inttypes.h>

@@ -6,7 +6,7 @@
  * that something else happens meanwhile, and it remembers which directories it made durable.
  * also without io_uring
  */
-#include "tests/unit/ckptd_bed.h"
+#include "tests/unit/ckptd_loading.h"
 
 #include <poll.h>
 #include <stdatomic.h>

@@ -8,7 +8,7 @@
  * a larger pool.
  * also without io_uring
  */
-#include "tests/unit/ckptd_bed.h"
+#include "tests/unit/ckptd_loading.h"
 
 #include "proto/checksum.h"
 #include "tests/fault/storage_fault.h"
@@ -428,6 +428,32 @@ static uint64_t live_through(struct bed *bed)
     uint64_t operations = storage_fault_operations(bed->service->storage);
     bed_stop(bed);
     return operations;
+}
+
+/* Lives through a story over a new store in which operation 1 fails once, then one in which
+ * operation 2 does, and so on; looks at each store afterwards, without faults. Both callbacks start
+ * and stop the service; `live` returns how many operations there were, UINT64_MAX when it could not
+ * be started. Stories differ by a few operations, so it ends when `row` of them, one after the
+ * other, had none of that number. Returns how many they have; more than `most` are refused. */
+static uint32_t fail_each_operation(struct bed *bed, uint32_t row, uint32_t most,
+                                    uint64_t (*live)(struct bed *bed),
+                                    void (*look)(struct bed *bed))
+{
+    char plain[160];
+    uint32_t operation = 1;
+    for (uint32_t untouched = 0; untouched < row; operation++) {
+        assert_true(operation <= most);
+        snprintf(plain, sizeof plain, "%s/store-%u", bed->root, operation);
+        snprintf(bed->config.store, sizeof bed->config.store, "fault:fail_at=%u:local:%s",
+                 operation, plain);
+        untouched = live(bed) < operation ? untouched + 1 : 0;
+        snprintf(bed->config.store, sizeof bed->config.store, "%s", plain);
+        look(bed);
+        shell("rm -rf '%s'", plain);
+    }
+    operation -= row + 1;
+    print_message("# every operation up to %u failed once\n", operation);
+    return operation;
 }
 
 static void look_at_acknowledged(struct bed *bed)

@@ -1,6 +1,6 @@
 /* clients_arrays.c - what version 2 of ckpt.h added: arrays of up to 8 dimensions, metadata, lists,
  * pins, moved pointers, copies by the caller, several boxes of a tensor on a rank, waits for a
- * level.
+ * level, bytes objects.
  *
  * Goal: each does what its comment in ckpt.h says, with any cut on the way back. Method: a real
  * ckptd (clients_bed.h) and one handle, or two that are ranks of one run; the value of an element
@@ -558,6 +558,68 @@ static void test_wait_for__a_level_that_ckptd_has_not_is_refused(void **state)
     ckpt_close(ckpt);
 }
 
+/* ---- bytes objects ---- */
+
+static void save_object(struct ckpt *ckpt, struct ckpt_object *object, uint64_t step,
+                        const char *text)
+{
+    struct ckpt_save *save;
+    assert_int_equal(ckpt_object_set(object, text, strlen(text)), 0);
+    assert_int_equal(ckpt_save_begin(ckpt, &save, step, NULL), 0);
+    for (uint32_t i = 0; i < 2; i++)
+        ckpt_save_copy(save, i);
+    assert_int_equal(ckpt_save_end(save), 0);
+    assert_int_equal(ckpt_save_wait(ckpt, step, 30000), 0);
+}
+
+static void test_objects__bytes_of_any_length_come_back_by_name(void **state)
+{
+    static const char *const texts[] = {"", "place 17", "a longer place: 123456789"};
+    struct ckpt *ckpt = open_single(*state, "objects");
+    struct ckpt_array arrays[ARRAYS];
+    struct ckpt_object object = {.size = sizeof object, .name = "loader/0"};
+    uint64_t attempt, bytes;
+    void *found;
+    fill(arrays, 1);
+    object.room = ckpt_object_room(40);
+    object.memory = malloc(object.room);
+    assert_int_equal(ckpt_object_describe(&object, &arrays[1]), 0);
+    assert_int_equal(ckpt_attempt_open(ckpt, &attempt, NULL, NULL), 0);
+    assert_int_equal(ckpt_describe_arrays(ckpt, attempt, arrays, 2), 0);
+    for (uint64_t step = 3; step > 0; step--) /* a shorter one behind a longer */
+        save_object(ckpt, &object, 4 - step, texts[step - 1]);
+    for (uint64_t step = 1; step <= 3; step++) {
+        const char *text = texts[3 - step];
+        assert_int_equal(ckpt_object_load(ckpt, (int64_t)step, 0, "loader/0", &found, &bytes), 0);
+        assert_int_equal(bytes, strlen(text));
+        assert_memory_equal(found, text, bytes);
+        ckpt_object_free(found);
+    }
+    assert_int_equal(ckpt_object_load(ckpt, 1, 0, "loader/1", &found, &bytes), CKPT_NOT_FOUND);
+    assert_int_equal(ckpt_object_set(&object, object.memory, object.room - 7), CKPT_SPACE);
+    free(object.memory);
+    ckpt_close(ckpt);
+}
+
+static void test_objects__metadata_tells_them_from_tensors(void **state)
+{
+    (void)state;
+    const struct ckpt_tensor_info one = {.dims = 1, .name = "object:a", .dtype = "U8"},
+                                  typed = {.dims = 1, .name = "object:a", .dtype = "F32"},
+                                  other = {.dims = 1, .name = "objects", .dtype = "U8"};
+    assert_string_equal(ckpt_object_name(&one), "a");
+    assert_null(ckpt_object_name(&typed));
+    assert_null(ckpt_object_name(&other));
+    unsigned char memory[16] = {9};
+    const struct ckpt_object object = {sizeof object, "a", memory, sizeof memory, ""};
+    const void *data;
+    uint64_t bytes;
+    assert_int_equal(ckpt_object_get(&object, &data, &bytes), CKPT_CORRUPT);
+    memory[0] = 8;
+    assert_int_equal(ckpt_object_get(&object, &data, &bytes), 0);
+    assert_true(bytes == 8 && data == memory + 8);
+}
+
 #define BED_TEST(name) cmocka_unit_test_setup_teardown(name, bed_open, bed_close)
 
 int main(void)
@@ -577,6 +639,8 @@ int main(void)
         BED_TEST(test_boxes__an_overlap_a_hole_or_a_second_time_is_refused),
         BED_TEST(test_wait_for__accepted_comes_with_the_last_end),
         BED_TEST(test_wait_for__a_level_that_ckptd_has_not_is_refused),
+        BED_TEST(test_objects__bytes_of_any_length_come_back_by_name),
+        cmocka_unit_test(test_objects__metadata_tells_them_from_tensors),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

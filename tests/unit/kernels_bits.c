@@ -7,6 +7,7 @@
 #include <pthread.h>
 
 #include "kernels/cpu/items.h"
+#include "proto/checksum.h"
 #include "tests/unit/kernels_cases.h"
 #include "tests/unit/kernels_ranges.h"
 
@@ -355,6 +356,41 @@ static void test_kernels__exact_sum_surfaces_nan_and_infinity(void **state)
     free_engine(&e);
 }
 
+/* Each box of a tensor by itself, by rows and by columns: what the store's own digest says. */
+static void test_kernels__digests_of_boxes_add_up_to_the_tensors(void **state)
+{
+    (void)state;
+    enum { TENSOR_ROWS = 300, COLUMNS = 117 };
+    struct engine e = new_engine(KERNEL_BACKEND_BEST, NULL, 3);
+    for (int type = 0; type < 2; type++) {
+        enum kernel_dtype dtype = type == 0 ? KERNEL_F32 : KERNEL_BF16;
+        uint32_t bytes = (uint32_t)kernel_dtype_bytes(dtype), cuts[] = {0, 1, 64, COLUMNS};
+        struct run run = {.device = e.lane->device};
+        char *x = random_buffer(&run, TENSOR_ROWS * COLUMNS, dtype);
+        char *box = random_buffer(&run, TENSOR_ROWS * COLUMNS, dtype);
+        struct digest want = {0}, got = {{0}};
+        digest_add(&want, x, TENSOR_ROWS * COLUMNS, bytes, 0);
+        for (int i = 0; i < 3; i++) {
+            uint32_t first = cuts[i], width = cuts[i + 1] - cuts[i];
+            for (size_t row = 0; row < TENSOR_ROWS; row++)
+                memcpy(box + row * width * bytes, x + (row * COLUMNS + first) * bytes,
+                       (size_t)width * bytes);
+            kernel_digest(e.kernels, e.lane,
+                          &(struct kernel_digest){.sum = got.sum,
+                                                  .x = box,
+                                                  .rows = TENSOR_ROWS,
+                                                  .width = width,
+                                                  .first = first,
+                                                  .stride = COLUMNS,
+                                                  .dtype = dtype});
+            assert_int_equal(lane_settle(e.lane), 0);
+        }
+        assert_memory_equal(&got, &want, sizeof(want));
+        free_run(&run);
+    }
+    free_engine(&e);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -372,6 +408,7 @@ int main(void)
         cmocka_unit_test(test_kernels__exact_sum_keeps_what_double_would_drop),
         cmocka_unit_test(test_kernels__exact_sum_rounds_once_to_nearest_even),
         cmocka_unit_test(test_kernels__exact_sum_surfaces_nan_and_infinity),
+        cmocka_unit_test(test_kernels__digests_of_boxes_add_up_to_the_tensors),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

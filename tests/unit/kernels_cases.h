@@ -150,12 +150,20 @@ static inline void case_embedding_backward(KERNELS)
                                                                   .vocab = s->vocab,
                                                                   .dtype = s->dtype});
 }
+/* A largest value, as the bits of a float, that an operation raises. */
+static inline uint32_t *new_largest(struct run *run, float value)
+{
+    float *largest = new_buffer(run, 1, KERNEL_F32);
+    *largest = value;
+    return (uint32_t *)largest;
+}
 static inline void norm_with(KERNELS, bool residual)
 {
     void *out = new_buffer(run, ROWS * s->dim, s->dtype);
     float *rstd = new_buffer(run, ROWS, KERNEL_F32);
     void *x = random_buffer(run, ROWS * s->dim, s->dtype);
-    run->num_outputs = 3;
+    uint32_t *largest = new_largest(run, residual ? 1e20f : 0); /* larger than all */
+    run->num_outputs = 4;
     const void *added = residual ? random_buffer(run, ROWS * s->dim, s->dtype) : NULL;
     const void *weight = random_buffer(run, s->dim, s->dtype);
     kernel_rmsnorm(k, lane,
@@ -164,6 +172,7 @@ static inline void norm_with(KERNELS, bool residual)
                                             .x = x,
                                             .residual = added,
                                             .weight = weight,
+                                            .largest = largest,
                                             .rows = (uint32_t)ROWS,
                                             .dim = s->dim,
                                             .eps = 1e-5f,
@@ -238,92 +247,64 @@ static inline void case_linear_dx_added(KERNELS)
 {
     linear_backward_input(k, lane, s, run, true);
 }
-static inline void case_linear_dw(KERNELS)
+static inline void linear_backward_weight(KERNELS, bool accumulate)
 {
-    float *dw = new_buffer(run, (size_t)s->hidden * s->dim, KERNEL_F32);
+    float *dw = random_buffer(run, (size_t)s->hidden * s->dim, KERNEL_F32);
     run->num_outputs = 1;
     const void *dout = random_buffer(run, ROWS * s->hidden, s->dtype);
     const void *x = random_buffer(run, ROWS * s->dim, s->dtype);
-    kernel_linear_backward_weight(k, lane,
-                                  &(struct kernel_linear_backward_weight){.dw = dw,
-                                                                          .dout = dout,
-                                                                          .x = x,
-                                                                          .rows = (uint32_t)ROWS,
-                                                                          .in = s->dim,
-                                                                          .out_dim = s->hidden,
-                                                                          .dtype = s->dtype});
+    kernel_linear_backward_weight(
+        k, lane,
+        &(struct kernel_linear_backward_weight){.dw = dw,
+                                                .dout = dout,
+                                                .x = x,
+                                                .rows = (uint32_t)ROWS,
+                                                .in = s->dim,
+                                                .out_dim = s->hidden,
+                                                .dtype = s->dtype,
+                                                .accumulate = accumulate});
+}
+static inline void case_linear_dw(KERNELS)
+{
+    linear_backward_weight(k, lane, s, run, false);
+}
+static inline void case_linear_dw_added(KERNELS)
+{
+    linear_backward_weight(k, lane, s, run, true);
 }
 
-/* An operand of float8 products, [rows,width]. */
-static inline const void *float8_operand(KERNELS, size_t rows, uint32_t width,
-                                         enum kernel_float8 format)
+/* Three at once, one of another size, so that all have partial tiles or none. */
+static inline void linears(KERNELS, bool is_backward)
 {
-    size_t bytes = kernel_float8_bytes(rows, width, s->dtype);
-    void *out = new_buffer(run, bytes / kernel_dtype_bytes(s->dtype), s->dtype);
-    const void *x = random_buffer(run, rows * width, s->dtype);
-    kernel_round_float8(k, lane,
-                        &(struct kernel_round_float8){.out = out,
-                                                      .x = x,
-                                                      .count = rows * width,
-                                                      .width = width,
-                                                      .format = format,
-                                                      .dtype = s->dtype});
-    return out;
+    const uint32_t out_dim[] = {s->hidden + 8, s->hidden, s->hidden}, n = (uint32_t)ROWS;
+    struct kernel_linears f = {.rows = n, .in = s->dim, .dtype = s->dtype};
+    struct kernel_linears_backward_weight b = {.rows = n, .in = s->dim, .dtype = s->dtype};
+    run->num_outputs = (int)(f.num = b.num = 3);
+    for (uint32_t i = 0; i < 3; i++) {
+        size_t count = out_dim[i] * (is_backward ? s->dim : ROWS);
+        f.out_dim[i] = b.out_dim[i] = out_dim[i];
+        f.out[i] = b.dw[i] = new_buffer(run, count, is_backward ? KERNEL_F32 : s->dtype);
+    }
+    f.x = b.x = random_buffer(run, ROWS * s->dim, s->dtype);
+    size_t width = is_backward ? ROWS : s->dim; /* of gradients or weights */
+    for (uint32_t i = 0; i < 3; i++)
+        f.w[i] = b.dout[i] = random_buffer(run, out_dim[i] * width, s->dtype);
+    if (is_backward)
+        kernel_linears_backward_weight(k, lane, &b);
+    else
+        kernel_linears(k, lane, &f);
 }
-/* Rows of even widths: a GPU stores pairs. */
-#define EVEN(x) (((x) + 1) / 2 * 2)
-static inline void case_linear_float8(KERNELS)
+static inline void case_linears(KERNELS)
 {
-    uint32_t in = EVEN(s->dim), out_dim = EVEN(s->hidden);
-    void *out = new_buffer(run, ROWS * out_dim, s->dtype);
-    run->num_outputs = 1;
-    const void *x = float8_operand(k, lane, s, run, ROWS, in, KERNEL_E4M3);
-    const void *w = float8_operand(k, lane, s, run, out_dim, in, KERNEL_E4M3);
-    kernel_linear(k, lane,
-                  &(struct kernel_linear){.out = out,
-                                          .x = x,
-                                          .w = w,
-                                          .rows = (uint32_t)ROWS,
-                                          .in = in,
-                                          .out_dim = out_dim,
-                                          .dtype = s->dtype,
-                                          .is_float8 = true});
+    linears(k, lane, s, run, false);
 }
-static inline void case_linear_dx_float8(KERNELS)
+static inline void case_linears_dw(KERNELS)
 {
-    uint32_t in = EVEN(s->dim), out_dim = EVEN(s->hidden);
-    void *dx = random_buffer(run, ROWS * in, s->dtype);
-    run->num_outputs = 1;
-    const void *dout = float8_operand(k, lane, s, run, ROWS, out_dim, KERNEL_E5M2);
-    const void *w = float8_operand(k, lane, s, run, out_dim, in, KERNEL_E4M3);
-    kernel_linear_backward_input(k, lane,
-                                 &(struct kernel_linear_backward_input){.dx = dx,
-                                                                        .dout = dout,
-                                                                        .w = w,
-                                                                        .rows = (uint32_t)ROWS,
-                                                                        .in = in,
-                                                                        .out_dim = out_dim,
-                                                                        .accumulate = true,
-                                                                        .dtype = s->dtype,
-                                                                        .is_float8 = true});
+    linears(k, lane, s, run, true);
 }
-static inline void case_linear_dw_float8(KERNELS)
-{
-    uint32_t in = EVEN(s->dim), out_dim = EVEN(s->hidden);
-    float *dw = new_buffer(run, (size_t)out_dim * in, KERNEL_F32);
-    run->num_outputs = 1;
-    const void *dout = float8_operand(k, lane, s, run, ROWS, out_dim, KERNEL_E5M2);
-    const void *x = float8_operand(k, lane, s, run, ROWS, in, KERNEL_E4M3);
-    kernel_linear_backward_weight(k, lane,
-                                  &(struct kernel_linear_backward_weight){.dw = dw,
-                                                                          .dout = dout,
-                                                                          .x = x,
-                                                                          .rows = (uint32_t)ROWS,
-                                                                          .in = in,
-                                                                          .out_dim = out_dim,
-                                                                          .dtype = s->dtype,
-                                                                          .is_float8 = true});
-}
+
+#include "tests/unit/kernels_float8.h"
+
 static inline void rope_table(float *cosines, float *sines, uint32_t seq, uint32_t head_dim)
 {
     struct model_shape shape = {.head_dim = head_dim, .rope_theta = 10000};
@@ -461,19 +442,24 @@ static inline void case_attention_backward_documents(KERNELS)
 static inline void case_swiglu(KERNELS)
 {
     void *out = new_buffer(run, ROWS * s->hidden, s->dtype);
-    run->num_outputs = 1;
+    uint32_t *largest = new_largest(run, 0);
+    run->num_outputs = 2;
     const void *gate = random_buffer(run, ROWS * s->hidden, s->dtype);
     const void *up = random_buffer(run, ROWS * s->hidden, s->dtype);
-    kernel_swiglu(
-        k, lane,
-        &(struct kernel_swiglu){
-            .out = out, .gate = gate, .up = up, .count = ROWS * s->hidden, .dtype = s->dtype});
+    kernel_swiglu(k, lane,
+                  &(struct kernel_swiglu){.out = out,
+                                          .gate = gate,
+                                          .up = up,
+                                          .largest = largest,
+                                          .count = ROWS * s->hidden,
+                                          .dtype = s->dtype});
 }
 static inline void case_swiglu_backward(KERNELS)
 {
     void *dgate = new_buffer(run, ROWS * s->hidden, s->dtype);
     void *dup = new_buffer(run, ROWS * s->hidden, s->dtype);
-    run->num_outputs = 2;
+    uint32_t *of_dgate = new_largest(run, 0), *of_dup = new_largest(run, 0);
+    run->num_outputs = 4;
     const void *dout = random_buffer(run, ROWS * s->hidden, s->dtype);
     const void *gate = random_buffer(run, ROWS * s->hidden, s->dtype);
     const void *up = random_buffer(run, ROWS * s->hidden, s->dtype);
@@ -483,6 +469,8 @@ static inline void case_swiglu_backward(KERNELS)
                                                             .dout = dout,
                                                             .gate = gate,
                                                             .up = up,
+                                                            .largest_dgate = of_dgate,
+                                                            .largest_dup = of_dup,
                                                             .count = ROWS * s->hidden,
                                                             .dtype = s->dtype});
 }
@@ -560,28 +548,6 @@ static inline void case_convert(KERNELS)
                                             .in = random_buffer(run, ROWS * s->dim, KERNEL_F32),
                                             .count = ROWS * s->dim});
 }
-static inline void float8_with(KERNELS, enum kernel_float8 format)
-{
-    size_t count = ROWS * s->dim;
-    void *out = new_buffer(run, count, s->dtype), *x = random_buffer(run, count, s->dtype);
-    run->num_outputs = 1;
-    if (s->dtype == KERNEL_F32) /* the largest comes last */
-        ((float *)x)[count - 1] = 37;
-    else
-        ((uint16_t *)x)[count - 1] = 0x4214;
-    kernel_round_float8(
-        k, lane,
-        &(struct kernel_round_float8){
-            .out = out, .x = x, .count = count, .format = format, .dtype = s->dtype});
-}
-static inline void case_e4m3(KERNELS)
-{
-    float8_with(k, lane, s, run, KERNEL_E4M3);
-}
-static inline void case_e5m2(KERNELS)
-{
-    float8_with(k, lane, s, run, KERNEL_E5M2);
-}
 static inline void case_sum_squares(KERNELS)
 {
     float *value = new_buffer(run, 1, KERNEL_F32);
@@ -596,6 +562,27 @@ static inline void case_sum_squares(KERNELS)
                                      .width = s->dim});
     assert_int_equal(lane_settle(lane), 0);
     *value = (float)kernel_exact_value(sum);
+}
+/* Of rows that lie on end in the tensor, and of a box of a wider one: as pieces of 16 bits. */
+static inline void case_digest(KERNELS)
+{
+    float *pieces = new_buffer(run, 16, KERNEL_F32);
+    run->num_outputs = 1;
+    uint64_t *sum = new_buffer(run, 8, KERNEL_F32);
+    memset(sum, 0, 4 * sizeof(*sum));
+    const void *x = random_buffer(run, ROWS * s->dim, s->dtype);
+    for (uint64_t cut = 0; cut < 2; cut++)
+        kernel_digest(k, lane,
+                      &(struct kernel_digest){.sum = sum + 2 * cut,
+                                              .x = x,
+                                              .rows = ROWS,
+                                              .width = s->dim,
+                                              .first = 5 + (cut << 40),
+                                              .stride = s->dim + 3 * cut,
+                                              .dtype = s->dtype});
+    assert_int_equal(lane_settle(lane), 0);
+    for (unsigned i = 0; i < 16; i++)
+        pieces[i] = (float)(sum[i / 4] >> i % 4 * 16 & 0xffff);
 }
 static inline void adamw_with(KERNELS, float l2, enum kernel_dtype moments)
 {
@@ -656,9 +643,13 @@ static const struct kernel_case kernel_cases[] = {
     {"linear_dx", case_linear_dx, true, KERNEL_LINEAR_BACKWARD_INPUT},
     {"linear_dx_added", case_linear_dx_added, true, KERNEL_LINEAR_BACKWARD_INPUT},
     {"linear_dw", case_linear_dw, true, KERNEL_LINEAR_BACKWARD_WEIGHT},
+    {"linear_dw_added", case_linear_dw_added, true, KERNEL_LINEAR_BACKWARD_WEIGHT},
+    {"linears", case_linears, true, KERNEL_LINEARS},
+    {"linears_dw", case_linears_dw, true, KERNEL_LINEARS_BACKWARD_WEIGHT},
     {"linear_float8", case_linear_float8, true, KERNEL_LINEAR},
     {"linear_dx_float8", case_linear_dx_float8, true, KERNEL_LINEAR_BACKWARD_INPUT},
     {"linear_dw_float8", case_linear_dw_float8, true, KERNEL_LINEAR_BACKWARD_WEIGHT},
+    {"linear_coded_float8", case_linear_coded_float8, true, KERNEL_LINEAR_BACKWARD_INPUT},
     {"rope", case_rope, false, KERNEL_ROPE},
     {"rope_inverse", case_rope_inverse, false, KERNEL_ROPE},
     {"attention", case_attention, true, KERNEL_ATTENTION},
@@ -677,7 +668,11 @@ static const struct kernel_case kernel_cases[] = {
     {"convert", case_convert, false, KERNEL_CONVERT},
     {"e4m3", case_e4m3, false, KERNEL_ROUND_FLOAT8},
     {"e5m2", case_e5m2, false, KERNEL_ROUND_FLOAT8},
+    {"e4m3_noted", case_e4m3_noted, false, KERNEL_ROUND_FLOAT8},
+    {"largest", case_largest, false, KERNEL_FLOAT8_LARGEST},
+    {"coded", case_coded, false, KERNEL_FLOAT8_DECODE},
     {"sum_squares", case_sum_squares, false, KERNEL_SUM_SQUARES},
+    {"digest", case_digest, false, KERNEL_DIGEST},
     {"adamw", case_adamw, false, KERNEL_ADAMW},
     {"adam", case_adam, false, KERNEL_ADAMW},
     {"adamw_bf16", case_adamw_bf16, false, KERNEL_ADAMW},
@@ -733,11 +728,19 @@ static inline void free_engine(struct engine *e)
     *e = (struct engine){0};
 }
 
+/* Of a case's name (FNV-1a): another case in the table does not change its numbers. */
+static inline uint64_t seed_of(int which)
+{
+    uint64_t seed = 0xcbf29ce484222325u;
+    for (const char *at = kernel_cases[which].name; *at != '\0'; at++)
+        seed = (seed ^ (unsigned char)*at) * 0x100000001b3u;
+    return seed;
+}
 static inline struct run run_case(const struct engine *e, int which, struct kernel_shapes shapes,
                                   enum kernel_dtype dtype, size_t misalignment)
 {
     struct run run = {
-        .seed = 1000 + (uint64_t)which, .misalignment = misalignment, .device = e->lane->device};
+        .seed = seed_of(which), .misalignment = misalignment, .device = e->lane->device};
     shapes.dtype = dtype;
     kernel_cases[which].run(e->kernels, e->lane, &shapes, &run);
     assert_int_equal(lane_settle(e->lane), 0);

@@ -212,6 +212,52 @@ static void want_codes(const struct engine *e, enum kernel_float8 format, int la
     }
 }
 
+/* The operand that a product reads is the same from codes: of every code's number and of halves
+ * between them, under the scale of another part, with what is not finite there. */
+static void want_decoded(const struct engine *e, enum kernel_dtype dtype, float largest)
+{
+    enum { CODE_WIDTH = 33, NUM_CODES = 16 * CODE_WIDTH };
+    size_t bytes = NUM_CODES * kernel_dtype_bytes(dtype);
+    float whole[NUM_CODES], numbers[NUM_CODES], want[NUM_CODES], got[NUM_CODES];
+    uint8_t coded[KERNEL_CODES_AT + (NUM_CODES + 63) / 64 * 64];
+    uint32_t bits;
+    for (int i = 0; i < NUM_CODES; i++)
+        whole[i] = (i % 2 ? -0.5f : 0.5f) *
+                   (float8_value(i / 2 % 127, 3, 7) + float8_value((i + 1) / 2 % 127, 3, 7));
+    whole[NUM_CODES - 1] = largest;
+    kernel_convert(e->kernels, e->lane, &(struct kernel_convert){numbers, whole, NUM_CODES, dtype});
+    kernel_round_float8(
+        e->kernels, e->lane,
+        &(struct kernel_round_float8){
+            .out = want, .x = numbers, .count = NUM_CODES, .width = CODE_WIDTH, .dtype = dtype});
+    kernel_float8_largest(e->kernels, e->lane,
+                          &(struct kernel_float8_largest){&bits, numbers, NUM_CODES, dtype});
+    kernel_float8_encode(e->kernels, e->lane,
+                         &(struct kernel_float8_encode){coded, numbers, &bits, NUM_CODES, dtype});
+    kernel_float8_decode(e->kernels, e->lane,
+                         &(struct kernel_float8_decode){got, coded, NUM_CODES, CODE_WIDTH, dtype});
+    for (size_t i = 0; i < bytes / kernel_dtype_bytes(dtype) && !isfinite(largest); i++)
+        assert_true(isnan(value_of(got, i, dtype)) && isnan(value_of(want, i, dtype)));
+    if (isfinite(largest))
+        assert_memory_equal(got, want, bytes);
+}
+
+static void test_kernels__operands_of_codes_are_those_that_are_rounded(void **state)
+{
+    (void)state;
+    static const char *const levels[] = {"avx512", "avx2", "sse2", NULL};
+    static const float largest[] = {448, 3.5f, 0x1p-80f, 0x1.fp20f, NAN, -INFINITY};
+    for (int i = 0; i < 4; i++) {
+        struct engine e = new_engine(
+            levels[i] != NULL ? KERNEL_BACKEND_BEST : KERNEL_BACKEND_REFERENCE, levels[i], 2);
+        for (size_t k = 0; e.kernels && k < sizeof(largest) / sizeof(largest[0]); k++) {
+            want_decoded(&e, KERNEL_F32, largest[k]);
+            want_decoded(&e, KERNEL_BF16, largest[k]);
+        }
+        free_engine(&e);
+    }
+}
+
 static void test_kernels__float8_rounds_between_any_two_codes(void **state)
 {
     (void)state;
@@ -310,6 +356,7 @@ int main(void)
         cmocka_unit_test(test_kernels__extreme_logits_give_finite_losses),
         cmocka_unit_test(test_kernels__nan_surfaces_in_loss_attention_and_norm),
         cmocka_unit_test(test_kernels__bf16_keeps_nan_and_rounds_to_even),
+        cmocka_unit_test(test_kernels__operands_of_codes_are_those_that_are_rounded),
         cmocka_unit_test(test_kernels__float8_rounds_between_any_two_codes),
         cmocka_unit_test(test_kernels__pack_and_unpack_move_the_rectangle_that_they_name),
         cmocka_unit_test(test_kernels__new_refuses_what_it_cannot_serve),

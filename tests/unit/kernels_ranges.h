@@ -52,6 +52,7 @@ static inline void attend(struct ranges *r, struct kernel_attention_backward a)
                                        .dtype = a.dtype};
     kernel_attention(r->engine->kernels, r->engine->lane, &forward);
     kernel_attention_backward(r->engine->kernels, r->engine->lane, &a);
+    assert_int_equal(lane_settle(r->engine->lane), 0);
 }
 
 static inline void whole_attention(struct ranges *r, bool has_documents)

@@ -1,48 +1,27 @@
 /* proto_rpc.c - unary calls, end to end.
  *
  * Goal: an answer, an error and its text, a late answer, a timeout and a lost server all reach the
- * caller as rpc.h says, closing a server under load loses no memory and no caller, and reflection
- * describes every service that is served.
- * Method: a real server and real clients in one process. Clients connect to a unix socket of the
- * test; a thread accepts and hands the sockets to the server, as ckptd's door does. */
+ * caller as rpc.h says, and closing a server under load loses no memory and no caller.
+ * Method: a real server and real clients in one process (rpc_bed.h). */
 #include "proto/ckpt.pb-c.h"
-#include "proto/grpc/reflection.pb-c.h"
 #include "proto/report.h"
-#include "proto/rpc.h"
 #include "proto/rpc_text.h"
 #include "proto/rpc_wire.h"
+#include "tests/unit/rpc_bed.h"
 #include "tests/unit/wrap.h"
 
 #include <errno.h>
-#include <poll.h>
-#include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdatomic.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/un.h>
 #include <sys/wait.h>
 #include <time.h>
-#include <unistd.h>
-
-#include <cmocka.h>
 
 #define DESCRIBE "/holdfast.v1.Checkpoint/Describe"
 #define HELLO "/holdfast.v1.Checkpoint/Hello"
 #define LIST "/holdfast.v1.Checkpoint/List"
 #define SHOW "/holdfast.v1.Checkpoint/Show"
 #define STATUS "/holdfast.v1.Checkpoint/Status"
-#define CALL_MS 10000u
 #define KEPT_MAX 64
-#define CONNECTIONS 24
-#define REQUEST(kind) GRPC__REFLECTION__V1__SERVER_REFLECTION_REQUEST__MESSAGE_REQUEST_##kind
-#define RESPONSE(kind) GRPC__REFLECTION__V1__SERVER_REFLECTION_RESPONSE__MESSAGE_RESPONSE_##kind
 
 static atomic_bool no_memory; /* for what the tree asks of calloc() */
 
@@ -55,13 +34,7 @@ static bool fails(const char *name)
 WRAP(void *, calloc, (size_t count, size_t bytes), (count, bytes), NULL)
 
 struct bed {
-    struct rpc_server *server;
-    struct rpc_client *client;
-    char path[64];
-    char target[80];
-    int listener;
-    pthread_t acceptor;
-    atomic_bool stop;
+    struct rpc_bed at;
     pthread_mutex_t mutex;
     struct rpc_call *kept[KEPT_MAX]; /* calls of SHOW, DESCRIBE that nobody answered yet */
     int num_kept;
@@ -129,60 +102,11 @@ static const struct rpc_method methods[] = {
      handle_status},
     {NULL, NULL, NULL, NULL}};
 
-static void *accept_all(void *argument)
-{
-    struct bed *bed = argument;
-    while (!atomic_load(&bed->stop)) {
-        struct pollfd poll_fd = {bed->listener, POLLIN, 0};
-        if (poll(&poll_fd, 1, 20) <= 0)
-            continue;
-        int fd = accept(bed->listener, NULL, NULL);
-        if (fd >= 0)
-            rpc_server_adopt(
-                bed->server, fd,
-                &(struct principal){.role = ROLE_OPERATOR, .uid = geteuid(), .pid = getpid()});
-    }
-    return NULL;
-}
-
-static void start_server(struct bed *bed)
-{
-    struct rpc_server_options options = {.methods = methods,
-                                         .user = bed,
-                                         .num_threads = 2,
-                                         .num_connections = CONNECTIONS,
-                                         .silent_ms = 60000,
-                                         .request_bytes = RPC_REQUEST_BYTES};
-    struct sockaddr_un address = {.sun_family = AF_UNIX};
-    snprintf(address.sun_path, sizeof address.sun_path, "%s", bed->path);
-    unlink(bed->path);
-    bed->listener = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    assert_int_equal(bind(bed->listener, (struct sockaddr *)&address, sizeof address), 0);
-    assert_int_equal(listen(bed->listener, 16), 0);
-    assert_int_equal(rpc_server_open(&bed->server, &options), 0);
-    atomic_store(&bed->stop, false);
-    assert_int_equal(pthread_create(&bed->acceptor, NULL, accept_all, bed), 0);
-}
-
-static void stop_server(struct bed *bed, uint32_t grace_ms)
-{
-    atomic_store(&bed->stop, true);
-    pthread_join(bed->acceptor, NULL);
-    close(bed->listener);
-    unlink(bed->path);
-    rpc_server_close(bed->server, grace_ms);
-    bed->server = NULL;
-}
-
 static int set_up(void **state)
 {
     struct bed *bed = calloc(1, sizeof *bed);
-    const char *folder = getenv("TMPDIR");
-    snprintf(bed->path, sizeof bed->path, "%s/rpc", folder ? folder : "/var/tmp");
-    snprintf(bed->target, sizeof bed->target, "unix:%s", bed->path);
     pthread_mutex_init(&bed->mutex, NULL);
-    start_server(bed);
-    assert_int_equal(rpc_client_open(&bed->client, bed->target), 0);
+    rpc_bed_open(&bed->at, methods, bed);
     *state = bed;
     return 0;
 }
@@ -190,9 +114,7 @@ static int set_up(void **state)
 static int tear_down(void **state)
 {
     struct bed *bed = *state;
-    rpc_client_close(bed->client);
-    if (bed->server)
-        stop_server(bed, 0);
+    rpc_bed_close(&bed->at);
     pthread_mutex_destroy(&bed->mutex);
     free(bed);
     return 0;
@@ -246,7 +168,7 @@ static void test_rpc__a_call_gets_its_reply(void **state)
 {
     struct bed *bed = *state;
     for (int i = 0; i < 100; i++)
-        assert_int_equal(call_hello(bed->client, CALL_MS), 0);
+        assert_int_equal(call_hello(bed->at.client, CALL_MS), 0);
 }
 
 static void test_rpc__an_error_crosses_with_all_parts_of_its_text(void **state)
@@ -255,7 +177,7 @@ static void test_rpc__an_error_crosses_with_all_parts_of_its_text(void **state)
     Holdfast__V1__ListRequest request = HOLDFAST__V1__LIST_REQUEST__INIT;
     ProtobufCMessage *message = NULL;
     report_clear();
-    assert_int_equal(rpc_client_call(bed->client, LIST, &request.base,
+    assert_int_equal(rpc_client_call(bed->at.client, LIST, &request.base,
                                      &holdfast__v1__list_reply__descriptor, &message, CALL_MS),
                      ERR_CORRUPT);
     assert_null(message);
@@ -301,7 +223,7 @@ static void test_rpc__a_call_can_be_answered_later_from_another_thread(void **st
     pthread_t thread;
     char text[32] = "";
     assert_int_equal(pthread_create(&thread, NULL, answer_later, bed), 0);
-    assert_int_equal(call_show(bed->client, CALL_MS, text, sizeof text), 0);
+    assert_int_equal(call_show(bed->at.client, CALL_MS, text, sizeof text), 0);
     assert_string_equal(text, "late");
     pthread_join(thread, NULL);
 }
@@ -310,25 +232,25 @@ static void test_rpc__the_deadline_ends_an_unanswered_call(void **state)
 {
     struct bed *bed = *state;
     char text[32];
-    assert_int_equal(call_hello(bed->client, CALL_MS), 0); /* it is connected */
-    assert_int_equal(call_show(bed->client, 500, text, sizeof text), ERR_TIMEOUT);
+    assert_int_equal(call_hello(bed->at.client, CALL_MS), 0); /* it is connected */
+    assert_int_equal(call_show(bed->at.client, 500, text, sizeof text), ERR_TIMEOUT);
     /* The owner's answer after the caller has left is harmless. */
     report_set(ERR_ABORTED, "too late", "", "");
     rpc_call_fail(wait_kept(bed, 0), ERR_ABORTED);
-    assert_int_equal(call_hello(bed->client, CALL_MS), 0);
+    assert_int_equal(call_hello(bed->at.client, CALL_MS), 0);
 }
 
 static void test_rpc__a_server_that_had_no_memory_for_calls_takes_them_when_it_has(void **state)
 {
     struct bed *bed = *state;
-    int error = call_hello(bed->client, CALL_MS), answered = 0;
+    int error = call_hello(bed->at.client, CALL_MS), answered = 0;
     atomic_store(&no_memory, true);
     for (; error == 0 && answered < KEPT_MAX; answered++) /* those that were asked for before */
-        error = call_hello(bed->client, 500);
+        error = call_hello(bed->at.client, 500);
     atomic_store(&no_memory, false);
     assert_int_equal(error, ERR_TIMEOUT);
     for (int i = 0; i < KEPT_MAX; i++)
-        assert_int_equal(call_hello(bed->client, CALL_MS), 0);
+        assert_int_equal(call_hello(bed->at.client, CALL_MS), 0);
 }
 
 static void test_rpc__an_unknown_method_is_a_version_error(void **state)
@@ -336,7 +258,7 @@ static void test_rpc__an_unknown_method_is_a_version_error(void **state)
     struct bed *bed = *state;
     Holdfast__V1__HelloRequest request = HOLDFAST__V1__HELLO_REQUEST__INIT;
     ProtobufCMessage *message = NULL;
-    assert_int_equal(rpc_client_call(bed->client, "/holdfast.v1.Checkpoint/Fly", &request.base,
+    assert_int_equal(rpc_client_call(bed->at.client, "/holdfast.v1.Checkpoint/Fly", &request.base,
                                      &holdfast__v1__hello_reply__descriptor, &message, CALL_MS),
                      ERR_VERSION);
     assert_non_null(strstr(report_line(), "method"));
@@ -351,7 +273,7 @@ static void test_rpc__an_oversized_request_is_refused_before_it_is_sent(void **s
     memset(run, 'r', RPC_MESSAGE_BYTES_MAX);
     run[RPC_MESSAGE_BYTES_MAX] = 0;
     request.run = run;
-    assert_int_equal(rpc_client_call(bed->client, LIST, &request.base,
+    assert_int_equal(rpc_client_call(bed->at.client, LIST, &request.base,
                                      &holdfast__v1__list_reply__descriptor, &message, CALL_MS),
                      ERR_INVALID);
     free(run);
@@ -362,7 +284,7 @@ static void test_rpc__an_oversized_reply_becomes_an_error(void **state)
     struct bed *bed = *state;
     Holdfast__V1__StatusRequest request = HOLDFAST__V1__STATUS_REQUEST__INIT;
     ProtobufCMessage *message = NULL;
-    assert_int_equal(rpc_client_call(bed->client, STATUS, &request.base,
+    assert_int_equal(rpc_client_call(bed->at.client, STATUS, &request.base,
                                      &holdfast__v1__status_reply__descriptor, &message, CALL_MS),
                      ERR_INVALID);
     assert_non_null(strstr(report_message(), "larger than"));
@@ -380,13 +302,13 @@ static void test_rpc__an_absent_server_is_unavailable(void **state)
 static void test_rpc__a_client_finds_a_server_that_came_back(void **state)
 {
     struct bed *bed = *state;
-    assert_int_equal(call_hello(bed->client, CALL_MS), 0);
-    stop_server(bed, 100);
-    assert_int_equal(call_hello(bed->client, CALL_MS), ERR_UNAVAILABLE);
-    start_server(bed);
+    assert_int_equal(call_hello(bed->at.client, CALL_MS), 0);
+    rpc_bed_stop(&bed->at, 100);
+    assert_int_equal(call_hello(bed->at.client, CALL_MS), ERR_UNAVAILABLE);
+    rpc_bed_start(&bed->at);
     int error = ERR_UNAVAILABLE;
     for (int i = 0; i < 100 && error == ERR_UNAVAILABLE; i++) {
-        error = call_hello(bed->client, CALL_MS);
+        error = call_hello(bed->at.client, CALL_MS);
         sleep_ms(50);
     }
     assert_int_equal(error, 0);
@@ -403,7 +325,7 @@ static void *call_and_wait(void *argument)
 {
     struct caller *caller = argument;
     char text[32];
-    caller->error = call_show(caller->bed->client, CALL_MS, text, sizeof text);
+    caller->error = call_show(caller->bed->at.client, CALL_MS, text, sizeof text);
     return NULL;
 }
 
@@ -417,7 +339,7 @@ static void test_rpc__closing_the_server_answers_calls_in_flight(void **state)
         assert_int_equal(pthread_create(&callers[i].thread, NULL, call_and_wait, &callers[i]), 0);
     }
     wait_kept(bed, CALLERS - 1);
-    stop_server(bed, 50);
+    rpc_bed_stop(&bed->at, 50);
     for (int i = 0; i < CALLERS; i++) {
         pthread_join(callers[i].thread, NULL);
         assert_int_equal(callers[i].error, ERR_UNAVAILABLE);
@@ -438,7 +360,7 @@ static void *describe_at_length(void *argument)
     request.n_slices = 1;
     request.slices = slices;
     caller->error =
-        rpc_client_call(caller->bed->client, DESCRIBE, &request.base,
+        rpc_client_call(caller->bed->at.client, DESCRIBE, &request.base,
                         &holdfast__v1__describe_reply__descriptor, &message, 6 * CALL_MS);
     free(slice.shape);
     caller->bed->num_refused += caller->error == ERR_BUSY;
@@ -494,7 +416,7 @@ static int call_health(struct bed *bed, const char *service)
     Holdfast__V1__ListRequest request = HOLDFAST__V1__LIST_REQUEST__INIT;
     ProtobufCMessage *message = NULL;
     request.run = (char *)(uintptr_t)service;
-    int error = rpc_client_call(bed->client, "/grpc.health.v1.Health/Check", &request.base,
+    int error = rpc_client_call(bed->at.client, "/grpc.health.v1.Health/Check", &request.base,
                                 &holdfast__v1__hello_reply__descriptor, &message, CALL_MS);
     if (error != 0)
         return error;
@@ -509,165 +431,29 @@ static void test_rpc__the_health_service_tells_serving_and_not(void **state)
     assert_int_equal(call_health(bed, ""), 1);
     assert_int_equal(call_health(bed, "holdfast.v1.Checkpoint"), 1);
     assert_int_equal(call_health(bed, "no.such.Service"), ERR_NOT_FOUND);
-    rpc_server_set_able(bed->server, false); /* it answers, and cannot do what it is for */
+    rpc_server_set_able(bed->at.server, false); /* it answers, and cannot do what it is for */
     assert_int_equal(call_health(bed, ""), 1);
     assert_int_equal(call_health(bed, "holdfast.v1.Checkpoint"), 2);
-    rpc_server_set_able(bed->server, true);
+    rpc_server_set_able(bed->at.server, true);
     assert_int_equal(call_health(bed, "holdfast.v1.Checkpoint"), 1);
-    rpc_server_set_serving(bed->server, false);
+    rpc_server_set_serving(bed->at.server, false);
     assert_int_equal(call_health(bed, ""), 2);
     assert_int_equal(call_health(bed, "holdfast.v1.Checkpoint"), 2);
-}
-
-/* A stream of one request is a unary call to the other side; tests/integration/reflection.py has
- * longer ones. The answer is the caller's. */
-static Grpc__Reflection__V1__ServerReflectionResponse *
-reflect(struct bed *bed, const char *version,
-        Grpc__Reflection__V1__ServerReflectionRequest *request)
-{
-    char method[128];
-    ProtobufCMessage *message = NULL;
-    snprintf(method, sizeof method, "/grpc.reflection.%s.ServerReflection/ServerReflectionInfo",
-             version);
-    request->host = (char *)(uintptr_t) "somewhere";
-    assert_int_equal(rpc_client_call(bed->client, method, &request->base,
-                                     &grpc__reflection__v1__server_reflection_response__descriptor,
-                                     &message, CALL_MS),
-                     0);
-    Grpc__Reflection__V1__ServerReflectionResponse *response =
-        (Grpc__Reflection__V1__ServerReflectionResponse *)message;
-    assert_string_equal(response->valid_host, "somewhere");
-    assert_int_equal(response->original_request->message_request_case,
-                     request->message_request_case);
-    return response;
-}
-
-static void test_rpc__reflection_lists_every_service_once(void **state)
-{
-    static const char *const versions[] = {"v1", "v1alpha"};
-    static const char *const services[] = {"holdfast.v1.Checkpoint", "grpc.health.v1.Health",
-                                           "grpc.reflection.v1.ServerReflection",
-                                           "grpc.reflection.v1alpha.ServerReflection"};
-    for (size_t v = 0; v < sizeof versions / sizeof versions[0]; v++) {
-        Grpc__Reflection__V1__ServerReflectionRequest request =
-            GRPC__REFLECTION__V1__SERVER_REFLECTION_REQUEST__INIT;
-        request.message_request_case = REQUEST(LIST_SERVICES);
-        request.list_services = (char *)(uintptr_t) "";
-        Grpc__Reflection__V1__ServerReflectionResponse *response =
-            reflect(*state, versions[v], &request);
-        assert_int_equal(response->message_response_case, RESPONSE(LIST_SERVICES_RESPONSE));
-        assert_int_equal(response->list_services_response->n_service, 4);
-        for (size_t i = 0; i < 4; i++)
-            assert_string_equal(response->list_services_response->service[i]->name, services[i]);
-        protobuf_c_message_free_unpacked(&response->base, NULL);
-    }
-}
-
-/* Asks for a symbol or a file. 0 when a file came, and it is the one named `file`. */
-static int ask_file(struct bed *bed, bool symbol, const char *text, const char *file)
-{
-    Grpc__Reflection__V1__ServerReflectionRequest request =
-        GRPC__REFLECTION__V1__SERVER_REFLECTION_REQUEST__INIT;
-    request.message_request_case =
-        symbol ? REQUEST(FILE_CONTAINING_SYMBOL) : REQUEST(FILE_BY_FILENAME);
-    request.file_by_filename = (char *)(uintptr_t)text; /* a union: both are strings */
-    Grpc__Reflection__V1__ServerReflectionResponse *response = reflect(bed, "v1", &request);
-    int status = -1;
-    if (response->message_response_case == RESPONSE(ERROR_RESPONSE)) {
-        status = response->error_response->error_code;
-    } else if (response->message_response_case == RESPONSE(FILE_DESCRIPTOR_RESPONSE)) {
-        assert_int_equal(response->file_descriptor_response->n_file_descriptor_proto, 1);
-        ProtobufCBinaryData *data = response->file_descriptor_response->file_descriptor_proto;
-        assert_true(data->len > 2 + strlen(file)); /* FileDescriptorProto {string name = 1} */
-        assert_int_equal(data->data[0], 0x0a);
-        assert_int_equal(data->data[1], strlen(file));
-        assert_memory_equal(data->data + 2, file, strlen(file));
-        status = 0;
-    }
-    protobuf_c_message_free_unpacked(&response->base, NULL);
-    return status;
-}
-
-static void test_rpc__reflection_finds_the_file_of_any_symbol(void **state)
-{
-    static const struct {
-        const char *symbol, *file;
-    } found[] = {
-        {"holdfast.v1.Checkpoint", "proto/ckpt.proto"},
-        {"holdfast.v1.Checkpoint.Status", "proto/ckpt.proto"},
-        {"holdfast.v1.HelloReply", "proto/ckpt.proto"},
-        {"holdfast.v1.HelloReply.boot_id", "proto/ckpt.proto"},
-        {"grpc.health.v1.Health", "proto/grpc/health.proto"},
-        {"grpc.health.v1.HealthCheckResponse.ServingStatus", "proto/grpc/health.proto"},
-        {"grpc.health.v1.HealthCheckResponse.NOT_SERVING", "proto/grpc/health.proto"},
-        {"grpc.reflection.v1.ServerReflectionRequest.message_request",
-         "proto/grpc/reflection.proto"},
-        {"grpc.reflection.v1alpha.ServerReflection", "proto/grpc/reflection_v1alpha.proto"},
-    };
-    for (size_t i = 0; i < sizeof found / sizeof found[0]; i++) {
-        assert_int_equal(ask_file(*state, true, found[i].symbol, found[i].file), 0);
-        assert_int_equal(ask_file(*state, false, found[i].file, found[i].file), 0);
-    }
-}
-
-static void test_rpc__reflection_says_not_found_inside_of_its_stream(void **state)
-{
-    enum { NOT_FOUND = 5 };
-    static const char *const symbols[] = {
-        "",
-        ".",
-        "holdfast.v1",
-        "holdfast.v1.",
-        "holdfast.v1.Hello",
-        "holdfast.v1.HelloReply.",
-        "holdfast.v1.HelloReply.boot",
-        "holdfast.v1.HelloReply.boot_id.x",
-        "holdfast.v1.Checkpoint.status",
-        "grpc.health.v1.HealthCheckResponse.ServingStatus.SERVING",
-        "grpc.health.v1.HealthCheckRequest.NOT_SERVING",
-        "Checkpoint"};
-    for (size_t i = 0; i < sizeof symbols / sizeof symbols[0]; i++)
-        assert_int_equal(ask_file(*state, true, symbols[i], ""), NOT_FOUND);
-    assert_int_equal(ask_file(*state, false, "", ""), NOT_FOUND);
-    assert_int_equal(ask_file(*state, false, "ckpt.proto", ""), NOT_FOUND);
-
-    Grpc__Reflection__V1__ServerReflectionRequest request =
-        GRPC__REFLECTION__V1__SERVER_REFLECTION_REQUEST__INIT;
-    request.message_request_case = REQUEST(ALL_EXTENSION_NUMBERS_OF_TYPE);
-    request.all_extension_numbers_of_type = (char *)(uintptr_t) "holdfast.v1.HelloReply";
-    Grpc__Reflection__V1__ServerReflectionResponse *response = reflect(*state, "v1", &request);
-    assert_int_equal(response->message_response_case, RESPONSE(ERROR_RESPONSE));
-    assert_int_equal(response->error_response->error_code, NOT_FOUND);
-    protobuf_c_message_free_unpacked(&response->base, NULL);
-}
-
-static void test_rpc__reflection_refuses_what_is_no_request(void **state)
-{
-    struct bed *bed = *state;
-    Holdfast__V1__HelloRequest request = HOLDFAST__V1__HELLO_REQUEST__INIT;
-    request.protocol = 1; /* its field 1 is a number where reflection has a string */
-    ProtobufCMessage *message = NULL;
-    assert_int_equal(
-        rpc_client_call(
-            bed->client, "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo", &request.base,
-            &grpc__reflection__v1__server_reflection_response__descriptor, &message, CALL_MS),
-        ERR_INVALID);
-    assert_int_equal(ask_file(bed, true, "holdfast.v1.Checkpoint", "proto/ckpt.proto"), 0);
 }
 
 static void test_rpc__a_peer_that_speaks_no_grpc_does_no_harm(void **state)
 {
     struct bed *bed = *state;
     struct sockaddr_un address = {.sun_family = AF_UNIX};
-    snprintf(address.sun_path, sizeof address.sun_path, "%s", bed->path);
+    snprintf(address.sun_path, sizeof address.sun_path, "%s", bed->at.path);
     int fd = socket(AF_UNIX, SOCK_STREAM, 0);
     assert_int_equal(connect(fd, (struct sockaddr *)&address, sizeof address), 0);
     char noise[4096];
     memset(noise, 0xa5, sizeof noise);
     (void)!send(fd, noise, sizeof noise, MSG_NOSIGNAL);
-    assert_int_equal(call_hello(bed->client, CALL_MS), 0);
+    assert_int_equal(call_hello(bed->at.client, CALL_MS), 0);
     close(fd);
-    assert_int_equal(call_hello(bed->client, CALL_MS), 0);
+    assert_int_equal(call_hello(bed->at.client, CALL_MS), 0);
 }
 
 /* Anybody can make a name in /tmp; this user is one that the machine does not have. */
@@ -737,14 +523,6 @@ int main(void)
         cmocka_unit_test_setup_teardown(
             test_rpc__unanswered_requests_take_so_much_memory_and_no_more, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_rpc__the_health_service_tells_serving_and_not, set_up,
-                                        tear_down),
-        cmocka_unit_test_setup_teardown(test_rpc__reflection_lists_every_service_once, set_up,
-                                        tear_down),
-        cmocka_unit_test_setup_teardown(test_rpc__reflection_finds_the_file_of_any_symbol, set_up,
-                                        tear_down),
-        cmocka_unit_test_setup_teardown(test_rpc__reflection_says_not_found_inside_of_its_stream,
-                                        set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_rpc__reflection_refuses_what_is_no_request, set_up,
                                         tear_down),
         cmocka_unit_test_setup_teardown(test_rpc__a_peer_that_speaks_no_grpc_does_no_harm, set_up,
                                         tear_down),

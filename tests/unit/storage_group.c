@@ -22,29 +22,36 @@ static void test_group__goes_whole_and_leaves_nothing(void **state)
     storage_close(storage);
 }
 
-/* On a disk without room for a file the reserve goes for the tombstone, and comes back. */
+/* On a disk where nothing can be made the reserve becomes the tombstone, and comes back. */
 static void test_group__goes_where_nothing_can_be_made(void **state)
 {
     (void)state;
-    for (int at = 3; at <= 4; at++) { /* after manifest and reserve; 4: it does without */
-        char text[64];
-        snprintf(text, sizeof(text), "only=publish,fail_at=%d,errno=%d:memory:", at, ENOSPC);
-        struct storage *storage = open_fault(text);
-        assert_int_equal(make_group(storage), 0);
-        assert_int_equal(storage_groups_prepare(storage, "run"), 0);
-        assert_true(bed_exists(storage, "run/tombstones/reserve"));
-        assert_int_equal(storage_group_remove(storage, &kind, GROUP), 0);
-        assert_int_equal(count_names(storage, "run/step-1"), 0);
-        assert_true(bed_exists(storage, "run/tombstones/reserve"));
-        assert_int_equal(storage_groups_recover(storage, &kind, "run"), 0); /* it is no tombstone */
-        assert_true(bed_exists(storage, "run/tombstones/reserve"));
-        storage_close(storage);
-    }
+    struct storage *storage = open_fault("only=publish,fail_from=3,errno=28:memory:");
+    assert_int_equal(make_group(storage), 0); /* manifest and reserve are the two */
+    assert_int_equal(storage_groups_prepare(storage, "run"), 0);
+    assert_true(bed_exists(storage, "run/tombstones/reserve"));
+    assert_int_equal(storage_group_remove(storage, &kind, GROUP), 0);
+    assert_int_equal(count_names(storage, "run/step-1"), 0);
+    assert_true(bed_exists(storage, "run/tombstones/reserve"));
+    assert_int_equal(storage_groups_recover(storage, &kind, "run"), 0); /* it is no tombstone */
+    assert_true(bed_exists(storage, "run/tombstones/reserve"));
+    storage_close(storage);
+}
+
+/* The tombstone of a removal that was cut short is good for the next one; without it and without
+ * the reserve nothing goes. */
+static void test_group__needs_the_reserve_where_nothing_can_be_made(void **state)
+{
+    (void)state;
     struct storage *storage = open_fault("only=publish,fail_from=3,errno=28:memory:");
     assert_int_equal(make_group(storage), 0);
     assert_int_equal(storage_groups_prepare(storage, "run"), 0);
+    assert_int_equal(storage_rename(storage, "run/tombstones/reserve", "run/reserve"), 0);
     assert_int_equal(storage_group_remove(storage, &kind, GROUP), ERR_SPACE);
-    assert_true(is_whole(storage)); /* somebody else took what the reserve was */
+    assert_true(is_whole(storage));
+    assert_int_equal(storage_rename(storage, "run/reserve", "run/tombstones/step-1"), 0);
+    assert_int_equal(storage_group_remove(storage, &kind, GROUP), 0);
+    assert_int_equal(count_names(storage, "run/tombstones"), 0);
     storage_close(storage);
 }
 
@@ -52,7 +59,7 @@ static void test_group__goes_where_nothing_can_be_made(void **state)
 static void test_group__a_refused_removal_gives_the_reserve_back(void **state)
 {
     (void)state;
-    struct storage *storage = open_fault("only=publish,fail_at=4,errno=28:memory:");
+    struct storage *storage = open_fault("only=publish,fail_from=4,errno=28:memory:");
     assert_int_equal(make_group(storage), 0);
     assert_int_equal(storage_groups_prepare(storage, "run"), 0);
     assert_int_equal(storage_group_note(storage, STORAGE_PIN, GROUP, "keep it"), 0);
@@ -400,6 +407,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_group__goes_whole_and_leaves_nothing),
         cmocka_unit_test(test_group__goes_where_nothing_can_be_made),
+        cmocka_unit_test(test_group__needs_the_reserve_where_nothing_can_be_made),
         cmocka_unit_test(test_group__a_refused_removal_gives_the_reserve_back),
         cmocka_unit_test(test_group__what_is_pinned_stays_until_it_is_unpinned),
         cmocka_unit_test(test_group__a_pin_sees_the_removal_under_way),

@@ -1,21 +1,30 @@
 /* trainer_bubble.c - the idle part of a real pipeline is the one that its schedule promises.
  *
  * Goal: exactly so for every schedule, on two and four ranks; and what goes from stage to stage
- * over a slow link adds to it no more than the first of each direction does. Method: each stage has
- * one layer of a tiny model, whose products last a unit of a virtual clock (virtual_clock.h) for
- * the forward and for either half of the backward, as the schedule counts. All else is real, and
- * takes no time: the program, the messages, the order in which the threads of all ranks wait for
- * each other. "make bench" has the same in real time. */
+ * over a slow link is hidden but for what the critical path of all ranks' programs has of it.
+ * Method: each stage has one layer of a tiny model, whose products last a unit of a virtual clock
+ * (virtual_clock.h) for the forward and for either half of the backward, as the schedule counts.
+ * All else is real, and takes no time: the program, the messages, the order in which the threads of
+ * all ranks wait for each other. "make bench" has the same in real time. */
 #include "tests/unit/delay_comm.h"
 #include "tests/unit/parallel_bed.h"
 #include "trainer/parallel/private.h"
 
 #define RANKS_MAX 4
 #define LEAVES 8
+#define LAYERS_MAX 8
 #define EXACTLY 1e-6
+#define PATH_GOAL 1.05 /* of a step to its path, where two directions share a rank's link */
+
+/* What a rank computes of its layers, in its program's order. */
+struct list {
+    struct op ops[4 * LAYERS_MAX * LEAVES];
+    uint32_t num;
+};
 
 struct bubble {
     struct config config;
+    struct list lists[RANKS_MAX];
     double link_units;                                        /* that a message takes; 0: no time */
     double begin[RANKS_MAX], end[RANKS_MAX], busy[RANKS_MAX]; /* units of time */
     double schedule;                                          /* the idle part that it promises */
@@ -28,12 +37,17 @@ struct waiting {
     double op_begin;
 };
 
+static double units_of_kind(const struct op *op)
+{
+    bool is_half =
+        op->kind == OP_FORWARD || op->kind == OP_BACKWARD_INPUT || op->kind == OP_BACKWARD_WEIGHT;
+    return is_half ? 1 : op->kind == OP_BACKWARD ? 2 : 0;
+}
+
 static double units_of(const struct parallel *p, const struct op *op)
 {
     bool is_layer = op->block > 0 && op->block < p->table->num_blocks - 1;
-    bool is_half =
-        op->kind == OP_FORWARD || op->kind == OP_BACKWARD_INPUT || op->kind == OP_BACKWARD_WEIGHT;
-    return !is_layer ? 0 : is_half ? 1 : op->kind == OP_BACKWARD ? 2 : 0;
+    return is_layer ? units_of_kind(op) : 0;
 }
 
 static int wait_at(struct parallel *p, struct execution *e, const struct op *op)
@@ -89,6 +103,10 @@ static int make_step(struct bubble *b, struct parallel *p, struct delay_link *li
     parallel_init_state(p, 3);
     parallel_observe(p, &(struct op_observer){note_begin, &w});
     b->schedule = p->program->bubble;
+    struct list *list = &b->lists[p->mesh.world->rank];
+    for (uint32_t i = 0; i < p->program->num_ops; i++)
+        if (units_of(p, &p->program->ops[i]) > 0)
+            list->ops[list->num++] = p->program->ops[i];
     if (b->link_units > 0)
         link->bytes_per_second = (double)model_stream_bytes(p->model) / b->link_units;
     ERR_TRY(execute_program(p, p->program, &w.execution));
@@ -126,6 +144,66 @@ static void run_bubble(struct bubble *b)
     clock_stop();
     if (rc != 0)
         fail_msg("%s", report_line());
+}
+
+/* ---- the critical path of all ranks ---- */
+
+/* When the stream and its gradient have passed a layer, and on which rank. */
+struct passed {
+    bool is_done;
+    uint32_t rank;
+    double end;
+};
+
+struct path {
+    double link_units;
+    struct passed streams[LAYERS_MAX + 2][LEAVES], gradients[LAYERS_MAX + 2][LEAVES];
+    uint32_t at[RANKS_MAX];
+    double free[RANKS_MAX], end;
+};
+
+/* The next operation of a rank, where it has what it needs: of another rank a message later. */
+static bool path_step(struct path *path, const struct list *list, uint32_t rank)
+{
+    if (path->at[rank] == list->num)
+        return false;
+    const struct op *op = &list->ops[path->at[rank]];
+    bool is_forward = op->kind == OP_FORWARD, is_weight = op->kind == OP_BACKWARD_WEIGHT;
+    const struct passed *needs = is_forward  ? &path->streams[op->block - 1][op->leaf]
+                                 : is_weight ? &path->gradients[op->block][op->leaf]
+                                             : &path->gradients[op->block + 1][op->leaf];
+    if (!needs->is_done)
+        return false;
+    double there = needs->end + (needs->rank != rank ? path->link_units : 0);
+    double begin = there > path->free[rank] ? there : path->free[rank];
+    struct passed now = {true, rank, begin + units_of_kind(op)};
+    if (!is_weight)
+        (is_forward ? path->streams : path->gradients)[op->block][op->leaf] = now;
+    path->free[rank] = now.end;
+    path->end = now.end > path->end ? now.end : path->end;
+    path->at[rank]++;
+    return true;
+}
+
+/* Its length: compute in the order of each program, messages of their length, and no more. */
+static double path_of(const struct bubble *b)
+{
+    struct path path = {.link_units = b->link_units};
+    uint32_t num_layers = (uint32_t)b->config.model_layers;
+    uint32_t last = (uint32_t)b->config.pp - 1;
+    for (uint32_t leaf = 0; leaf < LEAVES; leaf++) {
+        path.streams[0][leaf] = (struct passed){true, 0, 0};
+        path.gradients[num_layers + 1][leaf] = (struct passed){true, last, 0};
+    }
+    for (bool goes_on = true; goes_on;) {
+        goes_on = false;
+        for (uint32_t r = 0; r <= last; r++)
+            while (path_step(&path, &b->lists[r], r))
+                goes_on = true;
+    }
+    for (uint32_t r = 0; r <= last; r++)
+        assert_int_equal(path.at[r], b->lists[r].num);
+    return path.end;
 }
 
 static void want_bubble(const char *schedule, const char *ranks, const char *stages, double idle)
@@ -195,11 +273,52 @@ static void test_bubble__messages_of_a_pipeline_go_behind_compute(void **state)
     }
 }
 
+static double step_of(const char *schedule, const char *layers, double link_units,
+                      const char *ahead, double *path)
+{
+    const char *extra[] = {"--parallelism.pipeline_parallel_schedule",
+                           schedule,
+                           "--parallelism.pipeline_parallel_degree",
+                           "4",
+                           "--model.n_layers",
+                           layers,
+                           "--canonical.micro_batches",
+                           "8",
+                           "--parallelism.pipeline_parallel_first_stage_less_layers",
+                           "0",
+                           "--parallelism.pipeline_parallel_last_stage_less_layers",
+                           "0",
+                           "--parallelism.receives_ahead",
+                           ahead};
+    struct bubble b = {.config = configure(extra, 14), .link_units = link_units};
+    run_bubble(&b);
+    *path = path_of(&b);
+    return length_of(&b);
+}
+
+static void test_bubble__messages_of_four_stages_cost_what_their_critical_path_has(void **state)
+{
+    (void)state;
+    static const char *const ways[][2] = {{"1F1B", "4"}, {"Interleaved1F1B", "8"}, {"ZBH1", "4"}};
+    static const double links[] = {0.2, 0.5, 0.9};
+    for (size_t w = 0; w < sizeof(ways) / sizeof(ways[0]); w++)
+        for (size_t i = 0; i < sizeof(links) / sizeof(links[0]); i++) {
+            double path, ahead = step_of(ways[w][0], ways[w][1], links[i], "true", &path);
+            double without = step_of(ways[w][0], ways[w][1], links[i], "false", &path);
+            print_message("%s, a link of %.1f units: a step of %.2f units = %.3f x its path; "
+                          "received when needed %.2f\n",
+                          ways[w][0], links[i], ahead, ahead / path, without);
+            assert_true(ahead >= path * (1 - EXACTLY) && ahead <= PATH_GOAL * path);
+            assert_true(ahead < without);
+        }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_bubble__a_pipeline_idles_as_much_as_its_schedule),
         cmocka_unit_test(test_bubble__messages_of_a_pipeline_go_behind_compute),
+        cmocka_unit_test(test_bubble__messages_of_four_stages_cost_what_their_critical_path_has),
     };
     return cmocka_run_group_tests(tests, make_tokens, remove_tokens);
 }

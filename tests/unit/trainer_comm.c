@@ -323,7 +323,94 @@ static void test_comm_local__abort_ends_everyones_next_wait(void **state)
     assert_int_equal(comm_local_run(0, abort_on_rank_2, NULL), ERR_INVALID);
 }
 
+/* A rank's own lanes, and its thread, wait for a message that comes when it has failed. */
+struct waiting {
+    struct comm *world;
+    pthread_t thread;
+    unsigned char data[8];
+};
+
+static int wait_for_1(struct comm *world, unsigned char *data)
+{
+    int rc = comm_receive_on(world, 1, COMM_TAG_STAGES, data, 8, NULL, "receive");
+    want(rc == ERR_UNAVAILABLE && report_message()[0] == '\0');
+    return rc;
+}
+
+static void *wait_beside(void *user)
+{
+    struct waiting *w = user;
+    (void)wait_for_1(w->world, w->data);
+    return NULL;
+}
+
+static void wait_until_it_waits(struct flight *flight)
+{
+    struct flight_record record = {0};
+    while (!flight_find(flight, flight_last(flight), &record) || record.state != FLIGHT_STARTED)
+        nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL);
+    nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
+}
+
+/* Rank 0 fails while a thread of its own waits. It has the reason, however often it says so; those
+ * that come behind it have none. */
+static int fail_beside_a_wait(struct comm *comm, void *user)
+{
+    struct flight_options options = {.num_records = 8, .timeout_seconds = 20, .folder = ""};
+    struct waiting w = {.world = comm};
+    (void)user;
+    ERR_TRY(flight_set(comm->flight, &options));
+    if (comm->rank > 1)
+        (void)wait_for_1(comm, w.data);
+    if (comm->rank == 1)
+        want(comm_barrier(comm) == ERR_UNAVAILABLE && report_message()[0] == '\0');
+    if (comm->rank > 0) {
+        int later = comm_fail(comm, report_error(ERR_SPACE, NULL, "said too late"));
+        want(later == ERR_UNAVAILABLE && report_message()[0] == '\0');
+        return later;
+    }
+    want(pthread_create(&w.thread, NULL, wait_beside, &w) == 0);
+    wait_until_it_waits(comm->flight);
+    for (int i = 0; i < 2; i++)
+        want(comm_fail(comm, report_error(ERR_IO, NULL, "made to fail")) == ERR_IO &&
+             strcmp(report_line(), "made to fail") == 0);
+    pthread_join(w.thread, NULL);
+    return ERR_IO;
+}
+
+static void test_comm_local__a_rank_that_cannot_go_on_ends_all_waits_before_it_ends(void **state)
+{
+    (void)state;
+    num_wrong = 0;
+    assert_int_equal(comm_local_run(4, fail_beside_a_wait, NULL), ERR_IO);
+    assert_int_equal(num_wrong, 0);
+}
+
 /* ---- MPI ---- */
+
+/* The others would learn it from comm_abort, which this program does not call: so they wait until
+ * the message has come all the same, and the rank is not met again. */
+static int fail_with_mpi(struct comm *world)
+{
+    static struct waiting w;
+    struct comm_request request = {0};
+    w.world = world;
+    if (world->size == 1)
+        return 0;
+    if (world->rank == 1) {
+        nanosleep(&(struct timespec){.tv_nsec = 300000000}, NULL);
+        int rc = comm_send(world, 0, COMM_TAG_STAGES, w.data, sizeof(w.data), &request);
+        return rc == 0 ? comm_wait(world, &request) : rc;
+    }
+    if (world->rank > 1)
+        return 0;
+    want(pthread_create(&w.thread, NULL, wait_beside, &w) == 0);
+    wait_until_it_waits(world->flight);
+    want(comm_fail(world, report_error(ERR_IO, NULL, "made to fail")) == ERR_IO);
+    pthread_join(w.thread, NULL);
+    want(world->is_lost);
+    return 0;
+}
 
 #define FAR_BYTES ((size_t)3 << 30) /* between the parts of two ranks: beyond int */
 
@@ -439,13 +526,15 @@ static int wait_for_the_lost(struct comm *comm, void *user)
 {
     (void)user;
     unsigned char data[8] = {0};
-    struct comm_request request;
+    static struct comm_request request; /* of rank 2 */
     if (comm->rank == 0)
         return ERR_IO;
     if (comm->rank == 1)
         return comm_receive(comm, 0, COMM_TAG_TIED, data, sizeof(data));
     ERR_TRY(comm_send(comm, 0, COMM_TAG_TIED, data, sizeof(data), &request));
-    return comm_wait(comm, &request);
+    int rc = comm_wait(comm, &request);
+    memset(&request, 0xff, sizeof(request)); /* it is this rank's again */
+    return rc;
 }
 
 static void test_comm_local__a_lost_rank_ends_waits_for_messages(void **state)
@@ -550,6 +639,8 @@ static int run_under_mpi(void)
     sums_in_rank_order = false;
     for (size_t i = 0; i < sizeof(rounds) / sizeof(rounds[0]) && rc == 0; i++)
         rc = rounds[i](world, NULL);
+    if (rc == 0)
+        rc = fail_with_mpi(world);
     if (rc != 0 || num_wrong != 0)
         fprintf(stderr, "%s; %d findings\n", report_line(), num_wrong);
     if (rc != 0)
@@ -573,6 +664,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_comm_local__a_send_is_over_when_it_is_received),
         cmocka_unit_test(test_comm_local__a_lost_rank_ends_waits_for_messages),
         cmocka_unit_test(test_comm_local__abort_ends_everyones_next_wait),
+        cmocka_unit_test(test_comm_local__a_rank_that_cannot_go_on_ends_all_waits_before_it_ends),
         cmocka_unit_test(test_comm_local__calls_that_differ_are_told_with_both_sites),
         cmocka_unit_test(test_comm_local__a_group_goes_on_while_another_waits),
     };

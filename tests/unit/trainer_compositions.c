@@ -103,9 +103,16 @@ static const struct mode {
     {"tied embeddings", KEY_OWN, 1, {"--model.tied_embeddings", "true"}, {0}},
     {"bfloat16", KEY_OWN, 1, {"--training.mixed_precision_param", "bfloat16"}, {0}},
     {"float8 products", KEY_OWN, 1, {"--model.converters", "quantize.linear.float8"}, {0}},
+    {"float8 products, FSDP of codes",
+     KEY_SHARD,
+     2,
+     {"--model.converters", "quantize.linear.float8"},
+     {"--parallelism.data_parallel_shard_degree", "2",
+      "--quantize.linear.float8.enable_fsdp_float8_all_gather", "true"}},
     {"document mask", KEY_OWN, 1, {"--training.document_mask", "true"}, {0}},
     {"batch ramp", KEY_OWN, 1, {"--training.batch_ramp", "0:3,1:5"}, {0}},
     {"sums in groups of leaves", KEY_OWN, 1, {"--canonical.groups", "5"}, {0}},
+    {"loss in chunks", KEY_OWN, 1, {"--canonical.loss_chunks", "4"}, {0}},
     {"reduction fast", KEY_OWN, 1, {"--training.reduction", "fast"}, {0}},
 };
 #define NUM_MODES (sizeof(modes) / sizeof(modes[0]))
@@ -113,7 +120,7 @@ static const struct mode {
 /* Layouts that cannot work. */
 static const struct refusal {
     uint32_t ranks;
-    const char *settings[7];
+    const char *settings[9];
 } refusals[] = {
     {4, {"--parallelism.tensor_parallel_degree", "3"}},
     {3, {"--parallelism.tensor_parallel_degree", "3"}},
@@ -132,10 +139,10 @@ static const struct refusal {
      {"--parallelism.data_parallel_replicate_degree", "2",
       "--parallelism.data_parallel_shard_degree", "2"}},
     {1, {"--canonical.groups", "2"}},
-    {1, {"--canonical.groups", "11", "--training.reduction", "fast"}},
-    {2,
-     {"--parallelism.data_parallel_replicate_degree", "2", "--parallelism.zero_stage", "2",
-      "--training.reduction", "fast"}},
+    {1, {"--canonical.loss_chunks", "7"}},
+    {1,
+     {"--canonical.tp_blocks", "4", "--model.n_heads", "12", "--model.n_kv_heads", "6",
+      "--model.head_dim", "16"}},
 };
 #define NUM_REFUSALS (sizeof(refusals) / sizeof(refusals[0]))
 

@@ -289,12 +289,14 @@ static void test_config__older_float8_keys_decide_as_the_newer_ones(void **state
     struct config config;
     char arguments[256];
     write_text(bed->file, "[model]\nconverters = [\"float8\"]\n[float8]\n"
-                          "recipe_name = \"tensorwise\"\nfilter_fqns = [\"wk\", \"w2\"]\n");
+                          "recipe_name = \"tensorwise\"\nfilter_fqns = [\"wk\", \"w2\"]\n"
+                          "enable_fsdp_float8_all_gather = true\n");
     snprintf(arguments, sizeof(arguments), "--config %s", bed->file);
     assert_int_equal(load(&config, arguments), 0);
     assert_true(config_is_float8(&config));
     assert_string_equal(config.float8_recipe, "tensorwise");
     assert_string_equal(config.float8_filter, "wk,w2");
+    assert_true(config.float8_gather);
     assert_int_equal(load(&config, "--quantize.dense.float8.filter_fqns wo"), 0);
     assert_string_equal(config.float8_filter, "wo");
     check_refused("--model.converters float8 --float8.recipe_name rowwise",

@@ -161,6 +161,9 @@ static void test_estimate__a_dry_rank_takes_what_the_real_one_takes(void **state
     (void)state;
     WANT(1, "--activation_checkpoint.mode", "full");
     WANT(4, "--training.mixed_precision_param", "bfloat16");
+    WANT(4, "--training.mixed_precision_param", "bfloat16", "--canonical.tp_blocks", "2",
+         "--parallelism.data_parallel_replicate_degree", "2", "--model.converters", "float8",
+         "--quantize.linear.float8.enable_fsdp_float8_all_gather", "true");
     WANT(3, "--parallelism.data_parallel_replicate_degree", "3", "--model.tied_embeddings", "true");
     WANT(4, "--parallelism.data_parallel_replicate_degree", "2", "--parallelism.zero_stage", "1",
          "--parallelism.bucket_cap_mb", "1");
@@ -225,6 +228,40 @@ static void test_estimate__bytes_sent_are_those_that_leave_the_rank(void **state
     comm_free(world);
 }
 
+static uint64_t gathered_by_shards(const char *gathers_codes)
+{
+    const char *settings[] = {"--model.flavor",
+                              "debugmodel",
+                              "--model.converters",
+                              "float8",
+                              "--training.mixed_precision_param",
+                              "bfloat16",
+                              "--quantize.linear.float8.enable_fsdp_float8_all_gather",
+                              gathers_codes};
+    struct config config = configure(settings, 8);
+    struct dry_rank rank;
+    struct kernels *kernels;
+    struct model_table *table;
+    uint64_t sent = 0;
+    assert_int_equal(new_kernels(&kernels, 1), 0);
+    assert_int_equal(new_table(&table, "debugmodel", VOCAB), 0);
+    assert_int_equal(estimate_ranks(&rank, &config, table, kernels, 4, NULL), 0);
+    for (uint32_t i = 0; i < rank.num_sent; i++)
+        if (strcmp(rank.sent[i].group, "dp_shard") == 0)
+            sent += rank.sent[i].sent;
+    model_table_free(table);
+    kernels_free(kernels);
+    return sent;
+}
+
+/* Nearly all of that model is weights of float8 products. */
+static void test_estimate__codes_halve_what_shards_gather(void **state)
+{
+    (void)state;
+    uint64_t numbers = gathered_by_shards("false"), codes = gathered_by_shards("true");
+    assert_true(2 * codes > numbers && 2 * codes < numbers + numbers / 20);
+}
+
 /* Products alone: weights times tokens, and pairs of a query and a key. */
 static void test_estimate__work_follows_from_the_shape(void **state)
 {
@@ -284,6 +321,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_estimate__a_dry_rank_takes_what_the_real_one_takes),
         cmocka_unit_test(test_estimate__bytes_sent_are_those_that_leave_the_rank),
+        cmocka_unit_test(test_estimate__codes_halve_what_shards_gather),
         cmocka_unit_test(test_estimate__work_follows_from_the_shape),
         cmocka_unit_test(test_estimate__modules_have_all_parameters_once),
     };

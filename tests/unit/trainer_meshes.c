@@ -333,6 +333,44 @@ static void test_meshes__moments_of_bf16_are_rounded_alike(void **state)
 
 /* ---- float8 ---- */
 
+/* One rank rounds the weight that it reads; shards, replicas, stages and places of tensor parallel
+ * gather codes, of heads that several ranks hold, too. The run moves between them, in steps
+ * that change the scales. */
+static void test_meshes__gathered_codes_give_the_bits_of_rounded_weights(void **state)
+{
+    (void)state;
+    const char *extra[] = {"--canonical.tp_blocks",
+                           "4",
+                           "--quantize.linear.float8.filter_fqns",
+                           "layers.1.attention.wo,w2",
+                           "--model.converters",
+                           "quantize.linear.float8",
+                           "--training.mixed_precision_param",
+                           "bfloat16",
+                           "--optimizer.lr",
+                           "0.05",
+                           "--lr_scheduler.warmup_steps",
+                           "0",
+                           "--quantize.linear.float8.enable_fsdp_float8_all_gather",
+                           "true"};
+    static const struct place list[] = {{1, 2, 1, 1, 1, 1}, {1, 4, 2, 1, 1, 1}, {2, 2, 1, 1, 1, 1},
+                                        {1, 2, 1, 2, 1, 1}, {1, 2, 1, 1, 1, 2}, {1, 3, 1, 1, 1, 4}};
+    const size_t num = sizeof(list) / sizeof(list[0]);
+    for (size_t type = 0; type < 2; type++) {
+        struct outcome *reference = new_outcome();
+        extra[7] = type == 0 ? "bfloat16" : "float32";
+        run_on(reference, alone, 0, 3, extra, 12);
+        for (size_t i = 0; i < num; i++) {
+            struct outcome *outcome = new_outcome();
+            run_on(outcome, list[i], 0, 2, extra, 14);
+            run_on(outcome, list[(i + 1) % num], 2, 3, extra, i % 2 == 0 ? 14 : 12);
+            want_same(reference, outcome, list[i]);
+            free_outcome(outcome);
+        }
+        free_outcome(reference);
+    }
+}
+
 static void test_meshes__float8_products_give_the_same_bits(void **state)
 {
     (void)state;
@@ -432,6 +470,7 @@ int main(void)
         cmocka_unit_test(test_meshes__groups_may_be_cut_otherwise_by_a_ramp),
         cmocka_unit_test(test_meshes__blocks_are_another_order_of_sums),
         cmocka_unit_test(test_meshes__moments_of_bf16_are_rounded_alike),
+        cmocka_unit_test(test_meshes__gathered_codes_give_the_bits_of_rounded_weights),
         cmocka_unit_test(test_meshes__float8_products_give_the_same_bits),
         cmocka_unit_test(test_meshes__a_run_moves_between_all_axes),
         cmocka_unit_test(test_meshes__what_blocks_cannot_cut_is_refused_with_the_sum),

@@ -6,6 +6,7 @@
  * along a random direction and along the gradient itself (a wrong component shows in the first, a
  * wrong size in the second), and for single elements; the loss again, in double, from the logits.
  * Recomputation and a backward in halves have to give the same bits as neither. */
+#include "kernels/backend.h"
 #include "proto/report.h"
 #include "tests/unit/trainer_bed.h"
 #include "trainer/data/random.h"
@@ -29,11 +30,35 @@
 #define ROWS (BATCH * SEQ)
 #define TENSORS_MAX 64u
 
+/* Kernels that look again for the largest value of what is rounded, where it was noted before. */
+struct watch {
+    struct kernels base;
+    struct kernel_backend_ops ops;
+    struct kernels *inner;
+    uint32_t num_noted, num_wrong;
+};
+
+static void watch_run(struct kernels *kernels, struct lane *lane, enum kernel_op op,
+                      const void *args)
+{
+    struct watch *w = (struct watch *)kernels;
+    const struct kernel_round_float8 *a = args;
+    uint32_t largest;
+    if (op == KERNEL_ROUND_FLOAT8 && a->largest != NULL) {
+        const struct kernel_float8_largest again = {&largest, a->x, a->count, a->dtype};
+        w->inner->ops->run(w->inner, lane, KERNEL_FLOAT8_LARGEST, &again);
+        w->num_noted++;
+        w->num_wrong += largest != *a->largest;
+    }
+    w->inner->ops->run(w->inner, lane, op, args);
+}
+
 /* A model on one rank, all tensors whole. */
 struct bed {
     struct model_table *table;
     struct memory *memory;
     struct kernels *kernels;
+    struct watch watch;
     struct lane *lane;
     struct model *model;
     enum kernel_dtype dtype;
@@ -41,6 +66,7 @@ struct bed {
     float *tied_grad;            /* of the embedding as the output */
     uint16_t *half[TENSORS_MAX]; /* bf16 copies */
     bool is_apart;               /* the halves of each block's backward are called one by one */
+    bool has_loss_chunks;
     int32_t inputs[ROWS], targets[ROWS];
     const int32_t *starts; /* of documents; NULL: none */
     void *scratch;
@@ -113,45 +139,64 @@ static void block_backward(struct bed *bed, uint32_t block, uint32_t halves)
     assert_int_equal(model_backward(bed->model, 0, block, halves, w, dw), 0);
 }
 
-/* Forward and loss; out_logits [T, V] before they become their gradient, or NULL. */
-static double run_forward(struct bed *bed, const struct model_batch *batch, float *out_logits)
+/* Behind a forward of the last block, or its backward in chunks. */
+static double loss_behind(struct bed *bed)
 {
     const void *w[MODEL_BLOCK_TENSORS_MAX];
     float *dw[MODEL_BLOCK_TENSORS_MAX];
     double loss;
+    pointers(bed, bed->table->num_blocks - 1, w, dw);
+    assert_int_equal(model_loss(bed->model, 0, w, &loss), 0);
+    return loss;
+}
+
+static void forward_blocks(struct bed *bed, const struct model_batch *batch)
+{
+    const void *w[MODEL_BLOCK_TENSORS_MAX];
+    float *dw[MODEL_BLOCK_TENSORS_MAX];
     model_begin(bed->model, 0, batch);
     for (uint32_t block = 0; block < bed->table->num_blocks; block++) {
         pointers(bed, block, w, dw);
         assert_int_equal(model_forward(bed->model, 0, block, w), 0);
     }
+}
+
+/* Forward and loss; out_logits [T, V] before they become their gradient, or NULL. */
+static double run_forward(struct bed *bed, const struct model_batch *batch, float *out_logits)
+{
+    forward_blocks(bed, batch);
     if (out_logits != NULL)
         assert_int_equal(model_copy_logits(bed->model, 0, out_logits), 0);
-    assert_int_equal(model_loss(bed->model, 0, &loss), 0);
-    return loss;
+    return loss_behind(bed);
 }
 
 static double run_leaf(struct bed *bed, const struct model_batch *batch)
 {
-    double loss = run_forward(bed, batch, NULL);
     uint32_t last = bed->table->num_blocks - !bed->table->shape.is_tied;
+    double loss = 0;
+    forward_blocks(bed, batch);
+    if (!bed->has_loss_chunks)
+        loss = loss_behind(bed);
     for (uint32_t block = last + 1; block-- > 0;)
         block_backward(bed, block, bed->is_apart ? MODEL_INPUT : MODEL_INPUT | MODEL_WEIGHT);
     for (uint32_t block = last + 1; block-- > 0 && bed->is_apart;)
         block_backward(bed, block, MODEL_WEIGHT);
-    return loss;
+    return bed->has_loss_chunks ? loss_behind(bed) : loss;
 }
 
 struct way {
     enum model_keep keep;
     bool is_apart;
-    uint32_t tp_blocks, cp_blocks; /* 0: 1 */
+    uint32_t tp_blocks, cp_blocks, loss_chunks; /* 0: 1 */
+    bool is_float8;
 };
 
 static void bed_open_way(struct bed *bed, const struct model_shape *shape,
                          enum kernel_backend backend, enum kernel_dtype dtype, struct way way)
 {
     const uint8_t keep[16] = {(uint8_t)way.keep, (uint8_t)way.keep};
-    *bed = (struct bed){.dtype = dtype, .is_apart = way.is_apart};
+    *bed = (struct bed){
+        .dtype = dtype, .is_apart = way.is_apart, .has_loss_chunks = way.loss_chunks > 1};
     struct kernel_shapes shapes;
     struct kernels_options kernels = {.backend = backend, .num_threads = 1};
     assert_int_equal(kernels_new(&bed->kernels, &kernels), 0);
@@ -168,10 +213,15 @@ static void bed_open_way(struct bed *bed, const struct model_shape *shape,
                                     .cut = {.tp_blocks = way.tp_blocks > 0 ? way.tp_blocks : 1,
                                             .cp_blocks = way.cp_blocks > 0 ? way.cp_blocks : 1,
                                             .tp = 1,
-                                            .cp = 1},
+                                            .cp = 1,
+                                            .loss_chunks = way.loss_chunks},
+                                    .not_float8 = way.is_float8 ? "" : NULL,
                                     .keep = keep};
     assert_int_equal(model_new(&bed->model, &options), 0);
-    assert_int_equal(model_set_kernels(bed->model, bed->kernels, bed->lane), 0);
+    bed->watch = (struct watch){.ops = *bed->kernels->ops, .inner = bed->kernels};
+    bed->watch.ops.run = watch_run;
+    bed->watch.base.ops = &bed->watch.ops;
+    assert_int_equal(model_set_kernels(bed->model, &bed->watch.base, bed->lane), 0);
     run_leaf(bed, NULL); /* the walk: what a leaf takes must be what it noted */
     assert_int_equal(memory_place(bed->memory), 0);
     assert_int_equal(memory_commit(bed->memory, NULL), 0);
@@ -486,6 +536,26 @@ static void test_model__gradient_in_chunks_is_the_derivative(void **state)
     bed_close(&bed);
 }
 
+/* The output and the loss of six rows at a time: also in an evaluation, where no backward comes. */
+static void test_model__gradient_of_a_loss_in_chunks_is_the_derivative(void **state)
+{
+    (void)state;
+    struct bed bed, whole;
+    struct model_shape shape;
+    assert_int_equal(model_shape_of_flavor(&shape, "tiny", VOCAB), 0);
+    for (int tied = 0; tied < 2; tied++) {
+        shape.is_tied = tied == 1;
+        bed_open_shape(&whole, &shape, KERNEL_BACKEND_REFERENCE, KERNEL_F32);
+        bed_open_way(&bed, &shape, KERNEL_BACKEND_REFERENCE, KERNEL_F32,
+                     (struct way){.cp_blocks = 1, .loss_chunks = 3});
+        assert_true(loss_of(&bed) == loss_of(&whole));
+        for (uint32_t i = 0; i < bed.table->num_tensors; i++)
+            check_tensor(&bed, i);
+        bed_close(&whole);
+        bed_close(&bed);
+    }
+}
+
 /* Every way of keeping activations, and a backward in one go or in halves. */
 static void test_model__recomputation_and_halves_change_no_bit(void **state)
 {
@@ -498,7 +568,7 @@ static void test_model__recomputation_and_halves_change_no_bit(void **state)
         bed_open_shape(&plain, &shape, KERNEL_BACKEND_BEST, KERNEL_BF16);
         double loss = loss_of(&plain);
         for (int i = 1; i < 6; i++) {
-            struct way way = {(enum model_keep)(i / 2), i % 2 == 1, 1, 1};
+            struct way way = {.keep = (enum model_keep)(i / 2), .is_apart = i % 2 == 1};
             bed_open_way(&other, &shape, KERNEL_BACKEND_BEST, KERNEL_BF16, way);
             assert_true(loss_of(&other) == loss);
             for (uint32_t t = 0; t < plain.table->num_tensors; t++)
@@ -507,6 +577,38 @@ static void test_model__recomputation_and_halves_change_no_bit(void **state)
             bed_close(&other);
         }
         bed_close(&plain);
+    }
+}
+
+static void halve_params(struct bed *bed)
+{
+    for (uint32_t t = 0; t < bed->table->num_tensors; t++)
+        for (size_t k = 0; k < elements(bed, t); k++)
+            bed->param[t][k] /= 2;
+}
+
+/* Of a layer: three operands in the forward (two again where it is computed again), two in the
+ * backward of the input, five in that of the weights. The second leaf has smaller values, so that
+ * of the first none may be left. */
+static void test_model__the_largest_of_a_float8_operand_is_noted_by_what_makes_it(void **state)
+{
+    (void)state;
+    struct model_shape shape;
+    assert_int_equal(model_shape_of_flavor(&shape, "tiny", VOCAB), 0);
+    for (int i = 0; i < 4; i++) {
+        struct way way = {.keep = i % 2 == 0 ? MODEL_KEEP_ALL : MODEL_KEEP_NOTHING,
+                          .is_apart = i / 2 == 1,
+                          .is_float8 = true};
+        struct bed bed;
+        bed_open_way(&bed, &shape, KERNEL_BACKEND_BEST, KERNEL_F32, way);
+        for (int leaf = 0; leaf < 2; leaf++) {
+            bed.watch.num_noted = 0;
+            loss_of(&bed);
+            assert_int_equal(bed.watch.num_noted, 2 * (i % 2 == 0 ? 10 : 12));
+            assert_int_equal(bed.watch.num_wrong, 0);
+            halve_params(&bed);
+        }
+        bed_close(&bed);
     }
 }
 
@@ -588,7 +690,9 @@ int main(void)
         cmocka_unit_test(test_model__loss_is_the_cross_entropy_of_its_logits),
         cmocka_unit_test(test_model__gradient_in_blocks_is_the_derivative),
         cmocka_unit_test(test_model__gradient_in_chunks_is_the_derivative),
+        cmocka_unit_test(test_model__gradient_of_a_loss_in_chunks_is_the_derivative),
         cmocka_unit_test(test_model__recomputation_and_halves_change_no_bit),
+        cmocka_unit_test(test_model__the_largest_of_a_float8_operand_is_noted_by_what_makes_it),
         cmocka_unit_test(test_model__a_masked_document_knows_nothing_of_what_is_before_it),
         cmocka_unit_test(test_model__gradient_over_documents_is_the_derivative),
         cmocka_unit_test(test_model__initial_deviations_are_torchtitans),

@@ -18,6 +18,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include <cmocka.h>
 
@@ -247,6 +248,23 @@ static int one_ends(struct gpu *g, struct comm *world)
     return rc;
 }
 
+/* The last rank cannot go on, and is there until the others have ended. */
+static int one_fails(struct gpu *g, struct comm *world)
+{
+    struct comm *group = NULL;
+    int rc = comm_split(world, &group, 0, world->rank);
+    if (rc == 0 && world->rank < RANKS - 1) {
+        group->device_lane = g->lane;
+        rc = exchange(g, group, false, true);
+    } else if (rc == 0) {
+        rc = comm_fail(world, report_error(ERR_IO, NULL, "this rank cannot go on"));
+        for (int ms = 0; ms < 20000 && num_failed < (int)RANKS - 1; ms++)
+            nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+    }
+    comm_free(group);
+    return rc;
+}
+
 static int rank_main(struct comm *bootstrap, void *user)
 {
     int (*const *work)(struct gpu *, struct comm *) = user;
@@ -338,6 +356,16 @@ static void test_nccl__a_rank_that_ends_ends_the_others(void **state)
     assert_false(is_said("longer than comm.train_timeout_seconds"));
 }
 
+static void test_nccl__a_rank_that_cannot_go_on_ends_the_others_before_it_ends(void **state)
+{
+    (void)state;
+    assert_int_equal(run(one_fails, "seed=0"), ERR_IO);
+    assert_int_equal(num_failed, RANKS);
+    for (uint32_t r = 0; r < RANKS - 1; r++)
+        assert_string_equal(said[r], "");
+    assert_string_equal(said[RANKS - 1], "this rank cannot go on");
+}
+
 static void test_nccl__each_call_that_fails_becomes_an_error(void **state)
 {
     (void)state;
@@ -367,6 +395,7 @@ int main(void)
         cmocka_unit_test(test_nccl__a_message_that_nobody_receives_ends_with_the_rank),
         cmocka_unit_test(test_nccl__ranks_that_call_something_else_are_named),
         cmocka_unit_test(test_nccl__a_rank_that_ends_ends_the_others),
+        cmocka_unit_test(test_nccl__a_rank_that_cannot_go_on_ends_the_others_before_it_ends),
         cmocka_unit_test(test_nccl__each_call_that_fails_becomes_an_error),
     };
     if (comm_nccl_open == NULL || simgpu_set == NULL) {

@@ -14,6 +14,9 @@
 #define PATH_GOAL 1.05  /* of a step to its critical path: the walk knows one rank */
 #define LARGER_GOAL 1.1 /* and to compute or communication */
 
+static const double ratios[] = {0.2, 0.5, 1, 2, 5}; /* of communication to compute */
+#define NUM_RATIOS (sizeof(ratios) / sizeof(ratios[0]))
+
 struct bench {
     struct config config;
     double ratio;                  /* communication to compute */
@@ -189,9 +192,10 @@ static struct bench run_bench(double ratio, const char *leaves, const char *copi
 
 /* ---- tests ---- */
 
-static void want_hidden(const char *what, double ratio, const char *leaves, const char *copies)
+static void want_hidden(const char *what, double ratio, const char *leaves, const char *copies,
+                        const char *depth)
 {
-    struct bench b = run_bench(ratio, leaves, copies, "1");
+    struct bench b = run_bench(ratio, leaves, copies, depth);
     double most = larger(&b);
     print_message("%s, ratio %.1f: compute %.1f s, communication %.1f s; step %.1f s = %.6f x "
                   "critical path = %.3f x the larger\n",
@@ -204,27 +208,36 @@ static void want_hidden(const char *what, double ratio, const char *leaves, cons
 static void test_overlap__a_step_is_as_long_as_its_critical_path(void **state)
 {
     (void)state;
-    static const double ratios[] = {0.2, 0.5, 1, 2, 5};
-    for (size_t i = 0; i < sizeof(ratios) / sizeof(ratios[0]); i++)
-        want_hidden("FSDP", ratios[i], "4", "1");
+    for (size_t i = 0; i < NUM_RATIOS; i++)
+        want_hidden("FSDP", ratios[i], "4", "1", "1");
 }
 
-/* Nothing is exchanged in the first forward, so there are more leaves, and ratios other than 1. */
+/* Nothing is exchanged in the first forward, so there are more leaves; and a leaf's buckets, 8, may
+ * all wait while the next forward goes on. */
 static void test_overlap__buckets_are_exchanged_behind_the_backward(void **state)
 {
     (void)state;
-    want_hidden("DDP", 0.5, "12", "2");
-    want_hidden("DDP", 2, "12", "2");
+    for (size_t i = 0; i < NUM_RATIOS; i++)
+        want_hidden("DDP", ratios[i], "20", "2", "8");
+}
+
+static void want_sum(const char *what, double ratio, const char *leaves, const char *copies)
+{
+    struct bench b = run_bench(ratio, leaves, copies, "0");
+    double sum = b.compute + b.communication;
+    print_message("%s without lanes, ratio %.1f: compute %.1f s, communication %.1f s; step %.1f "
+                  "s\n",
+                  what, ratio, b.compute, b.communication, b.measured);
+    assert_true(b.measured >= 0.9999 * sum && b.walked >= 0.9999 * sum);
 }
 
 static void test_overlap__without_lanes_compute_and_communication_add_up(void **state)
 {
     (void)state;
-    struct bench b = run_bench(1, "4", "1", "0");
-    double sum = b.compute + b.communication;
-    print_message("no lanes: compute %.1f s, communication %.1f s; step %.1f s\n", b.compute,
-                  b.communication, b.measured);
-    assert_true(b.measured >= 0.9999 * sum && b.walked >= 0.9999 * sum);
+    for (size_t i = 0; i < NUM_RATIOS; i++) {
+        want_sum("FSDP", ratios[i], "4", "1");
+        want_sum("DDP", ratios[i], "4", "2");
+    }
 }
 
 int main(void)

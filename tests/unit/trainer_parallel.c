@@ -132,6 +132,24 @@ static void test_parallel__fast_order_is_the_same_alone_and_near_elsewhere(void 
     free_outcome(reference);
 }
 
+static void test_parallel__fast_order_is_the_canonical_one_where_sums_are_divided(void **state)
+{
+    (void)state;
+    static const char *const ways[][2] = {{"--parallelism.zero_stage", "2"},
+                                          {"--canonical.groups", "2"}};
+    for (size_t i = 0; i < sizeof(ways) / sizeof(ways[0]); i++) {
+        const char *extra[] = {
+            ways[i][0], ways[i][1], "--canonical.micro_batches", "8", "--training.reduction",
+            "fast"};
+        struct outcome *reference = new_outcome(), *fast = new_outcome();
+        run_on(reference, alone, 0, 2, extra, 4);
+        run_on(fast, (struct place){2, 2, 1, 0, 0, 0}, 0, 2, extra, 6);
+        want_same(reference, fast, alone);
+        free_outcome(reference);
+        free_outcome(fast);
+    }
+}
+
 static void test_parallel__one_rank_that_is_asked_to_stop_stops_all_before_a_step(void **state)
 {
     (void)state;
@@ -304,7 +322,7 @@ static int come_apart(struct comm *world, void *user)
         &p, &(struct parallel_options){&apart->config, table, kernels, world, NULL}));
     ERR_TRY(parallel_init_state(p, 3));
     struct state *state = parallel_state(p);
-    ERR_TRY(replicas_open(&replicas, parallel_mesh_of(p), state));
+    ERR_TRY(replicas_open(&replicas, parallel_mesh_of(p), state, kernels));
     apart->before[me] = replicas_compare(replicas);
     uint32_t at = apart->slice == SLICE_LAST ? state->num_slices - 1 : apart->slice;
     const struct state_slice *slice = &state->slices[at];
@@ -448,6 +466,7 @@ int main(void)
         cmocka_unit_test(test_parallel__keeping_gathered_weights_changes_no_bit),
         cmocka_unit_test(test_parallel__a_run_that_moves_from_mesh_to_mesh_keeps_its_bits),
         cmocka_unit_test(test_parallel__fast_order_is_the_same_alone_and_near_elsewhere),
+        cmocka_unit_test(test_parallel__fast_order_is_the_canonical_one_where_sums_are_divided),
         cmocka_unit_test(test_parallel__one_rank_that_is_asked_to_stop_stops_all_before_a_step),
         cmocka_unit_test(test_parallel__samples_that_cannot_be_read_end_a_step_on_all_ranks_alike),
         cmocka_unit_test(test_parallel__a_cut_covers_every_row_once_as_fsdp2_cuts),

@@ -1,8 +1,10 @@
-/* trainer_products.c - products over blocks with float8 operands (trainer/model/products.c).
+/* trainer_products.c - products over blocks, at once and with float8 operands
+ * (trainer/model/products.c).
  *
- * Goal: rows that several products read are rounded once where they are one block, and the copy
- * that a product reads is never that of other rows. Method: kernels that count their roundings;
- * each result beside that of operands which are rounded for it alone. */
+ * Goal: products that can be one operation are, with the bits of each alone. Rows that several
+ * products read are rounded once where they are one block, and the copy that a product reads is
+ * never that of other rows. Method: kernels that count their roundings and products; each result
+ * beside that of operands which are rounded for it alone. */
 #include "kernels/backend.h"
 #include "tests/unit/trainer_bed.h"
 #include "trainer/data/random.h"
@@ -26,7 +28,7 @@ struct counting {
     struct kernels base;
     struct kernel_backend_ops ops;
     struct kernels *inner;
-    uint32_t roundings;
+    uint32_t roundings, products; /* operations */
 };
 
 static void count_run(struct kernels *kernels, struct lane *lane, enum kernel_op op,
@@ -34,6 +36,8 @@ static void count_run(struct kernels *kernels, struct lane *lane, enum kernel_op
 {
     struct counting *c = (struct counting *)kernels;
     c->roundings += op == KERNEL_ROUND_FLOAT8;
+    c->products += op == KERNEL_LINEAR || op == KERNEL_LINEARS ||
+                   op == KERNEL_LINEAR_BACKWARD_WEIGHT || op == KERNEL_LINEARS_BACKWARD_WEIGHT;
     c->inner->ops->run(c->inner, lane, op, args);
 }
 
@@ -89,7 +93,7 @@ static void bed_close(struct bed *bed)
 static void round_for(struct bed *bed, float *out, const float *from, size_t count,
                       enum kernel_float8 format, bool is_float8)
 {
-    const struct kernel_round_float8 args = {out, from, count, 0, format, KERNEL_F32};
+    const struct kernel_round_float8 args = {out, from, NULL, count, 0, format, KERNEL_F32};
     memcpy(out, from, count * sizeof(*out));
     if (is_float8)
         kernel_round_float8(bed->counting.inner, bed->m.lane, &args);
@@ -127,7 +131,7 @@ static void test_products__rows_of_one_block_are_rounded_once_for_all_columns(vo
                                                      {out[1], bed->w[1], WIDTH, 2, true},
                                                      {out[2], bed->w[2], WIDTH, 2, i < 2}};
             uint32_t before = bed->counting.roundings, weights = 2 * (1 + (i == 0) + (i < 2));
-            product_columns(&bed->m, bed->x, DIM, columns, 3);
+            product_columns(&bed->m, bed->x, NULL, DIM, columns, 3);
             assert_int_equal(bed->counting.roundings - before,
                              weights + (row_blocks == 1 ? 1 : weights * row_blocks));
             for (uint32_t j = 0; j < 3; j++)
@@ -138,16 +142,51 @@ static void test_products__rows_of_one_block_are_rounded_once_for_all_columns(vo
     }
 }
 
-static void want_weight(struct bed *bed, const float *got, const float *dout, bool x_is_cut)
+/* Of the second and third the weights have as many blocks as the first's, or half as many, or one
+ * of them is of float8. */
+static void test_products__columns_of_as_many_blocks_are_one_operation(void **state)
+{
+    (void)state;
+    static const struct {
+        uint32_t blocks, row_blocks, products;
+        bool is_float8[3];
+    } ways[] = {{2, 1, 2, {false}},
+                {2, 2, 4, {false}},
+                {1, 1, 2 + 1, {false}},
+                {2, 1, 2 + 2, {true, false, false}},
+                {2, 1, 3 * 2, {false, true, false}},
+                {2, 1, 2 + 2, {false, false, true}}};
+    for (size_t i = 0; i < sizeof(ways) / sizeof(ways[0]); i++) {
+        struct bed *bed = bed_open(ways[i].row_blocks, 2);
+        float out[3][VALUES_MAX] __attribute__((aligned(64)));
+        struct product_column columns[3];
+        for (uint32_t j = 0; j < 3; j++)
+            columns[j] = (struct product_column){.out = out[j],
+                                                 .w = bed->w[j],
+                                                 .out_dim = WIDTH,
+                                                 .blocks = j == 0 ? 2 : ways[i].blocks,
+                                                 .is_float8 = ways[i].is_float8[j]};
+        product_columns(&bed->m, bed->x, NULL, DIM, columns, 3);
+        assert_int_equal(bed->counting.products, ways[i].products);
+        for (uint32_t j = 0; j < 3; j++) {
+            bed->m.blocks = columns[j].blocks;
+            want_column(bed, out[j], bed->w[j], columns[j].is_float8);
+        }
+        bed_close(bed);
+    }
+}
+
+static void want_weight(struct bed *bed, const float *got, const float *dout, bool x_is_cut,
+                        bool is_float8)
 {
     uint32_t width = WIDTH / bed->m.blocks;
     float x[VALUES_MAX] __attribute__((aligned(64))), part[VALUES_MAX] __attribute__((aligned(64)));
     float want[VALUES_MAX] __attribute__((aligned(64)));
     for (uint32_t b = 0; b < bed->m.blocks; b++) {
         round_for(bed, x, bed->x + (x_is_cut ? b : 0) * (size_t)ROWS * DIM, (size_t)ROWS * DIM,
-                  KERNEL_E4M3, true);
+                  KERNEL_E4M3, is_float8);
         round_for(bed, part, dout + (x_is_cut ? 0 : b) * (size_t)ROWS * width, (size_t)ROWS * width,
-                  KERNEL_E5M2, true);
+                  KERNEL_E5M2, is_float8);
         kernel_linear_backward_weight(
             bed->counting.inner, bed->m.lane,
             &(struct kernel_linear_backward_weight){
@@ -178,10 +217,40 @@ static void test_products__gradients_of_weights_round_their_common_rows_once(voi
                                               .w_blocks = 2,
                                               .sharers = 1};
         assert_int_equal(product_weight(&bed->m, &weight, true), 0);
-        want_weight(bed, dw[i], bed->gradient[i], i == 0);
+        want_weight(bed, dw[i], bed->gradient[i], i == 0, true);
         assert_int_equal(bed->counting.roundings - before, i < 2 ? 3 : 2);
     }
     bed_close(bed);
+}
+
+static void test_products__gradients_of_weights_of_as_many_blocks_are_one_operation(void **state)
+{
+    (void)state;
+    static const struct {
+        uint32_t products;
+        bool is_float8[3];
+    } ways[] = {{2, {false}}, {2 + 2, {true, false, false}}, {3 * 2, {false, true, false}}};
+    for (size_t i = 0; i < sizeof(ways) / sizeof(ways[0]); i++) {
+        struct bed *bed = bed_open(1, 2);
+        float dw[3][VALUES_MAX] __attribute__((aligned(64)));
+        struct product_weight weights[3];
+        for (uint32_t j = 0; j < 3; j++)
+            weights[j] = (struct product_weight){.name = "partial",
+                                                 .dw = dw[j],
+                                                 .dout = bed->gradient[j],
+                                                 .x = bed->x,
+                                                 .out_dim = WIDTH / 2,
+                                                 .in = DIM,
+                                                 .dout_is_cut = true,
+                                                 .is_float8 = ways[i].is_float8[j],
+                                                 .w_blocks = 2,
+                                                 .sharers = 1};
+        assert_int_equal(product_weights(&bed->m, weights, 3, true), 0);
+        assert_int_equal(bed->counting.products, ways[i].products);
+        for (uint32_t j = 0; j < 3; j++)
+            want_weight(bed, dw[j], bed->gradient[j], false, weights[j].is_float8);
+        bed_close(bed);
+    }
 }
 
 int main(void)
@@ -189,6 +258,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_products__rows_of_one_block_are_rounded_once_for_all_columns),
         cmocka_unit_test(test_products__gradients_of_weights_round_their_common_rows_once),
+        cmocka_unit_test(test_products__columns_of_as_many_blocks_are_one_operation),
+        cmocka_unit_test(test_products__gradients_of_weights_of_as_many_blocks_are_one_operation),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -47,7 +47,7 @@ static void bed_open(struct bed *bed, enum pipe_schedule schedule, uint32_t num_
         bed->ends_bucket[b] = b % 2;
     bed->o.ends_bucket = drops ? bed->ends_bucket : NULL;
     bed->o.collects = drops;
-    bed->o.spreads = bed->o.copies = drops;
+    bed->o.spreads = bed->o.copies = bed->o.encodes = drops;
     for (uint32_t r = 0; r < num_ranks; r++) {
         bed->o.rank = r;
         assert_int_equal(program_build(&bed->ranks[r], &bed->o), 0);
@@ -139,6 +139,24 @@ static void bed_open_groups(struct bed *bed)
     assert_int_equal(check(bed), 0);
 }
 
+/* As bed_open; the heads' backwards make the losses. */
+static void bed_open_chunks(struct bed *bed, enum pipe_schedule schedule, uint32_t num_ranks,
+                            bool drops)
+{
+    bed_open(bed, schedule, num_ranks, drops);
+    bed->o.has_loss_chunks = true;
+    for (uint32_t r = 0; r < num_ranks; r++) {
+        program_free(bed->ranks[r]);
+        bed->o.rank = r;
+        assert_int_equal(program_build(&bed->ranks[r], &bed->o), 0);
+    }
+}
+
+static void bed_open_chunks_of_last(struct bed *bed)
+{
+    bed_open_chunks(bed, PIPE_1F1B, 2, true);
+}
+
 static void want_refused(void (*change)(struct program *p, uint32_t at), uint32_t rank)
 {
     want_refused_of(bed_open_zero_bubble, rank, change);
@@ -158,6 +176,60 @@ static void test_program__an_operation_that_comes_twice_is_found(void **state)
     want_refused(double_op, 0);
     want_refused(double_op, 1);
     want_refused_of(bed_open_groups, 0, double_op);
+}
+
+static void test_program__a_loss_in_chunks_comes_once_behind_the_heads_backward(void **state)
+{
+    (void)state;
+    static const enum pipe_schedule all[] = {PIPE_GPIPE, PIPE_1F1B, PIPE_INTERLEAVED};
+    for (uint32_t i = 0; i < 3 * 3 * 2; i++) {
+        struct bed bed;
+        bed_open_chunks(&bed, all[i % 3], i / 3 % 3 + 1, i / 9 == 1);
+        if (check(&bed) != 0)
+            fail_msg("schedule %u on %u ranks: %s", i % 3, i / 3 % 3 + 1, report_line());
+        bed_close(&bed);
+    }
+    want_refused_of(bed_open_chunks_of_last, 1, remove_op);
+    want_refused_of(bed_open_chunks_of_last, 1, double_op);
+    struct bed bed;
+    bed_open_chunks(&bed, PIPE_GPIPE, 1, false);
+    struct program *p = bed.ranks[0];
+    uint32_t backward = 0, loss = 0;
+    while (p->ops[backward].kind != OP_BACKWARD)
+        backward++;
+    while (p->ops[loss].kind != OP_LOSS)
+        loss++;
+    struct op early = p->ops[loss];
+    remove_op(p, loss);
+    double_op(p, backward);
+    p->ops[backward] = early;
+    assert_int_equal(check(&bed), ERR_INVALID);
+    assert_non_null(strstr(report_message(), "there is no loss yet"));
+    bed.o.schedule = PIPE_ZBH1;
+    struct program *apart = NULL;
+    assert_int_equal(program_build(&apart, &bed.o), ERR_INVALID);
+    assert_non_null(strstr(report_message(), "canonical.loss_chunks"));
+    bed_close(&bed);
+}
+
+/* Where the head's parameters are dropped, its losses come first. */
+static void test_program__an_evaluation_makes_chunks_before_it_drops_the_head(void **state)
+{
+    (void)state;
+    struct bed bed;
+    struct program *p = NULL;
+    bed_open_chunks(&bed, PIPE_1F1B, 1, true);
+    assert_int_equal(program_build_evaluation(&p, &bed.o), 0);
+    uint32_t at = 0, losses = 0;
+    while (p->ops[at].kind != OP_LOSS)
+        at++;
+    assert_int_equal(p->ops[at - 1].kind, OP_FORWARD);
+    assert_int_equal(p->ops[at - 1].block, p->ops[at].block);
+    for (uint32_t i = 0; i < p->num_ops; i++)
+        losses += p->ops[i].kind == OP_LOSS;
+    assert_int_equal(losses, 1);
+    program_free(p);
+    bed_close(&bed);
 }
 
 static void test_program__ranks_that_wait_for_each_other_are_found(void **state)
@@ -478,6 +550,8 @@ int main(void)
         cmocka_unit_test(test_program__every_schedule_makes_programs_that_pass),
         cmocka_unit_test(test_program__a_missing_operation_is_found),
         cmocka_unit_test(test_program__an_operation_that_comes_twice_is_found),
+        cmocka_unit_test(test_program__a_loss_in_chunks_comes_once_behind_the_heads_backward),
+        cmocka_unit_test(test_program__an_evaluation_makes_chunks_before_it_drops_the_head),
         cmocka_unit_test(test_program__ranks_that_wait_for_each_other_are_found),
         cmocka_unit_test(test_program__leaves_out_of_order_are_found),
         cmocka_unit_test(test_program__lanes_pass_in_every_schedule_and_depth),

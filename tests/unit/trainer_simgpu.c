@@ -2,9 +2,10 @@
  *
  * Goal: the trainer, the back-end and the kernels together compute on a GPU what the CPU computes,
  * on every mesh and in every order that CUDA allows, with graphs and without; a step repeats the
- * graphs of the one before and captures none. Method: parallel_bed.h; in float no tensor
- * core has a part, so every byte is that of the CPU's back-end at the level avx2 or above. The
- * state goes out and in again between two stretches. */
+ * graphs of the one before and captures none. In bfloat16 the library gets the same products on
+ * every mesh, since its bits are those of what is one call. Method: parallel_bed.h; in float no
+ * tensor core has a part, so every byte is that of the CPU's back-end at the level avx2 or above.
+ * The state goes out and in again between two stretches. */
 #include "tests/simgpu/simgpu.h"
 #include "tests/unit/parallel_bed.h"
 
@@ -80,6 +81,37 @@ static void test_simgpu__cut_sequences_have_the_bits_of_the_cpu(void **state)
     want_same_on_gpus(ring, (struct place){1, 1, 1, 0, 2, 0}, 5, false);
 }
 
+/* Of a layer forward and of its weights: queries, keys with values, the output's, gate with up, and
+ * down; seven of its rows. Of the head one: its vocabulary is no multiple of 8. */
+#define LAYER_PRODUCTS (2 * 5 + 7)
+#define STEP_PRODUCTS (2 /* leaves */ * 2 * 2 /* blocks */ * (2 * LAYER_PRODUCTS + 1))
+static void test_simgpu__the_library_gets_the_same_products_on_every_mesh(void **state)
+{
+    (void)state;
+    static const char *const way[] = {"--training.mixed_precision_param",
+                                      "bfloat16",
+                                      "--canonical.tp_blocks",
+                                      "2",
+                                      "--canonical.cp_blocks",
+                                      "2",
+                                      "--canonical.micro_batches",
+                                      "2"};
+    static const struct place meshes[] = {
+        {1, 1, 1, 0, 0, 0}, {1, 2, 1, 0, 0, 0}, {1, 1, 1, 2, 0, 2}, {1, 1, 1, 0, 2, 2}};
+    for (size_t i = 0; i < sizeof(meshes) / sizeof(meshes[0]); i++) {
+        struct device_options options = {.index = 0, .has_no_graphs = true};
+        struct outcome *outcome = new_outcome();
+        simgpu_set("seed=1");
+        assert_int_equal(device_open(&bed_device, device_find("cuda"), &options), 0);
+        uint64_t before = simgpu_counts().products;
+        run_on(outcome, meshes[i], 0, 1, way, sizeof(way) / sizeof(way[0]));
+        assert_int_equal(simgpu_counts().products - before, STEP_PRODUCTS);
+        device_close(bed_device);
+        bed_device = NULL;
+        free_outcome(outcome);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -87,6 +119,7 @@ int main(void)
         cmocka_unit_test(test_simgpu__shards_have_the_bits_of_the_cpu),
         cmocka_unit_test(test_simgpu__stages_and_tensor_parallel_have_the_bits_of_the_cpu),
         cmocka_unit_test(test_simgpu__cut_sequences_have_the_bits_of_the_cpu),
+        cmocka_unit_test(test_simgpu__the_library_gets_the_same_products_on_every_mesh),
     };
     if (device_find("cuda") == NULL) {
         printf("skipped: NVIDIA's headers are not here (make deps-cuda)\n");

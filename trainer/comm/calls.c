@@ -123,11 +123,17 @@ int comm_late(const struct comm *comm, const struct comm_call *call)
                         comm->rank, comm->name, names[call->kind], site);
 }
 
+/* An error that is another's: of the rank, or the lane, that has the reason. */
+static bool is_silent(int rc)
+{
+    return rc == ERR_UNAVAILABLE && report_message()[0] == '\0';
+}
+
 static int run(struct comm *comm, const struct comm_call *call)
 {
     int rc = comm->ops->run(comm, call);
-    bool is_silent = rc == ERR_UNAVAILABLE && report_message()[0] == '\0'; /* another rank's end */
-    if (rc != 0 && !is_silent) {
+    bool is_told = comm->ops->is_failed != NULL && comm->ops->is_failed(comm);
+    if (rc != 0 && !is_silent(rc) && !is_told) {
         struct report_text text;
         report_keep(&text);
         flight_dump(comm->flight, rc == ERR_MISMATCH ? "calls differ" : "a call failed");
@@ -158,7 +164,8 @@ int comm_run(struct comm *comm, const struct comm_call *call)
         call->request->record = id; /* ends with its wait */
     else
         flight_end(comm->flight, id, rc);
-    comm->num_calls += call->kind < COMM_SEND;
+    if (call->kind < COMM_SEND) /* messages may be another thread's */
+        comm->num_calls++;
     return rc;
 }
 
@@ -166,6 +173,14 @@ void comm_free(struct comm *comm)
 {
     if (comm != NULL)
         comm->ops->free(comm);
+}
+
+int comm_fail(struct comm *world, int error)
+{
+    if (is_silent(error) || world->ops->fail == NULL || world->ops->fail(world, error))
+        return error;
+    report_clear();
+    return ERR_UNAVAILABLE;
 }
 
 void comm_abort(struct comm *comm, int exit_code)

@@ -90,6 +90,8 @@ struct comm_ops {
     void (*free)(struct comm *comm);
     /* Ends all ranks: mpi now, with this exit code; local at their next collective. */
     void (*abort)(struct comm *comm, int exit_code);
+    /* (optional) comm_fail: false when another rank was before this one. NULL: true. */
+    bool (*fail)(struct comm *comm, int error);
     /* (optional) Has a rank of the world ended with an error? Who waits for others outside of run()
      * asks. NULL: the launcher ends them all. */
     bool (*is_failed)(struct comm *comm);
@@ -98,8 +100,8 @@ struct comm_ops {
 struct comm {
     const struct comm_ops *ops;
     uint32_t rank, size;
-    bool is_lost;       /* world communicator: a collective has failed, so only abort() ends all
-                         * ranks */
+    bool is_lost;       /* world communicator: a collective has failed, or this rank (comm_fail),
+                         * so only abort() ends all ranks */
     const char *name;   /* of the group: "world", "dp_shard"; a constant */
     const char *lane;   /* whose thread uses it; a constant */
     uint64_t num_calls; /* collectives so far: the sequence number of the next */
@@ -136,6 +138,12 @@ size_t comm_call_sent(const struct comm *comm, const struct comm_call *call);
 int comm_run(struct comm *comm, const struct comm_call *call);
 void comm_free(struct comm *comm); /* NULL is none */
 void comm_abort(struct comm *comm, int exit_code);
+/* This rank cannot go on, and the others do not know: whatever waits for others ends now, on every
+ * lane. With threads that is on all ranks; a process ends the others when it calls comm_abort, as
+ * is_lost says. The rank that fails first has the reason: it gets `error` back with its text;
+ * another one ERR_UNAVAILABLE without any, and so does a rank that has only lost others. Any
+ * thread. */
+int comm_fail(struct comm *world, int error);
 
 #define COMM_TEXT_OF(x) #x
 #define COMM_TEXT(x) COMM_TEXT_OF(x)

@@ -12,10 +12,11 @@
  * Waiting is on a condition variable (no spinning: ranks may outnumber cores). One mutex guards
  * every field of every group of a world; bulk copies are made outside of it.
  *
- * When a rank ends with an error, every wait of the world returns ERR_UNAVAILABLE, so the others
- * end too; when it ends well, or has waited too long, only the groups that it belongs to do. A rank
- * whose second wait is broken off stays until all others have left their copies, because they may
- * still read its buffers. */
+ * When a rank ends with an error, or says that it has one (comm_fail), every wait of the world
+ * returns ERR_UNAVAILABLE, so the others end too, and so do the failed rank's other lanes. When it
+ * ends well, or has waited too long, only the groups that it belongs to do. A rank whose second
+ * wait is broken off stays until all others have left their copies, because they may still read its
+ * buffers. */
 #include "trainer/comm/local.h"
 #include "kernels/device.h"
 #include "proto/report.h"
@@ -205,15 +206,20 @@ static void group_leave(struct group *group, uint32_t rank)
     pthread_mutex_unlock(&world->mutex);
 }
 
-static void world_fail(struct world *world, int result)
+/* Was this rank the first? */
+static bool world_fail(struct world *world, uint32_t rank, int result)
 {
     pthread_mutex_lock(&world->mutex);
-    if (!world->failed || world->result == ERR_UNAVAILABLE)
+    if (!world->failed)
+        world->failed_by = rank;
+    if (!world->failed || (world->result == ERR_UNAVAILABLE && result != ERR_ABORTED))
         world->result = result;
     world->failed = true;
     for (struct group *group = world->groups; group != NULL; group = group->next)
         pthread_cond_broadcast(&group->changed);
+    bool is_first = world->failed_by == rank;
     pthread_mutex_unlock(&world->mutex);
+    return is_first;
 }
 
 /* Rank 0 of the parent makes the groups of all colours; members find theirs in their slot. */
@@ -289,10 +295,15 @@ static void local_free(struct comm *comm)
     free(l);
 }
 
+static bool local_fail(struct comm *comm, int error)
+{
+    return world_fail(((struct local *)comm)->group->world, comm->rank, error);
+}
+
 static void local_abort(struct comm *comm, int exit_code)
 {
     (void)exit_code; /* of threads, the process's exit code is its caller's to choose */
-    world_fail(((struct local *)comm)->group->world, ERR_ABORTED);
+    (void)local_fail(comm, ERR_ABORTED);
 }
 
 static bool local_is_failed(struct comm *comm)
@@ -310,6 +321,7 @@ static const struct comm_ops local_ops = {
     .run = local_run,
     .free = local_free,
     .abort = local_abort,
+    .fail = local_fail,
     .is_failed = local_is_failed,
 };
 
@@ -323,14 +335,15 @@ static void *thread_main(void *argument)
     if (l == NULL || flight == NULL) {
         free(l);
         flight_free(flight);
-        world_fail(thread->world, report_error(ERR_MEMORY, NULL, "no memory for a communicator"));
+        world_fail(thread->world, thread->rank,
+                   report_error(ERR_MEMORY, NULL, "no memory for a communicator"));
         return NULL;
     }
     *l = (struct local){.base = comm_base(&local_ops, thread->rank, thread->group->size, flight),
                         .group = thread->group};
     int rc = thread->world->rank_main(&l->base, thread->world->user);
     if (rc != 0)
-        world_fail(thread->world, rc);
+        world_fail(thread->world, thread->rank, rc);
     local_free(&l->base);
     flight_free(flight);
     return NULL;
@@ -354,7 +367,7 @@ static void run_threads(struct world *world, struct thread *threads, uint32_t si
     if (num_started == size)
         thread_main(&threads[0]);
     else
-        world_fail(world,
+        world_fail(world, 0,
                    report_error(ERR_BUSY, "lower comm.ranks", "could not start %u threads", size));
     for (uint32_t rank = 1; rank < num_started; rank++)
         pthread_join(threads[rank].id, NULL);

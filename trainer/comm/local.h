@@ -42,8 +42,9 @@ struct world {
     struct group *groups;
     int (*rank_main)(struct comm *comm, void *user);
     void *user;
-    bool failed; /* some rank ended with an error */
-    int result;  /* of the rank that failed first; those that only lost a peer count last */
+    bool failed;        /* some rank has failed */
+    uint32_t failed_by; /* it: the first */
+    int result;         /* its; those that only lost a peer count last */
 };
 
 struct local {

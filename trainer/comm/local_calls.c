@@ -191,12 +191,21 @@ static int local_receive(struct comm *comm, const struct comm_call *call)
     return rc;
 }
 
+/* A message that is given up: its memory is the sender's again. */
+static void take_back(struct group *group, struct message *message)
+{
+    while (message->state == MESSAGE_COPYING)
+        pthread_cond_wait(&group->changed, &group->world->mutex);
+    if (message->state == MESSAGE_POSTED)
+        end_message(group, message);
+}
+
 static int local_wait(struct comm *comm, const struct comm_call *call)
 {
     struct local *l = (struct local *)comm;
     struct group *group = l->group;
     struct timespec deadline = flight_deadline(comm->flight);
-    const struct message *message = (const struct message *)call->request;
+    struct message *message = (struct message *)call->request;
     bool is_late = false;
     pthread_mutex_lock(&group->world->mutex);
     while (message->state != MESSAGE_DONE && !local_is_broken(group) && !is_late)
@@ -204,6 +213,8 @@ static int local_wait(struct comm *comm, const struct comm_call *call)
     int rc = message->state == MESSAGE_DONE ? 0
              : local_is_broken(group)       ? local_lost()
                                             : comm_late(&l->base, call);
+    if (rc != 0)
+        take_back(group, message);
     pthread_mutex_unlock(&group->world->mutex);
     return rc;
 }

@@ -11,7 +11,9 @@
  * compute, and a warning says so.
  *
  * Errors are returned, not fatal (MPI_ERRORS_RETURN), and become ERR_UNAVAILABLE. What a lost peer
- * does is up to the launcher: Open MPI's mpirun ends every rank when one dies. */
+ * does is up to the launcher: Open MPI's mpirun ends every rank when one dies. When the world is
+ * lost, by an error or because the rank said so (comm_fail), all waits of this rank end; the others
+ * do when it aborts. */
 #include "proto/report.h"
 #include "trainer/comm/private.h"
 
@@ -116,6 +118,16 @@ static void mpi_free(struct comm *comm)
 
 /* ---- waiting ---- */
 
+/* Was the world lost already? From here on it is where `is_lost`. */
+static bool lose(struct mpi *m, bool is_lost)
+{
+    enter();
+    bool was_lost = m->world->base.is_lost;
+    m->world->base.is_lost = was_lost || is_lost;
+    pthread_mutex_unlock(&within);
+    return was_lost;
+}
+
 /* Until a request has ended: asks a few times, then leaves the processor to who computes. By a
  * sleep: sched_yield() in a loop, also MPI's own, keeps every other process of the machine from
  * running for up to minutes (seen with Linux 6.18). */
@@ -130,12 +142,13 @@ static int finish(struct mpi *m, const struct comm_call *call, MPI_Request *requ
             continue;
         nanosleep(&(struct timespec){.tv_nsec = ASK_EVERY_NS}, NULL);
         clock_gettime(CLOCK_MONOTONIC, &now);
-        if (deadline.tv_sec != 0 && now.tv_sec > deadline.tv_sec) {
-            enter();
-            m->world->base.is_lost = true;
-            pthread_mutex_unlock(&within);
-            return comm_late(&m->base, call);
+        bool is_late = deadline.tv_sec != 0 && now.tv_sec > deadline.tv_sec;
+        if (lose(m, is_late)) {
+            report_clear(); /* another lane has the reason */
+            return ERR_UNAVAILABLE;
         }
+        if (is_late)
+            return comm_late(&m->base, call);
     }
     return 0;
 }
@@ -347,6 +360,14 @@ static int mpi_run(struct comm *comm, const struct comm_call *call)
     return runs[call->kind](comm, call);
 }
 
+/* The others learn of it when this rank aborts. */
+static bool mpi_fail(struct comm *comm, int error)
+{
+    (void)error;
+    (void)lose((struct mpi *)comm, true);
+    return true;
+}
+
 static void mpi_abort(struct comm *comm, int exit_code)
 {
     enter();
@@ -355,7 +376,8 @@ static void mpi_abort(struct comm *comm, int exit_code)
 
 /* ---- the world ---- */
 
-#define MPI_OPS .name = "mpi", .run = mpi_run, .free = mpi_free, .abort = mpi_abort
+#define MPI_OPS \
+    .name = "mpi", .run = mpi_run, .free = mpi_free, .abort = mpi_abort, .fail = mpi_fail
 static const struct comm_ops ops_of_any_thread = {MPI_OPS, .flags = COMM_THREADS};
 static const struct comm_ops ops_of_one_thread = {MPI_OPS};
 

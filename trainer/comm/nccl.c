@@ -373,7 +373,8 @@ static int nccl_run(struct comm *comm, const struct comm_call *call)
              : is_message              ? by_message(n, call)
              : moves[call->kind]       ? by_nccl(n, call)
                                        : by_host(n, call);
-    n->world->base.is_lost = n->world->base.is_lost || n->world->host->is_lost;
+    if (n->world->host->is_lost)
+        n->world->base.is_lost = true;
     return rc;
 }
 
@@ -401,14 +402,21 @@ static void nccl_abort(struct comm *comm, int exit_code)
     n->host->ops->abort(n->host, exit_code);
 }
 
+static bool nccl_fail(struct comm *comm, int error)
+{
+    struct nccl *n = (struct nccl *)comm;
+    n->world->base.is_lost = true;
+    return n->host->ops->fail(n->host, error);
+}
+
 static bool nccl_is_failed(struct comm *comm)
 {
     struct nccl *n = (struct nccl *)comm;
     return n->host->ops->is_failed != NULL && n->host->ops->is_failed(n->host);
 }
 
-#define NCCL_OPS                                                             \
-    .name = "nccl", .run = nccl_run, .free = nccl_free, .abort = nccl_abort, \
+#define NCCL_OPS                                                                                \
+    .name = "nccl", .run = nccl_run, .free = nccl_free, .abort = nccl_abort, .fail = nccl_fail, \
     .is_failed = nccl_is_failed
 static const struct comm_ops ops_of_processes = {NCCL_OPS, .flags = COMM_UNTAGGED};
 static const struct comm_ops ops_of_threads = {NCCL_OPS, .flags = COMM_THREADS | COMM_ONE_MEMORY |

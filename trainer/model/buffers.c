@@ -6,7 +6,8 @@
 #include "trainer/model/private.h"
 #include "trainer/run/memory.h"
 
-/* Rows of a buffer, and what is in a row. */
+/* Rows of a buffer, and what is in a row. A pair is one buffer, the second behind the first: a
+ * GPU's library takes their products as one (kernel_linears). */
 enum rows { ROWS, OWN_ROWS, ONE_ROW };
 enum row { ROW_DIM, ROW_Q, ROW_KV, ROW_D_KV, ROW_HIDDEN, ROW_FLOAT, ROW_LSE, ROW_NORM_WEIGHTS };
 
@@ -15,36 +16,37 @@ struct buffer_kind {
     enum rows rows;
     enum row row;
     bool is_product; /* kept with MODEL_KEEP_PRODUCTS */
+    enum pair { ALONE, FIRST, SECOND } pair;
 };
 
 static const struct buffer_kind saved_kinds[NUM_SAVED] = {
-    [SAVED_ATTENTION_NORM] = {"attention norm", ROWS, ROW_DIM, false},
-    [SAVED_ATTENTION_RSTD] = {"attention rstd", OWN_ROWS, ROW_FLOAT, true},
-    [SAVED_Q] = {"query", ROWS, ROW_Q, true},
-    [SAVED_K] = {"key", ROWS, ROW_KV, true},
-    [SAVED_V] = {"value", ROWS, ROW_KV, true},
-    [SAVED_ATTENTION] = {"attention", ROWS, ROW_Q, true},
-    [SAVED_LSE] = {"attention lse", ROWS, ROW_LSE, true},
-    [SAVED_X_MID] = {"residual mid", OWN_ROWS, ROW_DIM, true},
-    [SAVED_FFN_NORM] = {"ffn norm", ROWS, ROW_DIM, false},
-    [SAVED_FFN_RSTD] = {"ffn rstd", OWN_ROWS, ROW_FLOAT, true},
-    [SAVED_GATE] = {"gate", ROWS, ROW_HIDDEN, true},
-    [SAVED_UP] = {"up", ROWS, ROW_HIDDEN, true},
-    [SAVED_SWIGLU] = {"swiglu", ROWS, ROW_HIDDEN, false},
+    [SAVED_ATTENTION_NORM] = {"attention norm", ROWS, ROW_DIM, false, ALONE},
+    [SAVED_ATTENTION_RSTD] = {"attention rstd", OWN_ROWS, ROW_FLOAT, true, ALONE},
+    [SAVED_Q] = {"query", ROWS, ROW_Q, true, ALONE},
+    [SAVED_K] = {"key and value", ROWS, ROW_KV, true, FIRST},
+    [SAVED_V] = {"key and value", ROWS, ROW_KV, true, SECOND},
+    [SAVED_ATTENTION] = {"attention", ROWS, ROW_Q, true, ALONE},
+    [SAVED_LSE] = {"attention lse", ROWS, ROW_LSE, true, ALONE},
+    [SAVED_X_MID] = {"residual mid", OWN_ROWS, ROW_DIM, true, ALONE},
+    [SAVED_FFN_NORM] = {"ffn norm", ROWS, ROW_DIM, false, ALONE},
+    [SAVED_FFN_RSTD] = {"ffn rstd", OWN_ROWS, ROW_FLOAT, true, ALONE},
+    [SAVED_GATE] = {"gate and up", ROWS, ROW_HIDDEN, true, FIRST},
+    [SAVED_UP] = {"gate and up", ROWS, ROW_HIDDEN, true, SECOND},
+    [SAVED_SWIGLU] = {"swiglu", ROWS, ROW_HIDDEN, false, ALONE},
 };
 
 static const struct buffer_kind temporary_kinds[NUM_TEMPORARIES] = {
-    [TEMPORARY_D_SWIGLU] = {"d swiglu", ROWS, ROW_HIDDEN, false},
-    [TEMPORARY_D_GATE] = {"d gate", ROWS, ROW_HIDDEN, false},
-    [TEMPORARY_D_UP] = {"d up", ROWS, ROW_HIDDEN, false},
-    [TEMPORARY_D_NORM] = {"d norm", OWN_ROWS, ROW_DIM, false},
-    [TEMPORARY_D_ATTENTION] = {"d attention", ROWS, ROW_Q, false},
-    [TEMPORARY_D_Q] = {"d query", ROWS, ROW_Q, false},
-    [TEMPORARY_D_K] = {"d key", ROWS, ROW_D_KV, false},
-    [TEMPORARY_D_V] = {"d value", ROWS, ROW_D_KV, false},
-    [TEMPORARY_D_OUT] = {"d block out", ROWS, ROW_DIM, false},
-    [TEMPORARY_D_MID] = {"d block mid", ROWS, ROW_DIM, false},
-    [TEMPORARY_D_NORM_WEIGHTS] = {"d norm weights", ONE_ROW, ROW_NORM_WEIGHTS, false},
+    [TEMPORARY_D_SWIGLU] = {"d swiglu", ROWS, ROW_HIDDEN, false, ALONE},
+    [TEMPORARY_D_GATE] = {"d gate and up", ROWS, ROW_HIDDEN, false, FIRST},
+    [TEMPORARY_D_UP] = {"d gate and up", ROWS, ROW_HIDDEN, false, SECOND},
+    [TEMPORARY_D_NORM] = {"d norm", OWN_ROWS, ROW_DIM, false, ALONE},
+    [TEMPORARY_D_ATTENTION] = {"d attention", ROWS, ROW_Q, false, ALONE},
+    [TEMPORARY_D_Q] = {"d query", ROWS, ROW_Q, false, ALONE},
+    [TEMPORARY_D_K] = {"d key and value", ROWS, ROW_D_KV, false, FIRST},
+    [TEMPORARY_D_V] = {"d key and value", ROWS, ROW_D_KV, false, SECOND},
+    [TEMPORARY_D_OUT] = {"d block out", ROWS, ROW_DIM, false, ALONE},
+    [TEMPORARY_D_MID] = {"d block mid", ROWS, ROW_DIM, false, ALONE},
+    [TEMPORARY_D_NORM_WEIGHTS] = {"d norm weights", ONE_ROW, ROW_NORM_WEIGHTS, false, ALONE},
 };
 
 static size_t bytes_of(const struct model *m, const struct buffer_kind *kind)
@@ -83,37 +85,55 @@ uint32_t model_kept(const struct model *m, uint32_t layer)
     return kept;
 }
 
+static size_t aligned_bytes(size_t bytes)
+{
+    return (bytes + MEMORY_ALIGN - 1) / MEMORY_ALIGN * MEMORY_ALIGN;
+}
+
+/* Those of bits `which`; a pair has both bits or neither. */
+static void take(struct model *m, const struct buffer_kind *kinds, void **out, uint32_t num,
+                 uint32_t index, uint32_t which)
+{
+    for (uint32_t i = 0; i < num; i++) {
+        size_t bytes = aligned_bytes(bytes_of(m, &kinds[i]));
+        if ((which >> i & 1) == 0)
+            continue;
+        if (kinds[i].pair == SECOND)
+            out[i] = out[i - 1] == NULL ? NULL : at_byte(out[i - 1], bytes);
+        else
+            out[i] = memory_take(m->memory, kinds[i].name, index,
+                                 kinds[i].pair == FIRST ? 2 * bytes : bytes);
+    }
+}
+
+static void give(struct model *m, const struct buffer_kind *kinds, uint32_t num, uint32_t index,
+                 uint32_t which)
+{
+    for (uint32_t i = 0; i < num; i++)
+        if ((which >> i & 1) != 0 && kinds[i].pair != SECOND)
+            memory_give(m->memory, kinds[i].name, index);
+}
+
 void model_take_saved(struct model *m, uint32_t slot, uint32_t layer, uint32_t which)
 {
-    void **saved = m->slots[slot].layers[layer].saved;
-    for (uint32_t i = 0; i < NUM_SAVED; i++)
-        if (which >> i & 1)
-            saved[i] = memory_take(m->memory, saved_kinds[i].name, slot_index(m, slot, layer),
-                                   bytes_of(m, &saved_kinds[i]));
+    take(m, saved_kinds, m->slots[slot].layers[layer].saved, NUM_SAVED, slot_index(m, slot, layer),
+         which);
 }
 
 void model_give_saved(struct model *m, uint32_t slot, uint32_t layer, uint32_t which)
 {
-    for (uint32_t i = 0; i < NUM_SAVED; i++)
-        if (which >> i & 1)
-            memory_give(m->memory, saved_kinds[i].name, slot_index(m, slot, layer));
+    give(m, saved_kinds, NUM_SAVED, slot_index(m, slot, layer), which);
 }
 
 void model_take_temporaries(struct model *m, uint32_t slot, uint32_t layer, uint32_t which)
 {
-    void **temporary = m->slots[slot].layers[layer].temporary;
-    for (uint32_t i = 0; i < NUM_TEMPORARIES; i++)
-        if (which >> i & 1)
-            temporary[i] =
-                memory_take(m->memory, temporary_kinds[i].name, slot_index(m, slot, layer),
-                            bytes_of(m, &temporary_kinds[i]));
+    take(m, temporary_kinds, m->slots[slot].layers[layer].temporary, NUM_TEMPORARIES,
+         slot_index(m, slot, layer), which);
 }
 
 void model_give_temporaries(struct model *m, uint32_t slot, uint32_t layer, uint32_t which)
 {
-    for (uint32_t i = 0; i < NUM_TEMPORARIES; i++)
-        if (which >> i & 1)
-            memory_give(m->memory, temporary_kinds[i].name, slot_index(m, slot, layer));
+    give(m, temporary_kinds, NUM_TEMPORARIES, slot_index(m, slot, layer), which);
 }
 
 /* ---- the residual stream ---- */

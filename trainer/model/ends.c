@@ -150,13 +150,16 @@ int head_forward(struct model *m, uint32_t slot, const void *const *w)
     uint32_t index = slot_index(m, slot, 0);
     s->head_norm = model_take_bytes(m, "head norm", index, full_bytes(m, m->s.dim));
     s->head_rstd = model_take_bytes(m, "head rstd", index, m->own_rows * sizeof(float));
-    s->logits = model_take_bytes(m, "logits", index, full_bytes(m, m->vocab));
-    ERR_TRY(norm_forward(m, s->head_norm, s->head_rstd, last->x_in, last->carry, w[NORM],
+    if (!model_has_chunks(m))
+        s->logits = model_take_bytes(m, "logits", index, full_bytes(m, m->vocab));
+    ERR_TRY(norm_forward(m, s->head_norm, NULL, s->head_rstd, last->x_in, last->carry, w[NORM],
                          s->is_active));
     last->carry = NULL;
+    if (model_has_chunks(m))
+        return 0;
     const struct product_column logits = {s->logits, w[OUTPUT], m->vocab, m->blocks, false};
     if (s->is_active)
-        product_columns(m, s->head_norm, m->s.dim, &logits, 1);
+        product_columns(m, s->head_norm, NULL, m->s.dim, &logits, 1);
     return 0;
 }
 
@@ -276,17 +279,10 @@ static int loss_by_rows(struct model *m, const struct slot *s, float *losses)
 }
 
 /* The rows' losses in the order of their sequences. */
-static int losses_in_order(struct model *m, const struct slot *s, uint32_t index,
-                           const float **losses)
+static int losses_in_order(struct model *m, const struct slot *s, float *all, const float *losses)
 {
     const struct context_width of = {"losses by rank", 1, 1, KERNEL_F32};
-    size_t bytes = (size_t)m->batch * m->seq * sizeof(float);
-    if (m->cut.cp_blocks == 1)
-        return 0;
-    float *all = model_take_bytes(m, "losses of all rows", index, bytes);
-    int rc = context_gather(m, all, *losses, &of, s->is_active);
-    *losses = all;
-    return rc;
+    return context_gather(m, all, losses, &of, s->is_active);
 }
 
 /* On the host, which waits for them. */
@@ -302,20 +298,112 @@ static int sum_losses(struct model *m, const struct slot *s, const float *losses
     return 0;
 }
 
-int model_loss(struct model *m, uint32_t slot, double *out_loss)
+/* ---- the loss in chunks ---- */
+
+/* Losses of rows [first, + rows), and their gradient in `logits`. */
+static void chunk_losses(struct model *m, const struct slot *s, void *logits, const void *w,
+                         size_t first, uint32_t rows)
 {
-    const struct slot *s = &m->slots[slot];
+    kernel_linear(m->kernels, m->lane,
+                  &(struct kernel_linear){.out = logits,
+                                          .x = at_byte(s->head_norm, first * m->s.dim * m->element),
+                                          .w = w,
+                                          .rows = rows,
+                                          .in = m->s.dim,
+                                          .out_dim = m->s.vocab,
+                                          .dtype = m->dtype});
+    cross_entropy(m, s->losses + first, logits, s->batch.targets + first, s->batch.loss_scale,
+                  rows);
+}
+
+/* What that gradient is of the norm's rows, and of the weight: the chunks of a cp block add to it
+ * one after the other. */
+static void chunk_gradients(struct model *m, const struct slot *s, const void *d_logits,
+                            const void *w, float *dw, size_t first, uint32_t rows, bool is_added)
+{
+    size_t at = first * m->s.dim * m->element;
+    kernel_linear_backward_input(
+        m->kernels, m->lane,
+        &(struct kernel_linear_backward_input){.dx = at_byte(s->d_head_norm, at),
+                                               .dout = d_logits,
+                                               .w = w,
+                                               .rows = rows,
+                                               .in = m->s.dim,
+                                               .out_dim = m->s.vocab,
+                                               .dtype = m->dtype});
+    kernel_linear_backward_weight(
+        m->kernels, m->lane,
+        &(struct kernel_linear_backward_weight){.dw = dw,
+                                                .dout = d_logits,
+                                                .x = at_byte(s->head_norm, at),
+                                                .rows = rows,
+                                                .in = m->s.dim,
+                                                .out_dim = m->s.vocab,
+                                                .dtype = m->dtype,
+                                                .accumulate = is_added});
+}
+
+/* All losses, and the gradients with them unless dw is NULL in an evaluation. */
+static void losses_in_chunks(struct model *m, uint32_t slot, const void *w, float *dw,
+                             bool has_gradients)
+{
+    static const char *const name = "partial output";
+    struct slot *s = &m->slots[slot];
+    uint32_t rows = m->block_rows / m->cut.loss_chunks;
+    struct tree tree = {0};
+    void *logits =
+        model_take_bytes(m, "logits of a chunk", 0, (size_t)rows * m->s.vocab * m->element);
+    s->losses = model_take_bytes(m, "losses", slot_index(m, slot, 0), m->rows * sizeof(*s->losses));
+    if (has_gradients)
+        tree = tree_take(m, name, dw, (size_t)m->s.vocab * m->s.dim, m->row_blocks);
+    for (uint32_t p = 0; p < m->row_blocks && s->is_active; p++) {
+        for (uint32_t c = 0; c < m->cut.loss_chunks; c++) {
+            size_t first = (size_t)p * m->block_rows + (size_t)c * rows;
+            chunk_losses(m, s, logits, w, first, rows);
+            if (has_gradients)
+                chunk_gradients(m, s, logits, w, tree_at(&tree, p), first, rows, c > 0);
+        }
+        if (has_gradients)
+            tree_add(m, &tree, p);
+    }
+    if (has_gradients)
+        tree_give(m, name, m->row_blocks);
+    model_give(m, "logits of a chunk", 0);
+    s->has_losses = true;
+}
+
+/* ---- */
+
+/* Of whole logits, which become their gradient. */
+static int losses_of_logits(struct model *m, uint32_t slot)
+{
+    struct slot *s = &m->slots[slot];
+    s->losses = model_take_bytes(m, "losses", slot_index(m, slot, 0), m->rows * sizeof(*s->losses));
+    if (m->cut.tp_blocks > 1)
+        return loss_by_rows(m, s, s->losses);
+    if (s->is_active)
+        cross_entropy(m, s->losses, s->logits, s->batch.targets, s->batch.loss_scale, m->rows);
+    return 0;
+}
+
+int model_loss(struct model *m, uint32_t slot, const void *const *w, double *out_loss)
+{
+    struct slot *s = &m->slots[slot];
     uint32_t index = slot_index(m, slot, 0);
-    float *losses = model_take_bytes(m, "losses", index, m->rows * sizeof(float));
-    const float *ordered = losses;
+    size_t all_bytes = (size_t)m->batch * m->seq * sizeof(float);
+    float *ordered;
     int rc = 0;
     *out_loss = 0;
-    if (m->cut.tp_blocks > 1)
-        rc = loss_by_rows(m, s, losses);
-    else if (s->is_active)
-        cross_entropy(m, losses, s->logits, s->batch.targets, s->batch.loss_scale, m->rows);
-    if (rc == 0)
-        rc = losses_in_order(m, s, index, &ordered);
+    if (!model_has_chunks(m))
+        rc = losses_of_logits(m, slot);
+    else if (!s->has_losses)
+        losses_in_chunks(m, slot, w[OUTPUT], NULL, false);
+    s->has_losses = false;
+    ordered = s->losses;
+    if (m->cut.cp_blocks > 1)
+        ordered = model_take_bytes(m, "losses of all rows", index, all_bytes);
+    if (m->cut.cp_blocks > 1 && rc == 0)
+        rc = losses_in_order(m, s, ordered, s->losses);
     if (s->is_active && rc == 0)
         rc = sum_losses(m, s, ordered, out_loss);
     if (m->cut.cp_blocks > 1)
@@ -329,7 +417,12 @@ static int output_backward(struct model *m, uint32_t slot, uint32_t halves, cons
                            float *dw)
 {
     const struct slot *s = &m->slots[slot];
-    const struct product_term term = {s->logits, w, m->vocab, m->blocks, false};
+    const struct product_term term = {s->logits, w, m->vocab, m->blocks, false, NULL};
+    if (model_has_chunks(m)) {
+        CHECK(halves == (MODEL_INPUT | MODEL_WEIGHT)); /* program_build */
+        losses_in_chunks(m, slot, w, dw, true);
+        return 0;
+    }
     if (halves & MODEL_INPUT)
         ERR_TRY(product_columns_input(m, s->d_head_norm, &term, 1, s->is_active));
     if ((halves & MODEL_WEIGHT) == 0)
@@ -404,7 +497,8 @@ int head_backward(struct model *m, uint32_t slot, uint32_t halves, const void *c
     if (halves & MODEL_WEIGHT) {
         if (is_apart)
             model_give(m, "d head norm weight", index);
-        model_give(m, "logits", index);
+        if (!model_has_chunks(m))
+            model_give(m, "logits", index);
         model_give(m, "head norm", index);
     }
     return 0;

@@ -1,7 +1,11 @@
 /* float8.c - which products read float8 operands, and the copies that they read.
  *
  * A copy is made in front of each product that reads it, in one buffer for each side of a product;
- * a layer has them while it computes. */
+ * a layer has them while it computes. Its scale follows from the largest |x|, which norms and
+ * SwiGLU note of what they write. Weights may come as codes, which ranks have made of their shards
+ * (parallel/codes.c): the copy is the same, without a rounding of its own. */
+#include "kernels/device.h"
+#include "proto/report.h"
 #include "trainer/model/private.h"
 
 #include <string.h>
@@ -39,6 +43,20 @@ uint8_t model_float8_of(const struct model_table *table, uint32_t layer, const c
     return out;
 }
 
+uint32_t model_code_parts(const struct model_table *table, const struct model_cut *cut,
+                          uint32_t tensor, const char *not_float8)
+{
+    const struct model_tensor *t = &table->tensors[tensor];
+    uint32_t first, blocks = cut->tp_blocks / cut->tp;
+    uint32_t heads = t->heads > cut->tp ? t->heads / cut->tp : 1;
+    if (t->block == 0 || t->block > table->shape.layers)
+        return 0;
+    model_block_tensors(table, t->block, &first);
+    if ((model_float8_of(table, t->block - 1, not_float8) >> (tensor - first) & 1) == 0)
+        return 0;
+    return t->role == MODEL_KV_COLUMNS && heads < blocks ? heads : blocks;
+}
+
 /* The largest that a product of a layer reads: rows, and a block of a weight. */
 static void operand_bytes(const struct model *m, size_t out[NUM_OPERANDS])
 {
@@ -66,4 +84,36 @@ void model_give_operands(struct model *m, uint32_t layer)
 {
     for (uint32_t i = 0; i < NUM_OPERANDS && m->float8 != NULL && m->float8[layer] != 0; i++)
         model_give(m, "float8 operand", i);
+}
+
+/* ---- the largest values that are noted ---- */
+
+static size_t noted_of_slot(const struct model *m)
+{
+    return (size_t)m->s.layers * NUM_NOTED;
+}
+
+int model_take_noted(struct model *m)
+{
+    void *noted = NULL;
+    if (m->float8 == NULL || m->cut.tp_blocks > 1 || m->cut.cp_blocks > 1)
+        return 0;
+    ERR_TRY(device_alloc(m->lane->device, &noted,
+                         m->num_slots * noted_of_slot(m) * sizeof(*m->noted), ON_DEVICE));
+    m->noted = noted;
+    return 0;
+}
+
+void model_clear_noted(struct model *m, uint32_t slot)
+{
+    if (m->noted != NULL)
+        lane_zero(m->lane, m->noted + slot * noted_of_slot(m),
+                  noted_of_slot(m) * sizeof(*m->noted));
+}
+
+uint32_t *model_noted(const struct model *m, uint32_t slot, uint32_t layer, enum noted which)
+{
+    if (m->noted == NULL || m->float8[layer] == 0)
+        return NULL;
+    return m->noted + slot * noted_of_slot(m) + layer * NUM_NOTED + which;
 }

@@ -37,14 +37,16 @@ static int keys_part(struct model *m, uint32_t slot, uint32_t layer, uint32_t wa
     uint32_t heads = m->q_width / m->s.head_dim;
     uint32_t kv_heads = m->kv_width / m->s.head_dim;
     if (wanted & BIT(SAVED_ATTENTION_NORM))
-        ERR_TRY(norm_forward(m, a[SAVED_ATTENTION_NORM], a[SAVED_ATTENTION_RSTD], l->x_in, l->carry,
-                             w[ATTENTION_NORM], s->is_active));
+        ERR_TRY(norm_forward(
+            m, a[SAVED_ATTENTION_NORM], model_noted(m, slot, layer, NOTED_ATTENTION_NORM),
+            a[SAVED_ATTENTION_RSTD], l->x_in, l->carry, w[ATTENTION_NORM], s->is_active));
     if (s->is_active && (wanted & BIT(SAVED_Q))) {
         const struct product_column columns[] = {
             {a[SAVED_Q], w[WQ], m->q_width, m->blocks, model_is_float8(m, layer, WQ)},
             {a[SAVED_K], w[WK], m->kv_width, m->kv_blocks, model_is_float8(m, layer, WK)},
             {a[SAVED_V], w[WV], m->kv_width, m->kv_blocks, model_is_float8(m, layer, WV)}};
-        product_columns(m, a[SAVED_ATTENTION_NORM], m->s.dim, columns, 3);
+        product_columns(m, a[SAVED_ATTENTION_NORM],
+                        model_noted(m, slot, layer, NOTED_ATTENTION_NORM), m->s.dim, columns, 3);
         attention_rotate(m, s, a[SAVED_Q], m->blocks, heads, false);
         attention_rotate(m, s, a[SAVED_K], m->kv_blocks, kv_heads, false);
     }
@@ -58,7 +60,7 @@ static int attention_part(struct model *m, uint32_t slot, uint32_t layer, uint32
     void *const *a = s->layers[layer].saved;
     ERR_TRY(attention_forward(m, slot, layer, wanted, is_again));
     if (wanted & BIT(SAVED_X_MID))
-        ERR_TRY(product_rows(m, a[SAVED_X_MID], a[SAVED_ATTENTION], w[WO], m->q_width,
+        ERR_TRY(product_rows(m, a[SAVED_X_MID], a[SAVED_ATTENTION], NULL, w[WO], m->q_width,
                              model_is_float8(m, layer, WO), s->is_active));
     return 0;
 }
@@ -71,19 +73,22 @@ static int feed_forward_part(struct model *m, uint32_t slot, uint32_t layer, uin
     void *const *a = l->saved;
     const void *residual = wanted & BIT(SAVED_X_MID) ? l->x_in : NULL; /* else it is in there */
     if (wanted & BIT(SAVED_FFN_NORM))
-        ERR_TRY(norm_forward(m, a[SAVED_FFN_NORM], a[SAVED_FFN_RSTD], a[SAVED_X_MID], residual,
-                             w[FFN_NORM], s->is_active));
+        ERR_TRY(norm_forward(m, a[SAVED_FFN_NORM], model_noted(m, slot, layer, NOTED_FFN_NORM),
+                             a[SAVED_FFN_RSTD], a[SAVED_X_MID], residual, w[FFN_NORM],
+                             s->is_active));
     if (s->is_active && (wanted & BIT(SAVED_GATE))) {
         const struct product_column columns[] = {
             {a[SAVED_GATE], w[W1], m->hidden, m->blocks, model_is_float8(m, layer, W1)},
             {a[SAVED_UP], w[W3], m->hidden, m->blocks, model_is_float8(m, layer, W3)}};
-        product_columns(m, a[SAVED_FFN_NORM], m->s.dim, columns, 2);
+        product_columns(m, a[SAVED_FFN_NORM], model_noted(m, slot, layer, NOTED_FFN_NORM), m->s.dim,
+                        columns, 2);
     }
     if (s->is_active && (wanted & BIT(SAVED_SWIGLU)))
         kernel_swiglu(m->kernels, m->lane,
                       &(struct kernel_swiglu){.out = a[SAVED_SWIGLU],
                                               .gate = a[SAVED_GATE],
                                               .up = a[SAVED_UP],
+                                              .largest = model_noted(m, slot, layer, NOTED_SWIGLU),
                                               .count = (size_t)m->rows * m->hidden,
                                               .dtype = m->dtype});
     return 0;
@@ -110,8 +115,8 @@ int layer_forward(struct model *m, uint32_t slot, uint32_t layer, const void *co
     void *const *a = of(m, slot, layer)->saved;
     ERR_TRY(attention_part(m, slot, layer, ALL_SAVED, false, w));
     ERR_TRY(feed_forward_part(m, slot, layer, ALL_SAVED, w));
-    ERR_TRY(product_rows(m, out, a[SAVED_SWIGLU], w[W2], m->hidden, model_is_float8(m, layer, W2),
-                         m->slots[slot].is_active));
+    ERR_TRY(product_rows(m, out, a[SAVED_SWIGLU], model_noted(m, slot, layer, NOTED_SWIGLU), w[W2],
+                         m->hidden, model_is_float8(m, layer, W2), m->slots[slot].is_active));
     model_give_operands(m, layer);
     of(m, slot, layer)->carry = NULL;
     of(m, slot, layer + 1)->carry = a[SAVED_X_MID];
@@ -174,6 +179,8 @@ static int feed_forward_input(struct model *m, uint32_t slot, uint32_t layer, co
 {
     const struct slot *s = &m->slots[slot];
     void *const *a = s->layers[layer].saved, *const *t = s->layers[layer].temporary;
+    uint32_t *of_d_gate = model_noted(m, slot, layer, NOTED_D_GATE);
+    uint32_t *of_d_up = model_noted(m, slot, layer, NOTED_D_UP);
     if (s->is_active) {
         product_rows_input(m, t[TEMPORARY_D_SWIGLU], d_out, w[W2], m->hidden,
                            model_is_float8(m, layer, W2));
@@ -184,12 +191,15 @@ static int feed_forward_input(struct model *m, uint32_t slot, uint32_t layer, co
                                              .dout = t[TEMPORARY_D_SWIGLU],
                                              .gate = a[SAVED_GATE],
                                              .up = a[SAVED_UP],
+                                             .largest_dgate = of_d_gate,
+                                             .largest_dup = of_d_up,
                                              .count = (size_t)m->rows * m->hidden,
                                              .dtype = m->dtype});
     }
     const struct product_term terms[] = {
-        {t[TEMPORARY_D_GATE], w[W1], m->hidden, m->blocks, model_is_float8(m, layer, W1)},
-        {t[TEMPORARY_D_UP], w[W3], m->hidden, m->blocks, model_is_float8(m, layer, W3)}};
+        {t[TEMPORARY_D_GATE], w[W1], m->hidden, m->blocks, model_is_float8(m, layer, W1),
+         of_d_gate},
+        {t[TEMPORARY_D_UP], w[W3], m->hidden, m->blocks, model_is_float8(m, layer, W3), of_d_up}};
     return product_columns_input(m, t[TEMPORARY_D_NORM], terms, 2, s->is_active);
 }
 
@@ -208,21 +218,28 @@ static int attention_input(struct model *m, uint32_t slot, uint32_t layer, const
         attention_rotate(m, s, t[TEMPORARY_D_K], m->blocks, d_kv_heads, true);
     }
     const struct product_term terms[] = {
-        {t[TEMPORARY_D_Q], w[WQ], m->q_width, m->blocks, model_is_float8(m, layer, WQ)},
-        {t[TEMPORARY_D_K], w[WK], m->d_kv_width, m->kv_blocks, model_is_float8(m, layer, WK)},
-        {t[TEMPORARY_D_V], w[WV], m->d_kv_width, m->kv_blocks, model_is_float8(m, layer, WV)}};
+        {t[TEMPORARY_D_Q], w[WQ], m->q_width, m->blocks, model_is_float8(m, layer, WQ), NULL},
+        {t[TEMPORARY_D_K], w[WK], m->d_kv_width, m->kv_blocks, model_is_float8(m, layer, WK), NULL},
+        {t[TEMPORARY_D_V], w[WV], m->d_kv_width, m->kv_blocks, model_is_float8(m, layer, WV),
+         NULL}};
     return product_columns_input(m, t[TEMPORARY_D_NORM], terms, 3, s->is_active);
 }
 
-/* dw of a product by columns: its output is cut. */
-static int columns_weight(struct model *m, const struct slot *s, struct product_weight a)
+/* dw of products by columns of the normalized rows x: their outputs are cut. */
+static int columns_weights(struct model *m, const struct slot *s, const void *x,
+                           const uint32_t *largest, struct product_weight *a, uint32_t num)
 {
-    a.out_dim /= m->blocks;
-    a.in = m->s.dim;
-    a.dout_is_cut = true;
-    a.w_blocks = a.w_blocks > 0 ? a.w_blocks : m->blocks;
-    a.sharers = a.sharers > 0 ? a.sharers : 1;
-    return product_weight(m, &a, s->is_active);
+    for (uint32_t i = 0; i < num; i++) {
+        a[i].x = x;
+        a[i].largest_x = largest;
+        a[i].in = m->s.dim;
+        a[i].out_dim /= m->blocks;
+        a[i].dout_is_cut = true;
+        a[i].w_blocks = a[i].w_blocks > 0 ? a[i].w_blocks : m->blocks;
+        a[i].sharers = a[i].sharers > 0 ? a[i].sharers : 1;
+        a[i].x_was_read = i > 0 && (a[i - 1].x_was_read || a[i - 1].is_float8);
+    }
+    return product_weights(m, a, num, s->is_active);
 }
 
 /* Of a product by rows: its input is cut. */
@@ -245,21 +262,24 @@ static int feed_forward_weights(struct model *m, uint32_t slot, uint32_t layer, 
                                       .dw = dw[W2],
                                       .dout = d_out,
                                       .x = a[SAVED_SWIGLU],
+                                      .largest_x = model_noted(m, slot, layer, NOTED_SWIGLU),
                                       .in = m->hidden,
                                       .is_float8 = model_is_float8(m, layer, W2)};
-    struct product_weight w1 = {.name = "partial w1 and w3",
-                                .dw = dw[W1],
-                                .dout = t[TEMPORARY_D_GATE],
-                                .x = a[SAVED_FFN_NORM],
-                                .out_dim = m->hidden,
-                                .is_float8 = model_is_float8(m, layer, W1)};
+    struct product_weight columns[] = {{.name = "partial w1",
+                                        .dw = dw[W1],
+                                        .dout = t[TEMPORARY_D_GATE],
+                                        .largest_dout = model_noted(m, slot, layer, NOTED_D_GATE),
+                                        .out_dim = m->hidden,
+                                        .is_float8 = model_is_float8(m, layer, W1)},
+                                       {.name = "partial w3",
+                                        .dw = dw[W3],
+                                        .dout = t[TEMPORARY_D_UP],
+                                        .largest_dout = model_noted(m, slot, layer, NOTED_D_UP),
+                                        .out_dim = m->hidden,
+                                        .is_float8 = model_is_float8(m, layer, W3)}};
     ERR_TRY(rows_weight(m, s, w2));
-    ERR_TRY(columns_weight(m, s, w1));
-    w1.dw = dw[W3];
-    w1.dout = t[TEMPORARY_D_UP];
-    w1.x_was_read = w1.is_float8;
-    w1.is_float8 = model_is_float8(m, layer, W3);
-    return columns_weight(m, s, w1);
+    return columns_weights(m, s, a[SAVED_FFN_NORM], model_noted(m, slot, layer, NOTED_FFN_NORM),
+                           columns, 2);
 }
 
 static int attention_weights(struct model *m, uint32_t slot, uint32_t layer, const void *d_mid,
@@ -267,36 +287,37 @@ static int attention_weights(struct model *m, uint32_t slot, uint32_t layer, con
 {
     const struct slot *s = &m->slots[slot];
     void *const *a = s->layers[layer].saved, *const *t = s->layers[layer].temporary;
-    const void *x = a[SAVED_ATTENTION_NORM];
     const struct product_weight wo = {.name = "partial wo",
                                       .dw = dw[WO],
                                       .dout = d_mid,
                                       .x = a[SAVED_ATTENTION],
                                       .in = m->q_width,
                                       .is_float8 = model_is_float8(m, layer, WO)};
-    const struct product_weight wq = {.name = "partial wq",
-                                      .dw = dw[WQ],
-                                      .dout = t[TEMPORARY_D_Q],
-                                      .x = x,
-                                      .out_dim = m->q_width,
-                                      .is_float8 = model_is_float8(m, layer, WQ)};
-    struct product_weight wk = {.name = "partial wk and wv",
-                                .dw = dw[WK],
-                                .dout = t[TEMPORARY_D_K],
-                                .x = x,
-                                .out_dim = m->d_kv_width,
-                                .w_blocks = m->kv_blocks,
-                                .is_float8 = model_is_float8(m, layer, WK),
-                                .x_was_read = wq.is_float8};
-    wk.sharers = m->cut.tp > m->s.kv_heads ? m->cut.tp / m->s.kv_heads : 1;
+    uint32_t sharers = m->cut.tp > m->s.kv_heads ? m->cut.tp / m->s.kv_heads : 1;
+    struct product_weight columns[] = {{.name = "partial wq",
+                                        .dw = dw[WQ],
+                                        .dout = t[TEMPORARY_D_Q],
+                                        .out_dim = m->q_width,
+                                        .is_float8 = model_is_float8(m, layer, WQ)},
+                                       {.name = "partial wk",
+                                        .shared_name = "partial shared wk",
+                                        .dw = dw[WK],
+                                        .dout = t[TEMPORARY_D_K],
+                                        .out_dim = m->d_kv_width,
+                                        .w_blocks = m->kv_blocks,
+                                        .sharers = sharers,
+                                        .is_float8 = model_is_float8(m, layer, WK)},
+                                       {.name = "partial wv",
+                                        .shared_name = "partial shared wv",
+                                        .dw = dw[WV],
+                                        .dout = t[TEMPORARY_D_V],
+                                        .out_dim = m->d_kv_width,
+                                        .w_blocks = m->kv_blocks,
+                                        .sharers = sharers,
+                                        .is_float8 = model_is_float8(m, layer, WV)}};
     ERR_TRY(rows_weight(m, s, wo));
-    ERR_TRY(columns_weight(m, s, wq));
-    ERR_TRY(columns_weight(m, s, wk));
-    wk.dw = dw[WV];
-    wk.dout = t[TEMPORARY_D_V];
-    wk.x_was_read = wk.x_was_read || wk.is_float8;
-    wk.is_float8 = model_is_float8(m, layer, WV);
-    return columns_weight(m, s, wk);
+    return columns_weights(m, s, a[SAVED_ATTENTION_NORM],
+                           model_noted(m, slot, layer, NOTED_ATTENTION_NORM), columns, 3);
 }
 
 /* Which buffers hold the gradient of the stream as the halves need it. */

@@ -60,6 +60,14 @@ int model_cut_check(const struct model_options *options)
     if (tokens / cut->cp_blocks % cut->tp_blocks != 0)
         return refuse("the number of tokens of a micro-batch (of a block of canonical.cp_blocks)",
                       tokens / cut->cp_blocks, key, cut->tp_blocks);
+    if (cut->loss_chunks > 1 && cut->tp_blocks > 1)
+        return report_error(ERR_INVALID, "leave canonical.loss_chunks at 1",
+                            "canonical.loss_chunks = %u with canonical.tp_blocks = %u: those cut "
+                            "the logits by the vocabulary already",
+                            cut->loss_chunks, cut->tp_blocks);
+    if (cut->loss_chunks > 1 && tokens / cut->cp_blocks % cut->loss_chunks != 0)
+        return refuse("the number of tokens of a micro-batch (of a block of canonical.cp_blocks)",
+                      tokens / cut->cp_blocks, "canonical.loss_chunks", cut->loss_chunks);
     return 0;
 }
 
@@ -90,6 +98,7 @@ static void set_sizes(struct model *m, const struct model_options *options)
     m->vocab = m->s.vocab / tp;
     m->dtype = options->dtype;
     m->element = kernel_dtype_bytes(options->dtype);
+    m->has_codes = options->has_codes;
 }
 
 static int allocate(struct model *m, const struct model_options *options)
@@ -149,6 +158,7 @@ void model_free(struct model *m)
         device_free(m->lane->device, m->rope_cos);
         device_free(m->lane->device, m->rope_sin);
         device_free(m->lane->device, m->host_losses);
+        device_free(m->lane->device, m->noted);
     }
     free(m);
 }
@@ -180,6 +190,7 @@ int model_set_kernels(struct model *m, struct kernels *kernels, struct lane *lan
     m->rope_sin = sin;
     ERR_TRY(device_alloc(device, &losses, (size_t)m->batch * m->seq * sizeof(float), PINNED));
     m->host_losses = losses;
+    ERR_TRY(model_take_noted(m));
     ERR_TRY(device_alloc(device, &pinned, 2 * bytes, PINNED));
     int rc = copy_rope_table(m, pinned);
     device_free(device, pinned);
@@ -211,8 +222,10 @@ void model_begin(struct model *m, uint32_t slot, const struct model_batch *batch
 {
     CHECK(slot < m->num_slots);
     m->slots[slot].is_active = batch != NULL;
-    if (batch != NULL)
-        m->slots[slot].batch = *batch;
+    if (batch == NULL)
+        return;
+    m->slots[slot].batch = *batch;
+    model_clear_noted(m, slot);
 }
 
 bool model_is_active(const struct model *m, uint32_t slot)
@@ -254,7 +267,8 @@ void model_forget(struct model *m, uint32_t slot, uint32_t first, uint32_t end)
 {
     for (uint32_t block = end; block-- > first;) {
         if (block == m->s.layers + 1) {
-            model_give(m, "logits", slot_index(m, slot, 0));
+            if (!model_has_chunks(m))
+                model_give(m, "logits", slot_index(m, slot, 0));
             model_give(m, "head norm", slot_index(m, slot, 0));
             model_give(m, "head rstd", slot_index(m, slot, 0));
         } else if (block > 0) {

@@ -63,6 +63,8 @@ uint32_t model_block_tensors(const struct model_table *table, uint32_t block, ui
 /* torchtitan's count: 6 x (parameters of products) + 12 x L x H x D x T (full attention).
  */
 double model_flops_per_token(const struct model_table *table, uint32_t seq);
+/* Of that, a layer's forward. */
+double model_layer_flops(const struct model_table *table, uint32_t seq);
 
 /* Initial values of a box of the tensor (two dimensions), by global element: see table.c. */
 void model_init_box(float *out, const struct model_tensor *tensor, const struct box *box,
@@ -80,6 +82,9 @@ struct model_cut {
     uint32_t tp_place, cp_place;
     struct comm *tp_group, *cp_group;
     bool is_ring; /* keys and values go from rank to rank of cp, else they are gathered at once */
+    /* The rows of a cp block go through the output and the loss in so many parts, one after the
+     * other, and logits of one alone exist; 0 and 1: all at once. */
+    uint32_t loss_chunks;
 };
 
 /* Context parallel cuts each sequence in chunks (context.c). A rank's rows are chunk after chunk,
@@ -109,6 +114,7 @@ struct model_options {
      * never is, nor one of which a dimension is no multiple of 16 (torchtitan's rules). NULL: none
      * is. */
     const char *not_float8;
+    bool has_codes; /* weights of float8 products come as codes: model_code_parts */
 };
 
 /* ERR_INVALID with the sum: the shape, the batch or the sequence does not fit the cut. */
@@ -143,8 +149,10 @@ bool model_is_active(const struct model *model, uint32_t slot);
 /* w: the block's tensors in the compute dtype, cut by tp and laid out as model_view says; of a tied
  * model's head w[1] is the embedding. dw: where the gradients go, float, laid out likewise. */
 int model_forward(struct model *model, uint32_t slot, uint32_t block, const void *const *w);
-/* *out_loss: sum of the rows' losses, in double, in row order; the logits become their gradient. */
-int model_loss(struct model *model, uint32_t slot, double *out_loss);
+/* *out_loss: sum of the rows' losses, in double, in row order; the logits become their gradient. In
+ * chunks the head's backward has computed the losses before, or where none comes this does, with w
+ * as of the head's forward. */
+int model_loss(struct model *model, uint32_t slot, const void *const *w, double *out_loss);
 /* Where keys and values go around a ring: those of this rank's rows, which model_forward and
  * model_recompute of the layer leave out; `is_again`: for a recomputation. */
 int model_keys(struct model *model, uint32_t slot, uint32_t block, bool is_again,
@@ -190,5 +198,10 @@ void model_ring_lay(struct model *model, const struct model_round *at);
 /* A tensor of MODEL_ROWS is laid out as `blocks` dense parts of its columns, one after the other;
  * all others are one dense part. */
 uint32_t model_view_blocks(const struct model_cut *cut, const struct model_tensor *tensor);
+/* A tensor that comes as codes is so many dense parts, each coded (kernel_coded_bytes) with the
+ * largest of that part: what one product reads. They are columns of a tensor of MODEL_ROWS, else
+ * rows. 0: no float8 product reads it. */
+uint32_t model_code_parts(const struct model_table *table, const struct model_cut *cut,
+                          uint32_t tensor, const char *not_float8);
 
 #endif

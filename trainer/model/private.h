@@ -64,8 +64,10 @@ struct slot {
     struct model_batch batch;
     bool is_active;               /* compute; false in a walk */
     struct layer_buffers *layers; /* L + 1: the last has x_in and carry alone, the head's */
-    void *head_norm, *logits;     /* [rows, C], [blocks][rows, V / B] */
-    float *head_rstd;             /* [own rows] */
+    void *head_norm, *logits;     /* [rows, C], [blocks][rows, V / B]; in chunks no logits */
+    float *losses;                /* [rows], in chunks, from the head's backward to model_loss */
+    bool has_losses;
+    float *head_rstd; /* [own rows] */
     void *d_head_norm;
     float *d_norm_weight; /* [C] of the final norm, where the halves of the backward are apart */
     void *dx;             /* [own rows, C] gradient of the residual stream */
@@ -90,7 +92,9 @@ struct model {
     size_t element;  /* bytes of dtype */
     uint8_t *keep;   /* [L] */
     uint8_t *float8; /* [L] bits of the layer's products, or NULL */
+    bool has_codes;  /* their weights are */
     void *operands[NUM_OPERANDS];
+    uint32_t *noted;            /* [slots][L][NUM_NOTED] of the device, or NULL (float8.c) */
     float *rope_cos, *rope_sin; /* [T, D/2] of the device */
     float *host_losses;         /* [B, T] PINNED */
     uint32_t num_slots;
@@ -119,6 +123,11 @@ uint32_t model_kept(const struct model *m, uint32_t layer); /* bits of enum save
 void model_take_temporaries(struct model *m, uint32_t slot, uint32_t layer, uint32_t which);
 void model_give_temporaries(struct model *m, uint32_t slot, uint32_t layer, uint32_t which);
 
+static inline bool model_has_chunks(const struct model *m)
+{
+    return m->cut.loss_chunks > 1;
+}
+
 static inline char *at_byte(const void *base, size_t bytes)
 {
     return (char *)(uintptr_t)base + bytes;
@@ -126,6 +135,20 @@ static inline char *at_byte(const void *base, size_t bytes)
 
 /* Which products of the layer have float8 operands: bits of WQ to W3 (float8.c). */
 uint8_t model_float8_of(const struct model_table *table, uint32_t layer, const char *others);
+/* The largest |x| of what a product reads in float8, noted by the operation that makes it: where
+ * one product reads all of a tensor. Elsewhere, and of what no kernel of ours makes, it is looked
+ * for. NULL: not noted. */
+enum noted {
+    NOTED_ATTENTION_NORM,
+    NOTED_FFN_NORM,
+    NOTED_SWIGLU,
+    NOTED_D_GATE,
+    NOTED_D_UP,
+    NUM_NOTED
+};
+uint32_t *model_noted(const struct model *m, uint32_t slot, uint32_t layer, enum noted which);
+int model_take_noted(struct model *m);                  /* on the model's device, for all slots */
+void model_clear_noted(struct model *m, uint32_t slot); /* in front of a leaf */
 /* The copies in float8, while a layer computes; nothing where it has no such product. */
 void model_take_operands(struct model *m, uint32_t layer);
 void model_give_operands(struct model *m, uint32_t layer);
@@ -137,19 +160,20 @@ static inline bool model_is_float8(const struct model *m, uint32_t layer, uint32
 /* ---- products over blocks (products.c); all but walks compute ---- */
 
 /* out[blocks][rows, O / blocks] = x[rows, I] w^T, w[O, I], of each column. is_float8: between
- * model_take_operands and model_give_operands, here and below. */
+ * model_take_operands and model_give_operands; largest: of x, or NULL (model_noted); here and
+ * below. */
 struct product_column {
     void *out;
     const void *w;
     uint32_t out_dim, blocks;
     bool is_float8;
 };
-void product_columns(struct model *m, const void *x, uint32_t in,
+void product_columns(struct model *m, const void *x, const uint32_t *largest, uint32_t in,
                      const struct product_column *columns, uint32_t num_columns);
 /* own_out[own rows, C] = sum over all blocks of x[blocks][rows, I / blocks] w^T; w is laid out by
  * blocks. Takes its buffers in a walk, too. */
-int product_rows(struct model *m, void *own_out, const void *x, const void *w, uint32_t in,
-                 bool is_float8, bool is_active);
+int product_rows(struct model *m, void *own_out, const void *x, const uint32_t *largest,
+                 const void *w, uint32_t in, bool is_float8, bool is_active);
 /* dx[blocks][rows, I / blocks] = dout[rows, C] w, of a product by rows. */
 void product_rows_input(struct model *m, void *dx, const void *dout, const void *w, uint32_t in,
                         bool is_float8);
@@ -159,24 +183,36 @@ struct product_term {
     const void *w;    /* [w_blocks] */
     uint32_t out_dim, w_blocks;
     bool is_float8;
+    const uint32_t *largest; /* of dout */
 };
 int product_columns_input(struct model *m, void *own_dx, const struct product_term *terms,
                           uint32_t num_terms, bool is_active);
-/* dw[w_blocks][O, I] = sum over cp blocks and over the blocks that share a part of w, of dout^T x.
+/* Of each of `num` products by columns of the same x, or of one product:
+ * dw[w_blocks][O, I] = sum over cp blocks and over the blocks that share a part of w, of dout^T x.
  * A side that is cut has blocks, one that is whole has not. `sharers`: tp ranks that hold the same
  * part. */
 struct product_weight {
-    const char *name; /* of the buffers of partial results, all of this size */
+    /* Of the buffers of partial results, all of this size; shared_name: where w_blocks are fewer
+     * than the model's. */
+    const char *name, *shared_name;
     float *dw;
     const void *dout, *x;
+    const uint32_t *largest_dout, *largest_x;
     uint32_t out_dim, in; /* of one block */
     bool dout_is_cut, x_is_cut, is_float8;
     bool x_was_read; /* in float8, by the product before this one */
     uint32_t w_blocks, sharers;
 };
-int product_weight(struct model *m, const struct product_weight *args, bool is_active);
+int product_weights(struct model *m, const struct product_weight *a, uint32_t num, bool is_active);
+static inline int product_weight(struct model *m, const struct product_weight *a, bool is_active)
+{
+    return product_weights(m, a, 1, is_active);
+}
 /* full[rows, width] of all tp ranks' own rows; with tp = 1 they are the same buffer. */
 int rows_gather(struct model *m, void *full, const void *own, size_t row_bytes);
+
+/* ---- norms of own rows (norms.c) ---- */
+
 /* dx += gradient through a norm; dweight[C] summed over all tp blocks of rows, then over this
  * rank's cp blocks. */
 struct norm_gradient {
@@ -186,9 +222,12 @@ struct norm_gradient {
     const float *rstd;
 };
 int norm_backward(struct model *m, const struct norm_gradient *args, bool is_active);
-/* out[rows, C] = norm(x + residual), gathered; x and rstd are of the own rows. */
-int norm_forward(struct model *m, void *out, float *rstd, void *x, const void *residual,
-                 const void *weight, bool is_active);
+/* out[rows, C] = norm(x + residual), gathered; x and rstd are of the own rows. largest: of out, or
+ * NULL. */
+int norm_forward(struct model *m, void *out, uint32_t *largest, float *rstd, void *x,
+                 const void *residual, const void *weight, bool is_active);
+
+/* ---- sums of parts (products.c) ---- */
 
 /* Parts that come one after the other: part i is written to slot[number of ones in i], and added to
  * its left neighbour as soon as that sub-tree is whole. slot[0] gets the sum. */

@@ -9,8 +9,8 @@
  *
  * Sums. What a block contributes to a sum over a cut dimension is a partial result in float, in the
  * order that one block has alone. Partial results are added as a balanced binary tree over the
- * index of the block, and rounded once. Blocks and degrees are powers of two, so a rank adds a
- * whole sub-tree and sends one partial result:
+ * index of the block (C2 of parallel/reduce.c), and rounded once. Blocks and degrees are powers of
+ * two, so a rank adds a whole sub-tree and sends one partial result:
  *
  * - blocks of tp: products by rows, inputs of products by columns, weights of norms; and weights of
  *   keys and values, where several blocks share a head.
@@ -18,6 +18,11 @@
  *   owns the gradient (parallel/reduce.c). Gradients of keys and values: see context.c.
  *
  * With one block there is no partial result: the product itself writes the result.
+ *
+ * Together. Products of the same rows are one operation (kernel_linears): block b of those whose
+ * weights have as many blocks, so queries, keys and values, or keys and values; gate and up. So are
+ * their gradients. Gradients of the rows are not: each is added to the one before, and that is the
+ * order of the sum. Nor are products in float8: each has scales of its own.
  *
  * Float8. Operands are rounded one by one in front of the product that reads them; rows that are
  * one block, once for all products that read them one after the other. */
@@ -134,7 +139,7 @@ static const void *part_of(const struct model *m, const void *base, uint32_t blo
 /* An operand of a product, or its copy in float8. The scale is that of what one product reads, a
  * block of rows or of a weight: no rank has another one, whatever the mesh. */
 static const void *operand(struct model *m, enum operand which, bool is_float8, const void *x,
-                           size_t count, uint32_t width)
+                           const uint32_t *largest, size_t count, uint32_t width)
 {
     if (!is_float8)
         return x;
@@ -142,6 +147,7 @@ static const void *operand(struct model *m, enum operand which, bool is_float8, 
                         &(struct kernel_round_float8){
                             .out = m->operands[which],
                             .x = x,
+                            .largest = largest,
                             .count = count,
                             .width = width,
                             .format = which == OPERAND_GRADIENT ? KERNEL_E5M2 : KERNEL_E4M3,
@@ -153,13 +159,24 @@ static const void *weight_operand(struct model *m, bool is_float8, const void *w
                                   size_t rows, uint32_t width)
 {
     size_t count = rows * width;
-    return operand(m, OPERAND_W, is_float8, at_byte(w, block * count * m->element), count, width);
+    if (!is_float8 || !m->has_codes)
+        return operand(m, OPERAND_W, is_float8, at_byte(w, block * count * m->element), NULL, count,
+                       width);
+    kernel_float8_decode(
+        m->kernels, m->lane,
+        &(struct kernel_float8_decode){.out = m->operands[OPERAND_W],
+                                       .coded = at_byte(w, block * kernel_coded_bytes(count)),
+                                       .count = count,
+                                       .width = width,
+                                       .dtype = m->dtype});
+    return m->operands[OPERAND_W];
 }
 
 /* Rows that a product reads. `was_read`: also by the product before it, so that their copy is there
  * unless another block of rows was rounded since. */
 struct rows {
     const void *x;
+    const uint32_t *largest;
     uint32_t block, width;
     bool is_float8, was_read;
 };
@@ -168,7 +185,7 @@ static const void *row_operand(struct model *m, enum operand which, struct rows 
 {
     if (r.is_float8 && r.was_read && m->row_blocks == 1)
         return m->operands[which];
-    return operand(m, which, r.is_float8, part_of(m, r.x, r.block, p, r.width),
+    return operand(m, which, r.is_float8, part_of(m, r.x, r.block, p, r.width), r.largest,
                    (size_t)m->block_rows * r.width, r.width);
 }
 
@@ -193,13 +210,48 @@ static void product_column(struct model *m, const struct product_column *to, str
     x->was_read = x->was_read || to->is_float8;
 }
 
-void product_columns(struct model *m, const void *x, uint32_t in,
+/* Block b of each, as one operation. */
+static void columns_together(struct model *m, const struct product_column *columns, uint32_t num,
+                             const struct rows *x, uint32_t b)
+{
+    for (uint32_t p = 0; p < m->row_blocks; p++) {
+        struct kernel_linears args = {.x = part_of(m, x->x, x->block, p, x->width),
+                                      .num = num,
+                                      .rows = m->block_rows,
+                                      .in = x->width,
+                                      .dtype = m->dtype};
+        for (uint32_t i = 0; i < num; i++) {
+            uint32_t width = columns[i].out_dim / columns[i].blocks;
+            args.out[i] = (void *)(uintptr_t)part_of(m, columns[i].out, b, p, width);
+            args.w[i] = weight_operand(m, false, columns[i].w, b, width, x->width);
+            args.out_dim[i] = width;
+        }
+        kernel_linears(m->kernels, m->lane, &args);
+    }
+}
+
+/* How many from the first on are one operation. */
+static uint32_t num_together(const struct product_column *columns, uint32_t num)
+{
+    uint32_t n = 1;
+    while (n < num && n < KERNEL_LINEARS_MAX && columns[n].blocks == columns[0].blocks &&
+           !columns[0].is_float8 && !columns[n].is_float8)
+        n++;
+    return n;
+}
+
+void product_columns(struct model *m, const void *x, const uint32_t *largest, uint32_t in,
                      const struct product_column *columns, uint32_t num_columns)
 {
-    struct rows rows = {.x = x, .width = in};
-    for (uint32_t i = 0; i < num_columns; i++)
+    struct rows rows = {.x = x, .largest = largest, .width = in};
+    for (uint32_t i = 0, n; i < num_columns; i += n) {
+        n = num_together(columns + i, num_columns - i);
         for (uint32_t b = 0; b < columns[i].blocks; b++)
-            product_column(m, &columns[i], &rows, b);
+            if (n > 1)
+                columns_together(m, columns + i, n, &rows, b);
+            else
+                product_column(m, &columns[i], &rows, b);
+    }
 }
 
 /* Results of all blocks of rows, one block of rows after the other. Where the model's blocks are
@@ -251,14 +303,14 @@ static void row_sums_end(struct row_sums *s)
     }
 }
 
-int product_rows(struct model *m, void *own_out, const void *x, const void *w, uint32_t in,
-                 bool is_float8, bool is_active)
+int product_rows(struct model *m, void *own_out, const void *x, const uint32_t *largest,
+                 const void *w, uint32_t in, bool is_float8, bool is_active)
 {
     uint32_t width = in / m->blocks, c = m->s.dim;
     struct row_sums sums = row_sums_begin(m, own_out);
     for (uint32_t p = 0; p < m->row_blocks; p++) {
         for (uint32_t b = 0; b < m->blocks && is_active; b++) {
-            const struct rows rows = {x, b, width, is_float8, false};
+            const struct rows rows = {x, largest, b, width, is_float8, false};
             kernel_linear(m->kernels, m->lane,
                           &(struct kernel_linear){.out = row_sums_at(&sums, b, p),
                                                   .x = row_operand(m, OPERAND_X, rows, p),
@@ -282,7 +334,7 @@ void product_rows_input(struct model *m, void *dx, const void *dout, const void 
 {
     uint32_t width = in / m->blocks, c = m->s.dim;
     for (uint32_t b = 0; b < m->blocks; b++) {
-        const struct rows rows = {dout, 0, c, is_float8, b > 0};
+        const struct rows rows = {dout, NULL, 0, c, is_float8, b > 0};
         const void *part = weight_operand(m, is_float8, w, b, c, width);
         for (uint32_t p = 0; p < m->row_blocks; p++)
             kernel_linear_backward_input(m->kernels, m->lane,
@@ -307,7 +359,7 @@ static void input_terms(struct model *m, void *to, const struct product_term *te
         const struct product_term *term = &terms[i];
         uint32_t width = term->out_dim / m->blocks;
         uint32_t w_block = b / (m->blocks / term->w_blocks);
-        const struct rows rows = {term->dout, b, width, term->is_float8, false};
+        const struct rows rows = {term->dout, term->largest, b, width, term->is_float8, false};
         kernel_linear_backward_input(
             m->kernels, m->lane,
             &(struct kernel_linear_backward_input){
@@ -341,13 +393,31 @@ int product_columns_input(struct model *m, void *own_dx, const struct product_te
 
 /* ---- gradients of weights ---- */
 
+/* Of block b of `num` products, as one operation. */
+static void weights_together(struct model *m, const struct product_weight *a, uint32_t num,
+                             float *const *to, uint32_t b, uint32_t p)
+{
+    struct kernel_linears_backward_weight args = {
+        .x = part_of(m, a->x, a->x_is_cut ? b : 0, p, a->in),
+        .num = num,
+        .rows = m->block_rows,
+        .in = a->in,
+        .dtype = m->dtype};
+    for (uint32_t i = 0; i < num; i++) {
+        args.dw[i] = to[i];
+        args.dout[i] = part_of(m, a[i].dout, a[i].dout_is_cut ? b : 0, p, a[i].out_dim);
+        args.out_dim[i] = a[i].out_dim;
+    }
+    kernel_linears_backward_weight(m->kernels, m->lane, &args);
+}
+
 static void weight_part(struct model *m, const struct product_weight *a, float *to, uint32_t b,
                         uint32_t p)
 {
-    const struct rows dout = {a->dout, a->dout_is_cut ? b : 0, a->out_dim, a->is_float8,
-                              !a->dout_is_cut && b > 0};
-    const struct rows x = {a->x, a->x_is_cut ? b : 0, a->in, a->is_float8,
-                           !a->x_is_cut && (b > 0 || a->x_was_read)};
+    const struct rows dout = {a->dout,    a->largest_dout, a->dout_is_cut ? b : 0,
+                              a->out_dim, a->is_float8,    !a->dout_is_cut && b > 0};
+    const struct rows x = {a->x,  a->largest_x, a->x_is_cut ? b : 0,
+                           a->in, a->is_float8, !a->x_is_cut && (b > 0 || a->x_was_read)};
     kernel_linear_backward_weight(
         m->kernels, m->lane,
         &(struct kernel_linear_backward_weight){.dw = to,
@@ -386,117 +456,75 @@ static int add_sharers(struct model *m, float *part, size_t count, uint32_t shar
     return 0;
 }
 
-int product_weight(struct model *m, const struct product_weight *a, bool is_active)
+/* Sums of a gradient: over blocks of rows, and over blocks that share a part of the weight. */
+struct weight_sums {
+    struct tree rows, shared;
+    size_t count;
+};
+
+static struct weight_sums weight_sums_take(struct model *m, const struct product_weight *a)
 {
-    static const char *const by_block = "partial shared weights";
-    uint32_t group = m->blocks / a->w_blocks;
     size_t count = (size_t)a->out_dim * a->in;
-    struct tree rows = tree_take(m, a->name, NULL, count, m->row_blocks);
-    struct tree shared = tree_take(m, by_block, NULL, count, group);
-    for (uint32_t w = 0; w < a->w_blocks; w++) {
-        rows.slot[0] = is_active ? a->dw + w * count : NULL;
-        for (uint32_t p = 0; p < m->row_blocks; p++) {
-            shared.slot[0] = tree_at(&rows, p);
-            for (uint32_t i = 0; i < group && is_active; i++) {
-                weight_part(m, a, tree_at(&shared, i), w * group + i, p);
-                tree_add(m, &shared, i);
-            }
-            ERR_TRY(add_sharers(m, shared.slot[0], count, a->sharers, is_active));
+    return (struct weight_sums){
+        .rows = tree_take(m, a->name, NULL, count, m->row_blocks),
+        .shared = tree_take(m, a->shared_name, NULL, count, m->blocks / a->w_blocks),
+        .count = count};
+}
+
+static void weight_sums_give(struct model *m, const struct product_weight *a)
+{
+    tree_give(m, a->name, m->row_blocks);
+    tree_give(m, a->shared_name, m->blocks / a->w_blocks);
+}
+
+/* Block i of those that share part w, of all products. */
+static void weights_block(struct model *m, const struct product_weight *a, uint32_t num,
+                          const struct weight_sums *sums, uint32_t w, uint32_t i, uint32_t p)
+{
+    float *to[KERNEL_LINEARS_MAX];
+    uint32_t b = w * (m->blocks / a->w_blocks) + i;
+    for (uint32_t j = 0; j < num; j++)
+        to[j] = tree_at(&sums[j].shared, i);
+    if (num > 1)
+        weights_together(m, a, num, to, b, p);
+    else
+        weight_part(m, a, to[0], b, p);
+    for (uint32_t j = 0; j < num; j++)
+        tree_add(m, &sums[j].shared, i);
+}
+
+/* Products that are one operation: their weights have as many blocks. */
+static int weights_of(struct model *m, const struct product_weight *a, uint32_t num, bool is_active)
+{
+    struct weight_sums sums[KERNEL_LINEARS_MAX];
+    for (uint32_t j = 0; j < num; j++)
+        sums[j] = weight_sums_take(m, &a[j]);
+    for (uint32_t i = 0; i < a->w_blocks * m->row_blocks; i++) {
+        uint32_t w = i / m->row_blocks, p = i % m->row_blocks;
+        for (uint32_t j = 0; j < num; j++) {
+            sums[j].rows.slot[0] = is_active ? a[j].dw + w * sums[j].count : NULL;
+            sums[j].shared.slot[0] = tree_at(&sums[j].rows, p);
+        }
+        for (uint32_t b = 0; b < m->blocks / a->w_blocks && is_active; b++)
+            weights_block(m, a, num, sums, w, b, p);
+        for (uint32_t j = 0; j < num; j++) {
+            ERR_TRY(add_sharers(m, sums[j].shared.slot[0], sums[j].count, a[j].sharers, is_active));
             if (is_active)
-                tree_add(m, &rows, p);
+                tree_add(m, &sums[j].rows, p);
         }
     }
-    tree_give(m, a->name, m->row_blocks);
-    tree_give(m, by_block, group);
+    for (uint32_t j = 0; j < num; j++)
+        weight_sums_give(m, &a[j]);
     return 0;
 }
 
-/* ---- norms ---- */
-
-int norm_forward(struct model *m, void *out, float *rstd, void *x, const void *residual,
-                 const void *weight, bool is_active)
+int product_weights(struct model *m, const struct product_weight *a, uint32_t num, bool is_active)
 {
-    void *own = out;
-    if (m->cut.tp > 1)
-        own = model_take_bytes(m, "norm of own rows", 0, model_stream_bytes(m));
-    if (is_active)
-        kernel_rmsnorm(m->kernels, m->lane,
-                       &(struct kernel_rmsnorm){.out = own,
-                                                .rstd = rstd,
-                                                .x = x,
-                                                .residual = residual,
-                                                .weight = weight,
-                                                .rows = m->own_rows,
-                                                .dim = m->s.dim,
-                                                .eps = (float)m->s.norm_eps,
-                                                .dtype = m->dtype});
-    if (is_active)
-        ERR_TRY(rows_gather(m, out, own, m->s.dim * m->element));
-    if (m->cut.tp > 1)
-        model_give(m, "norm of own rows", 0);
+    for (uint32_t i = 0, n; i < num; i += n) {
+        for (n = 1; i + n < num && n < KERNEL_LINEARS_MAX; n++)
+            if (a[i].is_float8 || a[i + n].is_float8 || a[i + n].w_blocks != a[i].w_blocks)
+                break;
+        ERR_TRY(weights_of(m, a + i, n, is_active));
+    }
     return 0;
-}
-
-/* The rows of block b of tp within row block p. */
-static void norm_part(struct model *m, const struct norm_gradient *a, float *dweight, size_t first,
-                      uint32_t rows)
-{
-    size_t at = first * m->s.dim * m->element;
-    kernel_rmsnorm_backward(m->kernels, m->lane,
-                            &(struct kernel_rmsnorm_backward){.dx = at_byte(a->dx, at),
-                                                              .dweight = dweight,
-                                                              .dout = at_byte(a->dout, at),
-                                                              .x = at_byte(a->x, at),
-                                                              .rstd = a->rstd + first,
-                                                              .weight = a->weight,
-                                                              .rows = rows,
-                                                              .dim = m->s.dim,
-                                                              .dtype = m->dtype});
-}
-
-/* parts: [row_blocks][blocks][C]; all: [tp][row_blocks][C]. */
-static int norm_parts(struct model *m, const struct norm_gradient *a, float *parts, float *all)
-{
-    uint32_t tp = m->cut.tp, rows = m->own_rows / (m->row_blocks * m->blocks);
-    size_t c = m->s.dim, mine = m->row_blocks * c;
-    size_t *bytes = m->lists, *at = m->lists + tp;
-    for (uint32_t i = 0; i < m->row_blocks * m->blocks; i++)
-        norm_part(m, a, parts + i * c, (size_t)i * rows, rows);
-    for (uint32_t p = 0; p < m->row_blocks; p++) {
-        tree_in_place(m, parts + p * m->blocks * c, m->blocks, c, c);
-        if (m->blocks > 1)
-            lane_copy(m->lane, parts + p * c, parts + p * m->blocks * c, c * sizeof(float));
-    }
-    for (uint32_t r = 0; r < tp; r++) {
-        bytes[r] = mine * sizeof(float);
-        at[r] = r * bytes[r];
-    }
-    if (tp > 1)
-        ERR_TRY(comm_all_gather_v(m->cut.tp_group, parts, bytes[0], all, bytes, at));
-    else
-        lane_copy(m->lane, all, parts, bytes[0]);
-    tree_in_place(m, all, tp, mine, mine);
-    tree_in_place(m, all, m->row_blocks, c, c);
-    lane_copy(m->lane, a->dweight, all, c * sizeof(float));
-    return 0;
-}
-
-int norm_backward(struct model *m, const struct norm_gradient *a, bool is_active)
-{
-    size_t c = m->s.dim;
-    int rc = 0;
-    if (m->cut.tp_blocks * m->row_blocks == 1) {
-        if (is_active)
-            norm_part(m, a, a->dweight, 0, m->own_rows);
-        return 0;
-    }
-    float *parts = model_take_bytes(m, "partial norm weights", 0,
-                                    m->row_blocks * m->blocks * c * sizeof(float));
-    float *all = model_take_bytes(m, "partial norm weights", 1,
-                                  m->cut.tp * m->row_blocks * c * sizeof(float));
-    if (is_active)
-        rc = norm_parts(m, a, parts, all);
-    model_give(m, "partial norm weights", 0);
-    model_give(m, "partial norm weights", 1);
-    return rc;
 }

@@ -133,6 +133,16 @@ double model_flops_per_token(const struct model_table *table, uint32_t seq)
     return 6.0 * (double)products + 12.0 * s->layers * s->heads * s->head_dim * seq;
 }
 
+double model_layer_flops(const struct model_table *table, uint32_t seq)
+{
+    const struct model_shape *s = &table->shape;
+    uint32_t first, num = model_block_tensors(table, 1, &first);
+    uint64_t products = 0;
+    for (uint32_t i = first; i < first + num; i++)
+        products += table->tensors[i].rows * table->tensors[i].width;
+    return 2.0 * (double)products + 4.0 * s->heads * s->head_dim * seq;
+}
+
 /* ---- initial weights ---- */
 
 #define REDRAWS_MAX 64u /* a deviate beyond three deviations 64 times in a row does not happen */

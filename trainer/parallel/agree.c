@@ -13,10 +13,16 @@ int parallel_agree_quietly(struct comm *world, int rc, uint32_t *out_first)
     if (codes == NULL)
         return report_error(ERR_MEMORY, NULL, "no memory for %u codes", size);
     codes[world->rank] = rc;
+    struct report_text text;
+    report_keep(&text);
     int agreed = comm_all_reduce_i64(world, codes, size);
-    while (agreed == 0 && first < size && codes[first] == 0)
+    if (agreed != 0) {
+        free(codes);
+        return rc != 0 ? report_restore(&text, rc) : agreed; /* its own error goes before */
+    }
+    while (first < size && codes[first] == 0)
         first++;
-    if (agreed == 0 && first < size)
+    if (first < size)
         agreed = (int)codes[first];
     *out_first = first;
     free(codes);

@@ -5,6 +5,7 @@
  * units). For a block's compute the F shards are gathered in the compute dtype and unpacked to the
  * tensors of this tp place. A tensor that the model wants by blocks of columns is laid out so on
  * the way, also where there is nothing to gather. What needs neither is used where it lies.
+ * Weights of float8 products may be gathered as codes (codes.c).
  *
  * Copies of a shard own pieces of it (reduce.c): here they are gathered, block by block. */
 #include "kernels/device.h"
@@ -43,7 +44,7 @@ void gather_move_rows(const struct parallel *p, struct lane *lane, uint32_t inde
     uint32_t blocks = model_view_blocks(&p->cut, tensor);
     size_t bytes = tp->extent[1] / blocks * element; /* of a row of a block */
     size_t block_bytes = tp->extent[0] * bytes;
-    char *whole = (char *)full + p->full_at[index] * element + part.first * bytes;
+    char *whole = (char *)full + part.first * bytes;
     char *dense = packed;
     const struct kernel_pack how = {.columns = tp->extent[1] / blocks,
                                     .width = tp->extent[1],
@@ -63,8 +64,12 @@ static void unpack_shard(const struct parallel *p, struct lane *lane, const stru
     for (uint32_t i = block->first; i < block->first + block->num; i++) {
         const struct model_tensor *tensor = &p->table->tensors[i];
         struct part part = shard_of(p, tensor, shard);
-        gather_move_rows(p, lane, i, part, block->gathered, (void *)(uintptr_t)packed, element,
-                         ROWS_UNPACK);
+        char *held = (char *)block->gathered + p->held_at[i];
+        if (p->code_parts[i] > 0) {
+            packed += codes_unpack(p, lane, i, part, held, packed);
+            continue;
+        }
+        gather_move_rows(p, lane, i, part, held, (void *)(uintptr_t)packed, element, ROWS_UNPACK);
         packed += aligned(part.rows * width_of(p, tensor)) * element;
     }
 }
@@ -78,17 +83,16 @@ void gather_take(struct parallel *p, uint32_t index, bool is_second)
 {
     struct block *block = &p->blocks[index];
     uint32_t shards = p->mesh.degree[AXIS_SHARD];
-    size_t element = kernel_dtype_bytes(p->dtype);
     if (is_in_place(p, block)) {
-        block->gathered = (char *)p->compute_params + block->at * element;
+        block->gathered = (char *)p->compute_params + block->compute_at;
         return;
     }
     block->take_index = 2 * index + is_second;
-    block->gathered = memory_take(p->memory, "gathered parameters", block->take_index,
-                                  block->full_count * element);
+    block->gathered =
+        memory_take(p->memory, "gathered parameters", block->take_index, block->held_bytes);
     if (shards > 1)
         block->packed = memory_take(p->memory, "gathered shards", block->take_index,
-                                    sum_of(block->shard_counts, shards) * element);
+                                    sum_of(block->shard_bytes, shards));
 }
 
 int gather_run(struct parallel *p, struct lane *lane, uint32_t index)
@@ -96,7 +100,7 @@ int gather_run(struct parallel *p, struct lane *lane, uint32_t index)
     const struct block *block = &p->blocks[index];
     uint32_t shards = p->mesh.degree[AXIS_SHARD], me = p->mesh.place[AXIS_SHARD];
     size_t element = kernel_dtype_bytes(p->dtype), total = 0;
-    const char *mine = (const char *)p->compute_params + block->at * element;
+    const char *mine = (const char *)p->compute_params + block->compute_at;
     size_t *bytes = p->lane_lists[LANE_GATHER], *at = bytes + shards;
     if (is_in_place(p, block))
         return 0;
@@ -105,7 +109,7 @@ int gather_run(struct parallel *p, struct lane *lane, uint32_t index)
         return 0;
     }
     for (uint32_t s = 0; s < shards; s++) {
-        bytes[s] = block->shard_counts[s] * element;
+        bytes[s] = block->shard_bytes[s];
         at[s] = total;
         total += bytes[s];
     }
@@ -132,9 +136,8 @@ void gather_drop(struct parallel *p, uint32_t index)
 void gather_pointers(const struct parallel *p, uint32_t index, const void **out_params)
 {
     const struct block *block = &p->blocks[index];
-    size_t element = kernel_dtype_bytes(p->dtype);
     for (uint32_t i = 0; i < block->num; i++)
-        out_params[i] = (char *)block->gathered + p->full_at[block->first + i] * element;
+        out_params[i] = (char *)block->gathered + p->held_at[block->first + i];
 }
 
 /* ---- pieces of copies ---- */

@@ -22,10 +22,14 @@ static void count_block(struct parallel *p, struct block *block)
         struct box tp = layout_tp_box(&p->mesh, tensor);
         uint64_t width = tp.extent[1];
         p->full_at[i] = block->full_count;
+        p->held_at[i] = block->held_bytes;
         block->full_count += aligned(tp.extent[0] * width);
+        block->held_bytes += codes_held_bytes(p, i);
         block->is_strided = block->is_strided || model_view_blocks(&p->cut, tensor) > 1;
-        for (uint32_t s = 0; s < p->mesh.degree[AXIS_SHARD]; s++)
+        for (uint32_t s = 0; s < p->mesh.degree[AXIS_SHARD]; s++) {
             block->shard_counts[s] += aligned(shard_of(p, tensor, s).rows * width);
+            block->shard_bytes[s] += codes_packed_bytes(p, i, shard_of(p, tensor, s));
+        }
         for (uint32_t o = 0; o < mesh_group_size(&p->mesh, GROUP_OWNERS); o++)
             block->piece_counts[o] += aligned(piece_of(p, tensor, o).rows * width);
     }
@@ -76,12 +80,17 @@ static void lay_out_block(struct parallel *p, uint32_t index)
     if (!block->is_here)
         return;
     block->at = is_beside ? p->blocks[0].at : p->state.count;
+    block->compute_at = is_beside ? p->blocks[0].compute_at : p->compute_bytes;
     block->piece_at = p->piece_count;
     block->fast_at = p->fast_count;
     if (is_beside)
         return;
-    for (uint32_t i = block->first; i < block->first + block->num; i++)
+    for (uint32_t i = block->first; i < block->first + block->num; i++) {
         add_slice(p, &p->table->tensors[i], index);
+        p->code_at[i] = p->num_codes;
+        p->num_codes += p->code_parts[i];
+    }
+    p->compute_bytes += block->shard_bytes[p->mesh.place[AXIS_SHARD]];
     p->piece_count += block->piece_counts[mesh_group_place(&p->mesh, GROUP_OWNERS)];
     p->fast_count += sum_of(block->shard_counts, p->mesh.degree[AXIS_SHARD]);
 }
@@ -106,6 +115,9 @@ static int lay_out(struct parallel *p)
     uint32_t owners = mesh_group_size(&p->mesh, GROUP_OWNERS);
     p->blocks = calloc(num_blocks, sizeof(*p->blocks));
     p->full_at = calloc(p->table->num_tensors, sizeof(*p->full_at));
+    p->held_at = calloc(p->table->num_tensors, sizeof(*p->held_at));
+    p->code_parts = calloc(p->table->num_tensors, sizeof(*p->code_parts));
+    p->code_at = calloc(p->table->num_tensors, sizeof(*p->code_at));
     p->boxes = calloc(p->table->num_tensors, sizeof(*p->boxes));
     p->state.slices = calloc(p->table->num_tensors + 1, sizeof(*p->state.slices));
     p->lists = calloc(4 * NUM_LANES * (size_t)owners, sizeof(*p->lists));
@@ -117,16 +129,23 @@ static int lay_out(struct parallel *p)
     ERR_TRY(pinned_new(p, &p->losses, values * sizeof(*p->losses)));
     ERR_TRY(pinned_new(p, &p->all_losses, values * d * sizeof(*p->all_losses)));
     bool is_short = p->blocks == NULL || p->full_at == NULL || p->boxes == NULL ||
-                    p->state.slices == NULL || p->lists == NULL;
+                    p->state.slices == NULL || p->lists == NULL || p->held_at == NULL ||
+                    p->code_parts == NULL || p->code_at == NULL;
     for (uint32_t b = 0; b < num_blocks && !is_short; b++) {
-        p->blocks[b].shard_counts = calloc(p->mesh.degree[AXIS_SHARD], sizeof(size_t));
-        p->blocks[b].piece_counts = calloc(owners, sizeof(size_t));
-        is_short = p->blocks[b].shard_counts == NULL || p->blocks[b].piece_counts == NULL;
+        struct block *block = &p->blocks[b];
+        block->shard_counts = calloc(p->mesh.degree[AXIS_SHARD], sizeof(size_t));
+        block->shard_bytes = calloc(p->mesh.degree[AXIS_SHARD], sizeof(size_t));
+        block->piece_counts = calloc(owners, sizeof(size_t));
+        is_short = block->shard_counts == NULL || block->shard_bytes == NULL ||
+                   block->piece_counts == NULL;
     }
     if (is_short)
         return report_error(ERR_MEMORY, NULL, "no memory for the layouts");
-    for (uint32_t i = 0; i < p->table->num_tensors; i++)
+    for (uint32_t i = 0; i < p->table->num_tensors; i++) {
         p->boxes[i] = layout_tp_box(&p->mesh, &p->table->tensors[i]);
+        if (has_codes(p))
+            p->code_parts[i] = model_code_parts(p->table, &p->cut, i, p->config->float8_filter);
+    }
     for (uint32_t b = 0; b < num_blocks; b++)
         lay_out_block(p, b);
     if (has_groups(p))
@@ -155,9 +174,10 @@ static void take_kept(struct parallel *p)
         p->is_canonical ? !is_gathered_whole(p) : p->mesh.degree[AXIS_SHARD] == 1;
     p->state.grad = is_where_wanted ? p->accumulators : memory_take(m, "gradient shard", 0, bytes);
     p->compute_params = p->state.param;
-    if (p->dtype != KERNEL_F32)
-        p->compute_params = memory_take(m, "parameters in compute dtype", 0,
-                                        p->state.count * kernel_dtype_bytes(p->dtype));
+    if (p->dtype != KERNEL_F32 || has_codes(p))
+        p->compute_params = memory_take(m, "parameters in compute dtype", 0, p->compute_bytes);
+    if (has_codes(p))
+        p->largest = memory_take(m, "scales of float8", 0, p->num_codes * sizeof(*p->largest));
     model_kernel_shapes(p->model, &shapes);
     size_t scratch_bytes = kernels_scratch_bytes(p->kernels, &shapes);
     p->scratch = memory_take(m, "kernel scratch", 0, scratch_bytes);
@@ -240,11 +260,6 @@ static int check_groups(const struct config *config)
     for (uint32_t i = 0; i < config->num_ramp; i++)
         if (config->ramp[i].micro_batches % groups != 0)
             leaves = config->ramp[i].micro_batches;
-    if (groups > 1 && strcmp(config->reduction, "fast") == 0)
-        return report_error(ERR_INVALID, "set it to 1, or training.reduction to canonical",
-                            "canonical.groups = %lld: with training.reduction = fast leaves are "
-                            "not summed in groups",
-                            (long long)groups);
     if (leaves % groups == 0)
         return 0;
     return report_error(ERR_INVALID, "choose a number that divides",
@@ -255,15 +270,19 @@ static int check_groups(const struct config *config)
 static int check_canonical(const struct config *config)
 {
     ERR_TRY(check_groups(config));
-    if (config->zero_stage == 2 && strcmp(config->reduction, "fast") == 0)
-        return report_error(ERR_INVALID, "set it to 1, or training.reduction to canonical",
-                            "parallelism.zero_stage = 2: with training.reduction = fast each rank "
-                            "sums its whole gradient");
     if (config->micro_batches < 1 || config->micro_batches > UINT32_MAX)
         return report_error(ERR_INVALID, "set training.global_batch_size",
                             "a step of %lld micro-batches is not possible",
                             (long long)config->micro_batches);
     return 0;
+}
+
+/* The fast reduction has each rank's whole gradient in one sum. Where that is to be divided, by
+ * ZeRO-2 or in groups, the canonical one does it: of the orders that are allowed then, one. */
+static bool sums_canonically(const struct config *config)
+{
+    return strcmp(config->reduction, "canonical") == 0 || config->zero_stage == 2 ||
+           config->groups > 1;
 }
 
 static void choose_cut(struct parallel *p)
@@ -275,6 +294,7 @@ static void choose_cut(struct parallel *p)
                                 .cp = p->mesh.degree[AXIS_CP],
                                 .tp_place = p->mesh.place[AXIS_TP],
                                 .cp_place = p->mesh.place[AXIS_CP],
+                                .loss_chunks = (uint32_t)config->loss_chunks,
                                 .is_ring = strcmp(config->cp_rotate_method, "alltoall") == 0};
 }
 
@@ -294,6 +314,7 @@ static int new_model(struct parallel *p)
     options.num_slots = p->program->num_slots;
     options.keep = p->keep;
     options.not_float8 = config_is_float8(p->config) ? p->config->float8_filter : NULL;
+    options.has_codes = has_codes(p);
     if (options.not_float8 != NULL && !kernels_have_float8(p->kernels))
         return report_error(ERR_INVALID,
                             "leave model.converters empty, or use a GPU of capability 8.9 or more",
@@ -311,6 +332,15 @@ void set_leaves(struct parallel *p, uint32_t num_leaves)
     p->leaves = mesh_leaves(&p->mesh, p->config);
     p->leaves.num = p->num_leaves = num_leaves;
     p->num_micro_steps = leaves_micro_steps(&p->leaves);
+}
+
+static void note_settings(const struct parallel *p)
+{
+    if (p->is_canonical && strcmp(p->config->reduction, "fast") == 0 && p->mesh.world->rank == 0)
+        log_info("train",
+                 "training.reduction = fast: %s divides sums of gradients, so they are "
+                 "made in the canonical order",
+                 p->config->zero_stage == 2 ? "parallelism.zero_stage = 2" : "canonical.groups");
 }
 
 /* A run keeps its S and G wherever it goes on: ranks above them help to hold the state. */
@@ -374,6 +404,7 @@ static int prepare(struct parallel *p)
     ERR_TRY(model_cut_check(&model));
     set_leaves(p, (uint32_t)config->micro_batches);
     note_idle_ranks(p);
+    note_settings(p);
     p->state.is_zero = config->zero_stage > 0 && mesh_group_size(&p->mesh, GROUP_COPIES) > 1;
     /* 2. The program: which stage it has, and what a step does in which order. */
     ERR_TRY(programs_make(p));
@@ -423,7 +454,7 @@ int parallel_apply(struct parallel **out, const struct parallel_options *options
     p->mesh.world = options->world;
     p->dtype = strcmp(config->mixed_precision_param, "bfloat16") == 0 ? KERNEL_BF16 : KERNEL_F32;
     p->state.moments = strcmp(config->moments_dtype, "bfloat16") == 0 ? KERNEL_BF16 : KERNEL_F32;
-    p->is_canonical = strcmp(config->reduction, "canonical") == 0;
+    p->is_canonical = sums_canonically(config);
     int rc = options->device == NULL ? device_open(&p->own_device, &device_cpu, NULL) : 0;
     p->device = options->device != NULL ? options->device : p->own_device;
     if (rc == 0)
@@ -431,8 +462,10 @@ int parallel_apply(struct parallel **out, const struct parallel_options *options
     if (rc == 0)
         rc = apply(p);
     if (rc != 0) {
+        struct report_text text;
+        report_keep(&text);
         parallel_free(p);
-        return rc;
+        return report_restore(&text, rc); /* a lane that is settled tells its own error again */
     }
     *out = p;
     return 0;
@@ -447,6 +480,7 @@ void parallel_free(struct parallel *p)
     mesh_free_groups(&p->mesh);
     for (uint32_t b = 0; p->blocks != NULL && b < num_all_blocks(p); b++) {
         free(p->blocks[b].shard_counts);
+        free(p->blocks[b].shard_bytes);
         free(p->blocks[b].piece_counts);
         free(p->blocks[b].group_at);
     }
@@ -466,6 +500,9 @@ void parallel_free(struct parallel *p)
     free(p->tokens);
     free(p->blocks);
     free(p->full_at);
+    free(p->held_at);
+    free(p->code_parts);
+    free(p->code_at);
     free(p->boxes);
     free(p->state.slices);
     free(p->lists);
@@ -505,7 +542,10 @@ void parallel_observe(struct parallel *p, const struct op_observer *observer)
 
 void parallel_params_changed(struct parallel *p)
 {
-    if (p->dtype != KERNEL_F32)
+    p->are_codes_made = false;
+    if (has_codes(p))
+        codes_copy_others(p);
+    else if (p->dtype != KERNEL_F32)
         kernel_convert(p->kernels, p->lane,
                        &(struct kernel_convert){.out = p->compute_params,
                                                 .out_dtype = p->dtype,

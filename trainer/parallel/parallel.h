@@ -112,6 +112,9 @@ int parallel_check_room(const struct parallel *parallel);
 int parallel_init_state(struct parallel *parallel, uint64_t seed);
 /* Zero moments, as a load begins that fills none. */
 int state_zero_moments(const struct state *state);
+/* What recomputation adds to a token's work, in FLOPs as model_flops_per_token() counts them: the
+ * forwards of layers that keep nothing. Of the whole model. */
+double parallel_recomputed_flops(const struct parallel *parallel);
 /* To be called whenever state->param has changed: by init, load or the optimizer. */
 void parallel_params_changed(struct parallel *parallel);
 
@@ -154,6 +157,7 @@ struct step_input {
 };
 struct step_result {
     double loss;      /* mean over the step's tokens that count */
+    double max_loss;  /* of the leaf with most, as if its tokens that count were the mean's part */
     double grad_norm; /* of the whole gradient, before clipping */
     bool stop;        /* some rank was asked to stop: the same answer on all */
     bool is_dropped;  /* before the last micro-step: the step is not made, the rest is undefined */
@@ -190,7 +194,8 @@ int parallel_logits(struct parallel *parallel, struct ahead *ahead, uint64_t fir
 
 /* All ranks exchange how a call ended and return the same: 0, or the code of the lowest rank that
  * failed, which is *out_first. parallel_agree leaves a last error on that rank alone, so that it is
- * printed once; the quiet form leaves the last error alone. Collective. */
+ * printed once; the quiet form leaves the last error alone. When the exchange fails each rank
+ * returns its own error, or else that of the exchange. Collective. */
 int parallel_agree(struct comm *world, int rc);
 int parallel_agree_quietly(struct comm *world, int rc, uint32_t *out_first);
 

@@ -1,5 +1,5 @@
-/* pinned.c - what the host writes or reads and lanes copy: tokens, losses, the numbers of a step,
- * and the state at its beginning. */
+/* pinned.c - what the host writes or reads and lanes copy: tokens, losses, the numbers of a step;
+ * and where the state lies. */
 #include "proto/report.h"
 #include "trainer/parallel/private.h"
 #include "trainer/run/memory.h"
@@ -67,6 +67,9 @@ int pinned_take(struct parallel *p)
     }
     ERR_TRY(pinned_new(p, &at, lists * rows));
     p->raw = cut_tokens(p, at, rows);
+    if (has_codes(p))
+        ERR_TRY(pinned_new(p, &p->host_largest,
+                           (p->mesh.degree[AXIS_SHARD] + 1) * p->num_codes * sizeof(uint32_t)));
     ERR_TRY(pinned_new(p, &p->host_numbers, sizeof(*p->host_numbers)));
     ERR_TRY(pinned_new(p, &p->state.host_numbers, 2 * sizeof(*p->state.host_numbers)));
     lane_zero(p->lane, p->state.param, state_bytes(&p->state, STATE_PARAM));
@@ -79,8 +82,8 @@ void pinned_free(struct parallel *p)
 {
     if (p->device == NULL)
         return;
-    void *const all[] = {p->losses, p->all_losses, p->raw.inputs, p->host_numbers,
-                         p->state.host_numbers};
+    void *const all[] = {p->losses,       p->all_losses,         p->raw.inputs,
+                         p->host_numbers, p->state.host_numbers, p->host_largest};
     for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
         device_free(p->device, all[i]);
     for (uint32_t i = 0; p->tokens != NULL && i < p->num_reads; i++)
@@ -106,36 +109,4 @@ int state_zero_moments(const struct state *state)
     lane_zero(state->lane, state->exp_avg, state_bytes(state, STATE_EXP_AVG));
     lane_zero(state->lane, state->exp_avg_sq, state_bytes(state, STATE_EXP_AVG_SQ));
     return lane_settle(state->lane);
-}
-
-/* The initial weights of a slice; `staging` is where the host may write, NULL: right there. */
-static int init_slice(const struct state *state, const struct state_slice *slice, float *staging,
-                      uint64_t seed)
-{
-    const struct state_place *place = &slice->param;
-    float *to = state->param + place->at;
-    model_init_box(staging != NULL ? staging : to, slice->tensor, &place->box, seed);
-    if (staging == NULL)
-        return 0;
-    lane_copy(state->lane, to, staging, place->count * sizeof(*to));
-    return lane_settle(state->lane);
-}
-
-int parallel_init_state(struct parallel *p, uint64_t seed)
-{
-    const struct state *state = &p->state;
-    size_t most = 0;
-    float *staging = NULL;
-    int rc = state_zero_moments(state);
-    for (uint32_t i = 0; i < state->num_slices; i++)
-        if (state->slices[i].param.count > most)
-            most = state->slices[i].param.count;
-    if (rc == 0 && !state_is_on_host(state))
-        rc = pinned_new(p, &staging, most * sizeof(*staging));
-    for (uint32_t i = 0; i < state->num_slices && rc == 0; i++)
-        rc = init_slice(state, &state->slices[i], staging, seed);
-    device_free(p->device, staging);
-    if (rc == 0)
-        parallel_params_changed(p);
-    return rc;
 }

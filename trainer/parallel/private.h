@@ -22,6 +22,9 @@ struct block {
     bool is_strided;      /* the model wants some tensor laid out by blocks of columns */
     size_t full_count;    /* elements of its whole tensors, as tp cuts them */
     size_t *shard_counts; /* per shard: packed elements */
+    size_t held_bytes;    /* of its whole tensors, as they are gathered */
+    size_t *shard_bytes;  /* per shard: packed, as it is sent */
+    size_t compute_at;    /* of this rank's shard in compute_params */
     size_t *piece_counts; /* per owner */
     size_t at;            /* of this rank's shard in the state's buffers */
     size_t piece_at;      /* of this rank's piece in the accumulators */
@@ -75,6 +78,10 @@ struct parallel {
     struct block *blocks;           /* one more than the table has where the output is tied */
     struct box *boxes;              /* per tensor: layout_tp_box */
     size_t *full_at;                /* likewise: in its block's whole tensors */
+    size_t *held_at;                /* likewise: the byte where it is gathered */
+    uint32_t *code_parts;           /* likewise: model_code_parts, where codes are gathered */
+    uint32_t *code_at;              /* likewise: of its parts in `largest` */
+    uint32_t num_codes;             /* parts of this rank's blocks */
     size_t group_count;             /* floats of group_sums */
     size_t piece_count, fast_count; /* floats of the accumulators, without those of a tied output
                                      * beside its embedding */
@@ -89,11 +96,16 @@ struct parallel {
     struct transfers *transfers; /* NULL: one stage */
     struct comm_request passed;  /* to the rank behind in the ring */
     bool is_passing;
-    struct comm **channels; /* [NUM_WAYS][stages]; NULL: messages of the pipeline have tags */
+    struct comm_request tied; /* the sum of a tied matrix; not waited for where a call failed */
+    struct comm **channels;   /* [NUM_WAYS][stages]; NULL: messages of the pipeline have tags */
     /* Buffers of the whole run. */
     float *accumulators;
     float *group_sums;    /* of the group at hand, for all replicas' pieces; NULL: one group */
-    void *compute_params; /* bf16 copy of state.param, or state.param itself */
+    void *compute_params; /* copy of state.param as it is gathered, or state.param itself */
+    size_t compute_bytes;
+    uint32_t *largest;      /* [num_codes] of each part on all shards: bits of |x|; or NULL */
+    uint32_t *host_largest; /* [shards + 1][num_codes] */
+    bool are_codes_made;    /* of the parameters as they are */
     void *scratch;
     struct leaf_tokens *tokens; /* [num_reads] */
     uint32_t num_reads;
@@ -205,6 +217,25 @@ void set_leaves(struct parallel *p, uint32_t num_leaves);
 /* What a step does in which order: the programs of a step and of an evaluation. ERR_INVALID. */
 int programs_make(struct parallel *p);
 
+/* ---- codes.c ---- */
+
+static inline bool has_codes(const struct parallel *p)
+{
+    return p->shape.encodes;
+}
+
+/* How a tensor, or rows of it, are gathered: bytes of all of it; of a shard, packed; its shard to
+ * where all are, of which the bytes packed are returned. */
+size_t codes_held_bytes(const struct parallel *p, uint32_t tensor);
+size_t codes_packed_bytes(const struct parallel *p, uint32_t tensor, struct part shard);
+size_t codes_unpack(const struct parallel *p, struct lane *lane, uint32_t tensor, struct part shard,
+                    void *held, const void *packed);
+/* Codes of this rank's shard, where the parameters have changed. Collective in the group of shards;
+ * in a plan, its buffers. */
+int codes_make(struct parallel *p);
+/* What is not coded, after a change. */
+void codes_copy_others(struct parallel *p);
+
 /* ---- gather.c ---- */
 
 /* The parameters of a block for the model: places, the gather itself (on any thread), what it
@@ -221,7 +252,7 @@ int collect_run(struct parallel *p, struct lane *lane, const struct op *op);
 void collect_give(struct parallel *p, uint32_t first, uint32_t num);
 /* The parameters that each copy has updated, to all of them (ZeRO). Likewise. */
 int gather_updated(struct parallel *p);
-/* Rows `part` of a tensor between the model's layout and packed, row-major ones. */
+/* Rows `part` of a tensor between the model's layout of it and packed, row-major ones. */
 enum rows_direction { ROWS_PACK, ROWS_UNPACK };
 void gather_move_rows(const struct parallel *p, struct lane *lane, uint32_t tensor,
                       struct part part, void *full, void *packed, size_t element,
@@ -265,7 +296,8 @@ void pinned_free(struct parallel *p);
 struct execution {
     const struct step_input *input;
     bool is_asked_to_stop;
-    double loss;                     /* of an evaluation's leaf */
+    bool is_common; /* the error that ends it is that of all ranks: each ends by itself */
+    double loss;    /* of an evaluation's leaf */
     const struct model_batch *batch; /* of an evaluation; NULL there: walk */
     float *logits;                   /* or NULL */
     int (*at_op)(struct parallel *p, struct execution *e, const struct op *op);

@@ -139,6 +139,15 @@ static int choose_kept(struct parallel *p)
     return 0;
 }
 
+double parallel_recomputed_flops(const struct parallel *p)
+{
+    double flops = 0;
+    for (uint32_t i = 0; i < p->table->shape.layers; i++)
+        if (p->keep[i] == MODEL_KEEP_NOTHING)
+            flops += model_layer_flops(p->table, (uint32_t)p->config->seq_len);
+    return flops;
+}
+
 /* ---- buckets ---- */
 
 static uint64_t gradient_bytes(const struct parallel *p, uint32_t index)
@@ -200,8 +209,11 @@ int programs_make(struct parallel *p)
     p->shape.receives_ahead = p->config->receives_ahead && p->shape.num_ranks > 1 &&
                               (p->mesh.world->ops->flags & COMM_THREADS) != 0;
     p->shape.drops = drops_parameters(p);
+    p->shape.has_loss_chunks = p->cut.loss_chunks > 1;
     p->shape.collects = is_gathered_whole(p);
     p->shape.spreads = p->state.is_zero;
+    p->shape.encodes = p->config->float8_gather && config_is_float8(p->config) &&
+                       p->mesh.degree[AXIS_SHARD] > 1; /* else each rounds what it has */
     p->shape.copies =
         p->config->checkpoint_enable && strcmp(p->config->async_mode, "async_with_pinned_mem") == 0;
     ERR_TRY(choose_schedule(p));

@@ -10,8 +10,7 @@
  *       fold, started from zero. Only kernel_fold adds; the library moves bits.
  *   C4  Whoever runs the backwards of a stage runs them in leaf order (run/pipe.c).
  *   C5  A tied model's embedding has two folds, as embedding and as output; at the end of a step
- * the second is added to the first, element by element.
- *
+ *       the second is added to the first, element by element.
  *   C6  With G groups (canonical.groups) C3 folds the S / G leaves of a group, and a second left
  *       fold, from zero, the groups' sums in the order of the groups; replicas compute whole groups
  *       (data/leaves.h).
@@ -26,7 +25,8 @@
  * updates its own pieces.
  *
  * Fast. A rank adds its leaves; once per step the sums are reduce-scattered over the shards and
- * all-reduced over the copies. Bits then depend on the mesh and the library. */
+ * all-reduced over the copies. Bits then depend on the mesh and the library. With ZeRO-2 or groups,
+ * which divide that sum, the canonical order is made. */
 #include "kernels/device.h"
 #include "proto/report.h"
 #include "trainer/parallel/private.h"
@@ -59,7 +59,8 @@ void reduce_begin_block(struct parallel *p, uint32_t index, float **out_grads)
 static float *pack_rows(struct parallel *p, struct lane *lane, const struct block *block,
                         float *packed, uint32_t tensor, struct part part)
 {
-    gather_move_rows(p, lane, tensor, part, block->leaf, packed, sizeof(*packed), ROWS_PACK);
+    gather_move_rows(p, lane, tensor, part, block->leaf + p->full_at[tensor], packed,
+                     sizeof(*packed), ROWS_PACK);
     return packed + aligned(part.rows * width_of(p, &p->table->tensors[tensor]));
 }
 
@@ -328,12 +329,11 @@ static int swap_tied(struct parallel *p, const struct block *block)
     float *other = memory_take(p->memory, "sum of the tied matrix", 0, bytes);
     int rc = 0;
     if (!memory_is_recording(p->memory)) {
-        struct comm_request request = {0};
-        rc = comm_send(comm, peer, COMM_TAG_TIED, sum_at(p, block), bytes, &request);
+        rc = comm_send(comm, peer, COMM_TAG_TIED, sum_at(p, block), bytes, &p->tied);
         if (rc == 0)
             rc = comm_receive(comm, peer, COMM_TAG_TIED, other, bytes);
         if (rc == 0)
-            rc = comm_wait(comm, &request);
+            rc = comm_wait(comm, &p->tied);
         if (rc == 0)
             fold(p, p->lane, sum_at(p, block), other, sum_count(p, block));
     }

@@ -11,8 +11,8 @@
 
 enum done { FORWARD, INPUT, WEIGHT, EXCHANGED, JOINED, COLLECTED, COPIED, UPDATED, NUM_DONE };
 
-/* Of a rank, from the end of its sums on. */
-enum ended { REDUCED = 1, NORMED = 2, COUNTED = 4, SPREAD = 8 };
+/* Of a rank: its codes are made; from the end of its sums on. */
+enum ended { REDUCED = 1, NORMED = 2, COUNTED = 4, SPREAD = 8, ENCODED = 16 };
 
 struct ring {
     uint32_t block, leaf;
@@ -67,7 +67,9 @@ static bool has_gradient(const struct check *c, const struct op *op)
     bool is_tied_output = op->block == c->o->num_blocks;
     if (!is_tied_output && op->block < last)
         return c->done[INPUT][(size_t)(op->block + 1) * c->leaves + op->leaf];
-    return op->stage + 1 == c->stages ? c->loss[op->leaf] : c->arrived[1][boundary(c, op, true)];
+    if (op->stage + 1 == c->stages)
+        return c->loss[op->leaf] || c->o->has_loss_chunks; /* it makes the loss itself */
+    return c->arrived[1][boundary(c, op, true)];
 }
 
 static void set_once(struct check *c, bool *flag, const char *reason)
@@ -190,7 +192,7 @@ static void use_ring(struct check *c, uint32_t rank, const struct op *op)
 
 static void check_block(struct check *c, uint32_t rank, const struct op *op)
 {
-    bool *is_held = &c->is_held[(size_t)rank * c->blocks + op->block];
+    bool *is_held = &c->is_held[(size_t)rank * c->blocks + op->block], is_made;
     use_ring(c, rank, op);
     switch (op->kind) {
     case OP_KEYS:
@@ -201,6 +203,8 @@ static void check_block(struct check *c, uint32_t rank, const struct op *op)
         check_ring(c, rank, op);
         break;
     case OP_GATHER:
+        if (c->o->encodes && (c->ended[rank] & ENCODED) == 0)
+            c->reason = "its codes are not made";
         set_once(c, is_held, "its parameters are there already");
         break;
     case OP_DROP:
@@ -222,6 +226,8 @@ static void check_block(struct check *c, uint32_t rank, const struct op *op)
         set_once(c, of_block(c, UPDATED, op), "it comes twice");
         break;
     case OP_LOSS:
+        is_made = *of_block(c, c->o->has_loss_chunks ? WEIGHT : FORWARD, op);
+        c->reason = !is_made ? "there is no loss yet" : c->reason;
         set_once(c, &c->loss[op->leaf], "it comes twice");
         break;
     case OP_EXCHANGE:
@@ -336,6 +342,7 @@ static void check_end(struct check *c, uint32_t rank, const struct op *op)
         uint8_t needs, ends;
         const char *reason;
     } rules[NUM_OP_KINDS] = {
+        [OP_ENCODE] = {0, ENCODED, NULL},
         [OP_REDUCE] = {0, REDUCED, NULL},
         [OP_NORM] = {REDUCED, NORMED, "the sums are not whole"},
         [OP_LOSSES] = {0, COUNTED, NULL},
@@ -430,6 +437,9 @@ static int check_updates(const struct check *c)
 static int check_whole(const struct check *c)
 {
     ERR_TRY(check_updates(c));
+    for (uint32_t leaf = 0; leaf < c->leaves; leaf++)
+        if (!c->loss[leaf])
+            return report_error(ERR_INVALID, NULL, "the loss of leaf %u is never made", leaf);
     for (uint32_t block = 0; block < c->blocks; block++)
         for (uint32_t leaf = 0; leaf < c->leaves; leaf++)
             if (!c->done[EXCHANGED][(size_t)block * c->leaves + leaf])

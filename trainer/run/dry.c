@@ -42,24 +42,20 @@ static const struct {
     {"attention norm", CLASS_ACTIVATION, MODULE_ATTENTION},
     {"attention rstd", CLASS_ACTIVATION, MODULE_ATTENTION},
     {"query", CLASS_ACTIVATION, MODULE_ATTENTION},
-    {"key", CLASS_ACTIVATION, MODULE_ATTENTION},
-    {"value", CLASS_ACTIVATION, MODULE_ATTENTION},
+    {"key and value", CLASS_ACTIVATION, MODULE_ATTENTION},
     {"attention", CLASS_ACTIVATION, MODULE_ATTENTION},
     {"attention lse", CLASS_ACTIVATION, MODULE_ATTENTION},
     {"keys of all rows", CLASS_ACTIVATION, MODULE_ATTENTION},
     {"values of all rows", CLASS_ACTIVATION, MODULE_ATTENTION},
     {"d attention", CLASS_ACTIVATION, MODULE_ATTENTION},
     {"d query", CLASS_ACTIVATION, MODULE_ATTENTION},
-    {"d key", CLASS_ACTIVATION, MODULE_ATTENTION},
-    {"d value", CLASS_ACTIVATION, MODULE_ATTENTION},
+    {"d key and value", CLASS_ACTIVATION, MODULE_ATTENTION},
     {"ffn norm", CLASS_ACTIVATION, MODULE_FFN},
     {"ffn rstd", CLASS_ACTIVATION, MODULE_FFN},
-    {"gate", CLASS_ACTIVATION, MODULE_FFN},
-    {"up", CLASS_ACTIVATION, MODULE_FFN},
+    {"gate and up", CLASS_ACTIVATION, MODULE_FFN},
     {"swiglu", CLASS_ACTIVATION, MODULE_FFN},
     {"d swiglu", CLASS_ACTIVATION, MODULE_FFN},
-    {"d gate", CLASS_ACTIVATION, MODULE_FFN},
-    {"d up", CLASS_ACTIVATION, MODULE_FFN},
+    {"d gate and up", CLASS_ACTIVATION, MODULE_FFN},
     {"head norm", CLASS_ACTIVATION, MODULE_OUTPUT},
     {"head rstd", CLASS_ACTIVATION, MODULE_OUTPUT},
     {"d head norm", CLASS_ACTIVATION, MODULE_OUTPUT},
@@ -150,15 +146,17 @@ static size_t sum_count(const struct parallel *p, const struct model_tensor *ten
 
 static void add_state(const struct parallel *p, struct dry_rank *out)
 {
-    size_t element =
-        p->dtype != KERNEL_F32 ? sizeof(float) + kernel_dtype_bytes(p->dtype) : sizeof(float);
+    bool has_copy = p->compute_params != p->state.param;
     bool has_both = is_tied(p) && p->blocks[0].is_here && p->blocks[p->table->num_blocks].is_here;
     for (uint32_t i = 0; i < p->state.num_slices; i++) {
         const struct state_slice *slice = &p->state.slices[i];
         struct module_memory *m = &out->of[module_of_tensor(p, slice->tensor)];
         size_t sums = sum_count(p, slice->tensor), count = aligned(slice->param.count);
         m->elements += slice->param.count;
-        m->weights += count * element;
+        m->weights += count * sizeof(float);
+        if (has_copy)
+            m->weights += codes_packed_bytes(p, (uint32_t)(slice->tensor - p->table->tensors),
+                                             shard_of(p, slice->tensor, p->mesh.place[AXIS_SHARD]));
         m->optimizer += 2 * aligned(slice->moment.count) * kernel_dtype_bytes(p->state.moments);
         m->gradients += sums * (slice->tensor->block == 0 && has_both ? 2 : 1) * sizeof(float);
         m->gradients += p->state.grad != p->accumulators ? count * sizeof(float) : 0;

@@ -117,22 +117,31 @@ static int gather_rounds(struct parallel *p, const struct round *mine, const str
     return comm_broadcast(stages, p->all_losses, d * sizeof(*mine), stages->size - 1);
 }
 
+/* Leaves [first, first + d): those of all data ranks in *out, valid until the next call. */
+static int evaluate_round(struct parallel *p, const struct evaluation *of, uint64_t first,
+                          const struct round **out, bool *out_failed, bool *out_stop)
+{
+    struct round mine;
+    ERR_TRY(evaluate_leaf(p, of, first + my_data_rank(p), &mine));
+    ERR_TRY(gather_rounds(p, &mine, out));
+    return agree_on_flags(p, &mine, out_failed, out_stop);
+}
+
 int parallel_evaluate(struct parallel *p, const struct evaluation *of,
                       struct evaluation_result *out)
 {
-    uint32_t d = num_data_ranks(p), me = my_data_rank(p);
+    uint32_t d = num_data_ranks(p);
     uint64_t batch = (uint64_t)p->config->local_batch_size;
     uint64_t leaves = (of->samples + batch - 1) / batch;
     double sum = 0, counted = 0;
     p->failure = 0;
     *out = (struct evaluation_result){0};
     for (uint64_t first = 0; first < leaves && !out->is_dropped; first += d) {
-        struct round mine;
         const struct round *all;
         bool has_failed = false;
-        ERR_TRY(evaluate_leaf(p, of, first + me, &mine));
-        ERR_TRY(gather_rounds(p, &mine, &all));
-        ERR_TRY(agree_on_flags(p, &mine, &has_failed, &out->is_dropped));
+        int rc = evaluate_round(p, of, first, &all, &has_failed, &out->is_dropped);
+        if (rc != 0)
+            return comm_fail(p->mesh.world, rc);
         for (uint32_t r = 0; r < d; r++) {
             sum += all[r].loss;
             counted += all[r].counted;

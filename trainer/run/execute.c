@@ -14,7 +14,10 @@
  * one for each leaf under way: a send never waits for its receiver, but when that buffer is needed
  * again. What comes from another stage goes to where it is read, on a lane of its own.
  *
- * Copies of the state are made by the save that is under way (parallel.h, struct step_copies). */
+ * Copies of the state are made by the save that is under way (parallel.h, struct step_copies).
+ *
+ * An error of an operation ends the waits of all lanes of all ranks at once (comm_fail): another
+ * rank would wait for this one for ever, and so would a lane of this one for that rank. */
 #include "kernels/device.h"
 #include "proto/report.h"
 #include "trainer/comm/flight.h"
@@ -369,8 +372,11 @@ static int run_side_work(void *args)
     const struct side_work *work = args;
     struct lane *lane = work->p->sides->here[work->op->lane];
     begin_op(work->p, work->program, work->op);
-    ERR_TRY(run_for(work->p, lane, work->op, work->slot));
-    ERR_TRY(lane_settle(lane)); /* who waits for the thread's mark waits for this, too */
+    int rc = run_for(work->p, lane, work->op, work->slot);
+    if (rc == 0)
+        rc = lane_settle(lane); /* who waits for the thread's mark waits for this, too */
+    if (rc != 0) /* now: whoever would notice may be waiting for what waits for this */
+        return comm_fail(work->p->mesh.world, rc);
     end_op(work->p, work->op);
     return 0;
 }
@@ -439,13 +445,25 @@ static void settle_copy(struct parallel *p, const struct execution *e, const str
 
 /* ---- blocks ---- */
 
+static void forward_pointers(struct parallel *p, uint32_t block, const void **w)
+{
+    gather_pointers(p, block, w);
+    if (block == p->table->num_blocks - 1 && is_tied(p))
+        gather_pointers(p, p->table->num_blocks, &w[1]);
+}
+
 static int run_forward(struct parallel *p, const struct op *op, uint32_t slot)
 {
     const void *w[MODEL_BLOCK_TENSORS_MAX];
-    gather_pointers(p, op->block, w);
-    if (op->block == p->table->num_blocks - 1 && is_tied(p))
-        gather_pointers(p, p->table->num_blocks, &w[1]);
+    forward_pointers(p, op->block, w);
     return model_forward(p->model, slot, op->block, w);
+}
+
+static int run_loss(struct parallel *p, struct execution *e, const struct op *op, uint32_t slot)
+{
+    const void *w[MODEL_BLOCK_TENSORS_MAX];
+    forward_pointers(p, op->block, w);
+    return model_loss(p->model, slot, w, &e->loss);
 }
 
 static int run_recompute(struct parallel *p, const struct op *op, uint32_t slot)
@@ -495,7 +513,7 @@ static int run(struct parallel *p, struct execution *e, const struct op *op, uin
     case OP_FORWARD:
         return run_forward(p, op, slot);
     case OP_LOSS:
-        return model_loss(p->model, slot, &e->loss);
+        return run_loss(p, e, op, slot);
     case OP_RECOMPUTE:
         return run_recompute(p, op, slot);
     case OP_BACKWARD:
@@ -505,6 +523,8 @@ static int run(struct parallel *p, struct execution *e, const struct op *op, uin
     case OP_FORGET:
         model_forget(p->model, slot, first, end);
         return 0;
+    case OP_ENCODE:
+        return codes_make(p);
     case OP_REDUCE:
         return reduce_step(p);
     case OP_SPREAD:
@@ -566,11 +586,24 @@ static int walk(struct parallel *p, const struct program *program, struct execut
     return settle_all(p);
 }
 
+/* The walk may have lost what it waited for by an error of a lane beside it, which has kept it. */
+static int fail_all(struct parallel *p, int rc)
+{
+    rc = comm_fail(p->mesh.world, rc);
+    for (uint32_t lane = LANE_COMPUTE + 1; lane < LANE_SEND && p->sides != NULL; lane++) {
+        int kept = report_message()[0] == '\0' ? lane_settle(p->sides->of[lane]) : 0;
+        rc = kept != 0 ? kept : rc;
+    }
+    return rc;
+}
+
 int execute_program(struct parallel *p, const struct program *program, struct execution *e)
 {
     struct flight *flight = p->mesh.world->flight;
     flight_follow(flight, &(struct flight_program){find_next, program});
     int rc = walk(p, program, e);
+    if (rc != 0 && !e->is_common && !memory_is_recording(p->memory))
+        rc = fail_all(p, rc);
     flight_follow(flight, NULL);
     flight_leave();
     return rc;

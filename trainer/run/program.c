@@ -12,6 +12,7 @@
 static const char *const names[NUM_OP_KINDS] = {
     [OP_COPY] = "copy",
     [OP_ASK_STOP] = "ask_stop",
+    [OP_ENCODE] = "encode",
     [OP_READ] = "read",
     [OP_BEGIN] = "begin",
     [OP_GATHER] = "gather",
@@ -87,6 +88,7 @@ struct lowering {
     uint32_t num_late;
     uint32_t bucket;                /* blocks whose gradients wait to be exchanged */
     bool is_full;                   /* no memory for an operation */
+    bool is_evaluation;             /* no backward comes */
     bool has_asked;                 /* whether some rank wants to stop */
     const struct pipe_action *next; /* the action behind the one at hand, or NULL */
 };
@@ -204,16 +206,18 @@ static void lower_forward(struct lowering *l, uint32_t stage, uint32_t leaf)
             add_ring(l, stage, leaf, b);
         }
         add(l, OP_FORWARD, stage, leaf, b);
+        if (is_head(l, b) && o->has_loss_chunks && l->is_evaluation)
+            add(l, OP_LOSS, stage, leaf, b); /* with the head's parameters */
         if (is_head(l, b) && is_needed_next(l, stage, leaf))
             continue;
         if (is_head(l, b) && o->is_tied)
             let_go(l, stage, leaf, o->num_blocks);
         let_go(l, stage, leaf, b);
     }
-    if (stage + 1 == stages)
-        add(l, OP_LOSS, stage, leaf, head);
-    else
+    if (stage + 1 < stages)
         add_transfer(l, OP_SEND, stage, leaf, 1);
+    else if (!o->has_loss_chunks)
+        add(l, OP_LOSS, stage, leaf, head);
 }
 
 static void add_bucket(struct lowering *l, enum op_kind kind, const struct pipe_action *a,
@@ -314,6 +318,8 @@ static void lower_backward(struct lowering *l, const struct pipe_action *a)
         if (is_head(l, b) && o->is_tied)
             lower_block_backward(l, a, o->num_blocks);
         lower_block_backward(l, a, b);
+        if (is_head(l, b) && o->has_loss_chunks)
+            add(l, OP_LOSS, a->stage, a->leaf, b);
     }
     if (a->stage > 0 && a->kind != PIPE_WEIGHT)
         add_transfer(l, OP_SEND_GRADIENT, a->stage, a->leaf, -1);
@@ -372,6 +378,8 @@ static int lower(struct program *p, const struct program_options *o, const struc
     bool has_begun = false;
     if (o->copies)
         add_for_state(&l, OP_COPY);
+    if (o->encodes)
+        add(&l, OP_ENCODE, 0, 0, PROGRAM_BLOCK_NONE);
     for (uint32_t i = 0; i < pipe->num_actions[o->rank]; i++) {
         const struct pipe_action *a = &pipe->actions[o->rank][i];
         l.next = i + 1 < pipe->num_actions[o->rank] ? a + 1 : NULL;
@@ -403,6 +411,19 @@ static int lower(struct program *p, const struct program_options *o, const struc
                      : program_overlap(p, o);
 }
 
+/* Logits of a chunk are gone with it: who wants the weight's gradient later has none. */
+static int check_chunks(const struct program_options *o, const struct pipe *pipe)
+{
+    bool is_apart = false;
+    for (uint32_t i = 0; i < pipe->num_actions[o->rank]; i++)
+        is_apart = is_apart || pipe->actions[o->rank][i].kind == PIPE_INPUT;
+    if (!is_apart || !o->has_loss_chunks)
+        return 0;
+    return report_error(ERR_INVALID, "leave it at 1, or take another schedule",
+                        "canonical.loss_chunks: this pipeline schedule makes the gradients of "
+                        "inputs and weights apart, and the logits of a chunk are not kept");
+}
+
 int program_build(struct program **out, const struct program_options *o)
 {
     struct pipe *pipe = NULL;
@@ -413,7 +434,9 @@ int program_build(struct program **out, const struct program_options *o)
                                    .schedule = o->schedule,
                                    .file = o->file};
     ERR_TRY(pipe_new(&pipe, &options));
-    int rc = new_program(&p, o);
+    int rc = check_chunks(o, pipe);
+    if (rc == 0)
+        rc = new_program(&p, o);
     if (rc == 0)
         rc = lower(p, o, pipe);
     if (rc == 0)
@@ -431,12 +454,14 @@ int program_build_evaluation(struct program **out, const struct program_options 
 {
     struct program *p = NULL;
     ERR_TRY(new_program(&p, o));
-    struct lowering l = {.o = o, .p = p};
+    struct lowering l = {.o = o, .p = p, .is_evaluation = true};
     l.is_held = calloc(o->num_blocks + 1, sizeof(*l.is_held));
     for (uint32_t c = 0; c < o->chunks; c++)
         p->first_slot[c + 1] = c + 1;
     p->num_slots = o->chunks;
     p->num_reads = 1;
+    if (o->encodes && l.is_held != NULL)
+        add(&l, OP_ENCODE, 0, 0, PROGRAM_BLOCK_NONE);
     for (uint32_t c = 0; c < o->chunks && l.is_held != NULL; c++) {
         uint32_t stage = c * o->num_ranks + o->rank;
         begin_forward(&l, stage, 0);

@@ -16,6 +16,7 @@
 enum op_kind {
     OP_COPY,     /* a block's state to ckptd's memory, where a save of the step before goes on */
     OP_ASK_STOP, /* is some rank asked to stop? Then the step is dropped */
+    OP_ENCODE,   /* this rank's shard to float8 codes, for the gathers, with all shards' scales */
     OP_READ,     /* tokens of a leaf */
     OP_BEGIN,    /* a leaf's way through a stage of this rank */
     OP_GATHER,
@@ -100,14 +101,17 @@ struct program_options {
     uint32_t round_leaves;           /* behind so many OP_JOIN comes; 0: never */
     uint32_t gather_ahead;    /* uses ahead of which blocks are gathered; 0: when they are used */
     uint32_t exchange_behind; /* exchanges that a backward need not wait for; 0: none */
-    bool receives_ahead; /* what an action needs of another stage: while the one in front works */
-    bool collects;       /* each copy of a shard updates all of it */
-    bool spreads;        /* each copy of a shard updates a part of it */
-    bool copies;         /* a save's copies go on behind the step */
-    bool drops;          /* parameters are dropped after each use, else held to the step's end */
+    bool receives_ahead;  /* what an action needs of another stage: while the one in front works */
+    bool collects;        /* each copy of a shard updates all of it */
+    bool spreads;         /* each copy of a shard updates a part of it */
+    bool encodes;         /* shards are coded before they are gathered */
+    bool copies;          /* a save's copies go on behind the step */
+    bool drops;           /* parameters are dropped after each use, else held to the step's end */
+    bool has_loss_chunks; /* the head's backward makes the loss, which is known behind it */
 };
 
-/* ERR_INVALID as pipe_new; ERR_MEMORY. */
+/* ERR_INVALID as pipe_new, and where a head with loss chunks would make its halves apart;
+ * ERR_MEMORY. */
 int program_build(struct program **out, const struct program_options *options);
 /* One leaf forward through all stages, its loss, and nothing kept. */
 int program_build_evaluation(struct program **out, const struct program_options *options);

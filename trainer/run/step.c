@@ -175,6 +175,7 @@ static int norm_and_stop(struct parallel *p, struct step *s)
     ERR_TRY(comm_all_reduce_i64(p->mesh.world, (int64_t *)&all, sizeof(all) / sizeof(int64_t)));
     s->out->grad_norm = sqrt(kernel_exact_value(&all.sum));
     s->out->stop = all.stop != 0;
+    s->execution.is_common = all.failures != 0;
     return all.failures == 0 ? 0 : parallel_agree(p->mesh.world, p->failure);
 }
 
@@ -219,7 +220,7 @@ static int gather_losses(struct parallel *p, struct step *s)
 {
     struct step_result *out = s->out;
     ERR_TRY(gather_values(p));
-    double sum = 0;
+    double sum = 0, most = 0;
     memset(out->sources, 0, sizeof(out->sources));
     for (uint32_t leaf = 0; leaf < p->num_leaves; leaf++) {
         uint32_t rank, micro_step;
@@ -227,10 +228,12 @@ static int gather_losses(struct parallel *p, struct step *s)
         size_t place = (size_t)rank * p->num_micro_steps + micro_step;
         const double *values = p->all_losses + place * p->leaf_values;
         sum += values[0];
+        most = fmax(most, values[0]);
         if (p->leaf_values > 1)
             add_to_sources(p, s->input, leaf, values + 1, out);
     }
     out->data_seconds = s->input->ahead != NULL ? ahead_waited(s->input->ahead) : 0;
+    out->max_loss = most / (tokens_that_count(p) / (double)p->num_leaves);
     if (p->counted > 0) {
         out->loss = sum / (double)p->counted;
         return 0;
@@ -241,6 +244,15 @@ static int gather_losses(struct parallel *p, struct step *s)
 }
 
 /* ---- the step ---- */
+
+/* All ranks decide alike. */
+static int decide(struct step *s)
+{
+    const struct step_input *input = s->input;
+    int rc = input->decide != NULL ? input->decide(input->user, s->out) : 0;
+    s->execution.is_common = rc != 0;
+    return rc;
+}
 
 static int at_op(struct parallel *p, struct execution *e, const struct op *op)
 {
@@ -263,7 +275,7 @@ static int at_op(struct parallel *p, struct execution *e, const struct op *op)
         return norm_and_stop(p, s);
     case OP_LOSSES:
         ERR_TRY(gather_losses(p, s));
-        return s->input->decide != NULL ? s->input->decide(s->input->user, s->out) : 0;
+        return decide(s);
     case OP_UPDATE:
         if (s->input->update != NULL)
             s->input->update(s->input->user, op->block);
@@ -323,7 +335,9 @@ int parallel_step(struct parallel *p, const struct step_input *input, struct ste
 {
     struct step step = {
         .execution = {.at_op = at_op, .copies = input->copies}, .input = input, .out = out};
-    ERR_TRY(begin_step(p, input));
+    int rc = begin_step(p, input);
+    if (rc != 0)
+        return comm_fail(p->mesh.world, rc);
     return execute_program(p, p->program, &step.execution);
 }
 
@@ -346,11 +360,11 @@ int parallel_logits(struct parallel *p, struct ahead *ahead, uint64_t first_samp
     struct execution execution = {.at_op = at_logits};
     uint32_t stages = p->mesh.degree[AXIS_PP];
     int rc = 0;
-    if (stages * p->cut.cp_blocks * p->cut.tp_blocks > 1)
-        return report_error(ERR_INVALID, "run it without a pipeline, with one block of each",
-                            "debug.logits_file: pp %u, canonical.cp_blocks %u and tp_blocks %u "
-                            "cut the logits",
-                            stages, p->cut.cp_blocks, p->cut.tp_blocks);
+    if (stages * p->cut.cp_blocks * p->cut.tp_blocks > 1 || p->cut.loss_chunks > 1)
+        return report_error(ERR_INVALID, "run it without a pipeline, with one block or chunk each",
+                            "debug.logits_file: pp %u, canonical.cp_blocks %u, tp_blocks %u and "
+                            "loss_chunks %u cut the logits",
+                            stages, p->cut.cp_blocks, p->cut.tp_blocks, p->cut.loss_chunks);
     if (p->mesh.world->rank == 0) {
         ahead_step(ahead, 0, first_sample);
         rc = step_begin_tokens(p, tokens, &raw);

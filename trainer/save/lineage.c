@@ -11,56 +11,66 @@
 
 #define ORDERS_MAX 1000u /* an older one than the last so many is dropped from the list */
 
+/* What steps were made with before a setting existed; a checkpoint of that time lacks it. The
+ * others are in every checkpoint of a trainer. */
+static const struct {
+    const char *key, *value;
+} before_there_was[] = {
+    {"canonical.groups", "1"},      {"canonical.tp_blocks", "1"},    {"canonical.cp_blocks", "1"},
+    {"canonical.loss_chunks", "1"}, {"training.batch_ramp", "\"\""},
+};
+
 static json_t *order_of(const struct config *config, int64_t step)
 {
-    return json_pack("{sI sI sI sI sI sI sI ss}", "step", (json_int_t)step,
-                     "canonical.micro_batches", (json_int_t)config->micro_batches,
-                     "canonical.groups", (json_int_t)config->groups, "canonical.tp_blocks",
-                     (json_int_t)config->tp_blocks, "canonical.cp_blocks",
-                     (json_int_t)config->cp_blocks, "training.local_batch_size",
-                     (json_int_t)config->local_batch_size, "training.seq_len",
-                     (json_int_t)config->seq_len, "training.batch_ramp", config->batch_ramp);
+    return json_pack(
+        "{sI sI sI sI sI sI sI sI ss}", "step", (json_int_t)step, "canonical.micro_batches",
+        (json_int_t)config->micro_batches, "canonical.groups", (json_int_t)config->groups,
+        "canonical.tp_blocks", (json_int_t)config->tp_blocks, "canonical.cp_blocks",
+        (json_int_t)config->cp_blocks, "canonical.loss_chunks", (json_int_t)config->loss_chunks,
+        "training.local_batch_size", (json_int_t)config->local_batch_size, "training.seq_len",
+        (json_int_t)config->seq_len, "training.batch_ramp", config->batch_ramp);
 }
 
-/* Of a checkpoint whose program kept no list: what it says elsewhere. */
-static json_t *derive_order(const struct ckpt_loaded *from)
+/* New reference, or NULL: one setting of a checkpoint whose list does not have it. */
+static json_t *older_value(const char *key, const json_t *identity, const json_t *config)
 {
-    static const char *const canonical[] = {"micro_batches", "groups", "tp_blocks", "cp_blocks"};
-    static const char *const training[] = {"local_batch_size", "seq_len"};
-    json_t *identity = json_loads(from->identity_json, 0, NULL);
-    json_t *config = json_loads(from->config_json, 0, NULL);
-    json_t *order = json_pack("{si}", "step", 0);
-    char key[64];
-    for (size_t i = 0; i < sizeof canonical / sizeof canonical[0]; i++) {
-        json_t *value = json_object_get(json_object_get(identity, "canonical"), canonical[i]);
-        snprintf(key, sizeof key, "canonical.%s", canonical[i]);
-        if (value != NULL)
-            json_object_set(order, key, value);
-    }
-    for (size_t i = 0; i < sizeof training / sizeof training[0]; i++) {
-        json_t *value = json_object_get(json_object_get(config, "training"), training[i]);
-        snprintf(key, sizeof key, "training.%s", training[i]);
-        if (value != NULL)
-            json_object_set(order, key, value);
-    }
-    json_decref(identity);
-    json_decref(config);
-    return order;
+    size_t section_length = strcspn(key, ".");
+    bool is_canonical = strncmp(key, "canonical", section_length) == 0;
+    const json_t *section =
+        is_canonical ? json_object_get(identity, "canonical") : json_object_get(config, "training");
+    json_t *value = json_object_get(section, key + section_length + 1);
+    if (value != NULL)
+        return json_incref(value);
+    for (size_t i = 0; i < sizeof before_there_was / sizeof before_there_was[0]; i++)
+        if (strcmp(before_there_was[i].key, key) == 0)
+            return json_loads(before_there_was[i].value, JSON_DECODE_ANY, NULL);
+    return NULL;
 }
 
-/* The first setting that differs, or NULL. What a checkpoint does not say is not compared, but for
- * a ramp, which it says when it has one. */
+/* Puts in what an older program did not list: what the checkpoint says elsewhere, or what there was
+ * before the setting. */
+static void complete(json_t *theirs, const json_t *ours, const json_t *identity,
+                     const struct ckpt_loaded *from)
+{
+    json_t *config = json_loads(from->config_json, 0, NULL);
+    const char *key;
+    json_t *value;
+    json_object_foreach((json_t *)(uintptr_t)ours, key, value)
+    {
+        if (json_object_get(theirs, key) == NULL)
+            json_object_set_new(theirs, key, older_value(key, identity, config));
+    }
+    json_decref(config);
+}
+
+/* The first setting that differs, or NULL. */
 static const char *find_difference(const json_t *ours, const json_t *theirs)
 {
     const char *key;
     json_t *value;
     json_object_foreach((json_t *)(uintptr_t)ours, key, value)
     {
-        const json_t *other = json_object_get(theirs, key);
-        bool has_ramp = json_is_string(value) && json_string_length(value) > 0;
-        if (strcmp(key, "step") == 0 || (other == NULL && !has_ramp))
-            continue;
-        if (other == NULL || !json_equal(value, other))
+        if (strcmp(key, "step") != 0 && !json_equal(value, json_object_get(theirs, key)))
             return key;
     }
     return NULL;
@@ -102,22 +112,39 @@ int lineage_begin(char **out, const struct config *config)
     return pack(out, json_pack("[o]", order_of(config, 0)));
 }
 
-int lineage_go_on(char **out, const struct config *config, const struct ckpt_loaded *from)
+/* The list of a checkpoint: its own, or one of one order, which complete() fills. Of a checkpoint
+ * that no trainer made, as one that was imported, NULL. */
+static json_t *orders_of(const struct ckpt_loaded *from, const json_t *identity)
 {
     json_t *state = json_loads(from->state_json, 0, NULL);
     json_t *orders = json_incref(json_object_get(state, "orders"));
-    json_t *ours = order_of(config, (int64_t)from->info.step);
-    if (!json_is_array(orders) || json_array_size(orders) == 0) {
-        json_decref(orders);
-        orders = json_pack("[o]", derive_order(from));
-    }
     json_decref(state);
-    const json_t *theirs = json_array_get(orders, json_array_size(orders) - 1);
-    const char *key = find_difference(ours, theirs);
-    int rc = key != NULL ? judge(config, ours, theirs, key, from->info.step) : 0;
+    if (json_is_array(orders) && json_array_size(orders) > 0)
+        return orders;
+    json_decref(orders);
+    return json_is_object(json_object_get(identity, "canonical")) ? json_pack("[{si}]", "step", 0)
+                                                                  : NULL;
+}
+
+int lineage_go_on(char **out, const struct config *config, const struct ckpt_loaded *from)
+{
+    json_t *identity = json_loads(from->identity_json, 0, NULL);
+    json_t *ours = order_of(config, (int64_t)from->info.step);
+    json_t *orders = orders_of(from, identity);
+    const char *key = NULL;
+    int rc = 0;
+    if (orders == NULL) {
+        orders = json_pack("[O]", ours);
+    } else {
+        json_t *theirs = json_array_get(orders, json_array_size(orders) - 1);
+        complete(theirs, ours, identity, from);
+        key = find_difference(ours, theirs);
+        rc = key != NULL ? judge(config, ours, theirs, key, from->info.step) : 0;
+    }
     if (key != NULL)
         json_array_append(orders, ours);
     json_decref(ours);
+    json_decref(identity);
     if (rc != 0) {
         json_decref(orders);
         return rc;

@@ -260,7 +260,7 @@ int snapshot_open(struct snapshot **out, const struct snapshot_options *options)
     s->of = (struct identity){.config = options->config,
                               .data = options->data,
                               .model = options->model,
-                              .kernels = options->kernels};
+                              .kernels = kernels_describe(options->kernels)};
     s->want_stop = options->want_stop;
     s->note_copy = options->note_copy;
     s->user = options->user;
@@ -276,7 +276,7 @@ int snapshot_open(struct snapshot **out, const struct snapshot_options *options)
         if (rc == 0)
             rc = device_copy_open(&s->device_copy, s->state);
         if (rc == 0 && s->config->compare_replicas)
-            rc = replicas_open(&s->replicas, s->mesh, s->state);
+            rc = replicas_open(&s->replicas, s->mesh, s->state, options->kernels);
         rc = parallel_agree(s->mesh->world, rc);
         double start = snapshot_now();
         if (rc == 0)

@@ -1,7 +1,7 @@
 /* replicas.c - compares what several ranks hold (see replicas.h).
  *
  * Ranks that differ in dp_replicate, cp or tp alone are peers: they hold the same tensors, and of a
- * tensor the same rows but for what tp cuts. All peers' hashes go to all; each rank compares those
+ * tensor the same rows but for what tp cuts. All peers' digests go to all; each rank compares those
  * of the peers that hold the same part of the tensor as itself: its copies. A tied matrix that both
  * ends of a pipeline hold is compared between their ranks, too. */
 #include "trainer/save/replicas.h"
@@ -15,7 +15,6 @@
 #include <stdlib.h>
 
 #define PARTS ((uint32_t)NUM_STATE_PARTS)
-#define STAGING_BYTES ((size_t)8 << 20)
 #define START_AGAIN \
     "start the run again: it goes on from the last checkpoint; test the memory of these hosts"
 
@@ -24,15 +23,17 @@ static const char *const part_names[PARTS] = {"", "exp_avg of ", "exp_avg_sq of 
 struct replicas {
     const struct mesh *mesh;
     const struct state *state;
-    uint32_t count;         /* peers, this rank included */
-    uint32_t num;           /* hashes of one */
-    uint64_t *all, *own;    /* of all peers, one after the other; of this rank */
-    uint64_t *theirs;       /* [PARTS] of the tied matrix, the other end's */
-    size_t *bytes, *places; /* of each in `all` */
-    void *staging;          /* PINNED, for what the host cannot read; else NULL */
+    struct kernels *kernels;
+    uint32_t count;            /* peers, this rank included */
+    uint32_t num;              /* digests of one */
+    struct digest *all, *own;  /* of all peers, one after the other; of this rank */
+    struct digest *theirs;     /* [PARTS] of the tied matrix, the other end's */
+    struct digest *device_own; /* [num] on the device */
+    size_t *bytes, *places;    /* of each in `all` */
 };
 
-int replicas_open(struct replicas **out, const struct mesh *mesh, const struct state *state)
+int replicas_open(struct replicas **out, const struct mesh *mesh, const struct state *state,
+                  struct kernels *kernels)
 {
     *out = NULL;
     if (mesh_group_size(mesh, GROUP_PEERS) == 1 && !state->is_tied_apart)
@@ -41,14 +42,16 @@ int replicas_open(struct replicas **out, const struct mesh *mesh, const struct s
     struct replicas *replicas = calloc(1, sizeof(*replicas));
     if (replicas == NULL)
         return report_error(ERR_MEMORY, NULL, "no memory to compare the replicas");
-    *replicas = (struct replicas){.mesh = mesh, .state = state, .count = count, .num = num};
+    *replicas = (struct replicas){
+        .mesh = mesh, .state = state, .kernels = kernels, .count = count, .num = num};
     struct device *device = state->lane->device;
-    void *all = NULL;
+    void *all = NULL, *own = NULL;
     int rc = device_alloc(device, &all,
                           ((count + (size_t)1) * num + PARTS) * sizeof(*replicas->all), PINNED);
     replicas->all = all;
-    if (rc == 0 && !state_is_on_host(state))
-        rc = device_alloc(device, &replicas->staging, STAGING_BYTES, PINNED);
+    if (rc == 0)
+        rc = device_alloc(device, &own, num * sizeof(*replicas->own), ON_DEVICE);
+    replicas->device_own = own;
     replicas->bytes = calloc(2 * (size_t)count, sizeof(*replicas->bytes));
     if (rc != 0 || replicas->bytes == NULL) {
         replicas_close(replicas);
@@ -70,49 +73,12 @@ void replicas_close(struct replicas *replicas)
     if (replicas == NULL)
         return;
     device_free(replicas->state->lane->device, replicas->all);
-    device_free(replicas->state->lane->device, replicas->staging);
+    device_free(replicas->state->lane->device, replicas->device_own);
     free(replicas->bytes);
     free(replicas);
 }
 
-/* Of a device's memory, copied piece by piece. */
-static int hash_staged(uint64_t *out, const struct replicas *r, const char *at, size_t bytes)
-{
-    struct lane *lane = r->state->lane;
-    struct checksum_stream *hash = checksum_stream_begin();
-    int rc = hash == NULL ? report_error(ERR_MEMORY, NULL, "no memory for a checksum") : 0;
-    for (size_t done = 0, n; done < bytes && rc == 0; done += n) {
-        n = bytes - done < STAGING_BYTES ? bytes - done : STAGING_BYTES;
-        lane_copy(lane, r->staging, at + done, n);
-        rc = lane_settle(lane);
-        if (rc == 0)
-            checksum_stream_add(hash, r->staging, n);
-    }
-    if (hash == NULL)
-        return rc;
-    *out = checksum_stream_value(hash);
-    checksum_stream_end(hash);
-    return rc;
-}
-
-/* Hash [i * PARTS + part] is that of slice i. */
-static int hash_state(const struct replicas *r)
-{
-    const struct state *state = r->state;
-    for (uint32_t i = 0; i < r->num; i++) {
-        enum state_part part = i % PARTS;
-        const struct state_place *place = state_place(&state->slices[i / PARTS], part);
-        const void *at = state_at(state, part, place->at);
-        size_t bytes = place->count * kernel_dtype_bytes(state_dtype(state, part));
-        if (r->staging != NULL)
-            ERR_TRY(hash_staged(&r->own[i], r, at, bytes));
-        else
-            r->own[i] = checksum_bytes(at, bytes);
-    }
-    return 0;
-}
-
-/* Whether peer r holds what this rank holds of the tensor of hash `at`. With ZeRO only ranks that
+/* Whether peer r holds what this rank holds of the tensor of digest `at`. With ZeRO only ranks that
  * differ in tp alone hold the same moments. */
 static bool is_copy(const struct replicas *replicas, uint32_t at, uint32_t r)
 {
@@ -133,14 +99,19 @@ static uint32_t copies(const struct replicas *replicas, uint32_t at)
     return count;
 }
 
-/* How many copies have the hash that peer r has. */
+static bool is_same(const struct digest *a, const struct digest *b)
+{
+    return a->sum[0] == b->sum[0] && a->sum[1] == b->sum[1];
+}
+
+/* How many copies have the digest that peer r has. */
 static uint32_t votes(const struct replicas *replicas, uint32_t at, uint32_t r)
 {
-    const uint64_t *all = replicas->all + at;
+    const struct digest *all = replicas->all + at;
     uint32_t same = 0;
     for (uint32_t other = 0; other < replicas->count; other++)
         same += is_copy(replicas, at, other) &&
-                all[(size_t)other * replicas->num] == all[(size_t)r * replicas->num];
+                is_same(&all[(size_t)other * replicas->num], &all[(size_t)r * replicas->num]);
     return same;
 }
 
@@ -155,7 +126,7 @@ static uint32_t rank_of(const struct mesh *mesh, uint32_t peer)
     return mesh_rank_of(mesh, place);
 }
 
-/* Hash `at` is not the same on all. */
+/* Digest `at` is not the same on all. */
 static int fail(const struct replicas *replicas, uint32_t at)
 {
     const struct mesh *mesh = replicas->mesh;
@@ -188,16 +159,51 @@ static uint32_t other_end(const struct replicas *replicas)
     return !is_end ? UINT32_MAX : place == 0 ? last : 0;
 }
 
-/* The first hash of the tied matrix. */
-static uint32_t hash_of_tied(const struct replicas *replicas)
+/* The first digest of the tied matrix. */
+static uint32_t digest_of_tied(const struct replicas *replicas)
 {
     return replicas->mesh->place[AXIS_PP] == 0 ? 0 : replicas->num - PARTS;
+}
+
+/* ---- the digests of a rank ---- */
+
+/* Digest `at` into the device's memory; first and stride are of the tensor, so are its keys. */
+static void post_digest(const struct replicas *r, uint32_t at)
+{
+    const struct state *state = r->state;
+    enum state_part part = at % PARTS;
+    const struct state_slice *slice = &state->slices[at / PARTS];
+    const struct state_place *place = state_place(slice, part);
+    const struct box *box = &place->box;
+    uint64_t columns = slice->tensor->width;
+    kernel_digest(r->kernels, state->lane,
+                  &(struct kernel_digest){.sum = r->device_own[at].sum,
+                                          .x = state_at(state, part, place->at),
+                                          .rows = box->extent[0],
+                                          .width = box->extent[1],
+                                          .first = box->offset[0] * columns + box->offset[1],
+                                          .stride = columns,
+                                          .dtype = state_dtype(state, part)});
+}
+
+/* Of what has a copy; 0 of the others. Digest [i * PARTS + part] is that of slice i. */
+static int digest_state(const struct replicas *r)
+{
+    struct lane *lane = r->state->lane;
+    uint32_t tied = digest_of_tied(r);
+    bool is_end = other_end(r) != UINT32_MAX;
+    lane_zero(lane, r->device_own, r->num * sizeof(*r->own));
+    for (uint32_t i = 0; i < r->num; i++)
+        if (copies(r, i) > 1 || (is_end && i >= tied && i < tied + PARTS))
+            post_digest(r, i);
+    lane_copy(lane, r->own, r->device_own, r->num * sizeof(*r->own));
+    return lane_settle(lane);
 }
 
 static int swap_tied(const struct replicas *replicas)
 {
     struct comm *stages = replicas->mesh->of[GROUP_PP];
-    const uint64_t *mine = replicas->own + hash_of_tied(replicas);
+    const struct digest *mine = replicas->own + digest_of_tied(replicas);
     size_t bytes = PARTS * sizeof(*mine);
     struct comm_request request = {0};
     ERR_TRY(comm_send(stages, other_end(replicas), COMM_TAG_TIED, mine, bytes, &request));
@@ -208,12 +214,12 @@ static int swap_tied(const struct replicas *replicas)
 static int compare_tied(const struct replicas *replicas)
 {
     const struct mesh *mesh = replicas->mesh;
-    uint32_t at = hash_of_tied(replicas), place[NUM_AXES];
+    uint32_t at = digest_of_tied(replicas), place[NUM_AXES];
     for (uint32_t axis = 0; axis < NUM_AXES; axis++)
         place[axis] = mesh->place[axis];
     place[AXIS_PP] = other_end(replicas);
     for (uint32_t part = 0; part < PARTS; part++)
-        if (replicas->own[at + part] != replicas->theirs[part])
+        if (!is_same(&replicas->own[at + part], &replicas->theirs[part]))
             return report_error(
                 ERR_ABORTED, START_AGAIN,
                 "replicas have come apart, nothing more is saved: %s%s is not the same on rank %u "
@@ -228,7 +234,7 @@ static int compare_all(const struct replicas *replicas)
     struct comm *peers = replicas->mesh->of[GROUP_PEERS];
     uint32_t me = mesh_group_place(replicas->mesh, GROUP_PEERS);
     bool is_end = other_end(replicas) != UINT32_MAX;
-    ERR_TRY(parallel_agree(replicas->mesh->world, hash_state(replicas)));
+    ERR_TRY(parallel_agree(replicas->mesh->world, digest_state(replicas)));
     if (peers != NULL)
         ERR_TRY(comm_all_gather_v(peers, replicas->own, replicas->num * sizeof(*replicas->own),
                                   replicas->all, replicas->bytes, replicas->places));

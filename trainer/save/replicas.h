@@ -11,12 +11,14 @@
 
 struct replicas;
 
-/* Room for the hashes of all, so that no comparison lacks it. Without any copy *out is NULL, which
- * the others take. Both arguments are borrowed. ERR_MEMORY. */
-int replicas_open(struct replicas **out, const struct mesh *mesh, const struct state *state);
+/* Room for the digests of all, so that no comparison lacks it. Without any copy *out is NULL, which
+ * the others take. The arguments are borrowed. ERR_MEMORY. */
+int replicas_open(struct replicas **out, const struct mesh *mesh, const struct state *state,
+                  struct kernels *kernels);
 void replicas_close(struct replicas *replicas);
-/* Compares hashes of parameters and moments, tensor by tensor. ERR_ABORTED names the first tensor
- * that differs, and where: on all ranks the same code, the text on one. Reads the whole state once.
+/* Compares digests of parameters and moments, tensor by tensor. ERR_ABORTED names the first tensor
+ * that differs, and where: on all ranks the same code, the text on one. The device reads what has a
+ * copy once; two numbers of each tensor leave it.
  * A state that no rank holds must not be saved, and nobody should train on from it: unlike a save
  * that fails this ends training. Collective. */
 int replicas_compare(struct replicas *replicas);

@@ -36,7 +36,7 @@ struct snapshot_options {
     const struct state *state;
     struct data *data; /* a load sets its place */
     const struct model_table *model;
-    const char *kernels; /* kernels_describe() */
+    struct kernels *kernels;
     /* Not 0: this rank was asked to stop. Until the first save every wait for ckptd ends then with
      * ERR_ABORTED; from when rank 0 sees it while it waits for a save, checkpoint.final_seconds are
      * left. */

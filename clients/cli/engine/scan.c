@@ -16,6 +16,7 @@
  * The lock guards all of struct scan but `hooks`; it is held for a few instructions at a time. */
 #include "clients/cli/engine/scan.h"
 
+#include <errno.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -167,11 +168,12 @@ static struct slot *wait_for_ready(struct scan *scan, bool *out_failed)
 
 static int work_on(struct scan *scan, uint32_t worker, struct slot *slot, bool *out_damaged)
 {
-    if (slot->request.error == ERR_MEMORY) /* which says nothing about the block */
-        return report_error(ERR_MEMORY, NULL, "the system had no memory to read a block");
-    *out_damaged = slot->request.error != 0 ||
-                   !shard_block_is_good(slot->read.file, slot->read.block, slot->data);
-    slot->error_number = slot->request.error != 0 ? slot->request.error_number : 0;
+    int error = slot->request.error, number = slot->request.error_number;
+    if (error != 0 && error != ERR_CORRUPT && error != ERR_IO) /* it says nothing about the block */
+        return report_error(error, NULL, "could not read a block: %s", err_text(error));
+    *out_damaged =
+        error != 0 || !shard_block_is_good(slot->read.file, slot->read.block, slot->data);
+    slot->error_number = error == ERR_IO && number == 0 ? EIO : error != 0 ? number : 0;
     return *out_damaged ? 0 : scan->hooks->take(scan->hooks->user, worker, &slot->read, slot->data);
 }
 

@@ -222,21 +222,30 @@ void ISA_NAME(largest)(const void *args, uint32_t item, const struct worker *wor
 
 /* In steps of q a number is rounded by adding 1.5 2^23 q, whose last bit is worth q, and taking it
  * away again. */
-INLINE void float8_range(const struct float8_args *a, struct range range, bool bf16)
+INLINE lanes to_format(const struct float8_args *a, lanes scaled)
 {
-    bool is_nan = a->scale == FLOAT8_NAN;
-    lanes up = broadcast(is_nan ? NAN : ldexpf(1, a->scale));
-    lanes down = broadcast(is_nan ? NAN : ldexpf(1, -a->scale));
     const uint32_t lowest = (uint32_t)(a->lowest + 127) << 23;
     const uint32_t shift = (uint32_t)(23 - a->bits) << 23;
+    lanes_u32 exponent = (lanes_u32)scaled & 0x7f800000;
+    lanes_u32 is_low = (lanes_u32)(exponent < lowest);
+    exponent = (is_low & lowest) | (~is_low & exponent);
+    lanes magic = (lanes)((exponent + shift) | 0x400000);
+    return scaled + magic - magic;
+}
+
+/* 2^scale, or 2^-scale. */
+INLINE lanes power_of(const struct float8_args *a, int sign)
+{
+    return broadcast(a->scale == FLOAT8_NAN ? NAN : ldexpf(1, sign * a->scale));
+}
+
+INLINE void float8_range(const struct float8_args *a, struct range range, bool bf16)
+{
+    lanes up = power_of(a, 1), down = power_of(a, -1);
     for (size_t i = range.begin; i < range.end; i += WIDTH) {
         size_t count = part_of(i, range.end);
         lanes x = load_part(a->x, i, count, bf16) * up;
-        lanes_u32 exponent = (lanes_u32)x & 0x7f800000;
-        lanes_u32 is_low = (lanes_u32)(exponent < lowest);
-        exponent = (is_low & lowest) | (~is_low & exponent);
-        lanes magic = (lanes)((exponent + shift) | 0x400000);
-        store_part(a->out, i, (x + magic - magic) * down, count, bf16);
+        store_part(a->out, i, to_format(a, x) * down, count, bf16);
     }
 }
 
@@ -249,6 +258,69 @@ void ISA_NAME(round_float8)(const void *args, uint32_t item, const struct worker
         float8_range(a, range, true);
     else
         float8_range(a, range, false);
+}
+
+/* Of e4m3 alone. The code is the upper bits of a float whose exponent counts from 2^-7; below 2^-6
+ * it is the number in steps of 2^-9. */
+typedef uint8_t codes __attribute__((vector_size(WIDTH)));
+#define CODE_BITS 20u
+#define CODE_EXPONENT (120u << 23)
+#define CODE_STEPS 0x1.8p14f /* added, its last bit is worth 2^-9 */
+
+INLINE void encode_range(const struct float8_args *a, struct range range, bool bf16)
+{
+    lanes up = power_of(a, 1);
+    uint8_t *out = a->out;
+    for (size_t i = range.begin; i < range.end; i += WIDTH) {
+        size_t count = part_of(i, range.end);
+        lanes_u32 bits = (lanes_u32)to_format(a, load_part(a->x, i, count, bf16) * up);
+        lanes_u32 size = bits & 0x7fffffff;
+        lanes_u32 is_low = (lanes_u32)(size < (121u << 23));
+        lanes_u32 low = (lanes_u32)((lanes)size + CODE_STEPS) & 7;
+        lanes_u32 code = (is_low & low) | (~is_low & ((size - CODE_EXPONENT) >> CODE_BITS));
+        codes narrow_code = __builtin_convertvector(code | (bits >> 31 << 7), codes);
+        memcpy(out + i, &narrow_code, count);
+    }
+}
+
+void ISA_NAME(float8_encode)(const void *args, uint32_t item, const struct worker *worker)
+{
+    (void)worker;
+    const struct float8_args *a = args;
+    struct range range = item_range(item, FLAT_ITEM, a->count);
+    if (a->scale == FLOAT8_NAN)
+        memset((uint8_t *)a->out + range.begin, 0x7f, range.end - range.begin);
+    else if (a->dtype == KERNEL_BF16)
+        encode_range(a, range, true);
+    else
+        encode_range(a, range, false);
+}
+
+INLINE void decode_range(const struct float8_args *a, struct range range, bool bf16)
+{
+    lanes down = power_of(a, -1);
+    const uint8_t *in = a->x;
+    for (size_t i = range.begin; i < range.end; i += WIDTH) {
+        size_t count = part_of(i, range.end);
+        codes narrow_code = {0};
+        memcpy(&narrow_code, in + i, count);
+        lanes_u32 code = __builtin_convertvector(narrow_code, lanes_u32), size = code & 0x7f;
+        lanes_u32 is_low = (lanes_u32)(size < 8);
+        lanes_u32 low = (lanes_u32)(__builtin_convertvector(size, lanes) * 0x1p-9f);
+        lanes_u32 bits = (is_low & low) | (~is_low & ((size << CODE_BITS) + CODE_EXPONENT));
+        store_part(a->out, i, (lanes)(bits | (code >> 7 << 31)) * down, count, bf16);
+    }
+}
+
+void ISA_NAME(float8_decode)(const void *args, uint32_t item, const struct worker *worker)
+{
+    (void)worker;
+    const struct float8_args *a = args;
+    struct range range = item_range(item, FLAT_ITEM, a->count);
+    if (a->dtype == KERNEL_BF16)
+        decode_range(a, range, true);
+    else
+        decode_range(a, range, false);
 }
 
 /* ---- Optimizer ---- */
@@ -393,6 +465,42 @@ void ISA_NAME(squares)(const void *args, uint32_t item, const struct worker *wor
         exact_add(&a->partial[worker->index], row_squares(a->x + n * a->width, a->width));
 }
 
+/* Elements on end in the tensor: the compiler makes vectors of the keys. */
+static struct digest_sums add_words(const uint32_t *x, size_t count, uint64_t first)
+{
+    struct digest_sums sums = {{0}};
+    uint64_t a = (first + 1) * DIGEST_STEP;
+    for (size_t i = 0; i < count; i++, a += DIGEST_STEP)
+        digest_element(&sums, x[i], a);
+    return sums;
+}
+
+static struct digest_sums add_halves(const uint16_t *x, size_t count, uint64_t first)
+{
+    struct digest_sums sums = {{0}};
+    uint64_t a = (first + 1) * DIGEST_STEP;
+    for (size_t i = 0; i < count; i++, a += DIGEST_STEP)
+        digest_element(&sums, x[i], a);
+    return sums;
+}
+
+void ISA_NAME(digest)(const void *args, uint32_t item, const struct worker *worker)
+{
+    const struct digest_args *all = args;
+    const struct kernel_digest *a = &all->a;
+    struct range range = item_range(item, FLAT_ITEM, a->rows * a->width);
+    for (size_t i = range.begin, n; i < range.end; i += n) {
+        uint64_t row = i / a->width, column = i % a->width;
+        uint64_t first = a->first + row * a->stride + column;
+        n = a->width - column < range.end - i ? a->width - column : range.end - i;
+        struct digest_sums sums = a->dtype == KERNEL_BF16
+                                      ? add_halves((const uint16_t *)a->x + i, n, first)
+                                      : add_words((const uint32_t *)a->x + i, n, first);
+        all->partial[worker->index].of[0] += sums.of[0];
+        all->partial[worker->index].of[1] += sums.of[1];
+    }
+}
+
 /* ---- The table of this level ---- */
 
 #define STRING_(x) #x
@@ -417,6 +525,9 @@ const struct kernel_ops ISA_NAME(kernel_ops) = {
     .convert = ISA_NAME(convert),
     .largest = ISA_NAME(largest),
     .round_float8 = ISA_NAME(round_float8),
+    .float8_encode = ISA_NAME(float8_encode),
+    .float8_decode = ISA_NAME(float8_decode),
     .squares = ISA_NAME(squares),
+    .digest = ISA_NAME(digest),
     .adamw = ISA_NAME(adamw),
 };

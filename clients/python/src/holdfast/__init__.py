@@ -11,6 +11,7 @@
 
 torch.distributed.checkpoint: see holdfast.dcp. Importing the package imports no torch.
 """
+from . import catalog
 from .arrays import Slice
 from .checkpoint import Checkpoint, LazyTensor, open
 from .client import CheckpointInfo, Client, Loaded, Metadata, Save, store_address
@@ -20,5 +21,4 @@ from .follow import follow
 
 __version__ = "0.1"
 __all__ = ["Checkpoint", "CheckpointInfo", "Client", "HoldfastError", "LazyTensor", "Loaded",
-           "Metadata", "Save", "Slice", "follow", "open",
-           "store_address"]
+           "Metadata", "Save", "Slice", "catalog", "follow", "open", "store_address"]

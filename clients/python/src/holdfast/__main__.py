@@ -6,6 +6,7 @@
     python -m holdfast follow RUN                    # a line for each version, as it is committed
     python -m holdfast from-dcp DIRECTORY RUN@STEP   # torch's DCP directories, as ckpt-cli does
     python -m holdfast to-dcp RUN@STEP DIRECTORY     # these take --json
+    python -m holdfast from-safetensors DIRECTORY RUN@STEP    # of any names; to-safetensors as well
     python -m holdfast cross RUN@STEP NEWRUN         # between our trainer and torchtitan; --to FORM
 
 Exit codes are those of ckpt-cli.
@@ -53,21 +54,30 @@ def follow(options: argparse.Namespace) -> None:
         print(f"{version.info.spec}  {version.info.bytes} bytes  {version.info.time}", flush=True)
 
 
-def from_dcp(options: argparse.Namespace) -> None:
-    from holdfast import convert
+def bring_in(options: argparse.Namespace) -> None:
+    """from-dcp, from-safetensors."""
+    from holdfast import convert, safetensors_files
 
+    if options.store:
+        raise holdfast.InvalidError(f"{options.command} saves through ckptd, which --store is "
+                                    "without", "name a --server")
+    read = {"from-dcp": convert.from_dcp,
+            "from-safetensors": safetensors_files.from_safetensors}[options.command]
     run, _, step = options.checkpoint.partition("@")
     if not step.isdigit():
         raise holdfast.InvalidError(f"{options.checkpoint!r} names no step", "write RUN@STEP")
-    done = convert.from_dcp(options.folder, run, int(step), options.server, not options.json)
+    done = read(options.folder, run, int(step), options.server, not options.json)
     report(options, done, f"saved from {options.folder}")
 
 
-def to_dcp(options: argparse.Namespace) -> None:
-    from holdfast import convert
+def write_out(options: argparse.Namespace) -> None:
+    """to-dcp, to-safetensors."""
+    from holdfast import convert, safetensors_files
 
+    write = {"to-dcp": convert.to_dcp,
+             "to-safetensors": safetensors_files.to_safetensors}[options.command]
     with holdfast.open(options.checkpoint, server=options.server, store=options.store) as found:
-        done = convert.to_dcp(found, options.folder, not options.json)
+        done = write(found, options.folder, not options.json)
     report(options, done, f"written to {options.folder}")
 
 
@@ -105,7 +115,7 @@ EXIT_CODES: Dict[int, int] = {
     holdfast.UnavailableError.code: 69, holdfast.TimeoutError.code: 69,
     **{kind.code: 74 for kind in (holdfast.ExistsError, holdfast.StaleError, holdfast.BusyError,
                                   holdfast.SpaceError, holdfast.StorageError,
-                                  holdfast.DeniedError)}}
+                                  holdfast.DeniedError, holdfast.UnsettledError)}}
 
 
 def fail(error: Exception, as_json: bool) -> int:
@@ -148,14 +158,16 @@ def main(arguments: Optional[List[str]] = None) -> int:
     following.add_argument("run")
     following.add_argument("--timeout", type=float, help="seconds without a version, then an end")
     following.set_defaults(do=follow)
-    reading = commands.add_parser("from-dcp")
-    reading.add_argument("folder")
-    reading.add_argument("checkpoint")
-    reading.set_defaults(do=from_dcp)
-    writing = commands.add_parser("to-dcp")
-    writing.add_argument("checkpoint")
-    writing.add_argument("folder")
-    writing.set_defaults(do=to_dcp)
+    for name in ("from-dcp", "from-safetensors"):
+        reading = commands.add_parser(name)
+        reading.add_argument("folder")
+        reading.add_argument("checkpoint")
+        reading.set_defaults(do=bring_in, command=name)
+    for name in ("to-dcp", "to-safetensors"):
+        writing = commands.add_parser(name)
+        writing.add_argument("checkpoint")
+        writing.add_argument("folder")
+        writing.set_defaults(do=write_out, command=name)
     crossing = commands.add_parser("cross")
     crossing.add_argument("checkpoint")
     crossing.add_argument("run")

@@ -79,6 +79,11 @@ class Place(Structure):
                 ("from_byte", c_uint64), ("bytes", c_uint64), ("image_byte", c_uint64)]
 
 
+class Object(Structure):
+    _fields_ = [("size", c_uint32), ("name", c_char_p), ("memory", c_void_p), ("room", c_uint64),
+                ("stored", c_char * 192)]
+
+
 # name: (result, arguments); a handle or a save is a void pointer
 _FUNCTIONS = {
     "ckpt_open": (c_int, [POINTER(c_void_p), POINTER(Options)]),
@@ -97,6 +102,10 @@ _FUNCTIONS = {
     "ckpt_list_free": (None, [POINTER(List)]),
     "ckpt_newer": (c_int, [c_void_p, c_uint64, c_uint64, c_uint32, POINTER(Info)]),
     "ckpt_pin": (c_int, [c_void_p, c_uint64, c_uint64, c_char_p]),
+    "ckpt_object_room": (c_uint64, [c_uint64]),
+    "ckpt_object_describe": (c_int, [POINTER(Object), POINTER(Array)]),
+    "ckpt_object_set": (c_int, [POINTER(Object), c_char_p, c_uint64]),
+    "ckpt_object_get": (c_int, [POINTER(Object), POINTER(c_void_p), POINTER(c_uint64)]),
     "ckpt_save_begin": (c_int, [c_void_p, POINTER(c_void_p), c_uint64, c_char_p]),
     "ckpt_save_order": (c_uint32, [c_void_p, c_uint32]),
     "ckpt_save_copy": (c_int, [c_void_p, c_uint32]),
@@ -162,5 +171,5 @@ def check(code: int) -> None:
 
 
 __all__ = ["Array", "AttemptOptions", "Info", "List", "Loaded", "LoadRequest", "Metadata",
-           "Options", "Place", "DIMS_MAX", "NEWEST", "byref", "check", "error", "library",
+           "Object", "Options", "Place", "DIMS_MAX", "NEWEST", "byref", "check", "error", "library",
            "sizeof", "text"]

@@ -157,14 +157,14 @@ def describe(parts: Sequence[Part], with_data: bool = True) -> Any:
     return arrays
 
 
-def first_differences(wanted: List[Part], names: Any, limit: int = 10) -> List[str]:
+def differences(wanted: List[Part], names: Any) -> List[str]:
     """How parts differ from the tensors of a checkpoint ({name: (dtype, shape)}), a line each."""
     lines = []
     for piece in wanted:
         found = names.get(piece.name)
         if found is None:
-            lines.append(f"{given_name(piece.name)}: not in the checkpoint")
+            lines.append(f"{given_name(piece.name)} {list(piece.shape)}: not in the checkpoint")
         elif found != (piece.dtype, piece.shape):
             lines.append(f"{given_name(piece.name)}: {found[0]} {list(found[1])} in the "
                          f"checkpoint, {piece.dtype} {list(piece.shape)} here")
-    return lines[:limit] + ([f"and {len(lines) - limit} more"] if len(lines) > limit else [])
+    return lines

@@ -22,7 +22,7 @@ from torch.distributed.tensor.placement_types import Shard, _StridedShard
 
 from . import dtypes
 from .arrays import Part
-from .errors import MismatchError
+from .errors import misfit
 from .sharded import Item, Stored, boxes_of
 
 Box = Tuple[Tuple[int, ...], torch.Tensor]  # offset in the whole, the elements from there on
@@ -150,9 +150,7 @@ class Filling:
 
     def load(self, client: Any, info: Any) -> None:
         if self._differences:
-            more = len(self._differences) - 10
-            raise MismatchError(f"{info.spec} does not hold what is wanted:\n  " + "\n  ".join(
-                self._differences[:10] + ([f"and {more} more"] if more > 0 else [])))
+            raise misfit(info.spec, self._differences)
         if self._parts:
             client.load_parts(self._parts, info.step, info.attempt)
         for target, memory in self._after:

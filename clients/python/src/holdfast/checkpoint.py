@@ -168,7 +168,7 @@ class Checkpoint(Mapping[str, LazyTensor]):
         """A bytes object."""
         if name not in self._objects:
             raise NotFoundError(f"{self.info.spec} has no object {name!r}")
-        return object_bytes(self._objects[name][...])
+        return object_bytes(name, numpy.ascontiguousarray(self._objects[name][...]))
 
     def __getitem__(self, name: str) -> LazyTensor:
         if name not in self._tensors:

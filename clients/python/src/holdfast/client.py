@@ -11,18 +11,15 @@ import ctypes
 import dataclasses
 import json
 import os
-import struct
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import numpy
 
 from . import _lib, arrays
 from .arrays import Part
-from .errors import InvalidError, MismatchError, NotFoundError
+from .errors import InvalidError, MismatchError, NotFoundError, misfit
 
 LEVELS = {"accepted": 1, "local": 2, "replicated": 3, "bucket": 4}
-OBJECT_ROOM_MIN = 4096
-_LENGTH = struct.Struct("<Q")
 
 
 def default_server() -> str:
@@ -196,6 +193,11 @@ class Client:
 
         `state` is anything that JSON has, at most 1 MiB, of rank 0. `objects` are bytes by name.
         Raises BusyError, UnavailableError and others when nothing was saved: training may go on.
+
+        >>> w = numpy.ones((4, 3), "float32")                      # [4, 3]
+        >>> with Client(server, "saved") as client:
+        ...     client.save(7, {"w": w, "lr": 0.1}, {"epoch": 1}, {"loader": b"seen 64"}).wait()
+        'local'
         """
         parts = [arrays.part(name, value) for name, value in tensors.items()]
         return self.save_parts(step, parts, state, objects)
@@ -277,30 +279,37 @@ class Client:
             self._lib.ckpt_save_announce(save, _lib.byref(place))
             at = place.from_byte + place.bytes
 
-    # ---- bytes objects: a U8 tensor of the object's length, the object, and room to grow ----
+    # ---- bytes objects (clients/ckpt.h, ckpt_object_set) ----
 
     def _has_room(self, name: str, value: bytes) -> bool:
         buffer = self._objects.get(name)
-        return buffer is not None and len(value) + _LENGTH.size <= buffer.size
+        return buffer is not None and self._lib.ckpt_object_set(
+            _lib.byref(_object(name, buffer)), bytes(value), len(value)) == 0
 
     def _object_part(self, name: str, value: bytes) -> Part:
         if not self._has_room(name, value):
-            room = max(OBJECT_ROOM_MIN, 1 << (2 * len(value) + _LENGTH.size - 1).bit_length())
-            self._objects[name] = numpy.zeros(room, numpy.uint8)
-        buffer = self._objects[name]
-        end = _LENGTH.size + len(value)
-        buffer[:_LENGTH.size] = numpy.frombuffer(_LENGTH.pack(len(value)), numpy.uint8)
-        buffer[_LENGTH.size:end] = numpy.frombuffer(value, numpy.uint8)
-        buffer[end:] = 0
-        return Part(arrays.OBJECT + arrays.stored_name(name), "U8", buffer.shape, (0,),
-                    buffer.shape, buffer.ctypes.data, buffer)
+            self._objects[name] = numpy.zeros(self._lib.ckpt_object_room(len(value)), numpy.uint8)
+        buffer, array = self._objects[name], _lib.Array()
+        wrapped = _object(name, buffer)
+        _lib.check(self._lib.ckpt_object_describe(_lib.byref(wrapped), _lib.byref(array)))
+        _lib.check(self._lib.ckpt_object_set(_lib.byref(wrapped), bytes(value), len(value)))
+        return Part(_lib.text(array.name), "U8", buffer.shape, (0,), buffer.shape,
+                    buffer.ctypes.data, buffer)
 
     # ---- loading ----
 
     def load(self, tensors: Mapping[str, Any], step: Optional[int] = None, *, attempt: int = 0,
              below_step: int = 0) -> Loaded:
         """Fills `tensors` (name: array, tensor or Slice) in place from a checkpoint, the newest
-        without `step`. Any slices of it, whatever ranks saved it; every byte is verified."""
+        without `step`. Any slices of it, whatever ranks saved it; every byte is verified.
+
+        >>> rows = numpy.zeros((2, 3), "float32")                  # [2, 3] of w [4, 3]
+        >>> with Client(server, "llama") as client:
+        ...     client.load({"w": arrays.Slice(rows, shape=(4, 3), offset=(2, 0))}, step=7).step
+        7
+        >>> float(rows.sum())
+        6.0
+        """
         return self.load_parts([arrays.part(name, value, writable=True)
                                 for name, value in tensors.items()], step, attempt, below_step)
 
@@ -332,16 +341,21 @@ class Client:
             metadata = self.metadata(step, attempt)
         except NotFoundError:
             raise error from None
-        lines = arrays.first_differences(parts, metadata.tensors)
+        lines = arrays.differences(parts, metadata.tensors)
         if not lines:
             raise error
-        raise MismatchError(f"{metadata.info.spec} does not hold what is wanted:\n  "
-                            + "\n  ".join(lines))
+        raise misfit(metadata.info.spec, lines)
 
     # ---- catalog ----
 
     def metadata(self, step: Optional[int] = None, attempt: int = 0) -> Metadata:
-        """Names, types and shapes of a checkpoint of the run, and its state."""
+        """Names, types and shapes of a checkpoint of the run, and its state.
+
+        >>> with Client(server, "llama") as client:
+        ...     found = client.metadata(7)
+        >>> found.tensors["w"], found.tensors["lr"], found.state
+        (('F32', (4, 3)), ('F64', ()), {'epoch': 1})
+        """
         found = ctypes.POINTER(_lib.Metadata)()
         _lib.check(self._lib.ckpt_metadata(self._handle, _lib.NEWEST if step is None else step,
                                            attempt, _lib.byref(found)))
@@ -351,7 +365,12 @@ class Client:
             self._lib.ckpt_metadata_free(found)
 
     def list(self, all_runs: bool = False) -> "list[CheckpointInfo]":
-        """The checkpoints of the run, or of all runs, newest first within each."""
+        """The checkpoints of the run, or of all runs, newest first within each.
+
+        >>> with Client(server, "llama") as client:
+        ...     [(info.spec, info.durability) for info in client.list()]
+        [('llama@7-a1', 'local')]
+        """
         found = ctypes.POINTER(_lib.List)()
         _lib.check(self._lib.ckpt_list(self._handle, all_runs, _lib.byref(found)))
         try:
@@ -370,7 +389,13 @@ class Client:
         return info_of(found)
 
     def pin(self, step: int, attempt: int, note: str = "") -> None:
-        """Keeps a checkpoint from being pruned until unpin()."""
+        """Keeps a checkpoint from being pruned until unpin().
+
+        >>> with Client(server, "llama") as client:
+        ...     client.pin(7, attempt=1, note="published")
+        ...     client.list()[0].pinned, client.unpin(7, attempt=1), client.list()[0].pinned
+        (True, None, False)
+        """
         _lib.check(self._lib.ckpt_pin(self._handle, step, attempt, note.encode()))
 
     def unpin(self, step: int, attempt: int) -> None:
@@ -406,13 +431,17 @@ class _Staged:
             raw.copy_(torch.from_numpy(self.memory))
 
 
-def object_bytes(buffer: Union[bytes, memoryview, "numpy.ndarray[Any, Any]"]) -> bytes:
+def _object(name: str, memory: "numpy.ndarray[Any, Any]") -> Any:
+    return _lib.Object(size=_lib.sizeof(_lib.Object), name=arrays.stored_name(name).encode(),
+                       memory=memory.ctypes.data, room=memory.size)
+
+
+def object_bytes(name: str, memory: "numpy.ndarray[Any, Any]") -> bytes:
     """The object in the bytes of its U8 tensor."""
-    raw = bytes(buffer)
-    length = _LENGTH.unpack_from(raw)[0] if len(raw) >= _LENGTH.size else len(raw)
-    if length > len(raw) - _LENGTH.size:
-        raise InvalidError("the tensor holds no bytes object")
-    return raw[_LENGTH.size:_LENGTH.size + length]
+    data, length = ctypes.c_void_p(), ctypes.c_uint64()
+    _lib.check(_lib.libckpt().ckpt_object_get(_lib.byref(_object(name, memory)),
+                                              _lib.byref(data), _lib.byref(length)))
+    return ctypes.string_at(data, length.value)
 
 
 def _json(value: Optional[bytes]) -> Any:

@@ -10,7 +10,8 @@
 dcp.async_save speaks to all ranks in a thread, so wait for one before the next;
 holdfast.dcp.async_save does not, and its saves overlap. A save that was copied commits even if
 every process is killed. Loads ask for exactly the slices of this rank, and ckptd reshards. A save
-that fails warns and training goes on (on_failure="raise" raises).
+that fails warns and training goes on (on_failure="raise" raises); with `fallback` it is written as
+DCP's own files, and what is loaded is the newest of both.
 Python objects are stored as torch.save writes them; what others wrote is loaded only as
 far as torch.load(weights_only=True) takes it, unless reader(allow_pickle=True) is asked for.
 
@@ -20,9 +21,11 @@ plans. A DTensor of several boxes (boxes.py) is saved by SavePlanner.
 """
 from __future__ import annotations
 
+import enum
 import io
 import os
 import re
+import sys
 import warnings
 from concurrent.futures import Future as ThreadFuture
 from concurrent.futures import ThreadPoolExecutor
@@ -30,7 +33,8 @@ from typing import Any, Dict, List, Mapping, Optional, Tuple, Union
 
 import torch
 import torch.distributed as dist
-from torch.distributed.checkpoint import FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint import FileSystemReader
+from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
 from torch.distributed.checkpoint.metadata import (BytesStorageMetadata, ChunkStorageMetadata,
                                                    Metadata, TensorProperties,
                                                    TensorStorageMetadata)
@@ -44,7 +48,9 @@ from torch.futures import Future
 from . import dtypes, sharded
 from .boxes import Filling, SavePlanner, is_split
 from .client import Client, LEVELS
-from .errors import HoldfastError, InvalidError, MismatchError, UnavailableError
+from .errors import (HoldfastError, InvalidError, NotFoundError, SpaceError, StorageError,
+                     TimeoutError, UnavailableError, misfit)
+from .fallback import Files, copy_of
 from .sharded import Item, Saver, Stored
 
 _ID = re.compile(r"(?:.*[/@])?(?:(?:step|checkpoint)[-_]?)?(?P<step>\d+)/?$")
@@ -64,12 +70,21 @@ def step_of(checkpoint_id: Id) -> int:
     return int(match["step"])
 
 
+class Outcome(enum.IntEnum):
+    """Of a save on all ranks, the worst counts. FILES: it goes to the files of `fallback`."""
+    SAVED, FILES, LOST = 0, 1, 2
+
+
+_TO_FILES = (UnavailableError, TimeoutError, SpaceError, StorageError)
+
+
 class Session:
     """A job's connection to ckptd; made once, by every rank of `process_group`.
 
     Its ranks talk through a gloo group of the session's own: one small gather for each save.
-    `fallback` is a directory that DCP's own files are written to when there is no ckptd; `alone`
-    is for one process that saves by itself, though it is in a group.
+    `fallback` is a directory that DCP's own files are written to when ckptd is not there, or has no
+    room, at the start or later; `alone` is for one process that saves by itself, though it is in a
+    group.
     """
 
     def __init__(self, run: str, server: Optional[str] = None, *, process_group: Any = None,
@@ -81,10 +96,13 @@ class Session:
         if wait is not None and wait not in LEVELS:
             raise InvalidError(f"there is no level {wait!r}", f"one of {', '.join(LEVELS)}")
         self.run, self.server, self.wait_level, self.timeout = run, server, wait, timeout
-        self.on_failure, self.fallback = on_failure, fallback
+        self.on_failure = on_failure
         self._group: Any
         self._group, self.rank, self.world_size = (
             (None, 0, 1) if alone else _own_group(process_group))
+        self.files: Optional[Files] = None
+        if fallback is not None:
+            self.files = Files(fallback, None if alone else _own_group(process_group)[0])
         self.saver: Optional[Saver] = None
         failed: Optional[HoldfastError] = None
         try:
@@ -93,12 +111,12 @@ class Session:
         except UnavailableError as error:
             failed = error
         errors = [error for error in self._gather(failed) if error is not None]
-        if errors and fallback is None:
+        if errors and self.files is None:
             raise errors[0]
         if errors:
             warnings.warn(f"no ckptd, so DCP's files go to {fallback}: {errors[0]}", stacklevel=2)
             self.saver = None
-        self.saved: Dict[int, bool] = {}  # steps that a stager has copied: did it work?
+        self.saved: Dict[int, Outcome] = {}  # of steps that a stager has copied
         self._staging = ThreadPoolExecutor(1, "holdfast-stage")
         self._finishing = ThreadPoolExecutor(1, "holdfast-wait")
 
@@ -117,54 +135,71 @@ class Session:
 
     def writer(self, step: Optional[int] = None, state: Any = None) -> StorageWriter:
         """For dcp.save and dcp.async_save. `state` is JSON that is stored with the step."""
-        if self.saver is None:
-            return FileSystemWriter(os.path.join(self.fallback or "", f"step-{step}"))
         return Writer(self, step, state)
 
     def stager(self, step: int, overlap: bool = False, state: Any = None,
-               planner: Optional[SavePlanner] = None) -> Optional[AsyncStager]:
+               planner: Optional[SavePlanner] = None) -> AsyncStager:
         """For dcp.async_save beside writer(step). With `overlap` the copy goes on in a thread: wait
         for the answer's staging_completion before the tensors change."""
-        return None if self.saver is None else Stager(self, step, overlap, state, planner)
+        return Stager(self, step, overlap, state, planner)
 
     def reader(self, step: Optional[int] = None, *, attempt: int = 0,
                allow_pickle: bool = False) -> StorageReader:
         """For dcp.load: of a step, or of the newest checkpoint."""
-        if self.saver is None:
-            folder = f"step-{step}" if step is not None else _newest(self.fallback or "")
-            return FileSystemReader(os.path.join(self.fallback or "", folder))
+        if self.files is not None and self._find(step)[1]:
+            return self.files.reader(step)
         return Reader(self.run, self.server, step, attempt=attempt, allow_pickle=allow_pickle)
 
+    def find(self, step: Optional[int] = None) -> Optional[int]:
+        """The step that reader(step) reads; None: there is none."""
+        return self._find(step)[0]
+
+    def _find(self, step: Optional[int]) -> Tuple[Optional[int], bool]:
+        """And is it one of the files?"""
+        return _find(self.run, self.server, self.files, step)
+
     def save(self, step: int, items: List[Item], objects: Mapping[str, bytes], state: Any,
-             about: Any) -> bool:
-        """False: it failed, which was said."""
-        assert self.saver is not None
+             about: Any) -> Outcome:
+        """What became of it, which was said. With `fallback` all ranks have the same answer."""
+        if self.saver is None:
+            return Outcome.FILES
+        outcome, failed = Outcome.SAVED, None
         try:
             self.saver.save(step, items, objects, state, about)
-            return True
         except HoldfastError as error:
-            if self.on_failure == "raise":
-                raise
-            warnings.warn(f"step {step} was not saved, and training goes on: {error}", stacklevel=2)
-            return False
+            failed = error
+            is_for_files = self.files is not None and isinstance(error, _TO_FILES)
+            outcome = Outcome.FILES if is_for_files else Outcome.LOST
+        if self.files is not None:
+            outcome = max(self._gather(outcome))
+        if failed is not None and outcome == Outcome.LOST and self.on_failure == "raise":
+            raise failed
+        if failed is not None:
+            warnings.warn(f"step {step} was not saved, and training goes on: {failed}"
+                          if outcome == Outcome.LOST else f"step {step} goes to DCP's files: "
+                          f"{failed}", stacklevel=2)
+        return outcome
 
     def copy_later(self, step: int, items: List[Item], objects: Mapping[str, bytes], state: Any,
                    about: Any, result: Any = None) -> "ThreadFuture[Any]":
-        """save() in the session's thread; gives `result`."""
+        """save() in the session's thread; gives `result`, or a copy of it that is for files."""
         def copy() -> Any:
-            self.saved[step] = False
+            self.saved[step] = Outcome.LOST
             self.saved[step] = self.save(step, items, objects, state, about)
-            return result
+            return copy_of(result) if self.saved[step] == Outcome.FILES else result
 
         return self._staging.submit(copy)
 
     def finish_later(self, step: int, staged: "ThreadFuture[Any]") -> "ThreadFuture[Any]":
+        """True: the step is durable, or was given up after it was copied, which was said."""
         def wait() -> bool:
-            staged.result()
-            good = self.saved.pop(step, False)
-            if good:
+            copied = staged.result()
+            outcome = self.saved.pop(step, Outcome.LOST)
+            if outcome == Outcome.FILES and self.files is not None:
+                self.files.save(step, copied, SavePlanner())
+            elif outcome == Outcome.SAVED:
                 self.finish(step)
-            return good
+            return outcome != Outcome.LOST
 
         return self._finishing.submit(wait)
 
@@ -190,13 +225,22 @@ def _own_group(process_group: Any) -> Tuple[Any, int, int]:
     return group, dist.get_rank(group), len(ranks)
 
 
-def _newest(folder: str) -> str:
-    steps = [int(name[5:]) for name in os.listdir(folder)
-             if name.startswith("step-") and name[5:].isdigit()
-             and os.path.exists(os.path.join(folder, name, ".metadata"))]
-    if not steps:
-        raise InvalidError(f"{folder} has no checkpoint of DCP")
-    return f"step-{max(steps)}"
+def _find(run: str, server: Optional[str], files: Optional[Files], step: Optional[int],
+          ) -> Tuple[Optional[int], bool]:
+    """The step, or the newest, of ckptd or of the files, and is it one of these?"""
+    in_files = files.find(step) if files is not None else None
+    in_ckptd: Optional[int] = None
+    try:
+        with Client(server, run, connect_seconds=1.0 if files is not None else 10.0) as client:
+            in_ckptd = client.metadata(step).info.step
+    except NotFoundError:
+        pass
+    except UnavailableError:
+        if files is None:
+            raise
+    if in_files is not None and (in_ckptd is None or in_files > in_ckptd):
+        return in_files, True
+    return in_ckptd, False
 
 
 # ---- saving ----
@@ -230,6 +274,7 @@ class Writer(StorageWriter):
         self.session, self.step, self.state = session, step, state
         self._items: Any = []
         self._about: Any = None
+        self._files: Any = None  # DCP's writer, of a save that falls back
 
     def reset(self, checkpoint_id: Id = None) -> None:
         if self.step is None or checkpoint_id is not None:
@@ -246,14 +291,21 @@ class Writer(StorageWriter):
         return plan
 
     def prepare_global_plan(self, plans: List[SavePlan]) -> List[SavePlan]:
-        return plans
+        files = self.session.files
+        assert self.step is not None
+        return plans if files is None else files.writer(self.step).prepare_global_plan(plans)
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> "Future[List[WriteResult]]":
         assert self.step is not None
-        good = self.session.saved.pop(self.step, None)
-        if good is None:
+        outcome = self.session.saved.pop(self.step, None)
+        if outcome is None:
             items = self._items or plan.items
-            good = self.session.save(self.step, *_resolve(items, planner), self.state, self._about)
+            outcome = self.session.save(self.step, *_resolve(items, planner), self.state,
+                                        self._about)
+        if outcome == Outcome.FILES and self.session.files is not None:
+            self._files = self.session.files.writer(self.step)
+            return self._files.write_data(self._files.prepare_local_plan(plan), planner)
+        good = outcome == Outcome.SAVED
         result = [WriteResult(item.index, 0, None) for item in plan.items] if good else []
         future: "Future[List[WriteResult]]" = Future()
         future.set_result(result + [WriteResult(None, 0, good)])  # type: ignore[arg-type]
@@ -261,6 +313,9 @@ class Writer(StorageWriter):
 
     def finish(self, metadata: Metadata, results: List[List[WriteResult]]) -> None:
         assert self.step is not None
+        if self._files is not None:
+            self._files.finish(metadata, results)
+            return
         bad = [rank for rank, result in enumerate(results) if not result[-1].storage_data]
         if not bad:
             self.session.finish(self.step)
@@ -324,7 +379,7 @@ class Reader(StorageReader):
         if checkpoint_id is not None:
             self.step = step_of(checkpoint_id)
 
-    def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
+    def read_metadata(self, *args: Any, **named: Any) -> Metadata:  # "kwargs": DCP asks twice
         self.found = self.client.metadata(self.step, self.attempt)
         self.tensors = sharded.tensors_of(self.found)
         self.objects, abouts = sharded.read_objects(self.client, self.found)
@@ -336,7 +391,11 @@ class Reader(StorageReader):
 
     def set_up_storage_reader(self, metadata: Metadata, is_coordinator: bool, *args: Any,
                               **kwargs: Any) -> None:
-        pass
+        """Tells all that does not fit, where the planner would tell the first. DCP hands the reader
+        no planner before that, so it is taken from DCP's frame, which has just set it up."""
+        planner = sys._getframe(1).f_locals.get("planner")
+        if isinstance(planner, DefaultLoadPlanner):
+            check_fit(planner.state_dict, self, planner.allow_partial_load)
 
     def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
         return plan
@@ -442,10 +501,14 @@ def save_whole(state: Mapping[str, Any], session: Session, step: int) -> None:
 
 
 def load_whole(run: str, step: Optional[int] = None, *, server: Optional[str] = None,
-               attempt: int = 0, allow_pickle: bool = False) -> Dict[str, Any]:
-    """The nested state dict of a checkpoint, whole and on the CPU, as torch.load would give it."""
-    from torch.distributed.checkpoint._nested_dict import unflatten_state_dict
-
+               attempt: int = 0, allow_pickle: bool = False,
+               fallback: Optional[str] = None) -> Dict[str, Any]:
+    """The nested state dict of a checkpoint, whole and on the CPU, as torch.load would give it; of
+    the files in `fallback` where the step, or the newest, is there."""
+    files = Files(fallback) if fallback is not None else None
+    found, is_file = _find(run, server, files, step) if files is not None else (None, False)
+    if files is not None and found is not None and is_file:
+        return _nested(*files.load(found, allow_pickle))
     reader = Reader(run, server, step, attempt=attempt, allow_pickle=allow_pickle)
     metadata = reader.read_metadata()
     flat: Dict[str, Any] = {}
@@ -457,26 +520,31 @@ def load_whole(run: str, step: Optional[int] = None, *, server: Optional[str] = 
     reader.client.load_parts(parts, reader.found.info.step, reader.found.info.attempt)
     for name in reader.objects:
         flat[name] = reader.object(name)
-    paths = metadata.planner_data or {}
-    nested = unflatten_state_dict(flat, {name: paths.get(name, (name,)) for name in flat})
+    return _nested(flat, metadata.planner_data or {})
+
+
+def _nested(flat: Dict[str, Any], paths: Mapping[str, Any]) -> Any:
+    from torch.distributed.checkpoint._nested_dict import unflatten_state_dict
+
+    nested = unflatten_state_dict(flat, {name: tuple(paths.get(name, (name,))) for name in flat})
     return _keys(nested, to_dcp=False)
 
 
-def differences(state_dict: Mapping[str, Any], reader: Reader, limit: int = 10) -> List[str]:
-    """How a state dict differs from a checkpoint: a line for each tensor, at most `limit`."""
-    from torch.distributed.checkpoint._nested_dict import flatten_state_dict
-
-    metadata = reader.read_metadata().state_dict_metadata
+def check_fit(state_dict: Mapping[str, Any], reader: Reader, is_partial: bool = False) -> None:
+    """A flat state dict that does not fit the checkpoint, whose metadata was read, is told by its
+    first ten differences. Types may differ: DCP casts. `is_partial`: what is missing is let be."""
     lines = []
-    for name, value in flatten_state_dict(_plain(state_dict))[0].items():
-        if name not in metadata:
-            lines.append(f"{name}: not in the checkpoint")
-        elif isinstance(value, torch.Tensor) and value.size() != getattr(metadata[name], "size",
-                                                                         None):
-            has = getattr(metadata[name], "size", None)
-            lines.append(f"{name}: {'an object' if has is None else list(has)} in the checkpoint, "
-                         f"{list(value.size())} here")
-    return lines[:limit] + ([f"and {len(lines) - limit} more"] if len(lines) > limit else [])
+    for name, value in state_dict.items():
+        size = list(value.size()) if isinstance(value, torch.Tensor) else None
+        stored = reader.tensors.get(name)
+        if stored is None and name not in reader.objects:
+            if not is_partial:
+                lines.append(f"{name}{'' if size is None else f' {size}'}: not in the checkpoint")
+        elif size is not None and (stored is None or list(stored.size) != size):
+            has = "an object" if stored is None else list(stored.size)
+            lines.append(f"{name}: {has} in the checkpoint, {size} here")
+    if lines:
+        raise misfit(reader.found.info.spec, lines)
 
 
 def save(state_dict: Mapping[str, Any], session: Session, step: int, state: Any = None) -> None:
@@ -490,8 +558,6 @@ def async_save(state_dict: Mapping[str, Any], session: Session, step: int, overl
                state: Any = None) -> Tuple["ThreadFuture[Any]", "ThreadFuture[Any]"]:
     """(staged, durable): the tensors may change when `staged` is done. Saves may overlap: unlike
     dcp.async_save it has nothing to say to other ranks once the bytes are copied."""
-    if session.saver is None:
-        raise InvalidError("there is no ckptd", "dcp.async_save with session.writer() writes files")
     stager = Stager(session, step, overlap, state, None)
     staged: "ThreadFuture[Any]" = ThreadFuture()
     if overlap:
@@ -506,12 +572,14 @@ def load(state_dict: Dict[str, Any], session: Session, step: Optional[int] = Non
     """dcp.load into `state_dict`, in place; returns the step. What does not fit is a MismatchError
     with the first ten differences."""
     import torch.distributed.checkpoint as dcp
+    from torch.distributed.checkpoint._nested_dict import flatten_state_dict
 
     reader = session.reader(step, **options)
     if isinstance(reader, Reader):
-        lines = differences(state_dict, reader)
-        if lines:
-            raise MismatchError(f"{reader.found.info.spec} does not hold what is wanted:\n  "
-                                + "\n  ".join(lines))
+        reader.read_metadata()
+        check_fit(flatten_state_dict(_plain(state_dict))[0], reader)
     dcp.load(state_dict, storage_reader=reader)
-    return reader.found.info.step if isinstance(reader, Reader) else -1
+    if isinstance(reader, FileSystemReader):
+        return step_of(reader.path)
+    assert isinstance(reader, Reader)
+    return reader.found.info.step

@@ -5,7 +5,7 @@ Every one has `hint`, what to do about it, and str() ends with it.
 from __future__ import annotations
 
 import builtins
-from typing import Dict, Type
+from typing import Dict, List, Type
 
 
 class HoldfastError(Exception):
@@ -100,6 +100,22 @@ class VersionError(HoldfastError):
 class InternalError(HoldfastError):
     """A fault of libckpt or ckptd."""
     code = -16
+
+
+class UnsettledError(HoldfastError):
+    """It cannot be told yet whether it happened: ask again."""
+    code = -17
+
+
+def misfit(spec: str, lines: List[str], limit: int = 10) -> MismatchError:
+    """Of a load: the first differences, a line each.
+
+    >>> str(misfit("llama@3", ["w: [2] in the checkpoint, [3] here"] * 12)).count("\\n")
+    11
+    """
+    more = [f"and {len(lines) - limit} more"] if len(lines) > limit else []
+    return MismatchError(f"{spec} does not hold what is wanted:\n  "
+                         + "\n  ".join(lines[:limit] + more))
 
 
 def _all(base: Type[HoldfastError]) -> Dict[int, Type[HoldfastError]]:

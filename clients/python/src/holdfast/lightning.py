@@ -46,7 +46,7 @@ class HoldfastIO(CheckpointIO):
     def load_checkpoint(self, path: Any, map_location: Optional[Any] = None,
                         **_: Any) -> Dict[str, Any]:
         return load_whole(self.run, step_of(path), server=self.server,
-                          allow_pickle=self.allow_pickle)
+                          allow_pickle=self.allow_pickle, fallback=self.options.get("fallback"))
 
     def remove_checkpoint(self, path: Any) -> None:
         pass

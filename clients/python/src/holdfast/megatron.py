@@ -29,7 +29,7 @@ from . import dtypes
 from .arrays import Part
 from .dcp import Reader, Session
 from .dcp_files import overlap
-from .errors import HoldfastError, InvalidError, MismatchError
+from .errors import HoldfastError, InvalidError, misfit
 from .sharded import Item, Stored
 
 BACKEND, VERSION = "holdfast", 1
@@ -47,6 +47,9 @@ def register(run: str, server: Optional[str] = None, *, allow_pickle: bool = Fal
              **options: Any) -> Session:
     """Makes ("holdfast", 1) known to Megatron. Returns the session, to be closed at the end;
     `allow_pickle`: load objects that torch.load(weights_only=True) refuses."""
+    if options.get("fallback") is not None:
+        raise InvalidError("Megatron's own writer is the fall back",
+                           'sharded_strategy=("torch_dist", 1) where holdfast raises')
     session = Session(run, server, on_failure="raise", **options)
     register_default_strategy(StrategyAction.SAVE_SHARDED, BACKEND, VERSION, Save(session))
     register_default_strategy(StrategyAction.LOAD_SHARDED, BACKEND, VERSION,
@@ -98,6 +101,23 @@ class Save(AsyncSaveShardedStrategy):
             raise failed or errors[0]
 
 
+def _check(wanted: List[Any], reader: Reader) -> None:
+    """What does not fit is told at once: the first ten, with their shapes."""
+    lines = []
+    for value in wanted:
+        if isinstance(value, ShardedObject):
+            if value.unique_key not in reader.objects:
+                lines.append(f"{value.unique_key}: not in the checkpoint")
+            continue
+        stored, here = reader.tensors.get(value.key), list(value.global_shape)
+        if stored is None:
+            lines.append(f"{value.key} {here}: not in the checkpoint")
+        elif not value.allow_shape_mismatch and here != list(stored.size):
+            lines.append(f"{value.key}: {list(stored.size)} in the checkpoint, {here} here")
+    if lines:
+        raise misfit(reader.found.info.spec, lines)
+
+
 class Load(LoadShardedStrategy):
     def __init__(self, run: str, server: Optional[str], allow_pickle: bool) -> None:
         self.run, self.server, self.allow_pickle = run, server, allow_pickle
@@ -122,10 +142,7 @@ class Load(LoadShardedStrategy):
     def load(self, sharded_state_dict: Any, checkpoint_dir: Any) -> Any:
         reader = self._reader(checkpoint_dir)
         wanted = [value for value in nested_values(sharded_state_dict)]
-        missing = [value.key for value in wanted if value.key not in reader.tensors
-                   and getattr(value, "unique_key", None) not in reader.objects]
-        if missing:
-            raise MismatchError(f"{reader.found.info.spec} has no {', '.join(missing[:10])}")
+        _check(wanted, reader)
         parts: List[Part] = []
         after: List[Tuple[torch.Tensor, torch.Tensor]] = []
         loaded: Dict[int, Any] = {}
@@ -145,9 +162,6 @@ class Load(LoadShardedStrategy):
     def _ask(value: ShardedTensor, stored: Stored, parts: List[Part],
              after: List[Tuple[torch.Tensor, torch.Tensor]]) -> torch.Tensor:
         """The tensor that will hold the value, of which `parts` are read and `after` copied."""
-        if not value.allow_shape_mismatch and tuple(value.global_shape) != stored.size:
-            raise MismatchError(f"{value.key}: {list(stored.size)} in the checkpoint, "
-                                f"{list(value.global_shape)} here")
         data = value.data if value.data is not None else torch.empty(value.local_shape,
                                                                      dtype=value.dtype)
         target = _local(value) if value.data is not None else data.view(

@@ -263,8 +263,8 @@ def read_objects(client: Client, metadata: Metadata) -> Tuple[Dict[str, bytes], 
         client.load_parts(parts, metadata.info.step, metadata.info.attempt)
     objects: Dict[str, bytes] = {}
     abouts = []
-    for buffer in buffers:
-        some, about = unpack(object_bytes(buffer))
+    for part, buffer in zip(parts, buffers):
+        some, about = unpack(object_bytes(part.name, buffer))
         objects.update(some)
         abouts.append(about)
     return objects, abouts

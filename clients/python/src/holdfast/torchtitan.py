@@ -38,6 +38,8 @@ class HoldfastManager(CheckpointManager):
         """ckptd's address; HOLDFAST_SERVER, or where ckptd listens by default."""
         async_mode: Literal["disabled", "async", "async_with_pinned_mem"] = "async_with_pinned_mem"
         """When training goes on."""
+        fallback: Optional[str] = None
+        """A directory for DCP's own files, when ckptd is not there or has no room."""
         take_over: bool = False
         """Take the run from a trainer that still has it."""
 
@@ -53,7 +55,8 @@ class HoldfastManager(CheckpointManager):
             return
         self._staged: Optional["Future[Any]"] = None
         self._session: Optional[dcp.Session] = dcp.Session(
-            config.run, config.server, take_over=config.take_over, wait="local")
+            config.run, config.server, take_over=config.take_over, wait="local",
+            fallback=config.fallback)
 
     def _close(self) -> None:
         session, self._session = getattr(self, "_session", None), None
@@ -104,15 +107,12 @@ class HoldfastManager(CheckpointManager):
     # ---- loading ----
 
     def _stored_step(self, step: int) -> Optional[int]:
-        """Rank 0's answer, for all: this step or the newest (-1); None: ckptd has none."""
+        """Rank 0's answer, for all: this step or the newest (-1); None: there is none."""
         assert self._session is not None
         found: Any = None
         if self._session.rank == 0:
             try:
-                reader = self._session.reader(None if step < 0 else step)
-                found = reader.client.metadata(reader.step).info.step
-            except NotFoundError:
-                pass
+                found = self._session.find(None if step < 0 else step)
             except Exception as error:  # told to all, and raised by all
                 found = error
         found = self._session._gather(found)[0]

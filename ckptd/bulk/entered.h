@@ -1,0 +1,23 @@
+/* entered.h - private to ckptd/bulk/: a connection of the bulk plane, as its sources share it. On
+ * the connection's thread. */
+#ifndef HOLDFAST_CKPTD_BULK_ENTERED_H
+#define HOLDFAST_CKPTD_BULK_ENTERED_H
+
+#include "ckptd/bulk/opened.h"
+#include "ckptd/bulk/standin.h"
+#include "ckptd/bulk/stored.h"
+#include "proto/bulk/server.h"
+
+/* Of a stored checkpoint, of a session, or of what a node has opened. */
+struct bulk_entered {
+    const struct bulk_ops *source; /* what its ticket is good for */
+    struct stored stored;
+    struct standin *standin;
+    struct standin_map map; /* of the GET being served */
+    struct opened opened;
+};
+
+/* GETs and PUTs of `opened`; without enter and leave. */
+extern const struct bulk_ops opened_source;
+
+#endif

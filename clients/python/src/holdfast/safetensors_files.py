@@ -1,0 +1,187 @@
+"""safetensors_files - directories of safetensors of any names, to and from checkpoints:
+`python -m holdfast from-safetensors DIR RUN@STEP` and `to-safetensors RUN@STEP DIR`.
+
+A directory is *.safetensors, whatever wrote them: Hugging Face, torchtitan, or DCP's
+HuggingFaceStorageWriter, whose files hold boxes of tensors (DCP_SHARDING_INFO). Names, types and
+bits stay. Tensors that a checkpoint stores as boxes are whole in what is written; bytes objects are
+no tensors, and stay behind. Memory does not grow with the checkpoint: a tensor goes in pieces.
+"""
+from __future__ import annotations
+
+import dataclasses
+import glob
+import json
+import os
+from typing import Any, Dict, List
+
+import numpy
+
+from . import arrays, convert, dtypes, sharded
+from .arrays import Part
+from .checkpoint import Checkpoint
+from .client import Client
+from .dcp_files import Numbers
+from .errors import CorruptError, ExistsError, InvalidError, NotFoundError
+
+HEADER_BYTES_MAX = 100 << 20  # as safetensors itself has it
+FILE_BYTES = 5_000_000_000
+INDEX = "model.safetensors.index.json"
+
+
+@dataclasses.dataclass
+class _Box:
+    """A tensor of a file, which may be a box of one that several files hold."""
+
+    path: str
+    begin: int  # in the file
+    dtype: str
+    extent: Numbers
+    offset: Numbers
+    tell: Any = None
+
+    def fill(self, memory: Any, at: int) -> None:
+        with open(self.path, "rb", buffering=0) as file:
+            file.seek(self.begin + at)
+            done = 0
+            while done < memory.size:
+                count = file.readinto(memory[done:])
+                if not count:
+                    raise CorruptError(f"{self.path} ends within a tensor")
+                done += count
+        self.tell(memory.size)
+
+
+def _read(path: str) -> Dict[str, _Box]:
+    """What a file holds, checked against its size."""
+    length = os.path.getsize(path)
+    with open(path, "rb") as file:
+        head = int.from_bytes(file.read(8), "little")
+        if not 2 <= head <= min(HEADER_BYTES_MAX, length - 8):
+            raise CorruptError(f"{path} has no header of safetensors")
+        try:
+            found = json.loads(file.read(head))
+            about = found.pop("__metadata__", {})
+            offsets = json.loads(about.get("DCP_SHARDING_INFO", "{}"))
+            boxes = {name: _box(path, head + 8, name, one, offsets) for name, one in found.items()}
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise CorruptError(f"the header of {path} cannot be read: {error!r}") from None
+    for name, box in boxes.items():
+        size = int(numpy.prod(box.extent, dtype=object)) * dtypes.size(box.dtype)
+        if found[name]["data_offsets"][1] - found[name]["data_offsets"][0] != size \
+                or box.begin + size > length or box.begin < head + 8:
+            raise CorruptError(f"{name} of {path} does not lie in the file as its header says")
+    return boxes
+
+
+def _box(path: str, start: int, name: str, one: Any, offsets: Any) -> _Box:
+    extent = tuple(int(length) for length in one["shape"])
+    offset = tuple(offsets.get(name, {}).get("saved_offsets", (0,) * len(extent)))
+    dtypes.size(one["dtype"])  # it is known
+    if min((0, *extent, *offset)) < 0 or len(offset) != len(extent):
+        raise ValueError(f"the shape of {name}")
+    return _Box(path, start + int(one["data_offsets"][0]), one["dtype"], extent, offset)
+
+
+def _gather(folder: str) -> Dict[str, List[_Box]]:
+    paths = sorted(glob.glob(os.path.join(glob.escape(folder), "*.safetensors")))
+    if not paths:
+        raise NotFoundError(f"{folder} has no file *.safetensors")
+    found: Dict[str, List[_Box]] = {}
+    for path in paths:
+        for name, box in _read(path).items():
+            found.setdefault(name, []).append(box)
+    for name, boxes in found.items():
+        if len({(box.dtype, len(box.extent)) for box in boxes}) > 1 \
+                or len({box.offset for box in boxes}) < len(boxes):
+            raise InvalidError(f"{name} is in {boxes[0].path} and in {boxes[1].path}",
+                               "name a directory of one model")
+    return found
+
+
+def _size(boxes: List[_Box]) -> Numbers:
+    return tuple(max(low + length for low, length in zip(ends, lengths)) for ends, lengths in zip(
+        zip(*(box.offset for box in boxes)), zip(*(box.extent for box in boxes))))
+
+
+def from_safetensors(folder: str, run: str, step: int, server: "str | None" = None,
+                     with_bar: bool = False) -> convert.Done:
+    """Saves a directory as a step of a run."""
+    found = _gather(folder)
+    parts = [Part(arrays.stored_name(sharded._plain(name)), box.dtype, _size(boxes), box.offset,
+                  box.extent, 0, box, True) for name, boxes in found.items() for box in boxes]
+    total = sum(part.nbytes for part in parts)
+    with convert.Bar("from-safetensors", total, with_bar) as tell:
+        for part in parts:
+            part.source.tell = tell
+        with Client(server, run, busy_seconds=60.0) as client:
+            durability = client.save_parts(step, parts).wait()
+            return convert.Done(f"{run}@{step}-a{client.attempt}", len(found), total, 0, [],
+                                durability)
+
+
+# ---- out ----
+
+
+def _bytes(stored: sharded.Stored) -> int:
+    return int(numpy.prod(stored.size, dtype=numpy.int64)) * dtypes.size(stored.dtype)
+
+
+def _split(tensors: Dict[str, sharded.Stored], limit: int) -> List[List[str]]:
+    """Names of each file; larger elements first, so that all are aligned."""
+    files: List[List[str]] = [[]]
+    filled = 0
+    for name in sorted(tensors, key=lambda one: (-dtypes.size(tensors[one].dtype), one)):
+        if files[-1] and filled + _bytes(tensors[name]) > limit:
+            files.append([])
+            filled = 0
+        files[-1].append(name)
+        filled += _bytes(tensors[name])
+    return files
+
+
+def _header(names: List[str], tensors: Dict[str, sharded.Stored]) -> bytes:
+    head: Dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    at = 0
+    for name in names:
+        one = tensors[name]
+        head[name] = {"dtype": one.dtype, "shape": list(one.size),
+                      "data_offsets": [at, at + _bytes(one)]}
+        at += _bytes(one)
+    text = json.dumps(head).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text
+
+
+def _write(path: str, names: List[str], tensors: Dict[str, sharded.Stored],
+           checkpoint: Checkpoint, tell: Any) -> None:
+    with open(path + ".part", "wb") as out:
+        out.write(_header(names, tensors))
+        for name in names:
+            one = tensors[name]
+            for piece in convert._pieces(checkpoint, one, (0,) * len(one.size), one.size, tell):
+                out.write(piece)
+        out.flush()
+        os.fsync(out.fileno())
+    os.rename(path + ".part", path)
+
+
+def to_safetensors(checkpoint: Checkpoint, folder: str, with_bar: bool = False,
+                   file_bytes: int = FILE_BYTES) -> convert.Done:
+    """Writes a checkpoint as files of at most `file_bytes`, and the index of several, which comes
+    last."""
+    if glob.glob(os.path.join(glob.escape(folder), "*.safetensors*")):
+        raise ExistsError(f"{folder} has safetensors already", "name another directory")
+    os.makedirs(folder, exist_ok=True)
+    tensors = sharded.tensors_of(checkpoint.metadata)
+    files, places = _split(tensors, file_bytes), {}
+    total = sum(_bytes(one) for one in tensors.values())
+    with convert.Bar("to-safetensors", total, with_bar) as tell:
+        for at, names in enumerate(files, 1):
+            file = "model.safetensors" if len(files) == 1 else \
+                f"model-{at:05}-of-{len(files):05}.safetensors"
+            _write(os.path.join(folder, file), names, tensors, checkpoint, tell)
+            places.update(dict.fromkeys(names, file))
+    if len(files) > 1:
+        text = json.dumps({"metadata": {"total_size": total}, "weight_map": places}, indent=2)
+        convert._publish(folder, INDEX, text.encode())
+    return convert.Done(checkpoint.info.spec, len(tensors), total, 0, [], "local")

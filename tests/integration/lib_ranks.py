@@ -1,0 +1,51 @@
+"""lib_ranks - ranks without a trainer: their calls by a stock gRPC client over TLS, whose message
+types the server describes itself. lib_tap.need("grpc", "grpc_reflection", "google.protobuf") first.
+"""
+
+import grpc
+from google.protobuf.descriptor_pool import DescriptorPool
+from google.protobuf.message_factory import GetMessageClass
+from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (
+    ProtoReflectionDescriptorDatabase,
+)
+from lib_store import PATIENCE
+
+SERVICE = "holdfast.v1.Checkpoint"
+MIB = 1 << 20
+ELEMENTS = MIB  # of F32: a shard of 4 MiB and its header
+
+
+class Ranks:
+    """Who comes with one certificate, and makes the calls of ranks."""
+
+    def __init__(self, world, name, address=None):
+        self.channel = world.channel(name, address)
+        self.pool = DescriptorPool(ProtoReflectionDescriptorDatabase(self.channel))
+
+    def call(self, method, **fields):
+        return self.begin(method, **fields).result()
+
+    def begin(self, method, **fields):
+        """A call on its way."""
+        kind = self.pool.FindServiceByName(SERVICE).FindMethodByName(method)
+        unary = self.channel.unary_unary(
+            f"/{SERVICE}/{method}", request_serializer=lambda message: message.SerializeToString(),
+            response_deserializer=GetMessageClass(kind.output_type).FromString)
+        return unary.future(GetMessageClass(kind.input_type)(**fields), timeout=PATIENCE)
+
+    def open(self, run, take_over=False):
+        """A run of one rank: its session."""
+        attempt = self.call("OpenAttempt", run=run, world_size=1,
+                            take_over=take_over).attempt
+        whole = {"name": "w", "dtype": "F32", "shape": [ELEMENTS], "offset": [0],
+                 "extent": [ELEMENTS]}
+        return self.call("Describe", run=run, attempt=attempt, rank=0, world_size=1,
+                         slices=[whole]).session
+
+    def refused(self, method, **fields):
+        """Code and text of the error; None: there was none."""
+        try:
+            self.call(method, **fields)
+        except grpc.RpcError as error:
+            return f"{error.code().name}: {error.details()}"
+        return None

@@ -1,0 +1,256 @@
+/* trainer_execute.c - a rank that cannot go on with its program ends the others, and itself.
+ *
+ * Goal: whichever operation fails, of the thread that computes or of a lane beside it, every rank
+ * ends at once, and the rank that failed alone has the reason. Method: ranks are threads, on a mesh
+ * of stages and shards or tensor parallel; one of them fails in one operation, or in one call of
+ * its communicators before the call is made, one after the other until nothing has failed any more.
+ * A wait that is not ended lasts LATE_SECONDS, and then it has a reason of its own. With --mpi
+ * ranks are processes and one call fails (tests/integration/comm_mpi.sh). */
+#include "tests/unit/parallel_bed.h"
+#include "trainer/comm/flight.h"
+#include "trainer/parallel/private.h"
+
+#include <stdatomic.h>
+#include <time.h>
+
+#define RANKS 4u
+#define LATE_SECONDS 10
+
+/* Without stages parameters are gathered for every leaf. */
+enum form { STAGES_AND_SHARDS, STAGES_AND_TENSOR, SHARDS };
+
+struct failing {
+    struct config config;
+    enum form form;
+    uint32_t rank;           /* that fails */
+    uint32_t at_op, at_call; /* counted from 1; 0: in none */
+    bool while_computing;    /* in a gather, when the rank is within the operation behind */
+    struct execution execution[RANKS];
+    struct model_batch batch[RANKS];
+    char said[RANKS][512]; /* a rank's error */
+    int result[RANKS];
+    /* Of the rank that fails. */
+    uint32_t num_ops;
+    atomic_uint num_calls;
+    atomic_bool is_armed, is_due, is_within;
+    atomic_uint num_ended; /* other ranks */
+};
+
+static struct failing *bed;
+static struct comm_ops failing_ops;
+static const struct comm_ops *real_ops;
+
+/* ---- failures ---- */
+
+static bool wait_until(atomic_bool *condition, int64_t ms)
+{
+    for (int64_t i = 0; i < ms && !*condition; i++)
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+    return *condition;
+}
+
+static int made_to_fail(void)
+{
+    return report_error(ERR_IO, NULL, "made to fail");
+}
+
+/* Every call of the rank that fails. */
+static int run_failing(struct comm *comm, const struct comm_call *call)
+{
+    bool is_call = atomic_fetch_add(&bed->num_calls, 1) + 1 == bed->at_call;
+    bool is_gather = strcmp(comm->lane, lane_name(LANE_GATHER)) == 0 && bed->while_computing;
+    if (is_gather && bed->is_armed) {
+        bed->is_due = true;
+        (void)wait_until(&bed->is_within, 1000 * LATE_SECONDS);
+        is_call = true;
+    }
+    return is_call ? made_to_fail() : real_ops->run(comm, call);
+}
+
+/* The rank computes, and does not look whether a lane of its own has failed. */
+static void stay_within(void)
+{
+    bed->is_armed = true;
+    if (bed->is_within || !wait_until(&bed->is_due, 20))
+        return;
+    bed->is_within = true;
+    for (int i = 0; i < 1000 * LATE_SECONDS && bed->num_ended == 0; i++)
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+}
+
+static int at_op(struct parallel *p, struct execution *e, const struct op *op)
+{
+    uint32_t rank = p->mesh.world->rank;
+    if (op->kind == OP_BEGIN)
+        e->batch = &bed->batch[rank];
+    if (rank != bed->rank)
+        return 0;
+    if (bed->while_computing && op->kind == OP_FORWARD && op->leaf > 0)
+        stay_within();
+    return ++bed->num_ops == bed->at_op ? made_to_fail() : 0;
+}
+
+/* ---- a rank ---- */
+
+static void fail_calls(struct parallel *p)
+{
+    real_ops = p->mesh.world->ops;
+    failing_ops = *real_ops;
+    failing_ops.run = run_failing;
+    for (uint32_t group = 0; group < NUM_GROUPS; group++)
+        if (p->mesh.of[group] != NULL)
+            p->mesh.of[group]->ops = &failing_ops;
+}
+
+static int run_step(struct failing *f, struct parallel *p)
+{
+    struct comm *world = p->mesh.world;
+    struct flight_options options = {
+        .num_records = 64, .timeout_seconds = LATE_SECONDS, .folder = "", .prefix = ""};
+    ERR_TRY(flight_set(world->flight, &options));
+    f->batch[world->rank] = step_batch(p, &p->tokens[0]); /* zeros do */
+    f->execution[world->rank].at_op = at_op;
+    ERR_TRY(parallel_init_state(p, 3));
+    ERR_TRY(comm_barrier(world));
+    if (world->rank == f->rank)
+        fail_calls(p);
+    /* Whose program needs nothing more of the rank that fails learns it here. */
+    return parallel_agree(world, execute_program(p, p->program, &f->execution[world->rank]));
+}
+
+static int failing_rank(struct comm *world, void *user)
+{
+    struct failing *f = user;
+    struct kernels *kernels = NULL;
+    struct model_table *table = NULL;
+    struct parallel *p = NULL;
+    struct model_shape shape;
+    int rc = new_kernels(&kernels, 1);
+    if (rc == 0)
+        rc = shape_of_settings(&shape, &f->config, 64);
+    if (rc == 0)
+        rc = model_table_new(&table, &shape);
+    if (rc == 0)
+        rc =
+            parallel_apply(&p, &(struct parallel_options){&f->config, table, kernels, world, NULL});
+    if (rc == 0)
+        rc = run_step(f, p);
+    f->result[world->rank] = rc;
+    snprintf(f->said[world->rank], sizeof(f->said[0]), "%s", rc != 0 ? report_line() : "");
+    if (world->is_lost) { /* with MPI */
+        fprintf(stderr, "rank %u: %s\n", world->rank, report_line());
+        comm_abort(world, EXIT_RUN_AGAIN);
+    }
+    f->num_ended += world->rank != f->rank;
+    parallel_free(p);
+    model_table_free(table);
+    kernels_free(kernels);
+    return rc;
+}
+
+static void configure_mesh(struct failing *f, const char *backend)
+{
+    static const char *const forms[][3] = {
+        [STAGES_AND_SHARDS] = {"2", "2", "1"},
+        [STAGES_AND_TENSOR] = {"2", "1", "2"},
+        [SHARDS] = {"1", "4", "1"},
+    };
+    const char *const *form = forms[f->form];
+    const char *extra[] = {"--canonical.micro_batches",
+                           f->form == STAGES_AND_TENSOR ? "2" : "8",
+                           "--model.tied_embeddings",
+                           "true",
+                           "--canonical.tp_blocks",
+                           "2",
+                           "--canonical.cp_blocks",
+                           "2",
+                           "--parallelism.pipeline_parallel_degree",
+                           form[0],
+                           "--parallelism.data_parallel_shard_degree",
+                           form[1],
+                           "--parallelism.tensor_parallel_degree",
+                           form[2],
+                           "--comm.backend",
+                           backend};
+    f->config = configure(extra, sizeof(extra) / sizeof(extra[0]));
+    bed = f;
+}
+
+/* Has it failed? Then all ranks have, and one says why. */
+static bool fails(struct failing *f)
+{
+    configure_mesh(f, "local");
+    int rc = comm_local_run(RANKS, failing_rank, f);
+    if (rc == 0)
+        return false;
+    assert_int_equal(rc, ERR_IO);
+    for (uint32_t rank = 0; rank < RANKS; rank++) {
+        const char *wanted = rank == f->rank ? "made to fail" : "";
+        if (f->result[rank] == 0 || strcmp(f->said[rank], wanted) != 0)
+            fail_msg("rank %u fails in operation %u or call %u; rank %u ends with %d and says: %s",
+                     f->rank, f->at_op, f->at_call, rank, f->result[rank], f->said[rank]);
+    }
+    return true;
+}
+
+/* ---- tests ---- */
+
+/* The plain kernels are slow, and under the thread sanitizer fifty times slower: fewer places. */
+static uint32_t stride(void)
+{
+    return wants_plain_kernels() ? 13 : 1;
+}
+
+static void test_execute__an_operation_that_fails_ends_all_ranks(void **state)
+{
+    (void)state;
+    for (uint32_t rank = 0; rank < RANKS; rank += RANKS - 1) {
+        uint32_t at = 1;
+        while (fails(&(struct failing){.rank = rank, .at_op = at}))
+            at += stride();
+        assert_true(at > 10);
+    }
+}
+
+static void test_execute__a_call_that_a_lane_does_not_make_ends_all_ranks(void **state)
+{
+    (void)state;
+    for (uint32_t i = 0; i < 4; i++) {
+        enum form form = i < 2 ? STAGES_AND_SHARDS : STAGES_AND_TENSOR;
+        uint32_t at = 1, rank = i % 2 * (RANKS - 1);
+        while (fails(&(struct failing){.form = form, .rank = rank, .at_call = at}))
+            at += stride();
+        assert_true(at > 10);
+    }
+}
+
+static void test_execute__a_lane_that_fails_ends_the_others_while_its_rank_computes(void **state)
+{
+    (void)state;
+    struct failing f = {.form = SHARDS, .rank = 1, .while_computing = true};
+    assert_true(fails(&f));
+    assert_true(f.is_within);
+}
+
+/* The job ends with the status of the rank that failed. */
+static int fail_under_mpi(void)
+{
+    static struct failing f = {.rank = 1, .at_call = 8};
+    struct comm *world;
+    snprintf(tokens_path, sizeof(tokens_path), "unread");
+    configure_mesh(&f, "mpi");
+    int rc = comm_mpi_open(&world);
+    return rc != 0 ? rc : failing_rank(world, &f);
+}
+
+int main(int argc, char **argv)
+{
+    if (argc > 1 && strcmp(argv[1], "--mpi") == 0)
+        return fail_under_mpi();
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_execute__an_operation_that_fails_ends_all_ranks),
+        cmocka_unit_test(test_execute__a_call_that_a_lane_does_not_make_ends_all_ranks),
+        cmocka_unit_test(test_execute__a_lane_that_fails_ends_the_others_while_its_rank_computes),
+    };
+    return cmocka_run_group_tests(tests, make_tokens, remove_tokens);
+}

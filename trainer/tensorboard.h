@@ -1,0 +1,26 @@
+/* tensorboard.h - scalars for TensorBoard: a file of events, in its format.
+ *
+ * A file is a list of records: length (u64), its checksum, an Event in protocol buffers' encoding,
+ * its checksum; all little-endian. The first Event names the format; the others have wall_time (1,
+ * double), step (2, varint) and summary (5) with a value (1) of tag (1) and simple_value (2, float)
+ * each. A checksum is CRC-32C, rotated by 15 bits to the right, plus a constant. */
+#ifndef HOLDFAST_TRAINER_TENSORBOARD_H
+#define HOLDFAST_TRAINER_TENSORBOARD_H
+
+#include <stdint.h>
+
+struct tensorboard;
+
+struct tensorboard_scalar {
+    const char *tag;
+    double value;
+};
+
+/* A new file below `folder`, in a folder of the time, which is made. ERR_INVALID. */
+int tensorboard_open(struct tensorboard **out, const char *folder);
+void tensorboard_close(struct tensorboard *board);
+/* Flushed. What could not be written is said once. */
+void tensorboard_add(struct tensorboard *board, int64_t step,
+                     const struct tensorboard_scalar *scalars, uint32_t num);
+
+#endif
