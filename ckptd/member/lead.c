@@ -3,7 +3,7 @@
  *   Join (a rank of a node) ──► describe.c ──► the plan, when every rank is there
  *   BeginPart               ──► enter.c: the save of the step, and its nonce
  *   ReportPart              ──► what became of each part goes to commit.c; the answer is what the
- * node is to do: go on, write the manifest, call it committed, remove it
+ *                               node is to do: go on, write the manifest, call it committed, remove
  *
  * A node asks; the coordinator never calls one. Each call says all that its node knows, so one that
  * is lost, repeated or late changes nothing:

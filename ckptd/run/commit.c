@@ -35,24 +35,23 @@
  *       PUBLISH, unless the publication was reported absent.
  *   I4  When an attempt is answered, no save of an older attempt is in work, and none begins later.
  *   I5  Attempt numbers grow, beyond all that this node has heard of, and a number is durable
- * before it is answered. I6  At most one save of a step is in work, its files included; a rank's
- * steps never fall within an attempt. A step is begun again only when its save was given up, its
- * files are gone, and every rank that was copying knows: so all ranks of a save mean the same one.
+ *       before it is answered.
+ *   I6  At most one save of a step is in work, its files included; a rank's steps never fall within
+ *       an attempt. A step is begun again only when its save was given up, its files are gone, and
+ *       every rank that was copying knows: so all ranks of a save mean the same one.
  *   I7  A rank only moves forward within a save; a save that is being discarded never comes back.
  *   I8  Saves in work at once are published in the order of their steps: a later one waits for the
  *       earlier, which needs no rank any more: who began the later one has ended or left it.
  *   I9  A step that has, or may have, a manifest is not begun again by its attempt.
- *
  *   I10 A save is called committed only after every node that holds a shard of it has said that the
  *       manifest is durable there, each counted once. From the coordinator's PUBLISH on nothing of
  *       it is removed, whatever becomes of those nodes (I3).
- *
- *   I9  The first file of a save is created when the mark of the save is durable in its directory,
+ *   I11 The first file of a save is created when the mark of the save is durable in its directory,
  *       and the mark goes behind the manifest, or behind the last of its files: what nothing proves
  *       to be unfinished work is never deleted (mark.c; checked by tests/unit/ckptd_power.c).
  *
  * What a crash finds. The machine is memory only: after a restart there are no saves, whatever
- * their state was. Without a manifest the files are rubbish, which their mark proves (I9; scan.c
+ * their state was. Without a manifest the files are rubbish, which their mark proves (I11; scan.c
  * removes them); with one the checkpoint is whole by I1. So every arrow above may be cut at any
  * point. */
 #include "ckptd/run/commit.h"

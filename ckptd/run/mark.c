@@ -1,4 +1,4 @@
-/* mark.c - what proves that a directory without a manifest is unfinished work of ckptd (I9 of
+/* mark.c - what proves that a directory without a manifest is unfinished work of ckptd (I11 of
  * commit.c; the text is in proto/mark.h).
  *
  * The mark is published before the first shard is created, so it is durable before the first byte;

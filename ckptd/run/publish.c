@@ -158,7 +158,7 @@ static int write_manifest(struct save *save)
         error = storage_publish(save->service->storage, key, text, bytes);
         save->outcome = judge_publish(error);
         if (error == 0)
-            mark_end(save); /* I9 */
+            mark_end(save); /* I11 */
         save->manifest_hash = checksum_bytes(text, bytes);
     }
     if (save->outcome == OUTCOME_DURABLE && save->places.num_shards > 0) {

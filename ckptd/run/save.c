@@ -427,7 +427,7 @@ static void stage_stopped(struct stage *stage)
     check_stopped(save);
 }
 
-/* On a worker. I9 of commit.c. */
+/* On a worker. I11 of commit.c. */
 static int stage_prepare(struct stage *stage)
 {
     return mark_make(stage->options.save);

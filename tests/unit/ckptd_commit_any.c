@@ -1,6 +1,6 @@
 /* ckptd_commit_any.c - the state machine that decides when a checkpoint exists, in any order.
  *
- * Goal: the invariants I1 to I9 of commit.c under any order of events. Method: a seeded scheduler
+ * Goal: the invariants I1 to I10 of commit.c under any order of events. Method: a seeded scheduler
  * plays ranks, disk and operator against the machine; completions come late, in any order, twice,
  * or for saves that are gone; I/O fails or its outcome is unknown; ranks die, give up, begin again;
  * the daemon crashes at any point and starts from what its disk shows. After every event the world
