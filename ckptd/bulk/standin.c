@@ -17,7 +17,8 @@
  *  S3. A block is announced once, after it is whole.
  *
  * Locks: the mutex of all is for the list and the making of one; that of a stand-in for its state.
- * It is held while the core answers on the arena socket, which waits for no connection. */
+ * Both are held while the core answers on the arena socket: its thread, while it serves, waits for
+ * neither. */
 #include "ckptd/bulk/standin.h"
 #include "proto/arena_link.h"
 #include "proto/bulk/bulk.h"
@@ -225,7 +226,8 @@ static void cut_active(struct standin *standin, uint64_t before)
 
 void standins_sweep(struct standins *standins, int64_t now_ms)
 {
-    pthread_mutex_lock(&standins->mutex);
+    if (pthread_mutex_trylock(&standins->mutex) != 0)
+        return; /* its holder may wait for an answer of this thread; the next sweep comes */
     for (struct standin **at = &standins->first; *at;) {
         struct standin *standin = *at;
         bool goes = standin->num_users == 0 &&

@@ -71,8 +71,10 @@ static void end_group(struct bulk *bulk, struct group *group, int error)
 
 void bulk_close(struct bulk *bulk)
 {
+    struct report_text text; /* the caller's: it closes because of it */
     if (!bulk)
         return;
+    report_keep(&text);
     pthread_mutex_lock(&bulk->mutex);
     bulk->is_closing = true;
     if (bulk->puts.error == 0)
@@ -92,6 +94,7 @@ void bulk_close(struct bulk *bulk)
     pthread_cond_destroy(&bulk->done);
     pthread_mutex_destroy(&bulk->mutex);
     free(bulk);
+    report_restore(&text, 0);
 }
 
 /* Waits for the group, at most until then; with the mutex. */
