@@ -169,7 +169,8 @@ def a_folder_without_the_tokenizer_that_the_checkpoint_names_says_which_to_pass(
         done = subprocess.run([CLI, "export", checkpoint, "--store", store, "--json", "--output",
                                bed.fresh("told"), *options], capture_output=True, text=True)
         assert done.returncode == 0 and set(json.loads(done.stdout)) == {
-            "checkpoint", "output", "tensors", "files", "bytes", "durability"}, done
+            "checkpoint", "output", "tensors", "objects_left_out", "files", "bytes",
+            "durability"}, done
         return done.stderr
 
     for checkpoint, where in (("named", tok), ("run", "FILE")):
