@@ -11,7 +11,7 @@
 
 #define RANKS_MAX 16
 #define STEPS 3
-#define NUM_OF_RUN 18
+#define NUM_OF_RUN 20
 #define NUM_OF_MESH 18
 
 /* 1, 2, 4 .. most, each as likely; most is a power of two. */
@@ -75,6 +75,8 @@ static void draw_run(struct any_run *out)
         next_random(2) == 0 ? marked_path : masked_path,
         "--training.document_mask",
         ONE_OF("true", "false"),
+        "--canonical.loss_chunks",
+        ONE_OF("1", "2"),
     };
     memcpy(out->settings, settings, sizeof(settings));
 }

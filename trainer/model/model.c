@@ -60,14 +60,13 @@ int model_cut_check(const struct model_options *options)
     if (tokens / cut->cp_blocks % cut->tp_blocks != 0)
         return refuse("the number of tokens of a micro-batch (of a block of canonical.cp_blocks)",
                       tokens / cut->cp_blocks, key, cut->tp_blocks);
-    if (cut->loss_chunks > 1 && cut->tp_blocks > 1)
-        return report_error(ERR_INVALID, "leave canonical.loss_chunks at 1",
-                            "canonical.loss_chunks = %u with canonical.tp_blocks = %u: those cut "
-                            "the logits by the vocabulary already",
-                            cut->loss_chunks, cut->tp_blocks);
-    if (cut->loss_chunks > 1 && tokens / cut->cp_blocks % cut->loss_chunks != 0)
+    uint32_t parts = cut->loss_chunks * cut->tp_blocks;
+    if (cut->loss_chunks > 1 && tokens / cut->cp_blocks % parts != 0)
         return refuse("the number of tokens of a micro-batch (of a block of canonical.cp_blocks)",
-                      tokens / cut->cp_blocks, "canonical.loss_chunks", cut->loss_chunks);
+                      tokens / cut->cp_blocks,
+                      cut->tp_blocks > 1 ? "canonical.loss_chunks x canonical.tp_blocks"
+                                         : "canonical.loss_chunks",
+                      parts);
     return 0;
 }
 

@@ -211,6 +211,9 @@ static inline int product_weight(struct model *m, const struct product_weight *a
 /* full[rows, width] of all tp ranks' own rows; with tp = 1 they are the same buffer. */
 int rows_gather(struct model *m, void *full, const void *own, size_t row_bytes);
 
+/* Of row block p: partial[block_rows, C] of all tp ranks, added, rounded into the own rows. */
+int rows_reduce(struct model *m, void *own_out, uint32_t p, float *partial, bool is_active);
+
 /* ---- norms of own rows (norms.c) ---- */
 
 /* dx += gradient through a norm; dweight[C] summed over all tp blocks of rows, then over this
@@ -274,7 +277,7 @@ int attention_forward(struct model *m, uint32_t slot, uint32_t layer, uint32_t w
                       bool is_again);
 int attention_backward(struct model *m, uint32_t slot, uint32_t layer);
 
-/* ---- layer.c, ends.c ---- */
+/* ---- layer.c, ends.c, loss.c ---- */
 
 /* Queries, keys and values, where keys and values go around a ring; else in layer_forward. */
 int layer_keys(struct model *m, uint32_t slot, uint32_t layer, bool is_again, const void *const *w);
@@ -285,6 +288,8 @@ int layer_backward(struct model *m, uint32_t slot, uint32_t layer, uint32_t halv
 int embedding_forward(struct model *m, uint32_t slot, const void *const *w);
 int embedding_backward(struct model *m, uint32_t slot, float *const *dw);
 int head_forward(struct model *m, uint32_t slot, const void *const *w);
+/* All losses of the slot, and the gradients with them unless it is an evaluation (dw NULL). */
+int losses_in_chunks(struct model *m, uint32_t slot, const void *w, float *dw, bool has_gradients);
 int head_backward(struct model *m, uint32_t slot, uint32_t halves, const void *const *w,
                   float *const *dw);
 int tied_backward(struct model *m, uint32_t slot, uint32_t halves, const void *const *w,

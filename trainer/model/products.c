@@ -99,8 +99,7 @@ int rows_gather(struct model *m, void *full, const void *own, size_t row_bytes)
     return 0;
 }
 
-/* Of row block p: partial[block_rows, C] of all tp ranks, added, rounded into the own rows. */
-static int rows_reduce(struct model *m, void *own_out, uint32_t p, float *partial, bool is_active)
+int rows_reduce(struct model *m, void *own_out, uint32_t p, float *partial, bool is_active)
 {
     uint32_t tp = m->cut.tp, own_block = m->block_rows / tp;
     size_t count = (size_t)own_block * m->s.dim;

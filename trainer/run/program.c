@@ -238,11 +238,15 @@ static void collect_bucket(struct lowering *l, const struct pipe_action *a, uint
         l->late[l->num_late++] = l->p->ops[--l->p->num_ops];
 }
 
-static void add_to_bucket(struct lowering *l, const struct pipe_action *a, uint32_t block)
+/* `ends`: whatever the options say. */
+static void add_to_bucket(struct lowering *l, const struct pipe_action *a, uint32_t block,
+                          bool ends)
 {
     const struct program_options *o = l->o;
     l->bucket++;
-    if (o->ends_bucket != NULL && !o->ends_bucket[block] && block > o->first_block[a->stage])
+    ends = ends || o->ends_bucket == NULL || o->ends_bucket[block] ||
+           block == o->first_block[a->stage];
+    if (!ends)
         return;
     add_bucket(l, OP_EXCHANGE, a, block);
     if (o->round_leaves > 0 && (a->leaf + 1) % o->round_leaves == 0)
@@ -269,6 +273,12 @@ static void restore(struct lowering *l, const struct pipe_action *a, uint32_t bl
         add(l, OP_RECOMPUTE, a->stage, a->leaf, block);
 }
 
+/* Logits of a chunk are gone with it: the head's weights have their gradient with its input's. */
+static bool is_never_apart(const struct lowering *l, uint32_t block)
+{
+    return block >= l->o->num_blocks - 1 && l->o->has_loss_chunks;
+}
+
 static void lower_block_backward(struct lowering *l, const struct pipe_action *a, uint32_t block)
 {
     static const enum op_kind kinds[] = {[PIPE_BACKWARD] = OP_BACKWARD,
@@ -277,16 +287,18 @@ static void lower_block_backward(struct lowering *l, const struct pipe_action *a
     const struct program_options *o = l->o;
     bool is_layer = block > 0 && block < o->num_blocks - 1;
     bool has_input = a->kind != PIPE_WEIGHT && block > 0; /* the embedding needs no parameters */
-    if (block == 0 && a->kind == PIPE_INPUT)
+    bool is_both = a->kind == PIPE_INPUT && is_never_apart(l, block);
+    if ((block == 0 && a->kind == PIPE_INPUT) ||
+        (a->kind == PIPE_WEIGHT && is_never_apart(l, block)))
         return;
     if (has_input) {
         hold(l, a->stage, a->leaf, block, true);
         if (is_layer)
             restore(l, a, block);
     }
-    add(l, kinds[a->kind], a->stage, a->leaf, block);
-    if (a->kind != PIPE_INPUT)
-        add_to_bucket(l, a, block);
+    add(l, is_both ? OP_BACKWARD : kinds[a->kind], a->stage, a->leaf, block);
+    if (a->kind != PIPE_INPUT || is_both)
+        add_to_bucket(l, a, block, is_both);
     if (has_input)
         let_go(l, a->stage, a->leaf, block);
 }
@@ -318,7 +330,7 @@ static void lower_backward(struct lowering *l, const struct pipe_action *a)
         if (is_head(l, b) && o->is_tied)
             lower_block_backward(l, a, o->num_blocks);
         lower_block_backward(l, a, b);
-        if (is_head(l, b) && o->has_loss_chunks)
+        if (is_head(l, b) && o->has_loss_chunks && a->kind != PIPE_WEIGHT)
             add(l, OP_LOSS, a->stage, a->leaf, b);
     }
     if (a->stage > 0 && a->kind != PIPE_WEIGHT)
@@ -411,19 +423,6 @@ static int lower(struct program *p, const struct program_options *o, const struc
                      : program_overlap(p, o);
 }
 
-/* Logits of a chunk are gone with it: who wants the weight's gradient later has none. */
-static int check_chunks(const struct program_options *o, const struct pipe *pipe)
-{
-    bool is_apart = false;
-    for (uint32_t i = 0; i < pipe->num_actions[o->rank]; i++)
-        is_apart = is_apart || pipe->actions[o->rank][i].kind == PIPE_INPUT;
-    if (!is_apart || !o->has_loss_chunks)
-        return 0;
-    return report_error(ERR_INVALID, "leave it at 1, or take another schedule",
-                        "canonical.loss_chunks: this pipeline schedule makes the gradients of "
-                        "inputs and weights apart, and the logits of a chunk are not kept");
-}
-
 int program_build(struct program **out, const struct program_options *o)
 {
     struct pipe *pipe = NULL;
@@ -434,9 +433,7 @@ int program_build(struct program **out, const struct program_options *o)
                                    .schedule = o->schedule,
                                    .file = o->file};
     ERR_TRY(pipe_new(&pipe, &options));
-    int rc = check_chunks(o, pipe);
-    if (rc == 0)
-        rc = new_program(&p, o);
+    int rc = new_program(&p, o);
     if (rc == 0)
         rc = lower(p, o, pipe);
     if (rc == 0)

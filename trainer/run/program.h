@@ -107,11 +107,11 @@ struct program_options {
     bool encodes;         /* shards are coded before they are gathered */
     bool copies;          /* a save's copies go on behind the step */
     bool drops;           /* parameters are dropped after each use, else held to the step's end */
-    bool has_loss_chunks; /* the head's backward makes the loss, which is known behind it */
+    /* The head's backward makes the loss, which is known behind it; its halves are never apart. */
+    bool has_loss_chunks;
 };
 
-/* ERR_INVALID as pipe_new, and where a head with loss chunks would make its halves apart;
- * ERR_MEMORY. */
+/* ERR_INVALID as pipe_new; ERR_MEMORY. */
 int program_build(struct program **out, const struct program_options *options);
 /* One leaf forward through all stages, its loss, and nothing kept. */
 int program_build_evaluation(struct program **out, const struct program_options *options);

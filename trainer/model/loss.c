@@ -1,0 +1,338 @@
+/* loss.c - the logits, the loss and its gradient: of all rows, or of one chunk of rows after the
+ * other, of which the logits exist alone.
+ *
+ * Where tensor parallel cuts the vocabulary, rows of logits are turned: each tp rank gets the whole
+ * vocabulary of a tp-th of the rows, and no rank has more of them than before. A row's loss and
+ * gradient are those of one rank.
+ *
+ * Chunks. A cp block's rows are cut in loss_chunks. The head's weight gets their gradients one
+ * after the other. Of the norm's rows, the partial results of blocks of the vocabulary are added
+ * chunk by chunk (products.c), and reduced among the tp ranks when the cp block is whole: its rows
+ * are cut among them as they are everywhere else. */
+#include "kernels/device.h"
+#include "proto/report.h"
+#include "trainer/comm/comm.h"
+#include "trainer/model/private.h"
+
+/* Rows that go through the loss together. */
+struct loss_rows {
+    char *logits;  /* [blocks][stride, columns of a block], of which `rows` each */
+    size_t stride; /* in rows */
+    size_t first;  /* of this rank's rows */
+    uint32_t rows;
+};
+
+static uint32_t columns_of(const struct model *m)
+{
+    return m->vocab / m->blocks;
+}
+
+static char *logits_of_block(const struct model *m, const struct loss_rows *r, uint32_t b)
+{
+    return at_byte(r->logits, b * r->stride * columns_of(m) * m->element);
+}
+
+static void cross_entropy(struct model *m, const struct slot *s, float *losses, void *logits,
+                          size_t first, uint32_t rows)
+{
+    kernel_cross_entropy(m->kernels, m->lane,
+                         &(struct kernel_cross_entropy){.losses = losses,
+                                                        .logits = logits,
+                                                        .targets = s->batch.targets + first,
+                                                        .scale = s->batch.loss_scale,
+                                                        .rows = rows,
+                                                        .vocab = m->s.vocab,
+                                                        .dtype = m->dtype});
+}
+
+/* ---- rows of a cut vocabulary ---- */
+
+/* One block of the vocabulary: columns of whole rows against dense ones. */
+static void move_columns(struct model *m, void *by_row, void *dense, uint32_t rows, uint32_t block,
+                         bool is_back)
+{
+    uint32_t columns = columns_of(m);
+    struct kernel_pack pack = {.packed = dense,
+                               .full = by_row,
+                               .rows = rows,
+                               .first_column = (size_t)block * columns,
+                               .columns = columns,
+                               .width = m->s.vocab,
+                               .dtype = m->dtype};
+    if (is_back) {
+        kernel_pack(m->kernels, m->lane, &pack);
+        return;
+    }
+    kernel_unpack(m->kernels, m->lane,
+                  &(struct kernel_unpack){.full = by_row,
+                                          .packed = dense,
+                                          .rows = pack.rows,
+                                          .first_column = pack.first_column,
+                                          .columns = pack.columns,
+                                          .width = pack.width,
+                                          .dtype = pack.dtype});
+}
+
+/* Turns logits by blocks of the vocabulary into whole rows, or back: this rank's block b against
+ * columns of `by_row` [rows / tp, V]. `part`: [rows, columns of a block]. */
+static int turn_block(struct model *m, const struct loss_rows *r, char *by_row, char *part,
+                      uint32_t b, bool is_back)
+{
+    uint32_t tp = m->cut.tp, own_rows = r->rows / tp;
+    size_t *bytes = m->lists, *at = m->lists + tp;
+    char *block = logits_of_block(m, r, b), *mine = tp > 1 ? part : block;
+    for (uint32_t i = 0; i < tp; i++) {
+        bytes[i] = own_rows * columns_of(m) * m->element;
+        at[i] = i * bytes[i];
+    }
+    if (tp > 1 && !is_back)
+        ERR_TRY(comm_all_to_all_v(m->cut.tp_group, block, bytes, at, part, bytes, at));
+    for (uint32_t i = 0; i < tp; i++)
+        move_columns(m, by_row, mine + at[i], own_rows, i * m->blocks + b, is_back);
+    if (tp > 1 && is_back)
+        ERR_TRY(comm_all_to_all_v(m->cut.tp_group, part, bytes, at, block, bytes, at));
+    return 0;
+}
+
+static int turn_logits(struct model *m, const struct loss_rows *r, char *by_row, char *part,
+                       bool is_back)
+{
+    for (uint32_t b = 0; b < m->blocks; b++)
+        ERR_TRY(turn_block(m, r, by_row, part, b, is_back));
+    return 0;
+}
+
+/* `own`: [rows / tp] floats, of this rank's. */
+static int losses_of_turned(struct model *m, const struct slot *s, const struct loss_rows *r,
+                            char *by_row, char *part, float *own)
+{
+    uint32_t tp = m->cut.tp, own_rows = r->rows / tp;
+    size_t *bytes = m->lists, *at = m->lists + tp;
+    float *losses = s->losses + r->first;
+    ERR_TRY(turn_logits(m, r, by_row, part, false));
+    cross_entropy(m, s, tp > 1 ? own : losses, by_row,
+                  r->first + (size_t)m->cut.tp_place * own_rows, own_rows);
+    ERR_TRY(turn_logits(m, r, by_row, part, true));
+    for (uint32_t i = 0; i < tp; i++) {
+        bytes[i] = own_rows * sizeof(*own);
+        at[i] = i * bytes[i];
+    }
+    return tp > 1 ? comm_all_gather_v(m->cut.tp_group, own, bytes[0], losses, bytes, at) : 0;
+}
+
+/* Losses of `r`, whose logits become their gradient. */
+static int losses_of(struct model *m, const struct slot *s, const struct loss_rows *r)
+{
+    size_t own_rows = r->rows / m->cut.tp;
+    if (m->cut.tp_blocks == 1) {
+        if (s->is_active)
+            cross_entropy(m, s, s->losses + r->first, r->logits, r->first, r->rows);
+        return 0;
+    }
+    char *by_row = model_take_bytes(m, "logits by rows", 0, own_rows * m->s.vocab * m->element);
+    char *part =
+        model_take_bytes(m, "logits on their way", 0, (size_t)r->rows * columns_of(m) * m->element);
+    float *own = model_take_bytes(m, "losses of own rows", 0, own_rows * sizeof(float));
+    int rc = s->is_active ? losses_of_turned(m, s, r, by_row, part, own) : 0;
+    model_give(m, "logits by rows", 0);
+    model_give(m, "logits on their way", 0);
+    model_give(m, "losses of own rows", 0);
+    return rc;
+}
+
+/* ---- the loss in chunks ---- */
+
+/* What chunks are summed in. */
+struct chunk_sums {
+    float *rows;        /* [block_rows, C] of a cp block, where tp cuts the vocabulary */
+    struct tree blocks; /* of those, a chunk's over blocks of the vocabulary */
+    struct tree weight; /* over cp blocks */
+};
+
+static const char rows_name[] = "partial rows", chunk_name[] = "partial rows of a chunk",
+                  weight_name[] = "partial output";
+
+static struct chunk_sums chunk_sums_take(struct model *m, float *dw, uint32_t rows)
+{
+    size_t c = m->s.dim;
+    struct chunk_sums sums = {.weight = tree_take(m, weight_name, dw, m->vocab * c, m->row_blocks)};
+    if (m->cut.tp_blocks == 1)
+        return sums;
+    sums.rows = model_take_bytes(m, rows_name, 0, m->block_rows * c * sizeof(float));
+    sums.blocks = tree_take(m, chunk_name, sums.rows, rows * c, m->blocks);
+    return sums;
+}
+
+static void chunk_sums_give(struct model *m)
+{
+    tree_give(m, weight_name, m->row_blocks);
+    if (m->cut.tp_blocks == 1)
+        return;
+    tree_give(m, chunk_name, m->blocks);
+    model_give(m, rows_name, 0);
+}
+
+static int chunk_losses(struct model *m, const struct slot *s, const struct loss_rows *r,
+                        const void *w)
+{
+    size_t c = m->s.dim;
+    for (uint32_t b = 0; b < m->blocks && s->is_active; b++)
+        kernel_linear(m->kernels, m->lane,
+                      &(struct kernel_linear){.out = logits_of_block(m, r, b),
+                                              .x = at_byte(s->head_norm, r->first * c * m->element),
+                                              .w = at_byte(w, b * columns_of(m) * c * m->element),
+                                              .rows = r->rows,
+                                              .in = m->s.dim,
+                                              .out_dim = columns_of(m),
+                                              .dtype = m->dtype});
+    return losses_of(m, s, r);
+}
+
+/* What the gradient of block b's logits is of the norm's rows, and of the weight. `dw`: of the cp
+ * block, to which its chunks add one after the other. */
+static void chunk_gradients(struct model *m, const struct slot *s, const struct loss_rows *r,
+                            const struct chunk_sums *sums, const void *w, float *dw, uint32_t b)
+{
+    size_t at = r->first * m->s.dim * m->element;
+    size_t weights = b * columns_of(m) * (size_t)m->s.dim;
+    bool is_partial = m->cut.tp_blocks > 1;
+    const void *d_logits = logits_of_block(m, r, b);
+    kernel_linear_backward_input(
+        m->kernels, m->lane,
+        &(struct kernel_linear_backward_input){.dx = is_partial ? (void *)tree_at(&sums->blocks, b)
+                                                                : at_byte(s->d_head_norm, at),
+                                               .dout = d_logits,
+                                               .w = at_byte(w, weights * m->element),
+                                               .rows = r->rows,
+                                               .in = m->s.dim,
+                                               .out_dim = columns_of(m),
+                                               .dtype = m->dtype,
+                                               .is_partial = is_partial});
+    if (is_partial)
+        tree_add(m, &sums->blocks, b);
+    kernel_linear_backward_weight(
+        m->kernels, m->lane,
+        &(struct kernel_linear_backward_weight){.dw = dw + weights,
+                                                .dout = d_logits,
+                                                .x = at_byte(s->head_norm, at),
+                                                .rows = r->rows,
+                                                .in = m->s.dim,
+                                                .out_dim = columns_of(m),
+                                                .dtype = m->dtype,
+                                                .accumulate = r->first % m->block_rows > 0});
+}
+
+/* All chunks of cp block p; a walk takes the buffers of one. */
+static int chunks_of_block(struct model *m, const struct slot *s, struct loss_rows *r,
+                           struct chunk_sums *sums, const void *w, uint32_t p)
+{
+    for (uint32_t c = 0; c < (s->is_active ? m->cut.loss_chunks : 1); c++) {
+        size_t first = (size_t)c * r->rows;
+        r->first = (size_t)p * m->block_rows + first;
+        ERR_TRY(chunk_losses(m, s, r, w));
+        if (sums == NULL || !s->is_active)
+            continue;
+        if (sums->rows != NULL)
+            sums->blocks.slot[0] = sums->rows + first * m->s.dim;
+        for (uint32_t b = 0; b < m->blocks; b++)
+            chunk_gradients(m, s, r, sums, w, tree_at(&sums->weight, p), b);
+    }
+    if (sums == NULL)
+        return 0;
+    if (s->is_active)
+        tree_add(m, &sums->weight, p);
+    return m->cut.tp_blocks > 1 ? rows_reduce(m, s->d_head_norm, p, sums->rows, s->is_active) : 0;
+}
+
+int losses_in_chunks(struct model *m, uint32_t slot, const void *w, float *dw, bool has_gradients)
+{
+    struct slot *s = &m->slots[slot];
+    struct loss_rows r = {.rows = m->block_rows / m->cut.loss_chunks};
+    struct chunk_sums sums = {0};
+    int rc = 0;
+    r.stride = r.rows;
+    r.logits = model_take_bytes(m, "logits of a chunk", 0, (size_t)r.rows * m->vocab * m->element);
+    s->losses = model_take_bytes(m, "losses", slot_index(m, slot, 0), m->rows * sizeof(*s->losses));
+    if (has_gradients)
+        sums = chunk_sums_take(m, dw, r.rows);
+    for (uint32_t p = 0; p < m->row_blocks && rc == 0; p++)
+        rc = chunks_of_block(m, s, &r, has_gradients ? &sums : NULL, w, p);
+    if (has_gradients)
+        chunk_sums_give(m);
+    model_give(m, "logits of a chunk", 0);
+    s->has_losses = true;
+    return rc;
+}
+
+/* ---- the loss of a leaf ---- */
+
+/* Of whole logits, which become their gradient: one cp block after the other. */
+static int losses_of_logits(struct model *m, uint32_t slot)
+{
+    struct slot *s = &m->slots[slot];
+    size_t bytes = (size_t)m->block_rows * columns_of(m) * m->element;
+    s->losses = model_take_bytes(m, "losses", slot_index(m, slot, 0), m->rows * sizeof(*s->losses));
+    for (uint32_t p = 0; p < m->row_blocks; p++) {
+        const struct loss_rows r = {.logits = at_byte(s->logits, p * bytes),
+                                    .stride = m->rows,
+                                    .first = (size_t)p * m->block_rows,
+                                    .rows = m->block_rows};
+        ERR_TRY(losses_of(m, s, &r));
+    }
+    return 0;
+}
+
+static void sum_sequences(const struct model *m, const float *losses, double *out)
+{
+    for (uint32_t b = 0; b < m->batch; b++) {
+        out[b] = 0;
+        for (uint32_t t = 0; t < m->seq; t++)
+            out[b] += losses[(size_t)b * m->seq + t];
+    }
+}
+
+/* The rows' losses in the order of their sequences. */
+static int losses_in_order(struct model *m, const struct slot *s, float *all, const float *losses)
+{
+    const struct context_width of = {"losses by rank", 1, 1, KERNEL_F32};
+    return context_gather(m, all, losses, &of, s->is_active);
+}
+
+/* On the host, which waits for them. */
+static int sum_losses(struct model *m, const struct slot *s, const float *losses, double *out)
+{
+    uint32_t rows = m->batch * m->seq;
+    lane_copy(m->lane, m->host_losses, losses, rows * sizeof(*losses));
+    ERR_TRY(lane_settle(m->lane));
+    for (uint32_t i = 0; i < rows; i++)
+        *out += m->host_losses[i];
+    if (s->batch.sequence_losses != NULL)
+        sum_sequences(m, m->host_losses, s->batch.sequence_losses);
+    return 0;
+}
+
+int model_loss(struct model *m, uint32_t slot, const void *const *w, double *out_loss)
+{
+    struct slot *s = &m->slots[slot];
+    uint32_t index = slot_index(m, slot, 0);
+    size_t all_bytes = (size_t)m->batch * m->seq * sizeof(float);
+    float *ordered;
+    int rc = 0;
+    *out_loss = 0;
+    if (!model_has_chunks(m))
+        rc = losses_of_logits(m, slot);
+    else if (!s->has_losses)
+        rc = losses_in_chunks(m, slot, w[OUTPUT], NULL, false);
+    s->has_losses = false;
+    ordered = s->losses;
+    if (m->cut.cp_blocks > 1)
+        ordered = model_take_bytes(m, "losses of all rows", index, all_bytes);
+    if (m->cut.cp_blocks > 1 && rc == 0)
+        rc = losses_in_order(m, s, ordered, s->losses);
+    if (s->is_active && rc == 0)
+        rc = sum_losses(m, s, ordered, out_loss);
+    if (m->cut.cp_blocks > 1)
+        model_give(m, "losses of all rows", index);
+    model_give(m, "losses", index);
+    return rc;
+}
