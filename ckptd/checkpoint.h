@@ -48,6 +48,13 @@ struct pin {
     char *note; /* owned; NULL: none, or nobody can read it, and the pin holds all the same */
 };
 
+/* The number that rules of the best ones go by (policy.h), once a plan has read it. */
+struct checkpoint_metric {
+    bool is_known;
+    bool is_there; /* the manifest has one */
+    double value;
+};
+
 /* What open loads have to do with a shard. */
 struct shard_use {
     uint32_t loads;   /* that planned it and have not released it */
@@ -75,6 +82,7 @@ struct checkpoint {
     uint32_t num_images;       /* entered and not left yet */
     struct manifest *manifest; /* cached while leased */
     uint64_t manifest_hash;    /* of its text, once it was written or loaded; else 0 */
+    struct checkpoint_metric metric;
     bool goes_far;             /* it is to be there: queue_plan(), when that was last asked */
     bool is_wanted_far;        /* somebody waits for it there: it drains first */
     bool is_wanted_replicated; /* likewise, on other nodes */

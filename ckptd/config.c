@@ -147,12 +147,6 @@ static const struct option table[] = {
                "how long a start waits for a far tier that does not answer"),
     OPTION_INT(struct config, tier_retry_ms, "tier.retry_ms", 1000, 1, 3600000,
                "first pause after an error of the far tier; it doubles up to 64 times that"),
-    OPTION_INT(struct config, tier_keep_last, "tier.keep_last", 0, 0, 1 << 24,
-               "keep so many of a run in the far tier, the newest; 0: no such rule"),
-    OPTION_INT(struct config, tier_keep_every, "tier.keep_every", 0, 0, 1ll << 40,
-               "keep steps there that are multiples of it"),
-    OPTION_INT(struct config, tier_keep_within, "tier.keep_within_s", 0, 0, 1ll << 40,
-               "keep there what is younger, in seconds before the newest"),
     OPTION_INT(struct config, tier_verify_age_s, "tier.verify_age_s", 604800, 0, 1ll << 40,
                "a local copy goes when the far one was read back within so long, else it is read"),
     OPTION_INT(struct config, tier_look_ms, "tier.look_ms", 60000, 0, 86400000,
@@ -466,14 +460,19 @@ int config_load(struct config *out, int argc, char **argv, bool *out_help)
     return error;
 }
 
+/* Does it hold as soon as it was read again? */
+static bool is_policy(const char *key)
+{
+    return strncmp(key, "retention.", 10) == 0 || strncmp(key, "tier.keep_", 10) == 0;
+}
+
 void config_changed(char out[CONFIG_CHANGED_BYTES], const struct config *a, const struct config *b)
 {
     size_t used = 0;
     out[0] = '\0';
     for (const struct option *option = table; option->key; option++) {
-        if (strncmp(option->key, "retention.", 10) == 0 ||
-            memcmp((const char *)a + option->offset, (const char *)b + option->offset,
-                   option->size) == 0)
+        if (is_policy(option->key) || memcmp((const char *)a + option->offset,
+                                             (const char *)b + option->offset, option->size) == 0)
             continue;
         int bytes = snprintf(out + used, CONFIG_CHANGED_BYTES - used, "%s%s", used ? ", " : "",
                              option->key);
@@ -488,7 +487,8 @@ void config_print_help(void)
     printf("ckptd - keeps the checkpoints of training runs\n\n"
            "    ckptd --store DIRECTORY [--config FILE] [--key value ...]\n\n"
            "SIGTERM, SIGINT, SIGHUP: finish running saves and the last ones of connected ranks,\n"
-           "then end. SIGUSR1: read [retention] and [run.NAME] again, as `ckpt-cli reload`.\n"
+           "then end. SIGUSR1: read the rules of retention and [run.NAME] again, as `ckpt-cli "
+           "reload`.\n"
            "--check starts nothing: it looks at the configuration and the store; 0 or 78.\n"
            "Exit codes: 0 ended as told, 75 start it again, 78 a person must act.\n\n");
     if (options_defaults(&options) == 0)

@@ -48,7 +48,7 @@ struct config {
     char tier_what[8], tier_attempts[8];
     int64_t tier_every;
     int64_t tier_part_bytes, tier_connections, tier_rate; /* bytes per second; 0: no limit */
-    int64_t tier_keep_last, tier_keep_every, tier_keep_within, tier_verify_age_s;
+    int64_t tier_verify_age_s;
     bool tier_quiet;
     int64_t tier_cpu_nice, tier_wait_ms, tier_retry_ms, tier_look_ms;
     char nodes_name[33], nodes_domain[33], nodes_peers[8192], nodes_attempts[16];

@@ -57,7 +57,7 @@ static int find_run(struct run_policy **out, struct policies *policies, const ch
         return report_error(ERR_INVALID, "let [retention] keep what most runs need",
                             "%s: more than %u runs have a section", where, POLICY_RUNS_MAX);
     *out = &policies->runs[policies->num_runs++];
-    **out = (struct run_policy){.policy = {0}};
+    memset(*out, 0, sizeof **out);
     memcpy((*out)->run, name, bytes);
     return 0;
 }
@@ -69,7 +69,7 @@ int policy_set(struct policies *policies, const char *key, const char *value, co
         return POLICY_NO_KEY;
     const struct option *option = find_key(key + 4);
     if (!option)
-        return report_error(ERR_INVALID, "a run has quota and the keys of [retention]",
+        return report_error(ERR_INVALID, "a run has quota, the keys of [retention] and tier.keep_*",
                             "%s: key '%.200s' is unknown", where, key);
     int error = find_run(&run, policies, key + 4, strlen(key + 4) - strlen(option->key) - 1, where);
     if (error != 0)
@@ -98,6 +98,16 @@ const struct policy *policy_of(const struct policies *policies, const char *run)
         if (strcmp(policies->runs[i].run, run) == 0)
             return &policies->runs[i].policy;
     return &policies->all;
+}
+
+struct retain_rules policy_rules(const struct policy *policy, const struct policy_keep *keep)
+{
+    return (struct retain_rules){.keep_last = (uint32_t)keep->last,
+                                 .keep_every = (uint64_t)keep->every,
+                                 .keep_within = (uint64_t)keep->within,
+                                 .keep_best = (uint32_t)keep->best,
+                                 .best_is_highest = strcmp(policy->order, "highest") == 0,
+                                 .may_remove_most = policy->may_remove_most};
 }
 
 bool policy_equal(const struct policies *a, const struct policies *b)

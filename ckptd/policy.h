@@ -3,15 +3,22 @@
 #ifndef HOLDFAST_CKPTD_POLICY_H
 #define HOLDFAST_CKPTD_POLICY_H
 
+#include "proto/retain.h"
+
 #include <stdbool.h>
 #include <stdint.h>
 
 #define POLICY_RUNS_MAX 256u /* sections [run.NAME]; more are refused */
 #define POLICY_KEYS_MAX 16u
 
+/* The rules of one tier; 0: no such rule. */
+struct policy_keep {
+    int64_t last, every, within, best;
+};
+
 struct policy {
-    int64_t keep_last, keep_every, keep_within, keep_best;
-    char metric[64], order[8];
+    struct policy_keep local, far;
+    char metric[64], order[8]; /* of `best`, in both */
     bool may_remove_most, heeds_trainers;
     int64_t trash; /* seconds that a removed checkpoint can be taken back; 0: not at all */
     int64_t quota; /* bytes of all checkpoints of the run; 0: no limit */
@@ -30,17 +37,21 @@ struct policies {
     uint32_t num_runs;
 };
 
-/* The options of [retention], for the table of a struct that has a struct policy as `at`. */
+/* The options of [retention] and the rules of [tier], for the table of a struct that has a struct
+ * policy as `at`. */
 /* clang-format off */
+#define POLICY_KEEP(t, keep, section, there)                                                      \
+    OPTION_INT(t, keep.last, section ".keep_last", 0, 0, 1 << 24,                                 \
+               "keep so many of a run" there ", the newest; 0: no such rule"),                    \
+    OPTION_INT(t, keep.every, section ".keep_every", 0, 0, 1ll << 40,                             \
+               "keep steps" there " that are multiples of it"),                                   \
+    OPTION_INT(t, keep.within, section ".keep_within_s", 0, 0, 1ll << 40,                         \
+               "keep" there " what is younger, in seconds before the newest"),                    \
+    OPTION_INT(t, keep.best, section ".keep_best", 0, 0, 1 << 24,                                 \
+               "keep so many" there " with the best metric")
 #define POLICY_RETENTION(t, at)                                                                   \
-    OPTION_INT(t, at keep_last, "retention.keep_last", 0, 0, 1 << 24,                             \
-               "keep so many of the run, the newest; 0: no such rule"),                           \
-    OPTION_INT(t, at keep_every, "retention.keep_every", 0, 0, 1ll << 40,                         \
-               "keep steps that are multiples of it"),                                            \
-    OPTION_INT(t, at keep_within, "retention.keep_within_s", 0, 0, 1ll << 40,                     \
-               "keep what is younger, in seconds before the newest"),                             \
-    OPTION_INT(t, at keep_best, "retention.keep_best", 0, 0, 1 << 24,                             \
-               "keep so many with the best metric"),                                              \
+    POLICY_KEEP(t, at local, "retention", ""),                                                    \
+    POLICY_KEEP(t, at far, "tier", " in the far tier"),                                           \
     OPTION_STRING(t, at metric, "retention.metric", "loss",                                       \
                   "name of that metric, in the saved state's metrics"),                           \
     OPTION_CHOICE(t, at order, "retention.best", "lowest", "lowest,highest",                      \
@@ -59,6 +70,8 @@ int policy_set(struct policies *policies, const char *key, const char *value, co
 /* After the last policy_set: what a run's section leaves out is as for all. */
 void policy_inherit(struct policies *policies);
 const struct policy *policy_of(const struct policies *policies, const char *run);
+/* What `keep`, one of the policy's, says; rules may be none (retain_check). */
+struct retain_rules policy_rules(const struct policy *policy, const struct policy_keep *keep);
 bool policy_equal(const struct policies *a, const struct policies *b);
 
 #endif

@@ -1,12 +1,15 @@
 /* reload.c - reads the configuration again while ckptd serves: `ckpt-cli reload`, or SIGUSR1.
  *
- * What holds from then on is which checkpoints stay and how much a run may use: [retention] and
- * [run.NAME]. The rules are applied to all runs at once. Every other key that has changed is named:
- * it needs a restart. A configuration that is refused changes nothing.
+ * What holds from then on is which checkpoints stay, here and in the far tier, and how much a run
+ * may use: [retention], tier.keep_* and [run.NAME]. The rules are applied to all runs at once.
+ * Every other key that has changed is named: it needs a restart. A configuration that is refused
+ * changes nothing.
  *
  * A worker reads the file. One at a time: a second Reload meanwhile is ERR_BUSY, a second signal is
  * taken up behind the first. */
 #include "ckptd/reload.h"
+#include "ckptd/catalog.h"
+#include "ckptd/checkpoint.h"
 #include "ckptd/config.h"
 #include "ckptd/keep/retain.h"
 #include "ckptd/keep/trash.h"
@@ -47,11 +50,21 @@ static void work_reload(struct job *job)
         fault_take(&reloading->fault, error);
 }
 
+/* Another metric may decide now which are best. */
+static void forget_metrics(struct service *service)
+{
+    for (struct run *run = service->catalog->runs; run; run = run->next)
+        for (struct checkpoint *c = run->checkpoints; c; c = c->next)
+            c->metric = (struct checkpoint_metric){.is_known = false};
+}
+
 static void take_over(struct reloading *reloading, char *changed)
 {
     struct service *service = reloading->service;
     bool is_new = !policy_equal(&service->policies, &reloading->config->policies);
     service->policies = reloading->config->policies;
+    if (is_new)
+        forget_metrics(service);
     log_info("reload", "the configuration was read again: retention and quotas %s",
              is_new ? "have changed" : "are as before");
     if (changed[0])

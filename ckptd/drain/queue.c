@@ -6,6 +6,7 @@
 #include "ckptd/config.h"
 #include "ckptd/copies.h"
 #include "ckptd/drain/pick.h"
+#include "ckptd/policy.h"
 #include "ckptd/service.h"
 #include "proto/report.h"
 #include "proto/retain.h"
@@ -23,14 +24,32 @@ static struct pick_rule rule_of(const struct config *config, enum tier_index tie
     return (struct pick_rule){what, (uint64_t)config->tier_every};
 }
 
+/* The far tier's rules, as they are for a plan of all that the run has. One that is not known to be
+ * among the best does not go there; one that turns out to be does so later. Where no checkpoint has
+ * the metric the far tier's plan is refused, and nothing is removed there: then all are kept. */
+static bool rules_of(struct retain_rules *out, const struct run *run)
+{
+    const struct policy *policy = policy_of(&run->service->policies, run->name);
+    bool is_known = true, is_there = false;
+    *out = policy_rules(policy, &policy->far);
+    out->may_remove_most = true;
+    if (retain_check(out) != 0 || out->keep_best == 0)
+        return retain_check(out) == 0;
+    for (const struct checkpoint *c = run->checkpoints; c; c = c->next) {
+        is_known = is_known && (c->metric.is_known || c->damaged);
+        is_there = is_there || (c->metric.is_there && !c->damaged);
+    }
+    if (!is_there)
+        out->keep_best = 0;
+    if (!is_there && out->keep_last == 0) /* a rule; that many stay anyway */
+        out->keep_last = 1;
+    return is_there || !is_known;
+}
+
 /* Sets is_kept: would the far tier's own rules keep it, were all of the run there? */
 static int mark_kept(struct pick_item *items, uint32_t count, const struct run *run)
 {
-    const struct config *config = run->service->config;
-    const struct retain_rules rules = {.keep_last = (uint32_t)config->tier_keep_last,
-                                       .keep_every = (uint64_t)config->tier_keep_every,
-                                       .keep_within = (uint64_t)config->tier_keep_within,
-                                       .may_remove_most = true};
+    struct retain_rules rules;
     struct retain_item *plan = calloc(count + 1, sizeof *plan);
     uint32_t i = 0, removed;
     if (!plan)
@@ -39,9 +58,11 @@ static int mark_kept(struct pick_item *items, uint32_t count, const struct run *
         plan[i++] = (struct retain_item){.step = c->summary.step,
                                          .attempt = c->summary.attempt,
                                          .time = retain_time(c->summary.time),
+                                         .has_metric = c->metric.is_there,
+                                         .metric = c->metric.value,
                                          .is_pinned = catalog_pin(c) != NULL,
                                          .is_damaged = c->damaged};
-    bool has_rules = retain_check(&rules) == 0;
+    bool has_rules = rules_of(&rules, run);
     int error = has_rules ? retain_plan(plan, count, &rules, &removed) : 0;
     for (i = 0; i < count; i++)
         items[i].is_kept = !has_rules || plan[i].reasons != 0;

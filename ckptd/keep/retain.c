@@ -22,6 +22,7 @@
 #include "proto/retain.h"
 #include "ckptd/catalog.h"
 #include "ckptd/checkpoint.h"
+#include "ckptd/drain/drain.h"
 #include "ckptd/drain/far.h"
 #include "ckptd/drain/queue.h"
 #include "ckptd/history.h"
@@ -57,6 +58,7 @@ struct candidate {
     struct checkpoint *checkpoint; /* while it is out of the catalog: it goes */
     struct fault fault;            /* why it could not be removed, or that it is not there */
     uint64_t manifest_hash;        /* as in struct checkpoint */
+    bool has_read;                 /* its metric, or that it has none */
     bool is_gone;
     struct other_copy other; /* that must be there before this one goes */
     struct pin pin, far_pin; /* the latter when copies in the far tier go */
@@ -69,7 +71,7 @@ struct pruning {
     struct rpc_call *call; /* NULL: retention */
     struct retain_rules rules;
     char metric[64];
-    bool is_dry;
+    bool is_dry, reads_metrics, only_reads;
     uint64_t trash; /* how long what goes can be taken back, in seconds; 0: not at all */
     struct retain_item *items;
     struct candidate *candidates; /* in the order of items */
@@ -156,7 +158,19 @@ static int read_metric(struct pruning *pruning, uint32_t index)
         return 0;
     }
     error = retain_metric(item, manifest->state_json, pruning->metric);
+    pruning->candidates[index].has_read = error == 0;
     manifest_free(manifest);
+    return error;
+}
+
+static int read_metrics(struct pruning *pruning)
+{
+    int error = 0;
+    if (pruning->rules.keep_best == 0 && !pruning->reads_metrics)
+        return 0;
+    for (uint32_t i = 0; i < pruning->count && error == 0; i++)
+        if (!pruning->items[i].is_damaged && !pruning->candidates[i].has_read)
+            error = read_metric(pruning, i);
     return error;
 }
 
@@ -220,16 +234,15 @@ static void work_plan(struct job *job)
     int error = read_pins(pruning);
     if (error == 0)
         error = storage_groups_leased(storage, run, visit_lease, pruning);
-    for (uint32_t i = 0; i < pruning->count && error == 0 && pruning->rules.keep_best > 0; i++)
-        if (!pruning->items[i].is_damaged)
-            error = read_metric(pruning, i);
-    if (error == 0) {
+    if (error == 0)
+        error = read_metrics(pruning);
+    if (error == 0 && !pruning->only_reads) {
         error = retain_plan_seen(pruning->items, pruning->count, &pruning->rules, &removed, look_at,
                                  pruning);
         if (error == ERR_DENIED && pruning->is_dry) /* which shows a refused plan too */
             error = 0;
     }
-    if (error == 0)
+    if (error == 0 && !pruning->only_reads)
         hold_back(pruning);
     if (error != 0)
         fault_take(&pruning->fault, error);
@@ -402,9 +415,19 @@ static bool choose(struct pruning *pruning)
     return any;
 }
 
-/* What the plan has learned about pins. Both are newest first; saves since then have come in front.
- */
-static void note_pins(struct pruning *pruning)
+/* Of retention alone: a prune may name another metric. */
+static void note_metric(const struct pruning *pruning, struct checkpoint *checkpoint,
+                        uint32_t index)
+{
+    const struct retain_item *item = &pruning->items[index];
+    if (!pruning->call && pruning->candidates[index].has_read)
+        checkpoint->metric = (struct checkpoint_metric){
+            .is_known = true, .is_there = item->has_metric, .value = item->metric};
+}
+
+/* What the plan has read of pins and metrics. Both are newest first; saves since then have come in
+ * front. */
+static void note_read(struct pruning *pruning)
 {
     struct checkpoint *checkpoint = pruning->run->checkpoints;
     for (uint32_t i = 0; i < pruning->count; i++) {
@@ -416,6 +439,7 @@ static void note_pins(struct pruning *pruning)
             checkpoint = checkpoint->next;
         if (checkpoint && checkpoint->summary.attempt == item->attempt &&
             checkpoint->summary.step == item->step) {
+            note_metric(pruning, checkpoint, i);
             catalog_set_pin(checkpoint, TIER_LOCAL, &candidate->pin);
             candidate->pin = (struct pin){0};
             if (pruning->tier == TIER_FAR)
@@ -459,8 +483,10 @@ static void planned(struct event *event)
     struct pruning *pruning = CONTAINER_OF(event, struct pruning, job.done);
     note_looks(pruning);
     if (pruning->fault.code == 0)
-        note_pins(pruning);
-    if (pruning->fault.code != 0 || pruning->is_dry || !choose(pruning)) {
+        note_read(pruning);
+    if (pruning->reads_metrics) /* what is best is known now */
+        drain_look(pruning->service);
+    if (pruning->fault.code != 0 || pruning->is_dry || pruning->only_reads || !choose(pruning)) {
         finish(pruning);
         return;
     }
@@ -500,11 +526,14 @@ static void fill_items(struct pruning *pruning)
             pruning->tier == TIER_LOCAL ? c->manifest_hash : c->copies[TIER_FAR].manifest_hash;
         pruning->candidates[i].is_led = is_led_by_peer(c);
         pruning->candidates[i].is_spread = c == spread;
+        pruning->candidates[i].has_read = !pruning->call && c->metric.is_known;
         tiers_note_other(&pruning->candidates[i].other, c, pruning->tier);
         pruning->items[i++] =
             (struct retain_item){.step = c->summary.step,
                                  .attempt = c->summary.attempt,
                                  .time = retain_time(c->summary.time),
+                                 .has_metric = !pruning->call && c->metric.is_there,
+                                 .metric = c->metric.value,
                                  .is_pinned = pruning->tier == TIER_LOCAL && c->far_pin.is_made,
                                  .is_leased = catalog_in_use(c),
                                  .is_damaged = !catalog_has_copy(c, pruning->tier),
@@ -561,6 +590,8 @@ int retain_begin(struct run *run, const struct plan_options *options)
     pruning->call = options->call;
     pruning->rules = options->rules;
     pruning->is_dry = options->is_dry;
+    pruning->reads_metrics = options->reads_metrics;
+    pruning->only_reads = options->only_reads;
     pruning->trash = options->is_final ? 0 : trash_term(run);
     snprintf(pruning->metric, sizeof pruning->metric, "%s",
              options->metric[0] ? options->metric : "loss");

@@ -15,7 +15,9 @@ struct plan_options {
     const char *metric;
     enum tier_index tier;
     bool is_dry;
-    bool is_final; /* what goes cannot be taken back */
+    bool reads_metrics; /* also where no rule of this plan goes by them */
+    bool only_reads;    /* there is no rule, and nothing goes */
+    bool is_final;      /* what goes cannot be taken back */
 };
 
 /* On an error nothing was begun. */

@@ -1,6 +1,10 @@
 /* retain_rules.c - the rules of the configuration, and when they are applied: with a commit, a save
  * that found no room, once after the start, and when the configuration was loaded again. The local
- * tier comes first, by [retention]; then the far one, by [tier]. */
+ * tier comes first, by [retention]; then the far one, by [tier].
+ *
+ * What the far tier's rules would remove does not go there (drain/queue.c). Which ones are best
+ * says their metric, and that is in the manifest: so the plan of the local tier reads it, also
+ * where that tier has no rule of its own, and the catalog keeps it. */
 #include "ckptd/catalog.h"
 #include "ckptd/keep/gc.h"
 #include "ckptd/keep/retain_private.h"
@@ -17,20 +21,11 @@
 
 #define AGAIN_MS 1000 /* when rubbish is being removed at the time for retention */
 
-static struct retain_rules rules_of(const struct policy *policy)
-{
-    return (struct retain_rules){.keep_last = (uint32_t)policy->keep_last,
-                                 .keep_every = (uint64_t)policy->keep_every,
-                                 .keep_within = (uint64_t)policy->keep_within,
-                                 .keep_best = (uint32_t)policy->keep_best,
-                                 .best_is_highest = strcmp(policy->order, "highest") == 0,
-                                 .may_remove_most = policy->may_remove_most};
-}
-
 /* Has a plan begun? */
 static bool apply(struct run *run, const struct plan_options *options)
 {
-    if (retain_check(&options->rules) != 0 || run->pruning || run->service->draining)
+    if ((retain_check(&options->rules) != 0 && !options->only_reads) || run->pruning ||
+        run->service->draining)
         return false;
     int error = retain_begin(run, options);
     if (error != 0)
@@ -40,16 +35,11 @@ static bool apply(struct run *run, const struct plan_options *options)
 
 void retain_apply_far(struct run *run)
 {
-    const struct config *config = run->service->config;
     const struct policy *policy = policy_of(&run->service->policies, run->name);
-    const struct plan_options options = {
-        .rules = {.keep_last = (uint32_t)config->tier_keep_last,
-                  .keep_every = (uint64_t)config->tier_keep_every,
-                  .keep_within = (uint64_t)config->tier_keep_within,
-                  .may_remove_most = policy->may_remove_most},
-        .metric = "",
-        .tier = TIER_FAR,
-        .is_final = true};
+    const struct plan_options options = {.rules = policy_rules(policy, &policy->far),
+                                         .metric = policy->metric,
+                                         .tier = TIER_FAR,
+                                         .is_final = true};
     if (tier_has_far(run->service))
         apply(run, &options);
 }
@@ -57,14 +47,18 @@ void retain_apply_far(struct run *run)
 void retain_apply(struct run *run)
 {
     const struct policy *policy = policy_of(&run->service->policies, run->name);
-    struct retain_rules rules = rules_of(policy);
+    struct retain_rules rules = policy_rules(policy, &policy->local);
     const struct attempt *attempt = run->coordinator->attempt;
     uint32_t wish = policy->heeds_trainers && attempt ? attempt_wish(attempt) : 0;
     if (rules.keep_last < wish)
         rules.keep_last = wish;
     struct report_text text;
     report_keep(&text);
-    const struct plan_options options = {.rules = rules, .metric = policy->metric};
+    const bool is_for_far = policy->far.best > 0 && tier_has_far(run->service);
+    const struct plan_options options = {.rules = rules,
+                                         .metric = policy->metric,
+                                         .reads_metrics = is_for_far,
+                                         .only_reads = is_for_far && retain_check(&rules) != 0};
     run->retain_again = run->pruning != NULL;
     if (!run->retain_again && !apply(run, &options))
         retain_apply_far(run);
@@ -88,15 +82,19 @@ static void apply_to_all(struct timer *timer)
         loop_timer(service->loop, timer, AGAIN_MS);
 }
 
+static bool has_rule(const struct policy *policy)
+{
+    const struct retain_rules local = policy_rules(policy, &policy->local),
+                              far = policy_rules(policy, &policy->far);
+    return retain_check(&local) == 0 || retain_check(&far) == 0;
+}
+
 /* Has any run a rule? */
 static bool has_rules(const struct policies *policies)
 {
-    struct retain_rules rules = rules_of(&policies->all);
-    bool any = retain_check(&rules) == 0;
-    for (uint32_t i = 0; i < policies->num_runs && !any; i++) {
-        rules = rules_of(&policies->runs[i].policy);
-        any = retain_check(&rules) == 0;
-    }
+    bool any = has_rule(&policies->all);
+    for (uint32_t i = 0; i < policies->num_runs && !any; i++)
+        any = has_rule(&policies->runs[i].policy);
     return any;
 }
 

@@ -14,6 +14,7 @@ import hashlib
 import json
 import os
 import random
+import re
 import shutil
 import subprocess
 import threading
@@ -399,6 +400,44 @@ def retained(world, options):
     world.stop()
 
 
+def best(world, options):
+    """Rules of one run, read again: the far tier keeps its best, and takes nothing in vain."""
+    file = os.path.join(world.folder, "conf")
+
+    def configure(text):
+        with open(file, "w") as to:
+            to.write(text)
+
+    def far_steps():
+        return sorted({entry["step"] for entry in world.listed("--store", world.far)})
+
+    lib_train.make_tokens(world.folder, lib_train.prose())
+    configure("")
+    world.start(*options, "--config", file)
+    said = train(world, "best").communicate()[1]
+    wait_until(drained(world), world.log)
+    before = far_steps()
+    loss = {step: float.fromhex(line.split()[1]) for step, line in losses(world, "best").items()}
+    want = sorted({*sorted(loss, key=loss.get)[-2:], STEPS - 1, STEPS})  # the last two stay anyway
+    configure("[run.best]\ntier.keep_best = 2\nretention.best = \"highest\"\n"
+              "retention.may_remove_most = true\n[run.other]\ntier.keep_last = 1\n")
+    code, out, err = world.cli("reload", *world.where)
+    everything = list(range(1, STEPS + 1))
+    wait_until(lambda: far_steps() == want, lambda: (far_steps(), want, world.log()[-3000:]))
+    test("rules of a run for the far tier hold after a reload, those of the best too",
+         before == everything and code == 0 and "restart:" not in out and
+         world.steps() == everything, (said, before, out, err))
+    world.stop()
+    world.start(*options, "--config", file)
+    said = train(world, "best", "--training.steps", STEPS + 1).communicate()[1]
+    wait_until(lambda: far_has(world, "best", STEPS + 1, 2) and drained(world)(), world.log)
+    sent = set(re.findall(r"run best, step (\d+), attempt \d+ is in the tier far: [1-9]",
+                          world.log().rsplit("the far tier is dir:", 1)[1]))
+    test("what they would remove again is not sent, also after a restart",
+         sent == {str(STEPS + 1)}, (said, sent, world.log()[-2000:]))
+    world.stop()
+
+
 def new_world(far=None, ckptd=None):
     world = World()
     world.ckptd = os.path.join(BUILD, ckptd or "ckptd")
@@ -423,6 +462,7 @@ def main():
     collected(*new_world())
     ended(new_world()[0])
     retained(*new_world(ckptd="tests/ckptd"))
+    best(*new_world())
     end()
 
 

@@ -243,8 +243,8 @@ static void test_retain__the_configured_rules_hold_after_every_commit(void **sta
 {
     struct bed *bed = *state;
     bed_stop(bed);
-    bed->config.policies.all.keep_last = 3;
-    bed->config.policies.all.keep_every = 4;
+    bed->config.policies.all.local.last = 3;
+    bed->config.policies.all.local.every = 4;
     assert_int_equal(bed_start(bed), 0);
     bed_save_steps(bed, peers, RANKS, 1, 10);
     /* The last commit's retention may still be under way. */
@@ -258,7 +258,7 @@ static void check_best(struct bed *bed, const char *order, uint64_t want)
     static const int losses[] = {5, 2, 9, 1, 7, 8, 3, 6, 4, 10}; /* of the steps 1 to 10 */
     char json[80];
     bed_stop(bed);
-    bed->config.policies.all.keep_best = 2;
+    bed->config.policies.all.local.best = 2;
     snprintf(bed->config.policies.all.metric, sizeof bed->config.policies.all.metric, "loss");
     snprintf(bed->config.policies.all.order, sizeof bed->config.policies.all.order, "%s", order);
     assert_int_equal(bed_start(bed), 0);
@@ -287,7 +287,7 @@ static void test_retain__the_best_ones_can_be_the_highest(void **state)
 /* Three checkpoints have room, of which the rules would keep two, were the first not pinned. */
 static void test_without_room(struct bed *bed, int refusal)
 {
-    bed->config.policies.all.keep_last = 2;
+    bed->config.policies.all.local.last = 2;
     assert_int_equal(bed_start(bed), 0);
     bed_open_world(bed, peers, RANKS);
     assert_true(save_step(peers, RANKS, 1));
@@ -334,7 +334,7 @@ static void test_retain__the_configured_rules_hold_at_once_after_a_start(void **
     struct bed *bed = *state;
     bed_save_steps(bed, peers, RANKS, 1, 4);
     bed_stop(bed);
-    bed->config.policies.all.keep_last = 2;
+    bed->config.policies.all.local.last = 2;
     assert_int_equal(bed_start(bed), 0);
     assert_true(wait_listed(bed, 0x18));
     assert_listed_loads(bed);

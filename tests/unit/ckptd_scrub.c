@@ -417,7 +417,7 @@ test_scrub__a_run_that_removes_faster_than_it_reads_still_has_one_read_back(void
     uint64_t step = STEPS;
     bed->config.scrub_rate = 8 * MIB;
     bed->config.scrub_period = 0;
-    bed->config.policies.all.keep_last = 1;
+    bed->config.policies.all.local.last = 1;
     bed->config.policies.all.may_remove_most = true;
     assert_int_equal(bed_start(bed), 0);
     bed_open_world(bed, peers, RANKS);
