@@ -201,8 +201,9 @@ const struct command commands[] = {
      WHERE | ON_FILES, cli_cp,
      "STORE is a directory, or unix:/PATH of the ckptd that serves it; without one the copy goes\n"
      "into the same store. Without @STEP every whole checkpoint of the run is copied. Each block\n"
-     "is verified before it is written, and all is read back at the end. Again the same command\n"
-     "copies what is missing: checkpoints and shards that are there are passed over. Step and\n"
+     "is verified before it is written, and the digests of what was written are compared at the\n"
+     "end. Nothing is read back: `verify` does that. Again the same command copies what is\n"
+     "missing: checkpoints that are there are passed over, shards are verified and kept. Step and\n"
      "attempt stay.\n"},
     {"repair", "CHECKPOINT [--from STORE]", "replace damaged shards, or a manifest that is lost", 1,
      1, WHERE | ON_FILES | BIT(FROM), cli_repair,

@@ -4,15 +4,20 @@
  * them says under which run they were saved (proto/origin.h). Per checkpoint:
  *
  *   what the other side has already is looked at: a shard whose size, header and checksum table are
- *    │    right is kept, any other is removed
+ *    │    right is read there, and kept if every block is right; any other is written anew
  *   every missing shard: each block verified by its checksum, written, the table last, synced
- *   all shards are read back there: each block and each tensor's digest against the manifest
+ *   the digests of what was written, made from the same memory, and of what was kept are compared
+ *    │    with the manifest's
  *   the mark of unfinished work stands beside them until the end: gc and the next start of a ckptd
  *         remove what has one and is leased by nobody (proto/mark.h)
  *   the origin file, the names synced, the manifest: by cp itself under the store's lock, or by the
  *         ckptd that serves the store (Adopt)
  *
- * So a copy that was cut short is taken up again by the same command, and one that is there already
+ * So each byte is read once and moved once; nothing that was written is read back. A bucket takes a
+ * part only if it has the SHA-256 that the request names, and the object's ETag is that of the
+ * parts (storage/bucket/upload.c). What a disk has made of its bytes, `verify` tells.
+ *
+ * A copy that was cut short is taken up again by the same command, and one that is there already
  * is passed over. A checkpoint that is damaged is not copied, and neither are the others after it:
  * the error names it. */
 #include "clients/cli/engine/blocks.h"
@@ -35,6 +40,7 @@ struct copy {
     struct checkpoint from, made;
     char directory[STORAGE_KEY_MAX]; /* of `made` */
     struct progress progress;
+    struct digest *digests; /* of the checkpoint at hand, as of struct blocks */
     uint32_t num_copied, num_there, num_shards_kept;
     uint64_t bytes;
 };
@@ -118,7 +124,7 @@ static int copy_shard(struct copy *copy, uint32_t shard)
     manifest_identity(&identity, &copy->made.manifest->summary, shard);
     ERR_TRY(shard_key(key, sizeof key, &identity));
     copy->bytes += copy->from.shards[shard].geometry.file_bytes;
-    return shard_copy(copy->store, key, &copy->from, shard, &copy->progress);
+    return shard_copy(copy->store, key, &copy->from, shard, &copy->digests, &copy->progress);
 }
 
 /* ---- one checkpoint ---- */
@@ -133,13 +139,39 @@ static int look_at_made(struct copy *copy)
     return checkpoint_load(&copy->made, LOAD_HEADERS);
 }
 
-static int fail_read_back(void *user, const struct scan_read *read, int error_number)
+static int fail_kept(void *user, const struct scan_read *read, int error_number)
 {
     struct copy *copy = user;
-    (void)error_number;
-    int error = report_error(ERR_IO, "look at that disk; cp again writes the shard anew",
-                             "block %llu is not what was written", (unsigned long long)read->block);
+    int error = report_error(error_number != 0 ? ERR_IO : ERR_CORRUPT, NULL,
+                             "block %llu is not what an earlier try wrote",
+                             (unsigned long long)read->block);
     return checkpoint_fail(&copy->made, read->file->shard, error);
+}
+
+/* What an earlier try has written is read there, once. ERR_CORRUPT: it is to be written anew. */
+static int prove_kept(struct copy *copy, uint32_t shard)
+{
+    struct blocks blocks = {.checkpoint = &copy->made,
+                            .first_shard = shard,
+                            .end_shard = shard + 1,
+                            .progress = &copy->progress,
+                            .digests = copy->digests,
+                            .user = copy,
+                            .damaged = fail_kept};
+    int error = blocks_run(&blocks);
+    copy->digests = blocks.digests;
+    copy->num_shards_kept += error == 0;
+    return error;
+}
+
+static int keep_or_copy(struct copy *copy, uint32_t shard)
+{
+    const struct shard_file *there = &copy->made.shards[shard];
+    bool is_kept = there->damage == NULL && there->header_damage == NULL;
+    int error = is_kept ? prove_kept(copy, shard) : ERR_CORRUPT;
+    if (is_kept && error == ERR_CORRUPT)
+        log_warn("cp", "%s: it is written anew", report_line());
+    return error == ERR_CORRUPT ? copy_shard(copy, shard) : error;
 }
 
 static void count_digest(void *user, const char *tensor)
@@ -148,28 +180,18 @@ static void count_digest(void *user, const char *tensor)
     ++*(uint32_t *)user;
 }
 
-/* Every block and digest, from the disk of the other side. */
-static int read_back(struct copy *copy)
+/* Of all shards, each from the bytes that lie there now. */
+static int compare_digests(const struct copy *copy)
 {
+    const struct blocks blocks = {.checkpoint = (struct checkpoint *)(uintptr_t)&copy->from,
+                                  .digests = copy->digests};
     uint32_t differing = 0;
-    struct blocks blocks = {.checkpoint = &copy->made,
-                            .end_shard = copy->made.manifest->summary.shards,
-                            .progress = &copy->progress,
-                            .user = copy,
-                            .damaged = fail_read_back};
-    checkpoint_unload(&copy->made);
-    int error = checkpoint_load(&copy->made, LOAD_HEADERS);
-    if (error == 0)
-        error = checkpoint_need_whole(&copy->made);
-    if (error == 0)
-        error = blocks_run(&blocks);
-    if (error == 0)
-        error = blocks_compare(&blocks, count_digest, &differing);
-    blocks_free(&blocks);
-    if (error == 0 && differing > 0)
-        error = report_error(ERR_CORRUPT, DAMAGE_HINT, "%s: %s with another digest than its source",
-                             copy->made.name, text_count(differing, "tensor").text);
-    return error;
+    ERR_TRY(blocks_compare(&blocks, count_digest, &differing));
+    return differing == 0 ? 0
+                          : report_error(ERR_CORRUPT, DAMAGE_HINT,
+                                         "%s: %s with another digest than the "
+                                         "manifest's",
+                                         copy->made.name, text_count(differing, "tensor").text);
 }
 
 /* Under the lock, or by ckptd. */
@@ -213,20 +235,13 @@ static int write_copy(struct copy *copy)
     ERR_TRY(check_source(copy));
     ERR_TRY(claim(copy, copy->from.manifest->summary.bytes));
     ERR_TRY(look_at_made(copy));
-    progress_begin(&copy->progress, copy->cli, "cp", 2 * copy->from.manifest->summary.bytes);
+    progress_begin(&copy->progress, copy->cli, "cp", copy->from.manifest->summary.bytes);
     int error = writer_mark(copy->store, copy->directory, &copy->made.manifest->summary);
     error = error == ERR_EXISTS ? 0 : error; /* of the try that is taken up again */
-    for (uint32_t i = 0; i < shards && error == 0; i++) {
-        const struct shard_file *there = &copy->made.shards[i];
-        bool is_kept = there->damage == NULL && there->header_damage == NULL;
-        copy->num_shards_kept += is_kept;
-        if (is_kept)
-            progress_add(&copy->progress, there->geometry.table_start);
-        else
-            error = copy_shard(copy, i);
-    }
+    for (uint32_t i = 0; i < shards && error == 0; i++)
+        error = keep_or_copy(copy, i);
     if (error == 0)
-        error = read_back(copy);
+        error = compare_digests(copy);
     progress_end(&copy->progress);
     return error == 0 ? commit(copy) : error;
 }
@@ -239,6 +254,8 @@ static void close_one(struct copy *copy)
         checkpoint_close(&copy->made);
     storage_release(copy->store, copy->lease);
     copy->lease = NULL;
+    free(copy->digests);
+    copy->digests = NULL;
 }
 
 static int copy_one(struct copy *copy, const char *name)
@@ -292,7 +309,7 @@ static void print_copied(const struct copy *copy)
                copy->run, copy->num_copied, copy->num_there, copy->num_shards_kept,
                (unsigned long long)copy->bytes, store_durability(copy->to.store));
     else
-        printf("%s: %s copied and read back, %s, %s; %u there already\n", copy->run,
+        printf("%s: %s copied, digests compared, %s, %s; %u there already\n", copy->run,
                text_count(copy->num_copied, "checkpoint").text,
                text_bytes(size, sizeof size, copy->bytes), store_durability(copy->to.store),
                copy->num_there);

@@ -152,8 +152,13 @@ static int replace_shard(struct repair *repair, uint32_t shard)
     ERR_TRY(shard_key(key, sizeof key, &identity));
     ERR_TRY(shard_dir_key(folder, sizeof folder, identity.run, identity.step, identity.attempt));
     snprintf(fresh, sizeof fresh, "%s" NEW_SUFFIX, key);
-    ERR_TRY(shard_copy(repair->store, fresh, &repair->there, shard, &repair->progress));
-    int error = storage_remove(repair->store, key);
+    struct digest *digests = NULL; /* all of it is read at the end */
+    int error =
+        shard_copy(repair->store, fresh, &repair->there, shard, &digests, &repair->progress);
+    free(digests);
+    if (error != 0)
+        return error;
+    error = storage_remove(repair->store, key);
     if (error == 0 || error == ERR_NOT_FOUND)
         error = storage_rename(repair->store, fresh, key);
     return error == 0 ? storage_sync_names(repair->store, folder) : error;

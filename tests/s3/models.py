@@ -183,6 +183,30 @@ def parts_and_objects_that_are_there_are_not_sent_again(bed):
         server.close()
 
 
+def a_copy_sends_each_byte_once_and_reads_each_once(bed):
+    server = lib_server.Server()
+
+    def shards(method, prefix):
+        return [size for what, path, size in server.log
+                if what == method and f"/{prefix}/" in path and "shard-" in path]
+    try:
+        bed.cli("cp", "--store", bed.store, "m", "s3://checkpoints/one:m", server=server)
+        there = {key: one.data for key, one in server.objects.items() if "shard-" in key}
+        size = sum(map(len, there.values()))
+        assert bed.bytes < size == sum(shards("PUT", "one")), (size, server.log)
+        assert not shards("GET", "one"), "what was sent is not read back"
+        server.log.clear()
+        bed.cli("cp", "--store", "s3://checkpoints/one", "m", "s3://checkpoints/two:m",
+                server=server)
+        assert sum(shards("PUT", "two")) == size and not shards("GET", "two"), server.log
+        most = size // MIB + 4 * len(there)  # of each its header, its table and the ends of blocks
+        assert len(shards("GET", "one")) <= most, (len(shards("GET", "one")), most)
+        for key, data in there.items():
+            assert server.objects["two" + key.removeprefix("one")].data == data, key
+    finally:
+        server.close()
+
+
 def an_import_from_a_bucket_is_the_import_of_the_folder(bed):
     for store in (bed.path("back"), "s3://checkpoints/back"):
         said = json.loads(bed.cli("import", "s3://checkpoints/hf/one", "--run", "m", "--store",
@@ -227,6 +251,7 @@ TESTS = [
     a_folder_that_holds_something_else_is_refused,
     what_a_kill_leaves_is_no_model_and_the_same_command_ends_it,
     parts_and_objects_that_are_there_are_not_sent_again,
+    a_copy_sends_each_byte_once_and_reads_each_once,
     an_import_from_a_bucket_is_the_import_of_the_folder,
     memory_does_not_follow_the_models_size,
 ]

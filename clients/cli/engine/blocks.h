@@ -37,8 +37,9 @@ int blocks_compare(const struct blocks *blocks, void (*differs)(void *user, cons
 /* ---- replica.c ---- */
 
 /* A shard of `from`, which was loaded with its tables, as the new file `key`, synced; what lies
- * there is replaced. ERR_CORRUPT, ERR_IO name a block of the source. */
+ * there is replaced. Adds to *digests, as of struct blocks, what was written. ERR_CORRUPT, ERR_IO
+ * name a block of the source. */
 int shard_copy(struct storage *store, const char *key, struct checkpoint *from, uint32_t shard,
-               struct progress *progress);
+               struct digest **digests, struct progress *progress);
 
 #endif

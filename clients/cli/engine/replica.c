@@ -57,13 +57,15 @@ static int write_tail(struct replica *replica, const struct shard_file *file)
     return error == 0 ? sync_object(replica) : error;
 }
 
-static int write_file(struct replica *replica, uint32_t shard, struct progress *progress)
+static int write_file(struct replica *replica, uint32_t shard, struct digest **digests,
+                      struct progress *progress)
 {
     const struct shard_file *file = &replica->from->shards[shard];
     struct blocks blocks = {.checkpoint = replica->from,
                             .first_shard = shard,
                             .end_shard = shard + 1,
                             .progress = progress,
+                            .digests = *digests,
                             .user = replica,
                             .take = take_block,
                             .damaged = fail_damaged};
@@ -76,12 +78,12 @@ static int write_file(struct replica *replica, uint32_t shard, struct progress *
     if (error == 0)
         error = write_tail(replica, file);
     free(replica->tail);
-    blocks_free(&blocks);
+    *digests = blocks.digests;
     return error;
 }
 
 int shard_copy(struct storage *store, const char *key, struct checkpoint *from, uint32_t shard,
-               struct progress *progress)
+               struct digest **digests, struct progress *progress)
 {
     struct replica replica = {.from = from, .store = store};
     int error = storage_remove(store, key); /* what an earlier try left */
@@ -89,7 +91,7 @@ int shard_copy(struct storage *store, const char *key, struct checkpoint *from, 
         return error;
     ERR_TRY(storage_object_create(store, &replica.object, key,
                                   from->shards[shard].geometry.file_bytes));
-    error = write_file(&replica, shard, progress);
+    error = write_file(&replica, shard, digests, progress);
     storage_object_close(store, replica.object);
     return error;
 }
