@@ -117,8 +117,7 @@ static bool parse_int(int64_t *out, const char **end, const char *value)
     return true;
 }
 
-/* "4096", "64KiB", "4 GiB" */
-static bool parse_bytes(int64_t *out, const char *value)
+bool options_parse_bytes(int64_t *out, const char *value)
 {
     static const char *const suffixes[] = {"", "KiB", "MiB", "GiB", "TiB"};
     const char *rest = NULL;
@@ -187,7 +186,7 @@ static int store_number(const struct option *option, void *field, const char *va
         real = (double)whole;
     } else {
         kind = "a number of bytes (KiB, MiB, GiB, TiB)";
-        ok = parse_bytes(&whole, value);
+        ok = options_parse_bytes(&whole, value);
         real = (double)whole;
     }
     if (!ok || real < option->min || real > option->max) {

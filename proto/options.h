@@ -95,6 +95,8 @@ int options_read_args(const struct options *options, int *argc, char **argv,
                       const char *const *short_keys);
 int options_set(const struct options *options, const char *key, const char *value,
                 const char *where /* "file:line" or "command line" */);
+/* As OPTION_BYTES reads them: "4096", "64KiB", "4 GiB". */
+bool options_parse_bytes(int64_t *out, const char *value);
 /* The effective settings, without keys that store nothing: as a JSON object with one member per
  * section (to be freed), and as aligned help text; then the other keys: what each stands for, and
  * why it has nothing to decide. */

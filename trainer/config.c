@@ -336,6 +336,20 @@ static int settle_batch(struct config *config)
 }
 
 /* A run that is begun on a degree has as many blocks, unless it wants more to move later. */
+/* A part, or bytes: those of one byte and less are a part. */
+static int settle_memory_budget(struct config *config)
+{
+    const char *text = config->memory_budget;
+    char *end = NULL;
+    config->kept_part = strtod(text, &end);
+    if (end != text && *end == '\0' && config->kept_part >= 0 && config->kept_part <= 1)
+        return 0;
+    if (options_parse_bytes(&config->budget_bytes, text) && config->budget_bytes > 0)
+        return 0;
+    return report_error(ERR_INVALID, "give 0 to 1, or bytes as 3 GiB",
+                        "activation_checkpoint.memory_budget = %s", text);
+}
+
 static void settle_blocks(struct config *config)
 {
     if (config->tp_blocks == 0)
@@ -449,6 +463,7 @@ int trainer_config_load(struct config *out, int argc, char **argv)
     ERR_TRY(check_values(out));
     ERR_TRY(read_ramp(out));
     ERR_TRY(settle_batch(out));
+    ERR_TRY(settle_memory_budget(out));
     settle_blocks(out);
     ERR_TRY(settle_validation(out));
     ERR_TRY(settle_ckptd(out));

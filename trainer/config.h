@@ -108,7 +108,9 @@ struct config {
     /* activation_checkpoint */
     char ac_mode[16];            /* "none", "full", "selective", "memory_budget" */
     char selective_ac_option[8]; /* every n-th layer, or "op" */
-    double memory_budget;        /* 1: all is kept */
+    char memory_budget[32];      /* a part of the layers, or bytes; the same as numbers: */
+    double kept_part;            /* 1: all is kept */
+    int64_t budget_bytes;        /* of a rank's plan; 0: kept_part counts */
     /* checkpoint */
     bool checkpoint_enable;
     int64_t interval;

@@ -354,8 +354,10 @@ const struct option config_table[] = {
            "of selective: every so many layers one, or op: norms and SwiGLU, products are kept"),
     IGNORED("activation_checkpoint.per_op_sac_force_recompute_mm_shapes_by_fqns", NO_RECOMPUTE),
     IGNORED("activation_checkpoint.early_stop", NO_RECOMPUTE),
-    DOUBLE(memory_budget, "activation_checkpoint.memory_budget", 0.5, 0, 1,
-           "of memory_budget: the part of layers that keep theirs"),
+    STRING(memory_budget, "activation_checkpoint.memory_budget", "0.5",
+           "of memory_budget: 0 to 1, the part of layers that keep theirs; or the bytes that a "
+           "rank may take, as 3 GiB: layers compute again as little as that asks for (the bytes "
+           "are ours)"),
     IGNORED("activation_checkpoint.visualize_memory_budget_pareto", NO_RECOMPUTE),
     IGNORED("activation_checkpoint.preserve_rng_state", NO_RECOMPUTE),
     IGNORED("activation_checkpoint.determinism_check", NO_RECOMPUTE),

@@ -78,10 +78,16 @@ uint64_t estimate_traffic(const struct dry_rank *rank, enum traffic traffic)
     return sum;
 }
 
+int64_t estimate_budget(const struct config *config)
+{
+    return strcmp(config->ac_mode, "memory_budget") == 0 ? config->budget_bytes : 0;
+}
+
 /* ---- text ---- */
 
-static void print_stage(const struct dry_rank *r, uint32_t num_stages)
+static void print_stage(const struct dry_rank *r, const struct config *config)
 {
+    uint32_t num_stages = (uint32_t)config->pp;
     printf("\nrank %u, stage %u of %u: %u leaves of the step\n", r->rank, r->stage_rank, num_stages,
            r->leaves);
     printf("%-28s %12s %12s %12s %12s %12s\n", "module, in MiB", "M elements", "weights",
@@ -99,6 +105,12 @@ static void print_stage(const struct dry_rank *r, uint32_t num_stages)
            (double)r->scratch / mib);
     printf("%-28s %12.2f  of which %.2f MiB are kept for the whole run\n", "the rank takes",
            (double)(r->kept + r->shared) / mib, (double)r->kept / mib);
+    printf("%-28s %12u  and %u all but norms and SwiGLU, %u their input alone\n",
+           "layers that keep all", r->layers[MODEL_KEEP_ALL], r->layers[MODEL_KEEP_PRODUCTS],
+           r->layers[MODEL_KEEP_NOTHING]);
+    if (estimate_budget(config) > 0)
+        printf("%-28s %12.2f  the most that the rank may take\n", "memory_budget",
+               (double)config->budget_bytes / mib);
     printf("%-28s %12.2f  in ckptd's memory, per image\n", "checkpoint image",
            (double)r->image / mib);
     printf("%-28s", "sent in a step, MiB");
@@ -113,7 +125,7 @@ static void print_text(const struct config *config, const struct model_table *ta
     struct estimate_work work = estimate_work(stages, config, table);
     int64_t others = config->pp * config->dp_replicate * config->cp * config->tp;
     for (int64_t stage = 0; stage < config->pp; stage++)
-        print_stage(&stages[stage], (uint32_t)config->pp);
+        print_stage(&stages[stage], config);
     printf("\n%s %s, %.2f M parameters, vocabulary %u\n", config->model_name, shape_name(config),
            (double)model_shape_parameters(&table->shape) * 1e-6, table->shape.vocab);
     printf("%u ranks: pp %" PRId64 " x dp_replicate %" PRId64 " x dp_shard %" PRId64
@@ -168,13 +180,16 @@ static json_t *json_of_stage(const struct dry_rank *r)
     for (enum traffic t = 0; t < NUM_TRAFFIC; t++)
         json_object_set_new(sent, traffic_names[t],
                             json_integer((json_int_t)estimate_traffic(r, t)));
-    return json_pack("{s:I, s:I, s:I, s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o}", "rank",
+    json_t *layers = json_pack("{s:I, s:I, s:I}", "all", (json_int_t)r->layers[MODEL_KEEP_ALL],
+                               "products", (json_int_t)r->layers[MODEL_KEEP_PRODUCTS], "input",
+                               (json_int_t)r->layers[MODEL_KEEP_NOTHING]);
+    return json_pack("{s:I, s:I, s:I, s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o, s:o}", "rank",
                      (json_int_t)r->rank, "stage", (json_int_t)r->stage_rank, "leaves",
                      (json_int_t)r->leaves, "modules", json_of_modules(r), "activations",
                      (json_int_t)r->activations, "on_their_way", (json_int_t)r->gathered, "other",
                      (json_int_t)r->scratch, "kept", (json_int_t)r->kept, "shared",
                      (json_int_t)r->shared, "checkpoint_image", (json_int_t)r->image, "sent", sent,
-                     "calls", json_of_calls(r));
+                     "calls", json_of_calls(r), "layers_keep", layers);
 }
 
 static int print_json(const struct config *config, const struct model_table *table,
@@ -185,13 +200,13 @@ static int print_json(const struct config *config, const struct model_table *tab
     for (int64_t stage = 0; stage < config->pp; stage++)
         json_array_append_new(list, json_of_stage(&stages[stage]));
     json_t *all = json_pack(
-        "{s:s, s:I, s:I, s:I, s:I, s:I, s:{s:f, s:f, s:f, s:f}, s:f, s:o}", "model",
+        "{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:{s:f, s:f, s:f, s:f}, s:f, s:o}", "model",
         shape_name(config), "parameters", (json_int_t)model_shape_parameters(&table->shape),
         "ranks", (json_int_t)num_ranks, "micro_batches", (json_int_t)config->micro_batches,
         "local_batch_size", (json_int_t)config->local_batch_size, "seq_len",
-        (json_int_t)config->seq_len, "flop", "forward", work.forward, "backward", work.backward,
-        "recomputation", work.recomputation, "model", work.model, "bubble", stages[0].bubble,
-        "stages", list);
+        (json_int_t)config->seq_len, "memory_budget", (json_int_t)estimate_budget(config), "flop",
+        "forward", work.forward, "backward", work.backward, "recomputation", work.recomputation,
+        "model", work.model, "bubble", stages[0].bubble, "stages", list);
     int rc = all != NULL && json_dumpf(all, stdout, JSON_INDENT(2)) == 0
                  ? 0
                  : report_error(ERR_MEMORY, NULL, "could not print the estimate as JSON");

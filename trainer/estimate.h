@@ -19,6 +19,8 @@ struct estimate_work {
     double forward, backward, recomputation;
     double model; /* 6 x parameters of products x tokens + 12 L H D T x tokens, as torchtitan */
 };
+/* Bytes that a rank may take, where activations are kept by those; 0: they are not. */
+int64_t estimate_budget(const struct config *config);
 struct estimate_work estimate_work(const struct dry_rank *stages, const struct config *config,
                                    const struct model_table *table);
 

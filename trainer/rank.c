@@ -298,6 +298,20 @@ static void describe_mesh(char out[128], const struct mesh *mesh)
                                    mesh_axis_name(axis), mesh->degree[axis]);
 }
 
+/* What a budget in bytes has come to. */
+static void note_budget(const struct rank *r)
+{
+    uint32_t layers[NUM_MODEL_KEEPS];
+    if (estimate_budget(r->config) == 0)
+        return;
+    parallel_count_kept(r->parallel, layers);
+    log_info("train",
+             "activation_checkpoint.memory_budget = %s: of this rank's layers %u keep all, %u all "
+             "but norms and SwiGLU, %u their input alone",
+             r->config->memory_budget, layers[MODEL_KEEP_ALL], layers[MODEL_KEEP_PRODUCTS],
+             layers[MODEL_KEEP_NOTHING]);
+}
+
 /* What rank 0 says about the run before it starts. */
 static int introduce(const struct rank *r)
 {
@@ -323,6 +337,7 @@ static int introduce(const struct rank *r)
     log_info("train", "memory plan per rank: %.1f MiB kept, %.1f MiB shared within the step",
              (double)memory_kept_bytes(memory) / 1048576.0,
              (double)memory_shared_bytes(memory) / 1048576.0);
+    note_budget(r);
     data_warn_of_small(r->data, (uint64_t)config->global_batch_size);
     if (!config->checkpoint_enable)
         log_warn("checkpoint",

@@ -266,6 +266,28 @@ static void test_config__every_refused_choice_has_an_accepted_one(void **state)
     assert_string_equal(config.async_mode, "async_with_pinned_mem");
 }
 
+static void test_config__a_memory_budget_is_a_part_or_bytes(void **state)
+{
+    struct config config;
+    (void)state;
+    assert_int_equal(load(&config, ""), 0);
+    assert_true(config.kept_part == 0.5 && config.budget_bytes == 0);
+    assert_int_equal(load(&config, "--activation_checkpoint.memory_budget 1"), 0);
+    assert_true(config.kept_part == 1 && config.budget_bytes == 0);
+    assert_int_equal(load(&config, "--activation_checkpoint.memory_budget 3GiB"), 0);
+    assert_int_equal(config.budget_bytes, 3ll << 30);
+    assert_int_equal(load(&config, "--activation_checkpoint.memory_budget 4096"), 0);
+    assert_int_equal(config.budget_bytes, 4096);
+    static const char *const wrong[] = {"1.5", "-1", "0GiB", "3GB", "all"};
+    for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
+        char arguments[64];
+        snprintf(arguments, sizeof(arguments), "--activation_checkpoint.memory_budget %s",
+                 wrong[i]);
+        assert_int_equal(load(&config, arguments), ERR_INVALID);
+        assert_non_null(strstr(report_message(), wrong[i]));
+    }
+}
+
 static void test_config__older_names_set_the_key_that_replaced_them(void **state)
 {
     struct config config;
@@ -488,6 +510,7 @@ int main(void)
         cmocka_unit_test(
             test_config__a_files_value_stops_no_start_where_the_command_line_has_another),
         cmocka_unit_test(test_config__every_refused_choice_has_an_accepted_one),
+        cmocka_unit_test(test_config__a_memory_budget_is_a_part_or_bytes),
         cmocka_unit_test(test_config__older_names_set_the_key_that_replaced_them),
         cmocka_unit_test(test_config__older_float8_keys_decide_as_the_newer_ones),
         cmocka_unit_test(test_config__a_torchtitan_file_loads),

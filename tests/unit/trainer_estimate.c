@@ -185,6 +185,59 @@ static void test_estimate__a_dry_rank_takes_what_the_real_one_takes(void **state
          "--parallelism.pipeline_parallel_schedule", "Interleaved1F1B");
 }
 
+/* What the two stages of six layers each take; 0: it was refused. */
+static void bytes_within(uint64_t out[2], const char *mode, uint64_t budget)
+{
+    char text[32];
+    struct dry_rank stages[2];
+    struct kernels *kernels;
+    struct model_table *table;
+    struct model_shape shape;
+    snprintf(text, sizeof(text), "%llu", (unsigned long long)budget);
+    const char *settings[] = {"--model.n_layers",
+                              "12",
+                              "--parallelism.pipeline_parallel_degree",
+                              "2",
+                              "--activation_checkpoint.mode",
+                              mode,
+                              "--activation_checkpoint.memory_budget",
+                              text};
+    struct config config = configure(settings, budget > 0 ? 8 : 6);
+    assert_int_equal(new_kernels(&kernels, 1), 0);
+    assert_int_equal(shape_of_settings(&shape, &config, VOCAB), 0);
+    assert_int_equal(model_table_new(&table, &shape), 0);
+    int rc = estimate_ranks(stages, &config, table, kernels, 2, NULL);
+    for (int i = 0; i < 2; i++)
+        out[i] = rc == 0 ? stages[i].kept + stages[i].shared : 0;
+    if (rc != 0)
+        assert_non_null(strstr(report_message(), "activation_checkpoint.memory_budget"));
+    model_table_free(table);
+    kernels_free(kernels);
+}
+
+/* From all kept down to nothing: what is taken fits, and one byte less is a step of its own. */
+static void test_estimate__a_budget_in_bytes_is_filled_as_far_as_layers_allow(void **state)
+{
+    (void)state;
+    uint64_t most[2], least[2], now[2], last = 0;
+    uint32_t steps = 0;
+    bytes_within(most, "none", 0);
+    bytes_within(least, "full", 0);
+    for (uint64_t budget = most[0]; budget > 0; budget = now[0] > 0 ? now[0] - 1 : 0, steps++) {
+        bytes_within(now, "memory_budget", budget);
+        assert_true(now[0] <= budget && now[1] <= budget);
+        assert_true(steps > 0 || now[0] == most[0]);
+        last = now[0] > 0 ? now[0] : last;
+    }
+    assert_int_equal(last, least[0] > least[1] ? least[0] : least[1]);
+    assert_true(steps > 6); /* each layer counts, once or twice */
+    char middle[32];
+    snprintf(middle, sizeof(middle), "%llu", (unsigned long long)(most[0] + last) / 2);
+    WANT(2, "--model.n_layers", "12", "--parallelism.pipeline_parallel_degree", "2",
+         "--activation_checkpoint.mode", "memory_budget", "--activation_checkpoint.memory_budget",
+         middle);
+}
+
 /* Rank 1 of three: of each kind what leaves it, in sums of their own. */
 static void test_estimate__bytes_sent_are_those_that_leave_the_rank(void **state)
 {
@@ -320,6 +373,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_estimate__a_dry_rank_takes_what_the_real_one_takes),
+        cmocka_unit_test(test_estimate__a_budget_in_bytes_is_filled_as_far_as_layers_allow),
         cmocka_unit_test(test_estimate__bytes_sent_are_those_that_leave_the_rank),
         cmocka_unit_test(test_estimate__codes_halve_what_shards_gather),
         cmocka_unit_test(test_estimate__work_follows_from_the_shape),

@@ -99,7 +99,8 @@ uint32_t model_chunk_first(const struct model_cut *cut, uint32_t seq, uint32_t p
 enum model_keep {
     MODEL_KEEP_ALL,
     MODEL_KEEP_PRODUCTS, /* norms and SwiGLU are computed again */
-    MODEL_KEEP_NOTHING   /* but the block's input */
+    MODEL_KEEP_NOTHING,  /* but the block's input */
+    NUM_MODEL_KEEPS
 };
 
 struct model_options {

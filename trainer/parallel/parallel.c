@@ -390,8 +390,8 @@ static int check_device(const struct parallel *p)
     return 0;
 }
 
-/* Steps 1 to 5: no communication. */
-static int prepare(struct parallel *p)
+/* Steps 1 to 5: no communication. `keep`: as of parallel_try. */
+static int prepare(struct parallel *p, const uint8_t *keep)
 {
     const struct config *config = p->config;
     struct comm *world = p->mesh.world;
@@ -403,11 +403,9 @@ static int prepare(struct parallel *p)
     struct model_options model = model_options_of(p);
     ERR_TRY(model_cut_check(&model));
     set_leaves(p, (uint32_t)config->micro_batches);
-    note_idle_ranks(p);
-    note_settings(p);
     p->state.is_zero = config->zero_stage > 0 && mesh_group_size(&p->mesh, GROUP_COPIES) > 1;
     /* 2. The program: which stage it has, and what a step does in which order. */
-    ERR_TRY(programs_make(p));
+    ERR_TRY(programs_make(p, keep));
     /* 3. The layouts: which boxes of its tensors it holds. */
     ERR_TRY(lay_out(p));
     /* 4. The model, block by block. */
@@ -426,11 +424,11 @@ static int prepare(struct parallel *p)
     return pinned_take(p);
 }
 
-static int apply(struct parallel *p)
+static int apply(struct parallel *p, const uint8_t *keep)
 {
     if (p->config->estimate)
-        return prepare(p);
-    ERR_TRY(parallel_agree(p->mesh.world, prepare(p)));
+        return prepare(p, keep);
+    ERR_TRY(parallel_agree(p->mesh.world, prepare(p, keep)));
     /* 6. The groups in which it communicates. */
     ERR_TRY(mesh_split(&p->mesh));
     for (uint32_t group = 0; group < NUM_GROUPS; group++)
@@ -442,7 +440,7 @@ static int apply(struct parallel *p)
     return 0;
 }
 
-int parallel_apply(struct parallel **out, const struct parallel_options *options)
+int parallel_try(struct parallel **out, const struct parallel_options *options, const uint8_t *keep)
 {
     const struct config *config = options->config;
     struct parallel *p = calloc(1, sizeof(*p));
@@ -460,7 +458,7 @@ int parallel_apply(struct parallel **out, const struct parallel_options *options
     if (rc == 0)
         rc = lane_open(&p->lane, p->device, "compute");
     if (rc == 0)
-        rc = apply(p);
+        rc = apply(p, keep);
     if (rc != 0) {
         struct report_text text;
         report_keep(&text);
@@ -469,6 +467,28 @@ int parallel_apply(struct parallel **out, const struct parallel_options *options
     }
     *out = p;
     return 0;
+}
+
+int parallel_apply(struct parallel **out, const struct parallel_options *options)
+{
+    const struct config *config = options->config;
+    uint8_t *keep = NULL;
+    int rc = 0;
+    if (strcmp(config->ac_mode, "memory_budget") == 0 && config->budget_bytes > 0) {
+        keep = calloc(options->table->shape.layers, sizeof(*keep));
+        rc = keep == NULL ? report_error(ERR_MEMORY, NULL, "no memory for the list of layers")
+                          : budget_choose(keep, options);
+        if (!config->estimate)
+            rc = parallel_agree(options->world, rc);
+    }
+    if (rc == 0)
+        rc = parallel_try(out, options, keep);
+    free(keep);
+    if (rc == 0) {
+        note_idle_ranks(*out);
+        note_settings(*out);
+    }
+    return rc;
 }
 
 void parallel_free(struct parallel *p)

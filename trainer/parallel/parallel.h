@@ -114,6 +114,8 @@ int parallel_init_state(struct parallel *parallel, uint64_t seed);
 int state_zero_moments(const struct state *state);
 /* What recomputation adds to a token's work, in FLOPs as model_flops_per_token() counts them: the
  * forwards of layers that keep nothing. Of the whole model. */
+/* How many of this rank's layers keep what: [NUM_MODEL_KEEPS]. */
+void parallel_count_kept(const struct parallel *parallel, uint32_t *out);
 double parallel_recomputed_flops(const struct parallel *parallel);
 /* To be called whenever state->param has changed: by init, load or the optimizer. */
 void parallel_params_changed(struct parallel *parallel);

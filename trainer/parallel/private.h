@@ -215,7 +215,13 @@ void set_leaves(struct parallel *p, uint32_t num_leaves);
 /* ---- programs.c ---- */
 
 /* What a step does in which order: the programs of a step and of an evaluation. ERR_INVALID. */
-int programs_make(struct parallel *p);
+/* keep: [L] enum model_keep; NULL: as the settings say. Copied. Likewise of parallel_try, which is
+ * parallel_apply but for that. */
+int programs_make(struct parallel *p, const uint8_t *keep);
+int parallel_try(struct parallel **out, const struct parallel_options *options,
+                 const uint8_t *keep);
+/* budget.c: what layers keep, by the bytes that a rank may take. ERR_INVALID: too few. */
+int budget_choose(uint8_t *keep, const struct parallel_options *options);
 
 /* ---- codes.c ---- */
 

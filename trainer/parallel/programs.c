@@ -109,7 +109,7 @@ static int cut_stages(struct parallel *p)
 /* Every n-th layer of a selective mode, or of a budget as many as are over it. */
 static bool is_recomputed(const struct config *config, uint32_t layer)
 {
-    double left = 1.0 - config->memory_budget;
+    double left = 1.0 - config->kept_part;
     long every = strtol(config->selective_ac_option, NULL, 10);
     if (strcmp(config->ac_mode, "full") == 0)
         return true;
@@ -118,7 +118,8 @@ static bool is_recomputed(const struct config *config, uint32_t layer)
     return every > 0 && layer % (uint64_t)every == 0;
 }
 
-static int choose_kept(struct parallel *p)
+/* `given`: by a budget in bytes, or NULL. */
+static int choose_kept(struct parallel *p, const uint8_t *given)
 {
     const struct config *config = p->config;
     bool is_selective = strcmp(config->ac_mode, "selective") == 0;
@@ -127,6 +128,11 @@ static int choose_kept(struct parallel *p)
     p->keep = calloc(layers, sizeof(*p->keep));
     if (p->keep == NULL)
         return report_error(ERR_MEMORY, NULL, "no memory for the list of layers");
+    p->shape.keep = p->keep;
+    if (given != NULL) {
+        memcpy(p->keep, given, layers);
+        return 0;
+    }
     if (is_selective && !by_operation && strtol(config->selective_ac_option, NULL, 10) < 1)
         return report_error(ERR_INVALID, "give a number of layers, or op",
                             "activation_checkpoint.selective_ac_option = %s",
@@ -135,8 +141,15 @@ static int choose_kept(struct parallel *p)
         p->keep[i] = by_operation               ? MODEL_KEEP_PRODUCTS
                      : is_recomputed(config, i) ? MODEL_KEEP_NOTHING
                                                 : MODEL_KEEP_ALL;
-    p->shape.keep = p->keep;
     return 0;
+}
+
+void parallel_count_kept(const struct parallel *p, uint32_t *out)
+{
+    memset(out, 0, NUM_MODEL_KEEPS * sizeof(*out));
+    for (uint32_t b = 1; b <= p->table->shape.layers; b++)
+        if (program_stage_of(&p->shape, b) % p->shape.num_ranks == p->shape.rank)
+            out[p->keep[b - 1]]++;
 }
 
 double parallel_recomputed_flops(const struct parallel *p)
@@ -192,7 +205,7 @@ static bool drops_parameters(const struct parallel *p)
     return strcmp(policy, "always") == 0;
 }
 
-int programs_make(struct parallel *p)
+int programs_make(struct parallel *p, const uint8_t *keep)
 {
     p->shape.num_blocks = p->table->num_blocks;
     p->shape.is_tied = is_tied(p);
@@ -219,7 +232,7 @@ int programs_make(struct parallel *p)
     ERR_TRY(choose_schedule(p));
     ERR_TRY(count_chunks(p));
     ERR_TRY(cut_stages(p));
-    ERR_TRY(choose_kept(p));
+    ERR_TRY(choose_kept(p, keep));
     ERR_TRY(choose_buckets(p));
     ERR_TRY(program_build(&p->program, &p->shape));
     ERR_TRY(program_build_evaluation(&p->evaluation, &p->shape));

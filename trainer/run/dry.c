@@ -66,7 +66,7 @@ static const struct {
     {"losses", CLASS_ACTIVATION, MODULE_OUTPUT},
     {"losses of all rows", CLASS_ACTIVATION, MODULE_OUTPUT},
     {"losses of own rows", CLASS_ACTIVATION, MODULE_OUTPUT},
-    {"targets of own rows", CLASS_ACTIVATION, MODULE_OUTPUT},
+    {"logits of a chunk", CLASS_ACTIVATION, MODULE_OUTPUT},
     {"residual in", CLASS_ACTIVATION, MODULE_STREAM},
     {"residual mid", CLASS_ACTIVATION, MODULE_STREAM},
     {"d residual", CLASS_ACTIVATION, MODULE_STREAM},
@@ -176,6 +176,7 @@ static void add_memory(struct parallel *p, struct dry_rank *out)
     out->gathered = of_class[CLASS_ON_THE_WAY];
     out->scratch = of_class[CLASS_SCRATCH];
     out->kept = memory_kept_bytes(memory);
+    parallel_count_kept(p, out->layers);
     out->shared = memory_shared_bytes(memory);
 }
 

@@ -33,9 +33,10 @@ struct dry_rank {
     struct module_memory of[NUM_MODULES];
     /* All modules together; gathered: parameters, gradients and streams on their way. */
     uint64_t activations, gathered, scratch;
-    uint64_t kept, shared;       /* of the plan: what the rank allocates */
-    uint64_t image;              /* bytes of a save, in ckptd's memory */
-    uint32_t leaves;             /* of this rank in the step */
+    uint64_t kept, shared;            /* of the plan: what the rank allocates */
+    uint32_t layers[NUM_MODEL_KEEPS]; /* of the rank: how many keep what */
+    uint64_t image;                   /* bytes of a save, in ckptd's memory */
+    uint32_t leaves;                  /* of this rank in the step */
     uint64_t work[NUM_OP_KINDS]; /* floating-point operations; OP_KEYS are of what they belong to */
     struct flight_sum sent[FLIGHT_SUMS_MAX];
     uint32_t num_sent;

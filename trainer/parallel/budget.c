@@ -1,0 +1,122 @@
+/* budget.c - what the layers keep where a rank's memory has a bound in bytes
+ * (activation_checkpoint.memory_budget).
+ *
+ * The layers of a pipeline's rank have levels, the cheapest first. Up to level n, of n layers, so
+ * many of them compute norms and SwiGLU again, and the others keep all. From there to level 2 n,
+ * so many keep their input alone. Those of a level lie evenly among the others. The higher the
+ * level, the fewer bytes, so the lowest that fits is found by halves. A level is tried by making
+ * the rank's plan with it, as an estimate does: what is promised is what is taken.
+ *
+ * Each rank of the pipeline has a level of its own. Its plan is that of the first data rank, which
+ * has the most leaves and the largest shard. So all ranks find the same without a word. */
+#include "kernels/device.h"
+#include "proto/report.h"
+#include "trainer/parallel/private.h"
+#include "trainer/run/memory.h"
+
+#include <string.h>
+
+struct search {
+    const struct parallel_options *options;
+    struct config config; /* of a plan alone */
+    struct device *device;
+    uint8_t *keep;                       /* [L] */
+    const struct program_options *shape; /* the stages of all ranks */
+    uint32_t rank;                       /* of the pipeline */
+    uint32_t num_layers;                 /* of that rank */
+    uint64_t bytes;                      /* of the last plan */
+};
+
+/* Of layer i of the rank's. */
+static enum model_keep kept_at(const struct search *s, uint64_t i, uint32_t level)
+{
+    uint64_t layers = s->num_layers;
+    bool is_full = level > layers;
+    uint64_t chosen = is_full ? level - layers : level;
+    bool is_chosen = (i + 1) * chosen / layers > i * chosen / layers;
+    if (is_full)
+        return is_chosen ? MODEL_KEEP_NOTHING : MODEL_KEEP_PRODUCTS;
+    return is_chosen ? MODEL_KEEP_PRODUCTS : MODEL_KEEP_ALL;
+}
+
+/* Returns how many layers the rank has. */
+static uint32_t set_level(const struct search *s, uint32_t level)
+{
+    const struct program_options *o = s->shape;
+    uint32_t num = 0;
+    for (uint32_t b = 1; b + 1 < o->num_blocks; b++) {
+        if (program_stage_of(o, b) % o->num_ranks != s->rank)
+            continue;
+        if (s->num_layers > 0)
+            s->keep[b - 1] = (uint8_t)kept_at(s, num, level);
+        num++;
+    }
+    return num;
+}
+
+/* The plan of the first data rank, with what layers keep now. */
+static int make_plan(struct search *s, struct parallel **out)
+{
+    uint32_t size = s->options->world->size;
+    struct parallel_options options = *s->options;
+    options.config = &s->config;
+    options.device = s->device;
+    ERR_TRY(comm_dry_open(&options.world, size / (uint32_t)s->config.pp * s->rank, size));
+    int rc = parallel_try(out, &options, s->keep);
+    if (rc == 0)
+        s->bytes = memory_kept_bytes((*out)->memory) + memory_shared_bytes((*out)->memory);
+    comm_free(options.world);
+    return rc;
+}
+
+static int try_level(struct search *s, uint32_t level)
+{
+    struct parallel *trial = NULL;
+    (void)set_level(s, level);
+    int rc = make_plan(s, &trial);
+    parallel_free(trial);
+    return rc;
+}
+
+/* The lowest level that fits. */
+static int choose(struct search *s)
+{
+    uint64_t most = (uint64_t)s->config.budget_bytes;
+    uint32_t low = 0, high = 2 * s->num_layers;
+    ERR_TRY(try_level(s, high));
+    if (s->bytes > most)
+        return report_error(ERR_INVALID, "give more, use more ranks, or a smaller local_batch_size",
+                            "activation_checkpoint.memory_budget = %s: rank %u of the pipeline "
+                            "takes %llu bytes where all is computed again",
+                            s->config.memory_budget, s->rank, (unsigned long long)s->bytes);
+    while (low < high) {
+        uint32_t level = low + (high - low) / 2;
+        ERR_TRY(try_level(s, level));
+        if (s->bytes > most)
+            low = level + 1;
+        else
+            high = level;
+    }
+    (void)set_level(s, low);
+    return 0;
+}
+
+int budget_choose(uint8_t *keep, const struct parallel_options *options)
+{
+    struct search s = {.options = options, .config = *options->config, .keep = keep};
+    struct parallel *first = NULL; /* which knows the stages */
+    s.config.estimate = true;
+    memset(keep, MODEL_KEEP_NOTHING, options->table->shape.layers);
+    int rc = device_open(&s.device, &device_dry, NULL);
+    if (rc == 0)
+        rc = make_plan(&s, &first);
+    for (; rc == 0 && s.rank < first->shape.num_ranks; s.rank++) {
+        s.shape = &first->shape;
+        s.num_layers = 0;
+        s.num_layers = set_level(&s, 0);
+        rc = choose(&s);
+    }
+    parallel_free(first);
+    device_close(s.device);
+    return rc;
+}
