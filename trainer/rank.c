@@ -447,16 +447,19 @@ int rank_write_logits(struct rank *r)
 static int print_programs(struct rank *r)
 {
     struct parallel_options options = {
-        .config = r->config, .table = r->table, .kernels = r->kernels, .world = r->world};
+        .config = r->config, .table = r->table, .kernels = r->kernels};
     uint32_t stages = (uint32_t)r->config->pp, num_ranks = r->world->size;
     int rc = 0;
     for (uint32_t stage = 0; stage < stages && rc == 0; stage++) {
-        r->world->rank = num_ranks / stages * stage; /* the first rank of each */
-        rc = parallel_apply(&r->parallel, &options);
+        rc = comm_dry_open(&options.world, num_ranks / stages * stage, num_ranks);
+        if (rc == 0) /* the first rank of each */
+            rc = parallel_apply(&r->parallel, &options);
         if (rc == 0)
             parallel_print_program(r->parallel, stdout);
         parallel_free(r->parallel);
         r->parallel = NULL;
+        comm_free(options.world);
+        options.world = NULL;
     }
     return rc;
 }

@@ -8,7 +8,7 @@
 . tests/integration/lib_tiny.sh
 
 steps=20
-plan 121
+plan 122
 make_tiny
 start_ckptd
 
@@ -366,6 +366,12 @@ held = sum(m["elements"] for s in said["stages"] for m in s["modules"].values())
 print(said["ranks"], said["parameters"], abs(held * 1024 / said["parameters"] - 1) < 1e-3)')" \
     "16384 405853388800 True"
 check_equal "within 5 s" $((SECONDS - began < 5 * ${TEST_TIME_SCALE:-1})) 1
+"$BUILD/trainer" --job.config_file "$tiny" --print-program --comm.ranks 2 \
+    --parallelism.pipeline_parallel_degree 2 --canonical.micro_batches 3 \
+    >"$tmp/listed.txt" 2>/dev/null
+check_equal "the programs of two stages are listed, with as many receives as sends" \
+    "$(awk '/of the pipeline/ { ranks++ } $2 == "send" { sends++ } $2 == "receive" { receives++ }
+        END { print ranks, sends, sends - receives }' "$tmp/listed.txt")" "2 3 0"
 "$BUILD/trainer" --job.config_file "$tiny" --checkpoint.no_enable --training.steps 2 \
     --comm.ranks 2 --timeline "$tmp/step.json" >"$tmp/drawn.log" 2>&1
 check_equal "a step of two ranks is drawn" "$(grep -c '"name": "rank [01]"' "$tmp/step.json")" 2

@@ -560,6 +560,64 @@ static void test_program__a_missing_wait_in_the_ring_is_found(void **state)
     bed_close(&bed);
 }
 
+/* ---- printing ---- */
+
+/* The second of two stages of four blocks, one leaf: each number of an operation is told. */
+static void test_program__a_list_tells_what_each_operation_waits_for(void **state)
+{
+    (void)state;
+    static const char want[] =
+        "rank 1 of the pipeline: 23 operations, 1 leaves, 2 under way at most\n"
+        "     0  ask_stop         stage 1 leaf 0\n"
+        "     1  read             stage 1 leaf 0\n"
+        "     2  begin            stage 1 leaf 0\n"
+        "     3  receive          stage 1 leaf 0 peer 0 lane receive\n"
+        "     4  gather           stage 1 leaf 0 block 2 lane gather\n"
+        "     5  gather           stage 1 leaf 0 block 3 lane gather\n"
+        "     6  forward          stage 1 leaf 0 block 2 after 4 after 3\n"
+        "     7  drop             stage 1 leaf 0 block 2\n"
+        "     8  gather           stage 1 leaf 0 block 2 lane gather\n"
+        "     9  forward          stage 1 leaf 0 block 3 after 5\n"
+        "    10  loss             stage 1 leaf 0 block 3\n"
+        "    11  backward         stage 1 leaf 0 block 3 after 5\n"
+        "    12  drop             stage 1 leaf 0 block 3\n"
+        "    13  recompute        stage 1 leaf 0 block 2 after 8\n"
+        "    14  backward         stage 1 leaf 0 block 2 after 8\n"
+        "    15  exchange         stage 1 leaf 0 block 2 to 3 lane reduce\n"
+        "    16  drop             stage 1 leaf 0 block 2\n"
+        "    17  send_gradient    stage 1 leaf 0 peer 0 lane send\n"
+        "    18  reduce           stage 0 leaf 0 after 8 after 15\n"
+        "    19  norm             stage 0 leaf 0\n"
+        "    20  losses           stage 0 leaf 0\n"
+        "    21  update           stage 1 leaf 0 block 2\n"
+        "    22  update           stage 1 leaf 0 block 3\n";
+    static const uint32_t first_block[] = {0, 2, 4};
+    static const uint8_t keep[] = {MODEL_KEEP_ALL, MODEL_KEEP_NOTHING}, ends_bucket[5] = {0};
+    const struct program_options o = {.num_blocks = 4,
+                                      .keep = keep,
+                                      .num_ranks = 2,
+                                      .rank = 1,
+                                      .chunks = 1,
+                                      .first_block = first_block,
+                                      .ends_bucket = ends_bucket,
+                                      .schedule = PIPE_1F1B,
+                                      .num_leaves = 1,
+                                      .gather_ahead = 1,
+                                      .exchange_behind = 1,
+                                      .receives_ahead = true,
+                                      .drops = true};
+    struct program *p = NULL;
+    char *text = NULL;
+    size_t length = 0;
+    FILE *out = open_memstream(&text, &length);
+    assert_int_equal(program_build(&p, &o), 0);
+    program_print(p, out);
+    fclose(out);
+    assert_string_equal(text, want);
+    free(text);
+    program_free(p);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -580,6 +638,7 @@ int main(void)
         cmocka_unit_test(test_program__keys_and_values_go_around_in_every_schedule),
         cmocka_unit_test(test_program__a_message_missing_in_the_ring_or_twice_is_found),
         cmocka_unit_test(test_program__a_missing_wait_in_the_ring_is_found),
+        cmocka_unit_test(test_program__a_list_tells_what_each_operation_waits_for),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
