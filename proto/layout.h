@@ -175,6 +175,12 @@ void layout_split_free(struct slice **split);
  * as they are all of it. The new count; first[i]: of the given ones the first of the i-th that is
  * left, and one more for the end. */
 uint32_t layout_join(struct tensor_meta *tensors, uint32_t *first, uint32_t count);
+/* Where one of them lies in the tensor that it became a part of. */
+void layout_joined_box(struct box *out, const struct tensor_meta *part);
+/* Do `count` of them tile `whole`? The join looks at their sizes alone. ERR_CORRUPT: they overlap;
+ * ERR_MEMORY. */
+int layout_check_joined(const struct tensor_meta *whole, const struct tensor_meta *parts,
+                        uint32_t count);
 
 /* Plan of a save from the slices of every rank (rank r holds slices[r][0..counts[r])); rank r
  * writes shard r. A tensor may appear once per rank. A band of the grid along dimension 0 is cut

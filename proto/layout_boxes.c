@@ -459,3 +459,30 @@ uint32_t layout_join(struct tensor_meta *tensors, uint32_t *first, uint32_t coun
     first[joined] = count;
     return joined;
 }
+
+void layout_joined_box(struct box *out, const struct tensor_meta *part)
+{
+    char name[LAYOUT_NAME_MAX];
+    bool is_box = parse_box(out, name, part);
+    CHECK(is_box);
+}
+
+int layout_check_joined(const struct tensor_meta *whole, const struct tensor_meta *parts,
+                        uint32_t count)
+{
+    struct slice *slices = malloc(count * sizeof *slices);
+    const struct slice **boxes = malloc(count * sizeof *boxes);
+    int error = slices && boxes ? 0 : fail_memory();
+    for (uint32_t i = 0; !error && i < count; i++) {
+        slices[i].tensor = *whole;
+        layout_joined_box(&slices[i].box, &parts[i]);
+        boxes[i] = &slices[i];
+    }
+    if (!error) {
+        qsort(boxes, count, sizeof *boxes, compare_boxes);
+        error = check_cover(boxes, count);
+    }
+    free(slices);
+    free(boxes);
+    return error == ERR_MISMATCH ? ERR_CORRUPT : error;
+}

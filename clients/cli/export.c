@@ -45,7 +45,7 @@ static uint64_t bytes_to_read(const struct export *export)
         const struct item *item = &export->items[i];
         if (export->parts[item->file].is_there)
             continue;
-        enum dtype stored = export->checkpoint.manifest->table->tensors[item->tensor].dtype;
+        enum dtype stored = export->tensors[item->tensor].dtype;
         bytes += item->bytes / dtype_bytes(item->dtype) * dtype_bytes(stored);
     }
     return bytes;
@@ -213,6 +213,8 @@ int cli_export(const struct cli *cli)
     }
     free(export.parts);
     free(export.items);
+    free(export.tensors);
+    free(export.first);
     hf_tokenizer_close(&export.tokenizer);
     checkpoint_close(&export.checkpoint);
     storage_close(export.folder);

@@ -15,7 +15,7 @@
 
 /* A tensor on its way out. */
 struct item {
-    uint32_t tensor; /* of the table */
+    uint32_t tensor; /* of export->tensors */
     uint32_t file;
     uint32_t head_rows; /* as in struct output_tensor */
     enum dtype dtype;
@@ -52,6 +52,8 @@ struct export
     struct hf_tokenizer tokenizer; /* when one was named */
     struct checkpoint checkpoint;
     struct dtype_rules dtypes;
+    struct tensor_meta *tensors; /* the checkpoint's, boxes joined (layout_join) */
+    uint32_t *first, num_tensors;
     struct item *items; /* by file, then place */
     uint32_t num_items, num_objects; /* objects stay in the checkpoint */
     struct part *parts;

@@ -10,7 +10,7 @@
 
 static struct item *add_item(struct export *export, uint32_t tensor, const char *name)
 {
-    const struct tensor_meta *meta = &export->checkpoint.manifest->table->tensors[tensor];
+    const struct tensor_meta *meta = &export->tensors[tensor];
     struct item *item = &export->items[export->num_items++];
     *item = (struct item){.tensor = tensor, .dtype = dtype_rules_apply(&export->dtypes, meta)};
     item->bytes = tensor_elements(meta) * dtype_bytes(item->dtype);
@@ -64,17 +64,16 @@ static int plan_hf(struct export *export)
 
 static int plan_file(struct export *export)
 {
-    const struct layout_table *table = export->checkpoint.manifest->table;
     export->num_parts = 1;
-    export->items = calloc((size_t)table->num_tensors + 1, sizeof *export->items);
+    export->items = calloc((size_t) export->num_tensors + 1, sizeof *export->items);
     if (export->items == NULL)
         return report_error(ERR_MEMORY, NULL, "no memory for %s",
-                            text_count(table->num_tensors, "tensor").text);
-    for (uint32_t i = 0; i < table->num_tensors; i++) {
-        if (tensor_is_object(&table->tensors[i]))
+                            text_count(export->num_tensors, "tensor").text);
+    for (uint32_t i = 0; i < export->num_tensors; i++) {
+        if (tensor_is_object(&export->tensors[i]))
             export->num_objects++;
-        else if (tensor_is_wanted(&table->tensors[i], export->cli))
-            add_item(export, i, table->tensors[i].name);
+        else if (tensor_is_wanted(&export->tensors[i], export->cli))
+            add_item(export, i, export->tensors[i].name);
     }
     return 0;
 }
@@ -100,10 +99,9 @@ static int make_header(const struct export *export, struct part *part, const str
                                  summary->nonce));
     for (uint32_t i = 0; i < part->file.num_tensors; i++) {
         const struct output_tensor *tensor = &part->file.tensors[i];
-        const struct tensor_meta *meta =
-            &export->checkpoint.manifest->table->tensors[tensor->tensor[0]];
-        weights_header_add(&header, items[i].name, tensor->dtype,
-                           text_shape(shape, sizeof shape, meta), tensor->start, tensor->bytes);
+        text_shape(shape, sizeof shape, &export->tensors[items[i].tensor]);
+        weights_header_add(&header, items[i].name, tensor->dtype, shape, tensor->start,
+                           tensor->bytes);
     }
     int error = weights_header_end(&header);
     size_t bytes = header.bytes;
@@ -121,7 +119,6 @@ static int make_header(const struct export *export, struct part *part, const str
 /* Places of the tensors in a file, from `first` of the items on; *first moves behind them. */
 static int plan_part(struct export *export, uint32_t number, uint32_t *first)
 {
-    const struct layout_table *table = export->checkpoint.manifest->table;
     struct part *part = &export->parts[number];
     struct output_file *file = &part->file;
     const struct item *items = &export->items[*first];
@@ -136,11 +133,17 @@ static int plan_part(struct export *export, uint32_t number, uint32_t *first)
                             text_count(file->num_tensors, "tensor").text);
     for (uint32_t i = 0; i < file->num_tensors; i++) {
         struct output_tensor *out = &file->tensors[i];
-        *out = (struct output_tensor){.tensor = {items[i].tensor},
+        const uint32_t *first_part = &export->first[items[i].tensor];
+        const struct tensor_meta *meta = &export->tensors[items[i].tensor];
+        *out = (struct output_tensor){.tensor = {first_part[0]},
                                       .dtype = items[i].dtype,
                                       .head_rows = items[i].head_rows,
                                       .start = file->bytes};
-        output_tensor_whole(out, &table->tensors[items[i].tensor]);
+        if (first_part[1] - first_part[0] > 1) {
+            out->num_parts = first_part[1] - first_part[0];
+            out->joined = meta;
+        }
+        output_tensor_whole(out, meta);
         file->bytes += out->bytes;
     }
     int error = make_header(export, part, items);
@@ -213,12 +216,38 @@ static int plan_tokenizer(struct export *export)
     return error;
 }
 
-int export_plan(struct export *export)
+/* A tensor that ranks held several boxes of is one again; but for Hugging Face's form, which is of
+ * our trainer's runs: its ranks hold one box each. */
+static int join_boxes(struct export *export)
 {
     const struct layout_table *table = export->checkpoint.manifest->table;
-    int error = dtype_rules_parse(&export->dtypes, export->cli, table);
+    const uint32_t count = table->num_tensors;
+    export->tensors = calloc((size_t)count + 1, sizeof *export->tensors);
+    export->first = calloc((size_t)count + 1, sizeof *export->first);
+    if (export->tensors == NULL || export->first == NULL)
+        return report_error(ERR_MEMORY, NULL, "no memory for %s", text_count(count, "tensor").text);
+    memcpy(export->tensors, table->tensors, count * sizeof *export->tensors);
+    for (uint32_t i = 0; i <= count; i++)
+        export->first[i] = i;
+    export->num_tensors =
+        export->is_hf ? count : layout_join(export->tensors, export->first, count);
+    int error = 0;
+    for (uint32_t i = 0; i < export->num_tensors && error == 0; i++) {
+        uint32_t first = export->first[i], parts = export->first[i + 1] - first;
+        if (parts > 1)
+            error = layout_check_joined(&export->tensors[i], &table->tensors[first], parts);
+    }
+    return error;
+}
+
+int export_plan(struct export *export)
+{
+    int error = join_boxes(export);
+    struct layout_table joined = {.tensors = export->tensors, .num_tensors = export->num_tensors};
     if (error == 0)
-        error = tensors_check_wanted(table, export->cli);
+        error = dtype_rules_parse(&export->dtypes, export->cli, &joined);
+    if (error == 0)
+        error = tensors_check_wanted(&joined, export->cli);
     if (error == 0 && export->is_hf)
         error = hf_model_of(&export->model, export->checkpoint.manifest);
     if (error == 0 && export->is_hf)

@@ -215,6 +215,9 @@ def several_boxes_of_a_tensor_on_one_rank(world):
         items = [Item("w@13", (8, 3), (half + 2 * rank, 0),
                       values("w", "F32", (8, 3), (half + 2 * rank, 0), (2, 3)), True)
                  for half in (0, 4)]
+        items += [Item("c", (6, 4, 2), (3 * rank, column, 0),
+                       values("c", "BF16", (6, 4, 2), (3 * rank, column, 0), (3, 1, 2)), True)
+                  for column in range(4)]
         saver.save(1, items, {})
         saver.wait(1, timeout=30)
         saver.close()
@@ -222,7 +225,7 @@ def several_boxes_of_a_tensor_on_one_rank(world):
     ranks.run(task)
     client = holdfast.Client(world.server, "boxes")
     stored = sharded.tensors_of(client.metadata())
-    assert list(stored) == ["w@13"] and stored["w@13"].size == (8, 3)
+    assert list(stored) == ["c", "w@13"] and stored["w@13"].size == (8, 3)
     assert sorted(box[0] for box in stored["w@13"].boxes) == [(0, 0), (2, 0), (4, 0), (6, 0)]
     row = numpy.zeros((1, 3), numpy.float32)
     client.load_parts([stored["w@13"].part((4, 0), (1, 0), (1, 3), row.ctypes.data, row)], 1)
@@ -238,7 +241,7 @@ def several_boxes_of_a_tensor_on_one_rank(world):
         into[inner] = part.source
     assert same(into, values("w", "F32", (8, 3), (0, 0), (8, 3))[numpy.ix_(*held)])
     with holdfast.open("boxes", server=world.server) as found:
-        assert list(found) == ["w%4013"], list(found)
+        assert list(found) == ["c", "w%4013"], list(found)
         assert same(found["w%4013"][1:7], values("w", "F32", (8, 3), (1, 0), (6, 3)))
 
 
@@ -252,14 +255,20 @@ def held_in(path):
 
 
 def files_of_ckpt_cli_have_whole_tensors_and_no_objects(world):
-    """What follow gives of a tensor that is stored as boxes is that tensor."""
+    """What follow and export give of a tensor that is stored as boxes is that tensor."""
     folder = os.path.join(world.folder, "followed")
     os.mkdir(folder)
     subprocess.run([CLI, "follow", "boxes", "--count", "1", "--output", folder, *world.where],
                    check=True, stdout=subprocess.DEVNULL, timeout=60)
-    found = held_in(os.path.join(folder, os.listdir(folder)[0]))
-    (shape, raw), = found.values()
-    assert shape == [8, 3] and raw == values("w", "F32", (8, 3), (0, 0), (8, 3)).tobytes(), found
+    out = os.path.join(world.folder, "boxes.safetensors")
+    subprocess.run([CLI, "export", "boxes", "--output", out, "--store", world.store], check=True,
+                   stdout=subprocess.DEVNULL, timeout=60)
+    sizes = {"w%254013": ("w", "F32", (8, 3)), "c": ("c", "BF16", (6, 4, 2))}
+    for path in (out, os.path.join(folder, os.listdir(folder)[0])):
+        found = held_in(path)
+        assert found == {name: (list(size), values(of, dtype, size, (0,) * len(size),
+                                                   size).tobytes())
+                         for name, (of, dtype, size) in sizes.items()}, (path, found)
     subprocess.run([CLI, "follow", "objects", "--count", "1", "--output", folder, *world.where],
                    check=True, stdout=subprocess.DEVNULL, timeout=60)
     out = os.path.join(world.folder, "objects.safetensors")

@@ -725,6 +725,23 @@ static void test_layout__every_failed_allocation_is_reported(void **state)
     close_world(&world);
 }
 
+/* Row 1 twice and row 2 not at all: as many elements as w has. */
+static void test_layout__joined_parts_that_overlap_are_refused(void **state)
+{
+    (void)state;
+    struct tensor_meta parts[] = {make_slice("w@0,0", DTYPE_F32, 2, (uint64_t[]){2, 4}).tensor,
+                                  make_slice("w@1,0", DTYPE_F32, 2, (uint64_t[]){1, 4}).tensor,
+                                  make_slice("w@3,0", DTYPE_F32, 2, (uint64_t[]){1, 4}).tensor};
+    struct tensor_meta whole[3];
+    uint32_t first[4];
+    memcpy(whole, parts, sizeof parts);
+    assert_int_equal(layout_join(whole, first, 3), 1);
+    assert_string_equal(whole[0].name, "w");
+    assert_int_equal(layout_check_joined(&whole[0], parts, 3), ERR_CORRUPT);
+    strcpy(parts[1].name, "w@2,0");
+    assert_int_equal(layout_check_joined(&whole[0], parts, 3), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -737,6 +754,7 @@ int main(void)
         cmocka_unit_test(test_layout_plan__sixteen_thousand_ranks_take_seconds),
         cmocka_unit_test(test_layout_plan__as_many_cuts_as_tensors_take_no_longer),
         cmocka_unit_test(test_layout_plan__names_that_were_chosen_to_meet_take_no_longer),
+        cmocka_unit_test(test_layout__joined_parts_that_overlap_are_refused),
         cmocka_unit_test(test_layout__every_failed_allocation_is_reported),
     };
     return cmocka_run_group_tests(tests, print_seed, NULL);

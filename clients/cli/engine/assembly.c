@@ -147,7 +147,8 @@ struct filling {
     uint32_t worker;
     uint64_t end; /* index behind the last output block that this read fills */
     const struct output_tensor *tensor;
-    const struct tensor_meta *meta;
+    const struct tensor_meta *meta; /* of all of it */
+    struct box part;                /* of that, when it is joined: where the elements are from */
     enum dtype from;
     const unsigned char *data; /* of the elements at hand */
     int error;
@@ -238,6 +239,15 @@ static void fill_run(void *user, uint64_t global, uint64_t count, uint64_t eleme
     }
 }
 
+/* Likewise of a part of a joined tensor. */
+static void fill_part(void *user, uint64_t place, uint64_t count, uint64_t element)
+{
+    struct filling *filling = user, part = *filling;
+    part.data += element * dtype_bytes(filling->from);
+    box_runs(&filling->part, filling->meta, place, count, fill_run, &part);
+    filling->error = part.error;
+}
+
 static int take_block(void *user, uint32_t worker, const struct scan_read *read, const void *data)
 {
     struct assembly *assembly = user;
@@ -266,8 +276,12 @@ static int take_block(void *user, uint32_t worker, const struct scan_read *read,
         filling.from = meta->dtype;
         filling.data = (const unsigned char *)data + (from - start);
         uint64_t first = (from - begin) / size, count = (end - from) / size;
-        if (filling.tensor->head_rows == 0 &&
-            box_equal(&tensor->box, &filling.tensor->box, meta->dims))
+        if (filling.tensor->joined != NULL) {
+            filling.meta = filling.tensor->joined;
+            layout_joined_box(&filling.part, meta);
+            box_runs(&tensor->box, meta, first, count, fill_part, &filling);
+        } else if (filling.tensor->head_rows == 0 &&
+                   box_equal(&tensor->box, &filling.tensor->box, meta->dims))
             fill(&filling, first, count, 0);
         else
             box_runs(&tensor->box, meta, first, count, fill_run, &filling);
@@ -418,6 +432,28 @@ static int want_tensor(struct assembly *assembly, uint32_t side, const struct ou
     return error;
 }
 
+/* Likewise of a joined tensor, from all its parts: the order of a part is that of the whole with
+ * the rest left out. */
+static int want_parts(struct assembly *assembly, uint32_t side, const struct output_tensor *out,
+                      uint64_t first, uint64_t end)
+{
+    const struct layout_table *table = assembly->sides[side].manifest->table;
+    const struct tensor_meta *whole = out->joined;
+    int error = 0;
+    for (uint32_t i = 0; i < out->num_parts && error == 0; i++) {
+        struct output_tensor part = {.tensor = {out->tensor[0] + i}, .dtype = out->dtype};
+        const struct tensor_meta *meta = &table->tensors[part.tensor[0]];
+        struct box box;
+        layout_joined_box(&box, meta);
+        output_tensor_whole(&part, meta);
+        uint64_t from = elements_before(&box, whole, first);
+        uint64_t to = elements_before(&box, whole, end);
+        if (from < to)
+            error = want_tensor(assembly, side, &part, from, to);
+    }
+    return error;
+}
+
 void output_tensor_whole(struct output_tensor *tensor, const struct tensor_meta *meta)
 {
     tensor->bytes = tensor_elements(meta) * dtype_bytes(tensor->dtype);
@@ -453,7 +489,8 @@ static int want_for(struct assembly *assembly, const struct output_block *block)
         to = ((to < end ? to : end) - tensor->start) / size;
         from = (from - tensor->start) / size;
         for (uint32_t side = 0; side < assembly->num_sides && error == 0 && from < to; side++)
-            error = want_tensor(assembly, side, tensor, from, to);
+            error = tensor->joined != NULL ? want_parts(assembly, side, tensor, from, to)
+                                           : want_tensor(assembly, side, tensor, from, to);
     }
     return error;
 }
@@ -489,7 +526,8 @@ static int open_file(struct assembly *assembly)
         for (uint32_t i = 0; i < count; i++)
             place_of[i] = NONE;
         for (uint32_t i = 0; i < file->num_tensors; i++)
-            place_of[file->tensors[i].tensor[side]] = i;
+            for (uint32_t part = 0; part == 0 || part < file->tensors[i].num_parts; part++)
+                place_of[file->tensors[i].tensor[side] + part] = i;
     }
     return 0;
 }

@@ -64,15 +64,18 @@ uint32_t scan_workers(void);
 
 /* ---- assembly.c ---- */
 
-/* One tensor of an output file: a whole tensor of the checkpoint, or a box of it. */
+/* One tensor of an output file: a whole tensor of the checkpoint, a box of it, or all of a tensor
+ * that the checkpoint has as boxes (layout_join). */
 struct output_tensor {
     uint32_t tensor[ASSEMBLY_SIDES_MAX]; /* index of each side's table */
+    uint32_t num_parts;                  /* that it is joined of, from there on; 0: it is not */
+    const struct tensor_meta *joined;    /* then: what they are together */
     enum dtype dtype;                    /* in the output; elements are rounded to it */
     struct box box;                      /* what of it; of the rows as they lie in the output */
     uint32_t head_rows;                  /* 0, or: rows change places within heads (hf.h) */
     uint64_t start, bytes;               /* in the file; start is a multiple of the dtype's size */
 };
-/* All of a tensor: box and bytes. */
+/* All of a tensor, or of what was joined: box and bytes. */
 void output_tensor_whole(struct output_tensor *tensor, const struct tensor_meta *meta);
 
 /* An output file; what the caller fills in stays its own, and unchanged until all is done. */
