@@ -46,7 +46,7 @@ struct cli {
     int64_t shard_size, count;
     double interval;
     char mesh[96], only[1024], exceptions[1024], format[16], tokenizer[4096], run[128];
-    char slices[1024];
+    char slices[1024], object[LAYOUT_NAME_MAX];
     char keep_within[32], metric[64], best[8], note[256];
     char sample[32], from[4200];
     int64_t seed;
@@ -109,6 +109,8 @@ int cli_history(const struct cli *cli);
 int cli_call(ProtobufCMessage **out, const struct cli *cli, const char *method,
              const ProtobufCMessage *request, const ProtobufCMessageDescriptor *type,
              uint32_t timeout_ms);
+/* Where libckpt finds what --store or --server name: `out`, of `size`. */
+const char *cli_address(char *out, size_t size, const struct cli *cli);
 /* What Status says, an object; json_decref() it. As cli_call. */
 int cli_call_status(struct json_t **out, const struct cli *cli);
 struct selection;
@@ -394,6 +396,28 @@ void lineage_free(struct lineage *lineage);
 void lineage_print(const struct lineage *lineage);
 /* As members of the object. */
 int lineage_add_json(struct json_t *root, const struct lineage *lineage);
+
+/* ---- objects.c: its bytes objects ---- */
+
+struct object {
+    const char *name; /* in the manifest, as the others */
+    const struct tensor_meta *stored;
+    const struct digest *digest;
+    uint64_t bytes;
+    bool is_measured; /* false: the store could not say how many */
+};
+struct objects {
+    struct object *list;
+    uint32_t count;
+};
+/* Borrows from the manifest. ERR_MEMORY alone is an error. */
+int objects_read(struct objects *out, const struct cli *cli, const struct manifest *manifest);
+void objects_free(struct objects *objects);
+void objects_print(const struct objects *objects);
+/* As a member, between json_begin() and json_end(). */
+void objects_add_json(struct json_t *root, const struct objects *objects);
+/* Puts the one that --object names on stdout. ERR_NOT_FOUND, ERR_CORRUPT. */
+int objects_write_one(const struct cli *cli);
 
 /* ---- shard.c: its files ---- */
 

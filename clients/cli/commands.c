@@ -50,6 +50,8 @@ const struct option command_settings[] = {
                            "these tensors alone, by name: 'layers.0.*,norm.weight'"),
     [SLICE] = OPTION_STRING(struct cli, slices, "slice", "",
                             "parts of tensors by name: 'layers.*.wq.weight=0:512,:;norm.*=:64'"),
+    [OBJECT] = OPTION_STRING(struct cli, object, "object", "",
+                             "the bytes of this object on stdout, and nothing else"),
     [FORMAT] = OPTION_CHOICE(struct cli, format, "format", "auto", "auto,safetensors,hf",
                              "one file, or a folder of the weights as Hugging Face has them; auto: "
                              "the folder with --weights-only and without --only"),
@@ -110,12 +112,14 @@ const struct command commands[] = {
      "  DAMAGED        why; it is kept, listed and never loaded\n"
      "  MOVED          it was saved in another run and lies here; see adopt\n"
      "The exit code is 1 when every checkpoint of a run is damaged.\n"},
-    {"show", "CHECKPOINT", "the manifest: origin, state, tensors, shards", 1, 1, WHERE, cli_show,
+    {"show", "CHECKPOINT", "the manifest: origin, state, tensors, objects, shards", 1, 1,
+     WHERE | BIT(OBJECT), cli_show,
      "Its origin is told back to the first attempt, as far as the store still has a checkpoint of\n"
      "each. Without a step newer ones that are damaged are passed over, and named on stderr. With\n"
      "--json: the manifest, its durability, read_back as of list, whether it is pinned, the pin's\n"
-     "note; of one in quarantine its damage; of one that was resumed its ancestors, the latest\n"
-     "first, and ancestors_complete; where some were passed over, skipped.\n"},
+     "note; the bytes of its objects; of one in quarantine its damage; of one that was resumed\n"
+     "its ancestors, the latest first, and ancestors_complete; where some were passed over,\n"
+     "skipped. --object NAME writes the bytes of an object as they were saved, verified before.\n"},
     {"verify", "CHECKPOINT | --all [RUN]", "re-read everything; name every damaged block", 0, 1,
      WHERE | READS | BIT(QUICK) | BIT(RELEASE) | BIT(ALL) | BIT(SAMPLE) | BIT(SEED), cli_verify,
      "--quick reads no data. It proves that every file is there in its size, belongs to this\n"
@@ -131,7 +135,7 @@ const struct command commands[] = {
          BIT(FORMAT) | BIT(SHARD_SIZE) | BIT(TOKENIZER) | BIT(FORCE),
      cli_export,
      "--format safetensors leaves one file with every tensor under its own name; bytes\n"
-     "objects are no tensors, and stay behind. --format hf\n"
+     "objects are no tensors, and stay behind: show --object NAME has them. --format hf\n"
      "leaves a folder that other programs load: config.json, the weights under Hugging Face's\n"
      "names and in its order of rows, an index of several files, and with --tokenizer what\n"
      "loaders read of it: tokenizer.json, tokenizer_config.json. It is what --weights-only alone\n"

@@ -31,6 +31,7 @@ enum setting {
     EXCEPT,
     ONLY,
     SLICE,
+    OBJECT,
     FORMAT,
     SHARD_SIZE,
     TOKENIZER,

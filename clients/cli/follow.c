@@ -579,14 +579,14 @@ int cli_follow(const struct cli *cli)
     weights.is_weights_only = true;
     ERR_TRY(selection_parse_run(&selection, cli->args[0]));
     snprintf(follow.run, sizeof follow.run, "%s", selection.run);
-    snprintf(address, sizeof address, "%s%s", cli->store[0] != '\0' ? "dir:" : "",
-             cli->store[0] != '\0' ? cli->store : cli->server);
     int error = cli->output[0] != '\0' ? open_folder(&follow) : 0;
     if (error == 0)
-        error = ckpt_open(&follow.ckpt, &(struct ckpt_options){.server = address,
-                                                               .run = follow.run,
-                                                               .world_size = 1,
-                                                               .connect_ms = LOOK_MS});
+        error = ckpt_open(&follow.ckpt, &(struct ckpt_options){
+                                            .server = cli_address(address, sizeof address, cli),
+                                            .run = follow.run,
+                                            .world_size = 1,
+                                            .connect_ms = LOOK_MS,
+                                        });
     if (error == 0)
         error = follow_run(&follow);
     ckpt_close(follow.ckpt);

@@ -170,6 +170,14 @@ int cli_call(ProtobufCMessage **out, const struct cli *cli, const char *method,
     return error == ERR_UNAVAILABLE ? say_why(cli) : error;
 }
 
+const char *cli_address(char *out, size_t size, const struct cli *cli)
+{
+    bool is_store = cli->store[0] != '\0';
+    bool is_directory = is_store && strncmp(cli->store, "s3://", 5) != 0;
+    snprintf(out, size, "%s%s", is_directory ? "dir:" : "", is_store ? cli->store : cli->server);
+    return out;
+}
+
 int cli_call_status(struct json_t **out, const struct cli *cli)
 {
     Holdfast__V1__StatusRequest request = HOLDFAST__V1__STATUS_REQUEST__INIT;

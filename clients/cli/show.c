@@ -1,5 +1,5 @@
-/* show.c - one checkpoint of a store or of a running ckptd: its summary, position, tags, lineage
- * and tensors. Reads only.
+/* show.c - one checkpoint of a store or of a running ckptd: its summary, position, tags, lineage,
+ * tensors and objects (objects.c). Reads only.
  *
  * The answer is the same from a directory (--store) and from a server (--server). A manifest from a
  * server is proved by its SHA-256 like one from a disk. */
@@ -50,6 +50,8 @@ static void print_tensors(const struct manifest *manifest)
     printf("\n%-48s %-5s %-20s %6s  %s\n", "TENSOR", "DTYPE", "SHAPE", "PIECES", "DIGEST");
     for (uint32_t i = 0; i < table->num_tensors; i++) {
         const struct tensor_meta *tensor = &table->tensors[i];
+        if (tensor_is_object(tensor))
+            continue;
         const struct layout *layout = &table->layouts[table->layout_of[i]];
         char name[LAYOUT_NAME_MAX], shape[96];
         printf("%-48s %-5s %-20s %6llu  %016llx%016llx\n",
@@ -88,6 +90,7 @@ struct shown {
     const struct skipped *skipped;
     size_t num_skipped;
     bool is_read_back, is_pinned;
+    struct objects objects;
     struct storage *store; /* with the result of a verify; NULL: it cannot be read */
     const char *pin_note;
 };
@@ -160,6 +163,7 @@ static int print_manifest(const struct shown *shown, const struct lineage *linea
     print_member("state", manifest->state_json);
     print_member("config", manifest->config_json);
     print_tensors(manifest);
+    objects_print(&shown->objects);
     printf("\n%-40s %14s\n", "SHARD", "BYTES");
     for (uint32_t i = 0; i < summary->shards; i++)
         printf("shard-%05u-of-%05u.safetensors%10s %14llu\n", i + 1, summary->shards, "",
@@ -207,6 +211,7 @@ static int add_state(json_t *root, const struct shown *shown)
     json_object_set_new(root, "pinned", json_boolean(shown->is_pinned));
     if (shown->is_pinned)
         json_object_set_new(root, "pin_note", json_string(shown->pin_note));
+    objects_add_json(root, &shown->objects);
     if (shown->num_skipped > 0)
         json_object_set_new(root, "skipped", skipped_json(shown));
     return json_end() ? 0 : report_error(ERR_MEMORY, NULL, "no memory for the checkpoint's state");
@@ -232,7 +237,7 @@ static int print_manifest_json(const struct shown *shown, const struct lineage *
 }
 
 /* `read` as for lineage_read. */
-static int print_shown(const struct cli *cli, const struct shown *shown,
+static int print_shown(const struct cli *cli, struct shown *shown,
                        int (*read)(void *user, struct manifest **out,
                                    const struct selection *selection),
                        void *user)
@@ -241,7 +246,11 @@ static int print_shown(const struct cli *cli, const struct shown *shown,
     int error = lineage_read(&lineage, shown->manifest, read, user);
     if (error != 0)
         return error;
-    error = cli->is_json ? print_manifest_json(shown, &lineage) : print_manifest(shown, &lineage);
+    error = objects_read(&shown->objects, cli, shown->manifest);
+    if (error == 0)
+        error =
+            cli->is_json ? print_manifest_json(shown, &lineage) : print_manifest(shown, &lineage);
+    objects_free(&shown->objects);
     lineage_free(&lineage);
     return error;
 }
@@ -275,7 +284,7 @@ static int show_store(const struct cli *cli)
         error = store_read_pin(&pin, store, &checkpoint.manifest->summary);
     if (error == 0)
         error = find_read_back(&is_read_back, store, &checkpoint);
-    const struct shown shown = {
+    struct shown shown = {
         .manifest = checkpoint.manifest,
         .text = checkpoint.text,
         .bytes = checkpoint.text_bytes,
@@ -341,18 +350,18 @@ static int show_server(const struct cli *cli)
         origin_rename(&manifest->summary, selection.run);
     if (error == 0)
         error = take_skipped(&skipped, reply);
-    const struct shown shown = {.manifest = manifest,
-                                .text = reply->manifest_json,
-                                .bytes = bytes,
-                                .durability = reply->durability,
-                                .tiers = reply->tiers,
-                                .damage = reply->damage,
-                                .skipped = skipped,
-                                .num_skipped = reply->n_skipped,
-                                .is_read_back = reply->read_back,
-                                .store = verified_store(cli),
-                                .is_pinned = reply->pinned,
-                                .pin_note = reply->pin_note};
+    struct shown shown = {.manifest = manifest,
+                          .text = reply->manifest_json,
+                          .bytes = bytes,
+                          .durability = reply->durability,
+                          .tiers = reply->tiers,
+                          .damage = reply->damage,
+                          .skipped = skipped,
+                          .num_skipped = reply->n_skipped,
+                          .is_read_back = reply->read_back,
+                          .store = verified_store(cli),
+                          .is_pinned = reply->pinned,
+                          .pin_note = reply->pin_note};
     if (error == 0)
         error = print_shown(cli, &shown, read_served, (void *)(uintptr_t)cli);
     if (shown.store != NULL)
@@ -365,5 +374,7 @@ static int show_server(const struct cli *cli)
 
 int cli_show(const struct cli *cli)
 {
+    if (cli->object[0] != '\0')
+        return objects_write_one(cli);
     return cli->store[0] != '\0' ? show_store(cli) : show_server(cli);
 }

@@ -8,6 +8,7 @@ Method: libckpt as built, ctypes, processes that are killed.
 """
 
 import doctest
+import json
 import os
 import shutil
 import signal
@@ -171,6 +172,25 @@ def objects_grow_and_come_back(world):
         with holdfast.open(f"objects@{step}", server=world.server) as found:
             assert found.object("loader/0") == bytes(length) and list(found) == ["a"]
             raises(holdfast.NotFoundError, lambda: found.object("other"))
+
+
+def ckpt_cli_shows_objects(world):
+    data = bytes(range(256)) * 20
+    with holdfast.Client(world.server, run="shown") as saver:
+        saver.save(1, {"a": numpy.zeros(3)}, objects={"loader/0": data, "empty": b""}).wait()
+    for where in (["--server", world.server], ["--store", world.store]):
+        def cli(*words, want=0):
+            done = subprocess.run([CLI, "show", "shown@1", *words, *where], capture_output=True,
+                                  timeout=60)
+            assert done.returncode == want, done
+            return done.stdout
+
+        assert json.loads(cli("--json"))["objects"] == [{"name": "empty", "bytes": 0},
+                                                        {"name": "loader/0", "bytes": 5120}]
+        rows = [line.split() for line in cli().decode().splitlines()]
+        assert ["loader/0", "5120"] in [row[:2] for row in rows], rows
+        assert cli("--object", "loader/0") == data and cli("--object", "empty") == b""
+        assert cli("--object", "other", want=66) == b""
 
 
 RANKS = """
@@ -380,7 +400,8 @@ if __name__ == "__main__":
              arrays_of_every_type_come_back_bit_for_bit,
              floats_that_numpy_lacks_need_ml_dtypes_and_say_so, slices_are_those_of_numpy,
              a_slice_reads_little_more_than_itself, arrays_that_moved_are_saved_from_where_they_are,
-             objects_grow_and_come_back, ranks_save_slices_and_others_load_theirs,
+             objects_grow_and_come_back, ckpt_cli_shows_objects,
+             ranks_save_slices_and_others_load_theirs,
              an_accepted_save_of_a_killed_process_commits, what_does_not_fit_is_told_by_name,
              mistakes_are_exceptions_with_hints, every_code_of_libckpt_has_an_exception,
              tags_verification_removal_and_pruning_are_those_of_ckpt_cli,
