@@ -96,19 +96,38 @@ def with_tls_too_and_only_from_an_authority_that_is_named(bed):
             assert driver.opened[0] in ("ERR_DENIED", "ERR_INVALID"), driver.opened
 
 
-def of_writers_that_race_for_a_key_exactly_one_wins_each_time(bed):
-    writers = [bed.driver("race") for _ in range(4)]
-    for number in range(RACES):
-        for place, writer in enumerate(writers):
-            writer.process.stdin.write(f"publish attempts/{number:04d} {place}\n")
-            writer.process.stdin.flush()
-        answers = [writer.answer() for writer in writers]
-        winners = [place for place, (word, _) in enumerate(answers) if word == "OK"]
-        assert len(winners) == 1, (number, answers)
-        assert all(word in ("OK", "ERR_EXISTS") for word, _ in answers), answers
-        assert writers[0].good("fetch", f"attempts/{number:04d}") == f"1 {winners[0]}"
-    for writer in writers:
-        writer.close()
+def one_wins(writers, key, text_of):
+    """All publish it at once, each a text of its own."""
+    for place, writer in enumerate(writers):
+        writer.process.stdin.write(f"publish {key} {text_of(place)}\n")
+        writer.process.stdin.flush()
+    answers = [writer.answer() for writer in writers]
+    winners = [place for place, (word, _) in enumerate(answers) if word == "OK"]
+    assert len(winners) == 1, (key, answers)
+    assert all(word in ("OK", "ERR_EXISTS") for word, _ in answers), answers
+    for reader in writers:
+        bytes_, text = reader.good("fetch", key).split()
+        assert text_of(winners[0]).startswith(text) and int(bytes_) == len(text_of(winners[0])), key
+
+
+def of_writers_that_race_for_an_attempt_exactly_one_wins_each_time(bed):
+    with contextlib.ExitStack() as stack:
+        writers = [stack.enter_context(bed.driver("race")) for _ in range(4)]
+        for number in range(RACES):
+            one_wins(writers, f"run/attempts/{number:04d}", str)
+
+
+def of_writers_that_race_for_a_steps_manifest_exactly_one_wins_each_time(bed):
+    """Each has sent a shard of its own before, and all of the winner's is there behind the race."""
+    with contextlib.ExitStack() as stack:
+        writers = [stack.enter_context(bed.driver("race")) for _ in range(2)]
+        for number in range(RACES):
+            step = f"run/step-{number:08d}-a0001"
+            for place, writer in enumerate(writers):
+                writer.good("send", f"{step}/shard-{place}", 4096, place)
+            one_wins(writers, f"{step}/manifest.json", lambda place: f"{place:032x}" + "m" * 600)
+            writers[0].good("list", step)
+            assert sorted(writers[0].listed) == ["manifest.json", "shard-0", "shard-1"], number
 
 
 def an_upload_that_was_cut_short_goes_on_and_another_is_swept(bed):
@@ -184,7 +203,8 @@ def outputs_are_made_in_a_bucket_and_read_from_one(bed):
 TESTS = [
     a_real_server_keeps_what_it_is_given,
     with_tls_too_and_only_from_an_authority_that_is_named,
-    of_writers_that_race_for_a_key_exactly_one_wins_each_time,
+    of_writers_that_race_for_an_attempt_exactly_one_wins_each_time,
+    of_writers_that_race_for_a_steps_manifest_exactly_one_wins_each_time,
     an_upload_that_was_cut_short_goes_on_and_another_is_swept,
     checkpoints_are_copied_into_a_bucket_and_back_byte_for_byte,
     commands_on_a_bucket_say_what_they_say_on_a_directory,
