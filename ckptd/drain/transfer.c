@@ -28,8 +28,9 @@
  *       that took one number apart from each other never mix their files.
  *   T5  What somebody else has taken ends the transfer: it is never overwritten.
  *   T6  No error of the tier ends a transfer, and no pause is longer than 2^TRANSFER_DOUBLINGS
- * times the first. T7  When the tier says that shards are gone which it had taken (LOST), all of
- * them are proven or sent again, behind a new claim, before the manifest is sent again.
+ *       times the first.
+ *   T7  When the tier says that shards are gone which it had taken (LOST), all of them are proven
+ *       or sent again, behind a new claim, before the manifest is sent again.
  *
  * What a crash finds. The machine is memory only. The next start sees in the catalog that the tier
  * lacks the checkpoint and begins again: numbers, marks and shards that are there already are met

@@ -11,13 +11,15 @@
  *   N1  What was acknowledged as local is on the disks that saved it, whole, while none was lost.
  *       Also what was not acknowledged: a manifest names no shard that its node has removed.
  *   N2  What was acknowledged as replicated is on the disks that are left, whole, while disks of
- * one domain alone were lost since the save began. N3  Numbers of attempts that are answered grow,
- * while one disk at most was lost: a majority that has lost two may know nothing of the newest. N4
- * A start begins behind nothing that the nodes that it looked at hold whole. N5  A save is
- * acknowledged once, and of a step of an attempt one at most. N6  COMMITTED is heard only of what
- * was acknowledged. N7  When the faults stop: no save is in work any more, no node keeps a part
- * without a manifest whose coordinator can be asked, and all that is whole comes on two domains. N8
- * The same seed gives the same trace.
+ *       one domain alone were lost since the save began.
+ *   N3  Numbers of attempts that are answered grow, while one disk at most was lost: a majority
+ *       that has lost two may know nothing of the newest.
+ *   N4  A start begins behind nothing that the nodes that it looked at hold whole.
+ *   N5  A save is acknowledged once, and of a step of an attempt one at most.
+ *   N6  COMMITTED is heard only of what was acknowledged.
+ *   N7  When the faults stop: no save is in work any more, no node keeps a part without a manifest
+ *       whose coordinator can be asked, and all that is whole comes on two domains.
+ *   N8  The same seed gives the same trace.
  *
  * How to replay a world, and to run more: sim.h; `make sim` takes a million. */
 #include "tests/unit/sim_nodes_disk.h"
