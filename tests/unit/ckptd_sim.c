@@ -1,13 +1,13 @@
 /* ckptd_sim.c - two nodes and a bucket, simulated: the machines of ckptd together.
  *
  * Goal: what the machines promise each for itself, they hold together. Method: the real decisions
- * (run/commit.c, drain/pick.c, drain/transfer.c, keep/tiers.c, proto/retain.c) of two nodes that
- * train one run, at times both at once as on two sides of a cut, against one bucket. A seeded
- * scheduler has processes crash, disks lost with their node and node ids used again, clocks that
- * jump; requests to the bucket refused, lost, unanswered or late in their effect; listings that lag
- * in both directions. Nothing here knows when a machine does what; the world is checked after each
- * event. One node's saves alone, in any order, are ckptd_commit_any's matter; one transfer's
- * requests ckptd_transfer_any's.
+ * (run/commit.c, drain/pick.c, drain/transfer.c, keep/tiers.c, proto/retain.c, storage/group.c) of
+ * two nodes that train one run, at times both at once as on two sides of a cut, against one bucket.
+ * A seeded scheduler has processes crash, disks lost with their node and node ids used again,
+ * clocks that jump; requests to the bucket refused, lost, unanswered or late in their effect;
+ * listings that lag in both directions. Nothing here knows when a machine does what; the world is
+ * checked after each event. One node's saves alone, in any order, are ckptd_commit_any's matter;
+ * one transfer's requests ckptd_transfer_any's.
  *
  *   S1  What was acknowledged as local is on that disk, whole, until the disk is lost or the rules
  *       removed it.
@@ -17,11 +17,17 @@
  *       that owns the attempt's number.
  *   S4  An attempt's number in the bucket is one store's for ever, and only that one is told that
  *       its checkpoint is there.
- *   S5  A local copy of what is to be in the bucket goes only when the bucket has it.
- *   S6  The rules leave a disk its last two whole checkpoints, the bucket as many as they say.
+ *   S5  A local copy of what is to be in the bucket goes only when the bucket has it, and it was
+ *       read back there lately.
+ *   S6  The rules leave a disk its last two whole checkpoints, the bucket as many as they say; and
+ *       what is read, pinned or damaged stays.
  *   S7  When the faults stop, all that is to be in the bucket comes there, or its number is known
  *       to be another store's.
  *   S8  The same seed gives the same trace.
+ *   S9  Saves of an attempt are published in the order of their steps, and a step is begun again
+ *       only when its save was given up and its files are gone.
+ *   S10 A number is of one start alone, also when one comes while a number is taken for another.
+ *   S11 A removal, cut short by a loss of power, leaves a checkpoint whole or gone.
  *
  * Two things are taken for granted. A request has its effect, if ever, before the rules of the
  * bucket come to what it would publish. And they leave alone what is leased, which a checkpoint on
@@ -32,7 +38,7 @@
 #include "ckptd/drain/pick.h"
 #include "ckptd/keep/tiers.h"
 #include "proto/retain.h"
-#include "tests/unit/sim_bed.h"
+#include "tests/unit/sim_removal.h"
 
 #include <stddef.h>
 #include <stdint.h>
@@ -117,6 +123,8 @@ static struct transfer_action copy_shard(struct world *world, struct node *node,
 {
     uint32_t other = object->shard[shard];
     require(&world->sim, is_local(&node->saved[node->sends]), "S3: what is sent is there");
+    if (node->saved[node->sends].is_damaged)
+        return transfer_copied(&node->transfer, shard, ERR_CORRUPT, true);
     if (fault(&world->sim) && below(&world->sim, 2) == 0)
         return transfer_copied(&node->transfer, shard, ERR_IO, false); /* torn, and no name */
     require(&world->sim, other == 0 || other == node->store,
@@ -180,7 +188,8 @@ static void go_on_sending(struct world *world, struct node *node)
         hold(world, node, saved, object);
         break;
     default: /* TRANSFER_OVER */
-        require(&world->sim, world->bucket.owner[saved->attempt] != node->store,
+        require(&world->sim,
+                saved->is_damaged || world->bucket.owner[saved->attempt] != node->store,
                 "S7: given up, and its own");
         saved->is_given_up = true;
         object->lease = object->lease == node->store ? 0 : object->lease;
@@ -218,9 +227,11 @@ static uint32_t newer_local(const struct node *node, const struct saved *saved)
 {
     uint32_t count = 0;
     for (uint32_t i = 0; i < node->num_saved; i++)
-        count += is_local(&node->saved[i]) && newest_first(&node->saved[i], saved) < 0;
+        count += is_local(&node->saved[i]) && !node->saved[i].is_damaged &&
+                 newest_first(&node->saved[i], saved) < 0;
     return count;
 }
+
 static uint32_t newer_far(const struct bucket *bucket, const struct saved *saved)
 {
     uint32_t count = 0;
@@ -236,16 +247,22 @@ static void remove_local(struct world *world, struct node *node, struct saved *s
 {
     const struct object *object = &world->bucket.objects[object_of(world, saved)];
     bool is_there = is_whole(object) && !object->is_removed;
-    enum tiers_need need =
-        tiers_need(saved->goes_far, saved->is_far, node->clock - saved->sent, VERIFY_AGE_S);
+    int64_t age = node->clock - saved->sent;
+    enum tiers_need need = tiers_need(saved->goes_far, saved->is_far, age, VERIFY_AGE_S);
+    bool is_proven = need == TIERS_PROOF || (age >= 0 && age <= VERIFY_AGE_S);
     if (need == TIERS_ARRIVAL || (need != TIERS_NOTHING && (fault(&world->sim) || !is_there)))
         return;
     note(&world->sim, "remove local", saved->attempt, saved->step);
     require(&world->sim, !saved->goes_far || is_there, "S5: the bucket has what a disk gives up");
+    require(&world->sim, !saved->goes_far || is_proven, "S5: and was read back there lately");
     require(&world->sim, newer_local(node, saved) >= RETAIN_GOOD_MIN,
             "S6: a disk keeps its last two");
+    require(&world->sim, !saved->is_read && !saved->is_pinned && !saved->is_damaged,
+            "S6: nor goes what is read, pinned or evidence");
     saved->is_removed = saved->is_ruled_out = true;
     world->num_removed++;
+    if (world->sim.faults != 0)
+        remove_in_the_dark(world, saved);
 }
 
 static void retain_local(struct world *world, struct node *node)
@@ -257,7 +274,10 @@ static void retain_local(struct world *world, struct node *node)
     make_plan(items, node);
     for (uint32_t i = 0; i < node->num_saved; i++) {
         items[i].is_vanished = !is_local(&node->saved[i]);
-        items[i].is_leased = node->transfer.state != TRANSFER_FREE && node->sends == i;
+        items[i].is_leased =
+            (node->transfer.state != TRANSFER_FREE && node->sends == i) || node->saved[i].is_read;
+        items[i].is_pinned = node->saved[i].is_pinned;
+        items[i].is_damaged = node->saved[i].is_damaged;
     }
     if (retain_plan_seen(items, node->num_saved, &local_rules, &removed, look_local, &looking) != 0)
         return;
@@ -298,6 +318,37 @@ static void retain_far(struct world *world, struct node *node)
         node->saved[i].is_far = false;
         world->num_removed++;
     }
+}
+
+/* ---- readers, operators, rot ---- */
+
+/* By hand, from the bucket: the nodes' lists go on to name it. */
+static void remove_by_hand(struct world *world, const struct saved *saved)
+{
+    uint32_t index = object_of(world, saved);
+    struct object *object = &world->bucket.objects[index];
+    if (object->manifest == 0 || object->lease != 0 || is_under_way(&world->bucket, index))
+        return;
+    object->is_removed = true;
+    world->num_by_hand++;
+}
+
+static void meddle(struct world *world, struct node *node)
+{
+    uint32_t choice = below(&world->sim, 16);
+    struct saved *saved =
+        node->num_saved > 0 ? &node->saved[below(&world->sim, node->num_saved)] : NULL;
+    if (!saved || !is_local(saved))
+        return;
+    note(&world->sim, "meddle", choice, saved->step);
+    if (choice < 8)
+        saved->is_read = !saved->is_read && below(&world->sim, 4) == 0;
+    else if (choice < 12)
+        saved->is_pinned = !saved->is_pinned && below(&world->sim, 8) == 0;
+    else if (choice < 14 && fault(&world->sim))
+        saved->is_damaged = true;
+    else if (choice >= 14 && world->sim.faults != 0)
+        remove_by_hand(world, saved);
 }
 
 /* ---- crashes and losses ---- */
@@ -358,8 +409,9 @@ static void crash(struct world *world, struct node *node)
         struct saved *saved = &node->saved[i];
         if (saved->maybe)
             saved->manifest = below(&world->sim, 2) == 0;
-        saved->maybe = saved->is_live = false;
+        saved->maybe = saved->is_live = saved->is_read = false;
         saved->is_removed |= !saved->manifest; /* the scan of the start */
+        saved->is_listed = !saved->is_removed;
     }
     restart(node);
     list_far(world, node);
@@ -375,6 +427,7 @@ static void lose_disk(struct world *world, struct node *node)
     node->store = ++world->stores;
     node->num_saved = 0;
     node->answered = node->durable_attempt = 0;
+    node->published_attempt = node->published_step = 0;
     memset(node->step, 0, sizeof node->step);
     for (uint64_t i = 0; i < ATTEMPTS_MAX; i++)
         if (world->bucket.owner[i] != 0 && !fault(&world->sim))
@@ -405,7 +458,7 @@ static void check_world(struct world *world)
 static void one_event(struct world *world)
 {
     struct node *node = &world->nodes[below(&world->sim, NODES)];
-    uint32_t choice = below(&world->sim, 200), rank = below(&world->sim, RANKS);
+    uint32_t choice = below(&world->sim, 208), rank = below(&world->sim, RANKS);
     node->clock += STEP_S;
     if (choice < 40)
         begin_save(world, node, rank);
@@ -416,20 +469,22 @@ static void one_event(struct world *world)
     else if (choice < 180) {
         begin_transfer(world, node);
         go_on_sending(world, node);
-    } else if (choice < 184)
+    } else if (choice < 187)
         retain_local(world, node);
-    else if (choice < 187)
-        retain_far(world, node);
     else if (choice < 191)
+        retain_far(world, node);
+    else if (choice < 195)
         one_late_effect(world);
-    else if (choice < 192)
-        open_attempt(world, node);
     else if (choice < 196)
+        open_attempt(world, node);
+    else if (choice < 200)
         commit_resume(node->commit, node->answered, RANKS);
-    else if (choice < 197 && fault(&world->sim))
+    else if (choice < 201 && fault(&world->sim))
         node->clock += (int64_t)below(&world->sim, 20000) - 10000;
-    else if (choice < 198 && world->sim.faults != 0)
+    else if (choice < 202 && world->sim.faults != 0)
         crash(world, node);
+    else if (choice < 206)
+        meddle(world, node);
     else if (fault(&world->sim))
         lose_disk(world, node);
 }
@@ -439,10 +494,12 @@ static void heal(struct world *world)
     world->sim.faults = 0;
     while (world->bucket.num_late > 0)
         one_late_effect(world);
-    for (uint32_t i = 0; i < HEAL_EVENTS; i++) {
+    for (uint32_t i = 0, idle = 0; i < HEAL_EVENTS && idle < NODES; i++) {
         struct node *node = &world->nodes[i % NODES];
         complete(world, node);
         begin_transfer(world, node);
+        bool is_idle = node->num_pending == 0 && node->due.kind == TRANSFER_NOTHING;
+        idle = is_idle ? idle + 1 : 0;
         go_on_sending(world, node);
     }
     for (uint32_t n = 0; n < NODES; n++)
@@ -477,11 +534,10 @@ static void run_world(uint64_t seed)
 static void test_sim__no_schedule_of_two_nodes_and_a_bucket_breaks_an_invariant(void **state)
 {
     const struct world *w = &world_of_all;
-    const struct sim_total totals[] = {{"events", &w->sim.events, true},
-                                       {"saves acknowledged", &w->num_acked, true},
-                                       {"in the bucket", &w->num_far, true},
-                                       {"removed", &w->num_removed, true},
-                                       {"disks lost", &w->num_lost, false}};
+    const struct sim_total totals[] = {
+        {"events", &w->sim.events, true},     {"saves acknowledged", &w->num_acked, true},
+        {"in the bucket", &w->num_far, true}, {"removed", &w->num_removed, true},
+        {"disks lost", &w->num_lost, false},  {"removed by hand", &w->num_by_hand, false}};
     (void)state;
     sim_run_many(&w->sim, run_world, totals, sizeof totals / sizeof totals[0]);
 }

@@ -15,11 +15,13 @@
  *   N3  Numbers of attempts that are answered grow, while one disk at most was lost: a majority
  *       that has lost two may know nothing of the newest.
  *   N4  A start begins behind nothing that the nodes that it looked at hold whole.
- *   N5  A save is acknowledged once, and of a step of an attempt one at most.
+ *   N5  A save is acknowledged once, and of a step of an attempt one at most, in their order.
  *   N6  COMMITTED is heard only of what was acknowledged.
  *   N7  When the faults stop: no save is in work any more, no node keeps a part without a manifest
- *       whose coordinator can be asked, and all that is whole comes on two domains.
+ *       whose coordinator can be asked, and all that is whole comes on two domains, also while a
+ *       node is away that can be done without.
  *   N8  The same seed gives the same trace.
+ *   N9  What an older attempt asks for is refused; OVER is said of a part by who knows it.
  *
  * How to replay a world, and to run more: sim.h; `make sim` takes a million. */
 #include "tests/unit/sim_nodes_disk.h"
@@ -72,6 +74,11 @@ static void kill_trainer(struct world *world, struct trainer *trainer)
         if (node->index == trainer->leader)
             commit_rank_died(node->commit, &list, trainer->attempt, r);
         perform(world, node, &list);
+        for (uint32_t i = 0; i < COMMIT_SAVES_MAX && node->index == trainer->leader; i++)
+            require(&world->sim,
+                    node->commit->saves[i].state != COMMIT_STAGING ||
+                        node->commit->saves[i].ranks[r] >= RANK_ENDED,
+                    "N7: no save waits for a rank that has died");
     }
 }
 
@@ -131,6 +138,16 @@ static uint64_t list_ended(const struct world *world, const struct node *node, u
     return ended;
 }
 
+/* A save in work waits for a rank that has ended one of the same step that was given up. */
+static bool lacks_a_rank(const struct commit *commit)
+{
+    for (uint32_t i = 0; i < COMMIT_SAVES_MAX; i++)
+        if (commit->saves[i].state == COMMIT_STAGING &&
+            commit->saves[i].num_begun < commit->saves[i].world_size)
+            return true;
+    return false;
+}
+
 /* A rank begins the save of the next step, or ends its copy. */
 static void go_on_training(struct world *world, uint32_t which, uint32_t rank)
 {
@@ -150,6 +167,8 @@ static void go_on_training(struct world *world, uint32_t which, uint32_t rank)
     bool all = true;
     for (uint32_t r = 0; r < trainer->ranks; r++)
         all &= trainer->ended[r] >= trainer->step;
+    if (all && world->is_ending && !lacks_a_rank(world->nodes[trainer->leader].commit))
+        return;
     if (all) {
         trainer->step++;
         memset(trainer->asked, 0, sizeof trainer->asked);
@@ -227,7 +246,10 @@ static void check_world(struct world *world)
     for (uint32_t s = 0; s < world->num_made; s++) {
         const struct made *made = &world->made[s];
         uint8_t left = (uint8_t)~made->lost;
-        bool is_named = (left >> made->leader & 1u) && world->nodes[made->leader].held[s].manifest;
+        bool is_named = false;
+        for (uint32_t n = 0; n < NODES && (left >> made->leader & 1u); n++)
+            is_named |=
+                (left >> n & 1u) && own_shards(made, n) != 0 && world->nodes[n].held[s].manifest;
         for (uint32_t r = 0; (is_named || made->acked) && r < made->ranks; r++) {
             const struct held *held = &world->nodes[made->holder[r]].held[s];
             bool is_there = (held->shards & held->named) >> r & 1u;
@@ -395,7 +417,7 @@ static void check_quiet(struct world *world)
     }
 }
 
-/* Nothing more would happen. */
+/* Nothing more would happen at the nodes that are up. */
 static bool is_quiet(struct world *world)
 {
     if (world->num_messages > 0)
@@ -403,55 +425,91 @@ static bool is_quiet(struct world *world)
     for (uint32_t n = 0; n < NODES; n++) {
         struct node *node = &world->nodes[n];
         uint32_t to;
+        if (!node->is_up)
+            continue;
         look_round(world, node);
-        if (node->num_pending > 0 || node->taking.is_busy || node->due.kind != TRANSFER_NOTHING ||
-            pick(world, node, &to) != NOBODY)
+        if (node->num_pending > 0 || node->taking.is_busy || pick(world, node, &to) != NOBODY)
             return false;
-        for (uint32_t s = 0; s < world->num_made; s++)
-            if (node->parts[s].is_live || is_left(world, node, s))
+        for (uint32_t p = 0; p < NODES; p++)
+            if (world->nodes[p].is_up && is_sending(node, p))
+                return false;
+        for (uint32_t s = world->first_healed; s < world->num_made; s++)
+            if (world->nodes[world->made[s].leader].is_up &&
+                (node->parts[s].is_live || is_left(world, node, s)))
                 return false;
     }
     return true;
 }
 
+/* A launcher ends a start one of whose machines is gone. */
+static bool lacks_a_node(const struct world *world, const struct trainer *trainer)
+{
+    for (uint32_t r = 0; r < trainer->ranks; r++)
+        if (!world->nodes[trainer->node[r]].is_up)
+            return true;
+    return false;
+}
+
 /* `until`: so many saves are acknowledged; 0: it is quiet. */
 static void settle(struct world *world, uint64_t until)
 {
-    bool trains = until > 0;
+    bool trains = until > 0 || world->is_ending;
     for (uint32_t i = 0; i < HEAL_EVENTS; i++) {
         if (until > 0 ? world->num_acked >= until : i % 100 == 0 && is_quiet(world))
             return;
+        struct trainer *trainer = &world->trainers[0];
+        bool goes_on = trainer->is_up && !trainer->is_opening;
         if (i % 3 == 0 || world->num_messages > MESSAGES_MAX / 2)
             deliver(world);
-        else if (i % 3 == 1 && trains && world->trainers[0].is_up && !world->trainers[0].is_opening)
-            go_on_training(world, 0, below(&world->sim, world->trainers[0].ranks));
-        else if (i % 3 == 1 && trains && !world->trainers[0].is_up)
+        else if (i % 3 == 1 && trains && goes_on && lacks_a_node(world, trainer))
+            kill_trainer(world, trainer);
+        else if (i % 3 == 1 && trains && goes_on)
+            go_on_training(world, 0, below(&world->sim, trainer->ranks));
+        else if (i % 3 == 1 && trains && !trainer->is_up)
             start(world, 0);
         else
             work(world, &world->nodes[below(&world->sim, NODES)]);
     }
 }
 
-/* The faults stop; the run is started once more; then every process ends and comes back. */
-static void heal(struct world *world)
+/* The faults stop, and the run is started once more, in some worlds without one of the nodes. */
+static void heal_some(struct world *world)
 {
     uint64_t before = world->num_acked;
+    uint32_t away = below(&world->sim, 4) == 0 ? 2 : NOBODY;
     world->sim.faults = 0;
+    world->first_healed = world->num_made;
     memset(world->is_cut, 0, sizeof world->is_cut);
-    for (uint32_t n = 0; n < NODES; n++)
-        if (!world->nodes[n].is_up)
+    for (uint32_t n = 0; n < NODES; n++) {
+        if (n == away && world->nodes[n].is_up)
+            crash(world, &world->nodes[n], false);
+        else if (n != away && !world->nodes[n].is_up)
             start_process(world, &world->nodes[n]);
+    }
     for (uint32_t t = 0; t < TRAINERS; t++)
         if (world->trainers[t].is_up && !world->trainers[t].is_opening)
             kill_trainer(world, &world->trainers[t]);
     world->num_made_max = SAVES_MAX;
     settle(world, before + 3);
     require(&world->sim, world->num_acked >= before + 3, "N7: a start comes through, and saves");
+    world->is_ending = true;
+    settle(world, 0);
+    require(&world->sim, is_quiet(world), "N7: it comes to rest");
+    for (uint32_t s = world->first_healed; s < world->num_made; s++)
+        require(&world->sim, !world->made[s].acked || is_whole_without_one(world, s),
+                "N7: what is committed comes on two domains, also without one node");
     if (world->sim.broken)
         say_rest(world);
+}
+
+/* And then every process ends and comes back. */
+static void heal(struct world *world)
+{
+    heal_some(world);
+    world->is_ending = false;
+    world->first_healed = 0;
     if (world->trainers[0].is_up && !world->trainers[0].is_opening)
         kill_trainer(world, &world->trainers[0]);
-    settle(world, 0);
     for (uint32_t n = 0; n < NODES; n++)
         crash(world, &world->nodes[n], false);
     for (uint32_t n = 0; n < NODES; n++)

@@ -28,7 +28,10 @@ struct saved {
     bool is_live; /* in the commit machine */
     bool shard[RANKS], names, manifest, maybe, is_removed;
     bool is_acked, is_far, is_given_up, goes_far, is_ruled_out;
-    int64_t sent; /* when it came into the bucket, by the node's clock */
+    bool is_listed;          /* in the catalog, as its commit or the scan of a start said */
+    bool is_read, is_pinned; /* here */
+    bool is_damaged;         /* a block of it has rotted here, and the scrub has seen it */
+    int64_t sent;            /* when it came into the bucket, by the node's clock */
 };
 
 struct pending {
@@ -42,6 +45,8 @@ struct node {
     struct pending pending[PENDING_MAX];
     uint32_t num_pending;
     uint64_t durable_attempt, answered;
+    uint64_t spent;                             /* a number that the last start may not get */
+    uint64_t published_attempt, published_step; /* of the last PUBLISH */
     uint64_t step[RANKS];
     struct saved saved[SAVED_MAX];
     uint32_t num_saved;
@@ -79,7 +84,7 @@ struct world {
     uint32_t stores;
     struct node nodes[NODES];
     struct bucket bucket;
-    uint64_t num_acked, num_far, num_lost, num_removed;
+    uint64_t num_acked, num_far, num_lost, num_removed, num_by_hand;
 };
 
 /* ---- the bucket ---- */
@@ -178,9 +183,10 @@ static void perform(struct world *world, struct node *node, const struct commit_
         struct saved *saved = action->kind < COMMIT_TAKE ? find_saved(node, action->save) : NULL;
         if (action->kind == COMMIT_DONE || action->kind == COMMIT_KEEP) {
             saved->is_live = false;
-            saved->is_acked = action->kind == COMMIT_DONE;
+            saved->is_acked = saved->is_listed = action->kind == COMMIT_DONE;
             world->num_acked += saved->is_acked;
         } else if (action->kind == COMMIT_OPENED) {
+            require(&world->sim, action->number > node->spent, "S10: a start has its own number");
             node->answered = action->number;
             memset(node->step, 0, sizeof node->step);
         } else if (action->kind != COMMIT_NOT_OPENED && node->num_pending < PENDING_MAX) {
@@ -207,6 +213,11 @@ static void complete(struct world *world, struct node *node)
         commit_names_synced(node->commit, &list, pending.save, fails ? ERR_IO : 0);
         break;
     case COMMIT_PUBLISH: {
+        require(&world->sim,
+                saved->attempt > node->published_attempt || saved->step >= node->published_step,
+                "S9: saves are published in the order of their steps");
+        node->published_attempt = saved->attempt;
+        node->published_step = saved->step;
         bool is_known = !fails || below(&world->sim, 2) == 0;
         saved->manifest = !fails;
         saved->maybe = !is_known; /* a crash decides */
@@ -218,6 +229,8 @@ static void complete(struct world *world, struct node *node)
         break;
     }
     case COMMIT_DISCARD:
+        require(&world->sim, !saved->manifest && !saved->maybe,
+                "S1: nothing goes that a manifest may name");
         saved->is_removed = true;
         saved->is_live = false;
         commit_discarded(node->commit, &list, pending.save);
@@ -236,19 +249,31 @@ static void open_attempt(struct world *world, struct node *node)
     if (node->durable_attempt + 1 >= ATTEMPTS_MAX)
         return;
     note(&world->sim, "open", node->store, node->durable_attempt);
+    node->spent = node->commit->state == RUN_TAKING ? node->commit->taking : node->commit->attempt;
     commit_open(node->commit, &list, RANKS);
     perform(world, node, &list);
 }
 
+/* As catalog_new: a step that is listed is not begun. */
 static bool is_known_step(const struct node *node, uint64_t step)
 {
     for (uint32_t i = 0; i < node->num_saved; i++) {
         const struct saved *saved = &node->saved[i];
-        if (saved->attempt == node->answered && saved->step == step &&
-            (saved->is_live || saved->maybe || !saved->is_removed))
-            return !saved->is_live;
+        if (saved->attempt == node->answered && saved->step == step && saved->is_listed &&
+            !saved->is_removed)
+            return true;
     }
     return false;
+}
+
+static void check_repeat(struct world *world, const struct node *node, uint64_t step)
+{
+    for (uint32_t i = 0; i < node->num_saved; i++) {
+        const struct saved *saved = &node->saved[i];
+        require(&world->sim,
+                saved->attempt != node->answered || saved->step != step || saved->is_removed,
+                "S9: a step is begun again only when its save was given up");
+    }
 }
 
 static bool is_copying(const struct node *node, uint32_t rank)
@@ -262,6 +287,8 @@ static void begin_save(struct world *world, struct node *node, uint32_t rank)
     struct commit_actions list = {0};
     uint64_t id = 0, other = node->step[1 - rank];
     uint64_t step = other > node->step[rank] ? other : node->step[rank] + 1;
+    if (node->step[rank] > 0 && below(&world->sim, 8) == 0)
+        step = node->step[rank]; /* it has heard nothing of that one */
     if (is_copying(node, rank) && below(&world->sim, 16) != 0)
         return;
     if (node->num_saved == SAVED_MAX || is_known_step(node, step))
@@ -272,12 +299,14 @@ static void begin_save(struct world *world, struct node *node, uint32_t rank)
     note(&world->sim, "begin", step, (uint64_t)(int64_t)error);
     if (error == 0) {
         node->step[rank] = step;
-        if (!find_saved(node, id))
+        if (!find_saved(node, id)) {
+            check_repeat(world, node, step);
             node->saved[node->num_saved++] = (struct saved){.id = id,
                                                             .attempt = node->answered,
                                                             .step = step,
                                                             .time = node->clock,
                                                             .is_live = true};
+        }
     }
     perform(world, node, &list);
 }
@@ -287,13 +316,16 @@ static void move_save(struct world *world, struct node *node)
     struct commit_actions list = {0};
     uint32_t rank = below(&world->sim, RANKS), first = below(&world->sim, COMMIT_SAVES_MAX);
     const struct commit_save *save = NULL;
-    for (uint32_t i = 0; i < COMMIT_SAVES_MAX && !save; i++)
-        if (node->commit->saves[(first + i) % COMMIT_SAVES_MAX].state == COMMIT_STAGING)
-            save = &node->commit->saves[(first + i) % COMMIT_SAVES_MAX];
+    bool fails = fault(&world->sim); /* also late */
+    for (uint32_t i = 0; i < COMMIT_SAVES_MAX && !save; i++) {
+        const struct commit_save *one = &node->commit->saves[(first + i) % COMMIT_SAVES_MAX];
+        if (fails ? one->state != COMMIT_FREE : one->state == COMMIT_STAGING)
+            save = one;
+    }
     struct saved *saved = save ? find_saved(node, save->id) : NULL;
     if (!saved)
         return;
-    if (fault(&world->sim)) {
+    if (fails) {
         commit_failed(node->commit, &list, saved->id, rank, ERR_IO, "simulated");
         commit_let_go(node->commit, node->answered, rank);
     } else if (save->ranks[rank] == RANK_BEGUN) {

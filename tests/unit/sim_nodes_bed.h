@@ -66,6 +66,13 @@ struct taking {
     struct quorum quorum;
 };
 
+/* A copy on its way. */
+struct sending {
+    struct transfer transfer;
+    struct transfer_action due;
+    uint32_t save;
+};
+
 struct node {
     uint32_t index, boot, store;
     bool is_up;
@@ -89,9 +96,7 @@ struct node {
     struct held knows[NODES][SAVES_MAX];
     bool is_away[NODES], is_given_up[NODES][SAVES_MAX];
     uint32_t heard_boot[NODES];
-    struct transfer transfer;
-    struct transfer_action due;
-    uint32_t sends, to;
+    struct sending sending[NODES]; /* one to each node, as drain.c to each tier */
 };
 
 /* A start of the run: ranks on nodes. The one before may still be there, on the other side of a
@@ -130,7 +135,9 @@ struct world {
     uint32_t num_messages;
     struct made made[SAVES_MAX];
     uint32_t num_made, num_made_max;
-    uint64_t answered; /* the highest number of an attempt */
+    uint32_t first_healed; /* save since the faults stopped */
+    bool is_ending;        /* the run saves no more */
+    uint64_t answered;     /* the highest number of an attempt */
     uint64_t num_acked, num_replicated, num_opened, num_refused, num_crashed, num_lost;
 };
 

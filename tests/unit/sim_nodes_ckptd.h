@@ -68,8 +68,8 @@ static void acknowledge(struct world *world, struct node *node, struct made *mad
     for (uint32_t i = 0; i < world->num_made; i++) {
         const struct made *other = &world->made[i];
         require(&world->sim,
-                other->acked == 0 || other->attempt != made->attempt || other->step != made->step,
-                "N5: of a step of an attempt one save at most");
+                other->acked == 0 || other->attempt != made->attempt || other->step < made->step,
+                "N5: one save of a step of an attempt, in the order of steps");
     }
     made->acked = world->sim.events;
     world->num_acked++;
@@ -431,7 +431,12 @@ static void hear_report(struct world *world, struct node *node, const struct mes
                                         .is_unsure = made->attempt > node->newest};
     struct message answer = {
         .kind = MESSAGE_VERDICT, .from = node->index, .to = message->from, .save = message->save};
-    if (verdict_of(&answer.verdict, &facts))
+    bool is_told = verdict_of(&answer.verdict, &facts);
+    require(&world->sim,
+            !is_told || answer.verdict != HOLDFAST__V1__PART_VERDICT__VERDICT_OVER || save ||
+                (is_own ? !made->acked : made->attempt <= node->newest),
+            "N9: OVER is said by who knows that it is");
+    if (is_told)
         post(world, answer);
 }
 
@@ -474,6 +479,8 @@ static uint32_t begin_at(struct world *world, struct node *node, uint32_t which,
     uint32_t save = NOBODY;
     *out_error = error;
     if (error == 0) {
+        require(&world->sim, trainer->attempt == node->commit->attempt,
+                "N9: an older attempt begins nothing");
         made = find_made(world, node, id);
         save = made ? index_of(world, made) : make(world, node, trainer, id, step);
         world->made[save].asked[rank] = asked;
@@ -505,7 +512,7 @@ static bool is_of(const struct world *world, const struct message *message)
 static void hear_begin(struct world *world, struct node *node, const struct message *message)
 {
     hear_boot(world, node, message->from, message->boot);
-    if (!is_of(world, message) || node->open != message->attempt || node->leader != node->index)
+    if (!is_of(world, message) || node->open == 0 || node->leader != node->index)
         return;
     struct message answer = *message;
     for (uint32_t s = 0; s < world->num_made; s++) {

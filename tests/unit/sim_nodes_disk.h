@@ -136,6 +136,12 @@ static bool has_sources(const struct world *world, const struct node *node, uint
     return true;
 }
 
+static bool is_sending(const struct node *node, uint32_t to)
+{
+    return node->sending[to].transfer.state != TRANSFER_FREE ||
+           node->sending[to].due.kind != TRANSFER_NOTHING;
+}
+
 /* The save, and the node that is to get it; NOBODY: none. */
 static uint32_t pick(const struct world *world, const struct node *node, uint32_t *out_to)
 {
@@ -145,25 +151,26 @@ static uint32_t pick(const struct world *world, const struct node *node, uint32_
         if (!node->held[s].manifest || !has_sources(world, node, s))
             continue;
         list_sites(sites, node, made, s);
-        for (uint32_t i = 0; i < NODES; i++)
-            if (placement_goes(sites, NODES, REPLICAS, i) && !sites[i].is_away) {
-                *out_to = (node->index + i) % NODES;
+        bool is_enough = placement_domains(sites, NODES) >= REPLICAS;
+        for (uint32_t i = 0; i < NODES && !is_enough; i++) {
+            *out_to = (node->index + i) % NODES;
+            if (!sites[i].is_away && !is_sending(node, *out_to) &&
+                placement_goes(sites, NODES, REPLICAS, i))
                 return s;
-            }
+        }
     }
     return NOBODY;
 }
 
 static void begin_transfer(struct world *world, struct node *node)
 {
-    if (node->transfer.state != TRANSFER_FREE || node->due.kind != TRANSFER_NOTHING)
-        return;
-    uint32_t save = pick(world, node, &node->to);
+    uint32_t to, save = pick(world, node, &to);
     if (save == NOBODY)
         return;
-    node->sends = save;
-    note(&world->sim, "send", save, node->to);
-    node->due = transfer_begin(&node->transfer, world->made[save].ranks, 100);
+    struct sending *sending = &node->sending[to];
+    sending->save = save;
+    note(&world->sim, "send", save, to);
+    sending->due = transfer_begin(&sending->transfer, world->made[save].ranks, 100);
 }
 
 /* P1 of nodes/serve.c. */
@@ -176,30 +183,34 @@ static enum publication place_copy(struct held *held, const struct made *made)
     return PUBLICATION_DURABLE;
 }
 
-static void held_there(struct world *world, struct node *node)
+static void held_there(struct world *world, struct node *node, uint32_t to, uint32_t save)
 {
-    struct held *known = &node->knows[node->to][node->sends];
+    struct held *known = &node->knows[to][save];
     *known = (struct held){.manifest = true,
-                           .shards = all_shards(&world->made[node->sends]),
-                           .named = all_shards(&world->made[node->sends])};
+                           .shards = all_shards(&world->made[save]),
+                           .named = all_shards(&world->made[save])};
 }
 
 /* What a request to another node comes to: it has its effect, and is answered. */
 static void go_on_sending(struct world *world, struct node *node)
 {
-    const struct transfer_action due = node->due;
+    uint32_t at = below(&world->sim, NODES), tries = 0;
+    while (++tries < NODES && node->sending[at].due.kind == TRANSFER_NOTHING)
+        at = (at + 1) % NODES;
+    struct node *to = &world->nodes[at];
+    struct sending *sending = &node->sending[to->index];
+    const struct transfer_action due = sending->due;
     if (due.kind == TRANSFER_NOTHING)
         return;
-    const struct made *made = &world->made[node->sends];
-    struct node *to = &world->nodes[node->to];
-    struct held *held = &to->held[node->sends];
+    const struct made *made = &world->made[sending->save];
+    struct held *held = &to->held[sending->save];
     uint32_t *owner = &to->owner[made->attempt];
     bool comes = to == node || reaches(world, node->index, to->index);
     bool is_heard =
         comes && (to == node || reaches(world, to->index, node->index)) && !fault(&world->sim);
     enum publication outcome = PUBLICATION_UNKNOWN;
     comes = comes && !fault(&world->sim);
-    node->due = (struct transfer_action){.kind = TRANSFER_NOTHING};
+    sending->due = (struct transfer_action){.kind = TRANSFER_NOTHING};
     note(&world->sim, "drain", due.kind, due.shard);
     switch (due.kind) {
     case TRANSFER_CLAIM:
@@ -210,43 +221,59 @@ static void go_on_sending(struct world *world, struct node *node)
                 held->mark = held->is_sent = true;
             outcome = *owner == made->nonce ? PUBLICATION_DURABLE : PUBLICATION_TAKEN;
         }
-        node->due = transfer_claimed(&node->transfer, is_heard ? outcome : PUBLICATION_UNKNOWN);
+        sending->due =
+            transfer_claimed(&sending->transfer, is_heard ? outcome : PUBLICATION_UNKNOWN);
         break;
     case TRANSFER_COPY:
-        if (!find_source(world, node, node->sends, due.shard)) {
-            node->due = transfer_copied(&node->transfer, due.shard, ERR_NOT_FOUND, true);
+        if (!find_source(world, node, sending->save, due.shard)) {
+            sending->due = transfer_copied(&sending->transfer, due.shard, ERR_NOT_FOUND, true);
             break;
         }
         if (comes)
             held->shards |= (uint8_t)(1u << due.shard);
-        node->due = transfer_copied(&node->transfer, due.shard,
-                                    comes && is_heard ? 0 : ERR_UNAVAILABLE, false);
+        sending->due = transfer_copied(&sending->transfer, due.shard,
+                                       comes && is_heard ? 0 : ERR_UNAVAILABLE, false);
         break;
     case TRANSFER_NAMES:
         if (comes)
             held->named = held->shards;
-        node->due = transfer_named(&node->transfer, comes && is_heard ? 0 : ERR_UNAVAILABLE);
+        sending->due = transfer_named(&sending->transfer, comes && is_heard ? 0 : ERR_UNAVAILABLE);
         break;
     case TRANSFER_PUBLISH:
         if (comes)
             outcome = place_copy(held, made);
-        to->parts[node->sends].is_placed |= held->manifest; /* part_completed of part.c */
-        node->due = transfer_published(&node->transfer, is_heard ? outcome : PUBLICATION_UNKNOWN);
+        to->parts[sending->save].is_placed |= held->manifest; /* part_completed of part.c */
+        sending->due =
+            transfer_published(&sending->transfer, is_heard ? outcome : PUBLICATION_UNKNOWN);
         break;
     case TRANSFER_SETTLE:
         if (comes)
             outcome = held->manifest ? place_copy(held, made) : PUBLICATION_ABSENT;
-        node->due = transfer_settled(&node->transfer, is_heard ? outcome : PUBLICATION_UNKNOWN);
+        sending->due =
+            transfer_settled(&sending->transfer, is_heard ? outcome : PUBLICATION_UNKNOWN);
         break;
     case TRANSFER_REST:
-        node->due = transfer_rested(&node->transfer);
+        sending->due = transfer_rested(&sending->transfer);
         break;
     case TRANSFER_HELD:
-        held_there(world, node);
+        held_there(world, node, to->index, sending->save);
         break;
     default: /* TRANSFER_OVER: as drain.c, no more until the next start */
-        node->is_given_up[node->to][node->sends] = true;
+        node->is_given_up[to->index][sending->save] = true;
     }
+}
+
+/* Of any domain no disk is needed. */
+static bool is_whole_without_one(const struct world *world, uint32_t save)
+{
+    for (uint32_t n = 0; n < NODES; n++) {
+        uint32_t others = 0;
+        for (uint32_t m = 0; m < NODES; m++)
+            others |= (uint32_t)(strcmp(domains[n], domains[m]) != 0) << m;
+        if (!is_whole_on(world, save, others))
+            return false;
+    }
+    return true;
 }
 
 /* What this node would say of the level of what it has. */
@@ -259,6 +286,9 @@ static void acknowledge_replicated(struct world *world, const struct node *node)
             continue;
         list_sites(sites, node, made, s);
         made->is_replicated = placement_domains(sites, NODES) >= REPLICAS;
+        require(&world->sim,
+                !made->is_replicated || made->lost != 0 || is_whole_without_one(world, s),
+                "N2: said to be replicated, and lost with one domain");
         world->num_replicated += made->is_replicated;
     }
 }
