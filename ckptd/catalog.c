@@ -423,6 +423,7 @@ void catalog_close(struct service *service)
         catalog_forget(run);
         catalog->events->freed(run);
         free(run->history.lines);
+        sets_free(&run->sets);
         free(run);
     }
     free(catalog);

@@ -4,6 +4,7 @@
 #define HOLDFAST_CKPTD_CHECKPOINT_H
 
 #include "ckptd/loop.h"
+#include "ckptd/nodes/sets.h"
 #include "ckptd/tier.h"
 #include "proto/checksum.h"
 #include "proto/manifest.h"
@@ -133,17 +134,19 @@ struct run {
     char name[RUN_NAME_MAX + 1];
     uint64_t tag; /* number of the run within this process, from 1 */
     struct service *service;
-    struct fault unreadable;         /* why the start could not read it; code 0: it could */
-    uint64_t newest_attempt;         /* durable; from the store */
-    struct checkpoint *checkpoints;  /* newest first */
-    struct checkpoint *promised;     /* not in the list: see catalog_is_promised() */
-    uint64_t adopting;               /* the attempt of keep/admit.c's work; 0: none */
-    struct coordinator *coordinator; /* run/: its attempt, and what is in work */
-    struct pruning *pruning;         /* keep/retain.c: under way, or NULL */
-    bool retain_again;               /* there was a commit meanwhile */
-    struct scrub_cursor scrubbed;    /* keep/scrub.c, */
-    struct proven proven;            /* in the far tier */
-    bool scrub_asked;                /* likewise: a pass over it is due */
+    struct fault unreadable;               /* why the start could not read it; code 0: it could */
+    uint64_t newest_attempt;               /* durable; from the store */
+    struct sets sets;                      /* the nodes that its newest attempt counts on */
+    uint64_t sets_seen[MEMBERS_PEERS_MAX]; /* drain/far.c: of which file at that peer */
+    struct checkpoint *checkpoints;        /* newest first */
+    struct checkpoint *promised;           /* not in the list: see catalog_is_promised() */
+    uint64_t adopting;                     /* the attempt of keep/admit.c's work; 0: none */
+    struct coordinator *coordinator;       /* run/: its attempt, and what is in work */
+    struct pruning *pruning;               /* keep/retain.c: under way, or NULL */
+    bool retain_again;                     /* there was a commit meanwhile */
+    struct scrub_cursor scrubbed;          /* keep/scrub.c, */
+    struct proven proven;                  /* in the far tier */
+    bool scrub_asked;                      /* likewise: a pass over it is due */
     struct run_health health;
     struct history history; /* history.c */
     uint64_t looked_stamp;  /* rescan.c: of its directory, when its names were read last; 0: look

@@ -374,8 +374,10 @@ static int scan_attempts(struct scan *scan)
         if (*end == 0 && number > scan->run->newest_attempt && number < UINT64_MAX)
             scan->run->newest_attempt = number;
     }
+    if (error == 0 && names.count > 0)
+        error = sets_find(&scan->run->sets, scan->service->storage, scan->run->name);
     free(names.list);
-    return error;
+    return error == ERR_CORRUPT ? 0 : error;
 }
 
 /* What was found damaged before this start stays so until a person has looked (ckpt-cli verify

@@ -14,6 +14,7 @@
  * the host and the store's id. */
 #include "ckptd/drain/claim.h"
 #include "ckptd/node/place.h"
+#include "ckptd/nodes/sets.h"
 #include "ckptd/service.h"
 #include "proto/checksum.h"
 #include "proto/mark.h"
@@ -70,13 +71,13 @@ static enum publication claim_attempt(const struct claim *claim, const struct se
     size_t bytes = 0;
     snprintf(key, sizeof key, "%s/attempts/%04" PRIu64, summary->run, summary->attempt);
     int error = storage_fetch_all(service->storage, key, ATTEMPT_TEXT_MAX, &text, &bytes);
-    if (error == ERR_NOT_FOUND || (error == 0 && !find_nonce(nonce, text, bytes))) {
+    if (error == ERR_NOT_FOUND || (error == 0 && !find_nonce(nonce, text, bytes)))
         error = make_claim_text(&made, nonce, service, summary);
-        bytes = made ? strlen(made) : 0;
-    }
+    else if (error == 0) /* a checkpoint of it was committed */
+        error = sets_held_text(&made, text, bytes);
     enum publication outcome = PUBLICATION_UNKNOWN;
     if (error == 0)
-        outcome = tier_publish(claim->storage, key, made ? made : text, bytes, nonce);
+        outcome = tier_publish(claim->storage, key, made, strlen(made), nonce);
     if (outcome == PUBLICATION_TAKEN)
         report_error(ERR_EXISTS, "give the run another name",
                      "another store has taken attempt %" PRIu64 " of run %s there",

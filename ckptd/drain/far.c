@@ -47,6 +47,9 @@ struct far_step {
 struct far_run {
     char name[RUN_NAME_MAX + 1];
     uint64_t attempt; /* the highest number there */
+    uint64_t held;    /* the highest that is said to be held (sets.h) */
+    uint64_t seen;    /* as sets_mark() said at the last look */
+    struct sets sets; /* its nodes, where there is more to see than that */
     struct far_step *steps;
     uint32_t num_steps, room_steps;
 };
@@ -84,6 +87,7 @@ static void free_look(struct look *look)
             free(look->runs[i].steps[k].pin.note);
         }
         free(look->runs[i].steps);
+        sets_free(&look->runs[i].sets);
     }
     free(look->runs);
     free(look->due);
@@ -127,6 +131,8 @@ static int visit_attempt(void *user, const struct storage_entry *entry)
     unsigned long long number = strtoull(entry->name, &end, 10);
     if (*end == '\0' && number > run->attempt && number < UINT64_MAX)
         run->attempt = number;
+    if (strcmp(end, SETS_HELD) == 0 && number > run->held)
+        run->held = number;
     return 0;
 }
 
@@ -194,6 +200,12 @@ static int visit_pin(void *user, const struct storage_entry *entry)
     return 0;
 }
 
+/* Another one than before: there are nodes to be read that an attempt counts on. */
+static uint64_t sets_mark(const struct far_run *run)
+{
+    return 2 * run->attempt + (run->held >= run->attempt);
+}
+
 /* On any thread; touches its run and nothing else. */
 static int list_run(void *user, size_t index)
 {
@@ -203,6 +215,8 @@ static int list_run(void *user, size_t index)
     char attempts[STORAGE_KEY_MAX];
     snprintf(attempts, sizeof attempts, "%s/attempts", run->name);
     int error = storage_list(storage, attempts, visit_attempt, run);
+    if (error == 0 && tier_is_peer(look->tier) && sets_mark(run) != run->seen)
+        error = sets_find(&run->sets, storage, run->name);
     if (error == 0)
         error = storage_list(storage, run->name, visit_step, run);
     return error == 0 ? storage_groups_noted(storage, STORAGE_PIN, run->name, visit_pin, run)
@@ -366,6 +380,10 @@ static void take_run(struct service *service, enum tier_index tier, struct far_r
     }
     for (uint32_t i = 0; i < far->num_steps && tier == TIER_FAR; i++)
         take_pin(run, &far->steps[i]);
+    if (tier_is_peer(tier)) {
+        sets_merge(&run->sets, &far->sets);
+        run->sets_seen[tier - TIER_PEER] = sets_mark(far);
+    }
     if (newest > run->newest_attempt) {
         run->newest_attempt = newest;
         service->catalog->events->saw(run);
@@ -433,6 +451,7 @@ static int note_known(struct look *look, const struct run *run)
 {
     struct far_run *far;
     ERR_TRY(add_run(&far, look, run->name));
+    far->seen = tier_is_peer(look->tier) ? run->sets_seen[look->tier - TIER_PEER] : 0;
     for (const struct checkpoint *c = run->checkpoints; c; c = c->next)
         if (c->copies[look->tier].is_there)
             ERR_TRY(add_step(far, &(struct far_step){.step = c->summary.step,

@@ -110,6 +110,7 @@ static void forget_run(struct run *run)
     coordinator->group = NULL;
     coordinator->attempt = NULL;
     run->newest_attempt = 0;
+    sets_free(&run->sets);
     commit_init(&coordinator->machine, 0);
     run->scrubbed = (struct scrub_cursor){0};
     run->proven = (struct proven){0};

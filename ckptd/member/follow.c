@@ -417,6 +417,7 @@ static int begin_following(struct run *run, struct attempt *attempt, uint32_t pe
     *follow = (struct follow){.run = run, .peer = peer, .told = told, .timer.run = join_again};
     coordinator->follow = follow;
     coordinator->attempt = attempt;
+    sets_merge(&run->sets, &attempt->sets);
     commit_follow(&coordinator->machine, attempt->number, attempt->world_size);
     if (attempt->number > run->newest_attempt)
         run->newest_attempt = attempt->number;

@@ -1,6 +1,7 @@
 /* key.c - the names of the files in a store that another node may ask for; see key.h. */
 #include "ckptd/nodes/key.h"
 #include "ckptd/catalog.h"
+#include "ckptd/nodes/sets.h"
 #include "proto/mark.h"
 #include "proto/origin.h"
 #include "proto/places.h"
@@ -40,6 +41,17 @@ bool key_parse_attempt(char run[RUN_NAME_MAX + 1], uint64_t *out, const char *ke
     return run_name_valid(run);
 }
 
+bool key_is_held(const char *key)
+{
+    char run[RUN_NAME_MAX + 1], of[STORAGE_KEY_MAX];
+    uint64_t number;
+    size_t length = strlen(key), end = strlen(SETS_HELD);
+    if (length <= end || length >= sizeof of || strcmp(key + length - end, SETS_HELD) != 0)
+        return false;
+    snprintf(of, sizeof of, "%.*s", (int)(length - end), key);
+    return key_parse_attempt(run, &number, of);
+}
+
 static bool key_is(enum key_kind kind, const char *key)
 {
     struct manifest_summary place = {0};
@@ -56,7 +68,7 @@ static bool key_is(enum key_kind kind, const char *key)
         return (is_in_step && !shard_is_file_name(name) &&
                 (strcmp(name, MANIFEST_NAME) == 0 || strcmp(name, MARK_NAME) == 0 ||
                  (origin_is_member(name) && strcmp(name, PLACES_NAME) != 0))) ||
-               key_parse_attempt(run, &number, key);
+               key_parse_attempt(run, &number, key) || key_is_held(key);
     case KEY_LEASE:
         return slash && strncmp(slash, "/leases/", 8) == 0 && !strchr(slash + 8, '/');
     default:

@@ -9,10 +9,18 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+struct run;
 struct service;
+struct quorum;
+struct sets;
 
-/* nodes.attempts, and there are peers. */
-bool majority_is_needed(const struct service *service);
+/* nodes.attempts, and there are other nodes, now or in the run's last attempt (run NULL: it is
+ * new).
+ */
+bool majority_is_needed(const struct service *service, const struct run *run);
+/* The sets of the run's next attempt, and their quorum. ERR_MEMORY, ERR_BUSY. */
+int majority_next(struct sets *out_sets, struct quorum *out, const struct service *service,
+                  const struct run *run);
 /* Who waits for a look at most of the nodes; lies still until go_on, which is called once. `fault`:
  * why there is no majority; code 0: the catalog knows what they held. */
 struct majority_waiter {
@@ -21,11 +29,14 @@ struct majority_waiter {
     void (*go_on)(struct majority_waiter *waiter);
 };
 /* On the service thread; at most `ms`. */
-void majority_look(struct service *service, struct majority_waiter *waiter, int64_t ms);
-/* Publishes an attempt's number at so many peers that with this node they are most. ERR_EXISTS:
- * another has taken it. ERR_UNAVAILABLE: too few answered; nobody may count on the number, nor take
- * it again. Blocks; any thread. */
-int majority_publish(const struct service *service, const char *key, const char *text,
-                     const char *nonce);
+void majority_look(struct service *service, const char *run, struct majority_waiter *waiter,
+                   int64_t ms);
+/* Publishes an attempt's number at so many peers that with this node they are the quorum, which
+ * then has its holders. ERR_EXISTS: another has taken it. ERR_UNAVAILABLE: too few took it; nobody
+ * may count on the number, nor take it again. Blocks; any thread. */
+int majority_publish(const struct service *service, struct quorum *quorum, const char *key,
+                     const char *text, const char *nonce);
+/* Tells the peers that it is held (sets.h), as far as they answer. Blocks; any thread. */
+void majority_tell(const struct service *service, const char *key, const char *nonce);
 
 #endif

@@ -5,6 +5,7 @@
 #include "ckptd/config.h"
 #include "ckptd/drain/drain.h"
 #include "ckptd/loop.h"
+#include "ckptd/nodes/sets.h"
 #include "ckptd/nodes/told.h"
 #include "ckptd/service.h"
 #include "proto/retain.h"
@@ -60,10 +61,12 @@ static json_t *step_of(const struct checkpoint *checkpoint)
 static json_t *describe_run(const struct run *run)
 {
     const struct behind behind = measure(run);
-    return json_pack("{s:s, s:o, s:o, s:i, s:I, s:I}", "run", run->name, "newest_step",
+    json_t *sets = sets_describe(&run->sets);
+    return json_pack("{s:s, s:o, s:o, s:i, s:I, s:I, s:o, s:b}", "run", run->name, "newest_step",
                      step_of(behind.newest), "replicated_step", step_of(behind.replicated),
                      "checkpoints_behind", behind.checkpoints, "bytes_behind", behind.bytes,
-                     "lag_seconds", behind.lag_seconds);
+                     "lag_seconds", behind.lag_seconds, "attempt_nodes", sets ? sets : json_null(),
+                     "attempt_held", (int)run->sets.is_held);
 }
 
 json_t *nodes_describe_behind(const struct service *service)
@@ -82,6 +85,18 @@ json_t *nodes_describe_behind(const struct service *service)
                      "lag_seconds", all.lag_seconds);
 }
 
+/* "n1,n2,n3", as sets.h writes the nodes of an attempt. */
+static json_t *describe_members(const struct config *config)
+{
+    static const struct sets none;
+    struct sets sets;
+    if (sets_next(&sets, &none, &config->members, config->nodes_name) != 0)
+        return json_null();
+    json_t *text = json_string(sets.count > 0 ? sets.names[0] : "");
+    sets_free(&sets);
+    return text;
+}
+
 json_t *nodes_describe(const struct service *service)
 {
     const struct config *config = service->config;
@@ -95,7 +110,7 @@ json_t *nodes_describe(const struct service *service)
         json_array_append_new(peers, describe_peer(service, i));
     for (const struct run *run = service->catalog->runs; run; run = run->next)
         json_array_append_new(runs, describe_run(run));
-    return json_pack("{s:s, s:s, s:I, s:o, s:o}", "name", config->nodes_name, "domain",
-                     config->nodes_domain, "replicas", (json_int_t)config->nodes_replicas, "peers",
-                     peers, "runs", runs);
+    return json_pack("{s:s, s:s, s:I, s:o, s:o, s:o}", "name", config->nodes_name, "domain",
+                     config->nodes_domain, "replicas", (json_int_t)config->nodes_replicas,
+                     "members", describe_members(config), "peers", peers, "runs", runs);
 }

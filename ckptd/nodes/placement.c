@@ -143,16 +143,32 @@ bool placement_is_majority(uint32_t holders, uint32_t nodes)
 
 struct quorum quorum_begin(uint32_t nodes)
 {
-    return (struct quorum){.nodes = nodes, .asked = 1, .holders = 1};
+    uint64_t sites = nodes >= 64 ? UINT64_MAX : (UINT64_C(1) << nodes) - 1;
+    return (struct quorum){
+        .sites = nodes, .asked = 1, .holders = 1, .num_sets = 1, .sets = {{nodes, sites}}};
+}
+
+uint32_t quorum_count(const struct quorum *quorum, const struct quorum_set *set)
+{
+    return (uint32_t)__builtin_popcountll(quorum->holders & set->sites);
+}
+
+const struct quorum_set *quorum_lacks(const struct quorum *quorum)
+{
+    for (uint32_t i = 0; i < quorum->num_sets; i++)
+        if (!placement_is_majority(quorum_count(quorum, &quorum->sets[i]), quorum->sets[i].nodes))
+            return &quorum->sets[i];
+    return NULL;
 }
 
 enum quorum_state quorum_heard(struct quorum *quorum, enum publication outcome)
 {
-    quorum->asked++;
+    uint64_t site = UINT64_C(1) << quorum->asked++;
     if (outcome == PUBLICATION_TAKEN)
         return QUORUM_TAKEN;
-    quorum->holders += outcome == PUBLICATION_DURABLE; /* what is unknown is not held */
-    if (placement_is_majority(quorum->holders, quorum->nodes))
+    if (outcome == PUBLICATION_DURABLE) /* what is unknown is not held */
+        quorum->holders |= site;
+    if (!quorum_lacks(quorum))
         return QUORUM_HELD;
-    return quorum->asked < quorum->nodes ? QUORUM_ASKS : QUORUM_TOO_FEW;
+    return quorum->asked < quorum->sites ? QUORUM_ASKS : QUORUM_TOO_FEW;
 }

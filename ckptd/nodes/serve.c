@@ -12,6 +12,7 @@
  *   P2  A node removes nothing of a committed copy, and no manifest, attempt, pin or note: it takes
  *       away its own unfinished files alone. Those of shards that a part lacks are such.
  *   P3  A handle is used by the identity that it was given to, and by no other (handles.c).
+ *   P5  The number of a start is taken only as sets.c says (S2).
  *   P4  Who is no node opens, reads, fetches, lists and leases alone, and who may ask about one run
  *       alone names files of that run alone.
  *
@@ -31,6 +32,7 @@
 #include "ckptd/nodes/handles.h"
 #include "ckptd/nodes/key.h"
 #include "ckptd/nodes/placement.h"
+#include "ckptd/nodes/sets.h"
 #include "ckptd/rescan.h"
 #include "ckptd/run/coordinator.h"
 #include "ckptd/service.h"
@@ -67,6 +69,7 @@ struct errand {
     uint64_t bytes, data_bytes;
     Holdfast__V1__PeerEntry **entries;
     uint32_t num_entries, room_entries;
+    struct sets sets;                /* of an attempt's number that was taken */
     bool is_commit;                  /* a checkpoint has come, or what a part of one lacked */
     struct manifest_summary summary; /* of a commit */
     struct fault fault;
@@ -195,7 +198,14 @@ static int do_publish(struct errand *errand, struct storage *storage)
     const Holdfast__V1__PeerRequest *request = errand->request;
     if (key_parse(&place, &name, request->key) && strcmp(name, MANIFEST_NAME) == 0)
         return publish_manifest(errand, storage, &place);
-    return storage_publish(storage, request->key, request->data.data, request->data.len);
+    const char *text = (const char *)request->data.data;
+    char run[RUN_NAME_MAX + 1];
+    uint64_t number;
+    if (key_parse_attempt(run, &number, request->key))
+        return sets_take(&errand->sets, storage, request->key, text, request->data.len);
+    if (key_is_held(request->key))
+        return sets_hold(storage, request->key, text, request->data.len);
+    return storage_publish(storage, request->key, text, request->data.len);
 }
 
 static int do_fetch(struct errand *errand, struct storage *storage)
@@ -312,6 +322,7 @@ static void free_errand(struct errand *errand)
     }
     free(errand->entries);
     free(errand->data);
+    sets_free(&errand->sets);
     free(errand);
 }
 
@@ -362,7 +373,7 @@ static void looked(struct look_waiter *waiter)
 }
 
 /* Another node starts a run, or has: no start here may take an older number. */
-static void note_attempt(const struct errand *errand)
+static void note_attempt(struct errand *errand)
 {
     char name[RUN_NAME_MAX + 1];
     uint64_t number;
@@ -370,7 +381,10 @@ static void note_attempt(const struct errand *errand)
     struct service *service = errand->service;
     if (errand->request->op != HOLDFAST__V1__PEER_OP__PEER_PUBLISH ||
         !key_parse_attempt(name, &number, errand->request->key) ||
-        run_find(&run, service, name, true) != 0 || number <= run->newest_attempt)
+        run_find(&run, service, name, true) != 0)
+        return;
+    sets_merge(&run->sets, &errand->sets);
+    if (number <= run->newest_attempt)
         return;
     run->newest_attempt = number;
     service->catalog->events->saw(run);

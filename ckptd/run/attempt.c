@@ -56,6 +56,7 @@ void attempt_free(struct attempt *attempt)
 {
     if (!attempt)
         return;
+    sets_free(&attempt->sets);
     free(attempt->config_json);
     free(attempt->identity_json);
     free(attempt->mesh_json);
@@ -76,7 +77,7 @@ int attempt_read_object(json_t **out, const char *text, const char *field)
 static const char *const section_names[NUM_SECTIONS] = {"config", "identity", "mesh", "data"};
 
 /* The members but the sections; the text without its closing brace. To be freed. */
-static int write_head(char **out, const struct run *run, uint64_t number,
+static int write_head(char **out, const struct run *run, uint64_t number, const struct sets *sets,
                       const Holdfast__V1__OpenAttemptRequest *request)
 {
     char nonce[33]; /* no other text has it: whose the number is, is told by it (tier.h) */
@@ -91,6 +92,8 @@ static int write_head(char **out, const struct run *run, uint64_t number,
     json_object_set_new(root, "world_size", json_integer(request->world_size));
     if (run->service->config->members.count > 0)
         json_object_set_new(root, "coordinator", json_string(run->service->config->nodes_name));
+    if (sets->count > 0)
+        json_object_set_new(root, "nodes", sets_describe(sets));
     bool is_text =
         json_object_set_new(root, "code_version", json_string(request->code_version)) == 0;
     *out = is_text ? json_dumps(root, JSON_COMPACT) : NULL;
@@ -107,16 +110,20 @@ static int write_head(char **out, const struct run *run, uint64_t number,
     return 0;
 }
 
-int attempt_write(char **out, const struct run *run, uint64_t number,
-                  const Holdfast__V1__OpenAttemptRequest *request)
+int attempt_write(char **out, const struct run *run, uint64_t number, const struct sets *sets,
+                  bool is_held, const Holdfast__V1__OpenAttemptRequest *request)
 {
     const char *sections[NUM_SECTIONS] = {request->config_json, request->identity_json,
                                           request->mesh_json, request->data_json};
     char *head;
     size_t bytes;
-    int error = write_head(&head, run, number, request);
-    if (error != 0)
-        return error;
+    ERR_TRY(write_head(&head, run, number, sets, request));
+    if (is_held) {
+        char *taken = head;
+        int error = sets_held_text(&head, taken, strlen(taken));
+        free(taken);
+        ERR_TRY(error);
+    }
     FILE *file = memfile_open(out, &bytes);
     if (file) {
         fputs(head, file);
@@ -175,6 +182,8 @@ static int read_attempt(struct attempt **out, const char *text, size_t bytes, co
                              key);
     else
         error = keep_sections(attempt, text, bytes, key);
+    if (error == 0)
+        error = sets_parse(&attempt->sets, root);
     json_decref(root);
     if (error != 0)
         attempt_free(attempt);
@@ -283,11 +292,12 @@ static void read_nonce(char out[33], const char *text)
     out[32] = '\0';
 }
 
-static int take_majority(const struct run *run, const char *key, const char *text, bool is_alone)
+static int take_majority(const struct run *run, const char *key, const char *text,
+                         struct quorum *quorum, bool is_alone)
 {
     char nonce[33];
     read_nonce(nonce, text);
-    int error = majority_publish(run->service, key, text, nonce);
+    int error = majority_publish(run->service, quorum, key, text, nonce);
     if (error != ERR_UNAVAILABLE || !is_alone)
         return error;
     log_warn("session", "run %s: an attempt is opened without most of the nodes: %s", run->name,
@@ -315,14 +325,22 @@ static int take_far(const struct run *run, const char *key, const char *text)
 }
 
 int attempt_publish(struct attempt **out, const struct run *run, uint64_t number, const char *text,
-                    bool is_alone)
+                    struct quorum *quorum, bool is_alone)
 {
     char key[STORAGE_KEY_MAX];
+    struct sets sets;
     key_of(key, sizeof key, run->name, number, false);
-    if (majority_is_needed(run->service))
-        ERR_TRY(take_majority(run, key, text, is_alone));
+    if (quorum)
+        ERR_TRY(take_majority(run, key, text, quorum, is_alone));
     if (attempt_needs_far(run->service))
         ERR_TRY(take_far(run, key, text));
-    int error = storage_publish(run->service->storage, key, text, strlen(text));
-    return error == 0 ? read_attempt(out, text, strlen(text), key) : error;
+    int error = sets_take_last(&sets, run->service->storage, key, text);
+    if (error == 0)
+        error = read_attempt(out, text, strlen(text), key);
+    if (error == 0 && quorum && sets.count > 1)
+        majority_tell(run->service, key, sets.nonce);
+    if (error == 0)
+        (*out)->sets.is_held = true;
+    sets_free(&sets);
+    return error;
 }

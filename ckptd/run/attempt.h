@@ -4,6 +4,7 @@
 #define HOLDFAST_CKPTD_RUN_ATTEMPT_H
 
 #include "ckptd/loop.h"
+#include "ckptd/nodes/sets.h"
 #include "proto/ckpt.pb-c.h"
 #include "proto/rpc.h"
 
@@ -12,6 +13,7 @@
 
 struct service;
 struct run;
+struct quorum;
 
 #define JSON_BYTES_MAX (1u << 20) /* of each JSON field of a request; longer ones are refused */
 
@@ -21,6 +23,7 @@ struct attempt {
     uint32_t world_size;
     char *config_json, *identity_json, *mesh_json, *data_json;
     char code_version[64];
+    struct sets sets;      /* the nodes it counts on */
     char coordinator[33];  /* the node that opened it; "": this one, it has no name */
     char who[RPC_WHO_MAX]; /* opened it; "": ckptd was restarted since */
     uint64_t parent_step, parent_attempt; /* what it loaded; attempt 0: nothing */
@@ -38,16 +41,18 @@ void attempt_free(struct attempt *attempt);
 struct json_t;
 int attempt_read_object(struct json_t **out, const char *text, const char *field);
 
-/* The text of "<run>/attempts/<number>", its sections as the request has them. To be freed. */
-int attempt_write(char **out, const struct run *run, uint64_t number,
-                  const Holdfast__V1__OpenAttemptRequest *request);
+/* The text of "<run>/attempts/<number>", its sections as the request has them. To be freed.
+ * `is_held`: it needs no quorum. */
+int attempt_write(char **out, const struct run *run, uint64_t number, const struct sets *sets,
+                  bool is_held, const Holdfast__V1__OpenAttemptRequest *request);
 /* Is a number created in the far tier, too, before it is answered? */
 bool attempt_needs_far(const struct service *service);
-/* Makes that text durable, exclusively, on most of the nodes and in the far tier first, where that
- * is needed; `is_alone`: on as many nodes as answer. Blocks; any thread. ERR_EXISTS;
- * ERR_UNAVAILABLE: too few nodes, or not the far tier, did answer. */
+/* Makes that text durable, exclusively, on most of the nodes of the quorum (NULL: that is not
+ * needed) and in the far tier first, where that is needed; `is_alone`: on as many nodes as answer.
+ * Blocks; any thread. ERR_EXISTS; ERR_STALE: this node knows of a newer one; ERR_UNAVAILABLE: too
+ * few nodes, or not the far tier, did answer. */
 int attempt_publish(struct attempt **out, const struct run *run, uint64_t number, const char *text,
-                    bool is_alone);
+                    struct quorum *quorum, bool is_alone);
 /* From the store, with what it loaded. Blocks. */
 int attempt_read_back(struct attempt **out, const struct run *run, uint64_t number);
 /* From this node's or another's store, as it was opened. Blocks. ERR_NOT_FOUND. */

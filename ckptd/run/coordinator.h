@@ -4,6 +4,7 @@
 #define HOLDFAST_CKPTD_RUN_COORDINATOR_H
 
 #include "ckptd/loop.h"
+#include "ckptd/nodes/placement.h"
 #include "ckptd/run/commit.h"
 #include "proto/ckpt.pb-c.h"
 #include "proto/rpc.h"
@@ -29,7 +30,9 @@ struct parked { /* a call that waits; its message lives as long as the call */
 struct attempt_work {
     struct job job;
     bool busy;
-    bool is_alone; /* no majority of the nodes is needed */
+    bool is_alone;        /* no majority of the nodes is needed */
+    bool has_quorum;      /* else neither is any other node */
+    struct quorum quorum; /* of a number to be taken */
     uint64_t number;
     char *text;              /* to be written */
     struct attempt *attempt; /* read back */

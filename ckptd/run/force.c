@@ -54,18 +54,25 @@ static void asked(struct majority_waiter *waiter)
     struct forcing *forcing = CONTAINER_OF(waiter, struct forcing, asked);
     Holdfast__V1__ForceAttemptReply reply = HOLDFAST__V1__FORCE_ATTEMPT_REPLY__INIT;
     struct run *run = NULL;
+    struct sets sets = {0};
+    struct quorum quorum;
     int error = run_find(&run, forcing->service, forcing->request->run, false);
     if (error == 0 && !forcing->request->dry_run)
         error = force(run, forcing);
+    if (error == 0)
+        error = majority_next(&sets, &quorum, forcing->service, run);
     if (error == 0) {
         reply.newest_attempt = run->newest_attempt;
         reply.nodes = forcing->service->config->members.count + 1;
         reply.answered = waiter->num_looked;
         reply.is_majority = waiter->fault.code == 0;
+        reply.n_sets = sets.count;
+        reply.sets = sets.names;
         rpc_call_reply(forcing->call, &reply.base);
     } else {
         rpc_call_fail(forcing->call, error);
     }
+    sets_free(&sets);
     free(forcing);
 }
 
@@ -77,7 +84,7 @@ void force_call(struct service *service, struct rpc_call *call,
     int error = service_check_open(service);
     if (error == 0)
         error = run_find(&run, service, request->run, false);
-    if (error == 0 && !majority_is_needed(service))
+    if (error == 0 && !majority_is_needed(service, run))
         error = report_error(ERR_INVALID, "start the run",
                              "a start at this ckptd needs no other nodes (nodes.peers, "
                              "nodes.attempts)");
@@ -89,5 +96,5 @@ void force_call(struct service *service, struct rpc_call *call,
     }
     *forcing = (struct forcing){
         .service = service, .call = call, .request = request, .asked.go_on = asked};
-    majority_look(service, &forcing->asked, LOOK_MS);
+    majority_look(service, request->run, &forcing->asked, LOOK_MS);
 }

@@ -43,7 +43,8 @@ static void work_take(struct job *job)
 {
     struct attempt_work *work = CONTAINER_OF(job, struct attempt_work, job);
     struct run *run = CONTAINER_OF(work, struct coordinator, take)->run;
-    int error = attempt_publish(&work->attempt, run, work->number, work->text, work->is_alone);
+    int error = attempt_publish(&work->attempt, run, work->number, work->text,
+                                work->has_quorum ? &work->quorum : NULL, work->is_alone);
     if (error != 0)
         fault_take(&work->fault, error);
     else if (storage_groups_prepare(run->service->storage, run->name) != 0)
@@ -64,11 +65,27 @@ static void taken(struct event *event)
 }
 
 /* On whose crew it may take long. */
-static enum tier_index tier_of_take(const struct service *service)
+static enum tier_index tier_of_take(const struct service *service, bool has_quorum)
 {
-    if (majority_is_needed(service))
+    if (has_quorum && service->config->members.count > 0)
         return TIER_PEER;
     return attempt_needs_far(service) ? TIER_FAR : TIER_LOCAL;
+}
+
+/* Of a start without most of the nodes only its own count from now on. */
+static int write_attempt(struct run *run, struct attempt_work *work)
+{
+    static const struct sets none;
+    const struct config *config = run->service->config;
+    const Holdfast__V1__OpenAttemptRequest *request =
+        (const Holdfast__V1__OpenAttemptRequest *)run->coordinator->opening.message;
+    struct sets sets;
+    bool is_held = work->is_alone || !work->has_quorum;
+    ERR_TRY(sets_next(&sets, is_held ? &none : &run->sets, &config->members, config->nodes_name));
+    work->quorum = sets_quorum(&sets, &config->members, config->nodes_name);
+    int error = attempt_write(&work->text, run, work->number, &sets, is_held, request);
+    sets_free(&sets);
+    return error;
 }
 
 void open_take(struct run *run, const struct commit_action *action)
@@ -80,12 +97,11 @@ void open_take(struct run *run, const struct commit_action *action)
     *work = (struct attempt_work){.job = {.work = work_take, .done.run = taken},
                                   .busy = true,
                                   .number = number,
-                                  .is_alone = run->coordinator->is_alone};
-    int error =
-        attempt_write(&work->text, run, number,
-                      (const Holdfast__V1__OpenAttemptRequest *)run->coordinator->opening.message);
+                                  .is_alone = run->coordinator->is_alone,
+                                  .has_quorum = majority_is_needed(run->service, run)};
+    int error = write_attempt(run, work);
     if (error == 0) {
-        tier_work(run->service, tier_of_take(run->service), &work->job);
+        tier_work(run->service, tier_of_take(run->service, work->has_quorum), &work->job);
         return;
     }
     struct commit_actions actions = {0};
@@ -135,6 +151,7 @@ void open_done(struct run *run, const struct commit_action *action)
     struct attempt *attempt = run->coordinator->take.attempt;
     run->coordinator->take.attempt = NULL;
     CHECK(attempt && attempt->number == number && !run->coordinator->saves); /* I4, I5 */
+    sets_merge(&run->sets, &attempt->sets);
     run->newest_attempt = number;
     run->coordinator->is_forced = false;
     session_end_older(run, number);
@@ -398,12 +415,16 @@ static void asked_nodes(struct majority_waiter *waiter)
 
 static void ask_nodes(struct newcomer *newcomer)
 {
-    if (!majority_is_needed(newcomer->service)) {
+    struct service *service = newcomer->service;
+    struct run *run = NULL;
+    (void)run_find(&run, service, newcomer->request->run, false);
+    if (!majority_is_needed(service, run)) {
         look(newcomer);
         return;
     }
     newcomer->asked = (struct majority_waiter){.go_on = asked_nodes};
-    majority_look(newcomer->service, &newcomer->asked, newcomer->service->config->nodes_wait_ms);
+    majority_look(service, newcomer->request->run, &newcomer->asked,
+                  service->config->nodes_wait_ms);
 }
 
 static void look_far_again(struct timer *timer)

@@ -295,7 +295,9 @@ const struct command commands[] = {
      "run. Without them it goes on where the far tier takes its number (tier.attempts), else only\n"
      "as you say: --force lets the next start of the run at this ckptd do without the others, "
      "when\n"
-     "they are lost for good. It is refused while most of them answer, and history has it.\n"},
+     "they are lost for good. It is refused while most of them answer, and history has it. Below\n"
+     "the answer stand the nodes of which most are needed: those in the settings, then those that\n"
+     "the last attempt counted on (--json: sets).\n"},
     {"health", "", "does ckptd serve, and can it save? (grpc.health.v1)", 0, 0, BIT(SERVER),
      cli_health,
      "0 when both are so, else 69 and the reason. It cannot save from the first save that the\n"

@@ -208,6 +208,19 @@ static void print_lag(const json_t *run)
                (unsigned long long)number(run, "lag_seconds"));
 }
 
+/* Where its last attempt counts on others than those in the settings. */
+static void print_sets(const json_t *run, const json_t *members)
+{
+    char name[200], names[2200];
+    const json_t *sets = json_object_get(run, "attempt_nodes"), *item;
+    size_t index;
+    bool is_held = json_is_true(json_object_get(run, "attempt_held"));
+    json_array_foreach(sets, index,
+                       item) if (!json_equal(item, members) && (index == 0 || !is_held))
+        printf("  %-24s a start needs most of %s as well\n", text_of(name, run, "run"),
+               text_safe(names, sizeof names, json_string_value(item)));
+}
+
 /* Of a ckptd that has others beside it, and of its planes. */
 static void print_nodes(const json_t *root)
 {
@@ -222,7 +235,11 @@ static void print_nodes(const json_t *root)
         printf("\n");
     }
     json_array_foreach(json_object_get(nodes, "peers"), index, item) print_node(item);
-    json_array_foreach(json_object_get(nodes, "runs"), index, item) print_lag(item);
+    json_array_foreach(json_object_get(nodes, "runs"), index, item)
+    {
+        print_lag(item);
+        print_sets(item, json_object_get(nodes, "members"));
+    }
     if (json_is_object(bulk))
         printf("%-12s %.3f GB/s in, %.3f GB/s out, while bytes move; %s\n", "bulk plane",
                json_number_value(json_object_get(bulk, "bytes_per_second_in")) / 1e9,

@@ -46,12 +46,27 @@ static int ask_attempt(ProtobufCMessage **out, const struct cli *cli, bool is_dr
                     &holdfast__v1__force_attempt_reply__descriptor, CLI_CALL_MS);
 }
 
+/* Of each most are needed. */
+static void print_sets(const Holdfast__V1__ForceAttemptReply *reply, bool is_json)
+{
+    char safe[2200];
+    printf(is_json ? ", \"sets\": [" : "");
+    for (size_t i = 0; i < reply->n_sets; i++) {
+        printf(is_json && i > 0 ? ", " : "");
+        if (is_json)
+            text_json(stdout, reply->sets[i]);
+        else
+            printf("  most are needed of %s\n", text_safe(safe, sizeof safe, reply->sets[i]));
+    }
+    printf(is_json ? "]}\n" : "");
+}
+
 static void print_attempt(const struct cli *cli, const Holdfast__V1__ForceAttemptReply *reply,
                           bool is_forced)
 {
     if (cli->is_json)
         printf("{\"run\": \"%s\", \"newest_attempt\": %llu, \"nodes\": %u, \"answered\": %u, "
-               "\"majority\": %s, \"forced\": %s}\n",
+               "\"majority\": %s, \"forced\": %s",
                cli->args[0], (unsigned long long)reply->newest_attempt, reply->nodes,
                reply->answered, reply->is_majority ? "true" : "false",
                is_forced ? "true" : "false");
@@ -61,6 +76,8 @@ static void print_attempt(const struct cli *cli, const Holdfast__V1__ForceAttemp
         printf("%s: newest attempt known here %llu; %u of %u nodes answer: a start %s\n",
                cli->args[0], (unsigned long long)reply->newest_attempt, reply->answered,
                reply->nodes, reply->is_majority ? "can go on" : "waits for most of them");
+    if (cli->is_json || !is_forced)
+        print_sets(reply, cli->is_json);
 }
 
 int cli_attempt(const struct cli *cli)

@@ -161,6 +161,30 @@ def lost(folder, cluster):
     said = process.communicate(timeout=100)[1]
     test("one of three nodes starts nothing", process.returncode == 75 and
          "more than half" in said + third.log(), (process.returncode, said[-2000:]))
+    alone(folder, third)
+
+
+def alone(folder, third):
+    """The settings of n3 name no other node now; the run's last attempt counts on three."""
+    third.kill()
+    others, third.nodes = third.nodes, [third]
+    third.start()
+    code, out, err = third.cli("attempt", "r", *third.where)
+    test("a node whose settings name no other still counts on those of the last attempt",
+         code == 0 and "waits for most" in out and "n1,n2,n3" in out, (out, err))
+    process = train(folder, third, "r", "--training.steps", STEPS + 1)
+    said = process.communicate(timeout=100)[1]
+    test("and starts nothing", process.returncode == 75 and "counted on" in said + third.log(),
+         (process.returncode, said[-2000:]))
+    third.cli("attempt", "r", "--force", "--yes", *third.where)
+    codes = []
+    for steps in (STEPS + 1, STEPS + 2):
+        process = train(folder, third, "r", "--training.steps", steps)
+        said = process.communicate(timeout=100)[1]
+        codes.append(process.returncode)
+    test("an operator's word is for one start, and from then on it counts on itself",
+         codes == [0, 0], (codes, said[-2000:]))
+    third.nodes = others
 
 
 def kills(folder, cluster, chance):
