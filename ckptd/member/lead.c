@@ -402,7 +402,7 @@ static int64_t find_left(const struct save *save, const struct commit_save *know
         uint32_t node = save->group->ranks[i].node;
         bool waits = known->state == COMMIT_STAGING
                          ? known->ranks[i] == RANK_BEGUN || known->ranks[i] == RANK_ENDED
-                         : known->state == COMMIT_PLACING && (known->placed >> node & 1u) == 0;
+                         : known->state == COMMIT_PLACING && !commit_has_placed(known, node);
         if (node != 0 && waits && (restarted ? node == restarted : is_silent(save, i)))
             return i;
     }

@@ -109,6 +109,25 @@ uint32_t commit_num_saves(const struct commit *commit)
     return count;
 }
 
+static bool has_bit(const uint64_t *bits, uint32_t node)
+{
+    return bits[node / 64] >> node % 64 & 1u;
+}
+
+bool commit_has_placed(const struct commit_save *save, uint32_t node)
+{
+    CHECK(node < COMMIT_NODES_MAX);
+    return has_bit(save->placed, node);
+}
+
+/* 1: it was not set. */
+static uint32_t set_bit(uint64_t *bits, uint32_t node)
+{
+    bool was_set = has_bit(bits, node);
+    bits[node / 64] |= 1ull << node % 64;
+    return !was_set;
+}
+
 void commit_init(struct commit *commit, uint64_t newest_attempt)
 {
     memset(commit, 0, offsetof(struct commit, latest));
@@ -462,7 +481,8 @@ void commit_durable_at(struct commit *commit, struct commit_actions *actions, ui
         return;
     save->ranks[rank] = RANK_DURABLE;
     save->num_durable++;
-    save->holders |= 1u << node;
+    if (node != 0)
+        save->num_holders += set_bit(save->holders, node);
     name_next(commit, actions);
 }
 
@@ -511,7 +531,7 @@ void commit_published(struct commit *commit, struct commit_actions *actions, uin
         return;
     }
     commit->sealed = save->step + 1; /* I9; it grows: I8 */
-    if (outcome == OUTCOME_DURABLE && (save->holders & ~1u) != 0) {
+    if (outcome == OUTCOME_DURABLE && save->num_holders > 0) {
         save->state = COMMIT_PLACING; /* I10 */
         push_save(actions, COMMIT_PLACE, save);
         return;
@@ -530,15 +550,16 @@ void commit_placed(struct commit *commit, struct commit_actions *actions, uint64
 {
     struct commit_save *save = find(commit, save_id);
     if (!save || save->state != COMMIT_PLACING || node == 0 || node >= COMMIT_NODES_MAX ||
-        (save->holders >> node & 1u) == 0)
+        !has_bit(save->holders, node))
         return;
     struct commit_action done = {.kind = COMMIT_DONE, .save = save->id, .rank = -1};
-    save->placed |= error == 0 ? 1u << node : 0u;
+    if (error == 0)
+        save->num_placed += set_bit(save->placed, node);
     if (error != 0) {
         done.kind = COMMIT_KEEP;
         done.error = error;
         done.reason = "a node that holds a shard of it did not say that it has the manifest";
-    } else if ((save->holders & ~1u & ~save->placed) != 0) { /* I10 */
+    } else if (save->num_placed < save->num_holders) { /* I10 */
         return;
     }
     end_published(commit, actions, save, &done);

@@ -22,8 +22,8 @@
 #define COMMIT_RANKS_MAX 32768u /* of one attempt; more are refused */
 #define COMMIT_SAVES_MAX 4u     /* of one run in work at once; more are ERR_BUSY */
 #define COMMIT_ACTIONS_MAX (2 * COMMIT_SAVES_MAX + 2)
-#define COMMIT_NODES_MAX 32u  /* the coordinator is node 0 */
-#define COMMIT_TAKE_TRIES 16u /* numbers tried when names of attempts are taken */
+#define COMMIT_NODES_MAX 4096u /* the coordinator is node 0 */
+#define COMMIT_TAKE_TRIES 16u  /* numbers tried when names of attempts are taken */
 
 enum commit_action_kind {
     COMMIT_SYNC_NAMES, /* make the names of the save's files durable; then commit_names_synced */
@@ -77,7 +77,8 @@ struct commit_save {
     uint64_t id, step;
     uint32_t world_size; /* of its attempt: the run's may be that of the next already */
     uint32_t num_begun, num_ended, num_durable; /* ranks that have come at least so far */
-    uint32_t holders, placed; /* a bit per node that holds a shard, and has the manifest, too */
+    uint32_t num_holders, num_placed; /* other nodes with a shard; those that have the manifest */
+    uint64_t holders[COMMIT_NODES_MAX / 64], placed[COMMIT_NODES_MAX / 64]; /* a bit for each */
     uint8_t ranks[COMMIT_RANKS_MAX]; /* enum commit_rank_state */
 };
 
@@ -169,5 +170,7 @@ void commit_abort_all(struct commit *commit, struct commit_actions *actions, con
 const struct commit_save *commit_find(const struct commit *commit, uint64_t save);
 const struct commit_save *commit_find_step(const struct commit *commit, uint64_t step);
 uint32_t commit_num_saves(const struct commit *commit);
+/* Has that node said that it has the manifest? */
+bool commit_has_placed(const struct commit_save *save, uint32_t node);
 
 #endif

@@ -368,9 +368,9 @@ static void say_rest(const struct world *world)
             const struct commit_save *save = &node->commit->saves[i];
             if (save->state != COMMIT_FREE)
                 printf("#   save of step %llu: state %d, ranks begun %u ended %u durable %u, "
-                       "holders %x, placed %x\n",
+                       "holders %u, placed %u\n",
                        (unsigned long long)save->step, save->state, save->num_begun,
-                       save->num_ended, save->num_durable, save->holders, save->placed);
+                       save->num_ended, save->num_durable, save->num_holders, save->num_placed);
         }
     }
     for (uint32_t t = 0; world->sim.is_said && t < TRAINERS; t++) {

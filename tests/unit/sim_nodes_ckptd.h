@@ -349,7 +349,7 @@ static void give_up(struct world *world, struct node *node, struct made *made, u
     for (uint32_t r = 0; save && r < made->ranks; r++) {
         if (made->holder[r] != peer)
             continue;
-        if (save->state == COMMIT_PLACING && (save->placed >> number & 1u) == 0)
+        if (save->state == COMMIT_PLACING && !commit_has_placed(save, number))
             commit_placed(node->commit, &list, made->id, number, ERR_UNAVAILABLE);
         else if (save->state == COMMIT_STAGING &&
                  (save->ranks[r] == RANK_BEGUN || save->ranks[r] == RANK_ENDED))
