@@ -17,7 +17,7 @@ cat >"$tmp/agent" <<END
 #!/usr/bin/env bash
 # As ssh: HOST COMMAND...
 inner=\$(cat "$tmp/\$1.inner") || exit 255
-exec nsenter -t "\$inner" -n -m -u -p env HOSTNAME="\$1" sh -c "\${*:2}"
+exec nsenter -t "\$inner" -n -m -u -p sh -c "\${*:2}"
 END
 cat >"$tmp/check" <<END
 #!/bin/sh

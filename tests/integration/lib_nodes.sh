@@ -25,7 +25,7 @@ ip link set lo up
 printf '%s\n' "127.0.0.1 localhost" "10.77.0.254 ctl" >"$tmp/etc-hosts"
 for i in 1 2 3 4; do echo "10.77.0.$i n$i"; done >>"$tmp/etc-hosts"
 mount --bind "$tmp/etc-hosts" /etc/hosts
-HOSTNAME=ctl
+export HOSTNAME=ctl # also on the nodes, as where a user's shell exports it
 
 start_node() { # NAME NUMBER COMMAND...
     local name=$1 number=$2 keeper inner
@@ -36,7 +36,6 @@ start_node() { # NAME NUMBER COMMAND...
         hostname "$1" && mount --bind "$2" /tmp && ip link set lo up
         until ip link show eth0; do sleep 0.01; done
         ip addr add "$3/24" dev eth0 && ip link set eth0 up
-        export HOSTNAME=$1
         "${@:4}" &
         wait' node "$name" "$tmp/$name.tmp" "10.77.0.$number" "$@" >"$tmp/$name.log" 2>&1 &
     keeper=$!
@@ -57,5 +56,5 @@ end_node() { # NAME
     rm "$tmp/$1.inner"
 }
 on_node() { # NAME COMMAND...
-    nsenter -t "$(cat "$tmp/$1.inner")" -n -m -u -p env "HOSTNAME=$1" "${@:2}"
+    nsenter -t "$(cat "$tmp/$1.inner")" -n -m -u -p "${@:2}"
 }

@@ -25,7 +25,7 @@ from lib_tap import end, test
 
 STEPS = 8
 DOMAINS = "a", "b", "c", "d"
-OPTIONS = "--nodes.look_ms", "500", "--nodes.lost_ms", "6000"
+OPTIONS = "--nodes.look_ms", "500", "--nodes.lost_ms", "15000"
 
 lib_tap.need("grpc")
 if not shutil.which("openssl") or not shutil.which("mpirun"):
