@@ -25,12 +25,14 @@
  *
  *   no answer, an error of the server's  ──► alarm, tried again: it ends by itself
  *   a directory without a store's mark   ──► likewise: it may be mounted yet (node/directory.c)
+ *   a directory of another identity      ──► likewise (drain/identity.c)
  *   keys, rights, a name or certificate  ──► ends the start, if the server says so within FIRST_S:
  *   that are refused; no conditional         a person must act, and is at hand; later, as of a
- *   write                                    ckptd that serves, an alarm: what is saved stays here
+ *   write; a bucket of another identity      ckptd that serves, an alarm: what is saved stays here
  */
 #include "ckptd/tier.h"
 #include "ckptd/config.h"
+#include "ckptd/drain/identity.h"
 #include "ckptd/node/directory.h"
 #include "ckptd/service.h"
 #include "proto/report.h"
@@ -115,10 +117,11 @@ enum publication tier_publish(struct storage *storage, const char *key, const vo
 
 /* ---- opening ---- */
 
-/* What tests add (fault:) is no place that people write. */
-static int find_place(struct storage_where *out, const char *text)
+/* What tests add (fault:) is no place that people write, and is new each time. */
+static int find_place(struct storage_where *out, bool *out_is_real, const char *text)
 {
-    if (strncmp(text, "fault:", 6) != 0) {
+    *out_is_real = strncmp(text, "fault:", 6) != 0;
+    if (*out_is_real) {
         ERR_TRY(storage_where_parse(out, text));
         return out->ops != &storage_peer
                    ? 0
@@ -140,7 +143,9 @@ struct reach {
     pthread_mutex_t opening; /* held by who tries */
     bool is_open;            /* under it */
     struct directory place;  /* likewise: of a directory that was opened */
-    pthread_mutex_t mutex;   /* guards what follows */
+    bool is_known;           /* it has an identity, which is, under it, */
+    char identity[IDENTITY_BYTES];
+    pthread_mutex_t mutex; /* guards what follows */
     pthread_cond_t tried;
     bool has_tried;
     struct fault first; /* of the first try */
@@ -151,8 +156,8 @@ struct reach {
 static bool is_final(const struct reach *reach, int error)
 {
     return error == ERR_MEMORY ||
-           (!reach->where.is_shared &&
-            (error == ERR_INVALID || error == ERR_DENIED || error == ERR_VERSION));
+           (!reach->where.is_shared && (error == ERR_MISMATCH || error == ERR_INVALID ||
+                                        error == ERR_DENIED || error == ERR_VERSION));
 }
 
 static int open_far(struct reach *reach)
@@ -167,6 +172,13 @@ static int open_far(struct reach *reach)
     if (reach->where.is_shared)
         ERR_TRY(directory_need_tier(reach->where.place));
     ERR_TRY(storage_open(&storage, reach->where.ops, reach->where.place, &options));
+    int error = reach->is_known ? identity_take(reach->identity, storage, reach->service->storage,
+                                                config->tier_store)
+                                : 0;
+    if (error != 0) {
+        storage_close(storage);
+        return error;
+    }
     reach->service->tiers[TIER_FAR].storage = storage;
     reach->is_open = true;
     if (reach->where.is_shared)
@@ -181,9 +193,13 @@ int tier_reach(struct service *service, enum tier_index tier)
     if (!reach)
         return 0;
     pthread_mutex_lock(&reach->opening);
-    int error = reach->is_open ? directory_check(&reach->place) : open_far(reach);
+    bool was_open = reach->is_open;
+    int error = was_open ? directory_check(&reach->place) : open_far(reach);
     pthread_mutex_unlock(&reach->opening);
-    return error;
+    return error == 0 && was_open && reach->is_known
+               ? identity_check(service->tiers[tier].storage, reach->identity,
+                                service->config->tier_store)
+               : error;
 }
 
 static void work_reach(struct job *job)
@@ -242,7 +258,7 @@ static int open_reach(struct service *service)
     pthread_mutex_init(&reach->opening, NULL);
     pthread_mutex_init(&reach->mutex, NULL);
     pthread_cond_init(&reach->tried, NULL);
-    ERR_TRY(find_place(&reach->where, config->tier_store));
+    ERR_TRY(find_place(&reach->where, &reach->is_known, config->tier_store));
     ERR_TRY(storage_bucket_environment(&reach->bucket));
     reach->bucket.part_bytes =
         config->tier_part_bytes > BUCKET_PART_MIN ? config->tier_part_bytes : BUCKET_PART_MIN;
@@ -286,7 +302,8 @@ int tier_make_store(const struct config *config)
 {
     struct storage_where where;
     struct storage *storage = NULL;
-    ERR_TRY(find_place(&where, config->tier_store));
+    bool is_real;
+    ERR_TRY(find_place(&where, &is_real, config->tier_store));
     if (!where.is_shared)
         return 0;
     ERR_TRY(storage_open(&storage, where.ops, where.place,

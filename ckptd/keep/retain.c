@@ -231,7 +231,9 @@ static void work_plan(struct job *job)
      * way now, so what there is of them is such a one. */
     if (!pruning->is_dry && storage_groups_recover(storage, &checkpoint_kind, run) != 0)
         log_warn("retain", "run %s: what a removal left stays: %s", run, report_line());
-    int error = read_pins(pruning);
+    int error = tier_reach(pruning->service, pruning->tier); /* is it the same store? */
+    if (error == 0)
+        error = read_pins(pruning);
     if (error == 0)
         error = storage_groups_leased(storage, run, visit_lease, pruning);
     if (error == 0)

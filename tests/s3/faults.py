@@ -66,9 +66,13 @@ def violations(happened, server, fault):
     is_mended = fault is None or fault.what not in MAY_FAIL
     if any(word == "DIED" for word, _ in happened.values()):
         found.append(f"the program died: {happened}")
+    # A text that comes damaged twice in a row is refused.
+    may_fail = "fetch" if fault is not None and fault.what == "damaged" and fault.times > 1 else ""
     if is_mended:
         found += [f"{step} failed: {word} {text}" for step, (word, text) in happened.items()
-                  if word != "OK" and step != "again"]
+                  if word != "OK" and step not in ("again", may_fail)]
+    if told("fetch", ("", ""))[0] not in ("OK", "ERR_CORRUPT") and may_fail:
+        found.append(f"another error than damage: {told('fetch')}")
         if told("again") and told("again")[0] != "ERR_EXISTS":
             found.append(f"a second publication: {told('again')}")
     if shard is not None and shard.data != data:

@@ -1,0 +1,18 @@
+/* identity.h - which store a far tier is, whatever its name says; see identity.c. Any thread;
+ * blocks. */
+#ifndef HOLDFAST_CKPTD_DRAIN_IDENTITY_H
+#define HOLDFAST_CKPTD_DRAIN_IDENTITY_H
+
+struct storage;
+
+#define IDENTITY_BYTES 33u /* 32 random digits, and a NUL */
+
+/* The identity of `far`, made if there is none, is the one that `local` remembers for this place, a
+ * text as of tier.store; if it remembers none, it does from now on. ERR_MISMATCH: it is another
+ * store. */
+int identity_take(char out[IDENTITY_BYTES], struct storage *far, struct storage *local,
+                  const char *place);
+/* Is it still that? ERR_MISMATCH. */
+int identity_check(struct storage *far, const char *identity, const char *place);
+
+#endif
