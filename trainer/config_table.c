@@ -220,7 +220,8 @@ const struct option config_table[] = {
     INT(exchange_behind, "parallelism.exchange_behind", 1, 0, 16,
         "exchanges of gradients that may be under way while the next is computed (ours)"),
     BOOL(receives_ahead, "parallelism.receives_ahead", "true",
-         "what a stage of a pipeline needs next comes while it computes (ours)"),
+         "what a stage of a pipeline needs next, or a backward of a layer from around the ring of "
+         "context parallel, comes while the rank computes (ours)"),
     INT(tp, "parallelism.tensor_parallel_degree", 1, 1, 1024,
         "ranks that share the products of a layer by blocks, and its norms and the loss by rows"),
     INT(pp, "parallelism.pipeline_parallel_degree", 1, 1, RANKS_MAX, "stages of a pipeline"),

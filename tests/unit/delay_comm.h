@@ -15,6 +15,7 @@ struct delay_link {
     pthread_mutex_t lock;
     double latency, bytes_per_second; /* 0 bytes per second: nothing is delayed */
     double free;                      /* from when on */
+    const char *group;                /* whose calls alone are delayed; NULL: all groups' */
 };
 
 struct delay_comm {
@@ -46,6 +47,8 @@ static inline int delay_run(struct comm *comm, const struct comm_call *call)
     }
     bool is_slow =
         (call->kind < COMM_SEND && call->kind != COMM_BARRIER) || call->kind == COMM_RECEIVE;
+    if (link->group != NULL && strcmp(link->group, comm->name) != 0)
+        is_slow = false;
     if (rc != 0 || !is_slow || link->bytes_per_second <= 0)
         return rc;
     pthread_mutex_lock(&link->lock);

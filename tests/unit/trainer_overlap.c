@@ -2,9 +2,10 @@
  *
  * Goal: a step lasts as long as the critical path of its program, and that is hardly longer than
  * compute or communication alone, whichever is more. Method: 16 equal layers of a tiny model on two
- * ranks (FSDP, or DDP in buckets of two layers). On a virtual clock (virtual_clock.h) the products
- * of a layer last what the ratio says, its gathers and exchanges what a slow link would take
- * (delay_comm.h), and all else no time. The same figures are given to timeline_walk. */
+ * ranks (FSDP, DDP in buckets of two layers, or context parallel in a ring). On a virtual clock
+ * (virtual_clock.h) the products of a layer last what the ratio says, its gathers and exchanges, or
+ * what goes around its ring, what a slow link would take (delay_comm.h), and all else no time. The
+ * same figures are given to timeline_walk. */
 #include "tests/unit/delay_comm.h"
 #include "tests/unit/parallel_bed.h"
 #include "tests/unit/timeline.h"
@@ -63,12 +64,24 @@ struct figures {
 
 static bool is_on_link(const struct figures *f, const struct op *op)
 {
+    if (f->link->group != NULL)
+        return op->kind == OP_RING;
     return (op->kind == OP_GATHER && f->p->mesh.degree[AXIS_SHARD] > 1) ||
            op->kind == OP_EXCHANGE || op->kind == OP_COLLECT;
 }
 
+/* Of one message of a ring: this rank's keys of a layer, or its values. */
+static double ring_bytes(const struct parallel *p)
+{
+    const struct model_shape *s = &p->table->shape;
+    double rows = (double)(p->config->local_batch_size * p->config->seq_len) / p->cut.cp;
+    return rows * s->kv_heads * s->head_dim * sizeof(float);
+}
+
 static double link_seconds(const struct figures *f, const struct op *op)
 {
+    if (op->kind == OP_RING) /* of two ranks: one round of keys, one of values */
+        return 2 * (f->link->latency + ring_bytes(f->p) / f->link->bytes_per_second);
     const struct block *block = &f->p->blocks[op->block];
     uint32_t me = f->p->mesh.place[AXIS_SHARD], owner = f->p->mesh.world->rank;
     size_t count = op->kind == OP_GATHER ? block->shard_counts[1 - me] : 0;
@@ -116,6 +129,7 @@ static int measure(struct bench *b, struct parallel *p, struct delay_link *link)
     struct sleeping s = {.execution = {.at_op = sleep_at},
                          .batch = {tokens->inputs, tokens->targets, .loss_scale = &scale}};
     struct figures f = {.p = p, .s = &s, .link = link};
+    bool is_ring = p->shape.has_ring;
     parallel_init_state(p, 3);
     /* What a layer moves in the time of its forward: three times that, in three times that. */
     double bytes = (double)p->blocks[1].shard_counts[0] * sizeof(float);
@@ -123,7 +137,10 @@ static int measure(struct bench *b, struct parallel *p, struct delay_link *link)
         bytes = (double)p->blocks[1].piece_counts[0] / 3 * sizeof(float);
     s.forward = b->ratio < 1 ? 1 : 1 / b->ratio;
     link->latency = 1e-2;
-    link->bytes_per_second = bytes / ((b->ratio < 1 ? b->ratio : 1) - link->latency);
+    link->group = is_ring ? "ring" : NULL;
+    double lasts = b->ratio < 1 ? b->ratio : 1;
+    link->bytes_per_second =
+        is_ring ? ring_bytes(p) / (lasts / 2 - link->latency) : bytes / (lasts - link->latency);
     if (p->mesh.world->rank == 0)
         ERR_TRY(walk(b, &f));
     ERR_TRY(comm_barrier(p->mesh.world));
@@ -163,6 +180,17 @@ static int bench_rank(struct comm *inner, void *user)
     return rc;
 }
 
+static struct bench run_on_two(double ratio, const char *const *settings, int num)
+{
+    struct bench b = {.config = configure(settings, num), .ratio = ratio};
+    clock_start();
+    int rc = comm_local_run(2, bench_rank, &b);
+    clock_stop();
+    if (rc != 0)
+        fail_msg("%s", report_line());
+    return b;
+}
+
 /* `leaves` are of both ranks. */
 static struct bench run_bench(double ratio, const char *leaves, const char *copies,
                               const char *depth)
@@ -181,13 +209,22 @@ static struct bench run_bench(double ratio, const char *leaves, const char *copi
                            depth,
                            "--parallelism.exchange_behind",
                            depth};
-    struct bench b = {.config = configure(extra, 14), .ratio = ratio};
-    clock_start();
-    int rc = comm_local_run(2, bench_rank, &b);
-    clock_stop();
-    if (rc != 0)
-        fail_msg("%s", report_line());
-    return b;
+    return run_on_two(ratio, extra, 14);
+}
+
+static struct bench run_ring(double ratio, const char *is_ahead)
+{
+    const char *settings[] = {"--model.n_layers",
+                              "16",
+                              "--canonical.micro_batches",
+                              "2",
+                              "--parallelism.context_parallel_degree",
+                              "2",
+                              "--parallelism.context_parallel_rotate_method",
+                              "alltoall",
+                              "--parallelism.receives_ahead",
+                              is_ahead};
+    return run_on_two(ratio, settings, 10);
 }
 
 /* ---- tests ---- */
@@ -240,12 +277,33 @@ static void test_overlap__without_lanes_compute_and_communication_add_up(void **
     }
 }
 
+/* Of a forward they are used at once; of a backward, a third of whose time is the forward's, they
+ * go while the layer behind is computed. */
+static void test_overlap__keys_go_around_behind_the_backward(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < NUM_RATIOS; i++) {
+        struct bench b = run_ring(ratios[i], "true");
+        double half = b.communication / 2, backward = b.compute * 2 / 3;
+        double least = b.compute / 3 + half + (half > backward ? half : backward);
+        print_message("ring, ratio %.1f: compute %.1f s, communication %.1f s; step %.1f s = %.6f "
+                      "x critical path = %.3f x the least\n",
+                      ratios[i], b.compute, b.communication, b.measured, b.measured / b.walked,
+                      b.measured / least);
+        assert_true(b.measured <= PATH_GOAL * b.walked && b.walked <= PATH_GOAL * b.measured);
+        assert_true(b.measured <= LARGER_GOAL * least);
+        b = run_ring(ratios[i], "false");
+        assert_true(b.measured >= 0.9999 * (b.compute + b.communication));
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_overlap__a_step_is_as_long_as_its_critical_path),
         cmocka_unit_test(test_overlap__buckets_are_exchanged_behind_the_backward),
         cmocka_unit_test(test_overlap__without_lanes_compute_and_communication_add_up),
+        cmocka_unit_test(test_overlap__keys_go_around_behind_the_backward),
     };
     return cmocka_run_group_tests(tests, make_tokens, remove_tokens);
 }

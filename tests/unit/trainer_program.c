@@ -493,13 +493,13 @@ static void test_program__a_missing_wait_between_stages_is_found(void **state)
 /* ---- the ring of context parallel ---- */
 
 /* Layers keep all, products, nothing, all. */
-static void bed_rebuild_in_ring(struct bed *bed, uint32_t ring_ranks)
+static void bed_rebuild_in_ring(struct bed *bed, bool is_ahead)
 {
     static const uint8_t keep[] = {MODEL_KEEP_ALL, MODEL_KEEP_PRODUCTS, MODEL_KEEP_NOTHING,
                                    MODEL_KEEP_ALL};
     memcpy(bed->keep, keep, sizeof(keep));
-    bed->o.ring_ranks = ring_ranks;
-    bed->o.ring_place = ring_ranks - 1;
+    bed->o.has_ring = true;
+    bed->o.ring_ahead = is_ahead;
     for (uint32_t r = 0; r < bed->o.num_ranks; r++) {
         program_free(bed->ranks[r]);
         bed->o.rank = r;
@@ -510,37 +510,79 @@ static void bed_rebuild_in_ring(struct bed *bed, uint32_t ring_ranks)
 static void bed_open_ring(struct bed *bed)
 {
     bed_open(bed, PIPE_1F1B, 1, true);
-    bed_rebuild_in_ring(bed, 3);
+    bed_rebuild_in_ring(bed, true);
 }
 
 static void test_program__keys_and_values_go_around_in_every_schedule(void **state)
 {
     (void)state;
     static const enum pipe_schedule all[] = {PIPE_GPIPE, PIPE_1F1B, PIPE_INTERLEAVED, PIPE_ZBH1};
-    for (uint32_t i = 0; i < 4 * 3 * 2; i++) {
+    for (uint32_t i = 0; i < 4 * 2 * 2; i++) {
         struct bed bed;
-        uint32_t ring = i / 4 % 3 + 2, messages = 0;
-        bed_open_lanes(&bed, all[i % 4], i / 12 + 1, 1);
-        bed_rebuild_in_ring(&bed, ring);
+        uint32_t rings = 0;
+        bed_open_lanes(&bed, all[i % 4], i / 8 + 1, 1);
+        bed_rebuild_in_ring(&bed, i / 4 % 2 == 1);
         if (check(&bed) != 0)
-            fail_msg("schedule %u, ring of %u: %s", i % 4, ring, report_line());
+            fail_msg("schedule %u, ahead %u: %s", i % 4, i / 4 % 2, report_line());
         for (uint32_t r = 0; r < bed.o.num_ranks; r++)
             for (uint32_t at = 0; at < bed.ranks[r]->num_ops; at++)
-                messages += bed.ranks[r]->ops[at].kind == OP_SEND_KEYS;
-        /* Leaves, layers, ways, keys and values, rounds: for a recomputation no more. */
-        assert_int_equal(messages, 5 * 4 * 2 * 2 * (ring - 1));
+                rings += bed.ranks[r]->ops[at].kind == OP_RING;
+        /* Leaves, layers, ways: for a recomputation no more. */
+        assert_int_equal(rings, 5 * 4 * 2);
         bed_close(&bed);
     }
 }
 
-static void test_program__a_message_missing_in_the_ring_or_twice_is_found(void **state)
+/* All but those of the layer that keeps nothing, whose keys are not there. */
+static void test_program__a_ring_of_a_backward_goes_while_the_block_behind_is_computed(void **state)
+{
+    (void)state;
+    struct bed bed;
+    uint32_t ahead = 0;
+    bed_open_ring(&bed);
+    const struct program *p = bed.ranks[0];
+    for (uint32_t at = 0; at < p->num_ops; at++) {
+        const struct op *op = &p->ops[at];
+        uint32_t next = at + 1;
+        if (op->kind != OP_RING || !op->is_second)
+            continue;
+        while (p->ops[next].kind != OP_BACKWARD)
+            next++;
+        ahead += p->ops[next].block == op->block + 1;
+        assert_int_equal(op->lane, LANE_RING);
+    }
+    assert_int_equal(ahead, 5 * 3);
+    bed_close(&bed);
+}
+
+static void test_program__a_ring_missing_or_twice_is_found(void **state)
 {
     (void)state;
     want_refused_of(bed_open_ring, 0, remove_op);
     want_refused_of(bed_open_ring, 0, double_op);
 }
 
-static void test_program__a_missing_wait_in_the_ring_is_found(void **state)
+/* One layer more ahead: it would lay down its keys where those of the layer at hand are read. */
+static void test_program__a_ring_two_layers_ahead_is_found(void **state)
+{
+    (void)state;
+    struct bed bed;
+    uint32_t at = 0, early = 0;
+    bed_open_ring(&bed);
+    struct program *p = bed.ranks[0];
+    while (p->ops[at].kind != OP_RING || !p->ops[at].is_second || p->ops[at].block != 2)
+        at++;
+    while (p->ops[early].kind != OP_RING || !p->ops[early].is_second)
+        early++;
+    struct op op = p->ops[at];
+    memmove(&p->ops[early + 1], &p->ops[early], (at - early) * sizeof(op));
+    p->ops[early] = op;
+    assert_int_equal(check(&bed), ERR_INVALID);
+    assert_non_null(strstr(report_message(), "there is no room for its keys"));
+    bed_close(&bed);
+}
+
+static void test_program__a_missing_wait_for_the_ring_is_found(void **state)
 {
     (void)state;
     struct bed bed;
@@ -548,15 +590,17 @@ static void test_program__a_missing_wait_in_the_ring_is_found(void **state)
     bed_open_ring(&bed);
     for (uint32_t at = 0; at < bed.ranks[0]->num_ops; at++) {
         struct op *op = &bed.ranks[0]->ops[at];
-        uint32_t after = op->after[LANE_SEND];
-        op->after[LANE_SEND] = 0;
-        if (after > 0 && check(&bed) != ERR_INVALID)
-            fail_msg("operation %u (%s) waits for no send, and it passes", at, op_name(op->kind));
-        op->after[LANE_SEND] = after;
+        uint32_t after = op->after[LANE_RING];
+        op->after[LANE_RING] = 0;
+        bool was_waited_for =
+            op->kind == OP_BACKWARD && op->block == 3; /* by what is computed again */
+        if (after > 0 && !was_waited_for && check(&bed) != ERR_INVALID)
+            fail_msg("operation %u (%s) waits for no ring, and it passes", at, op_name(op->kind));
+        op->after[LANE_RING] = after;
         num_missed += after > 0;
     }
-    /* Each send is waited for by the next one, or by what uses the keys. */
-    assert_int_equal(num_missed, 5 * 4 * 2 * 2 * 2);
+    /* Each forward and backward, and the recomputation of all. */
+    assert_int_equal(num_missed, 5 * (4 + 4 + 1));
     bed_close(&bed);
 }
 
@@ -636,8 +680,11 @@ int main(void)
         cmocka_unit_test(test_program__what_a_stage_needs_comes_while_it_computes),
         cmocka_unit_test(test_program__a_missing_wait_between_stages_is_found),
         cmocka_unit_test(test_program__keys_and_values_go_around_in_every_schedule),
-        cmocka_unit_test(test_program__a_message_missing_in_the_ring_or_twice_is_found),
-        cmocka_unit_test(test_program__a_missing_wait_in_the_ring_is_found),
+        cmocka_unit_test(
+            test_program__a_ring_of_a_backward_goes_while_the_block_behind_is_computed),
+        cmocka_unit_test(test_program__a_ring_missing_or_twice_is_found),
+        cmocka_unit_test(test_program__a_ring_two_layers_ahead_is_found),
+        cmocka_unit_test(test_program__a_missing_wait_for_the_ring_is_found),
         cmocka_unit_test(test_program__a_list_tells_what_each_operation_waits_for),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -74,10 +74,10 @@ static int take_keys(struct model *m, uint32_t slot, uint32_t layer, struct keys
     return 0;
 }
 
-static void give_keys(struct model *m)
+static void give_keys(struct model *m, uint32_t layer)
 {
     if (m->cut.cp_blocks > 1)
-        context_give_keys(m);
+        context_give_keys(m, layer);
 }
 
 /* Those that block b of heads reads. */
@@ -125,7 +125,7 @@ int attention_forward(struct model *m, uint32_t slot, uint32_t layer, uint32_t w
         for (uint32_t i = 0; i < model_num_chunks(&m->cut); i++)
             forward_chunk(m, s, a, keys_of(m, &all, b), b, i);
     if (!is_again || !model_has_ring(m))
-        give_keys(m);
+        give_keys(m, layer);
     return 0;
 }
 
@@ -208,6 +208,6 @@ int attention_backward(struct model *m, uint32_t slot, uint32_t layer)
                                    .value = at_byte(l->temporary[TEMPORARY_D_V], row)};
         backward_chunk(m, s, l, keys_of(m, &all, b), to, b, 0);
     }
-    give_keys(m);
+    give_keys(m, layer);
     return 0;
 }

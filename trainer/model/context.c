@@ -7,16 +7,16 @@
  *
  * Queries stay where they are. Keys and values come to them, so that a query's softmax runs over
  * its keys in the order of their positions: its bits are those of one rank. They come at once
- * (all-gather, in here), or in a ring, whose messages are operations of the program: in round i of
- * cp - 1 each rank hands what came last to the rank behind it, and lays it down in its place while
- * it is on its way. The order in which they come differs from rank to rank; where they lie, and so
- * the order of sums, does not. A ring holds two ranks' rows on their way, an all-gather those of
- * cp; both hold one layer's keys and values in the order of positions. What the queries of a block
- * add to the gradients of keys and values is a partial result, added as products.c says: the
- * queries of the block's two chunks in order, then the tree over the blocks, rounded once. It goes
- * to who has the rows. Bytes per layer and rank: forward (cp - 1) / cp x the keys and values of a
- * micro-batch, backward the same, and as many numbers in float. What a ring brought for a
- * recomputation stays for the backward behind it. */
+ * (all-gather, in here), or in a ring, an operation of the program: in each of cp - 1 rounds a rank
+ * hands what came last to the rank behind it, and lays it down in its place while it is on its way.
+ * The order in which they come differs from rank to rank; where they lie, and so the order of sums,
+ * does not. A ring holds two ranks' rows on their way, an all-gather those of cp; both hold a
+ * layer's keys and values in the order of positions, and a ring beside compute the next layer's.
+ * What the queries of a block add to the gradients of keys and values is a partial result, added as
+ * products.c says: the queries of the block's two chunks in order, then the tree over the blocks,
+ * rounded once. It goes to who has the rows. Bytes per layer and rank: forward (cp - 1) / cp x the
+ * keys and values of a micro-batch, backward the same, and as many numbers in float. What a ring
+ * brought for a recomputation stays for the backward behind it. */
 #include "proto/report.h"
 #include "trainer/comm/comm.h"
 #include "trainer/model/private.h"
@@ -45,13 +45,14 @@ uint32_t model_chunk_first(const struct model_cut *cut, uint32_t seq, uint32_t p
 
 /* A matrix in two orders: `full` [blocks][B, T, width], `by_rank` [cp][blocks][rows, width]. */
 struct context_rows {
+    struct lane *lane; /* that moves them */
     void *full, *by_rank;
     uint32_t blocks, width;
     enum kernel_dtype dtype;
 };
 
 /* The rows of one chunk of one sequence. */
-static void move_chunk(struct model *m, const struct context_rows *a, size_t at_rank,
+static void move_chunk(const struct model *m, const struct context_rows *a, size_t at_rank,
                        size_t at_full, bool to_full)
 {
     struct kernel_unpack unpack = {.full = a->full,
@@ -63,10 +64,10 @@ static void move_chunk(struct model *m, const struct context_rows *a, size_t at_
                                    .dtype = a->dtype};
     unpack.packed = at_byte(a->by_rank, at_rank * a->width * kernel_dtype_bytes(a->dtype));
     if (to_full) {
-        kernel_unpack(m->kernels, m->lane, &unpack);
+        kernel_unpack(m->kernels, a->lane, &unpack);
         return;
     }
-    kernel_pack(m->kernels, m->lane,
+    kernel_pack(m->kernels, a->lane,
                 &(struct kernel_pack){.packed = (void *)(uintptr_t)unpack.packed,
                                       .full = a->full,
                                       .first_row = at_full,
@@ -77,7 +78,7 @@ static void move_chunk(struct model *m, const struct context_rows *a, size_t at_
 }
 
 /* All chunks of one block of rank r's rows, which lie in `by_rank` at a place of their own. */
-static void move_block(struct model *m, const struct context_rows *a, uint32_t r, uint32_t at,
+static void move_block(const struct model *m, const struct context_rows *a, uint32_t r, uint32_t at,
                        uint32_t block, bool to_full)
 {
     uint32_t chunks = model_num_chunks(&m->cut), length = model_chunk_length(&m->cut, m->seq);
@@ -109,7 +110,8 @@ int context_gather(struct model *m, void *full, const void *own, const struct co
 {
     uint32_t cp = m->cut.cp;
     size_t mine = (size_t)of->blocks * m->rows * of->width * kernel_dtype_bytes(of->dtype);
-    struct context_rows rows = {.full = full,
+    struct context_rows rows = {.lane = m->lane,
+                                .full = full,
                                 .by_rank = (void *)(uintptr_t)own,
                                 .blocks = of->blocks,
                                 .width = of->width,
@@ -138,14 +140,20 @@ bool model_has_ring(const struct model *m)
     return m->cut.is_ring && m->cut.cp > 1;
 }
 
-size_t model_ring_bytes(const struct model *m)
+static size_t keys_bytes(const struct model *m)
 {
     return (size_t)m->rows * m->kv_width * m->element;
 }
 
-static void *take_full(struct model *m, bool is_values)
+/* The set of buffers of a layer, where they come around a ring. */
+static uint32_t set_of(const struct model *m, uint32_t layer)
 {
-    return model_take_bytes(m, full_names[is_values], 0, m->cut.cp * model_ring_bytes(m));
+    return model_has_ring(m) ? layer % 2 : 0;
+}
+
+static void *take_full(struct model *m, uint32_t layer, uint32_t i)
+{
+    return model_take_bytes(m, full_names[i], set_of(m, layer), m->cut.cp * keys_bytes(m));
 }
 
 int context_take_keys(struct model *m, const struct slot *s, uint32_t layer, void *out[2])
@@ -154,16 +162,16 @@ int context_take_keys(struct model *m, const struct slot *s, uint32_t layer, voi
                                      m->dtype};
     void *const own[] = {s->layers[layer].saved[SAVED_K], s->layers[layer].saved[SAVED_V]};
     for (uint32_t i = 0; i < 2; i++)
-        out[i] = model_has_ring(m) ? m->ring.full[i] : take_full(m, i);
+        out[i] = model_has_ring(m) ? m->ring[layer % 2].full[i] : take_full(m, layer, i);
     for (uint32_t i = 0; i < 2 && !model_has_ring(m); i++)
         ERR_TRY(context_gather(m, out[i], own[i], &of, s->is_active));
     return 0;
 }
 
-void context_give_keys(struct model *m)
+void context_give_keys(struct model *m, uint32_t layer)
 {
-    model_give(m, full_names[0], 0);
-    model_give(m, full_names[1], 0);
+    model_give(m, full_names[0], set_of(m, layer));
+    model_give(m, full_names[1], set_of(m, layer));
 }
 
 /* ---- around a ring ---- */
@@ -173,38 +181,29 @@ static uint32_t num_passing(const struct model *m)
     return m->cut.cp > 2 ? 2 : 1;
 }
 
-/* What this rank hands on in a round. */
-static void *passed_in(const struct model *m, const struct model_round *at)
+void model_ring_take(struct model *m, uint32_t block)
 {
-    enum saved own = at->is_values ? SAVED_V : SAVED_K;
-    if (at->round == 0)
-        return m->slots[at->slot].layers[at->block - 1].saved[own];
-    return m->ring.passing[(at->round - 1) % 2];
+    uint32_t set = (block - 1) % 2;
+    for (uint32_t i = 0; i < 2; i++)
+        m->ring[set].full[i] = take_full(m, block - 1, i);
+    for (uint32_t i = 0; i < num_passing(m); i++)
+        m->ring[set].passing[i] = model_take_bytes(m, passing_name, 2 * set + i, keys_bytes(m));
 }
 
-const void *model_ring_send(struct model *m, const struct model_round *at)
+void model_ring_give(struct model *m, uint32_t block)
 {
-    if (at->round == 0 && !at->is_values) {
-        for (uint32_t i = 0; i < 2; i++)
-            m->ring.full[i] = take_full(m, i);
-        for (uint32_t i = 0; i < num_passing(m); i++)
-            m->ring.passing[i] = model_take_bytes(m, passing_name, i, model_ring_bytes(m));
-        m->ring.is_passing = true;
-    }
-    return passed_in(m, at);
+    for (uint32_t i = 0; i < num_passing(m); i++)
+        model_give(m, passing_name, 2 * ((block - 1) % 2) + i);
 }
 
-void *model_ring_receive(const struct model *m, const struct model_round *at)
+/* What has come after `round` rounds: the rows of the rank as many places in front. */
+static void lay_down(const struct model *m, struct lane *lane, void *full, void *from,
+                     uint32_t round)
 {
-    return m->ring.passing[at->round % 2];
-}
-
-/* Those of the rank as many places in front as there were rounds. */
-void model_ring_lay(struct model *m, const struct model_round *at)
-{
-    uint32_t cp = m->cut.cp, of = (m->cut.cp_place + cp - at->round) % cp;
-    struct context_rows rows = {.full = m->ring.full[at->is_values],
-                                .by_rank = passed_in(m, at),
+    uint32_t cp = m->cut.cp, of = (m->cut.cp_place + cp - round) % cp;
+    struct context_rows rows = {.lane = lane,
+                                .full = full,
+                                .by_rank = from,
                                 .blocks = m->kv_blocks,
                                 .width = m->kv_width / m->kv_blocks,
                                 .dtype = m->dtype};
@@ -212,11 +211,37 @@ void model_ring_lay(struct model *m, const struct model_round *at)
         move_block(m, &rows, of, 0, block, true);
 }
 
-void ring_end(struct model *m)
+/* In each of cp - 1 rounds what came last goes to the rank behind, is laid down while it is on its
+ * way, and what comes takes its place. */
+static int pass_around(const struct model *m, struct lane *lane, struct comm *comm, void *full,
+                       void *own, void *const passing[2])
 {
-    for (uint32_t i = 0; i < num_passing(m) && m->ring.is_passing; i++)
-        model_give(m, passing_name, i);
-    m->ring.is_passing = false;
+    uint32_t cp = m->cut.cp, me = m->cut.cp_place;
+    void *last = own;
+    for (uint32_t round = 0; round + 1 < cp; round++) {
+        struct comm_request request = {0};
+        void *next = passing[round % 2];
+        ERR_TRY(comm_send(comm, (me + 1) % cp, COMM_TAG_RING, last, keys_bytes(m), &request));
+        lay_down(m, lane, full, last, round);
+        ERR_TRY(comm_receive(comm, (me + cp - 1) % cp, COMM_TAG_RING, next, keys_bytes(m)));
+        ERR_TRY(comm_wait(comm, &request));
+        last = next;
+    }
+    lay_down(m, lane, full, last, cp - 1);
+    return 0;
+}
+
+int model_ring_run(const struct model *m, struct lane *lane, struct comm *comm, uint32_t slot,
+                   uint32_t block)
+{
+    void *const *saved = m->slots[slot].layers[block - 1].saved;
+    uint32_t set = (block - 1) % 2;
+    if (!m->slots[slot].is_active)
+        return 0;
+    for (uint32_t i = 0; i < 2; i++)
+        ERR_TRY(pass_around(m, lane, comm, m->ring[set].full[i], saved[i == 0 ? SAVED_K : SAVED_V],
+                            m->ring[set].passing));
+    return 0;
 }
 
 /* ---- gradients of keys and values go to who has the rows ---- */
@@ -227,7 +252,8 @@ int context_reduce(struct model *m, void *const own[2], float *partial, uint32_t
     static const char *const name = "partial rows of context ranks";
     uint32_t cp = m->cut.cp;
     size_t count = (size_t)m->rows * width, both = 2 * count;
-    struct context_rows rows = {.full = partial, .blocks = 2, .width = width, .dtype = KERNEL_F32};
+    struct context_rows rows = {
+        .lane = m->lane, .full = partial, .blocks = 2, .width = width, .dtype = KERNEL_F32};
     float *sum = rows.by_rank = model_take_bytes(m, name, 0, cp * both * sizeof(*sum));
     int rc = 0;
     if (cp > 1)

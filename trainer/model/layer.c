@@ -109,7 +109,6 @@ int layer_forward(struct model *m, uint32_t slot, uint32_t layer, const void *co
     uint32_t kept = model_kept(m, layer);
     if (!model_has_ring(m))
         ERR_TRY(layer_keys(m, slot, layer, false, w));
-    ring_end(m);
     model_take_operands(m, layer);
     void *out = model_take_stream(m, slot, layer + 2);
     void *const *a = of(m, slot, layer)->saved;
@@ -133,7 +132,6 @@ int layer_recompute(struct model *m, uint32_t slot, uint32_t layer, const void *
     /* A norm that is computed again writes its statistics again, too: the same. */
     if (!had_keys)
         ERR_TRY(layer_keys(m, slot, layer, true, w));
-    ring_end(m);
     model_take_operands(m, layer);
     ERR_TRY(attention_part(m, slot, layer, wanted, true, w));
     ERR_TRY(feed_forward_part(m, slot, layer, wanted, w));
@@ -374,7 +372,6 @@ int layer_backward(struct model *m, uint32_t slot, uint32_t layer, uint32_t halv
     for_weights |= stream_copies(m, halves) | (is_apart ? BIT(TEMPORARY_D_NORM_WEIGHTS) : 0);
     model_take_operands(m, layer);
     if (halves & MODEL_INPUT) {
-        ring_end(m);
         model_take_temporaries(m, slot, layer, for_weights | TEMPORARIES_FOR_INPUT);
         ERR_TRY(backward_together(m, slot, layer, halves, w, dw));
         model_give_temporaries(m, slot, layer, TEMPORARIES_FOR_INPUT);

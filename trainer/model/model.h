@@ -182,19 +182,15 @@ void model_give_gradient(struct model *model, uint32_t slot);
 /* Adds to the stream what the block in front left for the next norm to add: before it is sent. */
 int model_close_stream(struct model *model, uint32_t slot, uint32_t block);
 
-/* The ring of context parallel: of a layer all rounds 0 .. cp - 2 of the keys, then those of the
- * values; in front of model_forward and of model_backward of the input, or of the recomputation of
- * the keys. In a round a rank sends, lays down what it sends, and receives; behind the last it lays
- * down once more, as of round cp - 1. What is sent stays until the next is sent, or used. */
-struct model_round {
-    uint32_t slot, block, round;
-    bool is_values;
-};
+/* The ring of context parallel, of a layer's keys and values: in front of model_forward and of
+ * model_backward of the input, or of the recomputation of the keys. take, then run on any lane,
+ * then give what was on its way alone; what it laid down is there until it is used. Two layers one
+ * behind the other may be under way. */
 bool model_has_ring(const struct model *model);
-size_t model_ring_bytes(const struct model *model); /* of a message */
-const void *model_ring_send(struct model *model, const struct model_round *at);
-void *model_ring_receive(const struct model *model, const struct model_round *at);
-void model_ring_lay(struct model *model, const struct model_round *at);
+void model_ring_take(struct model *model, uint32_t block);
+int model_ring_run(const struct model *model, struct lane *lane, struct comm *comm, uint32_t slot,
+                   uint32_t block);
+void model_ring_give(struct model *model, uint32_t block);
 
 /* A tensor of MODEL_ROWS is laid out as `blocks` dense parts of its columns, one after the other;
  * all others are one dense part. */

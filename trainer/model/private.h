@@ -103,8 +103,7 @@ struct model {
     struct {
         void *full[2]; /* keys, values: [kv blocks][B, T, K D / kvB] */
         void *passing[2];
-        bool is_passing; /* `passing` are taken */
-    } ring;              /* of the layer at hand */
+    } ring[2]; /* of layers of even and of odd number */
 };
 
 /* ---- buffers (buffers.c) ---- */
@@ -261,9 +260,7 @@ int context_gather(struct model *m, void *full, const void *own, const struct co
 /* Keys and values [kv blocks][B, T, K D / kvB] of a layer in the order of the sequences, from all
  * cp ranks: gathered here, or as they came around a ring. */
 int context_take_keys(struct model *m, const struct slot *s, uint32_t layer, void *out[2]);
-void context_give_keys(struct model *m);
-/* All that was sent in a ring has been received; nothing where no ring is. */
-void ring_end(struct model *m);
+void context_give_keys(struct model *m, uint32_t layer);
 /* own[0], own[1] [rows, width] = the sum over the cp ranks of their partial[2][B, T, width]. */
 int context_reduce(struct model *m, void *const own[2], float *partial, uint32_t width,
                    bool is_active);

@@ -2,6 +2,8 @@
 #include "trainer/parallel/mesh.h"
 #include "proto/report.h"
 
+#include <string.h>
+
 static const uint32_t axes_of[NUM_GROUPS] = {
     [GROUP_PP] = 1u << AXIS_PP,
     [GROUP_DATA] = 1u << AXIS_REPLICATE | 1u << AXIS_SHARD,
@@ -12,6 +14,7 @@ static const uint32_t axes_of[NUM_GROUPS] = {
     [GROUP_REPLICA] = 1u << AXIS_SHARD | 1u << AXIS_CP,
     [GROUP_REPLICAS] = 1u << AXIS_REPLICATE,
     [GROUP_CP] = 1u << AXIS_CP,
+    [GROUP_RING] = 1u << AXIS_CP,
     [GROUP_TP] = 1u << AXIS_TP,
 };
 
@@ -21,6 +24,7 @@ static const char *const group_names[NUM_GROUPS] = {
     [GROUP_PEERS] = "peers",     [GROUP_OWNERS] = "owners",
     [GROUP_CP] = "cp",           [GROUP_TP] = "tp",
     [GROUP_REPLICA] = "replica", [GROUP_REPLICAS] = "replicas",
+    [GROUP_RING] = "ring",
 };
 
 static const char *const names[NUM_AXES] = {"pp", "dp_replicate", "dp_shard", "cp", "tp"};
@@ -94,7 +98,9 @@ static int fit(struct mesh *mesh, const struct config *config, uint32_t size)
 
 int mesh_init(struct mesh *out, const struct config *config, uint32_t rank, uint32_t size)
 {
-    *out = (struct mesh){.world = out->world, .has_leaf_groups = config->groups > 1};
+    *out = (struct mesh){.world = out->world,
+                         .has_leaf_groups = config->groups > 1,
+                         .has_ring = strcmp(config->cp_rotate_method, "alltoall") == 0};
     ERR_TRY(fit(out, config, size));
     for (uint32_t axis = NUM_AXES; axis-- > 0;) {
         out->place[axis] = rank % out->degree[axis];
@@ -115,7 +121,8 @@ int mesh_split(struct mesh *mesh)
 {
     for (uint32_t group = 0; group < NUM_GROUPS; group++) {
         bool is_of_leaf_groups = group == GROUP_REPLICA || group == GROUP_REPLICAS;
-        if (mesh_group_size(mesh, group) == 1 || (is_of_leaf_groups && !mesh->has_leaf_groups))
+        if (mesh_group_size(mesh, group) == 1 || (is_of_leaf_groups && !mesh->has_leaf_groups) ||
+            (group == GROUP_RING && !mesh->has_ring))
             continue;
         uint32_t all = (1u << NUM_AXES) - 1;
         uint32_t color = place_among(mesh, mesh->place, all & ~axes_of[group]);

@@ -23,13 +23,14 @@ enum group {
     GROUP_REPLICA,  /* shard x cp: who own the sums of a replica's group of leaves */
     GROUP_REPLICAS, /* replicate: who add them to the sums of all groups */
     GROUP_CP,
+    GROUP_RING, /* the same ranks, for a lane of its own; where keys and values go around */
     GROUP_TP,
     NUM_GROUPS
 };
 
 struct mesh {
     uint32_t degree[NUM_AXES], place[NUM_AXES];
-    bool has_leaf_groups;
+    bool has_leaf_groups, has_ring;
     struct comm *world;          /* borrowed */
     struct comm *of[NUM_GROUPS]; /* NULL: of one rank, or not split (an estimate) */
 };

@@ -295,7 +295,7 @@ static void choose_cut(struct parallel *p)
                                 .tp_place = p->mesh.place[AXIS_TP],
                                 .cp_place = p->mesh.place[AXIS_CP],
                                 .loss_chunks = (uint32_t)config->loss_chunks,
-                                .is_ring = strcmp(config->cp_rotate_method, "alltoall") == 0};
+                                .is_ring = p->mesh.has_ring};
 }
 
 static struct model_options model_options_of(const struct parallel *p)

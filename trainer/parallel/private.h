@@ -94,8 +94,6 @@ struct parallel {
     uint8_t *keep, *ends_bucket;
     struct program *program, *evaluation;
     struct transfers *transfers; /* NULL: one stage */
-    struct comm_request passed;  /* to the rank behind in the ring */
-    bool is_passing;
     struct comm_request tied; /* the sum of a tied matrix; not waited for where a call failed */
     struct comm **channels;   /* [NUM_WAYS][stages]; NULL: messages of the pipeline have tags */
     /* Buffers of the whole run. */

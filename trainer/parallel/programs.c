@@ -213,8 +213,9 @@ int programs_make(struct parallel *p, const uint8_t *keep)
     p->shape.rank = p->mesh.place[AXIS_PP];
     p->shape.num_leaves = p->num_micro_steps;
     p->shape.round_leaves = has_groups(p) ? leaves_round(&p->leaves) : 0;
-    p->shape.ring_ranks = p->cut.is_ring ? p->cut.cp : 0;
-    p->shape.ring_place = p->cut.cp_place;
+    p->shape.has_ring = p->cut.is_ring && p->cut.cp > 1;
+    p->shape.ring_ahead = p->shape.has_ring && p->config->receives_ahead &&
+                          (p->mesh.world->ops->flags & COMM_THREADS) != 0;
     if (p->mesh.degree[AXIS_SHARD] > 1) /* else there is nothing to wait for */
         p->shape.gather_ahead = (uint32_t)p->config->gather_ahead;
     if (mesh_group_size(&p->mesh, GROUP_OWNERS) > 1)

@@ -14,11 +14,9 @@ enum done { FORWARD, INPUT, WEIGHT, EXCHANGED, JOINED, COLLECTED, COPIED, UPDATE
 /* Of a rank: its codes are made; from the end of its sums on. */
 enum ended { REDUCED = 1, NORMED = 2, COUNTED = 4, SPREAD = 8, ENCODED = 16 };
 
+/* Of a layer: 1 + the leaf of its own keys and values, of those from all around; 0: none. */
 struct ring {
-    uint32_t block, leaf;
-    uint32_t num;      /* messages so far, both ways */
-    uint32_t last;     /* send, as op.after; 0: none that has to be waited for */
-    bool has_computed; /* its own keys and values, for this ring */
+    uint32_t computed, around;
 };
 
 struct check {
@@ -38,7 +36,7 @@ struct check {
     uint32_t *received;    /* [num_ranks] up to where its lane has received, as op.after */
     uint32_t *from[2];     /* down, up: [num_ranks][slots_max] the last send of each buffer */
     uint32_t slots_max;
-    struct ring *ring;  /* [num_ranks] */
+    struct ring *ring;  /* [num_ranks][blocks] */
     uint32_t *at;       /* [num_ranks] the next operation */
     const char *reason; /* why an operation is wrong */
 };
@@ -134,60 +132,57 @@ static void check_collect(struct check *c, const struct op *op, bool is_reduced)
 
 /* ---- keys and values that go around a ring ---- */
 
-static bool is_kept_for_ring(const struct check *c, const struct op *op)
+static bool keeps_nothing(const struct check *c, uint32_t block)
 {
-    bool is_kept = c->o->keep == NULL || c->o->keep[op->block - 1] != MODEL_KEEP_NOTHING;
-    return is_kept && *of_block(c, FORWARD, op);
+    return c->o->keep != NULL && c->o->keep[block - 1] == MODEL_KEEP_NOTHING;
 }
 
-static void check_keys(struct check *c, struct ring *ring, const struct op *op, bool is_held)
+static struct ring *ring_of(const struct check *c, uint32_t rank, uint32_t block)
 {
+    return &c->ring[(size_t)rank * c->blocks + block];
+}
+
+static void check_keys(struct check *c, uint32_t rank, const struct op *op, bool is_held)
+{
+    struct ring *ring = ring_of(c, rank, op->block);
     c->reason = !is_held ? "its parameters are not there" : c->reason;
     c->reason = !has_stream(c, op) ? "the block in front has not been computed" : c->reason;
-    c->reason = ring->num > 0 || ring->has_computed ? "it comes twice" : c->reason;
-    *ring = (struct ring){.block = op->block, .leaf = op->leaf, .has_computed = true};
+    c->reason = ring->computed > 0 || ring->around > 0 ? "it comes twice" : c->reason;
+    ring->computed = op->leaf + 1;
 }
 
-/* Of a layer 4 (ranks - 1) messages: keys, then values; of each round a send, then a receive. */
+/* There is room for the keys and values of two layers, one behind the other. */
 static void check_ring(struct check *c, uint32_t rank, const struct op *op)
 {
-    struct ring *ring = &c->ring[rank];
-    uint32_t ranks = c->o->ring_ranks, at = ring->num, rounds = ranks > 1 ? ranks - 1 : 1;
-    bool is_send = op->kind == OP_SEND_KEYS;
-    uint32_t peer = (c->o->ring_place + (is_send ? 1 : rounds)) % (rounds + 1);
-    bool is_in_turn = at < 4 * rounds && is_send == (at % 2 == 0) && op->round == at / 2 % rounds &&
-                      op->is_second == (at / 2 >= rounds) && op->peer == peer;
-    if (at == 0 && !ring->has_computed) {
-        c->reason = !is_kept_for_ring(c, op) ? "there are no keys to send" : c->reason;
-        *ring = (struct ring){.block = op->block, .leaf = op->leaf};
-    }
-    bool is_same = op->block == ring->block && op->leaf == ring->leaf;
-    c->reason = !is_same || !is_in_turn ? "it is out of turn in the ring" : c->reason;
-    ring->num++;
-    if (!is_send)
-        return;
-    if (op->after[LANE_SEND] != ring->last)
-        c->reason = "it does not wait for what was sent from its buffer before";
-    ring->last = c->at[rank] + 1;
+    struct ring *ring = ring_of(c, rank, op->block);
+    bool is_kept = !keeps_nothing(c, op->block) && *of_block(c, FORWARD, op);
+    if (ring->computed != op->leaf + 1 && !is_kept)
+        c->reason = "there are no keys to send";
+    if (ring->around > 0)
+        c->reason = "it comes twice";
+    for (uint32_t b = op->block % 2; b < c->blocks; b += 2)
+        if (b != op->block && ring_of(c, rank, b)->around > 0)
+            c->reason = "there is no room for its keys";
+    *ring = (struct ring){.around = op->leaf + 1};
 }
 
-/* A layer's forward, its recomputation, its backward of the input. */
+/* A layer's forward, its recomputation of all, its backward of the input. */
 static void use_ring(struct check *c, uint32_t rank, const struct op *op)
 {
-    struct ring *ring = &c->ring[rank];
     bool is_layer = op->block > 0 && op->block < c->o->num_blocks - 1;
-    bool uses = op->kind == OP_FORWARD || op->kind == OP_RECOMPUTE || op->kind == OP_BACKWARD ||
+    bool is_again = op->kind == OP_RECOMPUTE && is_layer && keeps_nothing(c, op->block);
+    bool uses = op->kind == OP_FORWARD || is_again || op->kind == OP_BACKWARD ||
                 op->kind == OP_BACKWARD_INPUT;
-    if (c->o->ring_ranks < 2 || !is_layer || !uses)
+    if (!c->o->has_ring || !is_layer || !uses)
         return;
-    bool is_whole = ring->num == 4 * (c->o->ring_ranks - 1) && op->block == ring->block &&
-                    op->leaf == ring->leaf;
-    c->reason = !is_whole ? "keys and values have not come" : c->reason;
-    if (ring->last > 0 && op->after[LANE_SEND] != ring->last)
-        c->reason = "it does not wait for what was sent in the ring";
-    ring->last = 0;
-    if (op->kind != OP_RECOMPUTE)
-        *ring = (struct ring){0};
+    struct ring *ring = ring_of(c, rank, op->block);
+    size_t at = (size_t)rank * c->blocks + op->block;
+    if (ring->around != op->leaf + 1)
+        c->reason = "keys and values have not come";
+    if (c->begun[LANE_RING][at] > c->waited[(size_t)rank * NUM_LANES + LANE_RING])
+        c->reason = "it does not wait for keys and values";
+    if (!is_again)
+        ring->around = 0;
 }
 
 static void check_block(struct check *c, uint32_t rank, const struct op *op)
@@ -196,10 +191,9 @@ static void check_block(struct check *c, uint32_t rank, const struct op *op)
     use_ring(c, rank, op);
     switch (op->kind) {
     case OP_KEYS:
-        check_keys(c, &c->ring[rank], op, *is_held);
+        check_keys(c, rank, op, *is_held);
         break;
-    case OP_SEND_KEYS:
-    case OP_RECEIVE_KEYS:
+    case OP_RING:
         check_ring(c, rank, op);
         break;
     case OP_GATHER:
@@ -298,7 +292,7 @@ static bool has_transfers(struct check *c, uint32_t rank, const struct op *op)
     for (; c->received[rank] < up_to; c->received[rank]++)
         if (ops[c->received[rank]].lane == LANE_RECEIVE && !receive(c, &ops[c->received[rank]]))
             return false;
-    if (sent == 0 || ops[sent - 1].kind == OP_SEND_KEYS) /* check_ring */
+    if (sent == 0)
         return true;
     return *of_transfer(c, c->arrived, &ops[sent - 1]);
 }
@@ -475,7 +469,7 @@ static bool allocate(struct check *c)
     for (uint32_t lane = 0; lane < NUM_LANES; lane++)
         is_whole = (c->begun[lane] = calloc(blocks, sizeof(uint32_t))) != NULL && is_whole;
     c->latest = calloc(lanes, sizeof(*c->latest));
-    c->ring = calloc(c->o->num_ranks, sizeof(*c->ring));
+    c->ring = calloc(blocks, sizeof(*c->ring));
     is_whole = is_whole && c->ring != NULL;
     c->waited = calloc(lanes, sizeof(*c->waited));
     c->received = calloc(c->o->num_ranks, sizeof(*c->received));

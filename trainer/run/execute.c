@@ -95,46 +95,6 @@ static bool is_live(const struct parallel *p, uint32_t slot)
     return model_is_active(p->model, slot) && !memory_is_recording(p->memory);
 }
 
-/* ---- around the ring of context parallel ---- */
-
-static int settle_ring(struct parallel *p)
-{
-    bool was_passing = p->is_passing;
-    p->is_passing = false;
-    return was_passing ? comm_wait(p->mesh.of[GROUP_CP], &p->passed) : 0;
-}
-
-static struct model_round round_of(const struct op *op, uint32_t slot)
-{
-    return (struct model_round){slot, op->block, op->round, op->is_second};
-}
-
-static int run_send_keys(struct parallel *p, const struct op *op, uint32_t slot)
-{
-    struct model_round at = round_of(op, slot);
-    const void *data = model_ring_send(p->model, &at);
-    if (!is_live(p, slot))
-        return 0;
-    CHECK(!p->is_passing); /* the program waits for it */
-    ERR_TRY(comm_send(p->mesh.of[GROUP_CP], op->peer, COMM_TAG_RING, data,
-                      model_ring_bytes(p->model), &p->passed));
-    p->is_passing = true;
-    model_ring_lay(p->model, &at);
-    return 0;
-}
-
-static int run_receive_keys(struct parallel *p, const struct op *op, uint32_t slot)
-{
-    struct model_round at = round_of(op, slot);
-    if (!is_live(p, slot))
-        return 0;
-    ERR_TRY(comm_receive(p->mesh.of[GROUP_CP], op->peer, COMM_TAG_RING,
-                         model_ring_receive(p->model, &at), model_ring_bytes(p->model)));
-    if (++at.round + 1 == p->cut.cp)
-        model_ring_lay(p->model, &at);
-    return 0;
-}
-
 static int run_keys(struct parallel *p, const struct op *op, uint32_t slot)
 {
     const void *w[MODEL_BLOCK_TENSORS_MAX];
@@ -146,8 +106,6 @@ static int run_keys(struct parallel *p, const struct op *op, uint32_t slot)
 static int settle_send(struct parallel *p, const struct program *program, const struct op *op)
 {
     enum direction d = op->kind == OP_SEND ? WAY_DOWN : WAY_UP;
-    if (op->kind == OP_SEND_KEYS)
-        return settle_ring(p);
     uint32_t slot = program_slot(program, &p->shape, op->stage, op->leaf);
     return settle(&p->transfers->of[d][slot]);
 }
@@ -210,7 +168,7 @@ static int settle_all(struct parallel *p)
     for (uint32_t d = 0; d < NUM_WAYS && p->transfers != NULL; d++)
         for (uint32_t slot = 0; slot < p->transfers->num_slots; slot++)
             ERR_TRY(settle(&p->transfers->of[d][slot]));
-    return settle_ring(p);
+    return 0;
 }
 
 /* ---- lanes beside compute ---- */
@@ -251,8 +209,8 @@ static void use_lane(struct parallel *p, enum group group, enum lane_of lane, bo
 
 int side_lanes_open(struct parallel *p)
 {
-    bool has_sides =
-        p->shape.gather_ahead + p->shape.exchange_behind > 0 || p->shape.receives_ahead;
+    bool has_sides = p->shape.gather_ahead + p->shape.exchange_behind > 0 ||
+                     p->shape.receives_ahead || p->shape.ring_ahead;
     bool is_queued = (p->mesh.world->ops->flags & COMM_THREADS) != 0 &&
                      (p->device->ops->flags & DEVICE_DRY) == 0;
     if (!has_sides)
@@ -267,6 +225,7 @@ int side_lanes_open(struct parallel *p)
         ERR_TRY(lane_open(&p->sides->here[lane], p->device, lane_name(lane)));
     }
     use_lane(p, GROUP_SHARD, LANE_GATHER, p->shape.gather_ahead > 0);
+    use_lane(p, GROUP_RING, LANE_RING, p->shape.ring_ahead);
     use_lane(p, GROUP_OWNERS, LANE_REDUCE, p->shape.exchange_behind > 0);
     use_lane(p, GROUP_REPLICA, LANE_REDUCE, p->shape.exchange_behind > 0);
     use_lane(p, GROUP_REPLICAS, LANE_REDUCE, p->shape.exchange_behind > 0);
@@ -337,6 +296,8 @@ static void take_for(struct parallel *p, const struct op *op, uint32_t slot)
         join_take(p, op->block, op->num_blocks);
     else if (op->kind == OP_COLLECT)
         collect_take(p, op->block, op->num_blocks);
+    else if (op->kind == OP_RING)
+        model_ring_take(p->model, op->block);
     else
         receive_take(p, op, slot);
 }
@@ -351,6 +312,8 @@ static int run_for(struct parallel *p, struct lane *lane, const struct op *op, u
         return join_run(p, lane, op);
     if (op->kind == OP_COLLECT)
         return collect_run(p, lane, op);
+    if (op->kind == OP_RING)
+        return model_ring_run(p->model, lane, p->mesh.of[GROUP_RING], slot, op->block);
     return receive_run(p, lane, op, slot);
 }
 
@@ -365,6 +328,8 @@ static void give_for(struct parallel *p, const struct op *op)
         join_give(p, op->block, op->num_blocks);
     else if (op->kind == OP_COLLECT)
         collect_give(p, op->block, op->num_blocks);
+    else if (op->kind == OP_RING)
+        model_ring_give(p->model, op->block);
 }
 
 static int run_side_work(void *args)
@@ -500,16 +465,13 @@ static int run(struct parallel *p, struct execution *e, const struct op *op, uin
     case OP_COLLECT:
     case OP_RECEIVE:
     case OP_RECEIVE_GRADIENT:
+    case OP_RING:
         return run_here(p, op, slot);
     case OP_DROP:
         gather_drop(p, op->block);
         return 0;
     case OP_KEYS:
         return run_keys(p, op, slot);
-    case OP_SEND_KEYS:
-        return run_send_keys(p, op, slot);
-    case OP_RECEIVE_KEYS:
-        return run_receive_keys(p, op, slot);
     case OP_FORWARD:
         return run_forward(p, op, slot);
     case OP_LOSS:

@@ -9,12 +9,15 @@
  *
  * What comes from another stage is received on a lane, too: its buffer is taken one action ahead
  * (program.c), and the first block that reads it waits. What is sent is copied to a buffer of its
- * slot and direction first, which waits for what was sent from there before. What goes around a
- * ring is sent from where it is: what is sent or computed next waits for it.
+ * slot and direction first, which waits for what was sent from there before.
+ *
+ * Keys and values go around a ring on a lane. In a forward they are used at once; for a backward
+ * those that were kept go while the block behind is computed (program.c).
  *
  * A save of the step before copies on a lane, too, from the begin of the step on; the update of a
  * block waits for the copy of that block. */
 #include "proto/report.h"
+#include "trainer/model/model.h"
 #include "trainer/run/program.h"
 
 #include <stdlib.h>
@@ -98,8 +101,8 @@ struct waits {
     uint32_t num_exchanges, last_gather, last_reduce;
     bool is_reduced;   /* OP_REDUCE was there: the lanes are over */
     uint32_t *sent[2]; /* [num_slots] down, up: the last from each buffer */
-    uint32_t passed;   /* around the ring, that nothing waits for yet; 0: none */
-    uint32_t *copied;  /* [num_blocks + 1] the copy of each block; 0: none */
+    uint32_t *ring;    /* [num_blocks + 1] the last of each layer; 0: none */
+    uint32_t *copied;  /* likewise, the copy of each block */
 };
 
 static uint32_t larger(uint32_t a, uint32_t b)
@@ -187,18 +190,20 @@ static void put_on_pipe(struct waits *w, const struct program *p, const struct p
 }
 
 /* What goes around a ring, and what uses it. */
-static void put_in_ring(struct waits *w, const struct program *p, struct op *op)
+static void put_in_ring(struct waits *w, const struct program_options *o, struct op *op,
+                        uint32_t number)
 {
-    bool uses = op->kind == OP_FORWARD || op->kind == OP_RECOMPUTE || op->kind == OP_BACKWARD ||
-                op->kind == OP_BACKWARD_INPUT;
-    if (op->kind != OP_SEND_KEYS && !uses)
+    bool is_layer = op->block > 0 && op->block < o->num_blocks - 1;
+    bool is_again = op->kind == OP_RECOMPUTE && is_layer && o->keep != NULL &&
+                    o->keep[op->block - 1] == MODEL_KEEP_NOTHING;
+    bool uses = op->kind == OP_FORWARD || op->kind == OP_BACKWARD ||
+                op->kind == OP_BACKWARD_INPUT || is_again;
+    if (o->ring_ahead && is_layer && uses)
+        op->after[LANE_RING] = w->ring[op->block];
+    if (!o->ring_ahead || op->kind != OP_RING)
         return;
-    op->after[LANE_SEND] = w->passed;
-    w->passed = 0;
-    if (uses)
-        return;
-    op->lane = LANE_SEND;
-    w->passed = (uint32_t)(op - p->ops) + 1;
+    op->lane = LANE_RING;
+    w->ring[op->block] = number;
 }
 
 /* The block's next backward waits for a join, too: its places are taken once at a time. */
@@ -231,16 +236,17 @@ static int assign(struct program *p, const struct program_options *o)
         .exchange = calloc(o->num_blocks + 1, sizeof(uint32_t)),
         .order = calloc(p->num_ops, sizeof(uint32_t)),
         .copied = calloc(o->num_blocks + 1, sizeof(uint32_t)),
+        .ring = calloc(o->num_blocks + 1, sizeof(uint32_t)),
         .sent = {calloc(p->num_slots, sizeof(uint32_t)), calloc(p->num_slots, sizeof(uint32_t))}};
     bool is_short = w.gather == NULL || w.exchange == NULL || w.order == NULL || w.copied == NULL ||
-                    w.sent[0] == NULL || w.sent[1] == NULL;
+                    w.ring == NULL || w.sent[0] == NULL || w.sent[1] == NULL;
     for (uint32_t i = 0; i < p->num_ops && !is_short; i++) {
         struct op *op = &p->ops[i];
         wait_for(&w, o, op);
         if (o->receives_ahead)
             wait_for_stage(p, o, op);
         put_on_pipe(&w, p, o, op);
-        put_in_ring(&w, p, op);
+        put_in_ring(&w, o, op, i + 1);
         put_copies(&w, op, i + 1);
         if (op->kind == OP_GATHER && o->gather_ahead > 0) {
             op->lane = LANE_GATHER;
@@ -253,6 +259,7 @@ static int assign(struct program *p, const struct program_options *o)
     free(w.exchange);
     free(w.order);
     free(w.copied);
+    free(w.ring);
     free(w.sent[0]);
     free(w.sent[1]);
     return is_short ? report_error(ERR_MEMORY, NULL, "no memory for the step's program") : 0;

@@ -19,8 +19,7 @@ static const char *const names[NUM_OP_KINDS] = {
     [OP_DROP] = "drop",
     [OP_RECEIVE] = "receive",
     [OP_KEYS] = "keys",
-    [OP_SEND_KEYS] = "send_keys",
-    [OP_RECEIVE_KEYS] = "receive_keys",
+    [OP_RING] = "ring",
     [OP_FORWARD] = "forward",
     [OP_LOSS] = "loss",
     [OP_SEND] = "send",
@@ -41,8 +40,8 @@ static const char *const names[NUM_OP_KINDS] = {
     [OP_SPREAD] = "spread",
 };
 
-static const char *const lane_names[NUM_LANES] = {"compute", "gather", "reduce",
-                                                  "receive", "send",   "copy"};
+static const char *const lane_names[NUM_LANES] = {"compute", "gather", "reduce", "receive",
+                                                  "ring",    "send",   "copy"};
 
 const char *op_name(enum op_kind kind)
 {
@@ -87,6 +86,7 @@ struct lowering {
     struct op late[2]; /* what collects buckets whose sums are added to others first */
     uint32_t num_late;
     uint32_t bucket;                /* blocks whose gradients wait to be exchanged */
+    uint32_t ring_ahead;            /* the layer whose ring is ahead of its backward; 0: none */
     bool is_full;                   /* no memory for an operation */
     bool is_evaluation;             /* no backward comes */
     bool has_asked;                 /* whether some rank wants to stop */
@@ -149,23 +149,15 @@ static void let_all_go(struct lowering *l)
 
 static bool is_in_ring(const struct lowering *l, uint32_t block)
 {
-    return l->o->ring_ranks > 1 && block > 0 && block < l->o->num_blocks - 1;
+    return l->o->has_ring && block > 0 && block < l->o->num_blocks - 1;
 }
 
-/* Keys, then values of a layer, all around. */
-static void add_ring(struct lowering *l, uint32_t stage, uint32_t leaf, uint32_t block)
+static void add_second(struct lowering *l, enum op_kind kind, const struct pipe_action *a,
+                       uint32_t block)
 {
-    uint32_t ranks = l->o->ring_ranks, place = l->o->ring_place;
-    for (uint32_t i = 0; i < 4 * (ranks - 1); i++) {
-        bool receives = i % 2 == 1;
-        add(l, receives ? OP_RECEIVE_KEYS : OP_SEND_KEYS, stage, leaf, block);
-        if (l->is_full)
-            return;
-        struct op *op = &l->p->ops[l->p->num_ops - 1];
-        op->is_second = i / 2 >= ranks - 1;
-        op->round = (uint16_t)(i / 2 % (ranks - 1));
-        op->peer = (uint16_t)((place + (receives ? ranks - 1 : 1)) % ranks);
-    }
+    add(l, kind, a->stage, a->leaf, block);
+    if (!l->is_full)
+        l->p->ops[l->p->num_ops - 1].is_second = true;
 }
 
 static bool is_head(const struct lowering *l, uint32_t block)
@@ -203,7 +195,7 @@ static void lower_forward(struct lowering *l, uint32_t stage, uint32_t leaf)
             hold(l, stage, leaf, o->num_blocks, false);
         if (is_in_ring(l, b)) {
             add(l, OP_KEYS, stage, leaf, b);
-            add_ring(l, stage, leaf, b);
+            add(l, OP_RING, stage, leaf, b);
         }
         add(l, OP_FORWARD, stage, leaf, b);
         if (is_head(l, b) && o->has_loss_chunks && l->is_evaluation)
@@ -256,21 +248,32 @@ static void add_to_bucket(struct lowering *l, const struct pipe_action *a, uint3
     l->bucket = 0;
 }
 
+static uint8_t kept_of(const struct lowering *l, uint32_t block)
+{
+    return l->o->keep != NULL ? l->o->keep[block - 1] : MODEL_KEEP_ALL;
+}
+
+/* What goes around for the backward of the layer in front, while this block's is computed: where
+ * its keys and values were kept. */
+static void ring_ahead(struct lowering *l, const struct pipe_action *a, uint32_t block)
+{
+    bool is_here = block > l->o->first_block[a->stage] && block < l->o->num_blocks;
+    if (!l->o->ring_ahead || !is_here || !is_in_ring(l, block - 1) ||
+        kept_of(l, block - 1) == MODEL_KEEP_NOTHING)
+        return;
+    add_second(l, OP_RING, a, block - 1);
+    l->ring_ahead = block - 1;
+}
+
 /* What a backward needs of a layer's forward, from what that kept. */
 static void restore(struct lowering *l, const struct pipe_action *a, uint32_t block)
 {
-    const struct program_options *o = l->o;
-    uint8_t kept = o->keep != NULL ? o->keep[block - 1] : MODEL_KEEP_ALL;
-    if (is_in_ring(l, block)) {
-        if (kept == MODEL_KEEP_NOTHING) {
-            add(l, OP_KEYS, a->stage, a->leaf, block);
-            if (!l->is_full)
-                l->p->ops[l->p->num_ops - 1].is_second = true;
-        }
-        add_ring(l, a->stage, a->leaf, block);
+    if (is_in_ring(l, block) && l->ring_ahead != block) {
+        if (kept_of(l, block) == MODEL_KEEP_NOTHING)
+            add_second(l, OP_KEYS, a, block);
+        add_second(l, OP_RING, a, block);
     }
-    if (kept != MODEL_KEEP_ALL)
-        add(l, OP_RECOMPUTE, a->stage, a->leaf, block);
+    l->ring_ahead = 0;
 }
 
 /* Logits of a chunk are gone with it: the head's weights have their gradient with its input's. */
@@ -295,6 +298,9 @@ static void lower_block_backward(struct lowering *l, const struct pipe_action *a
         hold(l, a->stage, a->leaf, block, true);
         if (is_layer)
             restore(l, a, block);
+        ring_ahead(l, a, block);
+        if (is_layer && kept_of(l, block) != MODEL_KEEP_ALL)
+            add(l, OP_RECOMPUTE, a->stage, a->leaf, block);
     }
     add(l, is_both ? OP_BACKWARD : kinds[a->kind], a->stage, a->leaf, block);
     if (a->kind != PIPE_INPUT || is_both)
@@ -507,9 +513,6 @@ void program_print(const struct program *p, FILE *out)
         if (op->kind == OP_SEND || op->kind == OP_RECEIVE || op->kind == OP_SEND_GRADIENT ||
             op->kind == OP_RECEIVE_GRADIENT)
             fprintf(out, " peer %u", op->peer);
-        if (op->kind == OP_SEND_KEYS || op->kind == OP_RECEIVE_KEYS)
-            fprintf(out, " %s round %u place %u", op->is_second ? "values" : "keys", op->round,
-                    op->peer);
         if (op->lane != LANE_COMPUTE)
             fprintf(out, " lane %s", lane_names[op->lane]);
         for (uint32_t lane = 0; lane < NUM_LANES; lane++)

@@ -20,11 +20,10 @@ enum op_kind {
     OP_READ,     /* tokens of a leaf */
     OP_BEGIN,    /* a leaf's way through a stage of this rank */
     OP_GATHER,
-    OP_DROP,      /* the parameters of a block */
-    OP_RECEIVE,   /* the residual stream in front of a stage, from `peer` */
-    OP_KEYS,      /* a layer's queries, keys and values, where these go around a ring: */
-    OP_SEND_KEYS, /* what came last, to the rank behind; in round 0 its own */
-    OP_RECEIVE_KEYS,
+    OP_DROP,    /* the parameters of a block */
+    OP_RECEIVE, /* the residual stream in front of a stage, from `peer` */
+    OP_KEYS,    /* a layer's queries, keys and values, where these go around a ring: */
+    OP_RING,    /* its keys, then its values, to all ranks of context parallel */
     OP_FORWARD,
     OP_LOSS,
     OP_SEND,             /* the stream behind a stage */
@@ -56,6 +55,7 @@ enum lane_of {
     LANE_GATHER,
     LANE_REDUCE,
     LANE_RECEIVE,
+    LANE_RING,
     LANE_SEND,
     LANE_COPY,
     NUM_LANES
@@ -64,9 +64,8 @@ enum lane_of {
 struct op {
     uint8_t kind;
     uint8_t lane;
-    uint8_t is_second; /* OP_GATHER, OP_KEYS: for a backward; in the ring: values, not keys */
-    uint16_t peer;     /* rank of the pipeline; in the ring: of context parallel */
-    uint16_t round;    /* of the ring */
+    uint8_t is_second; /* OP_GATHER, OP_KEYS, OP_RING: for a backward */
+    uint16_t peer;     /* rank of the pipeline */
     uint32_t stage, leaf;
     uint32_t block;
     uint32_t num_blocks;       /* of OP_EXCHANGE, _JOIN, _COLLECT: the bucket, from `block` on */
@@ -96,17 +95,18 @@ struct program_options {
     /* [num_blocks + 1] A block's gradient is exchanged at once with those of the blocks behind it
      * that wait; those that wait at the end of a stage's backward are, too. NULL: each alone. */
     const uint8_t *ends_bucket;
-    uint32_t ring_ranks, ring_place; /* of context parallel; 0: no ring */
-    uint32_t num_leaves;             /* per data rank */
-    uint32_t round_leaves;           /* behind so many OP_JOIN comes; 0: never */
+    bool has_ring;            /* of context parallel */
+    bool ring_ahead;          /* for a backward: while the block behind is computed */
+    uint32_t num_leaves;      /* per data rank */
+    uint32_t round_leaves;    /* behind so many OP_JOIN comes; 0: never */
     uint32_t gather_ahead;    /* uses ahead of which blocks are gathered; 0: when they are used */
     uint32_t exchange_behind; /* exchanges that a backward need not wait for; 0: none */
-    bool receives_ahead;  /* what an action needs of another stage: while the one in front works */
-    bool collects;        /* each copy of a shard updates all of it */
-    bool spreads;         /* each copy of a shard updates a part of it */
-    bool encodes;         /* shards are coded before they are gathered */
-    bool copies;          /* a save's copies go on behind the step */
-    bool drops;           /* parameters are dropped after each use, else held to the step's end */
+    bool receives_ahead; /* what an action needs of another stage: while the one in front works */
+    bool collects;       /* each copy of a shard updates all of it */
+    bool spreads;        /* each copy of a shard updates a part of it */
+    bool encodes;        /* shards are coded before they are gathered */
+    bool copies;         /* a save's copies go on behind the step */
+    bool drops;          /* parameters are dropped after each use, else held to the step's end */
     /* The head's backward makes the loss, which is known behind it; its halves are never apart. */
     bool has_loss_chunks;
 };
@@ -131,9 +131,8 @@ bool program_has_state(const struct program_options *options, uint32_t block);
  * once backward of input and once of weight, those and the exchange in the order of leaves;
  * parameters are there where they are used; every receive finds its send, and nothing waits for
  * itself; sums, norm, losses, then the update of each block, once and behind its copy. Keys and
- * values have been all around the ring where they are used: the ranks of a ring have the same list,
- * so the one behind has received what this rank sent when this one has. ERR_INVALID names the
- * operation. */
+ * values have been all around the ring where they are used, of two layers at a time at most. The
+ * ranks of a ring have the same list. ERR_INVALID names the operation. */
 int program_check(const struct program *const *ranks, const struct program_options *options);
 
 const char *op_name(enum op_kind kind);
