@@ -19,6 +19,7 @@ from measure import Program, Row
 MESH, RANKS = "16 128 8", 16384      # pp dp_shard tp
 QUICK_MESHES = "1 16 4", "2 64 8", MESH
 SIZES = "16 32 8", "16 64 8", MESH
+NODE_MESHES = "16 8 8", "16 32 8", MESH  # 1,024, 4,096 and 16,384 ranks, eight on a node
 NEW_MESHES = "16 96 8", "12 128 8", "12 64 16", "8 192 8"  # of 12,288
 CHECKPOINTS = 10000
 SAMPLES = 9
@@ -50,6 +51,33 @@ def row_commit_16k(bench):
               direction="lower",
               note=f"once per attempt: plan of the save {plan['plan_seconds']:.3f}, places of "
                    f"every rank {plan['place_seconds']:.3f}")
+
+
+def row_commit_nodes(bench):
+    """the commit of 16,384 ranks on 2,048 nodes: CPU seconds and bytes, and how they grow"""
+    programs = [Program(bench.program("bench/scale_nodes"), *mesh.split()) for mesh in NODE_MESHES]
+    first = [program.ask("commit") for program in programs]  # not counted: the first touches memory
+
+    def microseconds(i):
+        return 1e6 * programs[i].ask("commit")["cpu_seconds"] / first[i]["ranks"]
+
+    few, some, many = [[program.ask("commit") for _ in range(samples(bench))]
+                       for program in programs]
+    yield Row("commit_nodes", "CPU s", [answer["cpu_seconds"] for answer in many],
+              direction="lower", goal=1,
+              note="both ends of each message; "
+                   + ", ".join(f"{a['ranks']} ranks: {a['cpu_seconds']:.4f} s, {a['messages']} "
+                               f"messages, {a['bytes']} bytes, and the manifest of "
+                               f"{a['manifest_bytes']} bytes to {a['nodes'] - 1} nodes"
+                               for a in (few[0], some[0], many[0])))
+    yield bench.pairs("commit_nodes_growth", "us per rank", lambda: microseconds(2),
+                      lambda: microseconds(0), pairs_max=20, direction="lower", goal=1.3,
+                      note="16,384 ranks against 1,024")
+    yield Row("commit_nodes_bytes", "of 1,024 ranks' per rank",
+              [many[0]["bytes"] / few[0]["bytes"] / 16], direction="lower", goal=1.05,
+              note="messages; without the manifests, which grow with ranks and nodes")
+    for program in programs:
+        program.close()
 
 
 def row_plan_16k(bench):

@@ -4,7 +4,7 @@
 # Goal: a change of these structures that breaks a bench is found here, not when somebody measures.
 # Method: each on a world that takes milliseconds; what it answers, and what it left. No figures.
 . "$(dirname "$0")/lib.sh"
-plan 6
+plan 7
 
 answers() { # WORD...: tmp/out has one line for each word, with a number of that name
     local line
@@ -28,6 +28,8 @@ mv other shard-00007-of-00008.safetensors
 cd - >/dev/null || exit 1
 check_equal "two exchanged shards of one size are both named" \
     "$("${quick[@]}" | grep -c '^DAMAGED .*the header does not agree with the manifest')" 2
+echo commit | "$BUILD/bench/scale_nodes" 2 4 2 >"$tmp/out" 2>"$tmp/log"
+check "a commit of simulated nodes" answers cpu_seconds
 printf 'save 2 2 2\nrank 1 2 2 4\n' | "$BUILD/bench/scale_plan" >"$tmp/out" 2>"$tmp/log"
 check "plans of thousands of ranks" answers parse_seconds boxes_max
 "$BUILD/bench/scale_store" "$tmp/store" 160 >"$tmp/log" 2>&1
