@@ -156,6 +156,59 @@ def row_bucket_boto(bench):
     bucket.close()
 
 
+def row_bucket_aws(bench):
+    """`ckpt-cli cp` of a checkpoint beside `aws s3 cp` of its files, both from start to end"""
+    libraries = os.path.join(bench.tmp, "python")
+    bench.run(sys.executable, "-m", "pip", "install", "-q", "--target", libraries, "awscli")
+    mib, bucket = transfer_size(bench) // MIB, Bucket(bench)
+    process, server, store = bench.start_ckptd("aws", "--memory.pool_bytes", f"{mib * 5 // 4}MiB",
+                                               "--memory.segment_bytes", "32MiB")
+    program = Program(bench.program("bench/ranks"), server, "aws", "2", str(mib), "rows")
+    program.ask("save")
+    program.close()
+    bench.end(process)
+    size = sum(os.path.getsize(os.path.join(folder, name))
+               for folder, _, names in os.walk(os.path.join(store, "aws")) for name in names)
+    config = os.path.join(bench.tmp, "aws.config")
+    with open(config, "w") as file:
+        file.write(f"[default]\ns3 =\n  max_concurrent_requests = {CONNECTIONS}\n"
+                   f"  multipart_chunksize = {PART // MIB}MB\n")
+    aws = ("env", f"PYTHONPATH={libraries}", f"AWS_CONFIG_FILE={config}", sys.executable,
+           os.path.join(libraries, "bin", "aws"), "s3", "cp", "--recursive", "--only-show-errors")
+    there = f"s3://{bucket.gateway.bucket}"
+    back = [os.path.join(bench.tmp, name) for name in ("back", "back-aws")]
+    rounds = {"put": 0, "get": 0}
+
+    def ours(command):
+        """Into a run of another name each time: what is there is not sent."""
+        rounds[command] += 1
+        to = f"{there}/cp:r{rounds[command]}" if command == "put" else f"{back[0]}:aws"
+        shutil.rmtree(back[0], ignore_errors=True)
+        began = time.monotonic()
+        bench.run(bench.program("ckpt-cli"), "cp", "--store",
+                  store if command == "put" else f"{there}/cp",
+                  "aws" if command == "put" else f"r{rounds['put']}", to)
+        seconds = time.monotonic() - began
+        if command == "put" and rounds[command] > 1:
+            bench.run(bench.program("ckpt-cli"), "rm", f"r{rounds[command] - 1}", "--yes",
+                      "--store", f"{there}/cp")
+        return size / seconds / 1e9
+
+    def theirs(command):
+        shutil.rmtree(back[1], ignore_errors=True)
+        began = time.monotonic()
+        bench.run(*aws, *((store, f"{there}/aws") if command == "put" else
+                          (f"{there}/aws", back[1])))
+        return size / (time.monotonic() - began) / 1e9
+
+    for command in ("put", "get"):
+        yield bench.pairs(f"bucket_{command}_aws", "GB/s", lambda: ours(command),
+                          lambda: theirs(command), goal=1,
+                          note=f"{size // MIB} MiB in 2 shards, {CONNECTIONS} connections; ours "
+                               "verifies each block and digest, and syncs what it gets")
+    bucket.close()
+
+
 def row_bucket_list_10k(bench):
     """ckpt-cli list of 10,000 checkpoints in a bucket, from its start to its last line"""
     count = QUICK_CHECKPOINTS if bench.quick else LIST_CHECKPOINTS

@@ -13,7 +13,7 @@ import json
 from fio import fio_read, shards
 from measure import DISK_REPEAT, Program, Row
 
-MIB, RESHARD_MIB, MEMORY_MIB = 4096, 2048, 2048
+MIB, RESHARD_MIB = 4096, 2048
 READ_MAX = 1.01  # bytes that a load may read from the device, over those of the checkpoint
 
 
@@ -136,9 +136,10 @@ def row_load_reshard(bench):
 
 def row_load_memory(bench):
     """out of ckptd's memory after the trainer that saved it has gone, beside memcpy"""
-    process, server, _ = bench.start_ckptd("memory", "--memory.pool_bytes", "4GiB",
-                                           "--memory.segment_bytes", "64MiB")
-    ranks = (bench.program("bench/ranks"), server, "memory", "2", str(MEMORY_MIB), "rows")
+    mib = 256 if bench.quick else MIB
+    process, server, _ = bench.start_ckptd("memory", "--memory.pool_bytes", f"{mib * 5 // 4}MiB",
+                                           "--memory.segment_bytes", "32MiB")
+    ranks = (bench.program("bench/ranks"), server, "memory", "2", str(mib), "rows")
     saver = Program(*ranks)
     saver.ask("save")
     saver.close()
@@ -149,10 +150,10 @@ def row_load_memory(bench):
         answer = program.ask("load")
         if answer["bytes_local"]:
             raise RuntimeError("the checkpoint was not in memory")
-        return MEMORY_MIB * 2**20 / answer["seconds"] / 1e9
+        return mib * 2**20 / answer["seconds"] / 1e9
 
     yield bench.pairs("load_memory", "GB/s", ours,
-                      lambda: MEMORY_MIB * 2**20 / program.ask("memcpy")["seconds"] / 1e9,
-                      goal=0.8, note=f"{MEMORY_MIB} MiB, 2 ranks; proven when the writer went")
+                      lambda: mib * 2**20 / program.ask("memcpy")["seconds"] / 1e9,
+                      goal=0.8, note=f"{mib} MiB, 2 ranks; proven when the writer went")
     program.close()
     bench.end(process)
