@@ -29,7 +29,6 @@
 #define NO_COMPILE "there is nothing to compile at run time"
 #define NO_PIPELINE "a micro-batch is training.local_batch_size"
 #define NO_TENSOR "the loss is cut by vocabulary, and communication waits for nothing else"
-#define NO_CONTEXT "chunks of a sequence are always paired, head with tail (headtail)"
 #define NO_EXPERTS "there is no mixture-of-experts model"
 #define NO_RECOMPUTE "recomputation gives the same bits always"
 #define NO_MX "this version has no MX products"
@@ -230,6 +229,10 @@ const struct option config_table[] = {
     CHOICE(cp_rotate_method, "parallelism.context_parallel_rotate_method", "allgather",
            "allgather,alltoall",
            "how keys and values come to all queries: at once, or from rank to rank in a ring"),
+    CHOICE(cp_load_balancer, "parallelism.context_parallel_load_balancer", "headtail",
+           "headtail,none",
+           "which chunks of a sequence are a block of canonical.cp_blocks: head with tail, so that "
+           "all cost the same, or neighbours; belongs to the order of sums"),
     CHOICE(pipeline_schedule, "parallelism.pipeline_parallel_schedule", "1F1B",
            "GPipe,1F1B,Interleaved1F1B,ZBH1", "which stage computes what when"),
     STRING(pipeline_csv, "parallelism.pipeline_parallel_schedule_csv", "",
@@ -275,7 +278,6 @@ const struct option config_table[] = {
     ALIAS("experimental.pipeline_parallel_schedule_csv",
           "parallelism.pipeline_parallel_schedule_csv"),
     IGNORED("experimental.pipeline_parallel_microbatches", NO_PIPELINE),
-    IGNORED("parallelism.context_parallel_load_balancer", NO_CONTEXT),
     ALIAS("experimental.context_parallel_rotate_method",
           "parallelism.context_parallel_rotate_method"),
     IGNORED("parallelism.expert_tensor_parallel_degree", NO_EXPERTS),

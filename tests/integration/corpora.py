@@ -227,6 +227,7 @@ def older_orders(bed):
     data = "--training.mixture", bed.mixture(a=1)
     later = {"canonical.groups": 3, "canonical.tp_blocks": 2, "canonical.cp_blocks": 2,
              "canonical.loss_chunks": 2, "training.batch_ramp": "0:2,2:3"}
+    balancer = "parallelism.context_parallel_load_balancer"
 
     def forget_the_list(manifest):
         del manifest["state"]["orders"]
@@ -234,6 +235,7 @@ def older_orders(bed):
     def forget_settings(manifest):
         for settings in manifest["state"]["orders"][-1], manifest["config"]["canonical"], \
                 manifest["identity"]["canonical"]:
+            settings.pop(balancer, None)
             for key in later:
                 settings.pop(key, settings.pop(key.split(".")[1], None))
         del manifest["config"]["training"]["batch_ramp"]
@@ -261,6 +263,11 @@ def older_orders(bed):
     code, said = bed.train("imported", (1, 1), 3, *data, "--canonical.loss_chunks", 2,
                            "--canonical.cp_blocks", 2)
     test("which then holds", code == 78 and "canonical.cp_blocks = 1" in said, (code, said))
+    cut = *data, "--canonical.cp_blocks", 2
+    bed.train("balanced", (1, 1), 1, *cut)
+    code, said = bed.train("balanced", (1, 1), 2, *cut, f"--{balancer}", "none")
+    test("so does which chunks of a sequence are a block", code == 78 and
+         f'{balancer} = "headtail"' in said, (code, said))
 
 
 def write_format_1(path, source):

@@ -398,7 +398,7 @@ static inline void run_on(struct outcome *outcome, struct place place, int64_t f
                           const char *const *extra, int num_extra)
 {
     char replicas[16], threads[16], pp[16], cp[16], tp[16];
-    const char *arguments[48] = {"--parallelism.data_parallel_replicate_degree",
+    const char *arguments[64] = {"--parallelism.data_parallel_replicate_degree",
                                  replicas,
                                  "--kernels.threads",
                                  threads,
@@ -413,6 +413,7 @@ static inline void run_on(struct outcome *outcome, struct place place, int64_t f
     snprintf(pp, sizeof(pp), "%d", degree(place.pp));
     snprintf(cp, sizeof(cp), "%d", degree(place.cp));
     snprintf(tp, sizeof(tp), "%d", degree(place.tp));
+    assert_true(num_extra <= 54);
     for (int i = 0; i < num_extra; i++)
         arguments[10 + i] = extra[i];
     struct stretch stretch = {.config = configure(arguments, 10 + num_extra),

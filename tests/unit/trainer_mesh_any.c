@@ -11,7 +11,7 @@
 
 #define RANKS_MAX 16
 #define STEPS 3
-#define NUM_OF_RUN 20
+#define NUM_OF_RUN 22
 #define NUM_OF_MESH 18
 
 /* 1, 2, 4 .. most, each as likely; most is a power of two. */
@@ -77,6 +77,8 @@ static void draw_run(struct any_run *out)
         ONE_OF("true", "false"),
         "--canonical.loss_chunks",
         ONE_OF("1", "2"),
+        "--parallelism.context_parallel_load_balancer",
+        ONE_OF("headtail", "none"),
     };
     memcpy(out->settings, settings, sizeof(settings));
 }

@@ -188,7 +188,7 @@ struct way {
     enum model_keep keep;
     bool is_apart;
     uint32_t tp_blocks, cp_blocks, loss_chunks; /* 0: 1 */
-    bool is_float8;
+    bool is_float8, is_in_order;
 };
 
 static void bed_open_way(struct bed *bed, const struct model_shape *shape,
@@ -214,7 +214,8 @@ static void bed_open_way(struct bed *bed, const struct model_shape *shape,
                                             .cp_blocks = way.cp_blocks > 0 ? way.cp_blocks : 1,
                                             .tp = 1,
                                             .cp = 1,
-                                            .loss_chunks = way.loss_chunks},
+                                            .loss_chunks = way.loss_chunks,
+                                            .is_in_order = way.is_in_order},
                                     .not_float8 = way.is_float8 ? "" : NULL,
                                     .keep = keep};
     assert_int_equal(model_new(&bed->model, &options), 0);
@@ -529,11 +530,16 @@ static void test_model__gradient_in_chunks_is_the_derivative(void **state)
     struct bed bed;
     struct model_shape shape;
     assert_int_equal(model_shape_of_flavor(&shape, "tiny", VOCAB + 1), 0);
-    bed_open_way(&bed, &shape, KERNEL_BACKEND_REFERENCE, KERNEL_F32,
-                 (struct way){.tp_blocks = 2, .cp_blocks = 2});
-    for (uint32_t i = 0; i < bed.table->num_tensors; i++)
-        check_tensor(&bed, i);
-    bed_close(&bed);
+    const struct model_cut cut = {.cp_blocks = 4, .cp = 2, .is_in_order = true};
+    for (uint32_t i = 0; i < 4; i++) /* of eight chunks the second rank's, as they come */
+        assert_int_equal(model_chunk_first(&cut, 16, 1, i), 8 + 2 * i);
+    for (int in_order = 0; in_order < 2; in_order++) {
+        struct way way = {.tp_blocks = 2, .cp_blocks = 2, .is_in_order = in_order == 1};
+        bed_open_way(&bed, &shape, KERNEL_BACKEND_REFERENCE, KERNEL_F32, way);
+        for (uint32_t i = 0; i < bed.table->num_tensors; i++)
+            check_tensor(&bed, i);
+        bed_close(&bed);
+    }
 }
 
 /* The output and the loss of six rows at a time: also in an evaluation, where no backward comes.

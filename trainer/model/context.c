@@ -2,8 +2,9 @@
  *
  * Each sequence is cut in 2 P chunks of as many positions, P = cp_blocks. Block p is chunk p with
  * chunk 2 P - 1 - p, of all sequences: since a query sees what is before it, all blocks cost the
- * same. A rank of context parallel has row_blocks blocks, one after the other. Its rows lie as
- * [block][chunk of the block][sequence][position]; with one block as [sequence][position].
+ * same; not balanced, it is chunks 2 p and 2 p + 1. A rank of context parallel has row_blocks
+ * blocks, one after the other. Its rows lie as [block][chunk of the block][sequence][position];
+ * with one block as [sequence][position].
  *
  * Queries stay where they are. Keys and values come to them, so that a query's softmax runs over
  * its keys in the order of their positions: its bits are those of one rank. They come at once
@@ -38,6 +39,8 @@ uint32_t model_chunk_first(const struct model_cut *cut, uint32_t seq, uint32_t p
 {
     uint32_t block = place * (cut->cp_blocks / cut->cp) + index / 2;
     uint32_t chunk = index % 2 == 0 ? block : 2 * cut->cp_blocks - 1 - block;
+    if (cut->is_in_order)
+        chunk = 2 * block + index % 2;
     return chunk * model_chunk_length(cut, seq);
 }
 

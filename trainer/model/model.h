@@ -81,6 +81,8 @@ struct model_cut {
     uint32_t tp, cp;
     uint32_t tp_place, cp_place;
     struct comm *tp_group, *cp_group;
+    bool is_in_order; /* a block's two chunks are neighbours, else one of the head, one of the tail
+                       */
     bool is_ring; /* keys and values go from rank to rank of cp, else they are gathered at once */
     /* The rows of a cp block go through the output and the loss in so many parts, one after the
      * other, and logits of one alone exist; 0 and 1: all at once. */

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define BALANCER "parallelism.context_parallel_load_balancer"
 #define ORDERS_MAX 1000u /* an older one than the last so many is dropped from the list */
 
 /* What steps were made with before a setting existed; a checkpoint of that time lacks it. The
@@ -17,18 +18,19 @@ static const struct {
     const char *key, *value;
 } before_there_was[] = {
     {"canonical.groups", "1"},      {"canonical.tp_blocks", "1"},    {"canonical.cp_blocks", "1"},
-    {"canonical.loss_chunks", "1"}, {"training.batch_ramp", "\"\""},
+    {"canonical.loss_chunks", "1"}, {"training.batch_ramp", "\"\""}, {BALANCER, "\"headtail\""},
 };
 
 static json_t *order_of(const struct config *config, int64_t step)
 {
     return json_pack(
-        "{sI sI sI sI sI sI sI sI ss}", "step", (json_int_t)step, "canonical.micro_batches",
+        "{sI sI sI sI sI sI sI sI ss ss}", "step", (json_int_t)step, "canonical.micro_batches",
         (json_int_t)config->micro_batches, "canonical.groups", (json_int_t)config->groups,
         "canonical.tp_blocks", (json_int_t)config->tp_blocks, "canonical.cp_blocks",
         (json_int_t)config->cp_blocks, "canonical.loss_chunks", (json_int_t)config->loss_chunks,
         "training.local_batch_size", (json_int_t)config->local_batch_size, "training.seq_len",
-        (json_int_t)config->seq_len, "training.batch_ramp", config->batch_ramp);
+        (json_int_t)config->seq_len, "training.batch_ramp", config->batch_ramp, BALANCER,
+        config->cp_blocks > 1 ? config->cp_load_balancer : "headtail");
 }
 
 /* New reference, or NULL: one setting of a checkpoint whose list does not have it. */
