@@ -270,6 +270,9 @@ json_t *drain_describe(const struct service *service, enum tier_index tier)
     json_int_t held = 0;
     if (!drain)
         return json_null();
+    uint64_t left = drain->left, left_bytes = drain->left_bytes;
+    if (!drain->has_looked) /* all that it may find missing there */
+        queue_next(service, tier, &left, &left_bytes);
     const char *unread = service->tiers[tier].offline; /* else it may take nothing */
     const char *offline = unread[0] ? unread : drain->newest_error;
     for (const struct run *run = service->catalog->runs; run; run = run->next)
@@ -278,8 +281,8 @@ json_t *drain_describe(const struct service *service, enum tier_index tier)
     return json_pack("{s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:s, s:o}",
                      "store", is_far ? service->config->tier_store : tier_name(service, tier),
                      "storage", storage_describe(service->tiers[tier].storage), "offline", offline,
-                     "checkpoints", held, "waiting", (json_int_t)drain->left, "waiting_bytes",
-                     (json_int_t)drain->left_bytes, "drained", (json_int_t)drain->checkpoints,
+                     "checkpoints", held, "waiting", (json_int_t)left, "waiting_bytes",
+                     (json_int_t)left_bytes, "drained", (json_int_t)drain->checkpoints,
                      "mended", (json_int_t)drain->mended, "bytes_sent",
                      (json_int_t)drain->ship.bytes_sent, "bytes_from_memory",
                      (json_int_t)drain->ship.bytes_from_memory, "errors", (json_int_t)drain->errors,

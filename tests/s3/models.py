@@ -132,12 +132,22 @@ def a_folder_that_holds_something_else_is_refused(bed):
     assert "lies in a checkpoint" in bed.export(where, want=74)
 
 
-def killed(bed, where, server=None, **more):
-    """An export that was killed when it had sent a third."""
+def sent_to(server):
+    """Bytes of tensors that it has."""
+    there = [(upload.key, part) for upload in list(server.uploads.values())
+             for part in list(upload.parts.values())]
+    there += list(server.objects.items())
+    return sum(len(one.data) for key, one in there if key.endswith(".safetensors"))
+
+
+def killed(bed, where, server=None):
+    """An export that was killed when it had sent a third, or, to the gateway, after that time."""
     process = bed.spawn("export", "m", "--store", bed.store, "--format", "hf", "--shard-size",
-                        "40MiB", "--output", where, server=server, HOLDFAST_S3_RATE="24MiB",
-                        **more)
-    time.sleep(2.5)
+                        "40MiB", "--output", where, server=server, HOLDFAST_S3_RATE="24MiB")
+    if server is None:
+        time.sleep(2.5)
+    while server is not None and sent_to(server) < bed.bytes // 3 and process.poll() is None:
+        time.sleep(0.02)
     assert process.poll() is None, process.communicate()
     process.send_signal(signal.SIGKILL)
     process.communicate()
@@ -156,11 +166,8 @@ def parts_and_objects_that_are_there_are_not_sent_again(bed):
     server = lib_server.Server()
     try:
         killed(bed, "s3://checkpoints/cut", server=server)
-        there = {upload.key: sum(len(part.data) for part in upload.parts.values())
-                 for upload in server.uploads.values()}
-        there.update({key: len(one.data) for key, one in server.objects.items()})
-        sent = sum(size for key, size in there.items() if key.endswith(".safetensors"))
-        assert 4 * PART < sent < bed.bytes, there
+        sent = sent_to(server)
+        assert sent < bed.bytes, sent
         server.log.clear()
         bed.export("s3://checkpoints/cut", server=server)
         puts = [(path, size) for method, path, size in server.log if method == "PUT"]
