@@ -282,10 +282,10 @@ json_t *drain_describe(const struct service *service, enum tier_index tier)
                      "store", is_far ? service->config->tier_store : tier_name(service, tier),
                      "storage", storage_describe(service->tiers[tier].storage), "offline", offline,
                      "checkpoints", held, "waiting", (json_int_t)left, "waiting_bytes",
-                     (json_int_t)left_bytes, "drained", (json_int_t)drain->checkpoints,
-                     "mended", (json_int_t)drain->mended, "bytes_sent",
-                     (json_int_t)drain->ship.bytes_sent, "bytes_from_memory",
-                     (json_int_t)drain->ship.bytes_from_memory, "errors", (json_int_t)drain->errors,
-                     "given_up", (json_int_t)drain->given_up, "bytes_per_second", drain->rate,
-                     "last_error", drain->newest_error, "now", describe_now(drain));
+                     (json_int_t)left_bytes, "drained", (json_int_t)drain->checkpoints, "mended",
+                     (json_int_t)drain->mended, "bytes_sent", (json_int_t)drain->ship.bytes_sent,
+                     "bytes_from_memory", (json_int_t)drain->ship.bytes_from_memory, "errors",
+                     (json_int_t)drain->errors, "given_up", (json_int_t)drain->given_up,
+                     "bytes_per_second", drain->rate, "last_error", drain->newest_error, "now",
+                     describe_now(drain));
 }
