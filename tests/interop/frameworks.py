@@ -162,35 +162,124 @@ def accelerate_saves_and_resumes(world):
     keep.close()
 
 
-def accelerate_on(rank, folder, server, steps, loaded, reference):
-    """One of two processes, whose data differ: DDP on gloo, as `accelerate launch --cpu` starts."""
-    from accelerate import Accelerator
-    from holdfast.accelerate import HoldfastState
-
-    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE="2",
-                      MASTER_ADDR="127.0.0.1", MASTER_PORT=open(folder + ".port").read(),
-                      ACCELERATE_USE_CPU="true")
+def enter(rank, folder, **more):
+    """The environment of one of two processes, as launchers make it."""
+    with open(folder + ".port") as file:
+        os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE="2", NODE_RANK="0",
+                          MASTER_ADDR="127.0.0.1", MASTER_PORT=file.read(), **more)
     torch.set_num_threads(1)
     torch.manual_seed(1)
-    net = nn.Linear(6, 2)
-    optimizer = torch.optim.AdamW(net.parameters(), lr=0.05)
-    accelerator = Accelerator(cpu=True)
-    assert accelerator.num_processes == 2
-    net, optimizer = accelerator.prepare(net, optimizer)
-    keep = HoldfastState(accelerator, "acc2", server, take_over=True)
-    assert keep.load() == loaded
-    for step in range(loaded or 0, steps):
-        x, y = data()[2 * step + rank]
-        accelerator.backward(nn.functional.mse_loss(net(x), y))
-        optimizer.step()
-        optimizer.zero_grad()
-        if step + 1 == 3:
-            accelerator.save_state(os.path.join(folder, "checkpoint_3"))
-    weight = accelerator.unwrap_model(net).weight.detach()
+
+
+def compare(rank, weight, folder, reference):
+    """The weight of a run that was not stopped is kept for one that was."""
+    weight = weight.full_tensor() if hasattr(weight, "full_tensor") else weight
     if reference is None:
         torch.save(weight, folder + f".{rank}")
     else:
         assert torch.equal(weight, torch.load(f"{reference}.{rank}")), (rank, weight)
+
+
+def sum_on_gloo(module):
+    """gloo has no mean."""
+    module.set_force_sum_reduction_for_comms(True)
+
+
+def twice(world, name, task, *more):
+    """A whole run of two processes, and one that goes on from what the first saved."""
+    folder = os.path.join(world.folder, name)
+    for goes_on, reference in ((False, None), (True, folder)):
+        with open(folder + ".port", "w") as file:
+            file.write(str(free_port()))
+        start(task, (folder, world.server, goes_on, reference, *more), 2)
+    assert torch.equal(torch.load(folder + ".0"), torch.load(folder + ".1"))
+
+
+def sharded_lightning_on(rank, folder, server, goes_on, reference):
+    import lightning
+    from lightning.pytorch.callbacks import ModelCheckpoint
+    from torch.distributed.fsdp import fully_shard
+
+    from holdfast.lightning import HoldfastStrategy
+
+    class Net(lightning.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(6, 2)
+
+        def configure_model(self):
+            if not hasattr(self.layer, "unshard"):
+                fully_shard(self.layer, mesh=self.device_mesh["data_parallel"])
+                sum_on_gloo(self.layer)
+
+        def training_step(self, batch, _):
+            return nn.functional.mse_loss(self.layer(batch[0]), batch[1])
+
+        def configure_optimizers(self):
+            return torch.optim.AdamW(self.parameters(), lr=0.05)
+
+    enter(rank, folder)
+    saver = ModelCheckpoint(dirpath=folder, filename="{step}", every_n_train_steps=4, save_top_k=-1)
+    net = Net()
+    strategy = HoldfastStrategy("pl2", server, data_parallel_size=2, tensor_parallel_size=1,
+                                take_over=True)
+    options = {**WORDS, "devices": 2, "strategy": strategy, "callbacks": [saver]}
+    lightning.Trainer(max_steps=8, max_epochs=-1, **options).fit(
+        net, torch.utils.data.DataLoader(data(), batch_size=4),
+        ckpt_path=os.path.join(folder, "step=4.ckpt") if goes_on else None)
+    compare(rank, net.layer.weight.detach(), folder, reference)
+    assert net.layer.weight.to_local().shape == (1, 6) and not os.listdir(folder)
+
+
+def lightning_of_sharded_processes_resumes(world):
+    try:
+        import lightning  # noqa: F401
+    except ImportError as missing:
+        raise Skip(missing) from None
+    os.mkdir(os.path.join(world.folder, "pl2"))
+    twice(world, "pl2", sharded_lightning_on)
+    with holdfast.Client(world.server, "pl2") as client:
+        assert [(info.step, info.world_size) for info in client.list()][:2] == [(8, 2), (8, 2)]
+
+
+def accelerator_of_shards():
+    """FSDP2 of Accelerate, which it makes on accelerators alone: here it is told of one."""
+    from accelerate import Accelerator, DistributedType, FullyShardedDataParallelPlugin
+
+    accelerator = Accelerator(cpu=True)
+    accelerator.state.distributed_type = DistributedType.FSDP
+    accelerator.state.fsdp_plugin = FullyShardedDataParallelPlugin(
+        fsdp_version=2, auto_wrap_policy="no_wrap", cpu_ram_efficient_loading=False)
+    return accelerator
+
+
+def accelerate_on(rank, folder, server, goes_on, reference, is_sharded):
+    """One of two processes, whose data differ, on gloo, as `accelerate launch --cpu` starts."""
+    from accelerate import Accelerator
+    from holdfast.accelerate import HoldfastState
+
+    enter(rank, folder, ACCELERATE_USE_CPU="true")
+    net = nn.Linear(6, 2)
+    optimizer = torch.optim.AdamW(net.parameters(), lr=0.05)
+    accelerator = accelerator_of_shards() if is_sharded else Accelerator(cpu=True)
+    assert accelerator.num_processes == 2
+    net, optimizer = accelerator.prepare(net, optimizer)
+    if is_sharded:
+        assert net.weight.to_local().shape == (1, 6)
+        sum_on_gloo(net)
+    keep = HoldfastState(accelerator, os.path.basename(folder), server, take_over=True)
+    loaded = 3 if goes_on else None
+    assert keep.load() == loaded
+    for step in range(loaded or 0, 6):
+        x, y = data()[2 * step + rank]
+        accelerator.backward(nn.functional.mse_loss(net(x), y))
+        optimizer.step()
+        optimizer.zero_grad()
+        if step + 1 == 3 and is_sharded:
+            keep.save(3)
+        elif step + 1 == 3:
+            accelerator.save_state(os.path.join(folder, "checkpoint_3"))
+    compare(rank, accelerator.unwrap_model(net).weight.detach(), folder, reference)
     keep.close()
     torch.distributed.destroy_process_group()
 
@@ -200,22 +289,18 @@ def accelerate_of_two_processes_resumes(world):
         import accelerate  # noqa: F401
     except ImportError as missing:
         raise Skip(missing) from None
-    folder = os.path.join(world.folder, "acc2")
-    for steps, loaded, reference in ((6, None, None), (6, 3, folder)):
-        with open(folder + ".port", "w") as file:
-            file.write(str(free_port()))
-        start(accelerate_on, (folder, world.server, steps, loaded, reference), 2)
-        if reference is None:  # the second begins at step 3: what came behind is not there
-            assert torch.equal(torch.load(folder + ".0"), torch.load(folder + ".1"))
-    with holdfast.Client(world.server, "acc2") as client:
-        assert client.list()[0].world_size == 2 and client.list()[0].step == 3
+    for name, is_sharded in (("acc2", False), ("acc-fsdp", True)):
+        twice(world, name, accelerate_on, is_sharded)  # the second begins at step 3
+        with holdfast.Client(world.server, name) as client:
+            assert client.list()[0].world_size == 2 and client.list()[0].step == 3
 
 
 if __name__ == "__main__":
     bed = World()
     bed.start("--memory.pool_bytes", "128MiB", "--limits.takeover_ms", "500")
-    tests = [lightning_saves_and_resumes, the_trainer_of_hugging_face_saves_and_resumes,
-             accelerate_saves_and_resumes, accelerate_of_two_processes_resumes]
+    tests = [lightning_saves_and_resumes, lightning_of_sharded_processes_resumes,
+             the_trainer_of_hugging_face_saves_and_resumes, accelerate_saves_and_resumes,
+             accelerate_of_two_processes_resumes]
     passed = run([test for test in tests if len(sys.argv) < 2
                   or any(word in test.__name__ for word in sys.argv[1:])], bed)
     bed.close()

@@ -1,19 +1,29 @@
 """holdfast.lightning - PyTorch Lightning's checkpoints through ckptd.
 
     trainer = Trainer(plugins=[HoldfastIO(run="llama")], ...)
+    trainer = Trainer(strategy=HoldfastStrategy(run="llama", data_parallel_size=8), ...)
 
-A CheckpointIO plug-in for the strategies that save whole (single device, DDP). The name that
-ModelCheckpoint makes ends with a step, `...step=100.ckpt`, which becomes the step of the run; no
-file is written. ckptd's rules remove old checkpoints, so remove_checkpoint does nothing.
+HoldfastIO is a CheckpointIO plug-in for the strategies that save whole (single device, DDP).
+HoldfastStrategy is ModelParallelStrategy (FSDP2, tensor parallelism), whose sharded state dicts
+reach no plug-in: every rank saves and loads its own part. The name that ModelCheckpoint makes ends
+with a step, `...step=100.ckpt`, which becomes the step of the run; no file is written. ckptd's
+rules remove old checkpoints, so remove_checkpoint does nothing.
 """
 from __future__ import annotations
 
+import io
 import os
 import re
 from typing import Any, Dict, Optional
 
+import torch
 from lightning.fabric.plugins import CheckpointIO
+from lightning.pytorch.strategies import ModelParallelStrategy
+from torch.distributed.checkpoint.state_dict import (get_model_state_dict, get_optimizer_state_dict,
+                                                     set_model_state_dict,
+                                                     set_optimizer_state_dict)
 
+from . import dcp
 from .dcp import Session, load_whole, save_whole
 from .errors import InvalidError
 
@@ -55,3 +65,66 @@ class HoldfastIO(CheckpointIO):
         if self._session is not None:
             self._session.close()
             self._session = None
+
+
+class HoldfastStrategy(ModelParallelStrategy):
+    """Sizes are those of ModelParallelStrategy, `allow_pickle` that of HoldfastIO, `options` those
+    of holdfast.dcp.Session."""
+
+    def __init__(self, run: str, server: Optional[str] = None, *,
+                 data_parallel_size: Any = "auto", tensor_parallel_size: Any = "auto",
+                 allow_pickle: bool = False, **options: Any) -> None:
+        super().__init__(data_parallel_size, tensor_parallel_size)
+        self.run, self.server, self.allow_pickle, self.options = run, server, allow_pickle, options
+        self._session: Optional[Session] = None
+
+    @property
+    def session(self) -> Session:
+        """Made by all ranks, at the first save or load."""
+        if self._session is None:
+            self._session = Session(self.run, self.server, **self.options)
+        return self._session
+
+    def lightning_module_state_dict(self) -> Dict[str, Any]:
+        return get_model_state_dict(self.model)  # where it is: copied once, by the save
+
+    def optimizer_state(self, optimizer: Any) -> Dict[str, Any]:
+        return get_optimizer_state_dict(self.model, getattr(optimizer, "_optimizer", optimizer))
+
+    def save_checkpoint(self, checkpoint: Dict[str, Any], filepath: Any,
+                        storage_options: Optional[Any] = None) -> None:
+        """Returns when all is copied."""
+        step = step_of(self.broadcast(filepath))
+        rest = {name: value for name, value in checkpoint.items()
+                if name not in ("state_dict", "optimizer_states")}
+        raw = io.BytesIO()
+        torch.save(rest, raw)
+        moments = dict(enumerate(checkpoint.get("optimizer_states", [])))
+        dcp.async_save({"model": checkpoint["state_dict"],
+                        "optimizer": {str(place): one for place, one in moments.items()},
+                        "trainer": raw.getvalue().decode("latin-1")}, self.session, step)
+
+    def load_checkpoint(self, checkpoint_path: Any,
+                        weights_only: Optional[bool] = None) -> Dict[str, Any]:
+        """Weights and optimizers are in place then; what Lightning keeps of the rest."""
+        step = step_of(self.broadcast(checkpoint_path))
+        state: Dict[str, Any] = {
+            "model": self.lightning_module_state_dict(), "trainer": "",
+            "optimizer": {str(place): self.optimizer_state(one)
+                          for place, one in enumerate(self.optimizers)}}
+        dcp.load(state, self.session, step)
+        set_model_state_dict(self.model, state["model"])
+        for place, one in enumerate(self.optimizers):
+            set_optimizer_state_dict(self.model, one, state["optimizer"][str(place)])
+        raw = io.BytesIO(state["trainer"].encode("latin-1"))
+        found: Dict[str, Any] = torch.load(raw, weights_only=not self.allow_pickle)
+        return found
+
+    def remove_checkpoint(self, filepath: Any) -> None:
+        pass
+
+    def teardown(self) -> None:
+        if self._session is not None:
+            self._session.close()  # waits for the last save
+            self._session = None
+        super().teardown()
