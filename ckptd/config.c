@@ -26,6 +26,9 @@
 #define GIB (1024.0 * MIB)
 #define TIB (1024.0 * GIB)
 
+/* The texts of the table below. */
+_Static_assert(RPC_BUDGET_PER_SECOND == 5000 && RPC_BUDGET_BURST == 32768, "limits.identity_*");
+
 /* clang-format off */
 static const struct option table[] = {
     OPTION_STRING(struct config, config_file, "config", "", "TOML file with these keys"),
@@ -86,6 +89,13 @@ static const struct option table[] = {
                "saves in work at once of one user or certificate; 0: no limit"),
     OPTION_BYTES(struct config, limit_identity_arena_bytes, "limits.identity_arena_bytes", "0", 0,
                  64 * TIB, "of the pool in saves of one user or certificate; 0: no limit"),
+    OPTION_BYTES(struct config, limit_identity_disk_bytes, "limits.identity_disk_bytes", "0", 0,
+                 1024 * TIB, "of checkpoints and saves of one user or certificate; 0: no limit"),
+    OPTION_INT(struct config, limit_identity_rate, "limits.identity_rate", 5000,
+               RPC_BUDGET_PER_SECOND / 10, 1 << 30,
+               "what the calls of one user or certificate may cost a second; a call costs 16"),
+    OPTION_INT(struct config, limit_identity_burst, "limits.identity_burst", 32768,
+               RPC_BUDGET_BURST / 10, 1 << 30, "and at once, after a pause"),
     OPTION_INT(struct config, limit_describe_ms, "limits.describe_ms", 60000, 1, 86400000,
                "wait of the first rank for the last, in describe"),
     OPTION_INT(struct config, limit_connect_ms, "limits.connect_ms", 60000, 1, 86400000,

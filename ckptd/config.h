@@ -33,6 +33,8 @@ struct config {
     int64_t limit_sessions, limit_loads, limit_runs, limit_checkpoints;
     int64_t limit_request_bytes;
     int64_t limit_identity_saves, limit_identity_arena_bytes; /* 0: no limit */
+    int64_t limit_identity_disk_bytes;                        /* likewise */
+    int64_t limit_identity_rate, limit_identity_burst;
     int64_t limit_describe_ms, limit_connect_ms, limit_load_wait_ms, limit_lease_ms;
     int64_t limit_takeover_ms, limit_silent_ms;
     int64_t limit_wait_ms, limit_drain_ms, limit_last_save_ms, limit_look_ms, limit_reopen_ms;

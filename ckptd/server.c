@@ -194,7 +194,9 @@ static int open_rpc(struct service *service)
                                          .num_connections = (uint32_t)config->limit_sessions +
                                                             RPC_CONNECTIONS_BESIDE,
                                          .silent_ms = (uint32_t)config->limit_connect_ms,
-                                         .request_bytes = (uint64_t)config->limit_request_bytes};
+                                         .request_bytes = (uint64_t)config->limit_request_bytes,
+                                         .budget_per_second = (uint32_t)config->limit_identity_rate,
+                                         .budget_burst = (uint32_t)config->limit_identity_burst};
     return rpc_server_open(&service->rpc, &options);
 }
 

@@ -44,7 +44,11 @@ struct rpc_server_options {
     uint32_t silent_ms;       /* a connection without a request for so long is closed; >= 1 */
     /* For requests until they are answered, unpacked: about 256 bytes a slice. Beyond, ERR_BUSY. */
     uint64_t request_bytes;
+    /* What one user's calls may cost (proto/rpc_budget.h); 0: RPC_BUDGET_... */
+    uint32_t budget_per_second, budget_burst;
 };
+#define RPC_BUDGET_PER_SECOND 5000
+#define RPC_BUDGET_BURST 32768          /* 128 ranks that connect twice and make ten calls each */
 #define RPC_REQUEST_BYTES (64ull << 20) /* a usual value */
 int rpc_server_open(struct rpc_server **out, const struct rpc_server_options *options);
 /* What costs before a connection is adopted, or elsewhere: to accept one; the handshake of one over

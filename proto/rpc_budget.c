@@ -9,11 +9,11 @@ void rpc_account_refill(struct rpc_account *account, int64_t now_ms)
 {
     if (!account)
         return;
-    int64_t more = (now_ms - account->refilled_ms) * RPC_BUDGET_PER_SECOND / 1000;
+    int64_t more = (now_ms - account->refilled_ms) * account->rate.per_second / 1000;
     if (more <= 0)
         return; /* and the time counts for the next call */
     account->left =
-        account->left + more < RPC_BUDGET_BURST ? account->left + more : RPC_BUDGET_BURST;
+        account->left + more < account->rate.burst ? account->left + more : account->rate.burst;
     account->refilled_ms = now_ms;
 }
 
@@ -37,7 +37,8 @@ int rpc_budget_find(struct rpc_account **out, struct rpc_budget *budget,
             return report_error(ERR_MEMORY, NULL, "no memory for a user's budget");
         *account = (struct rpc_account){.next = budget->accounts,
                                         .user = *user,
-                                        .left = RPC_BUDGET_BURST,
+                                        .rate = budget->rate,
+                                        .left = budget->rate.burst,
                                         .refilled_ms = now_ms};
         budget->accounts = account;
         budget->num_accounts++;
@@ -53,7 +54,7 @@ void rpc_budget_sweep(struct rpc_budget *budget, int64_t now_ms)
     while (*at) {
         struct rpc_account *account = *at;
         rpc_account_refill(account, now_ms);
-        if (account->num_links > 0 || account->left < RPC_BUDGET_BURST) {
+        if (account->num_links > 0 || account->left < account->rate.burst) {
             at = &account->next;
             continue;
         }

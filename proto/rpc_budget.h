@@ -2,9 +2,9 @@
  *
  * Every user who is not privileged has one account for all of its connections, whatever socket they
  * came by; and every address, for the handshakes of those who come by TCP. Frames and connections
- * take their costs (rpc_frames.h) from it; it fills up with RPC_BUDGET_PER_SECOND. A frame passes
- * while something is there, so an account may be overdrawn by one frame, and by answers. At a cost
- * of 10 microseconds the rate is a twentieth of a processor.
+ * take their costs (rpc_frames.h) from it; it fills up at the rate of the
+ * server's options. A frame passes while something is there, so an account may be overdrawn by one
+ * frame, and by answers. At a cost of 10 microseconds the rate is a twentieth of a processor.
  *
  * Not thread-safe: the guard's mutex is held around every call. Time is the caller's. */
 #ifndef HOLDFAST_RPC_BUDGET_H
@@ -15,12 +15,15 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define RPC_BUDGET_PER_SECOND 5000
-#define RPC_BUDGET_BURST 32768 /* 128 ranks that connect twice and make ten calls each */
+/* What is there at most, and what comes a second. */
+struct rpc_rate {
+    int64_t per_second, burst;
+};
 
 struct rpc_account {
     struct rpc_account *next;
     struct principal user;
+    struct rpc_rate rate;
     int64_t left, refilled_ms;
     uint32_t num_links; /* that keep it */
 };
@@ -28,6 +31,7 @@ struct rpc_account {
 #define RPC_ACCOUNTS_MAX 1024u /* beyond them a new address waits until one has filled up */
 
 struct rpc_budget {
+    struct rpc_rate rate; /* of every account */
     struct rpc_account *accounts;
     uint32_t num_accounts;
 };

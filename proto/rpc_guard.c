@@ -460,6 +460,7 @@ int rpc_guard_open(struct rpc_guard **out, const struct rpc_guard_options *optio
         return report_error(ERR_MEMORY, NULL, "no memory for the connections");
     guard->num_places = options->num_places;
     guard->silent_ms = options->silent_ms;
+    guard->budget.rate = (struct rpc_rate){options->budget_per_second, options->budget_burst};
     guard->epoll = guard->wake = -1;
     pthread_mutex_init(&guard->mutex, NULL);
     int error = start(guard);

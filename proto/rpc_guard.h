@@ -9,7 +9,7 @@
  *     RPC_STALL_MS its connection is closed;
  *   - floods of small frames (pings, settings, resets, empty data): RPC_FRAMES_BURST at once, then
  *     RPC_FRAMES_PER_SECOND; the rest waits in the client's socket;
- *   - all that one user does: RPC_BUDGET_PER_SECOND of all of its connections (rpc_budget.h); the
+ *   - all that one user does: `budget_per_second` of all of its connections (rpc_budget.h); the
  *     rest waits likewise, and new connections are refused;
  *   - large requests: a connection sends RPC_SMALL_BYTES of requests that are not whole, and
  *     RPC_LARGE_BYTES while it has one of RPC_TICKETS tickets, for which it waits; three quarters
@@ -44,6 +44,7 @@ struct rpc_guard;
 struct rpc_guard_options {
     uint32_t num_places; /* connections at once */
     uint32_t silent_ms;
+    uint32_t budget_per_second, budget_burst; /* of rpc_budget.h */
 };
 /* ERR_MEMORY, ERR_IO */
 int rpc_guard_open(struct rpc_guard **out, const struct rpc_guard_options *options);

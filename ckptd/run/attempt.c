@@ -77,7 +77,8 @@ int attempt_read_object(json_t **out, const char *text, const char *field)
 static const char *const section_names[NUM_SECTIONS] = {"config", "identity", "mesh", "data"};
 
 /* The members but the sections; the text without its closing brace. To be freed. */
-static int write_head(char **out, const struct run *run, uint64_t number, const struct sets *sets,
+static int write_head(char **out, const struct run *run, uint64_t number,
+                      const struct attempt_facts *facts,
                       const Holdfast__V1__OpenAttemptRequest *request)
 {
     char nonce[33]; /* no other text has it: whose the number is, is told by it (tier.h) */
@@ -92,8 +93,10 @@ static int write_head(char **out, const struct run *run, uint64_t number, const 
     json_object_set_new(root, "world_size", json_integer(request->world_size));
     if (run->service->config->members.count > 0)
         json_object_set_new(root, "coordinator", json_string(run->service->config->nodes_name));
-    if (sets->count > 0)
-        json_object_set_new(root, "nodes", sets_describe(sets));
+    if (facts->owner[0] != '\0')
+        json_object_set_new(root, "owner", json_string(facts->owner));
+    if (facts->sets.count > 0)
+        json_object_set_new(root, "nodes", sets_describe(&facts->sets));
     bool is_text =
         json_object_set_new(root, "code_version", json_string(request->code_version)) == 0;
     *out = is_text ? json_dumps(root, JSON_COMPACT) : NULL;
@@ -110,15 +113,16 @@ static int write_head(char **out, const struct run *run, uint64_t number, const 
     return 0;
 }
 
-int attempt_write(char **out, const struct run *run, uint64_t number, const struct sets *sets,
-                  bool is_held, const Holdfast__V1__OpenAttemptRequest *request)
+int attempt_write(char **out, const struct run *run, uint64_t number,
+                  const struct attempt_facts *facts,
+                  const Holdfast__V1__OpenAttemptRequest *request)
 {
     const char *sections[NUM_SECTIONS] = {request->config_json, request->identity_json,
                                           request->mesh_json, request->data_json};
     char *head;
     size_t bytes;
-    ERR_TRY(write_head(&head, run, number, sets, request));
-    if (is_held) {
+    ERR_TRY(write_head(&head, run, number, facts, request));
+    if (facts->is_held) {
         char *taken = head;
         int error = sets_held_text(&head, taken, strlen(taken));
         free(taken);
@@ -172,6 +176,8 @@ static int read_attempt(struct attempt **out, const char *text, size_t bytes, co
     snprintf(attempt->code_version, sizeof attempt->code_version, "%s", code ? code : "");
     const char *node = json_string_value(json_object_get(root, "coordinator"));
     snprintf(attempt->coordinator, sizeof attempt->coordinator, "%s", node ? node : "");
+    const char *owner = json_string_value(json_object_get(root, "owner"));
+    snprintf(attempt->owner, sizeof attempt->owner, "%s", owner ? owner : "");
     /* What is no JSON has no format either. */
     if (!format || strcmp(format, ATTEMPT_FORMAT) != 0)
         error = report_error(ERR_CORRUPT, "open a new attempt", "%s is not an attempt", key);

@@ -23,9 +23,10 @@ struct attempt {
     uint32_t world_size;
     char *config_json, *identity_json, *mesh_json, *data_json;
     char code_version[64];
-    struct sets sets;      /* the nodes it counts on */
-    char coordinator[33];  /* the node that opened it; "": this one, it has no name */
-    char who[RPC_WHO_MAX]; /* opened it; "": ckptd was restarted since */
+    struct sets sets;               /* the nodes it counts on */
+    char coordinator[33];           /* the node that opened it; "": this one, it has no name */
+    char owner[PRINCIPAL_TEXT_MAX]; /* whose it counts as (quota.c); "": nobody's */
+    char who[RPC_WHO_MAX];          /* opened it; "": ckptd was restarted since */
     uint64_t parent_step, parent_attempt; /* what it loaded; attempt 0: nothing */
     bool parent_is_final;                 /* a save has begun: what is loaded later is no parent */
     bool parent_kept;                     /* it is durable */
@@ -41,10 +42,16 @@ void attempt_free(struct attempt *attempt);
 struct json_t;
 int attempt_read_object(struct json_t **out, const char *text, const char *field);
 
-/* The text of "<run>/attempts/<number>", its sections as the request has them. To be freed.
- * `is_held`: it needs no quorum. */
-int attempt_write(char **out, const struct run *run, uint64_t number, const struct sets *sets,
-                  bool is_held, const Holdfast__V1__OpenAttemptRequest *request);
+/* What this ckptd says of it there. */
+struct attempt_facts {
+    struct sets sets; /* the nodes it counts on */
+    bool is_held;     /* it needs no quorum */
+    char owner[PRINCIPAL_TEXT_MAX];
+};
+/* The text of "<run>/attempts/<number>", its sections as the request has them. To be freed. */
+int attempt_write(char **out, const struct run *run, uint64_t number,
+                  const struct attempt_facts *facts,
+                  const Holdfast__V1__OpenAttemptRequest *request);
 /* Is a number created in the far tier, too, before it is answered? */
 bool attempt_needs_far(const struct service *service);
 /* Makes that text durable, exclusively, on most of the nodes of the quorum (NULL: that is not

@@ -79,12 +79,13 @@ static int write_attempt(struct run *run, struct attempt_work *work)
     const struct config *config = run->service->config;
     const Holdfast__V1__OpenAttemptRequest *request =
         (const Holdfast__V1__OpenAttemptRequest *)run->coordinator->opening.message;
-    struct sets sets;
-    bool is_held = work->is_alone || !work->has_quorum;
-    ERR_TRY(sets_next(&sets, is_held ? &none : &run->sets, &config->members, config->nodes_name));
-    work->quorum = sets_quorum(&sets, &config->members, config->nodes_name);
-    int error = attempt_write(&work->text, run, work->number, &sets, is_held, request);
-    sets_free(&sets);
+    struct attempt_facts facts = {.is_held = work->is_alone || !work->has_quorum};
+    ERR_TRY(sets_next(&facts.sets, facts.is_held ? &none : &run->sets, &config->members,
+                      config->nodes_name));
+    work->quorum = sets_quorum(&facts.sets, &config->members, config->nodes_name);
+    quota_owner_text(facts.owner, run);
+    int error = attempt_write(&work->text, run, work->number, &facts, request);
+    sets_free(&facts.sets);
     return error;
 }
 

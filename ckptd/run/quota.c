@@ -1,8 +1,9 @@
-/* quota.c - what the ranks of one identity may hold at once: saves in work, and bytes of the pool
- * that are in them.
+/* quota.c - what the ranks of one identity may hold: saves in work, bytes of the pool that are in
+ * them, and bytes of the disk: its checkpoints here, and its saves in work.
  *
- * A run counts as that of who opened its attempt or described a rank of it last; so it does after a
- * restart of ckptd, and at a node that another one coordinates. Saves count at the coordinator
+ * A run counts as that of who opened its attempt or described a rank of it last; so it does at a
+ * node that another one coordinates. The attempt's file says who opened it, so that a restart of
+ * ckptd knows. Saves count at the coordinator
  * alone. Of the pool counts what nobody else can have: images that a rank fills, or ckptd writes.
  * Images that are lent ahead, and those of committed checkpoints, go when another needs the memory,
  * and count as nobody's. Nothing is kept here: what there is, is counted when a save begins. */
@@ -45,6 +46,46 @@ static bool has_same_owner(const struct run *a, const struct run *b)
 {
     return a->coordinator->is_owned && b->coordinator->is_owned &&
            principal_is_same(&a->coordinator->owner, &b->coordinator->owner);
+}
+
+void quota_owner_text(char out[PRINCIPAL_TEXT_MAX], const struct run *run)
+{
+    out[0] = '\0';
+    if (run->coordinator->is_owned)
+        name_owner(out, run);
+}
+
+void quota_read_owner(struct run *run, const char *text)
+{
+    struct principal owner = {.kind = PRINCIPAL_USER};
+    unsigned uid;
+    char end;
+    if (sscanf(text, "user %u%c", &uid, &end) == 1)
+        owner.uid = uid;
+    else if (!principal_parse(&owner, text))
+        return;
+    run->coordinator->is_owned = true;
+    run->coordinator->owner = owner;
+}
+
+int quota_check_disk(const struct run *run, uint64_t bytes,
+                     uint64_t (*disk_of)(const struct run *run))
+{
+    const struct service *service = run->service;
+    uint64_t limit = (uint64_t)service->config->limit_identity_disk_bytes, used = 0;
+    char who[PRINCIPAL_TEXT_MAX];
+    if (limit == 0)
+        return 0;
+    for (const struct run *other = service->catalog->runs; other; other = other->next)
+        used += has_same_owner(run, other) ? disk_of(other) : 0;
+    if (used <= limit && bytes <= limit - used)
+        return 0;
+    name_owner(who, run);
+    return report_error(ERR_SPACE, "remove checkpoints, or raise limits.identity_disk_bytes",
+                        "%s has %llu bytes of checkpoints and asks for %llu more, and "
+                        "limits.identity_disk_bytes = %llu",
+                        who, (unsigned long long)used, (unsigned long long)bytes,
+                        (unsigned long long)limit);
 }
 
 int quota_check_save(const struct run *run)

@@ -11,6 +11,7 @@
 #include "ckptd/run/open.h"
 #include "ckptd/run/outcomes.h"
 #include "ckptd/run/publish.h"
+#include "ckptd/run/quota.h"
 #include "ckptd/run/save.h"
 #include "ckptd/service.h"
 #include "proto/report.h"
@@ -29,9 +30,21 @@ static int made(struct run *run)
     return 0;
 }
 
+/* Nobody has described a rank of it since the start. */
+static void read_owner(struct run *run)
+{
+    struct attempt *attempt = NULL;
+    struct storage *storage = run->service->storage;
+    if (attempt_read_from(&attempt, storage, run->name, run->newest_attempt) == 0)
+        quota_read_owner(run, attempt->owner);
+    attempt_free(attempt);
+}
+
 static void was_read(struct run *run)
 {
     commit_init(&run->coordinator->machine, run->newest_attempt);
+    if (run->service->config->limit_identity_disk_bytes > 0)
+        read_owner(run);
 }
 
 /* What began it came to nothing. */

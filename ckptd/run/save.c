@@ -26,6 +26,7 @@
 #include "ckptd/run/describe.h"
 #include "ckptd/run/mark.h"
 #include "ckptd/run/outcomes.h"
+#include "ckptd/run/quota.h"
 #include "ckptd/service.h"
 #include "proto/ckpt.pb-c.h"
 #include "proto/report.h"
@@ -74,9 +75,20 @@ static void remember_failure(struct save *save, const char *reason)
     save_answer_waiters(save, HOLDFAST__V1__SAVE_STATE__SAVE_FAILED, reason);
 }
 
+static uint64_t disk_of(const struct run *run)
+{
+    uint64_t used = 0;
+    for (const struct checkpoint *c = run->checkpoints; c; c = c->next)
+        used += c->copies[TIER_LOCAL].is_there ? c->summary.bytes : 0;
+    for (const struct save *save = run->coordinator->saves; save; save = save->next)
+        used += save->bytes;
+    return used;
+}
+
 int save_check_quota(const struct run *run, uint64_t bytes)
 {
     uint64_t quota = (uint64_t)policy_of(&run->service->policies, run->name)->quota, used = 0;
+    ERR_TRY(quota_check_disk(run, bytes, disk_of));
     if (quota == 0)
         return 0;
     for (const struct checkpoint *c = run->checkpoints; c; c = c->next)

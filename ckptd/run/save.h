@@ -94,7 +94,8 @@ static inline uint64_t save_num_files(uint32_t world_size)
 {
     return world_size + 3ull;
 }
-/* Before a save of so many bytes begins: is it within the quota of its run? ERR_SPACE. */
+/* Before a save of so many bytes begins: is it within the quotas of its run, and of whose that is?
+ * ERR_SPACE. */
 int save_check_quota(const struct run *run, uint64_t bytes);
 /* The committed checkpoint that this save's digests are compared with, or NULL. */
 struct checkpoint *save_before(const struct save *save);

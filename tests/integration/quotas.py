@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """quotas - what one identity may hold of a ckptd, and the audit lines of what it does.
 
-Goal: of two trainers over TLS none takes more saves in work, or more of the memory for saves, than
-limits.identity_* say; who is refused reads whose it is, how much, and which setting. Others are not
-held back by it. Every commit, removal, pin, take-over and denial is one line of the log with who it
-was.
+Goal: of two trainers over TLS none takes more saves in work, memory for saves or bytes of the disk
+than limits.identity_* say; who is refused reads whose it is, how much, and which setting. Others
+are not held back by it. Every commit, removal, pin, take-over and denial is one line of the log
+with who it was.
 Method: a real ckptd with certificates of a test authority; Python's grpcio makes the calls of
 ranks, whose message types the server describes itself, and ckpt-cli those of people.
 """
@@ -22,6 +22,10 @@ if not shutil.which("openssl"):
     print("openssl is missing")
     sys.exit(77)
 import grpc  # noqa: E402
+from google.protobuf.descriptor_pool import DescriptorPool  # noqa: E402
+from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (  # noqa: E402
+    ProtoReflectionDescriptorDatabase,
+)
 from lib_network import Network  # noqa: E402
 from lib_ranks import MIB, Ranks  # noqa: E402
 from lib_store import PATIENCE  # noqa: E402
@@ -78,6 +82,30 @@ def arena(world):
     world.stop()
 
 
+class Users(Ranks):
+    """Of this user, by the socket of this machine."""
+
+    def __init__(self, world):
+        self.channel = grpc.insecure_channel(world.server)
+        self.pool = DescriptorPool(ProtoReflectionDescriptorDatabase(self.channel))
+
+
+def disk(world):
+    world.serve(*SMALL)
+    world.save([3])
+    used = world.listed()[0]["bytes"]
+    world.stop()
+    _, bert = serve(world, "--limits.identity_disk_bytes", str(used + 4 * MIB))
+    users = Users(world)
+    said = users.refused("BeginSave", session=users.open("mine"), step=1)
+    test("after a restart a user's checkpoints of another run count, and a save beyond is refused",
+         said and f"user {os.getuid()} has {used} bytes of checkpoints and asks for " in said and
+         f"more, and limits.identity_disk_bytes = {used + 4 * MIB}" in said, said)
+    said = bert.refused("BeginSave", session=bert.open("b"), step=1)
+    test("another identity's is not", said is None, said)
+    world.stop()
+
+
 def audit_lines(world, event):
     return [line for line in world.log().split("\n")
             if re.search(rf" (info|warn) audit: {event}", line)]
@@ -128,6 +156,7 @@ def main():
         saves(world)
         arena(world)
         audit(world)
+        disk(world)
     finally:
         world.close()
     lib_tap.end()

@@ -206,7 +206,7 @@ static struct principal make_user(uid_t uid, pid_t pid, enum principal_role role
 
 static void test_budget__all_connections_of_a_user_have_one_account(void **state)
 {
-    struct rpc_budget budget = {0};
+    struct rpc_budget budget = {.rate = {1000, 3000}};
     struct rpc_account *first, *again, *other;
     const struct principal user = make_user(1000, 1, ROLE_USER),
                            same = make_user(1000, 2, ROLE_USER),
@@ -226,10 +226,10 @@ static void test_budget__all_connections_of_a_user_have_one_account(void **state
     assert_true(budget.accounts == first && first->next == NULL);
     for (int64_t now = 1; now <= 1000; now++) /* in steps that are no whole millisecond's worth */
         rpc_account_refill(first, now);
-    assert_true(first->left == RPC_BUDGET_PER_SECOND);
+    assert_true(first->left == 1000);
     first->num_links = 1;
     rpc_budget_sweep(&budget, 1000000);
-    assert_true(budget.accounts == first && first->left == RPC_BUDGET_BURST);
+    assert_true(budget.accounts == first && first->left == 3000);
     first->num_links = 0;
     rpc_budget_sweep(&budget, 1000000);
     assert_null(budget.accounts);
