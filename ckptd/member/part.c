@@ -67,10 +67,15 @@ static void free_reporting(struct reporting *reporting)
 
 /* ---- what is told ---- */
 
+/* Its digests are most of what a report has: they are told until one was answered. */
 static int fill_durable(struct reporting *reporting, uint32_t index, const struct stage *stage)
 {
     Holdfast__V1__Part *part = &reporting->parts[index];
     const struct image *image = stage->image;
+    part->state = HOLDFAST__V1__PART_STATE__PART_DURABLE;
+    reporting->num_durable++;
+    if (stage->options.save->remote[stage->rank].is_told)
+        return 0;
     size_t count = 2 * (size_t)image->num_tensors;
     uint64_t *digests = malloc((count + 1) * sizeof *digests);
     if (!digests)
@@ -78,14 +83,12 @@ static int fill_durable(struct reporting *reporting, uint32_t index, const struc
     for (size_t i = 0; i < count; i++)
         digests[i] = image->digests[i / 2].sum[i % 2];
     reporting->digests[index] = digests;
-    part->state = HOLDFAST__V1__PART_STATE__PART_DURABLE;
     part->bytes = image->geometry.file_bytes;
     part->data_start = image->geometry.data_start;
     part->header_hash = stage->header_hash;
     part->table_hash = stage->table_hash;
     part->digests = digests;
     part->n_digests = count;
-    reporting->num_durable++;
     return 0;
 }
 
@@ -289,6 +292,13 @@ static struct save *find_save(const struct run *run, const struct reporting *rep
     return save;
 }
 
+static void note_told(struct save *save, const struct reporting *reporting)
+{
+    save->num_named = reporting->num_durable;
+    for (uint32_t i = 0; i < reporting->num_parts; i++)
+        save->remote[reporting->parts[i].rank].is_told |= reporting->digests[i] != NULL;
+}
+
 static void reported(struct errand *errand)
 {
     struct reporting *reporting = CONTAINER_OF(errand, struct reporting, errand);
@@ -306,7 +316,7 @@ static void reported(struct errand *errand)
                   (unsigned long long)save->step, errand->fault.message);
         loop_timer(errand->service->loop, &save->report, REPORT_MS);
     } else {
-        save->num_named = reporting->num_durable;
+        note_told(save, reporting);
         heed(save, (const Holdfast__V1__ReportPartReply *)errand->reply);
     }
     free_reporting(reporting);

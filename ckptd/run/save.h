@@ -39,6 +39,7 @@ struct remote_part {
     int64_t heard_ms; /* when its node last told of it */
     struct manifest_shard shard;
     struct digest *digests; /* of its tensors, owned; NULL until the shard is durable */
+    bool is_told; /* of a part here: its coordinator has answered a report with the digests */
 };
 
 struct save {

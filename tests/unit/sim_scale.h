@@ -42,8 +42,8 @@ struct scale {
         manifest;          /* what the plan says of the shards; its digests are of the last save */
     uint32_t *num_tensors; /* by rank */
     uint32_t *order;       /* of the nodes, in which they come */
-    bool *is_placed;       /* by node */
-    char *text;            /* of the manifest */
+    bool *is_placed, *is_told; /* by node: it has the manifest; its digests were answered */
+    char *text;                /* of the manifest */
     size_t text_bytes;
     bool is_published, is_committed;
     /* Of the last save. */
@@ -103,6 +103,7 @@ static inline void scale_open(struct scale *scale, struct model_mesh mesh, uint6
     scale->num_tensors = scale_room(scale->ranks, sizeof *scale->num_tensors);
     scale->order = scale_room(scale->nodes, sizeof *scale->order);
     scale->is_placed = scale_room(scale->nodes, sizeof *scale->is_placed);
+    scale->is_told = scale_room(scale->nodes, sizeof *scale->is_told);
     scale->manifest.digests = scale_room(MODEL_TENSORS, sizeof *scale->manifest.digests);
     scale->manifest.shards = scale_room(scale->ranks, sizeof *scale->manifest.shards);
     struct manifest_summary *summary = &scale->manifest.summary;
@@ -128,6 +129,7 @@ static inline void scale_close(struct scale *scale)
     free(scale->num_tensors);
     free(scale->order);
     free(scale->is_placed);
+    free(scale->is_told);
     free(scale->text);
 }
 
@@ -194,7 +196,9 @@ static inline void scale_take(struct scale *scale, uint64_t save, const Holdfast
 {
     struct commit_actions actions = {0};
     commit_ended(scale->machine, &actions, save, part->rank);
-    if (part->state == HOLDFAST__V1__PART_STATE__PART_DURABLE) {
+    const struct commit_save *known = commit_find(scale->machine, save);
+    bool is_new = known && known->ranks[part->rank] == RANK_ENDED;
+    if (part->state == HOLDFAST__V1__PART_STATE__PART_DURABLE && is_new) {
         struct manifest_shard *shard = &scale->manifest.shards[part->rank];
         scale_check(part->n_digests != 2 * (size_t)scale->num_tensors[part->rank], "digests");
         shard->header_hash = part->header_hash;
@@ -281,7 +285,7 @@ static inline Holdfast__V1__PartVerdict scale_report(struct scale *scale, uint32
         holdfast__v1__part__init(part);
         part->rank = node * SCALE_RANKS_PER_NODE + i;
         part->state = state;
-        if (state != HOLDFAST__V1__PART_STATE__PART_DURABLE)
+        if (state != HOLDFAST__V1__PART_STATE__PART_DURABLE || scale->is_told[node])
             continue;
         part->bytes = scale->manifest.shards[part->rank].bytes;
         part->data_start = scale->manifest.shards[part->rank].data_start;
@@ -296,6 +300,7 @@ static inline Holdfast__V1__PartVerdict scale_report(struct scale *scale, uint32
         verdict = scale_hear(scale, node, there);
         scale_free(there);
     }
+    scale->is_told[node] = state == HOLDFAST__V1__PART_STATE__PART_DURABLE;
     if (verdict == HOLDFAST__V1__PART_VERDICT__VERDICT_PLACE)
         scale->is_placed[node] = true;
     return verdict;
@@ -346,6 +351,7 @@ static inline bool scale_save(struct scale *scale)
     free(scale->text);
     scale->text = NULL;
     memset(scale->is_placed, 0, scale->nodes * sizeof *scale->is_placed);
+    memset(scale->is_told, 0, scale->nodes * sizeof *scale->is_told);
     scale_own(scale, HOLDFAST__V1__PART_STATE__PART_BEGUN);
     for (uint32_t node = 1; node < scale->nodes; node++)
         for (uint32_t i = 0; i < SCALE_RANKS_PER_NODE; i++)
