@@ -3,7 +3,8 @@
  * The walk obeys what the executor obeys: compute in the order of the program, lanes beside it,
  * `after` between them. Whatever is on another lane than compute moves bytes over one link of the
  * rank, first come, first served. So the end of the last operation is the length of the critical
- * path. What other ranks' lateness adds is not in it: a receive lasts as long as its figure.
+ * path. What other ranks' lateness adds is not in it but as `not_before`: a receive begins there at
+ * the earliest. What is sent is there at once; the receiver's link carries it.
  *
  * Compute goes ahead as far as it can and posts what it passes; when it needs an operation of
  * another lane, lanes' first operations get the link in the order in which they are ready, until
@@ -34,6 +35,7 @@ struct walk {
     const struct program *program;
     timeline_seconds *seconds;
     const void *user;
+    const double *not_before; /* [num_ops] of a lane's operation; or NULL */
     struct timeline_span *spans;
     double *posted;             /* [num_ops] */
     bool *has_end;              /* [num_ops] */
@@ -56,7 +58,10 @@ static inline bool advance_link(struct walk *w)
     for (uint32_t lane = 0; lane < NUM_LANES; lane++) {
         if (w->first[lane] == w->num[lane])
             continue;
-        double ready = later(w->posted[w->queue[lane][w->first[lane]]], w->lane_free[lane]);
+        uint32_t first = w->queue[lane][w->first[lane]];
+        double ready = later(w->posted[first], w->lane_free[lane]);
+        if (w->not_before != NULL)
+            ready = later(ready, w->not_before[first]);
         if (best == NUM_LANES || ready < best_ready) {
             best = lane;
             best_ready = ready;
@@ -87,7 +92,7 @@ static inline int walk_op(struct walk *w, uint32_t index, double *now)
             return report_error(ERR_INVALID, NULL, "operation %u waits for one behind it", index);
         *now = later(*now, w->spans[op->after[lane] - 1].end);
     }
-    if (op->lane != LANE_COMPUTE) {
+    if (op->lane != LANE_COMPUTE && op->lane != LANE_SEND) {
         w->posted[index] = *now;
         w->queue[op->lane][w->num[op->lane]++] = index;
         return 0;
@@ -102,10 +107,15 @@ static inline int walk_op(struct walk *w, uint32_t index, double *now)
 
 /* `spans`: one per operation, the caller's. ERR_INVALID: an operation waits for one behind it. */
 static inline int timeline_walk(const struct program *program, timeline_seconds *seconds,
-                                const void *user, struct timeline_span *spans, struct timeline *out)
+                                const void *user, const double *not_before,
+                                struct timeline_span *spans, struct timeline *out)
 {
-    struct walk w = {
-        .program = program, .seconds = seconds, .user = user, .spans = spans, .out = out};
+    struct walk w = {.program = program,
+                     .seconds = seconds,
+                     .user = user,
+                     .not_before = not_before,
+                     .spans = spans,
+                     .out = out};
     double now = 0;
     *out = (struct timeline){0};
     w.posted = calloc(program->num_ops + 1u, sizeof(*w.posted));
