@@ -373,8 +373,8 @@ void service_close(struct service *service)
     scrub_close(service);
     far_scrub_close(service);
     metrics_close(service);
+    serve_close(service); /* what is open may lie on a peer */
     tier_close(service);
-    serve_close(service);
     if (service->storage)
         storage_close(service->storage);
     pool_close(service->pool);

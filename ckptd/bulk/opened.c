@@ -40,8 +40,8 @@ int opened_get_begin(struct opened *opened, const struct bulk_request *request)
 
 int opened_get_block(struct opened *opened, uint64_t offset, uint64_t bytes, void *room)
 {
-    return storage_transfer(opened->storage, STORAGE_READ, opened->handle->object, offset, room,
-                            (uint32_t)bytes);
+    return storage_transfer(handle_storage(opened->handle, opened->storage), STORAGE_READ,
+                            opened->handle->object, offset, room, (uint32_t)bytes);
 }
 
 void opened_get_end(struct opened *opened)

@@ -57,17 +57,38 @@ static int read_places(struct places *out, struct storage *storage,
     return places_fetch(out, storage, storage_fetch, &summary);
 }
 
+static bool shard_of_name(uint32_t *out, const char *name, const struct places *places)
+{
+    unsigned number = 0;
+    bool is_known =
+        sscanf(name, "shard-%u-of-", &number) == 1 && number > 0 && number <= places->num_shards;
+    *out = number - 1;
+    return is_known;
+}
+
+int whole_find_shard(char out[PLACES_NODE_BYTES], struct storage *storage,
+                     const struct manifest_summary *place, const char *name)
+{
+    struct places places = {0};
+    uint32_t shard;
+    ERR_TRY(read_places(&places, storage, place));
+    bool is_away = shard_of_name(&shard, name, &places) && !places_is_here(&places, shard);
+    if (is_away)
+        snprintf(out, PLACES_NODE_BYTES, "%s", places.nodes[places.shards[shard]]);
+    places_free(&places);
+    return is_away ? 0 : report_error(ERR_NOT_FOUND, NULL, "no node is said to have %s", name);
+}
+
 bool whole_has_shard(struct storage *storage, const struct manifest_summary *place,
                      const char *name)
 {
     struct places places = {0};
-    unsigned number = 0;
+    uint32_t shard;
     int error = read_places(&places, storage, place);
     if (error == ERR_NOT_FOUND)
         return false; /* it is not committed */
-    bool is_known = error == 0 && sscanf(name, "shard-%u-of-", &number) == 1 && number > 0;
-    bool has = !is_known || places.num_shards == 0 || number > places.num_shards ||
-               places_is_here(&places, number - 1);
+    bool has =
+        error != 0 || !shard_of_name(&shard, name, &places) || places_is_here(&places, shard);
     places_free(&places);
     return has;
 }

@@ -3,6 +3,7 @@
 #define HOLDFAST_CKPTD_MEMBER_WHOLE_H
 
 #include "proto/manifest.h"
+#include "proto/places.h"
 
 #include <stdbool.h>
 
@@ -15,5 +16,10 @@ int whole_make(struct storage *storage, const struct manifest_summary *summary);
  * tell. Of the summary run, step and attempt are read. */
 bool whole_has_shard(struct storage *storage, const struct manifest_summary *place,
                      const char *name);
+
+/* Which node has the shard of that name, as places.json there says. ERR_NOT_FOUND: it is this
+ * one's, or nobody's; those of storage. Blocks; any thread. */
+int whole_find_shard(char out[PLACES_NODE_BYTES], struct storage *storage,
+                     const struct manifest_summary *place, const char *name);
 
 #endif

@@ -167,7 +167,7 @@ void handles_end(struct handle *first, struct storage *storage, bool stays)
         struct handle *handle = first;
         first = handle->next;
         if (handle->object)
-            storage_object_close(storage, handle->object);
+            storage_object_close(handle_storage(handle, storage), handle->object);
         if (stays)
             storage_leave(storage, handle->hold);
         else

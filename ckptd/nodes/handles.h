@@ -27,6 +27,7 @@ struct handle {
     char who[PRINCIPAL_NAME_MAX];
     bool is_node;
     struct storage_object *object;
+    struct storage *elsewhere; /* a peer's store, where the object is; NULL: in this ckptd's own */
     struct storage_hold *hold;
     uint64_t bytes;
     bool is_writer;
@@ -54,6 +55,11 @@ void handles_drop(struct handles *handles, struct handle *handle);
 /* Closes and frees a chain that was taken out; what they hold is released, or stays. Blocks. */
 void handles_end(struct handle *first, struct storage *storage, bool stays);
 
+/* Where its object is, of a ckptd with that store. */
+static inline struct storage *handle_storage(const struct handle *handle, struct storage *own)
+{
+    return handle->elsewhere ? handle->elsewhere : own;
+}
 /* Are these whole blocks of the object? Storage takes no others. ERR_INVALID. */
 int handle_check_range(const struct handle *handle, uint64_t offset, uint64_t bytes);
 /* ERR_INVALID: it is open for reading, or there is no object. */

@@ -12,9 +12,10 @@
  *   P2  A node removes nothing of a committed copy, and no manifest, attempt, pin or note: it takes
  *       away its own unfinished files alone. Those of shards that a part lacks are such.
  *   P3  A handle is used by the identity that it was given to, and by no other (handles.c).
- *   P5  The number of a start is taken only as sets.c says (S2).
  *   P4  Who is no node opens, reads, fetches, lists and leases alone, and who may ask about one run
  *       alone names files of that run alone.
+ *   P5  The number of a start is taken only as sets.c says (S2).
+ *   P6  A tool reads a shard of a part from whichever node has it; a node asks that one itself.
  *
  * What a node holds (leases) keeps this ckptd's own removals away meanwhile. Bytes come and go over
  * the bulk plane (bulk/opened.c) where there is one, else by these calls. */
@@ -39,6 +40,7 @@
 #include "proto/array.h"
 #include "proto/manifest.h"
 #include "proto/mark.h"
+#include "proto/places.h"
 #include "proto/report.h"
 #include "proto/shard.h"
 #include "storage/storage.h"
@@ -96,10 +98,38 @@ static int do_create(struct errand *errand, struct storage *storage)
     return storage_object_create(storage, &errand->handle->object, request->key, request->bytes);
 }
 
+/* A part lacks it, and says which node has it: what is read passes through here. */
+static int open_elsewhere(struct errand *errand, struct storage *storage)
+{
+    struct service *service = errand->service;
+    struct handle *handle = errand->handle;
+    struct manifest_summary place = {0};
+    struct report_text kept;
+    const char *name = "", *key = errand->request->key;
+    char node[PLACES_NODE_BYTES];
+    report_keep(&kept);
+    if (!key_parse(&place, &name, key) || whole_find_shard(node, storage, &place, name) != 0)
+        return report_restore(&kept, ERR_NOT_FOUND);
+    unsigned tier = catalog_tier_of(service, node);
+    if (tier == NUM_TIERS)
+        return report_error(ERR_NOT_FOUND, "name it in nodes.peers",
+                            "%s lies on node %s, which is no peer", key, node);
+    handle->elsewhere = service->tiers[tier].storage;
+    int error = storage_object_open(handle->elsewhere, &handle->object, key, &handle->bytes);
+    if (error == 0)
+        return 0;
+    char why[512];
+    snprintf(why, sizeof why, "%s", report_message());
+    return report_error(error, "start that node", "%s lies on node %s: %s", key, node, why);
+}
+
+/* P6. */
 static int do_open(struct errand *errand, struct storage *storage)
 {
     struct handle *handle = errand->handle;
     int error = storage_object_open(storage, &handle->object, errand->request->key, &handle->bytes);
+    if (error == ERR_NOT_FOUND && errand->principal.role != ROLE_NODE)
+        error = open_elsewhere(errand, storage);
     errand->bytes = handle->bytes;
     return error;
 }
@@ -137,8 +167,9 @@ static int do_read(struct errand *errand, struct storage *storage)
     const Holdfast__V1__PeerRequest *request = errand->request;
     ERR_TRY(handle_check_range(errand->handle, request->offset, request->bytes));
     ERR_TRY(make_room(errand, request->bytes));
-    return storage_transfer(storage, STORAGE_READ, errand->handle->object, request->offset,
-                            errand->data, (uint32_t)request->bytes);
+    return storage_transfer(handle_storage(errand->handle, storage), STORAGE_READ,
+                            errand->handle->object, request->offset, errand->data,
+                            (uint32_t)request->bytes);
 }
 
 static int do_sync(struct errand *errand, struct storage *storage)

@@ -5,10 +5,10 @@ Goal: ranks save through the ckptd of their own node: each node's store holds th
 ranks and the manifest, and is whole by itself and for the tools. kill -9 of a node's ckptd, of
 ranks, or of both, loses nothing that was acknowledged, and a new start resumes with the losses of a
 run that was never touched, bit for bit; with the ranks of one node alone, too, where the other only
-answers, or where a third node has a copy. What a returned node finds of a save
-is removed or completed as its coordinator says. Where most of the nodes are lost, a start needs an
-operator's word or the far tier. Method: mpirun starts two ranks per node on
-loopback addresses, real ckptd, SIGKILL.
+answers, or where a third node has a copy. A tool reads at either node what the other has. What a
+returned node finds of a save is removed or completed as its coordinator says. Where most of the
+nodes are lost, a start needs an operator's word or the far tier. Method: mpirun starts two ranks
+per node on loopback addresses, real ckptd, SIGKILL.
 """
 
 import glob
@@ -16,14 +16,15 @@ import json
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import time
 
 import lib_train
-from lib_nodes import Cluster, Run, has, shards, wait_until
+from lib_nodes import Cluster, Run, certificates, has, shards, wait_until
 from lib_relay import Relay
-from lib_store import BUILD, make_tier
+from lib_store import BUILD, CLI, PATIENCE, make_tier
 from lib_tap import end, test
 
 STEPS = 8
@@ -56,6 +57,22 @@ def whole(folder, cluster):
     test("listed in the midst of a commit, none is there twice, and none has vanished",
          not twice and "has vanished" not in logs, (twice, logs[-3000:]))
     return run.losses()
+
+
+def tools(folder, cluster):
+    """A reader asks either node for a checkpoint of which each has a part."""
+    tls, files = os.path.join(folder, "reader"), []
+    certificates("issue", os.path.join(folder, "authority"), tls, "holdfast://reader")
+    for node in cluster.nodes[:2]:
+        path = os.path.join(folder, node.name + ".safetensors")
+        done = subprocess.run([CLI, "export", f"whole@{STEPS}", "--output", path, "--server",
+                               node.address], capture_output=True, text=True, timeout=PATIENCE,
+                              env={**os.environ, "HOLDFAST_TLS": tls})
+        test(f"a tool reads at {node.name} the shards that the other node has, too",
+             done.returncode == 0, done.stderr)
+        with open(path, "rb") as file:
+            files.append(file.read())
+    test("and the same bytes at both", files[0] == files[1] and len(files[0]) > 1 << 10)
 
 
 def resumed(folder, cluster, expected):
@@ -290,6 +307,7 @@ def main():
         cluster.start(*ALONE)
         try:
             expected = whole(folder, cluster)
+            tools(folder, cluster)
             returned(cluster)
             resumed(folder, cluster, expected)
             restarts(folder, cluster)
