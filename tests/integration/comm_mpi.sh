@@ -11,7 +11,7 @@ command -v mpirun >/dev/null || skip_all "mpirun is missing: make deps installs 
 for test in trainer_comm trainer_execute; do
     [ -x "$BUILD/tests/$test" ] || skip_all "tests/$test is not built"
 done
-plan 15
+plan 16
 
 for ranks in 1 2 3 5; do
     check "$ranks ranks: every collective is right" \
@@ -27,11 +27,12 @@ check "at once, with its reason" \
     eval '((SECONDS - start < 10)) && says fails "rank 1: made to fail"'
 
 make_tiny
-sharded() { # NAME BACKEND [mpirun OPTION...]
+axis=(--parallelism.data_parallel_shard_degree 2)
+sharded() { # NAME BACKEND [mpirun OPTION...]; axis: the two ranks'
     local launch=()
     [ "$2" = local ] || launch=("${mpi[@]}" -n 2 "${@:3}")
     "${launch[@]}" "$BUILD/trainer" --job.config_file "$tiny" --comm.backend "$2" --comm.ranks 2 \
-        --checkpoint.no_enable --parallelism.data_parallel_shard_degree 2 --training.steps 3 \
+        --checkpoint.no_enable "${axis[@]}" --training.steps 3 \
         --training.seq_len 256 --metrics.loss_file "$tmp/$1.loss" --timeline "$tmp/$1.json" \
         >"$tmp/$1.log" 2>&1
 }
@@ -57,6 +58,14 @@ one_thread() {
 }
 check "where MPI lets one thread call, bits are the same and nothing goes on beside" one_thread
 check_equal "which is said once" "$(grep -c 'MPI lets only its first thread' "$tmp/alone.log")" 1
+axis=(--parallelism.context_parallel_degree 2
+    --parallelism.context_parallel_rotate_method alltoall)
+ring() {
+    sharded around local && sharded passed mpi && cmp "$tmp/around.loss" "$tmp/passed.loss" &&
+        sharded in_turn mpi -x LD_PRELOAD="$BUILD/shims/mpi_one_thread.so" &&
+        cmp "$tmp/around.loss" "$tmp/in_turn.loss"
+}
+check "a ring of two processes has the bits of threads, on a lane and where none may be" ring
 
 "${mpi[@]}" -n 3 "$BUILD/trainer" --job.config_file "$tiny" --comm.backend mpi \
     --checkpoint.no_enable --debug.pause_at_step 3 >"$tmp/killed.log" 2>&1 &
