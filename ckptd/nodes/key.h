@@ -22,8 +22,8 @@ int key_check(enum key_kind kind, const char *key);
 /* The summary's place, by the key "<run>/step-.../NAME". False: it is no such key. */
 bool key_parse(struct manifest_summary *out, const char **out_name, const char *key);
 /* "<run>/attempts/NUMBER": the number. */
-/* ".../attempts/0003.held" */
-bool key_is_held(const char *key);
 bool key_parse_attempt(char run[RUN_NAME_MAX + 1], uint64_t *out, const char *key);
+/* "<run>/attempts/NUMBER.held" (sets.h)? */
+bool key_is_held(const char *key);
 
 #endif

@@ -13,9 +13,8 @@
 struct storage;
 struct json_t;
 
-#define SETS_HELD                                                                   \
-    ".held" /* "<run>/attempts/0003.held": what was said of 0003 holds at this node \
-             */
+/* "<run>/attempts/0003.held": most of the nodes hold attempt 3, as this node was told. */
+#define SETS_HELD ".held"
 
 /* The sets of the newest attempt that is known, or of the next one. */
 struct sets {
