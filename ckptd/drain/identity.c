@@ -11,8 +11,8 @@
  * It is looked at when the tier is opened, and by each look at it, transfer, and plan of retention.
  * A node that has lost its own store has no note, and takes what it finds. */
 #include "ckptd/drain/identity.h"
-#include "ckptd/service.h"
 #include "proto/checksum.h"
+#include "proto/manifest.h"
 #include "proto/report.h"
 #include "storage/storage.h"
 
@@ -46,10 +46,7 @@ static int publish_identity(struct storage *storage, const char *key, const char
 
 static int make_identity(char out[IDENTITY_BYTES], struct storage *far)
 {
-    uint64_t random[2];
-    service_random(random, sizeof random);
-    snprintf(out, IDENTITY_BYTES, "%016llx%016llx", (unsigned long long)random[0],
-             (unsigned long long)random[1]);
+    ERR_TRY(manifest_new_nonce(out));
     int error = publish_identity(far, OBJECT, out);
     return error == ERR_EXISTS ? read_identity(out, far, OBJECT) : error;
 }
