@@ -34,16 +34,27 @@ def sent(server):
     return [key for key in server.objects if "/step-" in key]
 
 
+def start_that_ends(world):
+    """Its exit code, and what it said. One whose bucket is slow to answer serves, and is told to
+    end: then again."""
+    for _ in range(10):
+        before = len(world.log())
+        world.spawn(*OPTIONS)
+        wait_until(lambda: world.process.poll() is not None or "ckptd: version" in
+                   world.log()[before:], world.log)
+        if world.process.poll() is not None:
+            break
+        world.end()
+    return world.process.wait(PATIENCE), world.log()[before:]
+
+
 def at_a_start(world, server):
     ours = swap(server, {})
     for found in ("empty", "another's"):
         if found == "another's":
             swap(server, {"far/tier-identity": Object(b"0" * 32 + b"\n", "0" * 32, {},
                                                       server.now())})
-        before = len(world.log())
-        world.spawn(*OPTIONS)
-        code = world.process.wait(PATIENCE)
-        said = world.log()[before:]
+        code, said = start_that_ends(world)
         test(f"a bucket that is {found} ends the start with 78, and the message says why",
              code == 78 and SAID in said and "remove tier-identity." in said and not sent(server),
              (code, said))
@@ -55,10 +66,10 @@ def while_it_serves(world, server):
     ours = swap(server, {})
     for step in (4, 5):
         world.save_one(step)
-    wait_until(lambda: alarms(world), lambda: world.log()[-2000:])
+    wait_until(lambda: any(SAID in text for text in alarms(world)), lambda: world.log()[-2000:])
     steps = world.steps()
     test("while ckptd serves it is an alarm, nothing is sent, and the disk keeps what it has",
-         SAID in alarms(world)[0] and steps == [2, 3, 4, 5] and not sent(server),
+         steps == [2, 3, 4, 5] and not sent(server),
          (alarms(world), steps, server.objects.keys()))
     code, out, err = world.cli("prune", world.run, "--keep-last", "2", "--most", *world.where)
     test("nor does a prune remove what the bucket of before was to have", world.steps() == steps,
