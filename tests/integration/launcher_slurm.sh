@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Goal: a run as a job of SLURM saves at the warning before its time limit, ends with 75, is queued
-# again and goes on; a job that loses a node goes on with the one that is left; a task of an array
-# takes its own options; no loss differs from the undisturbed run's. Method: a real slurmctld, four
+# again and goes on; a job that loses a node goes on with the one that is left, or, with --min-nodes,
+# is queued again until there are as many; a task of an array takes its own options; no loss differs
+# from the undisturbed run's. Method: a real slurmctld, four
 # slurmd and munged, each slurmd in a node of its own (lib_nodes.sh) that ends with all its
 # processes. All ranks use one ckptd, through the file system that the nodes share.
 # slurmctld looks at time limits 30 s after its start: by then the job with a limit must train.
@@ -12,7 +13,7 @@ done
 . tests/integration/lib_nodes.sh "$0"
 . tests/integration/lib_tiny.sh
 export PATH=$PATH:/usr/sbin HOLDFAST_BIN=$BUILD HOLDFAST_LAUNCH=$PWD/deploy/launch
-plan 11
+plan 13
 make_tiny
 
 # ---- the cluster ----
@@ -26,6 +27,7 @@ AuthInfo=socket=$tmp/munge,cred_expire=5
 ProctrackType=proctrack/pgid
 TaskPlugin=task/none
 SelectType=select/cons_tres
+SelectTypeParameters=CR_CPU
 StateSaveLocation=$tmp/state
 SlurmctldPidFile=$tmp/slurmctld.pid
 SlurmctldPort=17000
@@ -58,6 +60,7 @@ start_ckptd
 
 # ---- the jobs ----
 
+launcher_options=()
 submit() { # RUN SBATCH-OPTION... -- TRAINER-OPTION...: its number in $job
     local run=$1 options=()
     shift
@@ -66,7 +69,8 @@ submit() { # RUN SBATCH-OPTION... -- TRAINER-OPTION...: its number in $job
     : >"$tmp/$run.loss"
     job=$(HOLDFAST_JOB_DIR=$tmp/$run.dir sbatch --parsable --nodes 2 \
         --output "$tmp/$run.log" "${options[@]}" deploy/slurm/train.sbatch --config "$tiny" \
-        --ranks 1 --server "$server" --backoff 0.2 --backoff-max 2 --restarts-max 1000 -- \
+        --ranks 1 --server "$server" --backoff 0.2 --backoff-max 2 --restarts-max 1000 \
+        "${launcher_options[@]}" -- \
         --job.run "$run" --metrics.loss_file "$tmp/$run.loss" --training.steps 1000000 \
         --checkpoint.interval 1000000 "$@") || give_up "sbatch refuses $run"
 }
@@ -90,8 +94,13 @@ submit limit --nodelist n3,n4 --time 1 --signal B:USR1@30 --
 limit=$job
 submit lost --nodelist n1,n2 -- --checkpoint.interval 20
 lost=$job
+launcher_options=(--min-nodes 2)
+submit few --nodelist n1,n2 --
+few=$job
+launcher_options=()
 trains limit
 trains lost
+trains few
 end_node n2
 
 HOLDFAST_ARRAY_OPTIONS=$tmp/options
@@ -112,8 +121,12 @@ check_equal "and was not queued again" \
     "$(scontrol show job "$lost" | grep -o 'Restarts=[0-9]*')" "Restarts=0"
 scancel "$lost"
 
-is_requeued() { [ "$(scontrol show job "$limit" | grep -o 'Restarts=[0-9]*')" = "Restarts=1" ]; }
-check "before the time limit the job ends with 75 and is queued again" wait_for 150 is_requeued
+is_requeued() { [ "$(scontrol show job "$1" | grep -o 'Restarts=[0-9]*')" = "Restarts=1" ]; }
+check "one that needs both is queued again" wait_for 60 is_requeued "$few"
+check_equal "and starts nothing on the one that is left" \
+    "$(starts few | tr ' ' '\n' | sort -u),$(grep -c 'fewer than 2 (--min' "$tmp/few.log")" "2,1"
+scancel "$few"
+check "before the time limit the job ends with 75 and is queued again" wait_for 150 is_requeued "$limit"
 begins_again() { [ "$(grep -c 'start 1 with' "$tmp/limit.log")" = 2 ]; }
 check "the run is started again" wait_for 60 begins_again
 trains limit
