@@ -319,10 +319,11 @@ int sets_held_text(char **out, const char *text, size_t bytes)
     size_t skip = bytes >= strlen(HELD_HEAD) && strncmp(text, HELD_HEAD, strlen(HELD_HEAD)) == 0
                       ? strlen(HELD_HEAD)
                       : 1;
-    if (bytes <= skip || asprintf(out, HELD_HEAD "%.*s", (int)(bytes - skip), text + skip) < 0) {
-        *out = NULL;
+    size_t size = strlen(HELD_HEAD) + bytes + 1;
+    *out = bytes > skip ? malloc(size) : NULL;
+    if (!*out)
         return report_error(ERR_MEMORY, NULL, "no memory for the file of an attempt");
-    }
+    snprintf(*out, size, HELD_HEAD "%.*s", (int)(bytes - skip), text + skip);
     return 0;
 }
 
