@@ -3,7 +3,7 @@
 #ifndef HOLDFAST_TRAINER_RANK_H
 #define HOLDFAST_TRAINER_RANK_H
 
-#include "trainer/metrics.h"
+#include "trainer/observe/metrics.h"
 
 #include <signal.h>
 

@@ -3,7 +3,7 @@
 #define HOLDFAST_TRAINER_SHAPE_H
 
 #include "proto/model_shape.h"
-#include "trainer/config.h"
+#include "trainer/config/config.h"
 
 /* From model.flavor, or model.config in its place; then single keys of the section. `tokens_vocab`:
  * of the tokens file, which the model's vocabulary must not be below; 0: not known. ERR_INVALID. */

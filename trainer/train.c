@@ -7,10 +7,10 @@
  * dropped. A start that does not save (a refused or finished run, checkpoint.load_only,
  * debug.logits_file) takes no attempt, and so ends nobody who trains. */
 #include "proto/report.h"
-#include "trainer/optimizer.h"
 #include "trainer/rank.h"
+#include "trainer/run/optimizer.h"
+#include "trainer/run/schedule.h"
 #include "trainer/run/trace.h"
-#include "trainer/schedule.h"
 
 #include <inttypes.h>
 #include <signal.h>

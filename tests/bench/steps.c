@@ -13,7 +13,7 @@
 #include "tests/bench/bench.h"
 
 #include "proto/report.h"
-#include "trainer/config.h"
+#include "trainer/config/config.h"
 #include "trainer/parallel/private.h"
 #include "trainer/shape.h"
 

@@ -1,7 +1,7 @@
 /* config_trainer.c - fuzz target: the trainer's configuration file. */
 #include "tests/fuzz/fuzz.h"
 
-#include "trainer/config.h"
+#include "trainer/config/config.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 {

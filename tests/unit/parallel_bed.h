@@ -16,8 +16,8 @@
 #include "trainer/parallel/layout.h"
 #include "trainer/parallel/parallel.h"
 #include "trainer/run/memory.h"
+#include "trainer/run/schedule.h"
 #include "trainer/save/replicas.h"
-#include "trainer/schedule.h"
 #include "trainer/shape.h"
 #include "trainer/tokenizer.h"
 

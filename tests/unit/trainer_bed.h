@@ -4,7 +4,7 @@
 
 #include "tests/unit/lane_bed.h"
 #include "trainer/model/model.h"
-#include "trainer/optimizer.h"
+#include "trainer/run/optimizer.h"
 
 #include <stdbool.h>
 #include <stdlib.h>

@@ -6,8 +6,8 @@
  * trainer_config_load(); the messages of refusals are searched for the key, the value and the way
  * out. */
 #include "proto/report.h"
-#include "trainer/config.h"
-#include "trainer/config_table.h"
+#include "trainer/config/config.h"
+#include "trainer/config/table.h"
 
 #include <jansson.h>
 #include <setjmp.h>

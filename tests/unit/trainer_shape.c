@@ -7,7 +7,7 @@
 
 #include "proto/options.h"
 #include "proto/report.h"
-#include "trainer/config_table.h"
+#include "trainer/config/table.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

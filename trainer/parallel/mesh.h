@@ -7,7 +7,7 @@
 #define HOLDFAST_TRAINER_MESH_H
 
 #include "trainer/comm/comm.h"
-#include "trainer/config.h"
+#include "trainer/config/config.h"
 #include "trainer/data/leaves.h"
 
 enum axis { AXIS_PP, AXIS_REPLICATE, AXIS_SHARD, AXIS_CP, AXIS_TP, NUM_AXES };

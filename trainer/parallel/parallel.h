@@ -20,7 +20,7 @@
 #ifndef HOLDFAST_TRAINER_PARALLEL_H
 #define HOLDFAST_TRAINER_PARALLEL_H
 
-#include "trainer/config.h"
+#include "trainer/config/config.h"
 #include "trainer/data/data.h"
 #include "trainer/model/model.h"
 #include "trainer/parallel/mesh.h"

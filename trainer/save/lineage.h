@@ -11,7 +11,7 @@
 #define HOLDFAST_TRAINER_LINEAGE_H
 
 #include "clients/ckpt.h"
-#include "trainer/config.h"
+#include "trainer/config/config.h"
 
 /* The list of a run that begins, as JSON text to be freed. ERR_MEMORY. */
 int lineage_begin(char **out, const struct config *config);

@@ -3,9 +3,9 @@
 #define HOLDFAST_TRAINER_SAVE_PRIVATE_H
 
 #include "clients/ckpt.h"
-#include "trainer/identity.h"
 #include "trainer/save/copier.h"
 #include "trainer/save/device_copy.h"
+#include "trainer/save/identity.h"
 #include "trainer/save/replicas.h"
 #include "trainer/save/snapshot.h"
 

@@ -4,7 +4,7 @@
 #define HOLDFAST_TRAINER_SAVE_TOOL_H
 
 #include "proto/model_shape.h"
-#include "trainer/config.h"
+#include "trainer/config/config.h"
 
 #include <signal.h>
 #include <stdbool.h>

@@ -3,7 +3,7 @@
  * A pure function of the update's number, so that a resumed run needs to keep nothing but that
  * number. Computed in double; the optimizer rounds once. The curve has a virtual last step, which
  * keeps the last real update from having a rate of zero. */
-#include "trainer/schedule.h"
+#include "trainer/run/schedule.h"
 
 #include <math.h>
 #include <string.h>

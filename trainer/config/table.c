@@ -1,4 +1,4 @@
-/* config_table.c - every key of the trainer's configuration, in one table.
+/* table.c - every key of the trainer's configuration, in one table.
  *
  * The keys are torchtitan's last TOML form (v0.2.2) with the names that older releases used, and
  * ours where torchtitan has none. Four kinds: a key with a field; an older name, which stands for
@@ -6,7 +6,7 @@
  * and FIXED, a key whose silent loss would change the training: the values that mean what the
  * trainer does are accepted, all others are refused. Defaults are torchtitan's unless the line says
  * otherwise. */
-#include "trainer/config_table.h"
+#include "trainer/config/table.h"
 
 #define BOOL(field, ...) OPTION_BOOL(struct config, field, __VA_ARGS__)
 #define INT(field, ...) OPTION_INT(struct config, field, __VA_ARGS__)

@@ -6,13 +6,13 @@
  * cannot honour is refused, what was left open is filled in (batch sizes, paths), and what belongs
  * together is compared. A refusal is one line that names the key, its value and what to do.
  * Whatever depends on the number of ranks is checked where the mesh is built. */
-#include "trainer/config.h"
+#include "trainer/config/config.h"
 
 #include "proto/address.h"
 #include "proto/options.h"
 #include "proto/report.h"
 #include "proto/rpc.h"
-#include "trainer/config_table.h"
+#include "trainer/config/table.h"
 #include "trainer/tokenizer.h"
 
 #include <stdio.h>

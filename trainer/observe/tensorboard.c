@@ -1,5 +1,5 @@
 /* tensorboard.c - a file of events (see tensorboard.h). */
-#include "trainer/tensorboard.h"
+#include "trainer/observe/tensorboard.h"
 
 #include "proto/report.h"
 

@@ -1,8 +1,8 @@
 /* identity.c - what a checkpoint says about the run that made it (see identity.h). */
-#include "trainer/identity.h"
+#include "trainer/save/identity.h"
 #include "proto/json.h"
 #include "proto/report.h"
-#include "trainer/config.h"
+#include "trainer/config/config.h"
 #include "trainer/data/manifest.h"
 #include "trainer/model/model.h"
 #include "trainer/shape.h"

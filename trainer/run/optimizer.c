@@ -10,7 +10,7 @@
  * Moments of bf16 are rounded by noise of the seed, the update, the tensor and the element's place
  * in it (kernels.h), so they are the same whoever holds them.
  */
-#include "trainer/optimizer.h"
+#include "trainer/run/optimizer.h"
 #include "kernels/device.h"
 #include "trainer/data/random.h"
 

@@ -3,10 +3,10 @@
  * A start is measured from the kernel's start time of the process, so that loading the program and
  * the libraries counts. Its parts: init (until the model is laid out), attempt, load, weights
  * (their initial values, or their conversion after a load), first step. */
-#include "trainer/metrics.h"
+#include "trainer/observe/metrics.h"
 #include "proto/report.h"
-#include "trainer/schedule.h"
-#include "trainer/tensorboard.h"
+#include "trainer/observe/tensorboard.h"
+#include "trainer/run/schedule.h"
 
 #include <errno.h>
 #include <inttypes.h>

@@ -2,7 +2,7 @@
 #ifndef HOLDFAST_TRAINER_SCHEDULE_H
 #define HOLDFAST_TRAINER_SCHEDULE_H
 
-#include "trainer/config.h"
+#include "trainer/config/config.h"
 
 #include <stdint.h>
 
