@@ -6,8 +6,8 @@ if it had not been; after `python -m holdfast cross` our trainer goes on from it
 torchtitan from our trainer's: weights, moments of AdamW, updates, step and schedule.
 Method: torchtitan's Trainer and Llama on the CPU (lib_titan.py) and a real ckptd. Both trainers see
 the same samples, so the losses of the run that crosses are compared with those of the one that
-stays: 1e-6, relative, as step.py has it. The moments or the schedule's step left out differ by more
-than 1e-4, which is told too.
+stays: 1e-6, relative, as step.py has it (a ten-millionth was seen). The moments or the schedule's
+step left out differ by ten times as much, which is told too (300 times was seen).
 """
 import functools
 import os
@@ -21,7 +21,7 @@ from lib_tap import run as run_tests
 import lib_train
 
 PLACE = "--head-dim", lib_titan.DIM // lib_titan.HEADS, "--seq-len", lib_titan.SEQ
-LOSS, NOTICED = 1e-6, 1e-4
+LOSS, NOTICED = 1e-6, 1e-5
 STEPS = 10  # of both schedules
 TWO, ONE = {"data_parallel_shard_degree": 2}, {"data_parallel_shard_degree": 1}
 ENV = dict(os.environ, PYTHONPATH=os.path.join(ROOT, "clients/python/src"))
@@ -93,8 +93,9 @@ def what_did_not_cross_is_noticed(bed):
     for part in ("optimizer", "lr_scheduler"):
         name = f"without-{part}".replace("_", "-")
         cross(bed, "cut@4", name, *place(bed, 4))
-        got = ours(bed, name, 8, 2, "--checkpoint.exclude_from_loading", part)
+        got = ours(bed, name, STEPS, 2, "--checkpoint.exclude_from_loading", part)
         worst = max(abs(got[step] / bed.whole[step] - 1) for step in got)
+        print(f"# without {part}: {worst:.3g} (more than {NOTICED:g})", flush=True)
         assert worst > NOTICED, (part, worst)
 
 
