@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Goal: a run as a job of SLURM saves at the warning before its time limit, ends with 75, is queued
-# again and goes on; a job that loses a node goes on with the one that is left, or, with --min-nodes,
-# is queued again until there are as many; a task of an array takes its own options; no loss differs
+# again and goes on; a job that loses a node goes on with the one that is left, or, when it needs
+# both (--min-nodes), is queued again; a task of an array takes its own options; no loss differs
 # from the undisturbed run's. Method: a real slurmctld, four
 # slurmd and munged, each slurmd in a node of its own (lib_nodes.sh) that ends with all its
 # processes. All ranks use one ckptd, through the file system that the nodes share.
@@ -124,7 +124,7 @@ scancel "$lost"
 is_requeued() { [ "$(scontrol show job "$1" | grep -o 'Restarts=[0-9]*')" = "Restarts=1" ]; }
 check "one that needs both is queued again" wait_for 60 is_requeued "$few"
 check_equal "and starts nothing on the one that is left" \
-    "$(starts few | tr ' ' '\n' | sort -u),$(grep -c 'fewer than 2 (--min' "$tmp/few.log")" "2,1"
+    "$(starts few | tr ' ' '\n' | sort -u),$(grep -c 'fewer than 2 (--' "$tmp/few.log")" "2,1"
 scancel "$few"
 check "before the time limit the job ends with 75 and is queued again" wait_for 150 is_requeued "$limit"
 begins_again() { [ "$(grep -c 'start 1 with' "$tmp/limit.log")" = 2 ]; }
