@@ -126,7 +126,8 @@ check "one that needs both is queued again" wait_for 60 is_requeued "$few"
 check_equal "and starts nothing on the one that is left" \
     "$(starts few | tr ' ' '\n' | sort -u),$(grep -c 'fewer than 2 (--' "$tmp/few.log")" "2,1"
 scancel "$few"
-check "before the time limit the job ends with 75 and is queued again" wait_for 150 is_requeued "$limit"
+check "before the time limit the job ends with 75 and is queued again" \
+    wait_for 150 is_requeued "$limit"
 begins_again() { [ "$(grep -c 'start 1 with' "$tmp/limit.log")" = 2 ]; }
 check "the run is started again" wait_for 60 begins_again
 trains limit
