@@ -335,7 +335,6 @@ static int settle_batch(struct config *config)
     return 0;
 }
 
-/* A run that is begun on a degree has as many blocks, unless it wants more to move later. */
 /* A part, or bytes: those of one byte and less are a part. */
 static int settle_memory_budget(struct config *config)
 {
@@ -350,6 +349,7 @@ static int settle_memory_budget(struct config *config)
                         "activation_checkpoint.memory_budget = %s", text);
 }
 
+/* A run that is begun on a degree has as many blocks, unless it wants more to move later. */
 static void settle_blocks(struct config *config)
 {
     if (config->tp_blocks == 0)
