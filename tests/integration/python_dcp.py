@@ -216,7 +216,7 @@ def several_boxes_of_a_tensor_on_one_rank(world):
                       values("w", "F32", (8, 3), (half + 2 * rank, 0), (2, 3)), True)
                  for half in (0, 4)]
         items += [Item("c", (6, 4, 2), (3 * rank, column, 0),
-                       values("c", "BF16", (6, 4, 2), (3 * rank, column, 0), (3, 1, 2)), True)
+                       values("c", "F16", (6, 4, 2), (3 * rank, column, 0), (3, 1, 2)), True)
                   for column in range(4)]
         saver.save(1, items, {})
         saver.wait(1, timeout=30)
@@ -263,7 +263,7 @@ def files_of_ckpt_cli_have_whole_tensors_and_no_objects(world):
     out = os.path.join(world.folder, "boxes.safetensors")
     subprocess.run([CLI, "export", "boxes", "--output", out, "--store", world.store], check=True,
                    stdout=subprocess.DEVNULL, timeout=60)
-    sizes = {"w%254013": ("w", "F32", (8, 3)), "c": ("c", "BF16", (6, 4, 2))}
+    sizes = {"w%254013": ("w", "F32", (8, 3)), "c": ("c", "F16", (6, 4, 2))}
     for path in (out, os.path.join(folder, os.listdir(folder)[0])):
         found = held_in(path)
         assert found == {name: (list(size), values(of, dtype, size, (0,) * len(size),
