@@ -360,8 +360,7 @@ void part_completed(struct run *run, const struct manifest_summary *summary)
     for (struct save *save = run->coordinator->saves; save; save = save->next)
         if (save->is_part && !save->manifest_text && save->step == summary->step &&
             strcmp(save->nonce, summary->nonce) == 0) {
-            places_free(&save->places);
-            save->is_placed = true; /* M3: the manifest came with them */
+            save->is_whole = save->is_placed = true; /* M3: the manifest came with them */
             part_report(save);
         }
 }

@@ -303,6 +303,8 @@ static void enter_catalog(struct save *save)
         log_warn("commit", "%s", report_line()); /* a load reads them again */
     save->checkpoint = NULL;
     catalog_enter(checkpoint, &save->summary);
+    if (save->is_whole)
+        catalog_completed(checkpoint, TIER_LOCAL);
     checkpoint->manifest_hash = save->manifest_hash;
     memcpy(checkpoint->content, save->content, sizeof checkpoint->content);
     checkpoint->repeat = save->repeat;

@@ -60,6 +60,7 @@ struct save {
     uint32_t num_named; /* durable shards whose names are, too */
     struct timer report;
     struct places places; /* where its shards are; without shards: all here */
+    bool is_whole;        /* of a part: the other nodes' shards and the manifest came, too */
     char *manifest_text;  /* owned, once it was published, where other nodes need it */
     size_t manifest_bytes;
     uint32_t world_size;

@@ -102,6 +102,9 @@ def levels(folder, cluster):
     whole = whole_nodes(cluster.nodes, "whole", STEPS)
     test("two nodes have a whole copy then, the first and another",
          len(whole) == 2 and whole[0] == "n1", whole)
+    test("no other node has sent any",
+         not any(" is in the tier n" in node.log() for node in cluster.nodes[1:]),
+         [node.log()[-2000:] for node in cluster.nodes])
     held = homes_of_shards(cluster.nodes, "whole", STEPS)
     test("and every shard is on two nodes at least", min(map(len, held)) >= 2, held)
     for node in cluster.nodes:
