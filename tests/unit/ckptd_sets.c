@@ -98,6 +98,31 @@ static void test_sets__too_many_changes_are_refused(void **state)
     sets_free(&last);
 }
 
+static int take_number(struct storage *storage, unsigned number, const char *nodes)
+{
+    char key[40], text[300];
+    struct sets sets;
+    snprintf(key, sizeof key, "r/attempts/%04u", number);
+    int length = snprintf(text, sizeof text,
+                          "{\"format\":\"holdfast-attempt\",\"attempt\":%u,"
+                          "\"nonce\":\"%032u\",\"nodes\":[%s]}\n",
+                          number, number, nodes);
+    int error = sets_take(&sets, storage, key, text, (size_t)length);
+    sets_free(&sets);
+    return error;
+}
+
+static void test_sets__a_number_that_leaves_out_the_nodes_of_before_is_refused(void **state)
+{
+    (void)state;
+    struct storage *storage = NULL;
+    assert_int_equal(storage_open(&storage, &storage_memory, "", NULL), 0);
+    assert_int_equal(take_number(storage, 1, "\"n0,n1,n2\""), 0);
+    assert_int_equal(take_number(storage, 2, "\"n3,n4,n5\""), ERR_STALE);
+    assert_int_equal(take_number(storage, 2, "\"n3,n4,n5\",\"n0,n1,n2\""), 0);
+    storage_close(storage);
+}
+
 /* ---- worlds ---- */
 
 struct start {
@@ -314,6 +339,7 @@ int main(void)
         cmocka_unit_test(test_sets__a_change_of_nodes_needs_most_of_both),
         cmocka_unit_test(test_sets__nodes_of_before_count_until_the_change_is_held),
         cmocka_unit_test(test_sets__too_many_changes_are_refused),
+        cmocka_unit_test(test_sets__a_number_that_leaves_out_the_nodes_of_before_is_refused),
         cmocka_unit_test(test_sets__numbers_that_are_answered_grow_whatever_the_settings_say),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
