@@ -1,6 +1,6 @@
 /* ckptd_sets.c - the nodes of which most must hold an attempt, while the settings change.
  *
- * Goal: the invariants S1 to S3 of ckptd/nodes/sets.c. Method: the cases where a mistake would be
+ * Goal: the invariants S1 to S3 of ckptd/nodes/sets.c. Method: the cases in which a mistake is
  * believed; then worlds of six nodes with real stores in memory. Starts at several nodes, each with
  * settings of its own, which change under way, look at the nodes that answer and publish at one
  * after the other, in any order between them, and die anywhere. A start has a higher number than

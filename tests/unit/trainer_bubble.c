@@ -237,17 +237,16 @@ static void test_bubble__a_pipeline_idles_as_much_as_its_schedule(void **state)
     want_bubble("ZBH1", "4", "4", 1 / (LEAVES + 1.0)); /* (ranks - 1) / (3 leaves + ranks - 1) */
 }
 
-/* GPipe on two stages, m leaves, a link that takes L: a forward is a unit, a backward two. With
- * receives ahead each direction adds its first message: 1 + L + m, then 2 + L + 2 m. Without, a
- * stage waits L in front of all: the second m (1 + L) + 1, the first m (2 + L) + 2. */
-static void want_step(double link_units, const char *ahead, double length)
+/* A step on so many stages, all of as many layers. */
+static void run_stages(struct bubble *b, const char *schedule, const char *stages,
+                       const char *layers, double link_units, const char *ahead)
 {
     const char *extra[] = {"--parallelism.pipeline_parallel_schedule",
-                           "GPipe",
+                           schedule,
                            "--parallelism.pipeline_parallel_degree",
-                           "2",
+                           stages,
                            "--model.n_layers",
-                           "2",
+                           layers,
                            "--canonical.micro_batches",
                            "8",
                            "--parallelism.pipeline_parallel_first_stage_less_layers",
@@ -256,8 +255,17 @@ static void want_step(double link_units, const char *ahead, double length)
                            "0",
                            "--parallelism.receives_ahead",
                            ahead};
-    struct bubble b = {.config = configure(extra, 14), .link_units = link_units};
-    run_bubble(&b);
+    *b = (struct bubble){.config = configure(extra, 14), .link_units = link_units};
+    run_bubble(b);
+}
+
+/* GPipe on two stages, m leaves, a link that takes L: a forward is a unit, a backward two. With
+ * receives ahead each direction adds its first message: 1 + L + m, then 2 + L + 2 m. Without, a
+ * stage waits L in front of all: the second m (1 + L) + 1, the first m (2 + L) + 2. */
+static void want_step(double link_units, const char *ahead, double length)
+{
+    struct bubble b;
+    run_stages(&b, "GPipe", "2", "2", link_units, ahead);
     print_message("a link of %.1f units, ahead %s: a step of %.2f units, its path %.2f\n",
                   link_units, ahead, length_of(&b), length);
     assert_true(fabs(length_of(&b) - length) < EXACTLY * length);
@@ -276,22 +284,8 @@ static void test_bubble__messages_of_a_pipeline_go_behind_compute(void **state)
 static double step_of(const char *schedule, const char *layers, double link_units,
                       const char *ahead, double *path)
 {
-    const char *extra[] = {"--parallelism.pipeline_parallel_schedule",
-                           schedule,
-                           "--parallelism.pipeline_parallel_degree",
-                           "4",
-                           "--model.n_layers",
-                           layers,
-                           "--canonical.micro_batches",
-                           "8",
-                           "--parallelism.pipeline_parallel_first_stage_less_layers",
-                           "0",
-                           "--parallelism.pipeline_parallel_last_stage_less_layers",
-                           "0",
-                           "--parallelism.receives_ahead",
-                           ahead};
-    struct bubble b = {.config = configure(extra, 14), .link_units = link_units};
-    run_bubble(&b);
+    struct bubble b;
+    run_stages(&b, schedule, "4", layers, link_units, ahead);
     *path = path_of(&b);
     return length_of(&b);
 }
