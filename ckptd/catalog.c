@@ -328,8 +328,7 @@ void catalog_summary(Holdfast__V1__CheckpointSummary *out, struct checkpoint *ch
     out->time = checkpoint->summary.time;
     out->world_size = checkpoint->summary.world_size;
     out->durability =
-        (char *)(uintptr_t)(checkpoint->damaged ? checkpoint->flaw
-                                                : durability_text(catalog_durability(checkpoint)));
+        (char *)(uintptr_t)(checkpoint->damaged ? checkpoint->flaw : copies_level(checkpoint));
     out->tiers = copies_names(checkpoint);
     out->origin = checkpoint->summary.origin;
     out->in_memory = catalog_in_memory(checkpoint);

@@ -36,6 +36,7 @@ struct copy {
     bool is_part;           /* only some shards: the others are on other nodes (places) */
     bool is_damaged;        /* what damaged it is in the log, and in a note beside it */
     bool is_given_up;       /* it is not sent there until a restart */
+    bool is_volatile;       /* in that node's memory: it goes with its ckptd */
     int64_t proven;         /* all of it was, there; seconds since the epoch; 0: nobody knows */
     int64_t tried_ms;       /* the scrub could not read it: that proves nothing;
                                as loop_now_ms(), 0: not since the start */

@@ -169,6 +169,10 @@ static const struct option table[] = {
                   "NAME@DOMAIN=HOST:PORT, ...: the other nodes, at most 63; empty: none"),
     OPTION_INT(struct config, nodes_replicas, "nodes.replicas", 2, 1, 8,
                "failure domains that are to have the newest checkpoint of a run"),
+    OPTION_CHOICE(struct config, nodes_replicas_in, "nodes.replicas_in", "disk", "disk,memory",
+                  "where this node keeps the copies that other nodes send"),
+    OPTION_BYTES(struct config, nodes_memory_bytes, "nodes.memory_bytes", "4GiB", MIB, 64 * TIB,
+                 "for copies that are kept in memory, beside memory.pool_bytes"),
     OPTION_CHOICE(struct config, nodes_attempts, "nodes.attempts", "majority", "majority,local",
                   "majority: a start needs most of the nodes; local: it does not, and two nodes "
                   "that do not reach each other may train one run apart"),

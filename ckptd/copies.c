@@ -2,7 +2,9 @@
  *
  * A copy is whole, or a part: a node on which some ranks of several saved has their shards alone,
  * and places.json beside the manifest says so (proto/places.h). What nobody has told is whole.
- * Parts become whole copies by member/whole.c. */
+ * Parts become whole copies by member/whole.c. A copy in the memory of a node counts for its
+ * failure domain beside one on a disk (M4 of nodes/replica.c); the level is named "replicated(mem)"
+ * then. */
 #include "ckptd/copies.h"
 #include "ckptd/catalog.h"
 #include "ckptd/config.h"
@@ -63,6 +65,8 @@ enum tier_index catalog_shard_source(const struct checkpoint *checkpoint, uint32
     unsigned place = checkpoint->places[shard], whole = NUM_TIERS;
     if (catalog_has_whole(checkpoint, TIER_LOCAL))
         return TIER_LOCAL;
+    if (catalog_has_whole(checkpoint, TIER_MEMORY))
+        return TIER_MEMORY;
     if (place < NUM_TIERS && catalog_has_copy(checkpoint, (enum tier_index)place) &&
         !tiers[place].offline[0])
         return (enum tier_index)place;
@@ -146,6 +150,28 @@ static bool is_home(const struct checkpoint *checkpoint, enum tier_index tier)
     return memchr(checkpoint->places, (int)tier, checkpoint->summary.shards);
 }
 
+/* At that node: on its disk or in its memory. */
+static bool has_anywhere(const struct checkpoint *checkpoint, enum tier_index node)
+{
+    return catalog_has_whole(checkpoint, node) ||
+           (node == TIER_LOCAL && catalog_has_whole(checkpoint, TIER_MEMORY));
+}
+
+static bool is_on_disk(const struct checkpoint *checkpoint, enum tier_index tier)
+{
+    return tier != TIER_MEMORY && catalog_has_copy(checkpoint, tier) &&
+           !checkpoint->copies[tier].is_volatile;
+}
+
+bool copies_is_last_in_memory(const struct checkpoint *checkpoint)
+{
+    for (unsigned tier = 0; tier < NUM_TIERS; tier++)
+        if (is_on_disk(checkpoint, (enum tier_index)tier) &&
+            !checkpoint->run->service->tiers[tier].is_lost)
+            return false;
+    return catalog_has_whole(checkpoint, TIER_MEMORY);
+}
+
 uint32_t catalog_sites(struct site out[MEMBERS_PEERS_MAX + 1], const struct checkpoint *checkpoint)
 {
     const struct service *service = checkpoint->run->service;
@@ -157,7 +183,7 @@ uint32_t catalog_sites(struct site out[MEMBERS_PEERS_MAX + 1], const struct chec
         const struct copy *copy = &checkpoint->copies[at];
         out[i] = (struct site){
             .domain = i == 0 ? service->config->nodes_domain : members->peers[i - 1].domain,
-            .has_copy = catalog_has_whole(checkpoint, at) && !tier->is_lost,
+            .has_copy = has_anywhere(checkpoint, at) && !tier->is_lost,
             .has_part = is_complete && is_home(checkpoint, at),
             .is_away = tier->offline[0] || tier->takes_nothing || copy->is_given_up,
             .order =
@@ -196,32 +222,53 @@ bool copies_goes(const struct checkpoint *checkpoint, enum tier_index tier)
                           tier == TIER_LOCAL ? 0 : (uint32_t)(tier - TIER_PEER) + 1);
 }
 
+static bool is_replicated(const struct checkpoint *checkpoint, bool on_disks)
+{
+    const struct config *config = checkpoint->run->service->config;
+    struct site sites[MEMBERS_PEERS_MAX + 1];
+    uint32_t count = catalog_sites(sites, checkpoint);
+    for (uint32_t i = 0; on_disks && i < count; i++)
+        sites[i].has_copy &=
+            is_on_disk(checkpoint, i == 0 ? TIER_LOCAL : (enum tier_index)(TIER_PEER + i - 1));
+    return config->nodes_replicas > 1 &&
+           placement_domains(sites, count) >= (uint32_t)config->nodes_replicas;
+}
+
 enum durability catalog_durability(const struct checkpoint *checkpoint)
 {
     enum durability best = DURABLE_NOT;
     for (unsigned tier = 0; tier < NUM_TIERS; tier++) {
-        enum durability gives = tier == TIER_FAR ? DURABLE_BUCKET : DURABLE_LOCAL;
+        enum durability gives = tier == TIER_FAR                                ? DURABLE_BUCKET
+                                : is_on_disk(checkpoint, (enum tier_index)tier) ? DURABLE_LOCAL
+                                                                                : DURABLE_ACCEPTED;
         if (catalog_has_copy(checkpoint, (enum tier_index)tier) && gives > best)
             best = gives;
     }
-    const struct config *config = checkpoint->run->service->config;
-    struct site sites[MEMBERS_PEERS_MAX + 1];
-    uint32_t count = catalog_sites(sites, checkpoint);
-    bool is_replicated = config->nodes_replicas > 1 &&
-                         placement_domains(sites, count) >= (uint32_t)config->nodes_replicas;
-    return best == DURABLE_LOCAL && is_replicated ? DURABLE_REPLICATED : best;
+    return best == DURABLE_LOCAL && is_replicated(checkpoint, false) ? DURABLE_REPLICATED : best;
+}
+
+const char *copies_level(const struct checkpoint *checkpoint)
+{
+    enum durability level = catalog_durability(checkpoint);
+    return level == DURABLE_REPLICATED && !is_replicated(checkpoint, true) ? "replicated(mem)"
+                                                                           : durability_text(level);
 }
 
 char *copies_names(struct checkpoint *checkpoint)
 {
-    static const char part[] = " (part)";
-    char text[NUM_TIERS * (MEMBER_NAME_MAX + sizeof part + 1)] = "";
+    static const char volatile_[] = " (memory)";
+    char text[NUM_TIERS * (MEMBER_NAME_MAX + sizeof volatile_ + 1)] = "";
     size_t used = 0;
-    for (unsigned tier = 0; tier < NUM_TIERS; tier++)
-        if (checkpoint->copies[tier].is_there)
-            used += (size_t)snprintf(text + used, sizeof text - used, "%s%s%s", used ? "," : "",
-                                     tier_name(checkpoint->run->service, (enum tier_index)tier),
-                                     checkpoint->copies[tier].is_part ? part : "");
+    for (unsigned tier = 0; tier < NUM_TIERS; tier++) {
+        const struct copy *copy = &checkpoint->copies[tier];
+        const char *how = copy->is_part                              ? " (part)"
+                          : copy->is_volatile && tier != TIER_MEMORY ? volatile_
+                                                                     : "";
+        if (copy->is_there)
+            used +=
+                (size_t)snprintf(text + used, sizeof text - used, "%s%s%s", used ? "," : "",
+                                 tier_name(checkpoint->run->service, (enum tier_index)tier), how);
+    }
     free(checkpoint->tier_text);
     checkpoint->tier_text = strdup(text);
     return checkpoint->tier_text ? checkpoint->tier_text : "";

@@ -17,7 +17,12 @@ enum tier_index copies_out_of_reach(const struct checkpoint *checkpoint);
 bool copies_were_lost(const struct checkpoint *checkpoint);
 /* Is that node to get a whole copy? placement.c */
 bool copies_goes(const struct checkpoint *checkpoint, enum tier_index tier);
-/* The tiers that list it, nearest first: "local,n2 (part),far". The checkpoint's. */
+/* Has this node a copy in memory, and no disk that is not lost has one? */
+bool copies_is_last_in_memory(const struct checkpoint *checkpoint);
+/* The name of its level: "replicated(mem)" where that takes copies in memory, else
+ * durability_text(). */
+const char *copies_level(const struct checkpoint *checkpoint);
+/* The tiers that list it, nearest first: "local,n2 (part),n3 (memory),far". The checkpoint's. */
 char *copies_names(struct checkpoint *checkpoint);
 
 #endif

@@ -71,6 +71,15 @@ static void work_note(struct job *job)
     catalog_write_note(noting->storage, noting->prefix, noting->text);
 }
 
+/* In memory there is no evidence to keep: it goes, and the node that sent it sends it again. */
+static void work_forget(struct job *job)
+{
+    struct noting *noting = CONTAINER_OF(job, struct noting, job);
+    int error = storage_group_erase(noting->storage, &checkpoint_kind, noting->prefix);
+    if (error != 0)
+        log_warn("catalog", "%s stays in memory: %s", noting->prefix, report_line());
+}
+
 static void noted(struct event *event)
 {
     struct noting *noting = CONTAINER_OF(event, struct noting, job.done);
@@ -122,6 +131,7 @@ void catalog_damage(struct checkpoint *checkpoint, enum tier_index tier, const s
     memcpy(noting->text, text, sizeof text);
     shard_dir_key(noting->prefix, sizeof noting->prefix, checkpoint->run->name,
                   checkpoint->summary.step, checkpoint->summary.attempt);
-    noting->job = (struct job){.work = work_note, .done.run = noted};
+    noting->job =
+        (struct job){.work = tier == TIER_MEMORY ? work_forget : work_note, .done.run = noted};
     tier_work(service, tier, &noting->job);
 }

@@ -51,7 +51,7 @@ const char *tier_name(const struct service *service, enum tier_index tier)
 {
     if (tier_is_peer(tier))
         return service->config->members.peers[tier - TIER_PEER].name;
-    return tier == TIER_LOCAL ? "local" : "far";
+    return tier == TIER_LOCAL ? "local" : tier == TIER_MEMORY ? "memory" : "far";
 }
 
 bool tier_is_open(const struct service *service, enum tier_index tier)
@@ -298,6 +298,19 @@ static int open_peer(struct service *service, uint32_t index)
     return 0;
 }
 
+/* For copies that other nodes send: nodes/replica.c. */
+static int open_memory(struct service *service)
+{
+    char bytes[32];
+    struct storage *storage = NULL;
+    if (strcmp(service->config->nodes_replicas_in, "memory") != 0)
+        return 0;
+    snprintf(bytes, sizeof bytes, "%lld", (long long)service->config->nodes_memory_bytes);
+    ERR_TRY(storage_open(&storage, &storage_memory, bytes, NULL));
+    service->tiers[TIER_MEMORY].storage = storage;
+    return 0;
+}
+
 int tier_make_store(const struct config *config)
 {
     struct storage_where where;
@@ -320,6 +333,7 @@ int tier_open(struct service *service)
     service->tiers[TIER_LOCAL] = (struct tier){.storage = service->storage};
     for (uint32_t i = 0; i < service->config->members.count; i++)
         ERR_TRY(open_peer(service, i));
+    ERR_TRY(open_memory(service));
     return service->config->tier_store[0] ? open_reach(service) : 0;
 }
 
@@ -333,7 +347,7 @@ void tier_end(struct service *service)
 
 void tier_close(struct service *service)
 {
-    for (unsigned tier = TIER_PEER; tier < NUM_TIERS; tier++) {
+    for (unsigned tier = TIER_LOCAL + 1; tier < NUM_TIERS; tier++) {
         if (service->tiers[tier].storage)
             storage_close(service->tiers[tier].storage);
         service->tiers[tier].storage = NULL;

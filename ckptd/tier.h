@@ -1,6 +1,7 @@
-/* tier.h - where checkpoints lie durably, nearest first: the node's own disk, those of its peers,
- * and the far tier (a shared directory or a bucket), which outlives the nodes; see tier.c. Loads
- * take their bytes from the first tier that has them. Nobody asks which back-end a tier has. */
+/* tier.h - where checkpoints lie durably, nearest first: the node's own disk, its memory
+ * (nodes/replica.c), the stores of its peers, and the far tier (a shared directory or a bucket),
+ * which outlives the nodes; see tier.c. Loads take their bytes from the first tier that has them.
+ * Nobody asks which back-end a tier has. */
 #ifndef HOLDFAST_CKPTD_TIER_H
 #define HOLDFAST_CKPTD_TIER_H
 
@@ -16,14 +17,21 @@ struct config;
 struct service;
 struct reach;
 
-/* TIER_PEER + i is the store of nodes.peers[i]. */
-enum tier_index { TIER_LOCAL, TIER_PEER, TIER_FAR = TIER_PEER + MEMBERS_PEERS_MAX, NUM_TIERS };
+/* TIER_MEMORY has copies of other nodes' checkpoints; TIER_PEER + i is the store of nodes.peers[i].
+ */
+enum tier_index {
+    TIER_LOCAL,
+    TIER_MEMORY,
+    TIER_PEER,
+    TIER_FAR = TIER_PEER + MEMBERS_PEERS_MAX,
+    NUM_TIERS
+};
 
 static inline bool tier_is_peer(enum tier_index tier)
 {
-    return tier != TIER_LOCAL && tier != TIER_FAR;
+    return tier >= TIER_PEER && tier < TIER_FAR;
 }
-/* In answers and lists: "local", "far", or a node's name. */
+/* In answers and lists: "local", "memory", "far", or a node's name. */
 const char *tier_name(const struct service *service, enum tier_index tier);
 
 struct tier {

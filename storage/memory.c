@@ -370,8 +370,10 @@ static int memory_list(struct storage *storage, const char *prefix,
     int result = copy_names(memory, &copies, &count, prefix);
     pthread_mutex_unlock(&memory->mutex);
     for (size_t i = 0; result == 0 && i < count; i++) {
-        struct storage_entry entry = {
-            .name = copies[i].name, .is_dir = copies[i].is_dir, .bytes = copies[i].bytes};
+        struct storage_entry entry = {.name = copies[i].name,
+                                      .is_dir = copies[i].is_dir,
+                                      .bytes = copies[i].bytes,
+                                      .is_volatile = true};
         result = visit(user, &entry);
     }
     free(copies);

@@ -391,7 +391,8 @@ static int peer_list(struct storage *storage, const char *prefix,
         if (storage_name_is_valid(entry->name, strlen(entry->name)))
             error = visit(user, &(struct storage_entry){.name = entry->name,
                                                         .is_dir = entry->is_dir,
-                                                        .bytes = entry->bytes});
+                                                        .bytes = entry->bytes,
+                                                        .is_volatile = entry->in_memory});
     }
     free_reply(reply);
     return error;

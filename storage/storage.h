@@ -205,8 +205,9 @@ struct storage_entry {
     const char *name; /* last component; borrowed during the callback */
     bool is_dir;
     uint64_t bytes;
-    uint64_t links;  /* names of the same bytes; 0 where the tier has no such thing */
-    bool is_foreign; /* of another user than this process; likewise */
+    uint64_t links;   /* names of the same bytes; 0 where the tier has no such thing */
+    bool is_foreign;  /* of another user than this process; likewise */
+    bool is_volatile; /* it goes with the process that has it */
 };
 
 /* Temporary files that publications left when they were cut short. */

@@ -62,8 +62,9 @@ int opened_put_begin(struct opened *opened, const struct bulk_request *request, 
 int opened_put_end(struct opened *opened, const struct bulk_request *request, int error)
 {
     if (error == 0)
-        error = storage_transfer(opened->storage, STORAGE_WRITE, opened->handle->object,
-                                 request->offset, opened->room, (uint32_t)request->bytes);
+        error = storage_transfer(handle_storage(opened->handle, opened->storage), STORAGE_WRITE,
+                                 opened->handle->object, request->offset, opened->room,
+                                 (uint32_t)request->bytes);
     stop_using(opened);
     return error;
 }

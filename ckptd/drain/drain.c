@@ -135,7 +135,7 @@ static void look_at_queue(struct drain *drain)
     drain->begun_ms = loop_now_ms();
     drain->bytes_before = drain->ship.bytes_sent;
     drain->from = drain->ship.from = queue_source(drain->checkpoint, drain->tier);
-    drain->ship.is_of_source = false;
+    drain->ship.is_of_source = drain->is_volatile = false;
     drain->is_mending = queue_is_damaged(drain->checkpoint, drain->tier);
     drain->is_of_part = queue_is_part(drain->checkpoint, drain->tier);
     drain->ship.stamp = drain->ship.pace.quiet_ms;

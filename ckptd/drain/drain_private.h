@@ -43,6 +43,7 @@ struct drain {
     bool is_held;               /* how it ended */
     bool is_mending;            /* the copy there is damaged; */
     bool is_of_part;            /* it has only some shards: else it becomes whole */
+    bool is_volatile;           /* a peer has put it into its memory */
     struct ledger_promise room; /* on the local disk, for one that was loaded from elsewhere */
     /* Since the start. */
     uint64_t checkpoints, mended, errors, given_up;

@@ -38,6 +38,7 @@ struct far_step {
     bool is_known; /* when the look began, */
     bool is_part;  /* and a part of it there: it may have become whole */
     bool is_there;
+    bool is_volatile;
     bool is_pinned; /* whoever made the pin */
     struct pin pin;
     struct manifest_summary summary; /* of one that was not known, or a part */
@@ -146,9 +147,13 @@ static int visit_step(void *user, const struct storage_entry *entry)
         if (run->steps[i].step != step || run->steps[i].attempt != attempt)
             continue;
         run->steps[i].is_there = true;
+        run->steps[i].is_volatile = entry->is_volatile;
         return 0;
     }
-    return add_step(run, &(struct far_step){.step = step, .attempt = attempt, .is_there = true});
+    return add_step(run, &(struct far_step){.step = step,
+                                            .attempt = attempt,
+                                            .is_there = true,
+                                            .is_volatile = entry->is_volatile});
 }
 
 /* Without the file it is whole, if the manifest is still there: a removal takes that first. */
@@ -336,14 +341,27 @@ static void leave_step(struct run *run, const struct far_step *step, enum tier_i
     struct checkpoint *checkpoint = catalog_find(run, step->step, step->attempt);
     if (!checkpoint || !checkpoint->copies[tier].is_there)
         return;
+    bool was_volatile = checkpoint->copies[tier].is_volatile;
     if (!catalog_lost(checkpoint, tier)) {
         if (!catalog_take_out(checkpoint))
             return; /* in use: the next look */
         catalog_drop(checkpoint);
     }
-    log_warn("tier", "run %s, step %llu, attempt %llu has vanished from the tier %s", run->name,
-             (unsigned long long)step->step, (unsigned long long)step->attempt,
-             tier_name(run->service, tier));
+    if (was_volatile) /* a newer one has come, or that ckptd was started again */
+        log_debug("tier", "run %s, step %llu is in the memory of %s no more", run->name,
+                  (unsigned long long)step->step, tier_name(run->service, tier));
+    else
+        log_warn("tier", "run %s, step %llu, attempt %llu has vanished from the tier %s", run->name,
+                 (unsigned long long)step->step, (unsigned long long)step->attempt,
+                 tier_name(run->service, tier));
+}
+
+/* On the disk or in memory: a node may have been started again with another setting. */
+static void note_volatile(struct run *run, const struct far_step *step, enum tier_index tier)
+{
+    struct checkpoint *checkpoint = catalog_find(run, step->step, step->attempt);
+    if (checkpoint && step->is_there && checkpoint->copies[tier].is_there)
+        checkpoint->copies[tier].is_volatile = step->is_volatile;
 }
 
 static void take_pin(struct run *run, struct far_step *step)
@@ -377,6 +395,7 @@ static void take_run(struct service *service, enum tier_index tier, struct far_r
             complete_step(run, &far->steps[i], tier);
         else if (!far->steps[i].is_there && far->steps[i].is_known)
             leave_step(run, &far->steps[i], tier);
+        note_volatile(run, &far->steps[i], tier);
     }
     for (uint32_t i = 0; i < far->num_steps && tier == TIER_FAR; i++)
         take_pin(run, &far->steps[i]);
@@ -504,7 +523,7 @@ void far_changed(struct service *service)
 
 int far_open(struct service *service)
 {
-    for (unsigned tier = TIER_PEER; tier < NUM_TIERS; tier++) {
+    for (unsigned tier = TIER_LOCAL + 1; tier < NUM_TIERS; tier++) {
         if (!tier_is_open(service, (enum tier_index)tier))
             continue;
         struct far *far = calloc(1, sizeof *far);

@@ -3,6 +3,7 @@
 #include "ckptd/catalog.h"
 #include "ckptd/checkpoint.h"
 #include "ckptd/config.h"
+#include "ckptd/copies.h"
 #include "ckptd/drain/drain.h"
 #include "ckptd/service.h"
 #include "proto/ckpt.pb-c.h"
@@ -21,7 +22,7 @@ struct drain_waiter {
 };
 
 static void answer(struct drain_waiter *waiter, Holdfast__V1__SaveState state,
-                   enum durability durability, const char *reason)
+                   const char *durability, const char *reason)
 {
     Holdfast__V1__WaitSaveReply reply = HOLDFAST__V1__WAIT_SAVE_REPLY__INIT;
     struct drain_waiter **at = &waiter->service->level_waiters;
@@ -31,7 +32,7 @@ static void answer(struct drain_waiter *waiter, Holdfast__V1__SaveState state,
     loop_timer_cancel(waiter->service->loop, &waiter->timer);
     reply.state = state;
     reply.reason = (char *)(uintptr_t)reason;
-    reply.durability = (char *)(uintptr_t)durability_text(durability);
+    reply.durability = (char *)(uintptr_t)durability;
     rpc_call_reply(waiter->call, &reply.base);
     free(waiter);
 }
@@ -39,7 +40,7 @@ static void answer(struct drain_waiter *waiter, Holdfast__V1__SaveState state,
 static void waited_enough(struct timer *timer)
 {
     answer(CONTAINER_OF(timer, struct drain_waiter, timer), HOLDFAST__V1__SAVE_STATE__SAVE_STAGING,
-           DURABLE_LOCAL, "");
+           DURABILITY_LOCAL, "");
 }
 
 void level_look(struct service *service)
@@ -51,14 +52,14 @@ void level_look(struct service *service)
             catalog_find(waiter->run, waiter->step, waiter->attempt);
         enum durability has = checkpoint ? catalog_durability(checkpoint) : DURABLE_NOT;
         if (has >= waiter->level)
-            answer(waiter, HOLDFAST__V1__SAVE_STATE__SAVE_COMMITTED, has, "");
+            answer(waiter, HOLDFAST__V1__SAVE_STATE__SAVE_COMMITTED, copies_level(checkpoint), "");
         else if (!checkpoint)
-            answer(waiter, HOLDFAST__V1__SAVE_STATE__SAVE_FAILED, DURABLE_LOCAL,
+            answer(waiter, HOLDFAST__V1__SAVE_STATE__SAVE_FAILED, DURABILITY_LOCAL,
                    waiter->level == DURABLE_BUCKET
                        ? "the checkpoint was removed before it was in the far tier"
                        : "the checkpoint was removed before it was replicated");
         else if (waiter->level == DURABLE_BUCKET && checkpoint->given_up[0])
-            answer(waiter, HOLDFAST__V1__SAVE_STATE__SAVE_FAILED, DURABLE_LOCAL,
+            answer(waiter, HOLDFAST__V1__SAVE_STATE__SAVE_FAILED, DURABILITY_LOCAL,
                    checkpoint->given_up);
     }
 }
@@ -92,5 +93,6 @@ void level_wait(struct service *service, struct rpc_call *call, struct checkpoin
 void level_end(struct service *service)
 {
     while (service->level_waiters)
-        answer(service->level_waiters, HOLDFAST__V1__SAVE_STATE__SAVE_STAGING, DURABLE_LOCAL, "");
+        answer(service->level_waiters, HOLDFAST__V1__SAVE_STATE__SAVE_STAGING, DURABILITY_LOCAL,
+               "");
 }

@@ -12,6 +12,7 @@
 #include "ckptd/service.h"
 #include "proto/manifest.h"
 #include "proto/report.h"
+#include "proto/retain.h"
 #include "storage/storage.h"
 
 #include <stdio.h>
@@ -132,6 +133,7 @@ static void do_held(struct drain *drain, const struct transfer_action *action)
         return;
     }
     catalog_completed(checkpoint, drain->tier);
+    checkpoint->copies[drain->tier].is_volatile = drain->is_volatile;
     checkpoint->is_wanted_far &= drain->tier != TIER_FAR;
     checkpoint->is_wanted_local &= drain->tier != TIER_LOCAL;
     note_proven(drain);
@@ -148,8 +150,7 @@ static void do_held(struct drain *drain, const struct transfer_action *action)
              checkpoint->run->name, (unsigned long long)summary->step,
              (unsigned long long)summary->attempt, tier_name(drain->service, drain->tier),
              (unsigned long long)sent, (unsigned long long)summary->bytes, seconds,
-             seconds > 0 ? (double)sent / seconds / 1e9 : 0.0,
-             durability_text(catalog_durability(checkpoint)));
+             seconds > 0 ? (double)sent / seconds / 1e9 : 0.0, copies_level(checkpoint));
     perform_close(drain, true);
 }
 
@@ -321,6 +322,27 @@ static enum publication complete_here(const struct drain *drain)
     return error == 0 ? PUBLICATION_DURABLE : is_lost ? PUBLICATION_LOST : PUBLICATION_UNKNOWN;
 }
 
+static int visit_step(void *user, const struct storage_entry *entry)
+{
+    struct drain *drain = user;
+    const struct manifest_summary *summary = &drain->manifest->summary;
+    uint64_t step, attempt;
+    if (retain_parse(entry->name, &step, &attempt) && step == summary->step &&
+        attempt == summary->attempt)
+        drain->is_volatile = entry->is_volatile;
+    return 0;
+}
+
+/* On the peer's disk, or in its memory? The peer says: each node has that setting for itself. What
+ * cannot be asked is not said to be on a disk; the next look at the peer knows. */
+static void look_where_it_is(struct drain *drain)
+{
+    if (drain->outcome != PUBLICATION_DURABLE || !tier_is_peer(drain->tier))
+        return;
+    drain->is_volatile = true;
+    storage_list(far_of(drain), drain->manifest->summary.run, visit_step, drain);
+}
+
 static void work_publish(struct job *job)
 {
     struct drain *drain = CONTAINER_OF(job, struct drain, job);
@@ -335,6 +357,7 @@ static void work_publish(struct job *job)
         drain->outcome = complete_here(drain);
     if (drain->outcome != PUBLICATION_DURABLE)
         fault_take(&drain->fault, ERR_IO);
+    look_where_it_is(drain);
 }
 
 static void published(struct event *event)
@@ -359,6 +382,7 @@ static void work_settle(struct job *job)
                          : PUBLICATION_UNKNOWN;
     if (drain->outcome != PUBLICATION_DURABLE)
         fault_take(&drain->fault, ERR_IO);
+    look_where_it_is(drain);
 }
 
 static void settled(struct event *event)

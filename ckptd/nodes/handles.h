@@ -27,7 +27,8 @@ struct handle {
     char who[PRINCIPAL_NAME_MAX];
     bool is_node;
     struct storage_object *object;
-    struct storage *elsewhere; /* a peer's store, where the object is; NULL: in this ckptd's own */
+    struct storage *elsewhere; /* where the object is: a peer's store, or memory (replica.h); NULL:
+                                  in this ckptd's own */
     struct storage_hold *hold;
     uint64_t bytes;
     bool is_writer;

@@ -5,6 +5,7 @@
 #include "ckptd/config.h"
 #include "ckptd/drain/drain.h"
 #include "ckptd/loop.h"
+#include "ckptd/nodes/replica.h"
 #include "ckptd/nodes/sets.h"
 #include "ckptd/nodes/told.h"
 #include "ckptd/service.h"
@@ -110,7 +111,8 @@ json_t *nodes_describe(const struct service *service)
         json_array_append_new(peers, describe_peer(service, i));
     for (const struct run *run = service->catalog->runs; run; run = run->next)
         json_array_append_new(runs, describe_run(run));
-    return json_pack("{s:s, s:s, s:I, s:o, s:o, s:o}", "name", config->nodes_name, "domain",
+    return json_pack("{s:s, s:s, s:I, s:o, s:o, s:o, s:o}", "name", config->nodes_name, "domain",
                      config->nodes_domain, "replicas", (json_int_t)config->nodes_replicas,
-                     "members", describe_members(config), "peers", peers, "runs", runs);
+                     "members", describe_members(config), "memory", replica_describe(service),
+                     "peers", peers, "runs", runs);
 }

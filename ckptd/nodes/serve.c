@@ -1,5 +1,6 @@
-/* serve.c - other nodes put copies of their checkpoints into this ckptd's store, and they and tools
- * read what is there: the server's side of storage/peer.c.
+/* serve.c - other nodes put copies of their checkpoints into this ckptd's store, or its memory
+ * (replica.c has the invariants M1 to M6), and they and tools read what is there: the server's side
+ * of storage/peer.c.
  *
  *   service thread: who asks, is the key one that it may name, whose handle is it ──► crew: the
  *   operation on the storage ──► service thread: the answer; after a manifest, a look at the store,
@@ -33,6 +34,7 @@
 #include "ckptd/nodes/handles.h"
 #include "ckptd/nodes/key.h"
 #include "ckptd/nodes/placement.h"
+#include "ckptd/nodes/replica.h"
 #include "ckptd/nodes/sets.h"
 #include "ckptd/rescan.h"
 #include "ckptd/run/coordinator.h"
@@ -73,6 +75,7 @@ struct errand {
     uint32_t num_entries, room_entries;
     struct sets sets;                /* of an attempt's number that was taken */
     bool is_commit;                  /* a checkpoint has come, or what a part of one lacked */
+    bool is_in_memory;               /* that one */
     struct manifest_summary summary; /* of a commit */
     struct fault fault;
     struct job job;
@@ -90,9 +93,13 @@ static int do_create(struct errand *errand, struct storage *storage)
         return report_error(ERR_INVALID, NULL, "a shard of %llu bytes is not whole blocks",
                             (unsigned long long)request->bytes);
     ERR_TRY(storage_space(storage, &space));
+    if (storage != errand->service->storage)
+        ledger.usable_fraction = 1.0; /* M6: the setting says how much */
     if (space.bytes_total > 0 && ledger_room(&ledger, &space) < request->bytes)
         return report_error(ERR_SPACE, "free space on the node, or raise its usable_fraction",
                             "no room for %llu bytes of a copy", (unsigned long long)request->bytes);
+    if (storage != errand->service->storage)
+        errand->handle->elsewhere = storage;
     errand->handle->is_writer = true;
     errand->handle->bytes = request->bytes;
     return storage_object_create(storage, &errand->handle->object, request->key, request->bytes);
@@ -127,7 +134,13 @@ static int open_elsewhere(struct errand *errand, struct storage *storage)
 static int do_open(struct errand *errand, struct storage *storage)
 {
     struct handle *handle = errand->handle;
-    int error = storage_object_open(storage, &handle->object, errand->request->key, &handle->bytes);
+    struct storage *memory = errand->service->tiers[TIER_MEMORY].storage;
+    const char *key = errand->request->key;
+    int error = storage_object_open(storage, &handle->object, key, &handle->bytes);
+    if (error == ERR_NOT_FOUND && memory) { /* M2 */
+        error = storage_object_open(memory, &handle->object, key, &handle->bytes);
+        handle->elsewhere = error == 0 ? memory : NULL;
+    }
     if (error == ERR_NOT_FOUND && errand->principal.role != ROLE_NODE)
         error = open_elsewhere(errand, storage);
     errand->bytes = handle->bytes;
@@ -158,8 +171,9 @@ static int do_write(struct errand *errand, struct storage *storage)
     ERR_TRY(make_room(errand, request->data.len));
     memcpy(errand->data, request->data.data, request->data.len);
     errand->data_bytes = 0;
-    return storage_transfer(storage, STORAGE_WRITE, errand->handle->object, request->offset,
-                            errand->data, (uint32_t)request->data.len);
+    return storage_transfer(handle_storage(errand->handle, storage), STORAGE_WRITE,
+                            errand->handle->object, request->offset, errand->data,
+                            (uint32_t)request->data.len);
 }
 
 static int do_read(struct errand *errand, struct storage *storage)
@@ -175,7 +189,8 @@ static int do_read(struct errand *errand, struct storage *storage)
 static int do_sync(struct errand *errand, struct storage *storage)
 {
     ERR_TRY(handle_check_writer(errand->handle));
-    return storage_transfer(storage, STORAGE_SYNC, errand->handle->object, 0, NULL, 0);
+    return storage_transfer(handle_storage(errand->handle, storage), STORAGE_SYNC,
+                            errand->handle->object, 0, NULL, 0);
 }
 
 static int do_sync_names(struct errand *errand, struct storage *storage)
@@ -219,6 +234,9 @@ static int publish_manifest(struct errand *errand, struct storage *storage,
     if (error == ERR_EXISTS)
         error = complete_part(errand, storage);
     errand->is_commit = error == 0;
+    errand->is_in_memory = storage != errand->service->storage;
+    if (errand->is_commit && errand->is_in_memory)
+        replica_evict(errand->service, &errand->summary);
     return error;
 }
 
@@ -243,7 +261,11 @@ static int do_fetch(struct errand *errand, struct storage *storage)
 {
     uint64_t size = errand->request->bytes < TEXT_MAX ? errand->request->bytes : TEXT_MAX;
     ERR_TRY(make_room(errand, size + 1));
-    int error = storage_fetch(storage, errand->request->key, errand->data, size, &errand->bytes);
+    struct storage *memory = errand->service->tiers[TIER_MEMORY].storage;
+    const char *key = errand->request->key;
+    int error = storage_fetch(storage, key, errand->data, size, &errand->bytes);
+    if (error == ERR_NOT_FOUND && memory) /* M2 */
+        error = storage_fetch(memory, key, errand->data, size, &errand->bytes);
     errand->data_bytes = errand->bytes < size ? errand->bytes : size;
     return error;
 }
@@ -251,6 +273,9 @@ static int do_fetch(struct errand *errand, struct storage *storage)
 static int visit_entry(void *user, const struct storage_entry *entry)
 {
     struct errand *errand = user;
+    for (uint32_t i = 0; entry->is_volatile && i < errand->num_entries; i++)
+        if (strcmp(errand->entries[i]->name, entry->name) == 0)
+            return 0; /* it is on the disk, too */
     if (errand->num_entries == ENTRIES_MAX)
         return report_error(ERR_INVALID, NULL, "more than %u names", ENTRIES_MAX);
     ERR_TRY(array_reserve(&errand->entries, &errand->room_entries, errand->num_entries,
@@ -266,13 +291,18 @@ static int visit_entry(void *user, const struct storage_entry *entry)
     found->name = name;
     found->is_dir = entry->is_dir;
     found->bytes = entry->bytes;
+    found->in_memory = entry->is_volatile;
     errand->entries[errand->num_entries++] = found;
     return 0;
 }
 
 static int do_list(struct errand *errand, struct storage *storage)
 {
-    return storage_list(storage, errand->request->key, visit_entry, errand);
+    struct storage *memory = errand->service->tiers[TIER_MEMORY].storage;
+    int error = storage_list(storage, errand->request->key, visit_entry, errand);
+    if (memory && (error == 0 || error == ERR_NOT_FOUND)) /* M2 */
+        error = storage_list(memory, errand->request->key, visit_entry, errand);
+    return error;
 }
 
 /* P2. */
@@ -306,18 +336,20 @@ static const struct operation {
     enum handle_use use;
     enum key_kind key;
     enum right right;
+    bool is_placed; /* where replica_place() says; the others on the disk, or as their handle is */
 } operations[] = {
-    [HOLDFAST__V1__PEER_OP__PEER_CREATE] = {do_create, NEW_HANDLE, KEY_SHARD, RIGHT_PEER},
+    [HOLDFAST__V1__PEER_OP__PEER_CREATE] = {do_create, NEW_HANDLE, KEY_SHARD, RIGHT_PEER, true},
     [HOLDFAST__V1__PEER_OP__PEER_OPEN] = {do_open, NEW_HANDLE, KEY_SHARD, RIGHT_LOAD},
     [HOLDFAST__V1__PEER_OP__PEER_CLOSE] = {do_close, LAST_OF_HANDLE, KEY_NONE, RIGHT_LOAD},
     [HOLDFAST__V1__PEER_OP__PEER_WRITE] = {do_write, USES_HANDLE, KEY_NONE, RIGHT_PEER},
     [HOLDFAST__V1__PEER_OP__PEER_READ] = {do_read, USES_HANDLE, KEY_NONE, RIGHT_LOAD},
     [HOLDFAST__V1__PEER_OP__PEER_SYNC] = {do_sync, USES_HANDLE, KEY_NONE, RIGHT_PEER},
-    [HOLDFAST__V1__PEER_OP__PEER_SYNC_NAMES] = {do_sync_names, NO_HANDLE, KEY_ANY, RIGHT_PEER},
-    [HOLDFAST__V1__PEER_OP__PEER_PUBLISH] = {do_publish, NO_HANDLE, KEY_SMALL, RIGHT_PEER},
+    [HOLDFAST__V1__PEER_OP__PEER_SYNC_NAMES] = {do_sync_names, NO_HANDLE, KEY_ANY, RIGHT_PEER,
+                                                true},
+    [HOLDFAST__V1__PEER_OP__PEER_PUBLISH] = {do_publish, NO_HANDLE, KEY_SMALL, RIGHT_PEER, true},
     [HOLDFAST__V1__PEER_OP__PEER_FETCH] = {do_fetch, NO_HANDLE, KEY_ANY, RIGHT_LOAD},
     [HOLDFAST__V1__PEER_OP__PEER_LIST] = {do_list, NO_HANDLE, KEY_ANY, RIGHT_LOAD},
-    [HOLDFAST__V1__PEER_OP__PEER_REMOVE] = {do_remove, NO_HANDLE, KEY_ANY, RIGHT_PEER},
+    [HOLDFAST__V1__PEER_OP__PEER_REMOVE] = {do_remove, NO_HANDLE, KEY_ANY, RIGHT_PEER, true},
     [HOLDFAST__V1__PEER_OP__PEER_HOLD] = {do_hold, NEW_HANDLE, KEY_LEASE, RIGHT_LOAD},
     [HOLDFAST__V1__PEER_OP__PEER_RELEASE] = {do_close, LAST_OF_HANDLE, KEY_NONE, RIGHT_LOAD},
 };
@@ -338,7 +370,10 @@ static void work_errand(struct job *job)
     struct storage *storage = errand->service->storage;
     handles_end(errand->old, storage, false);
     errand->old = NULL;
-    int error = operations[errand->request->op].perform(errand, storage);
+    const struct operation *operation = &operations[errand->request->op];
+    if (operation->is_placed)
+        storage = replica_place(errand->service, errand->request->key);
+    int error = operation->perform(errand, storage);
     if (error != 0)
         fault_take(&errand->fault, error);
 }
@@ -392,7 +427,9 @@ static void looked(struct look_waiter *waiter)
         !service->is_closing && run_find(&run, service, errand->summary.run, false) == 0;
     struct checkpoint *checkpoint =
         is_known ? catalog_find(run, errand->summary.step, errand->summary.attempt) : NULL;
-    if (checkpoint && checkpoint->copies[TIER_LOCAL].is_there)
+    if (checkpoint && errand->is_in_memory) /* damaged before, or new */
+        checkpoint->copies[TIER_MEMORY].is_damaged = false;
+    else if (checkpoint && checkpoint->copies[TIER_LOCAL].is_there)
         catalog_completed(checkpoint, TIER_LOCAL);
     else if (is_known)
         part_completed(run, &errand->summary);
@@ -442,12 +479,16 @@ static void performed(struct event *event)
         free_errand(errand);
         return;
     }
-    log_info("nodes", "run %s, step %llu, attempt %llu: a copy from %s, %llu bytes in %u shards",
+    log_info("nodes", "run %s, step %llu, attempt %llu: a copy from %s, %llu bytes in %u shards%s",
              errand->summary.run, (unsigned long long)errand->summary.step,
              (unsigned long long)errand->summary.attempt, errand->principal.name,
-             (unsigned long long)errand->summary.bytes, errand->summary.shards);
+             (unsigned long long)errand->summary.bytes, errand->summary.shards,
+             errand->is_in_memory ? ", in memory" : "");
     errand->look.go_on = looked;
-    rescan_wait(service, &errand->look);
+    if (errand->is_in_memory)
+        far_look(service, TIER_MEMORY, &errand->look, service->config->tier_wait_ms);
+    else
+        rescan_wait(service, &errand->look);
 }
 
 /* P4. That it may read at all rights.c has said. */

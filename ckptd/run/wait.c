@@ -3,6 +3,7 @@
  * Limit: limits.wait_ms per WaitSave (answered SAVE_STAGING). */
 #include "ckptd/catalog.h"
 #include "ckptd/checkpoint.h"
+#include "ckptd/copies.h"
 #include "ckptd/drain/level.h"
 #include "ckptd/loop.h"
 #include "ckptd/node/gate.h"
@@ -39,7 +40,7 @@ static void answer_committed(struct rpc_call *call, const struct checkpoint *che
     enum durability level = catalog_durability(checkpoint);
     reply.state = HOLDFAST__V1__SAVE_STATE__SAVE_COMMITTED;
     reply.durability =
-        (char *)(uintptr_t)durability_text(level > DURABLE_LOCAL ? level : DURABLE_LOCAL);
+        (char *)(uintptr_t)(level > DURABLE_LOCAL ? copies_level(checkpoint) : DURABILITY_LOCAL);
     reply.reason = (char *)(uintptr_t)reason;
     rpc_call_reply(call, &reply.base);
 }

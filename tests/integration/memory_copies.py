@@ -1,0 +1,99 @@
+#!/usr/bin/env python3
+"""memory_copies - copies that a node keeps of another's checkpoints in its memory.
+
+Goal: nodes.replicas_in = "memory": the copy costs no disk, and the level says so by name; the one
+before goes when the next is whole; a node that was started again gets its copy again; a copy that
+does not fit is refused, and the sender says so; where the saver's node is lost with its disk, the
+copy goes from memory to the disk, whole. Method: two real ckptd on loopback addresses, SIGKILL,
+removed directories.
+"""
+
+import json
+import os
+import shutil
+import sys
+import tempfile
+
+from lib_nodes import Cluster, has, wait_until
+from lib_tap import end, test
+
+if not shutil.which("openssl"):
+    print("openssl is missing")
+    sys.exit(77)
+
+IN_MEMORY = ("--nodes.replicas_in", "memory", "--nodes.look_ms", "200", "--nodes.lost_ms", "1500")
+
+
+def memory_of(node):
+    code, out, err = node.cli("status", "--json", *node.where)
+    assert code in (0, 1), err
+    return json.loads(out)["nodes"]["memory"]
+
+
+def is_at(node, run, step, level, tiers):
+    entry = node.entry(run, step)
+    return entry.get("durability") == level and entry.get("tiers") == tiers
+
+
+def copied(first, second):
+    first.save_one(1)
+    run = first.listed(*first.where)[0]["run"]
+    wait_until(lambda: is_at(first, run, 1, "replicated(mem)", "local,n2 (memory)"), first.said)
+    wait_until(lambda: is_at(second, run, 1, "replicated(mem)", "memory,n1"), second.said)
+    test("the level names the memory, and each node says where the copy is", True)
+    test("the other node's disk has nothing of it", not has(second, run, 1, "*"),
+         os.listdir(os.path.join(second.store, run)))
+    before = memory_of(second)
+    test("its status says so in bytes", before["copies"] == 1 and
+         before["bytes"] - before["bytes_left"] >= first.entry(run, 1)["bytes"], before)
+    first.save_one(2)
+    wait_until(lambda: first.entry(run, 2).get("tiers") == "local,n2 (memory)" and
+               memory_of(second)["copies"] == 1, second.said)
+    after = memory_of(second)
+    test("the next one takes its place",
+         abs(after["bytes_left"] - before["bytes_left"]) < (1 << 16) and
+         not second.entry(run, 1).get("tiers", "").startswith("memory"),
+         (before, after, second.listed(*second.where)))
+    return run
+
+
+def returned(first, second, run):
+    second.kill()
+    second.start(*IN_MEMORY, "--nodes.memory_bytes", "1MiB")
+    wait_until(lambda: "does not fit" in first.said() or "no room for" in first.said(), first.said)
+    test("a copy that does not fit is refused, and is on no list",
+         first.entry(run, 2).get("durability") == "local" and memory_of(second)["copies"] == 0,
+         first.said())
+    second.kill()
+    second.start(*IN_MEMORY)
+    wait_until(lambda: is_at(first, run, 2, "replicated(mem)", "local,n2 (memory)"), first.said)
+    test("a node that was started again gets its copy again", memory_of(second)["copies"] == 1,
+         second.said())
+
+
+def lost(first, second, run):
+    first.lose()
+    wait_until(lambda: second.entry(run, 2).get("tiers", "").startswith("local,memory"),
+               second.said)
+    test("where the saver is lost the copy goes to the disk, and is whole there",
+         has(second, run, 2) and second.all_verify() == [], second.all_verify())
+
+
+def main():
+    folder = tempfile.mkdtemp(prefix="mc-", dir=os.environ.get("TMPDIR", "/var/tmp"))
+    try:
+        cluster = Cluster(folder, ("a", "b"))
+        cluster.start(*IN_MEMORY)
+        try:
+            first, second = cluster.nodes
+            run = copied(first, second)
+            returned(first, second, run)
+            lost(first, second, run)
+        finally:
+            cluster.close()
+    finally:
+        shutil.rmtree(folder)
+    end()
+
+
+main()
