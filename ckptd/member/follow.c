@@ -5,7 +5,8 @@
  *       this node ──► describe.c
  *       another   ──► describe.c gathers the ranks of this node; each is told to the coordinator
  *                     (Join), asked again every JOIN_MS until its plan comes and every rank that
- *                     it has here is there ──► sessions, answers
+ *                     it has here is there ──► sessions, answers; from then on it is told, four
+ *                     times in nodes.silent_ms, which of these are connected (L4 of verdict.c)
  *   BeginSave ──► an image; the coordinator is asked (BeginPart) ──► a part of its save: struct
  * save with `is_part`, which stage.c fills as any other; part.c reports it
  *
@@ -40,7 +41,8 @@ struct follow {
     struct run *run;
     uint32_t peer; /* index of members.peers: the coordinator */
     bool is_joining;
-    bool *told; /* per rank of the world: the coordinator knows it */
+    bool *told;       /* per rank of the world: the coordinator knows it */
+    int64_t named_ms; /* when the coordinator was sent the ranks that are connected */
     struct timer timer;
 };
 
@@ -64,7 +66,7 @@ struct joining {
     Holdfast__V1__JoinRequest request;
     struct slice *copies;
     Holdfast__V1__Slice *slices, **pointers;
-    uint32_t rank;
+    uint32_t rank, *present;
 };
 
 static void free_joining(struct joining *joining)
@@ -73,6 +75,7 @@ static void free_joining(struct joining *joining)
     free(joining->copies);
     free(joining->slices);
     free(joining->pointers);
+    free(joining->present);
     free(joining);
 }
 
@@ -99,6 +102,20 @@ static int fill_slices(struct joining *joining, const struct group_rank *rank)
     joining->request.has_slices = true;
     joining->request.slices = joining->pointers;
     joining->request.n_slices = rank->count;
+    return 0;
+}
+
+/* A rank that waits for its answer has no session yet. */
+static int fill_present(struct joining *joining, const struct group *group)
+{
+    Holdfast__V1__JoinRequest *request = &joining->request;
+    joining->present = calloc(group->world_size, sizeof *joining->present);
+    if (!joining->present)
+        return report_error(ERR_MEMORY, NULL, "no memory to name the ranks of this node");
+    for (uint32_t i = 0; i < group->world_size; i++)
+        if (group->ranks[i].call || session_is_there(group->run->service, group->ranks[i].session))
+            joining->present[request->n_present++] = i;
+    request->present = joining->present;
     return 0;
 }
 
@@ -163,6 +180,16 @@ static void fail_join(struct run *run, const struct fault *fault)
     }
 }
 
+/* The coordinator was started again: it is told of the ranks once more. */
+static void tell_again(struct run *run)
+{
+    struct follow *follow = run->coordinator->follow;
+    if (!follow)
+        return;
+    memset(follow->told, 0, run->coordinator->machine.world_size * sizeof *follow->told);
+    follow_join(run);
+}
+
 static bool is_passing(int error)
 {
     return error == ERR_UNAVAILABLE || error == ERR_TIMEOUT || error == ERR_BUSY;
@@ -183,6 +210,15 @@ static void joined(struct errand *errand)
         return;
     }
     follow->is_joining = false;
+    if (joining->request.only_tells) {
+        bool is_forgotten = reply && !reply->is_known; /* it was started again */
+        free_joining(joining);
+        if (is_forgotten)
+            tell_again(run);
+        else
+            follow_join(run);
+        return;
+    }
     if (reply)
         follow->told[joining->rank] = reply->is_known;
     bool is_plan = reply && reply->plan[0] && are_all_here(group, reply);
@@ -215,17 +251,32 @@ static int64_t find_rank(const struct follow *follow, const struct group *group)
     return group->planned || group->planning ? -1 : any;
 }
 
+/* A rank of this node that is known there, while there is nothing else to ask; -1: not yet. */
+static int64_t find_named(const struct follow *follow, const struct group *group)
+{
+    int64_t every_ms = group->run->service->config->nodes_silent_ms / 4;
+    for (uint32_t i = 0; i < group->world_size; i++)
+        if (follow->told[i] && loop_now_ms() - follow->named_ms >= every_ms &&
+            session_is_there(group->run->service, group->ranks[i].session))
+            return i;
+    return -1;
+}
+
 void follow_join(struct run *run)
 {
     struct follow *follow = run->coordinator->follow;
     struct group *group = run->coordinator->group;
-    int64_t rank = follow && group && !follow->is_joining ? find_rank(follow, group) : -1;
-    if (rank < 0)
+    if (!follow || !group || follow->is_joining)
         return;
+    int64_t rank = find_rank(follow, group);
+    bool only_tells = rank < 0;
+    if (only_tells)
+        rank = find_named(follow, group);
     loop_timer_cancel(run->service->loop, &follow->timer);
-    struct joining *joining = calloc(1, sizeof *joining);
+    struct joining *joining = rank >= 0 ? calloc(1, sizeof *joining) : NULL;
     if (!joining) {
-        loop_timer(run->service->loop, &follow->timer, JOIN_MS);
+        loop_timer(run->service->loop, &follow->timer,
+                   only_tells ? run->service->config->nodes_silent_ms / 4 : JOIN_MS);
         return;
     }
     holdfast__v1__join_request__init(&joining->request);
@@ -242,12 +293,15 @@ void follow_join(struct run *run)
                                       .request = &joining->request.base,
                                       .reply_type = &holdfast__v1__join_reply__descriptor,
                                       .done = joined};
-    if (!follow->told[rank] && fill_slices(joining, &group->ranks[rank]) != 0) {
+    joining->request.only_tells = only_tells;
+    if ((!follow->told[rank] && fill_slices(joining, &group->ranks[rank]) != 0) ||
+        fill_present(joining, group) != 0) {
         free_joining(joining);
         loop_timer(run->service->loop, &follow->timer, JOIN_MS);
         return;
     }
     follow->is_joining = true;
+    follow->named_ms = loop_now_ms();
     errand_send(&joining->errand);
 }
 
@@ -266,16 +320,6 @@ struct beginning_part {
     char ended[ENDED_MAX][33], *pointers[ENDED_MAX];
     struct part_asking *asking;
 };
-
-/* The coordinator was started again: it is told of the ranks once more. */
-static void tell_again(struct run *run)
-{
-    struct follow *follow = run->coordinator->follow;
-    if (!follow)
-        return;
-    memset(follow->told, 0, run->coordinator->machine.world_size * sizeof *follow->told);
-    follow_join(run);
-}
 
 static void answered(struct errand *errand)
 {

@@ -9,12 +9,13 @@
  * is lost, repeated or late changes nothing:
  *   L1  A report counts only for the save with its attempt, step and nonce, and only of ranks that
  *       described themselves at the node that sends it.
- *   L2, L3: verdict.c.
+ *   L2, L3, L4: verdict.c.
  *
  * A node that has told nothing of its part of a save for nodes.silent_ms has left it, whatever else
  * it tells, and so has one whose ckptd is another than before, for what the former had in memory is
  * gone: saves that lack its parts fail, and those whose manifest it was to write are not called
- * committed (I10 of commit.c). */
+ * committed (I10 of commit.c). A rank that has no part yet has left when its node has not named it
+ * for as long (Join, `present`): its trainer, its node or the link is gone. */
 #include "ckptd/member/lead.h"
 #include "ckptd/catalog.h"
 #include "ckptd/checkpoint.h"
@@ -122,6 +123,16 @@ static int reply_plan(struct rpc_call *call, const struct group *group)
     return error;
 }
 
+static void note_present(struct run *run, const Holdfast__V1__JoinRequest *request, uint32_t node)
+{
+    struct group *group = run->coordinator->group;
+    for (size_t i = 0; group && i < request->n_present; i++) {
+        uint32_t rank = request->present[i];
+        if (rank < group->world_size && group->ranks[rank].node == node)
+            group->ranks[rank].present_ms = loop_now_ms();
+    }
+}
+
 void lead_join(struct service *service, struct rpc_call *call,
                const Holdfast__V1__JoinRequest *request)
 {
@@ -134,7 +145,9 @@ void lead_join(struct service *service, struct rpc_call *call,
         error = describe_join(service, request, node, &is_known);
     if (error == 0)
         error = run_find(&run, service, request->run, false);
-    if (error == 0 && is_known && run->coordinator->group->planned) {
+    if (error == 0)
+        note_present(run, request, node);
+    if (error == 0 && is_known && !request->only_tells && run->coordinator->group->planned) {
         error = reply_plan(call, run->coordinator->group);
         if (error == 0)
             return;
@@ -388,9 +401,22 @@ void lead_report(struct service *service, struct rpc_call *call,
 
 /* ---- nodes that have left ---- */
 
-static bool is_silent(const struct save *save, uint32_t rank)
+static bool is_silent(const struct save *save, int64_t heard_ms)
 {
-    return loop_now_ms() - save->remote[rank].heard_ms > save->service->config->nodes_silent_ms;
+    return loop_now_ms() - heard_ms > save->service->config->nodes_silent_ms;
+}
+
+/* `restarted`: the node whose ckptd has; 0: who is silent has left. */
+static bool has_left(const struct save *save, const struct commit_save *known, uint32_t rank,
+                     uint32_t restarted)
+{
+    const struct group_rank *mine = &save->group->ranks[rank];
+    int64_t named_ms = mine->present_ms > save->begun_ms ? mine->present_ms : save->begun_ms;
+    const struct left_facts facts = {
+        .is_part_gone =
+            restarted ? mine->node == restarted : is_silent(save, save->remote[rank].heard_ms),
+        .is_rank_gone = restarted == 0 && mine->present_ms != 0 && is_silent(save, named_ms)};
+    return mine->node != 0 && verdict_has_left(known, rank, mine->node, &facts);
 }
 
 /* The first rank of a node that has left for which the save waits; -1: none. `restarted`: that
@@ -398,19 +424,17 @@ static bool is_silent(const struct save *save, uint32_t rank)
 static int64_t find_left(const struct save *save, const struct commit_save *known,
                          uint32_t restarted)
 {
-    for (uint32_t i = 0; i < save->world_size; i++) {
-        uint32_t node = save->group->ranks[i].node;
-        bool waits = known->state == COMMIT_STAGING
-                         ? known->ranks[i] == RANK_BEGUN || known->ranks[i] == RANK_ENDED
-                         : known->state == COMMIT_PLACING && !commit_has_placed(known, node);
-        if (node != 0 && waits && (restarted ? node == restarted : is_silent(save, i)))
+    for (uint32_t i = 0; i < save->world_size; i++)
+        if (has_left(save, known, i, restarted))
             return i;
-    }
     return -1;
 }
 
-static int report_left(const struct service *service, uint32_t node, bool is_restarted)
+static int report_left(const struct save *save, const struct commit_save *known, uint32_t rank,
+                       bool is_restarted)
 {
+    const struct service *service = save->service;
+    uint32_t node = save->group->ranks[rank].node;
     const char *name = tier_name(service, (enum tier_index)(TIER_PEER + node - 1));
     if (is_restarted)
         return report_error(
@@ -418,6 +442,11 @@ static int report_left(const struct service *service, uint32_t node, bool is_res
             "node %s has no part of it in memory any more: its ckptd has restarted, "
             "or serves another start",
             name);
+    if (known->state == COMMIT_STAGING && known->ranks[rank] == RANK_ABSENT)
+        return report_error(ERR_UNAVAILABLE, NULL,
+                            "rank %u has not begun it, and node %s has not named that rank for "
+                            "more than %lld ms",
+                            rank, name, (long long)service->config->nodes_silent_ms);
     return report_error(ERR_UNAVAILABLE, NULL, "node %s has been silent for more than %lld ms",
                         name, (long long)service->config->nodes_silent_ms);
 }
@@ -433,7 +462,7 @@ static bool give_up_save(struct save *save, uint32_t restarted)
     if (rank < 0)
         return false;
     uint32_t node = save->group->ranks[rank].node;
-    int error = report_left(run->service, node, restarted != 0);
+    int error = report_left(save, known, (uint32_t)rank, restarted != 0);
     if (save->fault.code == 0)
         fault_take(&save->fault, error);
     if (known->state == COMMIT_PLACING)

@@ -4,7 +4,9 @@
  *   M2  Nothing of a part is removed but for the coordinator's OVER, or while not all of its shards
  *       are durable, so no manifest can name them. What has a manifest here is not removed at all.
  *   L2  That a save is over is told only by who knows its attempt; else the node keeps what it has.
- *   L3  COMMITTED is told only to a node that has said that it has the manifest. */
+ *   L3  COMMITTED is told only to a node that has said that it has the manifest.
+ *   L4  A save waits for a rank that has begun its part while its node tells of that part, and for
+ *       one that has not while its node names it among those that are connected. */
 #include "ckptd/member/verdict.h"
 
 bool verdict_of(Holdfast__V1__PartVerdict *out, const struct verdict_facts *facts)
@@ -38,6 +40,16 @@ enum part_step verdict_heed(Holdfast__V1__PartVerdict verdict, bool is_placed)
     };
     bool is_known = (size_t)verdict < sizeof steps / sizeof steps[0];
     return is_known ? steps[verdict][is_placed] : PART_STAYS;
+}
+
+bool verdict_has_left(const struct commit_save *save, uint32_t rank, uint32_t node,
+                      const struct left_facts *facts)
+{
+    if (save->state == COMMIT_PLACING)
+        return facts->is_part_gone && !commit_has_placed(save, node);
+    if (save->state != COMMIT_STAGING || save->ranks[rank] == RANK_DURABLE)
+        return false;
+    return save->ranks[rank] == RANK_ABSENT ? facts->is_rank_gone : facts->is_part_gone; /* L4 */
 }
 
 bool verdict_may_leave(uint32_t num_begun, uint32_t num_durable)

@@ -30,6 +30,15 @@ enum part_step {
 
 /* `is_placed`: the manifest is durable here already. */
 enum part_step verdict_heed(Holdfast__V1__PartVerdict verdict, bool is_placed);
+/* What the coordinator knows of a rank at another node. */
+struct left_facts {
+    bool is_part_gone; /* of its part nothing is told any more */
+    bool is_rank_gone; /* its node does not name it among those that are connected */
+};
+
+/* Has the rank, of that node, left a save that waits for it? */
+bool verdict_has_left(const struct commit_save *save, uint32_t rank, uint32_t node,
+                      const struct left_facts *facts);
 /* Another attempt comes, and the coordinator has said nothing. May what is here be removed? */
 bool verdict_may_leave(uint32_t num_begun, uint32_t num_durable);
 

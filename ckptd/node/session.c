@@ -57,6 +57,12 @@ int session_find(struct session **out, struct service *service, uint64_t token)
     return 0;
 }
 
+bool session_is_there(const struct service *service, uint64_t token)
+{
+    uint64_t rows = (uint64_t)service->config->limit_sessions;
+    return token != 0 && service->sessions->rows[token % rows].token == token;
+}
+
 static void never_connected(struct timer *timer)
 {
     session_end(CONTAINER_OF(timer, struct session, timer), "it never connected to the arena");

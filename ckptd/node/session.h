@@ -90,6 +90,7 @@ void session_drain_run(struct run *run);
 uint32_t session_num_busy(const struct service *service); /* ranks that announced a busy phase */
 /* Ranks of the run that are connected, or just come, and spoke at or after `since_ms`. */
 uint32_t session_num_alive(const struct run *run, int64_t since_ms);
+bool session_is_there(const struct service *service, uint64_t token);
 bool session_any_of(const struct run *run);           /* has the run one, of a rank or a reader? */
 bool session_any_rank(const struct service *service); /* is one described, and has not gone? */
 

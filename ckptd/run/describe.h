@@ -22,6 +22,7 @@ struct group_rank {
     uint32_t node; /* 0: this one; else 1 + the index of a peer, where its shards are made */
     struct rpc_call *call; /* waits for the others; NULL otherwise */
     uint64_t session;      /* token of its last session, which may be over; 0: none yet */
+    int64_t present_ms;    /* of another node's: when that one last named it; 0: it names none */
     struct save_item *items;
     uint32_t num_items;
     struct shard_tensor *tensors;

@@ -428,7 +428,8 @@ static bool is_quiet(struct world *world)
         if (!node->is_up)
             continue;
         look_round(world, node);
-        if (node->num_pending > 0 || node->taking.is_busy || pick(world, node, &to) != NOBODY)
+        if (node->num_pending > 0 || node->taking.is_busy || commit_num_saves(node->commit) > 0 ||
+            pick(world, node, &to) != NOBODY)
             return false;
         for (uint32_t p = 0; p < NODES; p++)
             if (world->nodes[p].is_up && is_sending(node, p))

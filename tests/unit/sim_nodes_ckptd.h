@@ -340,23 +340,28 @@ static void heed(struct world *world, struct node *node, const struct message *m
 
 /* ---- the coordinator hears ---- */
 
-/* As give_up_save in lead.c. */
-static void give_up(struct world *world, struct node *node, struct made *made, uint32_t peer)
+/* As give_up_save in lead.c: of that node's ranks, what `facts` say. */
+static void give_up_ranks(struct world *world, struct node *node, struct made *made, uint32_t peer,
+                          uint32_t rank, const struct left_facts *facts)
 {
     struct commit_actions list = {0};
     const struct commit_save *save = commit_find(node->commit, made->id);
     uint32_t number = number_at(node->index, peer);
-    for (uint32_t r = 0; save && r < made->ranks; r++) {
-        if (made->holder[r] != peer)
-            continue;
-        if (save->state == COMMIT_PLACING && !commit_has_placed(save, number))
+    if (save && verdict_has_left(save, rank, number, facts)) {
+        if (save->state == COMMIT_PLACING)
             commit_placed(node->commit, &list, made->id, number, ERR_UNAVAILABLE);
-        else if (save->state == COMMIT_STAGING &&
-                 (save->ranks[r] == RANK_BEGUN || save->ranks[r] == RANK_ENDED))
-            commit_failed(node->commit, &list, made->id, r, ERR_UNAVAILABLE, "left");
-        break;
+        else
+            commit_failed(node->commit, &list, made->id, rank, ERR_UNAVAILABLE, "left");
     }
     perform(world, node, &list);
+}
+
+static void give_up(struct world *world, struct node *node, struct made *made, uint32_t peer)
+{
+    const struct left_facts facts = {.is_part_gone = true};
+    for (uint32_t r = 0; r < made->ranks; r++)
+        if (made->holder[r] == peer)
+            give_up_ranks(world, node, made, peer, r, &facts);
 }
 
 static void give_up_all(struct world *world, struct node *node, uint32_t peer)
@@ -366,7 +371,21 @@ static void give_up_all(struct world *world, struct node *node, uint32_t peer)
             give_up(world, node, &world->made[s], peer);
 }
 
-/* A node that tells nothing of its part of a save has left it. */
+/* Its node can name it to the coordinator (`present` of Join). */
+static bool is_present(const struct world *world, const struct node *node, const struct made *made,
+                       uint32_t rank)
+{
+    const struct node *peer = &world->nodes[made->holder[rank]];
+    for (uint32_t t = 0; t < TRAINERS; t++) {
+        const struct trainer *trainer = &world->trainers[t];
+        if (trainer->is_up && !trainer->is_opening && trainer->attempt == made->attempt)
+            return trainer->boot[rank] == peer->boot && can_call(world, peer->index, node->index);
+    }
+    return false;
+}
+
+/* A node that tells nothing of its part of a save, or does not name a rank without one, has left
+ * it. */
 static void hear_silence(struct world *world, struct node *node)
 {
     for (uint32_t s = 0; s < world->num_made; s++) {
@@ -374,9 +393,12 @@ static void hear_silence(struct world *world, struct node *node)
         bool is_own = made->leader == node->index && made->boot == node->boot;
         for (uint32_t r = 0; is_own && r < made->ranks; r++) {
             const struct node *peer = &world->nodes[made->holder[r]];
-            if (peer != node &&
-                (!peer->parts[s].is_live || !can_call(world, peer->index, node->index)))
-                give_up(world, node, made, peer->index);
+            const struct left_facts facts = {.is_part_gone =
+                                                 !peer->parts[s].is_live ||
+                                                 !can_call(world, peer->index, node->index),
+                                             .is_rank_gone = !is_present(world, node, made, r)};
+            if (peer != node)
+                give_up_ranks(world, node, made, peer->index, r, &facts);
         }
     }
 }
