@@ -171,6 +171,8 @@ static void test_estimate__a_dry_rank_takes_what_the_real_one_takes(void **state
     WANT(6, "--parallelism.data_parallel_replicate_degree", "3", "--canonical.micro_batches", "12",
          "--canonical.groups", "4", "--model.tied_embeddings", "true");
     WANT(4, "--parallelism.tensor_parallel_degree", "4", "--canonical.tp_blocks", "4");
+    WANT(4, "--parallelism.tensor_parallel_degree", "2", "--canonical.tp_blocks", "4",
+         "--parallelism.disable_loss_parallel", "true");
     WANT(4, "--parallelism.context_parallel_degree", "2", "--canonical.tp_blocks", "2");
     WANT(4, "--parallelism.context_parallel_degree", "4",
          "--parallelism.context_parallel_rotate_method", "alltoall", "--activation_checkpoint.mode",
@@ -315,6 +317,37 @@ static void test_estimate__codes_halve_what_shards_gather(void **state)
     assert_true(2 * codes > numbers && 2 * codes < numbers + numbers / 20);
 }
 
+/* One rank of four of tensor parallel. */
+static void estimate_loss(struct dry_rank *out, const char *is_whole)
+{
+    const char *settings[] = {
+        "--parallelism.tensor_parallel_degree", "4",     "--model.vocab_size", "4096",
+        "--parallelism.disable_loss_parallel",  is_whole};
+    struct config config = configure(settings, 6);
+    struct kernels *kernels;
+    struct model_table *table;
+    assert_int_equal(new_kernels(&kernels, 1), 0);
+    assert_int_equal(new_table(&table, "tiny", 4096), 0);
+    assert_int_equal(estimate_ranks(out, &config, table, kernels, 4, NULL), 0);
+    model_table_free(table);
+    kernels_free(kernels);
+}
+
+/* Of each of 11 leaves all other rows' logits come, in place of a part of them and back; and the
+ * losses need not go. Memory: the logits of all 32 rows in place of 8, twice. */
+static void test_estimate__logits_that_are_gathered_whole_are_counted(void **state)
+{
+    (void)state;
+    struct dry_rank cut, whole;
+    uint64_t logits = 32 * 4096 * sizeof(float);
+    estimate_loss(&cut, "false");
+    estimate_loss(&whole, "true");
+    uint64_t more = estimate_traffic(&whole, TRAFFIC_TP) - estimate_traffic(&cut, TRAFFIC_TP);
+    assert_int_equal(more, 11 * (logits * 3 / 4 - 2 * (logits / 4 * 3 / 4) - 32 / 4 * 4 * 3));
+    uint64_t took = whole.kept + whole.shared - cut.kept - cut.shared;
+    assert_true(took > logits && took <= 2 * (logits - logits / 4) + 4096);
+}
+
 /* Products alone: weights times tokens, and pairs of a query and a key. */
 static void test_estimate__work_follows_from_the_shape(void **state)
 {
@@ -376,6 +409,7 @@ int main(void)
         cmocka_unit_test(test_estimate__a_budget_in_bytes_is_filled_as_far_as_layers_allow),
         cmocka_unit_test(test_estimate__bytes_sent_are_those_that_leave_the_rank),
         cmocka_unit_test(test_estimate__codes_halve_what_shards_gather),
+        cmocka_unit_test(test_estimate__logits_that_are_gathered_whole_are_counted),
         cmocka_unit_test(test_estimate__work_follows_from_the_shape),
         cmocka_unit_test(test_estimate__modules_have_all_parameters_once),
     };

@@ -12,7 +12,7 @@
 #define RANKS_MAX 16
 #define STEPS 3
 #define NUM_OF_RUN 22
-#define NUM_OF_MESH 18
+#define NUM_OF_MESH 20
 
 /* 1, 2, 4 .. most, each as likely; most is a power of two. */
 static uint32_t power_below(uint32_t most)
@@ -128,6 +128,8 @@ static void draw_mesh(struct any_mesh *out, const struct any_run *run)
         ONE_OF("0", "1", "2"),
         "--parallelism.bucket_cap_mb",
         ONE_OF("0", "1"),
+        "--parallelism.disable_loss_parallel",
+        ONE_OF("false", "true"),
     };
     out->place = place;
     memcpy(out->settings, settings, sizeof(settings));

@@ -211,8 +211,10 @@ static void want_same_with_blocks(const char *blocks, struct place place, int wa
                            "--activation_checkpoint.selective_ac_option",
                            "op",
                            "--parallelism.pipeline_parallel_schedule",
-                           way % 4 == 0 ? "ZBH1" : "1F1B"};
-    want_same_in_modes(place, extra, 8, 12, way);
+                           way % 4 == 0 ? "ZBH1" : "1F1B",
+                           "--parallelism.disable_loss_parallel",
+                           way % 2 == 0 ? "false" : "true"};
+    want_same_in_modes(place, extra, 8, 14, way);
 }
 
 static void test_meshes__every_tensor_parallel_degree_gives_the_same_bits(void **state)

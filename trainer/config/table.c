@@ -28,7 +28,7 @@
 #define NO_LOADER "samples are read straight from the tokens file"
 #define NO_COMPILE "there is nothing to compile at run time"
 #define NO_PIPELINE "a micro-batch is training.local_batch_size"
-#define NO_TENSOR "the loss is cut by vocabulary, and communication waits for nothing else"
+#define NO_TENSOR "communication waits for nothing else"
 #define NO_EXPERTS "there is no mixture-of-experts model"
 #define NO_RECOMPUTE "recomputation gives the same bits always"
 #define NO_MX "this version has no MX products"
@@ -223,6 +223,9 @@ const struct option config_table[] = {
          "context parallel, comes while the rank computes (ours)"),
     INT(tp, "parallelism.tensor_parallel_degree", 1, 1, 1024,
         "ranks that share the products of a layer by blocks, and its norms and the loss by rows"),
+    BOOL(disable_loss_parallel, "parallelism.disable_loss_parallel", "false",
+         "each rank of tensor parallel gathers the logits of all its rows and computes their loss "
+         "whole; else of its part of the rows: the same bits in less memory"),
     INT(pp, "parallelism.pipeline_parallel_degree", 1, 1, RANKS_MAX, "stages of a pipeline"),
     INT(cp, "parallelism.context_parallel_degree", 1, 1, 1024,
         "ranks that share each sequence, in chunks from its two ends"),
@@ -265,8 +268,7 @@ const struct option config_table[] = {
     ALIAS("experimental.context_parallel_degree", "parallelism.context_parallel_degree"),
     IGNORED("parallelism.enable_compiled_autograd", NO_COMPILE),
     IGNORED("experimental.enable_compiled_autograd", NO_COMPILE),
-    IGNORED("parallelism.disable_loss_parallel", NO_TENSOR),
-    IGNORED("training.disable_loss_parallel", NO_TENSOR),
+    ALIAS("training.disable_loss_parallel", "parallelism.disable_loss_parallel"),
     IGNORED("parallelism.enable_async_tensor_parallel", NO_TENSOR),
     IGNORED("experimental.enable_async_tensor_parallel", NO_TENSOR),
     IGNORED("parallelism.pipeline_parallel_microbatch_size", NO_PIPELINE),

@@ -2,8 +2,9 @@
  * other, of which the logits exist alone.
  *
  * Where tensor parallel cuts the vocabulary, rows of logits are turned: each tp rank gets the whole
- * vocabulary of a tp-th of the rows, and no rank has more of them than before. A row's loss and
- * gradient are those of one rank.
+ * vocabulary of a tp-th of the rows, and no rank has more of them than before. Without loss
+ * parallel (cut.is_loss_whole) each gets that of all rows, tp times as many logits, and keeps of
+ * their gradient its own part of the vocabulary. A row's loss and gradient are those of one rank.
  *
  * Chunks. A cp block's rows are cut in loss_chunks. The head's weight gets their gradients one
  * after the other. Of the norm's rows, the partial results of blocks of the vocabulary are added
@@ -47,6 +48,26 @@ static void cross_entropy(struct model *m, const struct slot *s, float *losses, 
 
 /* ---- rows of a cut vocabulary ---- */
 
+static bool has_loss_parallel(const struct model *m)
+{
+    return m->cut.tp > 1 && !m->cut.is_loss_whole;
+}
+
+/* Of `r`, the rows whose whole vocabulary this rank gets. */
+static uint32_t turned_rows(const struct model *m, const struct loss_rows *r)
+{
+    return has_loss_parallel(m) ? r->rows / m->cut.tp : r->rows;
+}
+
+/* Lists of as many bytes of each tp rank. */
+static void set_lists(struct model *m, size_t bytes_each)
+{
+    for (uint32_t i = 0; i < m->cut.tp; i++) {
+        m->lists[i] = bytes_each;
+        m->lists[m->cut.tp + i] = i * bytes_each;
+    }
+}
+
 /* One block of the vocabulary: columns of whole rows against dense ones. */
 static void move_columns(struct model *m, void *by_row, void *dense, uint32_t rows, uint32_t block,
                          bool is_back)
@@ -74,21 +95,24 @@ static void move_columns(struct model *m, void *by_row, void *dense, uint32_t ro
 }
 
 /* Turns logits by blocks of the vocabulary into whole rows, or back: this rank's block b against
- * columns of `by_row` [rows / tp, V]. `part`: [rows, columns of a block]. */
+ * columns of `by_row` [turned rows, V]. `part`: [tp][turned rows, columns of a block]. */
 static int turn_block(struct model *m, const struct loss_rows *r, char *by_row, char *part,
                       uint32_t b, bool is_back)
 {
-    uint32_t tp = m->cut.tp, own_rows = r->rows / tp;
+    uint32_t tp = m->cut.tp, rows = turned_rows(m, r);
     size_t *bytes = m->lists, *at = m->lists + tp;
     char *block = logits_of_block(m, r, b), *mine = tp > 1 ? part : block;
-    for (uint32_t i = 0; i < tp; i++) {
-        bytes[i] = own_rows * columns_of(m) * m->element;
-        at[i] = i * bytes[i];
+    set_lists(m, (size_t)rows * columns_of(m) * m->element);
+    if (m->cut.is_loss_whole && is_back) {
+        move_columns(m, by_row, block, rows, m->cut.tp_place * m->blocks + b, true);
+        return 0;
     }
-    if (tp > 1 && !is_back)
+    if (m->cut.is_loss_whole && tp > 1)
+        ERR_TRY(comm_all_gather_v(m->cut.tp_group, block, bytes[0], part, bytes, at));
+    else if (tp > 1 && !is_back)
         ERR_TRY(comm_all_to_all_v(m->cut.tp_group, block, bytes, at, part, bytes, at));
     for (uint32_t i = 0; i < tp; i++)
-        move_columns(m, by_row, mine + at[i], own_rows, i * m->blocks + b, is_back);
+        move_columns(m, by_row, mine + at[i], rows, i * m->blocks + b, is_back);
     if (tp > 1 && is_back)
         ERR_TRY(comm_all_to_all_v(m->cut.tp_group, part, bytes, at, block, bytes, at));
     return 0;
@@ -106,33 +130,32 @@ static int turn_logits(struct model *m, const struct loss_rows *r, char *by_row,
 static int losses_of_turned(struct model *m, const struct slot *s, const struct loss_rows *r,
                             char *by_row, char *part, float *own)
 {
-    uint32_t tp = m->cut.tp, own_rows = r->rows / tp;
-    size_t *bytes = m->lists, *at = m->lists + tp;
+    uint32_t rows = turned_rows(m, r);
+    size_t *bytes = m->lists, *at = m->lists + m->cut.tp;
+    size_t first = has_loss_parallel(m) ? (size_t)m->cut.tp_place * rows : 0;
     float *losses = s->losses + r->first;
     ERR_TRY(turn_logits(m, r, by_row, part, false));
-    cross_entropy(m, s, tp > 1 ? own : losses, by_row,
-                  r->first + (size_t)m->cut.tp_place * own_rows, own_rows);
+    cross_entropy(m, s, has_loss_parallel(m) ? own : losses, by_row, r->first + first, rows);
     ERR_TRY(turn_logits(m, r, by_row, part, true));
-    for (uint32_t i = 0; i < tp; i++) {
-        bytes[i] = own_rows * sizeof(*own);
-        at[i] = i * bytes[i];
-    }
-    return tp > 1 ? comm_all_gather_v(m->cut.tp_group, own, bytes[0], losses, bytes, at) : 0;
+    if (!has_loss_parallel(m))
+        return 0;
+    set_lists(m, rows * sizeof(*own));
+    return comm_all_gather_v(m->cut.tp_group, own, bytes[0], losses, bytes, at);
 }
 
 /* Losses of `r`, whose logits become their gradient. */
 static int losses_of(struct model *m, const struct slot *s, const struct loss_rows *r)
 {
-    size_t own_rows = r->rows / m->cut.tp;
+    size_t rows = turned_rows(m, r);
     if (m->cut.tp_blocks == 1) {
         if (s->is_active)
             cross_entropy(m, s, s->losses + r->first, r->logits, r->first, r->rows);
         return 0;
     }
-    char *by_row = model_take_bytes(m, "logits by rows", 0, own_rows * m->s.vocab * m->element);
-    char *part =
-        model_take_bytes(m, "logits on their way", 0, (size_t)r->rows * columns_of(m) * m->element);
-    float *own = model_take_bytes(m, "losses of own rows", 0, own_rows * sizeof(float));
+    char *by_row = model_take_bytes(m, "logits by rows", 0, rows * m->s.vocab * m->element);
+    char *part = model_take_bytes(m, "logits on their way", 0,
+                                  m->cut.tp * rows * columns_of(m) * m->element);
+    float *own = model_take_bytes(m, "losses of own rows", 0, rows * sizeof(float));
     int rc = s->is_active ? losses_of_turned(m, s, r, by_row, part, own) : 0;
     model_give(m, "logits by rows", 0);
     model_give(m, "logits on their way", 0);

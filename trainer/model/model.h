@@ -87,6 +87,7 @@ struct model_cut {
     /* The rows of a cp block go through the output and the loss in so many parts, one after the
      * other, and logits of one alone exist; 0 and 1: all at once. */
     uint32_t loss_chunks;
+    bool is_loss_whole; /* on each rank of tp, which else computes that of its rows alone */
 };
 
 /* Context parallel cuts each sequence in chunks (context.c). A rank's rows are chunk after chunk,

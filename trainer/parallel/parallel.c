@@ -295,6 +295,7 @@ static void choose_cut(struct parallel *p)
                                 .tp_place = p->mesh.place[AXIS_TP],
                                 .cp_place = p->mesh.place[AXIS_CP],
                                 .loss_chunks = (uint32_t)config->loss_chunks,
+                                .is_loss_whole = config->disable_loss_parallel,
                                 .is_in_order = strcmp(config->cp_load_balancer, "none") == 0,
                                 .is_ring = p->mesh.has_ring};
 }
