@@ -281,11 +281,13 @@ struct kernel_add {
     size_t count;
     enum kernel_dtype dtype;
 };
-/* acc += leaf: one link of the canonical left fold. */
+/* acc += leaf: one link of the canonical left fold. With `is_first` acc = 0 + leaf, so that a
+ * leaf's -0 becomes 0: what was in acc is not read. */
 struct kernel_fold {
     float *acc;
     const float *leaf;
     size_t count;
+    bool is_first;
 };
 struct kernel_convert {
     void *out;
@@ -418,6 +420,7 @@ struct kernel_adamw {
     void *exp_avg, *exp_avg_sq; /* of `moments` */
     const float *grad;
     const struct kernel_adamw_numbers *numbers;
+    void *copy; /* what param becomes, as bf16; or NULL */
     size_t count;
     enum kernel_dtype moments;
     /* Of bf16 moments, where the elements lie: rows of `columns` from a place of the tensor on. */
@@ -449,7 +452,7 @@ struct kernel_adamw {
     X(PACK, pack, 2, dtype)                                         \
     X(UNPACK, unpack, 2, dtype)                                     \
     X(ADD, add, 2, dtype)                                           \
-    X(FOLD, fold, 2, count)                                         \
+    X(FOLD, fold, 2, is_first)                                      \
     X(CONVERT, convert, 2, out_dtype)                               \
     X(ROUND_FLOAT8, round_float8, 3, dtype)                         \
     X(FLOAT8_LARGEST, float8_largest, 2, dtype)                     \
@@ -457,7 +460,7 @@ struct kernel_adamw {
     X(FLOAT8_DECODE, float8_decode, 2, dtype)                       \
     X(SUM_SQUARES, sum_squares, 2, width)                           \
     X(DIGEST, digest, 2, dtype)                                     \
-    X(ADAMW, adamw, 5, noise)
+    X(ADAMW, adamw, 6, noise)
 
 enum kernel_op {
 #define X(NAME, name, pointers, last) KERNEL_##NAME,

@@ -370,7 +370,7 @@ static void fold(const void *args, uint32_t item, const struct worker *worker)
     const struct flat_args *a = args;
     struct range range = item_range(item, FLAT_ITEM, a->count);
     for (size_t i = range.begin; i < range.end; i++)
-        ((float *)a->y)[i] += ((const float *)a->x)[i];
+        ((float *)a->y)[i] = (a->is_first ? 0.0f : ((float *)a->y)[i]) + ((const float *)a->x)[i];
 }
 
 static void convert(const void *args, uint32_t item, const struct worker *worker)
@@ -497,6 +497,8 @@ static void adamw(const void *args, uint32_t item, const struct worker *worker)
         float v = o->beta2 * get(a->exp_avg_sq, i, a->moments) + (1 - o->beta2) * g * g;
         double update = m / o->bias1 / (sqrt(v / o->bias2) + o->eps);
         a->param[i] = (float)(a->param[i] - o->lr * (update + o->weight_decay * a->param[i]));
+        if (a->copy != NULL)
+            put(a->copy, i, a->param[i], KERNEL_BF16);
         if (a->moments == KERNEL_F32) {
             put(a->exp_avg, i, m, KERNEL_F32);
             put(a->exp_avg_sq, i, v, KERNEL_F32);

@@ -111,7 +111,7 @@ static int step(struct rank *r, struct step_result *out, bool *out_stop)
     *out_stop = out->stop;
     if (out->is_dropped)
         return 0;
-    parallel_params_changed(r->parallel);
+    parallel_params_updated(r->parallel);
     r->progress = made.next;
     return 0;
 }

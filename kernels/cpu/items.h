@@ -176,6 +176,7 @@ struct flat_args { /* add, fold, convert */
     const void *x;
     size_t count;
     enum kernel_dtype dtype; /* of y; x too for add, float for convert */
+    bool is_first;           /* fold: y is not read */
 };
 
 struct float8_args { /* out, x: numbers, or codes */

@@ -510,7 +510,7 @@ static void add(const struct job *j, const struct kernel_add *a)
 
 static void fold(const struct job *j, const struct kernel_fold *a)
 {
-    struct flat_args args = {.y = a->acc, .x = a->leaf, .count = a->count};
+    struct flat_args args = {.y = a->acc, .x = a->leaf, .count = a->count, .is_first = a->is_first};
     run(j, j->k->ops->fold, &args, divide_up(a->count, FLAT_ITEM), 0);
 }
 

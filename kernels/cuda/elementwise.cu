@@ -186,6 +186,21 @@ template <bool BF16> KERNEL(THREADS, 4) void add(struct kernel_add a)
     store_part<BF16>(a.y, i, a.count, y);
 }
 
+/* The first leaf of a sum: what was there is not read. */
+KERNEL(THREADS, 4) void fold_first(struct kernel_fold a)
+{
+    const unsigned N = wide<false>;
+    size_t i = first_element<N>();
+    if (i >= a.count)
+        return;
+    float x[N];
+    load_part<false>(x, a.leaf, i, a.count);
+#pragma unroll
+    for (unsigned j = 0; j < N; j++)
+        x[j] = 0.0f + x[j];
+    store_part<false>(a.acc, i, a.count, x);
+}
+
 template <bool BF16> KERNEL(THREADS, 4) void convert(struct kernel_convert a)
 {
     const unsigned N = wide<BF16>;
@@ -245,6 +260,21 @@ DEVICE void round_moments(const struct kernel_adamw &a, const uint32_t *noise, s
     }
 }
 
+/* N values as bf16, four in one store. */
+template <unsigned N> DEVICE void store_copy(void *p, size_t i, size_t count, const float (&x)[N])
+{
+    if (i + N > count || N % 4 != 0) {
+        store_part<true>(p, i, count, x);
+        return;
+    }
+#pragma unroll
+    for (unsigned j = 0; j < N; j += 4) {
+        uint64_t low = to_bf16(x[j]) | (uint32_t)to_bf16(x[j + 1]) << 16;
+        uint64_t high = to_bf16(x[j + 2]) | (uint32_t)to_bf16(x[j + 3]) << 16;
+        *(uint64_t *)((uint16_t *)p + i + j) = low | high << 32;
+    }
+}
+
 template <bool BF16> KERNEL(THREADS, 4) void adamw(struct kernel_adamw a)
 {
     const unsigned N = wide<BF16>;
@@ -265,6 +295,8 @@ template <bool BF16> KERNEL(THREADS, 4) void adamw(struct kernel_adamw a)
     store_part<BF16>(a.exp_avg, i, a.count, m);
     store_part<BF16>(a.exp_avg_sq, i, a.count, v);
     store_part<false>(a.param, i, a.count, param);
+    if (a.copy != NULL)
+        store_copy(a.copy, i, a.count, param);
 }
 
 /* ---- Launches of what has a count ---- */
@@ -300,6 +332,8 @@ extern "C" int cuda_fold(const struct cuda_call *call, const void *args)
 {
     const struct kernel_fold &a = *(const struct kernel_fold *)args;
     const struct kernel_add sum = {a.acc, a.leaf, a.count, KERNEL_F32};
+    if (a.is_first)
+        return flat<false, fold_first>(call, a);
     return flat<false, add<false>>(call, sum);
 }
 

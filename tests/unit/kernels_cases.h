@@ -538,6 +538,18 @@ static inline void case_fold(KERNELS)
                                       .leaf = random_buffer(run, ROWS * s->dim, KERNEL_F32),
                                       .count = ROWS * s->dim});
 }
+/* Nothing of the sum is read: it is NaN. Some terms are -0, which 0 + x is not. */
+static inline void case_fold_first(KERNELS)
+{
+    float *sum = new_buffer(run, ROWS * s->dim, KERNEL_F32);
+    run->num_outputs = 1;
+    float *leaf = random_buffer(run, ROWS * s->dim, KERNEL_F32);
+    for (size_t i = 0; i < ROWS * s->dim; i += 3)
+        leaf[i] = -0.0f;
+    kernel_fold(
+        k, lane,
+        &(struct kernel_fold){.acc = sum, .leaf = leaf, .count = ROWS * s->dim, .is_first = true});
+}
 static inline void case_convert(KERNELS)
 {
     void *out = new_buffer(run, ROWS * s->dim, s->dtype);
@@ -584,13 +596,14 @@ static inline void case_digest(KERNELS)
     for (unsigned i = 0; i < 16; i++)
         pieces[i] = (float)(sum[i / 4] >> i % 4 * 16 & 0xffff);
 }
-static inline void adamw_with(KERNELS, float l2, enum kernel_dtype moments)
+static inline void adamw_with(KERNELS, float l2, enum kernel_dtype moments, bool has_copy)
 {
     size_t count = ROWS * s->dim;
     float *param = random_buffer(run, count, KERNEL_F32);
     void *exp_avg = random_buffer(run, count, moments);
     void *exp_avg_sq = random_buffer(run, count, moments);
-    run->num_outputs = 3;
+    void *copy = has_copy ? new_buffer(run, count, KERNEL_BF16) : NULL;
+    run->num_outputs = has_copy ? 4 : 3;
     for (size_t i = 0; i < count; i++) /* of the size of a square; bf16: 0.5 in its exponent */
         if (moments == KERNEL_F32)
             ((float *)exp_avg_sq)[i] = fabsf(((float *)exp_avg_sq)[i]) + 0.1f;
@@ -608,6 +621,7 @@ static inline void adamw_with(KERNELS, float l2, enum kernel_dtype moments)
                                         .grad = grad,
                                         .count = count,
                                         .numbers = numbers,
+                                        .copy = copy,
                                         .moments = moments,
                                         .first_row = 7,
                                         .first_column = 5,
@@ -616,15 +630,15 @@ static inline void adamw_with(KERNELS, float l2, enum kernel_dtype moments)
 }
 static inline void case_adamw(KERNELS)
 {
-    adamw_with(k, lane, s, run, 0, KERNEL_F32);
+    adamw_with(k, lane, s, run, 0, KERNEL_F32, true);
 }
 static inline void case_adam(KERNELS)
 {
-    adamw_with(k, lane, s, run, 0.3f, KERNEL_F32);
+    adamw_with(k, lane, s, run, 0.3f, KERNEL_F32, false);
 }
 static inline void case_adamw_bf16(KERNELS)
 {
-    adamw_with(k, lane, s, run, 0.3f, KERNEL_BF16);
+    adamw_with(k, lane, s, run, 0.3f, KERNEL_BF16, true);
 }
 
 struct kernel_case {
@@ -665,6 +679,7 @@ static const struct kernel_case kernel_cases[] = {
     {"unpack", case_unpack, false, KERNEL_UNPACK},
     {"add", case_add, false, KERNEL_ADD},
     {"fold", case_fold, false, KERNEL_FOLD},
+    {"fold_first", case_fold_first, false, KERNEL_FOLD},
     {"convert", case_convert, false, KERNEL_CONVERT},
     {"e4m3", case_e4m3, false, KERNEL_ROUND_FLOAT8},
     {"e5m2", case_e5m2, false, KERNEL_ROUND_FLOAT8},

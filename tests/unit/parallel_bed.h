@@ -304,7 +304,7 @@ static inline int train(struct stretch *s, struct parallel *p, struct ahead *ahe
         ERR_TRY(parallel_step(p, &input, &result));
         if (result.is_dropped)
             break;
-        parallel_params_changed(p);
+        parallel_params_updated(p);
         if (world->rank == 0) {
             s->outcome->loss[step + 1] = result.loss;
             s->outcome->grad_norm[step + 1] = result.grad_norm;

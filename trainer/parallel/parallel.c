@@ -176,6 +176,8 @@ static void take_kept(struct parallel *p)
     p->compute_params = p->state.param;
     if (p->dtype != KERNEL_F32 || has_codes(p))
         p->compute_params = memory_take(m, "parameters in compute dtype", 0, p->compute_bytes);
+    bool is_copy = p->dtype == KERNEL_BF16 && !has_codes(p); /* laid out like the state */
+    p->state.copy = is_copy && !p->state.is_zero ? p->compute_params : NULL;
     if (has_codes(p))
         p->largest = memory_take(m, "scales of float8", 0, p->num_codes * sizeof(*p->largest));
     model_kernel_shapes(p->model, &shapes);
@@ -573,4 +575,10 @@ void parallel_params_changed(struct parallel *p)
                                                 .out_dtype = p->dtype,
                                                 .in = p->state.param,
                                                 .count = p->state.count});
+}
+
+void parallel_params_updated(struct parallel *p)
+{
+    if (p->state.copy == NULL)
+        parallel_params_changed(p);
 }

@@ -57,7 +57,8 @@ struct state {
     size_t count, moment_count; /* elements per buffer, padding included */
     enum kernel_dtype moments;
     float *param;
-    void *exp_avg, *exp_avg_sq; /* of `moments`; all three are memory of the lane's device */
+    void *copy; /* bf16 [count] that the update writes beside param; NULL: made behind it */
+    void *exp_avg, *exp_avg_sq; /* of `moments`; all four are memory of the lane's device */
     struct lane *lane;
     /* Of the optimizer: [2], of what decays and of what does not, on the device and PINNED. */
     struct kernel_adamw_numbers *numbers, *host_numbers;
@@ -117,8 +118,9 @@ int state_zero_moments(const struct state *state);
 /* How many of this rank's layers keep what: [NUM_MODEL_KEEPS]. */
 void parallel_count_kept(const struct parallel *parallel, uint32_t *out);
 double parallel_recomputed_flops(const struct parallel *parallel);
-/* To be called whenever state->param has changed: by init, load or the optimizer. */
+/* To be called whenever state->param has changed: by init or load, and by the optimizer. */
 void parallel_params_changed(struct parallel *parallel);
+void parallel_params_updated(struct parallel *parallel);
 
 /* Is told of each operation of a step when it begins and when it has ended, on the thread that runs
  * it: what other lanes than compute do is told beside the rest. */

@@ -30,7 +30,8 @@ struct block {
     size_t piece_at;      /* of this rank's piece in the accumulators */
     size_t *group_at;     /* per replica: of its piece in the sums of a group of leaves, or NULL */
     size_t fast_at;       /* of the block in the fast accumulators */
-    void *gathered;       /* whole tensors in the compute dtype */
+    bool has_sum, has_group_sum; /* in this step, in this group: a leaf of its bucket was added */
+    void *gathered;              /* whole tensors in the compute dtype */
     uint32_t take_index;
     char *packed;              /* shards as they are gathered */
     float *pieces;             /* of its copies, as they are gathered */
@@ -94,8 +95,8 @@ struct parallel {
     uint8_t *keep, *ends_bucket;
     struct program *program, *evaluation;
     struct transfers *transfers; /* NULL: one stage */
-    struct comm_request tied; /* the sum of a tied matrix; not waited for where a call failed */
-    struct comm **channels;   /* [NUM_WAYS][stages]; NULL: messages of the pipeline have tags */
+    struct comm_request tied;    /* the sum of a tied matrix; not waited for where a call failed */
+    struct comm **channels;      /* [NUM_WAYS][stages]; NULL: messages of the pipeline have tags */
     /* Buffers of the whole run. */
     float *accumulators;
     float *group_sums;    /* of the group at hand, for all replicas' pieces; NULL: one group */
@@ -264,6 +265,8 @@ void gather_move_rows(const struct parallel *p, struct lane *lane, uint32_t tens
 
 /* ---- reduce.c ---- */
 
+/* Sums are of this step from here on. Behind set_leaves. */
+void reduce_begin(struct parallel *p);
 /* Where the block's gradient of one leaf goes. */
 void reduce_begin_block(struct parallel *p, uint32_t block, float **out_grads);
 /* A leaf of a bucket from all ranks to its owners, and the fold: places, the exchange itself (on

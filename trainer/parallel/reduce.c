@@ -7,7 +7,8 @@
  *       parallel computed it in parts, the parts are added as a balanced binary tree over the index
  *       of their block (model/products.c has the same tree inside of a rank).
  *   C3  Each element has one owner, who adds the leaves 0..S-1 to it one after the other: a left
- *       fold, started from zero. Only kernel_fold adds; the library moves bits.
+ *       fold, started from zero. Only kernel_fold adds; the library moves bits. The first leaf of
+ *       a step is added to no memory, so sums are not zeroed (fold_to).
  *   C4  Whoever runs the backwards of a stage runs them in leaf order (run/pipe.c).
  *   C5  A tied model's embedding has two folds, as embedding and as output; at the end of a step
  *       the second is added to the first, element by element.
@@ -35,6 +36,16 @@
 static void fold(struct parallel *p, struct lane *lane, float *acc, const float *leaf, size_t count)
 {
     kernel_fold(p->kernels, lane, &(struct kernel_fold){.acc = acc, .leaf = leaf, .count = count});
+}
+
+/* A leaf, or a group's sum, to the sum at `acc`. */
+static void fold_to(struct parallel *p, struct lane *lane, bool *has_sum, float *acc,
+                    const float *leaf, size_t count)
+{
+    kernel_fold(
+        p->kernels, lane,
+        &(struct kernel_fold){.acc = acc, .leaf = leaf, .count = count, .is_first = !*has_sum});
+    *has_sum = true;
 }
 
 static uint32_t num_owners(const struct parallel *p)
@@ -104,7 +115,7 @@ static void pack_for_owner(struct parallel *p, struct lane *lane, const struct o
 /* Leaf pieces to their owners, and the fold over the data ranks' leaves in their order. */
 static int exchange(struct parallel *p, struct lane *lane, const struct op *op)
 {
-    const struct block *first = &p->blocks[op->block];
+    struct block *first = &p->blocks[op->block];
     struct comm *comm = p->mesh.of[GROUP_OWNERS];
     uint32_t num = num_owners(p), cp = p->mesh.degree[AXIS_CP];
     bool is_mine = rank_has_leaf(p, my_data_rank(p), op->leaf);
@@ -126,7 +137,7 @@ static int exchange(struct parallel *p, struct lane *lane, const struct op *op)
     for (uint32_t r = 0; r < num_data_ranks(p) && rank_has_leaf(p, r, op->leaf); r++) {
         float *parts = first->recv + r * cp * mine;
         add_parts(p, lane, parts, mine);
-        fold(p, lane, p->accumulators + first->piece_at, parts, mine); /* C3 */
+        fold_to(p, lane, &first->has_sum, p->accumulators + first->piece_at, parts, mine); /* C3 */
     }
     return 0;
 }
@@ -134,7 +145,7 @@ static int exchange(struct parallel *p, struct lane *lane, const struct op *op)
 /* As exchange, within a replica. */
 static int exchange_in_replica(struct parallel *p, struct lane *lane, const struct op *op)
 {
-    const struct block *first = &p->blocks[op->block];
+    struct block *first = &p->blocks[op->block];
     struct comm *comm = p->mesh.of[GROUP_REPLICA];
     uint32_t num = mesh_group_size(&p->mesh, GROUP_REPLICA), cp = p->mesh.degree[AXIS_CP];
     uint32_t shards = p->leaves.shards, before = p->mesh.place[AXIS_REPLICATE] * shards;
@@ -162,9 +173,11 @@ static int exchange_in_replica(struct parallel *p, struct lane *lane, const stru
         add_parts(p, lane, parts, mine);
         for (uint32_t r = 0; r < p->leaves.replicas; r++) {
             size_t count = bucket_count(p, op->block, op->num_blocks, owner_in(p, r));
-            fold(p, lane, p->group_sums + first->group_at[r], parts, count);
+            bool has_sum = first->has_group_sum;
+            fold_to(p, lane, &has_sum, p->group_sums + first->group_at[r], parts, count);
             parts += count;
         }
+        first->has_group_sum = true;
     }
     return 0;
 }
@@ -188,7 +201,7 @@ void join_give(struct parallel *p, uint32_t first, uint32_t num)
 
 int join_run(struct parallel *p, struct lane *lane, const struct op *op)
 {
-    const struct block *first = &p->blocks[op->block];
+    struct block *first = &p->blocks[op->block];
     struct comm *comm = p->mesh.of[GROUP_REPLICAS];
     uint32_t num = p->leaves.replicas, round = op->leaf / p->shape.round_leaves;
     bool is_mine = leaves_has_group(&p->leaves, p->mesh.place[AXIS_REPLICATE], round);
@@ -207,23 +220,22 @@ int join_run(struct parallel *p, struct lane *lane, const struct op *op)
         ERR_TRY(comm_all_to_all_v(comm, p->group_sums, send_bytes, send_at, first->groups,
                                   recv_bytes, recv_at));
     for (uint32_t r = 0; r < num && leaves_has_group(&p->leaves, r, round); r++)
-        fold(p, lane, p->accumulators + first->piece_at, sums + r * mine, mine); /* C6 */
-    for (uint32_t r = 0; r < num; r++)
-        lane_zero(lane, p->group_sums + first->group_at[r],
-                  bucket_count(p, op->block, op->num_blocks, owner_in(p, r)) * sizeof(float));
+        fold_to(p, lane, &first->has_sum, p->accumulators + first->piece_at, sums + r * mine,
+                mine); /* C6 */
+    first->has_group_sum = false;
     return 0;
 }
 
 /* Adds a leaf to this rank's own sum, in the order in which reduce_scatter wants it. */
-static void add_packed_by_shard(struct parallel *p, struct lane *lane, const struct block *block)
+static void add_packed_by_shard(struct parallel *p, struct lane *lane, struct block *block)
 {
     uint32_t shards = p->mesh.degree[AXIS_SHARD];
     float *at = block->send;
     for (uint32_t s = 0; s < shards; s++)
         for (uint32_t i = block->first; i < block->first + block->num; i++)
             at = pack_rows(p, lane, block, at, i, shard_of(p, &p->table->tensors[i], s));
-    fold(p, lane, p->accumulators + block->fast_at, block->send,
-         sum_of(block->shard_counts, shards));
+    fold_to(p, lane, &block->has_sum, p->accumulators + block->fast_at, block->send,
+            sum_of(block->shard_counts, shards));
 }
 
 enum way { EXCHANGE, PACK, IN_PLACE };
@@ -238,6 +250,14 @@ static enum way way_of(const struct parallel *p, const struct block *block)
 static bool is_exchanged(const struct parallel *p)
 {
     return way_of(p, &p->blocks[0]) == EXCHANGE; /* then all are */
+}
+
+void reduce_begin(struct parallel *p)
+{
+    for (uint32_t b = 0; b < num_all_blocks(p); b++)
+        p->blocks[b].has_sum = p->blocks[b].has_group_sum = false;
+    if (!is_exchanged(p) && !rank_has_leaf(p, my_data_rank(p), 0))
+        lane_zero(p->lane, p->accumulators, reduce_accumulator_count(p) * sizeof(float));
 }
 
 void reduce_take(struct parallel *p, uint32_t first, uint32_t num)
@@ -267,11 +287,12 @@ int reduce_run(struct parallel *p, struct lane *lane, const struct op *op)
     if (!rank_has_leaf(p, my_data_rank(p), op->leaf))
         return 0;
     for (uint32_t b = op->block; b < op->block + op->num_blocks; b++) {
-        const struct block *block = &p->blocks[b];
+        struct block *block = &p->blocks[b];
         if (way_of(p, block) == PACK)
             add_packed_by_shard(p, lane, block);
         else
-            fold(p, lane, p->accumulators + block->fast_at, block->leaf, block->full_count);
+            fold_to(p, lane, &block->has_sum, p->accumulators + block->fast_at, block->leaf,
+                    block->full_count);
     }
     return 0;
 }

@@ -47,6 +47,12 @@ static size_t updated_at(const struct state_slice *slice)
     return slice->param.at + (box->offset[0] - whole->offset[0]) * whole->extent[1];
 }
 
+static void *copy_of(const struct state *state, const struct state_slice *slice)
+{
+    size_t at = updated_at(slice) * kernel_dtype_bytes(KERNEL_BF16);
+    return state->copy == NULL ? NULL : (char *)state->copy + at;
+}
+
 void optimizer_begin(struct state *state, struct lane *lane, const struct config *config,
                      const struct optimizer_step *step)
 {
@@ -87,6 +93,7 @@ void optimizer_update(struct state *state, struct kernels *kernels, struct lane 
                                 .exp_avg_sq = moment_at(state, state->exp_avg_sq, moment->at),
                                 .grad = state->grad + of->grad_at,
                                 .numbers = &state->numbers[decays_not ? DECAYS_NOT : DECAYS],
+                                .copy = copy_of(state, of),
                                 .count = moment->count,
                                 .moments = state->moments};
     if (state->moments == KERNEL_BF16)

@@ -308,11 +308,9 @@ static int begin_step(struct parallel *p, const struct step_input *input)
 {
     bool has_data = input->ahead != NULL;
     bool by_source = has_data && data_info(ahead_data(input->ahead))->num_sources > 1;
-    lane_zero(p->lane, p->accumulators, reduce_accumulator_count(p) * sizeof(float));
-    if (has_groups(p))
-        lane_zero(p->lane, p->group_sums, p->group_count * sizeof(float));
     p->failure = 0;
     set_leaves(p, trainer_config_leaves(p->config, input->step - 1));
+    reduce_begin(p);
     p->leaf_values = by_source ? 1 + 2 * (uint32_t)p->config->local_batch_size : 1;
     uint32_t round = has_groups(p) ? leaves_round(&p->leaves) : 0;
     if (p->program->num_leaves != p->num_micro_steps || p->shape.round_leaves != round) {

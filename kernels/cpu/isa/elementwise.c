@@ -174,7 +174,23 @@ void ISA_NAME(fold)(const void *args, uint32_t item, const struct worker *worker
 {
     (void)worker;
     const struct flat_args *a = args;
-    add_range(a->y, a->x, item_range(item, FLAT_ITEM, a->count), false);
+    struct range range = item_range(item, FLAT_ITEM, a->count);
+    if (!a->is_first)
+        add_range(a->y, a->x, range, false);
+    const lanes zero = {0};
+    for (size_t i = range.begin; i < range.end && a->is_first; i += WIDTH) {
+        size_t count = part_of(i, range.end);
+        store_part(a->y, i, zero + load_part(a->x, i, count, false), count, false);
+    }
+}
+
+/* As bf16. */
+INLINE void narrow_range(void *y, const float *x, struct range range)
+{
+    for (size_t i = range.begin; i < range.end; i += WIDTH) {
+        size_t count = part_of(i, range.end);
+        store_part(y, i, load_part(x, i, count, false), count, true);
+    }
 }
 
 void ISA_NAME(convert)(const void *args, uint32_t item, const struct worker *worker)
@@ -187,10 +203,7 @@ void ISA_NAME(convert)(const void *args, uint32_t item, const struct worker *wor
                (range.end - range.begin) * sizeof(float));
         return;
     }
-    for (size_t i = range.begin; i < range.end; i += WIDTH) {
-        size_t count = part_of(i, range.end);
-        store_part(a->y, i, load_part(a->x, i, count, false), count, true);
-    }
+    narrow_range(a->y, a->x, range);
 }
 
 /* ---- Float8 ---- */
@@ -345,6 +358,8 @@ INLINE void adamw_range(const struct adamw_args *args, struct range range, bool 
         exp_avg_sq[i] = v;
         param[i] = param[i] - o.lr * update;
     }
+    if (a->copy != NULL)
+        narrow_range(a->copy, a->param, range);
 }
 
 /* Values of float as bf16, up where the noise carries. */
@@ -395,6 +410,8 @@ INLINE void adamw_row(const struct adamw_args *args, struct range range, uint32_
         store_stochastic(a->exp_avg_sq, i, v, noise >> 16, count);
         store_part(a->param, i, param - o.lr * update, count, false);
     }
+    if (a->copy != NULL)
+        narrow_range(a->copy, a->param, range);
 }
 
 static void adamw_rows(const struct adamw_args *args, struct range range)
