@@ -195,25 +195,41 @@ def twice(world, name, task, *more):
     assert torch.equal(torch.load(folder + ".0"), torch.load(folder + ".1"))
 
 
-def sharded_lightning_on(rank, folder, server, goes_on, reference):
+def lightning_strategy(kind, server):
+    from holdfast.lightning import HoldfastStrategy
+
+    return HoldfastStrategy(f"pl-{kind}", server, take_over=True,
+                            data_parallel_size=2 if kind == "fsdp2" else 1,
+                            tensor_parallel_size=2 if kind == "tp" else 1)
+
+
+def sharded_lightning_on(rank, folder, server, goes_on, reference, kind):
     import lightning
     from lightning.pytorch.callbacks import ModelCheckpoint
     from torch.distributed.fsdp import fully_shard
-
-    from holdfast.lightning import HoldfastStrategy
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel
+    from torch.distributed.tensor.parallel import parallelize_module
 
     class Net(lightning.LightningModule):
         def __init__(self):
             super().__init__()
-            self.layer = nn.Linear(6, 2)
+            self.layer = nn.Linear(6, 4)
+            self.out = nn.Linear(4, 2)
+            self.is_cut = False
 
         def configure_model(self):
-            if not hasattr(self.layer, "unshard"):
-                fully_shard(self.layer, mesh=self.device_mesh["data_parallel"])
-                sum_on_gloo(self.layer)
+            if self.is_cut:
+                return
+            self.is_cut = True
+            if kind == "tp":
+                parallelize_module(self, self.device_mesh["tensor_parallel"],
+                                   {"layer": ColwiseParallel(), "out": RowwiseParallel()})
+            for layer in (self.layer, self.out) if kind == "fsdp2" else ():
+                fully_shard(layer, mesh=self.device_mesh["data_parallel"])
+                sum_on_gloo(layer)
 
         def training_step(self, batch, _):
-            return nn.functional.mse_loss(self.layer(batch[0]), batch[1])
+            return nn.functional.mse_loss(self.out(self.layer(batch[0])), batch[1])
 
         def configure_optimizers(self):
             return torch.optim.AdamW(self.parameters(), lr=0.05)
@@ -221,14 +237,15 @@ def sharded_lightning_on(rank, folder, server, goes_on, reference):
     enter(rank, folder)
     saver = ModelCheckpoint(dirpath=folder, filename="{step}", every_n_train_steps=4, save_top_k=-1)
     net = Net()
-    strategy = HoldfastStrategy("pl2", server, data_parallel_size=2, tensor_parallel_size=1,
-                                take_over=True)
-    options = {**WORDS, "devices": 2, "strategy": strategy, "callbacks": [saver]}
+    options = {**WORDS, "devices": 2, "strategy": lightning_strategy(kind, server),
+               "callbacks": [saver]}
+    rows = 8 if kind == "tp" else 4  # an epoch of 4 steps: a DataLoader of Lightning begins at one
     lightning.Trainer(max_steps=8, max_epochs=-1, **options).fit(
-        net, torch.utils.data.DataLoader(data(), batch_size=4),
+        net, torch.utils.data.DataLoader(data(), batch_size=rows),
         ckpt_path=os.path.join(folder, "step=4.ckpt") if goes_on else None)
     compare(rank, net.layer.weight.detach(), folder, reference)
-    assert net.layer.weight.to_local().shape == (1, 6) and not os.listdir(folder)
+    assert net.layer.weight.to_local().shape == (2, 6)
+    assert not os.listdir(folder)
 
 
 def lightning_of_sharded_processes_resumes(world):
@@ -236,10 +253,11 @@ def lightning_of_sharded_processes_resumes(world):
         import lightning  # noqa: F401
     except ImportError as missing:
         raise Skip(missing) from None
-    os.mkdir(os.path.join(world.folder, "pl2"))
-    twice(world, "pl2", sharded_lightning_on)
-    with holdfast.Client(world.server, "pl2") as client:
-        assert [(info.step, info.world_size) for info in client.list()][:2] == [(8, 2), (8, 2)]
+    for kind in ("fsdp2", "tp"):
+        os.mkdir(os.path.join(world.folder, f"pl-{kind}"))
+        twice(world, f"pl-{kind}", sharded_lightning_on, kind)
+        with holdfast.Client(world.server, f"pl-{kind}") as client:
+            assert [(info.step, info.world_size) for info in client.list()][:2] == [(8, 2), (8, 2)]
 
 
 def accelerator_of_shards():
