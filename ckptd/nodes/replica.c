@@ -8,15 +8,16 @@
  *
  * Invariants (cited in the code):
  *   M1  A step has one place for what nodes send: the disk, where its manifest is there (a part
- * that becomes whole), else memory. Numbers of attempts and leases are always on the disk. M2
- * Loads, drains, peers and tools find a copy in memory as one on the disk, which goes first. M3  A
- * copy goes from memory only when a newer one of its run is whole there, and nobody leases it; or
- * when it is damaged. So does what a sender left unfinished. M4  It counts for the node's failure
- * domain, beside a copy on another node's disk, and the level is named "replicated(mem)"
- * (copies.c). Alone it is "accepted". M5  Where no disk that is not lost has the checkpoint, the
- * node writes its copy on its own disk (drain/queue.c). So does one whose ranks load it. M6  What
- * does not fit into nodes.memory_bytes is refused before its first byte (ERR_SPACE): the sender
- * says so, and another node gets it. Nothing acknowledged goes for it.
+ *       that becomes whole), else memory. Numbers of attempts and leases are always on the disk.
+ *   M2  Loads, drains, peers and tools find a copy in memory as one on the disk, which goes first.
+ *   M3  A copy goes from memory only when a newer one of its run is whole there, and nobody leases
+ *       it; or when it is damaged. So does what a sender left unfinished.
+ *   M4  It counts for the node's failure domain, beside a copy on another node's disk, and the
+ *       level is named "replicated(mem)" (copies.c). Alone it is "accepted".
+ *   M5  Where no disk that is not lost has the checkpoint, the node writes its copy on its own disk
+ *       (drain/queue.c). So does one whose ranks load it.
+ *   M6  What does not fit into nodes.memory_bytes is refused before its first byte (ERR_SPACE): the
+ *       sender says so, and another node gets it. Nothing acknowledged goes for it.
  *
  * Not done: the newest copy of a run that has ended stays until ckptd ends. */
 #include "ckptd/nodes/replica.h"
