@@ -143,7 +143,8 @@ def make_config(tokens, checkpoint, steps, folder, mesh, **more):
     ranks = mesh.get("data_parallel_shard_degree", 1) * mesh.get("data_parallel_replicate_degree",
                                                                  1)
     return Trainer.Config(
-        model_spec=model_spec(), dump_folder=folder, loss=loss.CrossEntropyLoss.Config(),
+        model_spec=model_spec(), dump_folder=folder,
+        loss=loss.CrossEntropyLoss.Config(global_vocab_size=VOCAB),
         tokenizer=NoTokenizer.Config(), dataloader=Loader.Config(),
         optimizer=dataclasses.replace(optimizer.default_adamw(lr=8e-4), implementation="for-loop"),
         lr_scheduler=optimizer.LRSchedulersContainer.Config(warmup_steps=2, total_steps=10),
