@@ -145,6 +145,8 @@ static void print_text(const struct config *config, const struct model_table *ta
            100 * stages[0].bubble);
     printf("The first rank of each stage is counted: it has the most leaves and the largest shard, "
            "all others at most as much.\n");
+    for (uint32_t i = 0; i < stages[0].num_hints; i++)
+        printf("hint %s: %s\n", stages[0].hints[i].id, stages[0].hints[i].text);
 }
 
 /* ---- JSON ---- */
@@ -192,6 +194,15 @@ static json_t *json_of_stage(const struct dry_rank *r)
                      "calls", json_of_calls(r), "layers_keep", layers);
 }
 
+static json_t *json_of_hints(const struct dry_rank *r)
+{
+    json_t *all = json_array();
+    for (uint32_t i = 0; i < r->num_hints; i++)
+        json_array_append_new(
+            all, json_pack("{s:s, s:s}", "id", r->hints[i].id, "text", r->hints[i].text));
+    return all;
+}
+
 static int print_json(const struct config *config, const struct model_table *table,
                       const struct dry_rank *stages, uint32_t num_ranks)
 {
@@ -200,13 +211,14 @@ static int print_json(const struct config *config, const struct model_table *tab
     for (int64_t stage = 0; stage < config->pp; stage++)
         json_array_append_new(list, json_of_stage(&stages[stage]));
     json_t *all = json_pack(
-        "{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:{s:f, s:f, s:f, s:f}, s:f, s:o}", "model",
+        "{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:{s:f, s:f, s:f, s:f}, s:f, s:o, s:o}", "model",
         shape_name(config), "parameters", (json_int_t)model_shape_parameters(&table->shape),
         "ranks", (json_int_t)num_ranks, "micro_batches", (json_int_t)config->micro_batches,
         "local_batch_size", (json_int_t)config->local_batch_size, "seq_len",
         (json_int_t)config->seq_len, "memory_budget", (json_int_t)estimate_budget(config), "flop",
         "forward", work.forward, "backward", work.backward, "recomputation", work.recomputation,
-        "model", work.model, "bubble", stages[0].bubble, "stages", list);
+        "model", work.model, "bubble", stages[0].bubble, "stages", list, "hints",
+        json_of_hints(&stages[0]));
     int rc = all != NULL && json_dumpf(all, stdout, JSON_INDENT(2)) == 0
                  ? 0
                  : report_error(ERR_MEMORY, NULL, "could not print the estimate as JSON");

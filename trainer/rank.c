@@ -6,6 +6,7 @@
 #include "trainer/corpus/corpus.h"
 #include "trainer/data/ahead.h"
 #include "trainer/estimate.h"
+#include "trainer/parallel/hints.h"
 #include "trainer/run/memory.h"
 #include "trainer/run/trace.h"
 #include "trainer/shape.h"
@@ -312,6 +313,14 @@ static void note_budget(const struct rank *r)
              layers[MODEL_KEEP_NOTHING]);
 }
 
+static void warn_of_hints(const struct rank *r)
+{
+    struct hint hints[HINTS_MAX];
+    uint32_t num = parallel_hints(hints, r->parallel);
+    for (uint32_t i = 0; i < num; i++)
+        log_warn("train", "%s", hints[i].text);
+}
+
 /* What rank 0 says about the run before it starts. */
 static int introduce(const struct rank *r)
 {
@@ -338,6 +347,7 @@ static int introduce(const struct rank *r)
              (double)memory_kept_bytes(memory) / 1048576.0,
              (double)memory_shared_bytes(memory) / 1048576.0);
     note_budget(r);
+    warn_of_hints(r);
     data_warn_of_small(r->data, (uint64_t)config->global_batch_size);
     if (!config->checkpoint_enable)
         log_warn("checkpoint",

@@ -8,7 +8,7 @@
 . tests/integration/lib_tiny.sh
 
 steps=20
-plan 122
+plan 124
 make_tiny
 start_ckptd
 
@@ -125,10 +125,14 @@ check "killed: every bit is the undisturbed run's" same killed
 
 # ---- finished, and odd starts ----
 check_equal "without checkpoints it ends with 0" \
-    "$(status_of train unsaved --checkpoint.no_enable)" 0
+    "$(status_of train unsaved --checkpoint.no_enable --model.vocab_size 1001)" 0
 check_equal "it warns once that nothing is saved" \
     "$(grep -c 'warn.*checkpoint.enable is off: nothing is saved' "$tmp/unsaved.log")" 1
 check_equal "a run with checkpoints does not" "$(grep -c 'enable is off' "$tmp/right.log")" 0
+check_equal "a hint is a warning, once for all ranks" \
+    "$(grep -c 'warn train: model.vocab_size = 1001 is no multiple of 8' "$tmp/unsaved.log")" 1
+check_equal "a run that has none warns of nothing" \
+    "$(grep -c 'is no multiple' "$tmp/right.log")" 0
 # So strict a limit makes every gradient zero, and the moments with it.
 check_equal "a run whose optimizer stands still ends with 0" "$(status_of train still \
     --training.steps 10 --training.max_norm 1e-60 --optimizer.weight_decay 0)" 0

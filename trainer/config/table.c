@@ -419,7 +419,8 @@ const struct option config_table[] = {
     BOOL(print_program, "debug.print_program", "false",
          "print the operations of a step, stage by stage, and end (also --print-program; ours)"),
     BOOL(estimate, "memory_estimation.enable", "false",
-         "print memory, work and traffic of a step on this mesh, and end (also --estimate)"),
+         "print memory, work and traffic of a step on this mesh, hints on slow settings, and end "
+         "(also --estimate)"),
     BOOL(estimate_json, "memory_estimation.json", "false",
          "print the estimate as JSON (also --json; ours)"),
     ALIAS("memory_estimation.enabled", "memory_estimation.enable"),

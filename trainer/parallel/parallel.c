@@ -360,8 +360,7 @@ static void note_idle_ranks(const struct parallel *p)
                  idle, num_data_ranks(p), p->num_leaves, p->leaves.groups);
 }
 
-/* Of this run. A launcher that does not say is taken at one rank. */
-static uint32_t ranks_on_machine(const struct parallel *p)
+uint32_t ranks_said_on_machine(const struct parallel *p)
 {
     static const char *const names[] = {"OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS"};
     if (strcmp(p->config->comm_backend, "local") == 0)
@@ -371,7 +370,14 @@ static uint32_t ranks_on_machine(const struct parallel *p)
         if (size != NULL && strtoul(size, NULL, 10) > 0)
             return (uint32_t)strtoul(size, NULL, 10);
     }
-    return 1;
+    return 0;
+}
+
+/* Of this run. A launcher that does not say is taken at one rank. */
+static uint32_t ranks_on_machine(const struct parallel *p)
+{
+    uint32_t said = ranks_said_on_machine(p);
+    return said > 0 ? said : 1;
 }
 
 int parallel_check_room(const struct parallel *p)

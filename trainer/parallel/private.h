@@ -210,6 +210,8 @@ static inline bool has_groups(const struct parallel *p)
 
 /* Of the step at hand. */
 void set_leaves(struct parallel *p, uint32_t num_leaves);
+/* Ranks of this run on a machine; 0: the launcher does not say. */
+uint32_t ranks_said_on_machine(const struct parallel *p);
 
 /* ---- programs.c ---- */
 

@@ -261,6 +261,8 @@ int dry_run(struct dry_rank *out, const struct dry_options *o)
         rc = comm_dry_open(&options.world, o->rank, o->size);
     if (rc == 0)
         rc = parallel_apply(&p, &options);
+    if (rc == 0) /* of the longest step */
+        out->num_hints = parallel_hints(out->hints, p);
     if (rc == 0)
         rc = count_step(p, options.world, options.kernels, out);
     if (rc == 0)

@@ -8,6 +8,7 @@
 #define HOLDFAST_TRAINER_DRY_H
 
 #include "trainer/comm/flight.h"
+#include "trainer/parallel/hints.h"
 #include "trainer/parallel/parallel.h"
 #include "trainer/run/program.h"
 
@@ -41,6 +42,8 @@ struct dry_rank {
     struct flight_sum sent[FLIGHT_SUMS_MAX];
     uint32_t num_sent;
     double bubble;
+    struct hint hints[HINTS_MAX];
+    uint32_t num_hints;
 };
 
 struct dry_options {

@@ -1,0 +1,225 @@
+/* trainer_hints.c - which settings that are allowed a hint speaks of.
+ *
+ * Goal: each hint applies where it should, and not beside; its numbers are those of the program and
+ * of the model. Method: facts that differ in one number; estimates of the tiny model, which are
+ * made of the real program. */
+#include "tests/unit/parallel_bed.h"
+#include "trainer/estimate.h"
+
+static struct hint_facts plain_facts(void)
+{
+    struct hint_facts facts = {.degree = {1, 1, 1, 1, 1}, .num_ranks = 16};
+    assert_int_equal(model_shape_of_flavor(&facts.shape, "llama3-8B", 0), 0);
+    return facts;
+}
+
+/* The text of a hint; NULL: it does not apply. The caller's until the next call. */
+static const char *hint_of(const struct hint_facts *facts, const char *id)
+{
+    static struct hint hints[HINTS_MAX];
+    uint32_t num = hints_of_facts(hints, facts);
+    for (uint32_t i = 0; i < num; i++)
+        if (strcmp(hints[i].id, id) == 0)
+            return hints[i].text;
+    return NULL;
+}
+
+static void want_words(const char *text, const char *words)
+{
+    if (text == NULL || strstr(text, words) == NULL)
+        fail_msg("no \"%s\" in: %s", words, text != NULL ? text : "(no hint)");
+}
+
+static void test_hints__only_a_pipeline_that_drops_shards_gathers_too_often(void **state)
+{
+    (void)state;
+    const char *id = "gathers_per_micro_batch";
+    struct hint_facts facts = plain_facts(), other;
+    facts.degree[AXIS_PP] = facts.degree[AXIS_SHARD] = 2;
+    facts.drops = true;
+    facts.micro_steps = 8;
+    assert_non_null(hint_of(&facts, id));
+    other = facts, other.drops = false;
+    assert_null(hint_of(&other, id));
+    other = facts, other.degree[AXIS_PP] = 1;
+    assert_null(hint_of(&other, id));
+    other = facts, other.degree[AXIS_SHARD] = 1;
+    assert_null(hint_of(&other, id));
+    other = facts, other.micro_steps = 1;
+    assert_null(hint_of(&other, id));
+}
+
+static void test_hints__tensor_parallel_is_to_stay_on_a_machine(void **state)
+{
+    (void)state;
+    static const struct {
+        uint32_t tp, on_machine;
+        const char *words; /* NULL: no hint */
+    } cases[] = {{8, 4, "tensor_parallel_degree = 4 stays"},
+                 {4, 6, "tensor_parallel_degree = 3 stays"}, /* some groups cross, not all */
+                 {2, 1, "tensor_parallel_degree = 1 stays"},
+                 {8, 8, NULL},
+                 {4, 8, NULL},
+                 {1, 4, NULL},
+                 {8, 16, NULL}, /* all ranks on one */
+                 {3, 16, NULL},
+                 {8, 0, NULL}}; /* no launcher says */
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct hint_facts facts = plain_facts();
+        facts.degree[AXIS_TP] = cases[i].tp;
+        facts.ranks_on_machine = cases[i].on_machine;
+        const char *text = hint_of(&facts, "tensor_across_machines");
+        if (cases[i].words != NULL)
+            want_words(text, cases[i].words);
+        else if (text != NULL)
+            fail_msg("tp %u on %u ranks: %s", cases[i].tp, cases[i].on_machine, text);
+    }
+}
+
+static void test_hints__a_size_that_is_no_multiple_gets_the_nearest(void **state)
+{
+    (void)state;
+    static const struct {
+        uint32_t dim, hidden, vocab;
+        const char *words;
+    } cases[] = {
+        {4096, 14336, 50257, "model.vocab_size = 50257 is no multiple of 128, 50304 is"},
+        {4096, 14336, 128257, "128384 is"}, /* up only: what there is has to fit */
+        {4096, 11000, 32000, "model.hidden_dim = 11000 is no multiple of 128, 11008 is"},
+        {4096, 11100, 32000, "11136 is"},
+        {4096, 11030, 32000, "11008 is"},
+        {2050, 5632, 32000, "model.dim = 2050 is no multiple of 64, 2048 is"},
+        {1001, 5632, 32000, "model.dim = 1001 is no multiple of 8, 1000 is"},
+        {1001, 5632, 50257, "model.vocab_size = 50257"}, /* the second of two */
+        {2880, 5632, 32000, NULL},                       /* 45 x 64, where 128 would be dear */
+        {250, 100, 255, NULL},                           /* too small to matter */
+        {1000, 1000, 1000, NULL},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct hint_facts facts = plain_facts();
+        facts.shape.dim = cases[i].dim;
+        facts.shape.hidden = cases[i].hidden;
+        facts.shape.vocab = cases[i].vocab;
+        const char *text = hint_of(&facts, "unaligned_sizes");
+        if (cases[i].words != NULL)
+            want_words(text, cases[i].words);
+        else if (text != NULL)
+            fail_msg("%s", text);
+    }
+}
+
+static void test_hints__no_flavor_has_one(void **state)
+{
+    (void)state;
+    char names[512];
+    struct hint hints[HINTS_MAX];
+    uint32_t num = 0;
+    assert_true(snprintf(names, sizeof names, "%s", model_shape_flavors()) < (int)sizeof names);
+    for (char *rest = NULL, *name = strtok_r(names, ", ", &rest); name != NULL;
+         name = strtok_r(NULL, ", ", &rest), num++) {
+        struct hint_facts facts = plain_facts();
+        assert_int_equal(model_shape_of_flavor(&facts.shape, name, 0), 0);
+        if (hints_of_facts(hints, &facts) > 0)
+            fail_msg("%s: %s", name, hints[0].text);
+    }
+    assert_true(num > 10);
+}
+
+/* All three at once have room, with the largest numbers. */
+static void test_hints__no_text_is_cut(void **state)
+{
+    (void)state;
+    struct hint hints[HINTS_MAX];
+    struct hint_facts facts = {
+        .degree = {65536, 1, 65536, 1, 65536},
+        .num_ranks = UINT32_MAX,
+        .ranks_on_machine = 65521,
+        .drops = true,
+        .micro_steps = UINT32_MAX,
+        .gathers = UINT32_MAX,
+        .blocks = UINT32_MAX,
+        .gathered_bytes = UINT64_MAX,
+        .shape = {.dim = 1 << 23 | 1, .hidden = 1 << 23 | 1, .vocab = 1 << 23 | 1}};
+    assert_int_equal(hints_of_facts(hints, &facts), HINTS_MAX);
+    for (uint32_t i = 0; i < HINTS_MAX; i++)
+        assert_true(strlen(hints[i].text) < HINT_TEXT_BYTES - 1);
+}
+
+/* Of rank 0 of four: two stages of two shards. */
+static void estimate(struct dry_rank stages[2], const char *policy, const char *tp)
+{
+    const char *settings[] = {"--parallelism.pipeline_parallel_degree",
+                              "2",
+                              "--canonical.micro_batches",
+                              "8",
+                              "--parallelism.fsdp_reshard_after_forward",
+                              policy,
+                              "--parallelism.tensor_parallel_degree",
+                              tp,
+                              "--comm.backend",
+                              "mpi"};
+    struct config config = configure(settings, sizeof(settings) / sizeof(settings[0]));
+    struct kernels *kernels;
+    struct model_table *table;
+    uint32_t size = 4 * (uint32_t)strtoul(tp, NULL, 10);
+    assert_int_equal(new_kernels(&kernels, 1), 0);
+    assert_int_equal(new_table(&table, "tiny", 256), 0);
+    assert_int_equal(estimate_ranks(stages, &config, table, kernels, size, NULL), 0);
+    model_table_free(table);
+    kernels_free(kernels);
+}
+
+static uint64_t calls_of(const struct dry_rank *rank, const char *group)
+{
+    uint64_t calls = 0;
+    for (uint32_t i = 0; i < rank->num_sent; i++)
+        calls += strcmp(rank->sent[i].group, group) == 0 && rank->sent[i].kind == COMM_ALL_GATHER
+                     ? rank->sent[i].calls
+                     : 0;
+    return calls;
+}
+
+/* Stage 0 has the embedding and a layer. */
+static void test_hints__an_estimate_counts_the_gathers_of_its_program(void **state)
+{
+    (void)state;
+    struct dry_rank stages[2];
+    char words[96];
+    estimate(stages, "default", "1");
+    assert_int_equal(stages[0].num_hints, 0);
+    assert_int_equal(calls_of(&stages[0], "dp_shard"), 2);
+    estimate(stages, "always", "1");
+    assert_int_equal(stages[0].num_hints, 1);
+    uint64_t calls = calls_of(&stages[0], "dp_shard");
+    assert_true(calls >= 4 * 2); /* each block at least once for each micro-batch */
+    snprintf(words, sizeof words, "its 2 blocks %u times in a step of 4 micro-batches",
+             (uint32_t)calls);
+    want_words(stages[0].hints[0].text, words);
+}
+
+static void test_hints__the_launcher_says_how_many_ranks_a_machine_has(void **state)
+{
+    (void)state;
+    struct dry_rank stages[2];
+    estimate(stages, "default", "2");
+    assert_int_equal(stages[0].num_hints, 0);
+    setenv("OMPI_COMM_WORLD_LOCAL_SIZE", "1", 1);
+    estimate(stages, "default", "2");
+    unsetenv("OMPI_COMM_WORLD_LOCAL_SIZE");
+    assert_int_equal(stages[0].num_hints, 1);
+    assert_string_equal(stages[0].hints[0].id, "tensor_across_machines");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_hints__only_a_pipeline_that_drops_shards_gathers_too_often),
+        cmocka_unit_test(test_hints__tensor_parallel_is_to_stay_on_a_machine),
+        cmocka_unit_test(test_hints__a_size_that_is_no_multiple_gets_the_nearest),
+        cmocka_unit_test(test_hints__no_flavor_has_one),
+        cmocka_unit_test(test_hints__no_text_is_cut),
+        cmocka_unit_test(test_hints__an_estimate_counts_the_gathers_of_its_program),
+        cmocka_unit_test(test_hints__the_launcher_says_how_many_ranks_a_machine_has),
+    };
+    return cmocka_run_group_tests(tests, make_tokens, remove_tokens);
+}

@@ -1,0 +1,162 @@
+/* hints.c - what a mesh or a model makes slow without need (see hints.h).
+ *
+ * A row of `rules` is a hint: its name, when it applies, its text. None refuses a start: each has
+ * settings for which it is right to go on, as a run on borrowed weights whose sizes are given. */
+#include "trainer/parallel/hints.h"
+#include "trainer/parallel/private.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* ---- gathers in a pipeline ---- */
+
+static bool gathers_per_micro_batch(const struct hint_facts *f)
+{
+    return f->drops && f->degree[AXIS_PP] > 1 && f->degree[AXIS_SHARD] > 1 && f->micro_steps > 1;
+}
+
+static void tell_gathers(char *out, const struct hint_facts *f)
+{
+    snprintf(out, HINT_TEXT_BYTES,
+             "parallelism.fsdp_reshard_after_forward = always in a pipeline gathers the "
+             "parameters of each block for every micro-batch: rank 0 gathers its %u blocks %u "
+             "times in a step of %u micro-batches; with default or never it gathers each once, "
+             "and holds %.1f MiB of them",
+             f->blocks, f->gathers, f->micro_steps, (double)f->gathered_bytes / 1048576.0);
+}
+
+/* ---- tensor parallel ---- */
+
+/* Its ranks are neighbours (mesh.h), and launchers fill one machine after the other. */
+static bool tp_leaves_machine(const struct hint_facts *f)
+{
+    return f->ranks_on_machine > 0 && f->ranks_on_machine < f->num_ranks &&
+           f->ranks_on_machine % f->degree[AXIS_TP] != 0;
+}
+
+static void tell_tp(char *out, const struct hint_facts *f)
+{
+    uint32_t n = f->ranks_on_machine, fits = f->degree[AXIS_TP];
+    while (n % fits != 0)
+        fits--;
+    snprintf(out, HINT_TEXT_BYTES,
+             "the %u ranks of tensor parallel are on several machines, which have %u ranks each: "
+             "every layer waits for the network; parallelism.tensor_parallel_degree = %u stays "
+             "on a machine",
+             f->degree[AXIS_TP], n, fits);
+}
+
+/* ---- sizes ---- */
+
+static const struct size {
+    const char *key;
+    size_t at;      /* in struct model_shape */
+    bool must_hold; /* what is there: only a larger one is good */
+} sizes[] = {
+    {"model.dim", offsetof(struct model_shape, dim), false},
+    {"model.hidden_dim", offsetof(struct model_shape, hidden), false},
+    {"model.vocab_size", offsetof(struct model_shape, vocab), true},
+};
+#define NUM_SIZES (sizeof(sizes) / sizeof(*sizes))
+
+/* The largest that makes a size at most a thirty-second part larger is wanted. */
+#define PADDED_PART 32u
+static const struct multiple {
+    uint32_t of;
+    const char *reason;
+} multiples[] = {
+    {128, "GPUs compute products in tiles of 128"},
+    {64, "rows of bfloat16 begin where lines of 128 bytes do"},
+    {8, "rows of bfloat16 begin at multiples of 16 bytes, as tensor cores read them"},
+};
+#define NUM_MULTIPLES (sizeof(multiples) / sizeof(*multiples))
+
+static uint32_t size_in(const struct model_shape *shape, const struct size *size)
+{
+    uint32_t value;
+    memcpy(&value, (const char *)shape + size->at, sizeof value);
+    return value;
+}
+
+/* What the size ought to be a multiple of; NULL: it is, or is too small to matter. */
+static const struct multiple *missed_by(uint32_t value)
+{
+    for (size_t i = 0; i < NUM_MULTIPLES; i++)
+        if (value >= PADDED_PART * multiples[i].of)
+            return value % multiples[i].of != 0 ? &multiples[i] : NULL;
+    return NULL;
+}
+
+static bool sizes_are_odd(const struct hint_facts *f)
+{
+    bool any = false;
+    for (size_t i = 0; i < NUM_SIZES; i++)
+        any = any || missed_by(size_in(&f->shape, &sizes[i])) != NULL;
+    return any;
+}
+
+static void tell_sizes(char *out, const struct hint_facts *f)
+{
+    size_t at = 0;
+    for (size_t i = 0; i < NUM_SIZES && at < HINT_TEXT_BYTES; i++) {
+        uint32_t value = size_in(&f->shape, &sizes[i]);
+        const struct multiple *missed = missed_by(value);
+        if (missed == NULL)
+            continue;
+        uint32_t up = missed->of - value % missed->of, down = value % missed->of;
+        uint32_t good = up <= down || sizes[i].must_hold ? value + up : value - down;
+        at += (size_t)snprintf(out + at, HINT_TEXT_BYTES - at,
+                               "%s%s = %u is no multiple of %u, %u is the nearest (%s)",
+                               at > 0 ? "; " : "", sizes[i].key, value, missed->of, good,
+                               missed->reason);
+    }
+}
+
+/* ---- all ---- */
+
+static const struct rule {
+    const char *id;
+    bool (*applies)(const struct hint_facts *facts);
+    void (*tell)(char *out, const struct hint_facts *facts);
+} rules[HINTS_MAX] = {
+    {"gathers_per_micro_batch", gathers_per_micro_batch, tell_gathers},
+    {"tensor_across_machines", tp_leaves_machine, tell_tp},
+    {"unaligned_sizes", sizes_are_odd, tell_sizes},
+};
+
+uint32_t hints_of_facts(struct hint *out, const struct hint_facts *facts)
+{
+    uint32_t num = 0;
+    for (size_t i = 0; i < HINTS_MAX; i++) {
+        if (!rules[i].applies(facts))
+            continue;
+        out[num].id = rules[i].id;
+        rules[i].tell(out[num++].text, facts);
+    }
+    return num;
+}
+
+static uint32_t gathers_of(const struct program *program, uint32_t block)
+{
+    uint32_t num = 0;
+    for (uint32_t i = 0; i < program->num_ops; i++)
+        num += program->ops[i].kind == OP_GATHER && program->ops[i].block == block;
+    return num;
+}
+
+uint32_t parallel_hints(struct hint *out, const struct parallel *p)
+{
+    struct hint_facts facts = {.num_ranks = p->mesh.world->size,
+                               .ranks_on_machine = ranks_said_on_machine(p),
+                               .drops = p->shape.drops,
+                               .micro_steps = p->program->num_leaves,
+                               .shape = p->table->shape};
+    memcpy(facts.degree, p->mesh.degree, sizeof facts.degree);
+    for (uint32_t b = 0; b < num_all_blocks(p); b++) {
+        uint32_t gathers = p->blocks[b].is_here ? gathers_of(p->program, b) : 0;
+        facts.gathers += gathers;
+        facts.blocks += gathers > 0;
+        facts.gathered_bytes += gathers > 0 ? p->blocks[b].held_bytes : 0;
+    }
+    return hints_of_facts(out, &facts);
+}
