@@ -29,11 +29,18 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Of a manifest that is to come back. */
+static int check_shards(struct storage *storage, const char *prefix, const void *text, size_t bytes)
+{
+    return presence_check_shards(storage, storage_fetch, prefix, text, bytes);
+}
+
 const struct storage_group_kind checkpoint_kind = {.marker = MANIFEST_NAME,
                                                    .is_ours = origin_is_member,
                                                    .is_group = retain_is_checkpoint,
                                                    .mark = MARK_NAME,
-                                                   .is_marked = mark_is_of};
+                                                   .is_marked = mark_is_of,
+                                                   .check = check_shards};
 
 int catalog_open(struct service *service, const struct catalog_events *events)
 {

@@ -69,7 +69,8 @@ int policy_set(struct policies *policies, const char *key, const char *value, co
         return POLICY_NO_KEY;
     const struct option *option = find_key(key + 4);
     if (!option)
-        return report_error(ERR_INVALID, "a run has quota, the keys of [retention] and tier.keep_*",
+        return report_error(ERR_INVALID,
+                            "a run has quota, the keys of [retention], tier.keep_*, trash_s",
                             "%s: key '%.200s' is unknown", where, key);
     int error = find_run(&run, policies, key + 4, strlen(key + 4) - strlen(option->key) - 1, where);
     if (error != 0)

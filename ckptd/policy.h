@@ -20,8 +20,8 @@ struct policy {
     struct policy_keep local, far;
     char metric[64], order[8]; /* of `best`, in both */
     bool may_remove_most, heeds_trainers;
-    int64_t trash; /* seconds that a removed checkpoint can be taken back; 0: not at all */
-    int64_t quota; /* bytes of all checkpoints of the run; 0: no limit */
+    int64_t trash, far_trash; /* seconds that a removed copy can be taken back; 0: not at all */
+    int64_t quota;            /* bytes of all checkpoints of the run; 0: no limit */
 };
 
 /* Of one run: what its section sets, and for the rest what holds for all. */
@@ -52,6 +52,8 @@ struct policies {
 #define POLICY_RETENTION(t, at)                                                                   \
     POLICY_KEEP(t, at local, "retention", ""),                                                    \
     POLICY_KEEP(t, at far, "tier", " in the far tier"),                                           \
+    OPTION_INT(t, at far_trash, "tier.trash_s", 0, 0, 1ll << 40,                                  \
+               "likewise as retention.trash_s, of what is removed in the far tier"),              \
     OPTION_STRING(t, at metric, "retention.metric", "loss",                                       \
                   "name of that metric, in the saved state's metrics"),                           \
     OPTION_CHOICE(t, at order, "retention.best", "lowest", "lowest,highest",                      \

@@ -70,7 +70,7 @@ static void take_over(struct reloading *reloading, char *changed)
     if (changed[0])
         log_warn("reload", "these keys have changed, and need a restart of ckptd: %s", changed);
     retain_reloaded(service);
-    trash_look(service);
+    trash_reloaded(service);
 }
 
 static void reloaded(struct event *event)

@@ -60,6 +60,7 @@ struct service {
     struct collecting *collecting;   /* keep/gc.c: a Gc under way, or NULL */
     struct retention *retention;     /* keep/retain.c */
     struct trash *trash;             /* keep/trash.c */
+    struct trash *far_trash;         /* likewise; NULL: there is no far tier */
     struct scrub *scrub;             /* keep/scrub.c; NULL: off */
     struct far_scrub *far_scrub;     /* keep/far_scrub.c; likewise */
     struct rescans *rescans;         /* rescan.c */

@@ -4,6 +4,7 @@
 #include "proto/origin.h"
 #include "proto/places.h"
 #include "proto/report.h"
+#include "proto/retain.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -60,6 +61,28 @@ static int check_shard(const struct look *look, const struct manifest *manifest,
     return error;
 }
 
+/* It belongs into the directory of `place`: ERR_CORRUPT. */
+static int settle(const struct look *look, struct manifest *manifest,
+                  const struct manifest_summary *place)
+{
+    int error = origin_settle(&manifest->summary,
+                              &(struct origin_place){place->run, place->step, place->attempt,
+                                                     look->fetch, look->storage});
+    return error == ERR_MISMATCH ? report_error(ERR_CORRUPT, NULL, "%s", report_message()) : error;
+}
+
+static int check_shards(const struct look *look, const struct manifest *manifest,
+                        const struct manifest_summary *place)
+{
+    struct places places = {0};
+    int error = places_fetch(&places, look->storage, look->fetch, place);
+    for (uint32_t i = 0; error == 0 && i < manifest->summary.shards; i++)
+        if (places_is_here(&places, i))
+            error = check_shard(look, manifest, i);
+    places_free(&places);
+    return error;
+}
+
 int presence_check(struct storage *storage, presence_fetch *fetch,
                    const struct manifest_summary *summary, uint64_t text_hash)
 {
@@ -68,21 +91,31 @@ int presence_check(struct storage *storage, presence_fetch *fetch,
     char key[KEY_BYTES];
     ERR_TRY(manifest_key(key, sizeof key, summary));
     ERR_TRY(fetch_manifest(&manifest, &look, key));
-    int error =
-        origin_settle(&manifest->summary, &(struct origin_place){summary->run, summary->step,
-                                                                 summary->attempt, fetch, storage});
-    if (error == ERR_MISMATCH)
-        error = report_error(ERR_CORRUPT, NULL, "%s", report_message());
+    int error = settle(&look, manifest, summary);
     if (error == 0 && (!manifest_summary_equal(&manifest->summary, summary) ||
                        (text_hash != 0 && manifest->text_hash != text_hash)))
         error = report_error(ERR_CORRUPT, NULL, "%s was exchanged since it was committed", key);
-    struct places places = {0};
     if (error == 0)
-        error = places_fetch(&places, storage, fetch, summary);
-    for (uint32_t i = 0; error == 0 && i < manifest->summary.shards; i++)
-        if (places_is_here(&places, i))
-            error = check_shard(&look, manifest, i);
-    places_free(&places);
+        error = check_shards(&look, manifest, summary);
+    manifest_free(manifest);
+    return error;
+}
+
+int presence_check_shards(struct storage *storage, presence_fetch *fetch, const char *prefix,
+                          const void *text, size_t bytes)
+{
+    const struct look look = {storage, fetch};
+    struct manifest_summary place = {0};
+    struct manifest *manifest = NULL;
+    const char *slash = strrchr(prefix, '/');
+    if (!slash || (size_t)(slash - prefix) >= sizeof place.run ||
+        !retain_parse(slash + 1, &place.step, &place.attempt))
+        return report_error(ERR_INVALID, NULL, "%s is no directory of a checkpoint", prefix);
+    memcpy(place.run, prefix, (size_t)(slash - prefix));
+    ERR_TRY(manifest_read(&manifest, text, bytes));
+    int error = settle(&look, manifest, &place);
+    if (error == 0)
+        error = check_shards(&look, manifest, &place);
     manifest_free(manifest);
     return error;
 }

@@ -27,5 +27,9 @@ typedef int presence_fetch(struct storage *storage, const char *key, void *data,
  * it is damaged, or another one. Else nobody can tell. Blocks; any thread. */
 int presence_check(struct storage *storage, presence_fetch *fetch,
                    const struct manifest_summary *summary, uint64_t text_hash);
+/* Are the shards in the checkpoint's directory `prefix` ("<run>/step-...") which a manifest names
+ * that is not in it now? 0, ERR_CORRUPT: the first that is not, or a manifest of another one. */
+int presence_check_shards(struct storage *storage, presence_fetch *fetch, const char *prefix,
+                          const void *text, size_t bytes);
 
 #endif

@@ -77,6 +77,17 @@ static int list_free(struct erase_names *names, struct storage *storage,
     return error == 0 ? storage_list(storage, parent, add_name, names) : error;
 }
 
+/* Where nothing can be renamed what has no marker stays where it is: it has nothing that could go,
+ * or that lies in the trash already. */
+static bool can_be_put(struct storage *storage, const struct storage_group_kind *kind,
+                       const char *group)
+{
+    char marker[STORAGE_KEY_MAX + 1];
+    uint64_t bytes;
+    return storage_renames(storage) || !storage_join(marker, group, kind->marker) ||
+           storage_fetch(storage, marker, NULL, 0, &bytes) != ERR_NOT_FOUND;
+}
+
 int storage_trash_put_all(struct storage *storage, const struct storage_group_kind *kind,
                           const char *parent, uint64_t seconds, uint64_t *out_count)
 {
@@ -85,9 +96,10 @@ int storage_trash_put_all(struct storage *storage, const struct storage_group_ki
     *out_count = 0;
     int error = list_free(&names, storage, kind, parent);
     for (uint32_t i = 0; i < names.count && error == 0; i++) {
-        if (!kind->is_group(names.list[i]) || !storage_join(key, parent, names.list[i]))
+        if (!kind->is_group(names.list[i]) || !storage_join(key, parent, names.list[i]) ||
+            !can_be_put(storage, kind, key))
             continue;
-        error = storage_trash_put(storage, key, seconds, true);
+        error = storage_trash_put(storage, kind, key, seconds, true);
         *out_count += error == 0;
     }
     free_names(&names);
@@ -100,6 +112,8 @@ int storage_groups_erase(struct storage *storage, const struct storage_group_kin
     struct erase_names names = {0};
     char key[STORAGE_KEY_MAX + 1];
     int error = list_free(&names, storage, kind, parent);
+    if (error == 0 && storage_join(key, parent, STORAGE_TRASH)) /* markers go before objects */
+        error = erase_tree(storage, key, 1);
     for (uint32_t i = 0; i < names.count && error == 0; i++)
         if (kind->is_group(names.list[i]) && storage_join(key, parent, names.list[i]))
             error = storage_group_erase(storage, kind, key);

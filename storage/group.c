@@ -24,6 +24,11 @@
  * goes last. One that is pinned has had a marker and has lost it: it stays. So does any other,
  * whose marker may have been moved away by mistake, or not have come yet: it is set aside.
  *
+ * Where nothing can be renamed, as in a bucket, a removal that can be taken back moves the marker
+ * alone: it is published under the other key, which the tombstone tells, then removed here. The
+ * shards stay where they are, and what looks for rubbish leaves them alone while the trash has a
+ * marker that names them.
+ *
  * A removal must work where nothing can be made, for it is what makes room. A tombstone has no
  * bytes, so it needs an inode and a place in its directory: both are kept by an empty file there,
  * the reserve. On a full disk that goes, and what the removal frees brings it back. */
@@ -32,6 +37,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#define IS_FOUND 1                  /* no error code */
+#define MARKER_BYTES_MAX (1u << 30) /* of one that moves by itself */
 
 struct members {
     const struct storage_group_kind *kind;
@@ -121,13 +129,79 @@ static int look_for_proof(struct storage *storage, const struct members *members
     return error == ERR_NOT_FOUND ? 0 : error;
 }
 
+/* Looks for a group's marker in the trash beside it. */
+struct parted_search {
+    struct storage *storage;
+    const struct storage_group_kind *kind;
+    const char *name;   /* of the group */
+    const char *folder; /* the trash */
+    const char *besides;
+};
+
+static int visit_parted(void *user, const struct storage_entry *entry)
+{
+    const struct parted_search *search = user;
+    char key[STORAGE_KEY_MAX + 1], marker[STORAGE_KEY_MAX + 1];
+    size_t length = strlen(search->name);
+    uint64_t bytes;
+    if (!entry->is_dir || strncmp(entry->name, search->name, length) != 0 ||
+        entry->name[length] != '.')
+        return 0;
+    ERR_TRY(group_key_in(key, search->folder, entry->name));
+    if (strcmp(key, search->besides) == 0)
+        return 0;
+    ERR_TRY(group_key_in(marker, key, search->kind->marker));
+    int error = storage_fetch(search->storage, marker, NULL, 0, &bytes);
+    return error == 0 ? IS_FOUND : error == ERR_NOT_FOUND ? 0 : error;
+}
+
+/* 0: its marker lies in the trash, at another key than `besides`, and names the objects of the
+ * group. ERR_NOT_FOUND: it does not; a group that was renamed into the trash has its objects there.
+ */
+static int group_is_parted(struct storage *storage, const struct storage_group_kind *kind,
+                           const char *prefix, const char *besides)
+{
+    char parent[STORAGE_KEY_MAX + 1], folder[STORAGE_KEY_MAX + 1];
+    struct parted_search search = {storage, kind, prefix, folder, besides};
+    if (storage_renames(storage))
+        return ERR_NOT_FOUND;
+    group_parent_of(parent, prefix);
+    search.name += parent[0] ? strlen(parent) + 1 : 0;
+    ERR_TRY(group_key_in(folder, parent, STORAGE_TRASH));
+    int error = storage_list(storage, folder, visit_parted, &search);
+    return error == IS_FOUND ? 0 : error == 0 ? ERR_NOT_FOUND : error;
+}
+
+/* Likewise where its tombstone says that the marker went: no list is asked, which may lag behind.
+ */
+static int find_told(struct storage *storage, const struct storage_group_kind *kind,
+                     const char *prefix)
+{
+    char key[STORAGE_KEY_MAX + 1], told[STORAGE_KEY_MAX + 1] = "", marker[STORAGE_KEY_MAX + 1];
+    uint64_t bytes;
+    if (storage_renames(storage))
+        return ERR_NOT_FOUND;
+    ERR_TRY(note_key(key, NOTE_TOMBSTONES, prefix));
+    ERR_TRY(storage_fetch(storage, key, told, sizeof(told) - 1, &bytes));
+    if (told[0] == '\0')
+        return ERR_NOT_FOUND;
+    ERR_TRY(group_key_in(marker, told, kind->marker));
+    return storage_fetch(storage, marker, NULL, 0, &bytes);
+}
+
 /* A group without a marker, and what it holds is known: who writes one leases it before its first
  * object, or marks it, and a note was made on one that had its marker. Where a removal took that
  * away, these came too late. */
 static int judge_rest(struct storage *storage, const struct members *members, const char *prefix,
                       enum storage_rest *out)
 {
-    int error = note_find(storage, NOTE_TOMBSTONES, prefix);
+    int error = group_is_parted(storage, members->kind, prefix, "");
+    if (error == ERR_NOT_FOUND)
+        error = find_told(storage, members->kind, prefix);
+    *out = STORAGE_REST_TRASHED;
+    if (error != ERR_NOT_FOUND)
+        return error;
+    error = note_find(storage, NOTE_TOMBSTONES, prefix);
     *out = STORAGE_REST_CUT_SHORT;
     if (error != ERR_NOT_FOUND)
         return error;
@@ -152,14 +226,14 @@ int storage_group_rest(struct storage *storage, const struct storage_group_kind 
     return error;
 }
 
-static int refuse_rest(struct storage *storage, const struct members *members, const char *prefix)
+static int refuse_rest(struct storage *storage, const struct members *members, const char *prefix,
+                       enum storage_rest *out)
 {
-    enum storage_rest rest = STORAGE_REST_ASIDE;
-    int error = judge_rest(storage, members, prefix, &rest);
-    if (error != 0 || rest == STORAGE_REST_CUT_SHORT)
+    int error = judge_rest(storage, members, prefix, out);
+    if (error != 0 || *out == STORAGE_REST_CUT_SHORT || *out == STORAGE_REST_TRASHED)
         return error;
     error = refuse_held(storage, prefix, false);
-    if (error == 0 && rest == STORAGE_REST_ASIDE)
+    if (error == 0 && *out == STORAGE_REST_ASIDE)
         error = report_error(ERR_DENIED, "put its marker back, or remove it: ckpt-cli rm",
                              "%s has no %s, and no mark of unfinished work", prefix,
                              members->kind->marker);
@@ -183,9 +257,14 @@ static int swap_reserve(struct storage *storage, const char *prefix, bool is_bac
 }
 
 /* ERR_EXISTS: there is one, of a removal that was cut short. */
-static int make_tombstone(struct storage *storage, const char *prefix, bool *out_is_spent)
+static int make_tombstone(struct storage *storage, const char *prefix, const char *to,
+                          bool *out_is_spent)
 {
-    int error = note_publish(storage, NOTE_TOMBSTONES, prefix, "");
+    int error = note_publish(storage, NOTE_TOMBSTONES, prefix, to);
+    if (error == ERR_EXISTS && to[0]) { /* it says where an earlier try has gone */
+        ERR_TRY(note_remove(storage, NOTE_TOMBSTONES, prefix));
+        error = note_publish(storage, NOTE_TOMBSTONES, prefix, to);
+    }
     if (error != ERR_SPACE)
         return error;
     error = swap_reserve(storage, prefix, false);
@@ -218,22 +297,28 @@ static int give_way(struct storage *storage, const char *prefix, bool is_spent, 
     return report_restore(&text, error);
 }
 
+/* What every removal begins with; release removing->hold behind the marker, also after an error. */
+static int begin_removal(struct removing *removing, struct storage *storage, const char *prefix,
+                         bool is_told, bool *out_is_spent)
+{
+    int error = removing->hold ? 0 : removing_begin(removing, storage, prefix);
+    if (error == 0)
+        error = make_tombstone(storage, prefix, removing->to ? removing->to : "", out_is_spent);
+    if (error != 0 && error != ERR_EXISTS) /* that is of a removal that was cut short */
+        return error;
+    error = refuse_held(storage, prefix, is_told);
+    if (error == 0)
+        error = removing_check(removing, storage);
+    return give_way(storage, prefix, *out_is_spent, error);
+}
+
 /* Who leased the group until now may have left an object in it: once nobody can any more, the
  * members are listed anew. */
 static int remove_marker(struct storage *storage, struct members *members, const char *prefix,
                          bool is_told, bool *out_is_spent)
 {
-    struct removing removing;
-    int error = removing_begin(&removing, storage, prefix);
-    if (error != 0)
-        return error;
-    error = make_tombstone(storage, prefix, out_is_spent);
-    if (error == 0 || error == ERR_EXISTS) { /* of a removal that was cut short */
-        error = refuse_held(storage, prefix, is_told);
-        if (error == 0)
-            error = removing_check(&removing, storage);
-        error = give_way(storage, prefix, *out_is_spent, error);
-    }
+    struct removing removing = {.hold = NULL};
+    int error = begin_removal(&removing, storage, prefix, is_told, out_is_spent);
     if (error == 0)
         error = remove_member(storage, prefix, members->kind->marker);
     if (error == 0)
@@ -247,11 +332,13 @@ static int remove_group(struct storage *storage, const struct storage_group_kind
                         const char *prefix, bool is_new)
 {
     struct members members = {.kind = kind};
+    enum storage_rest rest = STORAGE_REST_ASIDE;
     bool is_spent = false;
     int error = list_members(&members, storage, prefix);
-    bool goes = !members.has_marker || is_new;
-    if (error == 0 && !members.has_marker)
-        error = refuse_rest(storage, &members, prefix);
+    bool has_marker = members.has_marker;
+    if (error == 0 && !has_marker)
+        error = refuse_rest(storage, &members, prefix, &rest);
+    bool goes = has_marker ? is_new : rest != STORAGE_REST_TRASHED;
     if (error == 0 && members.has_marker && is_new)
         error = remove_marker(storage, &members, prefix, false, &is_spent);
     if (error == 0 && goes)
@@ -290,19 +377,77 @@ int storage_group_erase(struct storage *storage, const struct storage_group_kind
     return error == 0 ? drop_tombstone(storage, prefix, is_spent) : error;
 }
 
-int storage_group_move(struct storage *storage, const char *prefix, const char *other, bool is_told)
+/* ---- removals that can be taken back ---- */
+
+/* Where several remove, one at a time has the trash of a group: who finds another one gives way,
+ * before it has made anything. */
+static int begin_alone(struct removing *removing, struct storage *storage, const char *prefix,
+                       bool is_told, bool *out_is_spent)
+{
+    ERR_TRY(removing_begin(removing, storage, prefix));
+    int error = removing_alone(removing, storage, prefix);
+    return error == 0 ? begin_removal(removing, storage, prefix, is_told, out_is_spent) : error;
+}
+
+static int fetch_marker(struct storage *storage, const struct storage_group_kind *kind,
+                        const char *prefix, void **out, size_t *out_bytes)
+{
+    char key[STORAGE_KEY_MAX + 1];
+    ERR_TRY(group_key_in(key, prefix, kind->marker));
+    return storage_fetch_all(storage, key, MARKER_BYTES_MAX, out, out_bytes);
+}
+
+/* An answer that was lost, and an earlier try that had its effect, are told by the bytes. */
+static int publish_marker(struct storage *storage, const struct storage_group_kind *kind,
+                          const char *prefix, const void *text, size_t bytes, bool is_ours)
+{
+    char key[STORAGE_KEY_MAX + 1];
+    struct report_text kept;
+    void *found = NULL;
+    size_t bytes_found = 0;
+    ERR_TRY(group_key_in(key, prefix, kind->marker));
+    int error = storage_publish(storage, key, text, bytes);
+    if (error == 0 || (error == ERR_EXISTS && !is_ours))
+        return error;
+    report_keep(&kept);
+    bool is_same = fetch_marker(storage, kind, prefix, &found, &bytes_found) == 0 &&
+                   bytes_found == bytes && memcmp(found, text, bytes) == 0;
+    free(found);
+    return is_same ? 0 : report_restore(&kept, error);
+}
+
+/* The marker alone: behind its copy, which names the shards from here on. */
+static int part_marker(struct storage *storage, const struct storage_group_kind *kind,
+                       const char *prefix, const char *other)
+{
+    void *text = NULL;
+    size_t bytes = 0;
+    int error = fetch_marker(storage, kind, prefix, &text, &bytes);
+    if (error == 0 && kind->mark) /* beside no marker it would prove that the shards may go */
+        error = remove_member(storage, prefix, kind->mark);
+    if (error == 0)
+        error = publish_marker(storage, kind, other, text, bytes, true);
+    if (error == 0)
+        error = remove_member(storage, prefix, kind->marker);
+    free(text);
+    return error;
+}
+
+int storage_group_move(struct storage *storage, const struct storage_group_kind *kind,
+                       const char *prefix, const char *other, bool is_told)
 {
     char from[STORAGE_KEY_MAX + 1], to[STORAGE_KEY_MAX + 1];
+    struct removing removing = {.to = storage_renames(storage) ? NULL : other};
     bool is_spent = false;
     group_parent_of(from, prefix);
     group_parent_of(to, other);
-    int error = make_tombstone(storage, prefix, &is_spent);
-    if (error == 0 || error == ERR_EXISTS) { /* of a removal that was cut short */
-        error = refuse_held(storage, prefix, is_told);
-        if (error == 0)
-            error = storage_rename(storage, prefix, other);
+    int error = begin_alone(&removing, storage, prefix, is_told, &is_spent);
+    if (error == 0) {
+        error = storage_renames(storage) ? storage_rename(storage, prefix, other)
+                                         : part_marker(storage, kind, prefix, other);
         error = give_way(storage, prefix, is_spent, error);
     }
+    storage_release(storage, removing.hold);
     if (error == 0)
         error = storage_sync_names(storage, to);
     if (error == 0)
@@ -314,6 +459,91 @@ int storage_group_move(struct storage *storage, const char *prefix, const char *
         error = error == ERR_NOT_FOUND ? 0 : error;
     }
     return error == 0 ? drop_tombstone(storage, prefix, is_spent) : error;
+}
+
+/* Under a lease, or the store's lock, so that nobody empties the trash of it meanwhile. */
+static int bring_back(struct storage *storage, const struct storage_group_kind *kind,
+                      const char *from, const char *prefix)
+{
+    void *text = NULL;
+    size_t bytes = 0;
+    if (storage_renames(storage))
+        return storage_rename(storage, from, prefix);
+    int error = fetch_marker(storage, kind, from, &text, &bytes);
+    if (error == 0 && kind->check) /* `rm --now` elsewhere may have come between */
+        error = kind->check(storage, prefix, text, bytes);
+    if (error == 0)
+        error = publish_marker(storage, kind, prefix, text, bytes, false);
+    if (error == 0)
+        error = remove_member(storage, from, kind->marker);
+    free(text);
+    return error;
+}
+
+int storage_group_move_back(struct storage *storage, const struct storage_group_kind *kind,
+                            const char *from, const char *prefix)
+{
+    char to[STORAGE_KEY_MAX + 1], parent[STORAGE_KEY_MAX + 1];
+    struct removing removing = {.hold = NULL};
+    struct storage_hold *lease = NULL;
+    group_parent_of(parent, from);
+    group_parent_of(to, prefix);
+    int error = storage_is_locked(storage)
+                    ? removing_alone(&removing, storage, prefix)
+                    : storage_group_lease(storage, &lease, prefix, "it is undeleted\n");
+    if (error == 0)
+        error = bring_back(storage, kind, from, prefix);
+    if (error == 0)
+        error = storage_sync_names(storage, to);
+    if (error == 0)
+        error = storage_sync_names(storage, parent);
+    storage_release(storage, lease);
+    return error;
+}
+
+/* What the marker at `other` names goes, unless the group has one again, or another in the trash.
+ * The marker goes first. */
+static int discard_parted(struct storage *storage, const struct storage_group_kind *kind,
+                          const char *prefix, const char *other)
+{
+    struct members members = {.kind = kind};
+    char marker[STORAGE_KEY_MAX + 1];
+    uint64_t bytes;
+    ERR_TRY(group_key_in(marker, prefix, kind->marker));
+    int error = list_members(&members, storage, prefix);
+    int named = storage_fetch(storage, marker, NULL, 0, &bytes); /* a list may lag behind */
+    if (error == 0 && named == ERR_NOT_FOUND)
+        named = group_is_parted(storage, kind, prefix, other);
+    if (error == 0 && named != ERR_NOT_FOUND)
+        error = named;
+    if (error == 0)
+        error = storage_group_discard(storage, kind, other);
+    if (error == 0 && named == ERR_NOT_FOUND)
+        error = remove_rest(storage, prefix, &members);
+    names_free(&members.names);
+    return error;
+}
+
+int storage_group_empty(struct storage *storage, const struct storage_group_kind *kind,
+                        const char *prefix, const char *other)
+{
+    struct removing removing = {.hold = NULL};
+    bool is_spent = false;
+    if (storage_renames(storage) && storage_is_locked(storage)) /* nobody else takes it back */
+        return storage_group_discard(storage, kind, other);
+    int error = begin_alone(&removing, storage, prefix, true, &is_spent);
+    if (error == 0) {
+        error = removing_refuse_tool(storage);
+        error = give_way(storage, prefix, is_spent, error);
+    }
+    bool is_begun = error == 0;
+    if (error == 0)
+        error = storage_renames(storage) ? storage_group_discard(storage, kind, other)
+                                         : discard_parted(storage, kind, prefix, other);
+    storage_release(storage, removing.hold);
+    if (error == 0)
+        error = storage_groups_forget(storage, prefix);
+    return error == 0 && is_begun ? drop_tombstone(storage, prefix, is_spent) : error;
 }
 
 int storage_group_discard(struct storage *storage, const struct storage_group_kind *kind,

@@ -245,7 +245,7 @@ bool removing_is_name(const char *name)
 int removing_begin(struct removing *removing, struct storage *storage, const char *prefix)
 {
     removing->hold = NULL;
-    if (((const struct storage_base *)storage)->is_locked)
+    if (storage_is_locked(storage))
         return 0;
     return hold_beside(storage, &removing->hold, removing->key, NOTE_TOMBSTONES, prefix, "");
 }
@@ -258,30 +258,61 @@ int removing_check(const struct removing *removing, struct storage *storage)
                : error;
 }
 
+struct removers {
+    struct leases list;
+    const char *prefix; /* of the group */
+    const char *ours;   /* not looked at */
+};
+
 static int visit_removing(void *user, const struct storage_entry *entry)
 {
-    const struct leases *list = user;
-    const char *prefix = list->user;
+    const struct removers *removers = user;
+    const char *prefix = removers->prefix;
     char key[STORAGE_KEY_MAX + 1], name[STORAGE_KEY_MAX + 1];
     snprintf(name, sizeof(name), "%s", entry->name);
     if (entry->is_dir || !cut_nonce(name) || strcmp(name, prefix + name_in(prefix)) != 0)
         return 0;
-    int error = group_key_in(key, list->folder, entry->name);
+    int error = group_key_in(key, removers->list.folder, entry->name);
+    if (error == 0 && strcmp(key, removers->ours) == 0)
+        return 0;
     if (error == 0)
-        error = storage_find_holder(list->storage, key);
+        error = storage_find_holder(removers->list.storage, key);
     return error == 0 ? IS_REMOVED : error == ERR_NOT_FOUND ? 0 : error;
+}
+
+static int find_remover(struct storage *storage, const char *prefix, const char *ours)
+{
+    char folder[STORAGE_KEY_MAX + 1];
+    struct removers removers = {{storage, folder, NULL, NULL, NULL}, prefix, ours};
+    int error = group_folder_beside(folder, NOTE_TOMBSTONES, prefix);
+    if (error == 0)
+        error = storage_list(storage, folder, visit_removing, &removers);
+    return error == IS_REMOVED ? 0
+           : error == 0        ? report_error(ERR_NOT_FOUND, NULL, "nobody removes %s", prefix)
+                               : error;
 }
 
 int removing_find(struct storage *storage, const char *prefix)
 {
-    char folder[STORAGE_KEY_MAX + 1];
-    struct leases list = {storage, folder, NULL, NULL, (void *)(uintptr_t)prefix};
-    int error = group_folder_beside(folder, NOTE_TOMBSTONES, prefix);
+    return find_remover(storage, prefix, "");
+}
+
+int removing_alone(const struct removing *removing, struct storage *storage, const char *prefix)
+{
+    int error = find_remover(storage, prefix, removing->hold ? removing->key : "");
     if (error == 0)
-        error = storage_list(storage, folder, visit_removing, &list);
-    return error == IS_REMOVED ? 0
-           : error == 0        ? report_error(ERR_NOT_FOUND, NULL, "nobody removes %s", prefix)
-                               : error;
+        return report_error(ERR_BUSY, "try again", "somebody else removes %s", prefix);
+    return error == ERR_NOT_FOUND ? 0 : error;
+}
+
+int removing_refuse_tool(struct storage *storage)
+{
+    if (storage_is_locked(storage) || !storage_is_shared(storage))
+        return 0;
+    int error = storage_find_holder(storage, NULL);
+    if (error == 0)
+        return report_error(ERR_BUSY, "try again", "a tool has the store's lock");
+    return error == ERR_NOT_FOUND ? 0 : error;
 }
 
 int removing_forget(struct storage *storage, const char *name)

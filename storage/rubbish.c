@@ -152,6 +152,8 @@ static int look_at_rest(struct search *search, const char *prefix)
     struct measure measure = {.kind = search->kind};
     enum storage_rest rest = STORAGE_REST_WRITTEN;
     int error = storage_group_rest(search->storage, search->kind, prefix, &rest);
+    if (error == 0 && rest == STORAGE_REST_TRASHED)
+        return 0;
     if (error == 0 && rest != STORAGE_REST_CUT_SHORT)
         error = refuse_noted(search->storage, prefix);
     if (error == 0 && rest == STORAGE_REST_WRITTEN)

@@ -267,6 +267,21 @@ int storage_rename(struct storage *storage, const char *key, const char *other)
     return error ? error : ops->rename(storage, key, other);
 }
 
+bool storage_renames(struct storage *storage)
+{
+    return ops_of(storage)->rename != NULL;
+}
+
+bool storage_is_locked(struct storage *storage)
+{
+    return ((const struct storage_base *)storage)->is_locked;
+}
+
+bool storage_is_shared(struct storage *storage)
+{
+    return ops_of(storage)->find_holder != NULL;
+}
+
 bool storage_replaces(struct storage *storage)
 {
     return ops_of(storage)->replace != NULL;

@@ -359,8 +359,11 @@ int storage_for_many(struct storage *storage, size_t count, int (*look)(void *us
 int storage_remove(struct storage *storage, const char *key);
 int storage_rename(struct storage *storage, const char *key, const char *other);
 int storage_replace(struct storage *storage, const char *key, const char *other);
-bool storage_replaces(struct storage *storage); /* can it? */
+bool storage_renames(struct storage *storage);  /* can it? */
+bool storage_replaces(struct storage *storage); /* likewise */
 int storage_lock(struct storage *storage);
+bool storage_is_locked(struct storage *storage); /* by this process */
+bool storage_is_shared(struct storage *storage); /* can another process have it open, too? */
 int storage_space(struct storage *storage, struct storage_space *out);
 int storage_hold(struct storage *storage, struct storage_hold **out, const char *key,
                  const void *data, size_t bytes);
@@ -418,12 +421,16 @@ struct storage_group_kind {
      * needed. */
     const char *mark;
     bool (*is_marked)(const char *prefix, const char *text);
+    /* 0: all that the marker's text names is at `prefix`; else says what is missing. NULL: nothing
+     * is asked. For what comes back where nothing can be renamed. */
+    int (*check)(struct storage *storage, const char *prefix, const void *text, size_t bytes);
 };
 #define STORAGE_MARK_BYTES_MAX 512u /* of a mark, with a NUL */
 /* What a group without a marker is. */
 enum storage_rest {
     STORAGE_REST_EMPTY,      /* nothing of ours is in it */
     STORAGE_REST_UNFINISHED, /* its mark says so */
+    STORAGE_REST_TRASHED,    /* its marker lies in the trash, and names what is here */
     STORAGE_REST_CUT_SHORT,  /* a removal, which left its tombstone */
     STORAGE_REST_WRITTEN,    /* somebody leases it, who writes it */
     STORAGE_REST_ASIDE       /* nobody knows: it is kept as it is */
@@ -449,36 +456,55 @@ int storage_group_erase(struct storage *storage, const struct storage_group_kind
 int storage_groups_erase(struct storage *storage, const struct storage_group_kind *kind,
                          const char *parent);
 /* Gives the group another key, whose readers do not look there: a removal that can be taken back.
- * As one it leaves a tombstone meanwhile, and gives way to notes and leases; a crash leaves the
- * group under the one key or the other. `is_told` as of storage_group_erase(), whose note goes,
- * too. */
-int storage_group_move(struct storage *storage, const char *prefix, const char *other,
-                       bool is_told);
+ * Where nothing can be renamed (storage_renames) its marker alone gets it. As a removal it leaves a
+ * tombstone meanwhile, and gives way to notes, leases and other removers (ERR_BUSY); a crash leaves
+ * the group under the one key or the other, or its marker under both. `is_told` as of
+ * storage_group_erase(), whose note goes, too. */
+int storage_group_move(struct storage *storage, const struct storage_group_kind *kind,
+                       const char *prefix, const char *other, bool is_told);
+/* Back to `prefix`. ERR_EXISTS: another group has that. ERR_NOT_FOUND: it is not there any more.
+ * ERR_CORRUPT: kind->check says what it lacks; it stays where it is. */
+int storage_group_move_back(struct storage *storage, const struct storage_group_kind *kind,
+                            const char *from, const char *prefix);
+/* Removes what was moved to `other`; of what is at `prefix` nothing that a marker there, or another
+ * one in the trash, names. Errors as of a move. */
+int storage_group_empty(struct storage *storage, const struct storage_group_kind *kind,
+                        const char *prefix, const char *other);
 /* Removes what is at such a key: the marker first. What is not ours stays, with its directory. */
 int storage_group_discard(struct storage *storage, const struct storage_group_kind *kind,
                           const char *prefix);
 
 /* The trash of a parent: "<parent>/trash/<group>.<when it was removed, in seconds since 1970>" is a
- * removed group as it was, until somebody empties the trash or takes it back. How long it stays is
- * told in "<parent>/trash/term", by seconds, to every tool that removes; see trash.c. */
+ * removed group as it was, or its marker alone where nothing can be renamed, until somebody empties
+ * the trash or takes it back. How long it stays is told in "<parent>/trash/term", by seconds, to
+ * every tool that removes; see trash.c. */
+#define STORAGE_TRASH "trash"
 struct storage_trashed {
     char group[STORAGE_KEY_MAX + 1]; /* the key that it had */
     char key[STORAGE_KEY_MAX + 1];   /* and has now */
     uint64_t seconds;                /* when it was removed */
     uint64_t files, bytes;
+    bool is_back; /* a marker that was left in the trash: the group has its own, and is no trash */
 };
 /* 0 seconds: removals are final. */
 int storage_trash_term(struct storage *storage, const char *parent, uint64_t *out_seconds);
 int storage_trash_set_term(struct storage *storage, const char *parent, uint64_t seconds);
 /* Removes a group into the trash at that time. Errors as of storage_group_move(). */
-int storage_trash_put(struct storage *storage, const char *prefix, uint64_t seconds, bool is_told);
-/* All groups of a parent, when a person has said so; pins and leases refuse it before any goes. */
+int storage_trash_put(struct storage *storage, const struct storage_group_kind *kind,
+                      const char *prefix, uint64_t seconds, bool is_told);
+/* All groups of a parent, when a person has said so; pins and leases refuse it before any goes.
+ * Where nothing can be renamed, groups without a marker stay. */
 int storage_trash_put_all(struct storage *storage, const struct storage_group_kind *kind,
                           const char *parent, uint64_t seconds, uint64_t *out_count);
 /* Takes one back. ERR_EXISTS: another group has its key. */
-int storage_trash_take(struct storage *storage, const struct storage_trashed *item);
+int storage_trash_take(struct storage *storage, const struct storage_group_kind *kind,
+                       const struct storage_trashed *item);
+/* Removes one for good. ERR_BUSY, ERR_DENIED: somebody is at it; it stays. */
+int storage_trash_empty(struct storage *storage, const struct storage_group_kind *kind,
+                        const struct storage_trashed *item);
 /* In no order; a group may be there several times. A parent without a trash lists nothing. */
-int storage_trash_list(struct storage *storage, const char *parent,
+int storage_trash_list(struct storage *storage, const struct storage_group_kind *kind,
+                       const char *parent,
                        int (*visit)(void *user, const struct storage_trashed *item), void *user);
 
 /* In "tombstones": no tombstone, but the place of the next one where the disk is full. */

@@ -1,11 +1,20 @@
 /* trash.c - removed groups that can be taken back.
  *
- *   <parent>/<group> ──put──► <parent>/trash/<group>.<seconds> ──storage_group_discard──► gone
+ *   <parent>/<group> ──put──► <parent>/trash/<group>.<seconds> ──empty──► gone
  *          ▲                            │
  *          └───────────take─────────────┘
  *
  * Each arrow but the last is one rename, so a crash leaves the group under one of the two names,
- * whole. The time of the removal is in the name: no second object can be lost or contradict it. A
+ * whole. A bucket renames nothing: there the marker alone moves, by an exclusive publication of
+ * what it says under the other name, and the removal of the first. The shards stay where they are.
+ * A crash between the two leaves the marker under both names: the group exists, and what lies in
+ * the trash counts as no trash (is_back) until it is emptied.
+ *
+ * Where several processes share the store, one at a time has a group's trash. Who puts or empties
+ * holds the tombstone of a removal, who takes back leases the group: each sees the other, and gives
+ * way (group.c, notes.c).
+ *
+ * The time of the removal is in the name: no second object can be lost or contradict it. A
  * group may be removed, made again and removed again: both lie in the trash, and the newest is
  * taken back.
  *
@@ -19,7 +28,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define TRASH "trash"
 #define TERM "term"
 #define TERM_BYTES 32u
 #define SAME_SECONDS_MAX                                                     \
@@ -28,7 +36,7 @@
 
 static int term_key(char out[STORAGE_KEY_MAX + 1], const char *parent)
 {
-    return storage_join(out, parent, TRASH "/" TERM)
+    return storage_join(out, parent, STORAGE_TRASH "/" TERM)
                ? 0
                : report_error(ERR_INVALID, NULL, "a key in %s is too long", parent);
 }
@@ -65,40 +73,43 @@ static int trashed_key(char out[STORAGE_KEY_MAX + 1], const char *prefix, uint64
 {
     const char *slash = strrchr(prefix, '/');
     CHECK(slash != NULL);
-    int length = snprintf(out, STORAGE_KEY_MAX + 1, "%.*s/" TRASH "/%s.%llu", (int)(slash - prefix),
-                          prefix, slash + 1, (unsigned long long)seconds);
+    int length = snprintf(out, STORAGE_KEY_MAX + 1, "%.*s/" STORAGE_TRASH "/%s.%llu",
+                          (int)(slash - prefix), prefix, slash + 1, (unsigned long long)seconds);
     return length <= STORAGE_KEY_MAX
                ? 0
                : report_error(ERR_INVALID, NULL, "the key of %s is too long", prefix);
 }
 
-int storage_trash_put(struct storage *storage, const char *prefix, uint64_t seconds, bool is_told)
+int storage_trash_put(struct storage *storage, const struct storage_group_kind *kind,
+                      const char *prefix, uint64_t seconds, bool is_told)
 {
     char key[STORAGE_KEY_MAX + 1];
     int error = ERR_EXISTS;
     for (uint32_t i = 0; i < SAME_SECONDS_MAX && error == ERR_EXISTS; i++) {
         error = trashed_key(key, prefix, seconds + i);
         if (error == 0)
-            error = storage_group_move(storage, prefix, key, is_told);
+            error = storage_group_move(storage, kind, prefix, key, is_told);
     }
     return error;
 }
 
-int storage_trash_take(struct storage *storage, const struct storage_trashed *item)
+int storage_trash_take(struct storage *storage, const struct storage_group_kind *kind,
+                       const struct storage_trashed *item)
 {
-    char from[STORAGE_KEY_MAX + 1], to[STORAGE_KEY_MAX + 1];
-    snprintf(from, sizeof(from), "%.*s", (int)(strrchr(item->key, '/') - item->key), item->key);
-    snprintf(to, sizeof(to), "%.*s", (int)(strrchr(item->group, '/') - item->group), item->group);
-    int error = storage_rename(storage, item->key, item->group);
-    if (error == 0)
-        error = storage_sync_names(storage, to);
-    return error == 0 ? storage_sync_names(storage, from) : error;
+    return storage_group_move_back(storage, kind, item->key, item->group);
+}
+
+int storage_trash_empty(struct storage *storage, const struct storage_group_kind *kind,
+                        const struct storage_trashed *item)
+{
+    return storage_group_empty(storage, kind, item->group, item->key);
 }
 
 /* ---- what is there ---- */
 
 struct trash_list {
     struct storage *storage;
+    const struct storage_group_kind *kind;
     const char *parent;
     int (*visit)(void *user, const struct storage_trashed *item);
     void *user;
@@ -110,6 +121,19 @@ static int add_file(void *user, const struct storage_entry *entry)
     item->files += !entry->is_dir;
     item->bytes += entry->is_dir ? 0 : entry->bytes;
     return 0;
+}
+
+/* Where a marker moves alone, its group's objects are where they were. */
+static int look_at_group(const struct trash_list *list, struct storage_trashed *item)
+{
+    char marker[STORAGE_KEY_MAX + 1];
+    uint64_t bytes;
+    if (storage_renames(list->storage) || !storage_join(marker, item->group, list->kind->marker))
+        return 0;
+    int error = storage_fetch(list->storage, marker, NULL, 0, &bytes);
+    item->is_back = error == 0;
+    return error == ERR_NOT_FOUND ? storage_list(list->storage, item->group, add_file, item)
+                                  : error;
 }
 
 static int visit_trashed(void *user, const struct storage_entry *entry)
@@ -125,17 +149,22 @@ static int visit_trashed(void *user, const struct storage_entry *entry)
     item.seconds = strtoull(dot + 1, &end, 10);
     *dot = '\0';
     if (*end != '\0' || errno != 0 || !storage_join(item.group, list->parent, name) ||
-        !storage_join(folder, list->parent, TRASH) || !storage_join(item.key, folder, entry->name))
+        !storage_join(folder, list->parent, STORAGE_TRASH) ||
+        !storage_join(item.key, folder, entry->name))
         return 0;
     int error = storage_list(list->storage, item.key, add_file, &item);
+    if (error == 0)
+        error = look_at_group(list, &item);
     return error == 0 ? list->visit(list->user, &item) : error;
 }
 
-int storage_trash_list(struct storage *storage, const char *parent,
+int storage_trash_list(struct storage *storage, const struct storage_group_kind *kind,
+                       const char *parent,
                        int (*visit)(void *user, const struct storage_trashed *item), void *user)
 {
-    struct trash_list list = {storage, parent, visit, user};
+    struct trash_list list = {storage, kind, parent, visit, user};
     char folder[STORAGE_KEY_MAX + 1];
-    return storage_join(folder, parent, TRASH) ? storage_list(storage, folder, visit_trashed, &list)
-                                               : 0;
+    return storage_join(folder, parent, STORAGE_TRASH)
+               ? storage_list(storage, folder, visit_trashed, &list)
+               : 0;
 }

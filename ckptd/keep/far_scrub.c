@@ -12,8 +12,10 @@
  * on where the last ckptd stood, also on another machine.
  *
  * The lease in the tier keeps other nodes' retention from removing what is being read; what they
- * had removed before is no damage. A tier that does not answer is asked again later. Who pauses the
- * scrub pauses this one, too; it holds no checkpoint then. It costs one buffer of READ_BYTES. */
+ * had removed before is no damage. Whether it is the same store is asked before each checkpoint and
+ * each note (drain/identity.c): what another one lacks is no damage either. A tier that does not
+ * answer is asked again later. Who pauses the scrub pauses this one, too; it holds no checkpoint
+ * then. It costs one buffer of READ_BYTES. */
 #include "ckptd/keep/far_scrub.h"
 #include "ckptd/catalog.h"
 #include "ckptd/checkpoint.h"
@@ -100,6 +102,7 @@ static int open_checkpoint(struct far_scrub *scrub)
 {
     char prefix[STORAGE_KEY_MAX];
     const struct manifest_summary *summary = &scrub->summary;
+    ERR_TRY(tier_reach(scrub->service, TIER_FAR));
     ERR_TRY(shard_dir_key(prefix, sizeof prefix, summary->run, summary->step, summary->attempt));
     int error = storage_group_lease(far_of(scrub), &scrub->lease, prefix, "ckptd scrubs it\n");
     if (error == 0)
@@ -179,7 +182,9 @@ static void work_close(struct job *job)
 static void work_fetch(struct job *job)
 {
     struct far_scrub *scrub = CONTAINER_OF(job, struct far_scrub, job);
-    int error = proven_fetch(far_of(scrub), scrub->run, &scrub->number, &scrub->text);
+    int error = tier_reach(scrub->service, TIER_FAR);
+    if (error == 0)
+        error = proven_fetch(far_of(scrub), scrub->run, &scrub->number, &scrub->text);
     if (error != 0)
         fault_take(&scrub->fault, error);
 }
@@ -187,7 +192,9 @@ static void work_fetch(struct job *job)
 static void work_keep(struct job *job)
 {
     struct far_scrub *scrub = CONTAINER_OF(job, struct far_scrub, job);
-    int error = proven_keep(far_of(scrub), scrub->run, scrub->number, scrub->text);
+    int error = tier_reach(scrub->service, TIER_FAR);
+    if (error == 0)
+        error = proven_keep(far_of(scrub), scrub->run, scrub->number, scrub->text);
     if (error != 0)
         fault_take(&scrub->fault, error);
 }

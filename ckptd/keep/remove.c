@@ -40,7 +40,8 @@ struct removal {
     struct rpc_call *call;
     struct run *run;
     struct checkpoint *checkpoint; /* out of the list; NULL: the whole run goes */
-    bool to_trash;
+    uint64_t terms[2]; /* in the trash, of the local tier and the far one; 0: it goes for good */
+    bool to_trash;     /* of any */
     char prefix[STORAGE_KEY_MAX];
     Holdfast__V1__RemoveReply reply;
     struct fault fault;
@@ -61,26 +62,17 @@ static bool is_in(const struct removal *removal, enum tier_index tier)
     return has_tier && (!removal->checkpoint || removal->checkpoint->copies[tier].is_there);
 }
 
-/* For good: the trash is on the node's disk. */
-static int remove_far(const struct removal *removal)
+static int remove_in(const struct removal *removal, enum tier_index tier)
 {
-    struct storage *storage = removal->service->tiers[TIER_FAR].storage;
-    if (!is_in(removal, TIER_FAR))
-        return 0;
-    return removal->checkpoint ? storage_group_erase(storage, &checkpoint_kind, removal->prefix)
-                               : storage_groups_erase(storage, &checkpoint_kind, removal->prefix);
-}
-
-static int remove_local(const struct removal *removal)
-{
-    struct storage *storage = removal->service->storage;
+    struct storage *storage = removal->service->tiers[tier].storage;
     uint64_t now = (uint64_t)time(NULL), count;
+    bool to_trash = removal->terms[tier == TIER_FAR] > 0;
     int error = 0;
-    if (!is_in(removal, TIER_LOCAL))
+    if (!is_in(removal, tier))
         return 0;
-    if (removal->to_trash && removal->checkpoint)
-        error = storage_trash_put(storage, removal->prefix, now, true);
-    else if (removal->to_trash)
+    if (to_trash && removal->checkpoint)
+        error = storage_trash_put(storage, &checkpoint_kind, removal->prefix, now, true);
+    else if (to_trash)
         error = storage_trash_put_all(storage, &checkpoint_kind, removal->prefix, now, &count);
     else if (removal->checkpoint)
         error = storage_group_erase(storage, &checkpoint_kind, removal->prefix);
@@ -93,9 +85,9 @@ static int remove_local(const struct removal *removal)
 static void work_remove(struct job *job)
 {
     struct removal *removal = CONTAINER_OF(job, struct removal, job);
-    int error = remove_far(removal);
+    int error = remove_in(removal, TIER_FAR);
     if (error == 0)
-        error = remove_local(removal);
+        error = remove_in(removal, TIER_LOCAL);
     if (error != 0)
         fault_take(&removal->fault, error);
 }
@@ -166,7 +158,8 @@ static void removed(struct event *event)
         settle_checkpoint(removal);
     else
         settle_run(removal);
-    trash_look(removal->service);
+    trash_look(removal->service, TIER_LOCAL);
+    trash_look(removal->service, TIER_FAR);
     if (removal->fault.code == 0) {
         ledger_note(&removal->service->ledger, loop_now_ms(), -(int64_t)removal->reply.bytes);
         log_info("remove", "%s is removed: %llu checkpoints, %llu bytes%s", removal->prefix,
@@ -234,6 +227,18 @@ static int take_out_all(struct removal *removal, bool is_dry)
     return 0;
 }
 
+/* The longest is told. */
+static void note_terms(struct removal *removal)
+{
+    for (unsigned i = 0; i < 2; i++) {
+        enum tier_index tier = i == 0 ? TIER_LOCAL : TIER_FAR;
+        removal->terms[i] = is_in(removal, tier) ? trash_term(removal->run, tier) : 0;
+        if (removal->reply.trash_seconds < removal->terms[i])
+            removal->reply.trash_seconds = removal->terms[i];
+    }
+    removal->to_trash = removal->reply.trash_seconds > 0;
+}
+
 static int begin(struct removal *removal, const Holdfast__V1__RemoveRequest *request)
 {
     struct service *service = removal->service;
@@ -252,11 +257,10 @@ static int begin(struct removal *removal, const Holdfast__V1__RemoveRequest *req
     else if (error == 0)
         error = shard_dir_key(removal->prefix, sizeof removal->prefix, removal->run->name,
                               request->step, request->attempt);
-    uint64_t term = error == 0 && !request->now ? trash_term(removal->run) : 0;
     if (error == 0)
         error = is_whole ? take_out_all(removal, request->dry_run) : take_out_one(removal, request);
-    removal->to_trash = error == 0 && term > 0 && removal->reply.checkpoints > 0;
-    removal->reply.trash_seconds = removal->to_trash ? term : 0;
+    if (error == 0 && !request->now && removal->reply.checkpoints > 0)
+        note_terms(removal);
     return error;
 }
 

@@ -315,8 +315,9 @@ static int remove_one(const struct pruning *pruning, const struct manifest_summa
     int error = shard_dir_key(prefix, sizeof prefix, summary->run, summary->step, summary->attempt);
     if (error != 0)
         return error;
-    return pruning->trash > 0 ? storage_trash_put(storage, prefix, (uint64_t)time(NULL), false)
-                              : storage_group_remove(storage, &checkpoint_kind, prefix);
+    return pruning->trash > 0
+               ? storage_trash_put(storage, &checkpoint_kind, prefix, (uint64_t)time(NULL), false)
+               : storage_group_remove(storage, &checkpoint_kind, prefix);
 }
 
 /* Without its manifest a checkpoint is gone, whatever else went wrong. */
@@ -389,7 +390,7 @@ static void removed(struct event *event)
     if (count > 0 && pruning->tier == TIER_LOCAL)
         ledger_note(&pruning->service->ledger, loop_now_ms(), -(int64_t)bytes);
     if (count > 0 && pruning->trash > 0)
-        trash_look(pruning->service);
+        trash_look(pruning->service, pruning->tier);
     log_debug("retain", "run %s: removed %u of %u checkpoints, %llu bytes", pruning->run->name,
               count, pruning->count, (unsigned long long)bytes);
     finish(pruning);
@@ -594,7 +595,7 @@ int retain_begin(struct run *run, const struct plan_options *options)
     pruning->is_dry = options->is_dry;
     pruning->reads_metrics = options->reads_metrics;
     pruning->only_reads = options->only_reads;
-    pruning->trash = options->is_final ? 0 : trash_term(run);
+    pruning->trash = options->is_final ? 0 : trash_term(run, options->tier);
     snprintf(pruning->metric, sizeof pruning->metric, "%s",
              options->metric[0] ? options->metric : "loss");
     fill_items(pruning);

@@ -36,10 +36,8 @@ static bool apply(struct run *run, const struct plan_options *options)
 void retain_apply_far(struct run *run)
 {
     const struct policy *policy = policy_of(&run->service->policies, run->name);
-    const struct plan_options options = {.rules = policy_rules(policy, &policy->far),
-                                         .metric = policy->metric,
-                                         .tier = TIER_FAR,
-                                         .is_final = true};
+    const struct plan_options options = {
+        .rules = policy_rules(policy, &policy->far), .metric = policy->metric, .tier = TIER_FAR};
     if (tier_has_far(run->service))
         apply(run, &options);
 }

@@ -1,4 +1,5 @@
-/* trash.c - removed checkpoints stay for retention.trash_s seconds, and can be taken back.
+/* trash.c - removed checkpoints stay for retention.trash_s seconds, those that the far tier gives
+ * up for tier.trash_s, and can be taken back.
  *
  *   a prune, retention, rm ──► <run>/trash/ ──► its term is over, or a save lacks space: gone
  *                                   │
@@ -9,6 +10,10 @@
  * what is older than its term, and counts the rest. A save that lacks space waits for such a look:
  * the oldest of all runs go until there is enough. Where all of the trash is not enough it stays,
  * and the save is refused.
+ *
+ * Each tier has its trash, and what blocks on the far one is done by its crew. It has no limit of
+ * space, so only terms empty it; its looks are FAR_LOOK_MS apart, or as soon as a term ends. Other
+ * ckptds look there, too: each gives way to the others (storage/trash.c), and tries again.
  *
  * Without a term (0) what is in the trash stays until a save lacks space: a slip in the
  * configuration empties nothing. A wall clock that jumps ahead while ckptd runs ends no term: what
@@ -27,9 +32,12 @@
 #include <time.h>
 
 #define TRASH_LOOK_MS 60000
+#define FAR_LOOK_MS 600000 /* each costs two requests a run */
+#define SOON_MS 1000
 #define JUMP_MS 60000 /* a wall clock that is set by less has not jumped */
 
 struct emptied {
+    struct storage_trashed item;
     char *key;
     uint64_t seconds, files, bytes, term;
     bool is_gone;
@@ -50,12 +58,25 @@ struct sweep {
     uint64_t term;                       /* of the run that is being listed */
     uint64_t now;                        /* seconds since 1970, less what the clock has jumped */
     uint64_t wanted_files, wanted_bytes; /* to be made free */
+    enum tier_index tier;
+    uint64_t next_s; /* until the next term ends; 0: none of what is there has one */
     struct job job;
 };
 
-uint64_t trash_term(const struct run *run)
+uint64_t trash_term(const struct run *run, enum tier_index tier)
 {
-    return (uint64_t)policy_of(&run->service->policies, run->name)->trash;
+    const struct policy *policy = policy_of(&run->service->policies, run->name);
+    return (uint64_t)(tier == TIER_FAR ? policy->far_trash : policy->trash);
+}
+
+static struct trash *trash_of(const struct service *service, enum tier_index tier)
+{
+    return tier == TIER_FAR ? service->far_trash : service->trash;
+}
+
+static struct storage *storage_of(const struct sweep *sweep)
+{
+    return sweep->service->tiers[sweep->tier].storage;
 }
 
 static int64_t wall_ms(void)
@@ -76,15 +97,16 @@ static int add_item(void *user, const struct storage_trashed *item)
         return report_error(ERR_MEMORY, NULL, "no memory for the trash");
     sweep->items[sweep->count++] = (struct emptied){.key = key,
                                                     .seconds = item->seconds,
-                                                    .files = item->files,
-                                                    .bytes = item->bytes,
+                                                    .item = *item,
+                                                    .files = item->is_back ? 0 : item->files,
+                                                    .bytes = item->is_back ? 0 : item->bytes,
                                                     .term = sweep->term};
     return 0;
 }
 
 static void empty(struct sweep *sweep, struct emptied *item, const char *why)
 {
-    int error = storage_group_discard(sweep->service->storage, &checkpoint_kind, item->key);
+    int error = storage_trash_empty(storage_of(sweep), &checkpoint_kind, &item->item);
     item->is_gone = true; /* also one that stays is no room that a save could count on */
     if (error != 0)
         log_warn("trash", "%s stays: %s", item->key, report_line());
@@ -101,17 +123,28 @@ static int compare_ages(const void *a, const void *b)
     return strcmp(strrchr(x->key, '/'), strrchr(y->key, '/')); /* the lower step */
 }
 
+static void note_next(struct sweep *sweep, const struct emptied *item)
+{
+    if (item->term == 0)
+        return;
+    uint64_t end = item->seconds + item->term, left = end > sweep->now ? end - sweep->now : 1;
+    if (sweep->next_s == 0 || left < sweep->next_s)
+        sweep->next_s = left;
+}
+
 static void work_sweep(struct job *job)
 {
     struct sweep *sweep = CONTAINER_OF(job, struct sweep, job);
-    struct storage *storage = sweep->service->storage;
     uint64_t files = 0, bytes = 0;
+    if (tier_reach(sweep->service, sweep->tier) != 0) /* another store, or none */
+        return;
+    struct storage *storage = storage_of(sweep);
     for (uint32_t i = 0; i < sweep->num_runs; i++) {
         const struct sweep_run *run = &sweep->runs[i];
         sweep->term = run->term;
         int error = storage_trash_set_term(storage, run->name, run->term);
         if (error == 0)
-            error = storage_trash_list(storage, run->name, add_item, sweep);
+            error = storage_trash_list(storage, &checkpoint_kind, run->name, add_item, sweep);
         if (error != 0)
             log_warn("trash", "the trash of run %s: %s", run->name, report_line());
     }
@@ -122,8 +155,10 @@ static void work_sweep(struct job *job)
         bool is_over = item->term > 0 && sweep->now >= item->seconds &&
                        sweep->now - item->seconds >= item->term;
         bool is_wanted = files < sweep->wanted_files || bytes < sweep->wanted_bytes;
-        if (!is_over && !is_wanted)
+        if (!is_over && !is_wanted) {
+            note_next(sweep, item);
             continue;
+        }
         empty(sweep, item, is_over ? "its term in the trash is over" : "a save needs its space");
         files += item->files;
         bytes += item->bytes;
@@ -132,23 +167,37 @@ static void work_sweep(struct job *job)
 
 static void start_sweep(struct trash *trash);
 
+static void end_look(struct trash *trash)
+{
+    trash->is_busy = trash->makes_room = false;
+    if (trash->must_again)
+        trash_look(trash->service, trash->tier);
+    trash->must_again = false;
+}
+
 static void swept(struct event *event)
 {
     struct sweep *sweep = CONTAINER_OF(event, struct sweep, job.done);
     struct service *service = sweep->service;
-    struct trash *trash = service->trash;
+    struct trash *trash = trash_of(service, sweep->tier);
+    int64_t period = trash->tier == TIER_FAR ? FAR_LOOK_MS : TRASH_LOOK_MS;
+    int64_t next = sweep->next_s > 0 && sweep->next_s < (uint64_t)period / 1000
+                       ? (int64_t)sweep->next_s * 1000 + SOON_MS
+                       : period;
+    loop_timer_cancel(service->loop, &trash->timer);
+    loop_timer(service->loop, &trash->timer, next);
     trash->files = trash->bytes = trash->checkpoints = 0;
     for (uint32_t i = 0; i < sweep->count; i++) {
         const struct emptied *item = &sweep->items[i];
         trash->files += item->is_gone ? 0 : item->files;
         trash->bytes += item->is_gone ? 0 : item->bytes;
-        trash->checkpoints += !item->is_gone;
+        trash->checkpoints += !item->is_gone && !item->item.is_back;
         free(item->key);
     }
     free(sweep->items);
     free(sweep->runs);
     free(sweep);
-    trash_end(service);
+    end_look(trash);
     service_retry_saves(service);
     service_look(service);
 }
@@ -178,21 +227,25 @@ static void start_sweep(struct trash *trash)
     follow_clock(trash);
     *sweep = (struct sweep){.service = service,
                             .runs = runs,
+                            .tier = trash->tier,
                             .now = (uint64_t)((wall_ms() - trash->jumped_ms) / 1000),
                             .wanted_files = trash->wanted_files,
                             .wanted_bytes = trash->wanted_bytes};
     for (const struct run *run = service->catalog->runs; run; run = run->next) {
         if (run->unreadable.code != 0 || (run->newest_attempt == 0 && !run->checkpoints))
             continue; /* it has no directory yet, perhaps */
+        if (trash->tier == TIER_FAR && !trash->must_note && trash_term(run, TIER_FAR) == 0)
+            continue;
         struct sweep_run *to = &runs[sweep->num_runs++];
         snprintf(to->name, sizeof to->name, "%s", run->name);
-        to->term = trash_term(run);
+        to->term = trash_term(run, trash->tier);
     }
+    trash->must_note = false;
     trash->makes_room = trash->wanted_files > 0 || trash->wanted_bytes > 0;
     trash->wanted_files = trash->wanted_bytes = 0;
     trash->is_busy = true;
     sweep->job = (struct job){.work = work_sweep, .done.run = swept};
-    loop_work(service->loop, &sweep->job);
+    tier_work(service, trash->tier, &sweep->job);
 }
 
 static void look_now(struct timer *timer)
@@ -201,15 +254,26 @@ static void look_now(struct timer *timer)
     struct service *service = trash->service;
     if (trash->is_busy)
         trash->must_again = true;
-    else if (!service->draining && !service->offline[0])
+    else if (!service->draining && !service->offline[0] && !service->tiers[trash->tier].offline[0])
         start_sweep(trash);
     loop_timer(service->loop, timer, TRASH_LOOK_MS);
 }
 
-void trash_look(struct service *service)
+void trash_look(struct service *service, enum tier_index tier)
 {
-    loop_timer_cancel(service->loop, &service->trash->timer);
-    loop_timer(service->loop, &service->trash->timer, 0);
+    struct trash *trash = trash_of(service, tier);
+    if (!trash)
+        return;
+    loop_timer_cancel(service->loop, &trash->timer);
+    loop_timer(service->loop, &trash->timer, 0);
+}
+
+void trash_reloaded(struct service *service)
+{
+    if (service->far_trash)
+        service->far_trash->must_note = true;
+    trash_look(service, TIER_LOCAL);
+    trash_look(service, TIER_FAR);
 }
 
 int trash_begin(struct service *service)
@@ -222,11 +286,7 @@ int trash_begin(struct service *service)
 
 void trash_end(struct service *service)
 {
-    struct trash *trash = service->trash;
-    trash->is_busy = trash->makes_room = false;
-    if (trash->must_again)
-        trash_look(service);
-    trash->must_again = false;
+    end_look(service->trash);
 }
 
 bool trash_make_room(struct service *service, uint64_t bytes, uint64_t files)
@@ -240,24 +300,33 @@ bool trash_make_room(struct service *service, uint64_t bytes, uint64_t files)
         trash->wanted_bytes = bytes;
     if (trash->wanted_files < files)
         trash->wanted_files = files;
-    trash_look(service);
+    trash_look(service, TIER_LOCAL);
     return true;
+}
+
+static int open_one(struct trash **out, struct service *service, enum tier_index tier, int64_t ms)
+{
+    struct trash *trash = *out = calloc(1, sizeof *trash);
+    if (!trash)
+        return report_error(ERR_MEMORY, NULL, "no memory for the service");
+    trash->service = service;
+    trash->tier = tier;
+    trash->must_note = true;
+    trash->timer.run = look_now;
+    trash->clock_ms = wall_ms() - loop_now_ms();
+    loop_timer(service->loop, &trash->timer, ms);
+    return 0;
 }
 
 int trash_open(struct service *service)
 {
-    service->trash = calloc(1, sizeof *service->trash);
-    if (!service->trash)
-        return report_error(ERR_MEMORY, NULL, "no memory for the service");
-    service->trash->service = service;
-    service->trash->timer.run = look_now;
-    service->trash->clock_ms = wall_ms() - loop_now_ms();
-    loop_timer(service->loop, &service->trash->timer, 0);
-    return 0;
+    ERR_TRY(open_one(&service->trash, service, TIER_LOCAL, 0));
+    return tier_has_far(service) ? open_one(&service->far_trash, service, TIER_FAR, SOON_MS) : 0;
 }
 
 void trash_close(struct service *service)
 {
     free(service->trash);
-    service->trash = NULL;
+    free(service->far_trash);
+    service->trash = service->far_trash = NULL;
 }

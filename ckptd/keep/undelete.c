@@ -3,6 +3,10 @@
  *   the trash is free ──► worker: what is there? which of it is meant? one rename for each, then a
  *   look at its files as at a start ──► into the list, with what is wrong with it if anything is
  *
+ * The local trash comes first, then, on its crew, that of the far tier; a look at that tier takes
+ * what came back there into the list. Where the far tier does not answer, the answer says so, and
+ * what was in the local trash is back all the same.
+ *
  * Of a checkpoint that was removed, made again and removed again the newest is meant. One whose
  * place is taken stays in the trash, and the answer says so.
  *
@@ -10,14 +14,18 @@
 #include "ckptd/keep/undelete.h"
 #include "ckptd/catalog.h"
 #include "ckptd/checkpoint.h"
+#include "ckptd/config.h"
+#include "ckptd/drain/far.h"
 #include "ckptd/history.h"
 #include "ckptd/keep/gc.h"
 #include "ckptd/keep/trash.h"
 #include "ckptd/ledger.h"
+#include "ckptd/look.h"
 #include "ckptd/loop.h"
 #include "ckptd/scan.h"
 #include "ckptd/service.h"
 #include "proto/array.h"
+#include "proto/manifest.h"
 #include "proto/presence.h"
 #include "proto/report.h"
 #include "proto/retain.h"
@@ -33,6 +41,7 @@
 #define ADOPTING_ALL UINT64_MAX /* of run->adopting: no attempt is opened, nothing is brought */
 
 struct found {
+    enum tier_index tier;
     struct storage_trashed at;
     uint64_t step, attempt;
     struct manifest_summary summary;
@@ -47,8 +56,10 @@ struct undeleting {
     struct run *run;
     struct found *items;
     uint32_t count, room;
+    enum tier_index tier; /* that a worker is at */
     int64_t until_ms;
-    struct fault fault;
+    struct fault fault, far_fault; /* the latter: what keeps the far trash from being looked into */
+    struct look_waiter look;
     struct timer timer;
     struct job job;
 };
@@ -62,7 +73,7 @@ static int add_found(void *user, const struct storage_trashed *item)
     uint64_t step, attempt;
     bool is_all = request->all || request->dry_run;
     if (!retain_parse(strrchr(item->group, '/') + 1, &step, &attempt) ||
-        undeleting->count == UNDELETE_MAX ||
+        undeleting->count == UNDELETE_MAX || item->is_back ||
         (!is_all &&
          (step != request->step || (request->attempt != 0 && attempt != request->attempt))))
         return 0;
@@ -70,6 +81,7 @@ static int add_found(void *user, const struct storage_trashed *item)
                           sizeof *undeleting->items));
     struct found *found = &undeleting->items[undeleting->count++];
     memset(found, 0, sizeof *found);
+    found->tier = undeleting->tier;
     found->at = *item;
     found->step = step;
     found->attempt = attempt;
@@ -87,39 +99,49 @@ static int compare_found(const void *a, const void *b)
     return x->at.seconds > y->at.seconds ? -1 : x->at.seconds < y->at.seconds;
 }
 
+static int look_far(struct storage *storage, struct found *found, const struct run *run)
+{
+    char key[STORAGE_KEY_MAX], text[MANIFEST_SUMMARY_BYTES];
+    struct manifest_summary named = {.step = found->step, .attempt = found->attempt};
+    uint64_t bytes = 0;
+    snprintf(named.run, sizeof named.run, "%s", run->name);
+    ERR_TRY(manifest_key(key, sizeof key, &named));
+    ERR_TRY(storage_fetch(storage, key, text, sizeof text, &bytes));
+    return manifest_read_summary(&found->summary, text, bytes < sizeof text ? bytes : sizeof text);
+}
+
 static void take_back(struct undeleting *undeleting, struct found *found)
 {
-    struct storage *storage = undeleting->service->storage;
-    int error = storage_trash_take(storage, &found->at);
+    struct storage *storage = undeleting->service->tiers[found->tier].storage;
+    int error = storage_trash_take(storage, &checkpoint_kind, &found->at);
     found->is_taken = error == 0;
     if (error == ERR_EXISTS)
         error = report_error(error, "rename or remove that one first",
                              "there is a checkpoint of this step and attempt");
     if (error == 0)
-        error = scan_look(&found->summary, undeleting->run, found->step, found->attempt);
+        error = found->tier == TIER_FAR
+                    ? look_far(storage, found, undeleting->run)
+                    : scan_look(&found->summary, undeleting->run, found->step, found->attempt);
     if (error == 0)
         error = presence_check(storage, storage_fetch, &found->summary, 0);
     if (error != 0)
         fault_take(&found->fault, error);
 }
 
-static void work_undelete(struct job *job)
+static int take_from(struct undeleting *undeleting, enum tier_index tier)
 {
-    struct undeleting *undeleting = CONTAINER_OF(job, struct undeleting, job);
     const Holdfast__V1__UndeleteRequest *request = undeleting->request;
-    int error = storage_trash_list(undeleting->service->storage, undeleting->run->name, add_found,
-                                   undeleting);
-    if (error == 0 && undeleting->count == 0 && !request->dry_run)
-        error = report_error(ERR_NOT_FOUND, "see `ckpt-cli undelete RUN --dry-run`",
-                             "nothing of that is in the trash of run %s", undeleting->run->name);
-    if (error != 0) {
-        fault_take(&undeleting->fault, error);
-        return;
-    }
-    if (undeleting->count > 0)
-        qsort(undeleting->items, undeleting->count, sizeof *undeleting->items, compare_found);
-    for (uint32_t i = 0; i < undeleting->count && !request->dry_run; i++) {
-        struct found *found = &undeleting->items[i];
+    uint32_t first = undeleting->count;
+    undeleting->tier = tier;
+    ERR_TRY(tier_reach(undeleting->service, tier));
+    ERR_TRY(storage_trash_list(undeleting->service->tiers[tier].storage, &checkpoint_kind,
+                               undeleting->run->name, add_found, undeleting));
+    uint32_t count = undeleting->count - first;
+    struct found *items = count > 0 ? undeleting->items + first : NULL;
+    if (count > 0)
+        qsort(items, count, sizeof *items, compare_found);
+    for (uint32_t i = 0; i < count && !request->dry_run; i++) {
+        struct found *found = &items[i];
         bool is_older =
             i > 0 && found[-1].step == found->step && found[-1].attempt == found->attempt;
         if (i > 0 && !request->all)
@@ -127,6 +149,23 @@ static void work_undelete(struct job *job)
         if (!is_older)
             take_back(undeleting, found);
     }
+    return 0;
+}
+
+static void work_undelete(struct job *job)
+{
+    struct undeleting *undeleting = CONTAINER_OF(job, struct undeleting, job);
+    int error = take_from(undeleting, TIER_LOCAL);
+    if (error != 0)
+        fault_take(&undeleting->fault, error);
+}
+
+static void work_undelete_far(struct job *job)
+{
+    struct undeleting *undeleting = CONTAINER_OF(job, struct undeleting, job);
+    int error = take_from(undeleting, TIER_FAR);
+    if (error != 0)
+        fault_take(&undeleting->far_fault, error);
 }
 
 /* ---- into the list ---- */
@@ -160,17 +199,21 @@ static int enter(struct undeleting *undeleting, struct found *found)
 static void note_taken(struct undeleting *undeleting, struct found *found)
 {
     struct run *run = undeleting->run;
-    int error = enter(undeleting, found);
+    int error = found->tier == TIER_LOCAL ? enter(undeleting, found) : 0;
     if (error != 0) /* a look at the store finds it */
         fault_take(&found->fault, error);
-    ledger_note(&run->service->ledger, loop_now_ms(), (int64_t)found->at.bytes);
-    history_note(run, &(struct history_event){.name = "undelete",
-                                              .step = found->step,
-                                              .attempt = found->attempt,
-                                              .call = undeleting->call});
-    log_info("trash", "run %s: step %llu, attempt %llu is back%s%s", run->name,
+    if (found->tier == TIER_LOCAL)
+        ledger_note(&run->service->ledger, loop_now_ms(), (int64_t)found->at.bytes);
+    history_note(run,
+                 &(struct history_event){.name = "undelete",
+                                         .step = found->step,
+                                         .attempt = found->attempt,
+                                         .detail = found->tier == TIER_FAR ? "the far tier" : "",
+                                         .call = undeleting->call});
+    log_info("trash", "run %s: step %llu, attempt %llu is back%s%s%s", run->name,
              (unsigned long long)found->step, (unsigned long long)found->attempt,
-             found->fault.code != 0 ? ": " : "", found->fault.message);
+             found->tier == TIER_FAR ? " in the far tier" : "", found->fault.code != 0 ? ": " : "",
+             found->fault.message);
 }
 
 /* ---- the answer ---- */
@@ -192,9 +235,12 @@ static int answer(const struct undeleting *undeleting)
         entry->removed_at = found->at.seconds;
         entry->taken_back = found->is_taken;
         entry->error = found->fault.message;
+        entry->tier = (char *)(uintptr_t)(found->tier == TIER_FAR ? "far" : "");
         reply.entries[reply.n_entries++] = entry;
     }
-    reply.trash_seconds = trash_term(undeleting->run);
+    reply.trash_seconds = trash_term(undeleting->run, TIER_LOCAL);
+    reply.far_trash_seconds = trash_term(undeleting->run, TIER_FAR);
+    reply.far_error = (char *)(uintptr_t)undeleting->far_fault.message;
     reply.durability = DURABILITY_LOCAL;
     int error =
         entries && reply.entries ? 0 : report_error(ERR_MEMORY, NULL, "no memory to answer");
@@ -213,19 +259,64 @@ static void finish(struct undeleting *undeleting, int error)
     free(undeleting);
 }
 
+static int find_nothing(const struct undeleting *undeleting)
+{
+    if (undeleting->count > 0 || undeleting->request->dry_run)
+        return 0;
+    if (undeleting->far_fault.code != 0)
+        return fault_raise(&undeleting->far_fault);
+    return report_error(ERR_NOT_FOUND, "see `ckpt-cli undelete RUN --dry-run`",
+                        "nothing of that is in the trash of run %s", undeleting->run->name);
+}
+
+static void end(struct undeleting *undeleting)
+{
+    int error = fault_raise(&undeleting->fault);
+    if (error == 0)
+        error = find_nothing(undeleting);
+    finish(undeleting, error == 0 ? answer(undeleting) : error);
+}
+
+static void looked(struct look_waiter *waiter)
+{
+    struct undeleting *undeleting = CONTAINER_OF(waiter, struct undeleting, look);
+    undeleting->service->trash->num_waiting--;
+    end(undeleting); /* where the look came to nothing the next one has it */
+}
+
 static void undeleted(struct event *event)
 {
     struct undeleting *undeleting = CONTAINER_OF(event, struct undeleting, job.done);
     struct service *service = undeleting->service;
+    bool is_any_far = false;
     undeleting->run->adopting = 0;
-    for (uint32_t i = 0; i < undeleting->count; i++)
+    for (uint32_t i = 0; i < undeleting->count; i++) {
         if (undeleting->items[i].is_taken)
             note_taken(undeleting, &undeleting->items[i]);
+        is_any_far |= undeleting->items[i].is_taken && undeleting->items[i].tier == TIER_FAR;
+    }
     trash_end(service);
     if (!undeleting->request->dry_run)
-        trash_look(service);
-    int error = fault_raise(&undeleting->fault);
-    finish(undeleting, error == 0 ? answer(undeleting) : error);
+        trash_look(service, TIER_LOCAL);
+    if (!is_any_far) {
+        end(undeleting);
+        return;
+    }
+    service->trash->num_waiting++;
+    undeleting->look.go_on = looked;
+    far_look(service, TIER_FAR, &undeleting->look, service->config->tier_wait_ms);
+}
+
+static void undeleted_here(struct event *event)
+{
+    struct undeleting *undeleting = CONTAINER_OF(event, struct undeleting, job.done);
+    struct service *service = undeleting->service;
+    if (!tier_has_far(service) || undeleting->fault.code != 0) {
+        undeleted(event);
+        return;
+    }
+    undeleting->job = (struct job){.work = work_undelete_far, .done.run = undeleted};
+    tier_work(service, TIER_FAR, &undeleting->job);
 }
 
 /* ---- beginning ---- */
@@ -261,7 +352,7 @@ static void begin(struct timer *timer)
         return;
     }
     undeleting->run->adopting = ADOPTING_ALL;
-    undeleting->job = (struct job){.work = work_undelete, .done.run = undeleted};
+    undeleting->job = (struct job){.work = work_undelete, .done.run = undeleted_here};
     loop_work(service->loop, &undeleting->job);
 }
 

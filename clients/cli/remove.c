@@ -75,7 +75,7 @@ static int erase_stored(const struct loss *loss, struct storage *store,
                    : storage_groups_erase(store, &store_checkpoint_kind, selection->run);
     ERR_TRY(shard_dir_key(prefix, sizeof prefix, selection->run, (uint64_t)selection->step,
                           selection->attempt));
-    return loss->trash > 0 ? storage_trash_put(store, prefix, now, true)
+    return loss->trash > 0 ? storage_trash_put(store, &store_checkpoint_kind, prefix, now, true)
                            : storage_group_erase(store, &store_checkpoint_kind, prefix);
 }
 

@@ -209,7 +209,8 @@ static void remove_one(struct outcome *outcome, struct storage *store, const cha
     char prefix[STORAGE_KEY_MAX];
     int error = shard_dir_key(prefix, sizeof prefix, run, outcome->step, outcome->attempt);
     if (error == 0)
-        error = keeps ? storage_trash_put(store, prefix, (uint64_t)time(NULL), false)
+        error = keeps ? storage_trash_put(store, &store_checkpoint_kind, prefix,
+                                          (uint64_t)time(NULL), false)
                       : storage_group_remove(store, &store_checkpoint_kind, prefix);
     outcome->is_removed = error == 0;
     outcome->code = error;

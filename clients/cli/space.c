@@ -458,8 +458,11 @@ static int measure_checkpoint(struct measure *measure, const char *name,
 static int add_trashed(void *user, const struct storage_trashed *item)
 {
     struct space *space = user;
+    if (item->is_back)
+        return 0;
     space->trash += item->bytes;
-    space->total += item->bytes;
+    if (storage_renames(space->store)) /* else it is counted where it lies */
+        space->total += item->bytes;
     return 0;
 }
 
@@ -483,7 +486,9 @@ static int measure_checkpoints(struct measure *measure)
         progress_add(space->progress, 1);
     }
     free(names.list);
-    return error == 0 ? storage_trash_list(space->store, measure->run, add_trashed, space) : error;
+    return error == 0 ? storage_trash_list(space->store, &store_checkpoint_kind, measure->run,
+                                           add_trashed, space)
+                      : error;
 }
 
 /* `error`: what kept du from counting the rest; "": nothing. */

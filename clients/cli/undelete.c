@@ -18,13 +18,14 @@
 struct removed {
     struct storage_trashed at; /* of a directory */
     uint64_t step, attempt, bytes, seconds;
-    bool is_back;
+    bool is_back, is_far;
     char error[256];
 };
 struct trash {
     struct removed *list;
     uint32_t count, room;
-    uint64_t term;
+    uint64_t term, far_term;
+    char far_error[256]; /* the far tier's could not be looked into */
 };
 
 /* "7 days", "1 hour", "90 seconds": the largest unit that leaves no rest. */
@@ -73,13 +74,16 @@ static int undelete_served(struct trash *out, const struct cli *cli,
     const Holdfast__V1__UndeleteReply *reply = (const Holdfast__V1__UndeleteReply *)answer;
     int error = 0;
     out->term = reply->trash_seconds;
+    out->far_term = reply->far_trash_seconds;
+    snprintf(out->far_error, sizeof out->far_error, "%s", reply->far_error);
     for (size_t i = 0; i < reply->n_entries && error == 0; i++) {
         const Holdfast__V1__UndeleteEntry *entry = reply->entries[i];
         struct removed removed = {.step = entry->step,
                                   .attempt = entry->attempt,
                                   .bytes = entry->bytes,
                                   .seconds = entry->removed_at,
-                                  .is_back = entry->taken_back};
+                                  .is_back = entry->taken_back,
+                                  .is_far = strcmp(entry->tier, "far") == 0};
         snprintf(removed.error, sizeof removed.error, "%s", entry->error);
         error = add_removed(out, &removed);
     }
@@ -92,7 +96,8 @@ static int undelete_served(struct trash *out, const struct cli *cli,
 static int visit_trashed(void *user, const struct storage_trashed *item)
 {
     struct removed removed = {.at = *item, .bytes = item->bytes, .seconds = item->seconds};
-    return retain_parse(strrchr(item->group, '/') + 1, &removed.step, &removed.attempt)
+    return !item->is_back &&
+                   retain_parse(strrchr(item->group, '/') + 1, &removed.step, &removed.attempt)
                ? add_removed(user, &removed)
                : 0;
 }
@@ -124,7 +129,7 @@ static int take_meant(struct trash *trash, struct storage *store, const struct s
                         trash->list[kept - 1].attempt == removed->attempt;
         if (!is_meant(removed, selection) || is_older || (selection->step >= 0 && kept > 0))
             continue;
-        int error = storage_trash_take(store, &removed->at);
+        int error = storage_trash_take(store, &store_checkpoint_kind, &removed->at);
         removed->is_back = error == 0;
         if (error != 0)
             snprintf(removed->error, sizeof removed->error, "%s",
@@ -150,7 +155,8 @@ static int undelete_stored(struct trash *out, const struct cli *cli,
     if (error == 0)
         error = storage_trash_term(store, selection->run, &out->term);
     if (error == 0)
-        error = storage_trash_list(store, selection->run, visit_trashed, out);
+        error =
+            storage_trash_list(store, &store_checkpoint_kind, selection->run, visit_trashed, out);
     if (error == 0 && out->count > 0)
         qsort(out->list, out->count, sizeof *out->list, compare_removed);
     if (error == 0 && !cli->is_dry_run)
@@ -170,31 +176,42 @@ static void time_text(char out[32], uint64_t seconds)
         snprintf(out, 32, "?");
 }
 
+/* No save takes its space from there. */
+static bool is_far_store(const struct cli *cli)
+{
+    return strncmp(cli->store, "s3://", 5) == 0 || strncmp(cli->store, "dir:", 4) == 0;
+}
+
 static void print_one(const struct cli *cli, const struct trash *trash, const char *run, uint32_t i)
 {
     const struct removed *removed = &trash->list[i];
     char name[200], size[32], at[32], until[32] = "a save needs its space", safe[256];
+    const uint64_t term = removed->is_far ? trash->far_term : trash->term;
+    bool is_shared = removed->is_far || is_far_store(cli);
     snprintf(name, sizeof name, "%s@%llu-a%llu", run, (unsigned long long)removed->step,
              (unsigned long long)removed->attempt);
     time_text(at, removed->seconds);
-    if (trash->term > 0)
-        time_text(until, removed->seconds + trash->term);
+    if (term > 0)
+        time_text(until, removed->seconds + term);
+    else if (is_shared)
+        snprintf(until, sizeof until, "it is removed for good");
     if (cli->is_json) {
         printf("%s\n  {\"step\": %llu, \"attempt\": %llu, \"bytes\": %llu, \"removed_at\": "
-               "\"%s\", \"taken_back\": %s, \"error\": ",
+               "\"%s\", \"taken_back\": %s, \"tier\": \"%s\", \"error\": ",
                i > 0 ? "," : "", (unsigned long long)removed->step,
                (unsigned long long)removed->attempt, (unsigned long long)removed->bytes, at,
-               removed->is_back ? "true" : "false");
+               removed->is_back ? "true" : "false", removed->is_far ? "far" : "");
         text_json(stdout, removed->error);
         printf("}");
         return;
     }
-    printf("%-32s %11s  removed %s", name, text_bytes(size, sizeof size, removed->bytes), at);
+    printf("%-32s %11s  removed %s%s", name, text_bytes(size, sizeof size, removed->bytes), at,
+           removed->is_far ? ", in the far tier" : "");
     if (cli->is_dry_run)
         printf(", stays until %s\n", until);
     else
         printf(", %s%s%s%s\n", removed->is_back ? "back, " : "stays in the trash",
-               removed->is_back ? store_durability(cli->store) : "",
+               removed->is_back ? removed->is_far ? "bucket" : store_durability(cli->store) : "",
                removed->error[0] != '\0' ? ": " : "", text_safe(safe, sizeof safe, removed->error));
 }
 
@@ -219,7 +236,11 @@ static int judge(const struct trash *trash)
             return report_error(ERR_IO, NULL, "step %llu, attempt %llu: %s",
                                 (unsigned long long)trash->list[i].step,
                                 (unsigned long long)trash->list[i].attempt, trash->list[i].error);
-    return 0;
+    return trash->far_error[0] == '\0'
+               ? 0
+               : report_error(ERR_IO, "try again when it answers",
+                              "the trash of the far tier was not looked into: %s",
+                              trash->far_error);
 }
 
 int cli_undelete(const struct cli *cli)

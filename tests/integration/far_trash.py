@@ -1,0 +1,92 @@
+#!/usr/bin/env python3
+"""far_trash - what the far tier's rules or a person removed there comes back, until tier.trash_s.
+
+Goal: with tier.trash_s what retention or `rm` removes in a `dir:` tier lies in its trash, is in no
+list, and comes back by `undelete` with every bit; when its term is over it is gone, and no other;
+--now is final. Method: the real programs on a `dir:` tier; the checkpoints leave the local store,
+so only the tier has them.
+"""
+
+import os
+import time
+
+from lib_store import PATIENCE, World, make_tier
+from lib_tap import end, test
+from tier import drained, wait_until
+
+LOCAL = ("--retention.keep_last", "1", "--retention.may_remove_most", "true", "--tier.quiet",
+         "false", "--tier.look_ms", "0")
+RULES = "--tier.keep_last", "2"
+DAY = "--tier.trash_s", "86400"
+
+
+def far_steps(world, folder=""):
+    path = os.path.join(world.far, world.run, folder)
+    names = os.listdir(path) if os.path.isdir(path) else []
+    return sorted(int(name[5:13]) for name in names if name.startswith("step-"))
+
+
+def comes_to(look, value):
+    until = time.monotonic() + PATIENCE
+    while look() != value and time.monotonic() < until:
+        time.sleep(0.05)
+    return look() == value
+
+
+def save(world, *steps):
+    for step in steps:
+        world.save_one(step)
+        wait_until(drained(world), world.log)
+    world.run = world.run or world.listed()[0]["run"]
+
+
+def verifies(world, step):
+    code, out, err = world.cli("verify", f"{world.run}@{step}", "--store", world.far)
+    return code == 0, out + err
+
+
+def comes_back(world, options):
+    world.launch(*options, *RULES, *DAY)
+    save(world, 1, 2, 3)
+    test("what the tier's rules remove lies in its trash",
+         comes_to(lambda: (far_steps(world), far_steps(world, "trash")), ([2, 3], [1])),
+         (far_steps(world), far_steps(world, "trash"), world.log()[-3000:]))
+    listed = {entry["step"] for entry in world.listed(*world.where)}
+    code, out, err = world.cli("undelete", world.run, "--dry-run", *world.where)
+    test("it is in no list; --dry-run tells where it is", listed == {2, 3} and code == 0 and
+         "in the far tier" in out and far_steps(world, "trash") == [1], (listed, out, err))
+    world.stop()
+    world.launch(*options, *DAY)  # without the rules, which would remove it again
+    code, out, err = world.cli("undelete", f"{world.run}@1", *world.where)
+    good, said = verifies(world, 1)
+    test("it comes back with every bit", code == 0 and good and 1 in far_steps(world),
+         (out, err, said))
+    test("and is in the list", 1 in {entry["step"] for entry in world.listed(*world.where)})
+
+
+def main():
+    world = World()
+    world.far = os.path.join(world.folder, "far")
+    make_tier(world.folder, world.far)
+    try:
+        options = "--tier.store", "dir:" + world.far, *LOCAL
+        comes_back(world, options)
+        code, out, err = world.cli("rm", f"{world.run}@2-a2", "--yes", *world.where)
+        test("rm goes there too", code == 0 and 2 not in far_steps(world) and
+             2 in far_steps(world, "trash"), (out, err))
+        world.stop()
+        world.launch(*options, "--tier.trash_s", "1")
+        test("when its term is over it is gone for good",
+             comes_to(lambda: far_steps(world, "trash"), []), world.log()[-3000:])
+        test("and what is in the list stays whole", far_steps(world) == [1, 3] and
+             all(verifies(world, step)[0] for step in (1, 3)), far_steps(world))
+        code, out, err = world.cli("rm", f"{world.run}@1-a1", "--yes", "--now", *world.where)
+        test("rm --now is final", code == 0 and far_steps(world) == [3] and
+             far_steps(world, "trash") == [], (out, err))
+        world.stop()
+    finally:
+        world.close()
+    end()
+
+
+main()
