@@ -81,10 +81,12 @@ class Disk:
         run("mount", "-o", "loop", image, self.path)
 
     def fill(self):
-        """Takes every block."""
+        """Takes every block, also those of removed files: they are free once the journal is
+        written."""
         with open(os.path.join(self.path, "filler"), "ab", buffering=0) as file:
-            for size in (MIB, 65536, 4096):
+            for size in (MIB, 65536, 4096, 4096):
                 try:
+                    os.fsync(file)
                     while True:
                         file.write(bytes(size))
                 except OSError:
