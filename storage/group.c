@@ -433,14 +433,21 @@ static int part_marker(struct storage *storage, const struct storage_group_kind 
     return error;
 }
 
+/* Behind a move: the new name first. */
+static int sync_parents(struct storage *storage, const char *from, const char *to)
+{
+    char parent[STORAGE_KEY_MAX + 1];
+    group_parent_of(parent, to);
+    ERR_TRY(storage_sync_names(storage, parent));
+    group_parent_of(parent, from);
+    return storage_sync_names(storage, parent);
+}
+
 int storage_group_move(struct storage *storage, const struct storage_group_kind *kind,
                        const char *prefix, const char *other, bool is_told)
 {
-    char from[STORAGE_KEY_MAX + 1], to[STORAGE_KEY_MAX + 1];
     struct removing removing = {.to = storage_renames(storage) ? NULL : other};
     bool is_spent = false;
-    group_parent_of(from, prefix);
-    group_parent_of(to, other);
     int error = begin_alone(&removing, storage, prefix, is_told, &is_spent);
     if (error == 0) {
         error = storage_renames(storage) ? storage_rename(storage, prefix, other)
@@ -449,9 +456,7 @@ int storage_group_move(struct storage *storage, const struct storage_group_kind 
     }
     storage_release(storage, removing.hold);
     if (error == 0)
-        error = storage_sync_names(storage, to);
-    if (error == 0)
-        error = storage_sync_names(storage, from);
+        error = sync_parents(storage, prefix, other);
     if (error == 0)
         error = storage_groups_forget(storage, prefix);
     if (error == 0 && is_told) {
@@ -483,20 +488,15 @@ static int bring_back(struct storage *storage, const struct storage_group_kind *
 int storage_group_move_back(struct storage *storage, const struct storage_group_kind *kind,
                             const char *from, const char *prefix)
 {
-    char to[STORAGE_KEY_MAX + 1], parent[STORAGE_KEY_MAX + 1];
     struct removing removing = {.hold = NULL};
     struct storage_hold *lease = NULL;
-    group_parent_of(parent, from);
-    group_parent_of(to, prefix);
     int error = storage_is_locked(storage)
                     ? removing_alone(&removing, storage, prefix)
                     : storage_group_lease(storage, &lease, prefix, "it is undeleted\n");
     if (error == 0)
         error = bring_back(storage, kind, from, prefix);
     if (error == 0)
-        error = storage_sync_names(storage, to);
-    if (error == 0)
-        error = storage_sync_names(storage, parent);
+        error = sync_parents(storage, from, prefix);
     storage_release(storage, lease);
     return error;
 }

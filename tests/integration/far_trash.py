@@ -8,9 +8,8 @@ so only the tier has them.
 """
 
 import os
-import time
 
-from lib_store import PATIENCE, World, make_tier
+from lib_store import World, comes_to, make_tier
 from lib_tap import end, test
 from tier import drained, wait_until
 
@@ -24,13 +23,6 @@ def far_steps(world, folder=""):
     path = os.path.join(world.far, world.run, folder)
     names = os.listdir(path) if os.path.isdir(path) else []
     return sorted(int(name[5:13]) for name in names if name.startswith("step-"))
-
-
-def comes_to(look, value):
-    until = time.monotonic() + PATIENCE
-    while look() != value and time.monotonic() < until:
-        time.sleep(0.05)
-    return look() == value
 
 
 def save(world, *steps):

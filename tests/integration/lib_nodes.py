@@ -3,12 +3,14 @@ certificate and peers; what may happen to them: killed, or away for good with al
 runs with ranks on several of them.
 """
 
+import contextlib
 import glob
 import os
 import shutil
 import signal
 import socket
 import subprocess
+import tempfile
 import time
 
 import lib_train
@@ -172,6 +174,22 @@ def refusal(node, asks, operation, key, data=b""):
         except grpc.RpcError as error:
             return error.details()
     return ""
+
+
+def scratch(prefix):
+    """A folder that goes at the end; a short name, for a socket's path is short."""
+    return tempfile.TemporaryDirectory(prefix=prefix, dir=os.environ.get("TMPDIR", "/var/tmp"))
+
+
+@contextlib.contextmanager
+def cluster_in(folder, domains, *options):
+    """A Cluster that was started with these options of ckptd."""
+    cluster = Cluster(folder, domains)
+    cluster.start(*options)
+    try:
+        yield cluster
+    finally:
+        cluster.close()
 
 
 def wait_until(is_so, what):

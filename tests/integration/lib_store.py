@@ -30,6 +30,14 @@ def is_sanitized(program="ckptd"):
         return b"san_init" in file.read()
 
 
+def comes_to(look, value):
+    """Waits for it; False: it did not come."""
+    until = time.monotonic() + PATIENCE
+    while look() != value and time.monotonic() < until:
+        time.sleep(0.02)
+    return look() == value
+
+
 class Clock:
     """Of every program that is started from now on: build/shims/clock.so."""
 

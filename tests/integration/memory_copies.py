@@ -12,9 +12,8 @@ import json
 import os
 import shutil
 import sys
-import tempfile
 
-from lib_nodes import Cluster, has, wait_until
+from lib_nodes import cluster_in, has, scratch, wait_until
 from lib_tap import end, test
 
 if not shutil.which("openssl"):
@@ -80,19 +79,11 @@ def lost(first, second, run):
 
 
 def main():
-    folder = tempfile.mkdtemp(prefix="mc-", dir=os.environ.get("TMPDIR", "/var/tmp"))
-    try:
-        cluster = Cluster(folder, ("a", "b"))
-        cluster.start(*IN_MEMORY)
-        try:
-            first, second = cluster.nodes
-            run = copied(first, second)
-            returned(first, second, run)
-            lost(first, second, run)
-        finally:
-            cluster.close()
-    finally:
-        shutil.rmtree(folder)
+    with scratch("mc-") as folder, cluster_in(folder, ("a", "b"), *IN_MEMORY) as cluster:
+        first, second = cluster.nodes
+        run = copied(first, second)
+        returned(first, second, run)
+        lost(first, second, run)
     end()
 
 

@@ -15,11 +15,10 @@ import json
 import os
 import shutil
 import sys
-import tempfile
 
 import lib_tap
 import lib_train
-from lib_nodes import PUBLISH, REMOVE, Cluster, Run, has, refusal, shards, wait_until
+from lib_nodes import PUBLISH, REMOVE, Run, cluster_in, has, refusal, scratch, shards, wait_until
 from lib_store import change
 from lib_tap import end, test
 
@@ -228,21 +227,14 @@ def lost(folder, cluster, expected):
 
 
 def main():
-    folder = tempfile.mkdtemp(prefix="np-", dir=os.environ.get("TMPDIR", "/var/tmp"))
-    lib_train.make_tokens(folder, lib_train.prose())
-    try:
-        cluster = Cluster(folder, DOMAINS)
-        cluster.start(*OPTIONS)
-        try:
+    with scratch("np-") as folder:
+        lib_train.make_tokens(folder, lib_train.prose())
+        with cluster_in(folder, DOMAINS, *OPTIONS) as cluster:
             expected, chosen = levels(folder, cluster)
             refused(folder, cluster, chosen)
             liar(cluster)
             gone(folder, cluster)
             lost(folder, cluster, expected)
-        finally:
-            cluster.close()
-    finally:
-        shutil.rmtree(folder)
     end()
 
 

@@ -18,15 +18,15 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
 
 import lib_tap
 import lib_train
-from lib_nodes import PUBLISH, REMOVE, Cluster, refusal, wait_until
+from lib_nodes import PUBLISH, REMOVE, cluster_in, refusal, scratch, wait_until
 from lib_store import change
 from lib_tap import end, test
 
+DOMAINS = "a", "a", "b"
 SEED = int(os.environ.get("SEED", random.randrange(1 << 30)))
 STEPS = 8
 KILLS = int(os.environ.get("KILLS", 4))
@@ -302,30 +302,19 @@ def returned(cluster):
 
 
 def main():
-    folder = tempfile.mkdtemp(prefix="no-", dir=os.environ.get("TMPDIR", "/var/tmp"))
-    chance = random.Random(SEED)
-    lib_train.make_tokens(folder, lib_train.prose())
-    try:
-        cluster = Cluster(folder, ("a", "a", "b"))
-        cluster.start("--nodes.rate", "8MiB")  # so that a kill finds a transfer under way
-        try:
-            kills(folder, cluster, chance)
+    with scratch("no-") as folder:
+        lib_train.make_tokens(folder, lib_train.prose())
+        slow = "--nodes.rate", "8MiB"  # so that a kill finds a transfer under way
+        with cluster_in(folder, DOMAINS, *slow) as cluster:
+            kills(folder, cluster, random.Random(SEED))
             kept(cluster)
             returned(cluster)
-        finally:
-            cluster.close()
         os.rename(os.path.join(folder, "authority"), os.path.join(folder, "before"))
-        cluster = Cluster(folder, ("a", "a", "b"))
-        cluster.start()
-        try:
+        with cluster_in(folder, DOMAINS) as cluster:
             levels(folder, cluster)
             mended(cluster)
             liar(cluster)
             lost(folder, cluster)
-        finally:
-            cluster.close()
-    finally:
-        shutil.rmtree(folder)
     end()
 
 

@@ -15,9 +15,8 @@ import os
 import shutil
 import struct
 import subprocess
-import time
 
-from lib_store import BUILD, CLI, PATIENCE, SAVER, Clock, World, is_sanitized
+from lib_store import BUILD, CLI, PATIENCE, SAVER, Clock, World, comes_to
 from lib_tap import end, skip, test
 
 DAY = 86400
@@ -33,13 +32,6 @@ def trash(world):
     folder = os.path.join(world.store, world.run, "trash")
     names = os.listdir(folder) if os.path.isdir(folder) else []
     return sorted(int(name[5:13]) for name in names if name.startswith("step-"))
-
-
-def comes_to(look, value):
-    until = time.monotonic() + PATIENCE
-    while look() != value and time.monotonic() < until:
-        time.sleep(0.02)
-    return look() == value
 
 
 def removed_and_back(world, *where):

@@ -9,12 +9,11 @@ Method: the real programs on the strict server of the tests.
 
 import os
 import sys
-import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../integration"))
 
 from lib_server import Server  # noqa: E402
-from lib_store import PATIENCE, World  # noqa: E402
+from lib_store import World, comes_to  # noqa: E402
 from lib_tap import end, test  # noqa: E402
 from tier import drained, wait_until  # noqa: E402
 
@@ -30,13 +29,6 @@ def objects(server, *parts):
     with server.lock:
         return {key: found.data for key, found in server.objects.items()
                 if all(part in key for part in parts)}
-
-
-def comes_to(look, value):
-    until = time.monotonic() + PATIENCE
-    while look() != value and time.monotonic() < until:
-        time.sleep(0.05)
-    return look() == value
 
 
 def manifests(server):

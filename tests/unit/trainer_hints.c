@@ -91,7 +91,7 @@ static void test_hints__a_size_that_is_no_multiple_gets_the_nearest(void **state
         {2050, 5632, 32000, "model.dim = 2050 is no multiple of 64, 2048 is"},
         {1001, 5632, 32000, "model.dim = 1001 is no multiple of 8, 1000 is"},
         {1001, 5632, 50257, "model.vocab_size = 50257"}, /* the second of two */
-        {2880, 5632, 32000, NULL},                       /* 45 x 64, where 128 would be dear */
+        {2880, 5632, 32000, NULL},                       /* 45 x 64; 128 is more than a 32nd */
         {250, 100, 255, NULL},                           /* too small to matter */
         {1000, 1000, 1000, NULL},
     };
