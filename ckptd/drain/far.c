@@ -35,10 +35,10 @@
 
 struct far_step {
     uint64_t step, attempt;
-    bool is_known; /* when the look began, */
-    bool is_part;  /* and a part of it there: it may have become whole */
-    bool is_there;
-    bool is_volatile;
+    bool is_known;     /* when the look began, */
+    bool is_part;      /* and a part of it there: it may have become whole, */
+    bool was_volatile; /* or in memory */
+    bool is_there, is_volatile;
     bool is_pinned; /* whoever made the pin */
     struct pin pin;
     struct manifest_summary summary; /* of one that was not known, or a part */
@@ -360,7 +360,7 @@ static void leave_step(struct run *run, const struct far_step *step, enum tier_i
 static void note_volatile(struct run *run, const struct far_step *step, enum tier_index tier)
 {
     struct checkpoint *checkpoint = catalog_find(run, step->step, step->attempt);
-    if (checkpoint && step->is_there && checkpoint->copies[tier].is_there)
+    if (checkpoint && checkpoint->copies[tier].is_there)
         checkpoint->copies[tier].is_volatile = step->is_volatile;
 }
 
@@ -395,7 +395,8 @@ static void take_run(struct service *service, enum tier_index tier, struct far_r
             complete_step(run, &far->steps[i], tier);
         else if (!far->steps[i].is_there && far->steps[i].is_known)
             leave_step(run, &far->steps[i], tier);
-        note_volatile(run, &far->steps[i], tier);
+        if (far->steps[i].is_there && far->steps[i].is_volatile != far->steps[i].was_volatile)
+            note_volatile(run, &far->steps[i], tier);
     }
     for (uint32_t i = 0; i < far->num_steps && tier == TIER_FAR; i++)
         take_pin(run, &far->steps[i]);
@@ -473,10 +474,12 @@ static int note_known(struct look *look, const struct run *run)
     far->seen = tier_is_peer(look->tier) ? run->sets_seen[look->tier - TIER_PEER] : 0;
     for (const struct checkpoint *c = run->checkpoints; c; c = c->next)
         if (c->copies[look->tier].is_there)
-            ERR_TRY(add_step(far, &(struct far_step){.step = c->summary.step,
-                                                     .attempt = c->summary.attempt,
-                                                     .is_known = true,
-                                                     .is_part = c->copies[look->tier].is_part}));
+            ERR_TRY(add_step(
+                far, &(struct far_step){.step = c->summary.step,
+                                        .attempt = c->summary.attempt,
+                                        .is_known = true,
+                                        .is_part = c->copies[look->tier].is_part,
+                                        .was_volatile = c->copies[look->tier].is_volatile}));
     return 0;
 }
 
