@@ -5,6 +5,7 @@ runs with ranks on several of them.
 
 import contextlib
 import glob
+import json
 import os
 import shutil
 import signal
@@ -14,7 +15,7 @@ import tempfile
 import time
 
 import lib_train
-from lib_store import PATIENCE, World
+from lib_store import PATIENCE, World, change
 
 MPI = ["mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none"]
 PUBLISH, REMOVE = 7, 10  # PeerOp of ckpt.proto
@@ -149,6 +150,23 @@ def shards(node, run, step):
 
 def has(node, run, step, name="manifest.json"):
     return bool(glob.glob(os.path.join(node.store, run, f"step-{step:08d}-a*", name)))
+
+
+def damage_and_scrub(node, run, step):
+    """A byte of a shard on its disk is another one; until the scrub has made it whole again."""
+    shard = sorted(glob.glob(os.path.join(node.store, run, f"step-{step:08d}-a*", "shard-*")))[0]
+    with open(shard, "rb") as file:
+        before = file.read()
+    change(shard, len(before) // 2)
+    node.cli("scrub", "start", *node.where)
+
+    def is_whole():
+        with open(shard, "rb") as file:
+            same = file.read() == before
+        said = json.loads(node.cli("status", "--json", *node.where)[1])
+        return same and said["mending"]["mended"] == 1
+
+    wait_until(is_whole, node.said)
 
 
 def field(number, data):

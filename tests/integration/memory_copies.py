@@ -4,16 +4,18 @@
 Goal: nodes.replicas_in = "memory": the copy costs no disk, and the level says so by name; the one
 before goes when the next is whole; a node that was started again gets its copy again; a copy that
 does not fit is refused, and the sender says so; where the saver's node is lost with its disk, the
-copy goes from memory to the disk, whole. Method: two real ckptd on loopback addresses, SIGKILL,
-removed directories.
+copy goes from memory to the disk, whole. Ranks load it out of memory, and damage on the other disk
+is mended from there. Method: two real ckptd on loopback addresses, SIGKILL, removed directories.
 """
 
 import json
 import os
 import shutil
+import subprocess
 import sys
 
-from lib_nodes import cluster_in, has, scratch, wait_until
+from lib_nodes import cluster_in, damage_and_scrub, has, scratch, wait_until
+from lib_store import PATIENCE, SAVER
 from lib_tap import end, test
 
 if not shutil.which("openssl"):
@@ -70,12 +72,34 @@ def returned(first, second, run):
          second.said())
 
 
+def come_from(node):
+    """Bytes of checkpoints that it has read at the other one."""
+    said = json.loads(node.cli("status", "--json", *node.where)[1])
+    return said["nodes"]["peers"][0]["links"]["bulk"]["bytes_in"]
+
+
+def read(first, second, run):
+    """At the node whose disk is damaged, and at the one that has it in memory. It goes to the disk
+    there when ranks have loaded it, so that comes last."""
+    damage_and_scrub(first, run, 2)
+    test("damage on the disk is mended out of the other node's memory",
+         first.all_verify() == [] and not has(second, run, 2), first.said())
+    before = come_from(second)
+    done = subprocess.run([SAVER, "load", second.server, "2", "1", "2"], capture_output=True,
+                          timeout=PATIENCE)
+    test("ranks load it out of memory, and nothing comes over the network",
+         done.returncode == 0 and come_from(second) == before, (done, second.said()))
+
+
 def lost(first, second, run):
+    first.save_one(3)
+    wait_until(lambda: first.entry(run, 3).get("durability") == "replicated(mem)", first.said)
+    was_there = has(second, run, 3)
     first.lose()
-    wait_until(lambda: second.entry(run, 2).get("tiers", "").startswith("local,memory"),
+    wait_until(lambda: second.entry(run, 3).get("tiers", "").startswith("local,memory"),
                second.said)
     test("where the saver is lost the copy goes to the disk, and is whole there",
-         has(second, run, 2) and second.all_verify() == [], second.all_verify())
+         not was_there and has(second, run, 3) and second.all_verify() == [], second.all_verify())
 
 
 def main():
@@ -83,6 +107,7 @@ def main():
         first, second = cluster.nodes
         run = copied(first, second)
         returned(first, second, run)
+        read(first, second, run)
         lost(first, second, run)
     end()
 

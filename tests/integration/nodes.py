@@ -22,8 +22,7 @@ import time
 
 import lib_tap
 import lib_train
-from lib_nodes import PUBLISH, REMOVE, cluster_in, refusal, scratch, wait_until
-from lib_store import change
+from lib_nodes import PUBLISH, REMOVE, cluster_in, damage_and_scrub, refusal, scratch, wait_until
 from lib_tap import end, test
 
 DOMAINS = "a", "a", "b"
@@ -86,26 +85,12 @@ def levels(folder, cluster):
 def mended(cluster):
     """A shard of n1 is damaged, and n3 has the checkpoint."""
     first = cluster.nodes[0]
-    step = glob.glob(os.path.join(first.store, "whole", f"step-{STEPS:08d}-a*"))[0]
-    shard = sorted(glob.glob(os.path.join(step, "shard-*")))[0]
-    with open(shard, "rb") as file:
-        before = file.read()
-    change(shard, len(before) // 2)
-    first.cli("scrub", "start", *first.where)
-
-    def said_by_first():
-        return json.loads(first.cli("status", "--json", *first.where)[1])
-
-    def is_whole():
-        with open(shard, "rb") as file:
-            same = file.read() == before
-        return same and said_by_first()["mending"]["mended"] == 1
-
-    wait_until(is_whole, first.said)
+    damage_and_scrub(first, "whole", STEPS)
     test("damage that the scrub finds is mended from a peer's copy",
          first.entry("whole", STEPS).get("durability") == "replicated" and
          first.all_verify() == [], first.said())
-    links = [peer["links"]["bulk"] for peer in said_by_first()["nodes"]["peers"]]
+    status = json.loads(first.cli("status", "--json", *first.where)[1])
+    links = [peer["links"]["bulk"] for peer in status["nodes"]["peers"]]
     test("what was read there counts as come over that link",
          [link["bytes_in"] > 0 for link in links] == [False, True], links)
 
