@@ -72,6 +72,7 @@ def main():
              comes_to(lambda: far_steps(world, "trash"), []), world.log()[-3000:])
         test("and what is in the list stays whole", far_steps(world) == [1, 3] and
              all(verifies(world, step)[0] for step in (1, 3)), far_steps(world))
+        wait_until(lambda: 1 in {entry["step"] for entry in world.listed(*world.where)}, world.log)
         code, out, err = world.cli("rm", f"{world.run}@1-a1", "--yes", "--now", *world.where)
         test("rm --now is final", code == 0 and far_steps(world) == [3] and
              far_steps(world, "trash") == [], (out, err))
