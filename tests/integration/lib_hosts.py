@@ -81,16 +81,20 @@ class Disk:
         run("mount", "-o", "loop", image, self.path)
 
     def fill(self):
-        """Takes every block, also those of removed files: they are free once the journal is
-        written."""
+        """Takes every block, also those of removed files, which are free once the journal is
+        written: until nothing fits behind two such writes in a row."""
         with open(os.path.join(self.path, "filler"), "ab", buffering=0) as file:
-            for size in (MIB, 65536, 4096, 4096):
-                try:
-                    os.fsync(file)
-                    while True:
-                        file.write(bytes(size))
-                except OSError:
-                    pass
+            full = 0
+            while full < 2:
+                before = os.fstat(file.fileno()).st_size
+                for size in (MIB, 65536, 4096):
+                    try:
+                        while True:
+                            file.write(bytes(size))
+                    except OSError:
+                        pass
+                full = full + 1 if os.fstat(file.fileno()).st_size == before else 0
+                ctypes.CDLL(None).syncfs(file.fileno())
 
     def use_inodes(self):
         many = os.path.join(self.path, "many")
