@@ -8,12 +8,13 @@ start goes on from the newest checkpoint whose level, as acknowledged before the
 "local" every fault but a lost node, "replicated" that one. What is left then reaches its level
 again.
 Method: real ckptd, each in a network namespace on a disk of its own where the system permits both
-(else on loopback addresses, and no disk is filled); each reaches each other one through a relay
-with delays and resets of its own (lib_relay.py). mpirun starts the ranks again like a launcher:
-without the nodes that are lost. SEED= repeats a story,
-SCENARIOS= bounds it, FAULTS= names some.
+(else on loopback addresses, and no disk is filled). Each reaches each other one at an address of
+its own, where relays with delays and resets of their own (lib_relay.py) pass on the calls, and the
+bytes of the bulk plane. mpirun starts the ranks again like a launcher: without the nodes that are
+lost. SEED= repeats a story, SCENARIOS= bounds it, FAULTS= names some.
 """
 
+import itertools
 import json
 import os
 import random
@@ -26,7 +27,7 @@ import tempfile
 import time
 
 import lib_train
-from lib_hosts import HUB, Disk, Host, Refused, own_mounts, own_network
+from lib_hosts import Disk, Host, Refused, add_address, own_mounts, own_network
 from lib_nodes import Node, Run, certificates, wait_until
 from lib_relay import Relay
 from lib_tap import end, skip, test
@@ -34,7 +35,9 @@ from lib_tap import end, skip, test
 SEED = int(os.environ.get("SEED", random.randrange(1 << 30)))
 SCENARIOS = int(os.environ.get("SCENARIOS", 3))
 STEPS, STARTS_MAX, SECONDS = 10, 5, 3
+PAUSE = 0.1  # seconds between two looks: each is a ckpt-cli, 40 ms of a CPU
 DOMAINS = "a", "b", "c", "d"
+CALLS, BULK = 7070, 7071  # ports, as lib_nodes.py has them
 OPTIONS = "--nodes.silent_ms", "2000", "--retention.keep_last", "4"
 
 if not shutil.which("openssl") or not shutil.which("mpirun"):
@@ -52,11 +55,18 @@ class Cluster:
         self.hosts = [Host(i + 1) if has_hosts else None for i in range(len(DOMAINS))]
         self.disks = [None] * len(DOMAINS)
         self.has_disks = has_disks
-        self.relays, self.nodes = {}, []
+        self.relays, self.nodes, self.relayed_before = {}, [], 0
+        for pair in itertools.permutations(range(len(DOMAINS)), 2):
+            if has_hosts:
+                add_address(self.way(*pair))
         for i in range(len(DOMAINS)):
             self.nodes.append(self.make(i))
-        for node in self.nodes:
-            self.connect(node)
+        for i in range(len(DOMAINS)):
+            self.connect(i)
+
+    def way(self, i, j):
+        """Where node i finds node j."""
+        return f"10.77.0.{100 + 10 * i + j}" if self.hosts[i] else f"127.0.{i + 1}.{100 + j}"
 
     def make(self, i):
         host, store, before = f"127.0.0.{i + 1}", None, ()
@@ -65,24 +75,24 @@ class Cluster:
         if self.has_disks:
             self.disks[i] = Disk(tempfile.mkdtemp(prefix="disk-", dir=self.folder), 400, 4000)
             store = os.path.join(self.disks[i].path, "store")
-        hub = HUB if self.hosts[i] else host
-        node = Node(f"n{i + 1}", DOMAINS[i], host, self.authority, 7070, (hub,), store)
-        node.before, node.hub = before, hub
-        node.bulk = None  # what goes by calls alone goes through the relays
+        ways = [self.way(j, i) for j in range(len(DOMAINS)) if j != i]
+        node = Node(f"n{i + 1}", DOMAINS[i], host, self.authority, CALLS, ways, store)
+        node.before = before
         return node
 
-    def connect(self, node):
+    def connect(self, i):
+        node = self.nodes[i]
         node.nodes = self.nodes
-        for other in self.nodes:
+        for j, other in enumerate(self.nodes):
             if other is not node:
-                relay = Relay(other.address, other.hub, self.chance.randrange(1 << 30), 0.002,
-                              0.0005)
-                self.relays[node.name, other.name] = relay
-                node.via[other.name] = relay.address
+                self.relays[node.name, other.name] = [
+                    Relay(to, self.way(i, j), self.chance.randrange(1 << 30), 0.002, 0.0005, port)
+                    for to, port in ((other.address, CALLS), (other.bulk, BULK))]
+                node.via[other.name] = f"{self.way(i, j)}:{CALLS}"
 
     def start(self, nodes):
         for node in nodes:
-            node.spawn(*OPTIONS)
+            node.spawn(*OPTIONS, "--tls.bulk_advertise", f"0.0.0.0:{BULK}")
         for node in nodes:
             wait_until(lambda node=node: node.cli("health", *node.where)[0] in (0, 1), node.log)
 
@@ -98,17 +108,27 @@ class Cluster:
     def replace(self, i):
         self.nodes[i] = self.make(i)
         for pair in [pair for pair in self.relays if pair[0] == self.nodes[i].name]:
-            self.relays.pop(pair).close()
-        self.connect(self.nodes[i])
+            self.close_relays(pair)
+        self.connect(i)
         for node in self.nodes:
             node.nodes = self.nodes
         self.start([self.nodes[i]])
 
+    def relayed(self):
+        """Bytes of the bulk plane."""
+        return self.relayed_before + sum(bulk.passed for _, bulk in self.relays.values())
+
+    def close_relays(self, pair):
+        relays = self.relays.pop(pair)
+        self.relayed_before += relays[1].passed
+        for relay in relays:
+            relay.close()
+
     def close(self):
         for node in self.nodes:
             node.close()
-        for relay in self.relays.values():
-            relay.close()
+        for pair in list(self.relays):
+            self.close_relays(pair)
         for one in self.disks + self.hosts:
             if one:
                 one.close()
@@ -163,12 +183,13 @@ def lose_node(cluster, run, chance):
 
 def cut_link(cluster, run, chance, *ways):
     a, b = chance.sample(cluster.nodes, 2)
-    cuts = [(cluster.relays[a.name, b.name], ways), (cluster.relays[b.name, a.name], [
-        {"out": "back", "back": "out"}[way] for way in ways])]
-    for relay, which in cuts:
-        relay.hold(*which)
+    there, other_way = cluster.relays[a.name, b.name], {"out": "back", "back": "out"}
+    for relay in there:
+        relay.hold(*ways)
+    for relay in cluster.relays[b.name, a.name]:
+        relay.hold(*[other_way[way] for way in ways])
     time.sleep(SECONDS)
-    for relay, _ in cuts:
+    for relay in there + cluster.relays[b.name, a.name]:
         relay.go_on()
     return f"the link {a.name}-{b.name} is cut {' and '.join(ways)} for {SECONDS} s", None
 
@@ -234,7 +255,7 @@ def scenario(cluster, folder, number, fault, chance, expected):
     run.start(cluster.nodes, "--debug.slow_copy_us", "20000")  # it is to last
     first = cluster.nodes[0]
     wait_until(lambda: newest([first], run.name, "replicated") >= at or
-               run.process.poll() is not None, run.said)
+               run.process.poll() is not None, run.said, PAUSE)
     time.sleep(chance.random() * 0.3)
     level = "replicated" if fault is lose_node else "local"
     floor = newest([first], run.name, level)
@@ -254,7 +275,7 @@ def scenario(cluster, folder, number, fault, chance, expected):
     test(f"and each start since goes on from step {floor}, the newest that was {level}, or later",
          all(step >= floor for step in later) and (count == 1 or floor == 0 or later != []),
          (later, logs()))
-    wait_until(lambda: newest(left, run.name, "replicated") == STEPS, lambda: str(logs()))
+    wait_until(lambda: newest(left, run.name, "replicated") == STEPS, lambda: str(logs()), PAUSE)
     if gone is not None:
         cluster.replace(gone)
 
@@ -289,7 +310,13 @@ def main():
         expected, order = whole.losses(), []
         for number in range(1, SCENARIOS + 1):
             order = order or chance.sample(faults, len(faults))
+            begun = time.monotonic()
             scenario(cluster, folder, number, order.pop(), chance, expected)
+            print(f"# {time.monotonic() - begun:.1f} s", flush=True)
+        copied = [entry["bytes"] for entry in cluster.nodes[0].listed(*cluster.nodes[0].where)
+                  if entry["durability"] == "replicated"]
+        test("a copy of each goes over the bulk plane, through the relays",
+             cluster.relayed() > sum(copied) > 0, (cluster.relayed(), copied))
     finally:
         cluster.close()
         shutil.rmtree(folder, ignore_errors=True)

@@ -1,7 +1,7 @@
 """lib_hosts - what a node of a test may have for itself: a network namespace, and a disk.
 
-own_namespaces() puts this process into namespaces of its own for mounts and network, so all that is
-made here is gone when it ends; False where that is refused. Then Host(n) is a network namespace on
+own_mounts() and own_network() put this process into namespaces of its own, so all that is made here
+is gone when it ends; Refused where that is not permitted. Then Host(n) is a network namespace on
 a bridge with this process (10.77.0.254), and Disk a small ext4 in a file.
 """
 
@@ -41,6 +41,11 @@ def own_network():
     run("ip", "link", "add", "br0", "type", "bridge")
     run("ip", "addr", "add", HUB + "/24", "dev", "br0")
     run("ip", "link", "set", "br0", "up")
+
+
+def add_address(address):
+    """One more of this process."""
+    run("ip", "addr", "add", address + "/24", "dev", "br0")
 
 
 class Host:

@@ -36,13 +36,14 @@ def free_port(host):
 
 class Node(World):
     """nodes: all of the cluster; set before the first start. via: where this node finds another,
-    by its name, when that is not its own address. bulk: of its bulk plane; None: it has none."""
+    by its name, when that is not its own address. port: of its calls; the bulk plane has the
+    next."""
 
     def __init__(self, name, domain, host, authority, port=None, others=(), store=None):
         super().__init__(store)
         self.name, self.domain, self.nodes, self.via = name, domain, [], {}
         self.address = f"{host}:{port or free_port(host)}"
-        self.bulk = f"{host}:{free_port(host)}"
+        self.bulk = f"{host}:{port + 1 if port else free_port(host)}"
         self.is_lost, self.before = False, ()
         certificates("issue", authority, os.path.join(self.folder, "tls"),
                      f"holdfast://node/{name}", host, *others)
@@ -55,8 +56,8 @@ class Node(World):
                       "--nodes.domain", self.domain, "--nodes.peers", peers,
                       "--tier.part_bytes", "1MiB", "--tier.quiet", "false",
                       "--tier.retry_ms", "100", "--tier.look_ms", "0",
-                      "--tls.bulk", self.bulk or "",
-                      "--nodes.wait_ms", "6000", *options, **{**popen, "before": self.before})
+                      "--tls.bulk", self.bulk, "--nodes.wait_ms", "6000", *options,
+                      **{**popen, "before": self.before})
 
     def start(self, *options):
         self.launch(*options)
@@ -210,8 +211,8 @@ def cluster_in(folder, domains, *options):
         cluster.close()
 
 
-def wait_until(is_so, what):
+def wait_until(is_so, what, pause=0.02):
     deadline = time.monotonic() + PATIENCE
     while not is_so():
         assert time.monotonic() < deadline, what() if callable(what) else what
-        time.sleep(0.02)
+        time.sleep(pause)

@@ -23,15 +23,16 @@ CHUNK = 65536
 class Relay:
     """Passes bytes on to `to`; with `every`, cuts each connection after so many, `times` in all."""
 
-    def __init__(self, to, host="127.0.0.1", seed=0, delay_s=0.0, resets=0.0):
+    def __init__(self, to, host="127.0.0.1", seed=0, delay_s=0.0, resets=0.0, port=0):
         self.to, self.delay_s, self.resets = to, delay_s, resets
         self.every, self.times, self.cuts = None, 0, 0
+        self.passed = 0  # bytes, both ways
         self.kept = 0  # bytes that came to a way that is held
         self.room = None  # so many bytes pass back, then that way is held
         self.held, self.is_closed, self.age = set(), False, 0
         self.chance = random.Random(seed)
         self.lock = threading.Lock()
-        self.listener = socket.create_server((host, 0))
+        self.listener = socket.create_server((host, port))
         self.address = f"{host}:{self.listener.getsockname()[1]}"
         threading.Thread(target=self.accept, daemon=True).start()
 
@@ -47,6 +48,7 @@ class Relay:
     def close(self):
         self.is_closed = True
         self.go_on()
+        self.listener.shutdown(socket.SHUT_RDWR)  # accept() ends, so the port is free
         self.listener.close()
 
     def accept(self):
@@ -106,6 +108,7 @@ class Relay:
                     b.sendall(data[:len(data) // 2])
                     break
                 b.sendall(data)
+                self.passed += len(data)
         except OSError:
             pass
         for end in (a, b) if age == self.age else ():
