@@ -415,18 +415,34 @@ struct kernel_adamw_numbers {
     float l2;           /* Adam's decay: g += l2 * p; 0: none */
     uint32_t noise[2];  /* of the update */
 };
-struct kernel_adamw {
+struct kernel_adamw_piece { /* of a tensor */
     float *param;
     void *exp_avg, *exp_avg_sq; /* of `moments` */
     const float *grad;
     const struct kernel_adamw_numbers *numbers;
     void *copy; /* what param becomes, as bf16; or NULL */
     size_t count;
-    enum kernel_dtype moments;
     /* Of bf16 moments, where the elements lie: rows of `columns` from a place of the tensor on. */
     uint32_t first_row, first_column, columns;
     uint32_t noise[2]; /* of the tensor */
 };
+/* Pieces of many tensors at once: one launch of a GPU. Each has the bits that it has alone. The
+ * work is cut into items of one piece; end[i]: how many the pieces 0 .. i have. */
+#define KERNEL_ADAMW_PIECES 16u
+#define KERNEL_ADAMW_ITEM 16384u /* elements */
+struct kernel_adamw {
+    const struct kernel_adamw_piece *pieces; /* [num] */
+    uint32_t end[KERNEL_ADAMW_PIECES];
+    uint32_t num;
+    enum kernel_dtype moments;
+};
+/* Counts the piece that comes next. */
+static inline void kernel_adamw_add(struct kernel_adamw *a, size_t count)
+{
+    uint32_t before = a->num > 0 ? a->end[a->num - 1] : 0;
+    size_t items = (count + KERNEL_ADAMW_ITEM - 1) / KERNEL_ADAMW_ITEM;
+    a->end[a->num++] = before + (uint32_t)items;
+}
 
 /* ---- Running them ---- */
 
@@ -460,7 +476,7 @@ struct kernel_adamw {
     X(FLOAT8_DECODE, float8_decode, 2, dtype)                       \
     X(SUM_SQUARES, sum_squares, 2, width)                           \
     X(DIGEST, digest, 2, dtype)                                     \
-    X(ADAMW, adamw, 6, noise)
+    X(ADAMW, adamw, 1, moments)
 
 enum kernel_op {
 #define X(NAME, name, pointers, last) KERNEL_##NAME,

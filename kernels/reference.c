@@ -466,12 +466,12 @@ static void digest(const void *args, uint32_t item, const struct worker *worker)
 }
 
 /* Of element i: what rounds m and v. */
-static uint32_t noise_of(const struct adamw_args *args, size_t i)
+static uint32_t noise_of(const struct kernel_adamw_piece *a, size_t i)
 {
-    const struct kernel_adamw *a = &args->a;
+    const uint32_t *noise = a->numbers->noise;
     uint32_t row = a->first_row + (uint32_t)(i / a->columns);
     uint32_t column = a->first_column + (uint32_t)(i % a->columns);
-    uint32_t key[2] = {args->numbers.noise[0] ^ a->noise[0], args->numbers.noise[1] ^ a->noise[1]};
+    uint32_t key[2] = {noise[0] ^ a->noise[0], noise[1] ^ a->noise[1]};
     return noise_mix(noise_mix(row ^ key[0]) ^ (column + key[1]));
 }
 
@@ -485,25 +485,25 @@ static void put_stochastic(void *x, size_t i, float value, uint32_t noise)
 static void adamw(const void *args, uint32_t item, const struct worker *worker)
 {
     (void)worker;
-    const struct adamw_args *all = args;
-    const struct kernel_adamw *a = &all->a;
-    const struct kernel_adamw_numbers *o = &all->numbers;
-    struct range range = item_range(item, FLAT_ITEM, a->count);
+    const enum kernel_dtype moments = ((const struct kernel_adamw *)args)->moments;
+    struct range range;
+    const struct kernel_adamw_piece *a = adamw_piece(args, item, &range);
+    const struct kernel_adamw_numbers *o = a->numbers;
     for (size_t i = range.begin; i < range.end; i++) {
         float g = a->grad[i] * o->grad_scale;
         if (o->l2 != 0)
             g += o->l2 * a->param[i];
-        float m = o->beta1 * get(a->exp_avg, i, a->moments) + (1 - o->beta1) * g;
-        float v = o->beta2 * get(a->exp_avg_sq, i, a->moments) + (1 - o->beta2) * g * g;
+        float m = o->beta1 * get(a->exp_avg, i, moments) + (1 - o->beta1) * g;
+        float v = o->beta2 * get(a->exp_avg_sq, i, moments) + (1 - o->beta2) * g * g;
         double update = m / o->bias1 / (sqrt(v / o->bias2) + o->eps);
         a->param[i] = (float)(a->param[i] - o->lr * (update + o->weight_decay * a->param[i]));
         if (a->copy != NULL)
             put(a->copy, i, a->param[i], KERNEL_BF16);
-        if (a->moments == KERNEL_F32) {
+        if (moments == KERNEL_F32) {
             put(a->exp_avg, i, m, KERNEL_F32);
             put(a->exp_avg_sq, i, v, KERNEL_F32);
         } else {
-            uint32_t noise = noise_of(all, i);
+            uint32_t noise = noise_of(a, i);
             put_stochastic(a->exp_avg, i, m, noise & 0xffff);
             put_stochastic(a->exp_avg_sq, i, v, noise >> 16);
         }

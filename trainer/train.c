@@ -75,10 +75,7 @@ static void update(void *user, uint32_t block)
 {
     const struct step_made *made = user;
     struct rank *r = made->r;
-    struct state *state = parallel_state(r->parallel);
-    for (uint32_t i = 0; i < state->num_slices; i++)
-        if (state->slices[i].block == block)
-            optimizer_update(state, r->kernels, parallel_lane(r->parallel), r->config, i);
+    optimizer_update(parallel_state(r->parallel), r->kernels, parallel_lane(r->parallel), block);
 }
 
 static bool post_copy(void *user, uint32_t block, const struct op *op)

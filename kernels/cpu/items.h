@@ -215,10 +215,17 @@ static inline void digest_element(struct digest_sums *sums, uint64_t bits, uint6
     sums->of[1] += bits * (c ^ c >> 32);
 }
 
-struct adamw_args {
-    struct kernel_adamw a;
-    struct kernel_adamw_numbers numbers;
-};
+_Static_assert(KERNEL_ADAMW_ITEM == FLAT_ITEM, "items are those of what is elementwise");
+/* The piece that an item is of, and which elements of it. */
+static inline const struct kernel_adamw_piece *adamw_piece(const struct kernel_adamw *a,
+                                                           uint32_t item, struct range *out)
+{
+    uint32_t i = 0;
+    while (item >= a->end[i])
+        i++;
+    *out = item_range(item - (i > 0 ? a->end[i - 1] : 0), FLAT_ITEM, a->pieces[i].count);
+    return &a->pieces[i];
+}
 /* The permutation of kernels.h. */
 static inline uint32_t noise_mix(uint32_t x)
 {

@@ -605,9 +605,10 @@ static void digest(const struct job *j, const struct kernel_digest *a)
 
 static void adamw(const struct job *j, const struct kernel_adamw *a)
 {
-    struct adamw_args args = {.a = *a, .numbers = *a->numbers};
-    REQUIRE(a->moments == KERNEL_F32 || a->columns > 0);
-    run(j, j->k->ops->adamw, &args, divide_up(a->count, FLAT_ITEM), 0);
+    REQUIRE(a->num > 0 && a->num <= KERNEL_ADAMW_PIECES);
+    for (uint32_t i = 0; i < a->num; i++)
+        REQUIRE(a->moments == KERNEL_F32 || a->pieces[i].columns > 0 || a->pieces[i].count == 0);
+    run(j, j->k->ops->adamw, a, a->end[a->num - 1], 0);
 }
 
 /* ---- The table ---- */

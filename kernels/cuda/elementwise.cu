@@ -242,7 +242,7 @@ DEVICE float rounded_up_or_down(float x, uint32_t noise)
 
 /* Rounds N moments from element i on. */
 template <unsigned N>
-DEVICE void round_moments(const struct kernel_adamw &a, const uint32_t *noise, size_t i,
+DEVICE void round_moments(const struct kernel_adamw_piece &a, const uint32_t *noise, size_t i,
                           float (&m)[N], float (&v)[N])
 {
     uint32_t row = a.first_row + (uint32_t)(i / a.columns), column = (uint32_t)(i % a.columns);
@@ -275,10 +275,25 @@ template <unsigned N> DEVICE void store_copy(void *p, size_t i, size_t count, co
     }
 }
 
-template <bool BF16> KERNEL(THREADS, 4) void adamw(struct kernel_adamw a)
+/* Blocks of an item. */
+template <bool BF16> constexpr unsigned item_blocks = KERNEL_ADAMW_ITEM / (THREADS * wide<BF16>);
+
+/* Where pieces end is an argument, as near as a constant: the search reads no memory. Unrolled, for
+ * arguments that are indexed would be copied. The piece is read where it is needed: there are no
+ * registers for all of it. */
+template <bool BF16> KERNEL(THREADS, 4) void adamw(struct kernel_adamw all)
 {
     const unsigned N = wide<BF16>;
-    size_t i = first_element<N>();
+    uint32_t item = blockIdx.x / item_blocks<BF16>, before = 0, at = 0;
+#pragma unroll
+    for (unsigned i = 0; i < KERNEL_ADAMW_PIECES; i++)
+        if (i + 1 < all.num && item >= all.end[i]) {
+            before = all.end[i];
+            at = i + 1;
+        }
+    const struct kernel_adamw_piece &a = all.pieces[at];
+    size_t block = (size_t)(item - before) * item_blocks<BF16> + blockIdx.x % item_blocks<BF16>;
+    size_t i = (block * THREADS + threadIdx.x) * N;
     if (i >= a.count)
         return;
     const struct kernel_adamw_numbers o = *a.numbers;
@@ -347,6 +362,10 @@ extern "C" int cuda_convert(const struct cuda_call *call, const void *args)
 extern "C" int cuda_adamw(const struct cuda_call *call, const void *args)
 {
     const struct kernel_adamw &a = *(const struct kernel_adamw *)args;
-    return a.moments == KERNEL_BF16 ? flat<true, adamw<true>>(call, a)
-                                    : flat<false, adamw<false>>(call, a);
+    uint32_t items = a.end[a.num - 1];
+    if (items == 0)
+        return 0;
+    return a.moments == KERNEL_BF16
+               ? LAUNCH(call->stream, items * item_blocks<true>, THREADS, 0, adamw<true>, a)
+               : LAUNCH(call->stream, items * item_blocks<false>, THREADS, 0, adamw<false>, a);
 }

@@ -350,13 +350,15 @@ static void optimizer(struct bench *b, struct tensors *t)
                        &(struct kernel_sum_squares){
                            .sum = &sum, .x = t->dw, .rows = b->s.vocab, .width = b->s.dim});
     lap(b, "sum of squares", 0);
-    struct kernel_adamw update = {.param = t->master,
-                                  .exp_avg = t->moments[0],
-                                  .exp_avg_sq = t->moments[1],
-                                  .grad = t->dw,
-                                  .count = count,
-                                  .numbers = &options,
-                                  .columns = b->s.dim};
+    struct kernel_adamw_piece piece = {.param = t->master,
+                                       .exp_avg = t->moments[0],
+                                       .exp_avg_sq = t->moments[1],
+                                       .grad = t->dw,
+                                       .count = count,
+                                       .numbers = &options,
+                                       .columns = b->s.dim};
+    struct kernel_adamw update = {.pieces = &piece};
+    kernel_adamw_add(&update, count);
     kernel_adamw(b->k, b->lane, &update);
     lap(b, "adamw", 0);
     update.moments = KERNEL_BF16; /* in half of the same memory */

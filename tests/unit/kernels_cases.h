@@ -596,50 +596,7 @@ static inline void case_digest(KERNELS)
     for (unsigned i = 0; i < 16; i++)
         pieces[i] = (float)(sum[i / 4] >> i % 4 * 16 & 0xffff);
 }
-static inline void adamw_with(KERNELS, float l2, enum kernel_dtype moments, bool has_copy)
-{
-    size_t count = ROWS * s->dim;
-    float *param = random_buffer(run, count, KERNEL_F32);
-    void *exp_avg = random_buffer(run, count, moments);
-    void *exp_avg_sq = random_buffer(run, count, moments);
-    void *copy = has_copy ? new_buffer(run, count, KERNEL_BF16) : NULL;
-    run->num_outputs = has_copy ? 4 : 3;
-    for (size_t i = 0; i < count; i++) /* of the size of a square; bf16: 0.5 in its exponent */
-        if (moments == KERNEL_F32)
-            ((float *)exp_avg_sq)[i] = fabsf(((float *)exp_avg_sq)[i]) + 0.1f;
-        else
-            ((uint16_t *)exp_avg_sq)[i] = (uint16_t)(0x3f00 | (((uint16_t *)exp_avg_sq)[i] & 0x7f));
-    const float *grad = random_buffer(run, count, KERNEL_F32);
-    struct kernel_adamw_numbers *numbers =
-        new_buffer(run, sizeof(*numbers) / sizeof(float), KERNEL_F32);
-    *numbers = (struct kernel_adamw_numbers){
-        1e-2f, 0.9f, 0.95f, 1e-8f, 0.1f, 0.5f, 0.19f, 0.0975f, l2, {0x12345678, 0x9abcdef0}};
-    kernel_adamw(k, lane,
-                 &(struct kernel_adamw){.param = param,
-                                        .exp_avg = exp_avg,
-                                        .exp_avg_sq = exp_avg_sq,
-                                        .grad = grad,
-                                        .count = count,
-                                        .numbers = numbers,
-                                        .copy = copy,
-                                        .moments = moments,
-                                        .first_row = 7,
-                                        .first_column = 5,
-                                        .columns = s->dim - 1, /* no multiple of a vector */
-                                        .noise = {3, 0xfffffff0}});
-}
-static inline void case_adamw(KERNELS)
-{
-    adamw_with(k, lane, s, run, 0, KERNEL_F32, true);
-}
-static inline void case_adam(KERNELS)
-{
-    adamw_with(k, lane, s, run, 0.3f, KERNEL_F32, false);
-}
-static inline void case_adamw_bf16(KERNELS)
-{
-    adamw_with(k, lane, s, run, 0.3f, KERNEL_BF16, true);
-}
+#include "tests/unit/kernels_adamw.h"
 
 struct kernel_case {
     const char *name;

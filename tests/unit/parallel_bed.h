@@ -273,13 +273,17 @@ static inline int decide(void *user, const struct step_result *result)
     return 0;
 }
 
+/* Of a test that counts: is called when a block's update begins and when it is posted. */
+static void (*bed_at_update)(bool is_posted);
+
 static inline void update(void *user, uint32_t block)
 {
     const struct updating *u = user;
-    struct state *state = parallel_state(u->p);
-    for (uint32_t i = 0; i < state->num_slices; i++)
-        if (state->slices[i].block == block)
-            optimizer_update(state, u->kernels, parallel_lane(u->p), u->config, i);
+    if (bed_at_update != NULL)
+        bed_at_update(false);
+    optimizer_update(parallel_state(u->p), u->kernels, parallel_lane(u->p), block);
+    if (bed_at_update != NULL)
+        bed_at_update(true);
 }
 
 static inline int train(struct stretch *s, struct parallel *p, struct ahead *ahead,

@@ -28,7 +28,7 @@ struct bed {
     struct config config;
     struct state_slice slices[SLICES];
     struct state state;
-    struct kernel_adamw_numbers numbers[4];
+    max_align_t updates[2][64]; /* struct state_update: the device's and the host's */
     float param[COUNT], exp_avg[COUNT], exp_avg_sq[COUNT], grad[COUNT];
     float image[3][COUNT];
     uint32_t copied_at[SLICES]; /* a slice is a piece, but where a test says otherwise */
@@ -85,7 +85,7 @@ static int setup(void **out)
     for (uint32_t i = 0; i < SLICES; i++) {
         const struct state_place place = {.at = i * EACH, .count = i == EMPTY ? 0 : EACH - i};
         bed->slices[i] = (struct state_slice){
-            .tensor = &tensor, .param = place, .moment = place, .grad_at = place.at};
+            .tensor = &tensor, .block = i, .param = place, .moment = place, .grad_at = place.at};
     }
     bed->state = (struct state){.num_slices = SLICES,
                                 .slices = bed->slices,
@@ -93,8 +93,8 @@ static int setup(void **out)
                                 .param = bed->param,
                                 .exp_avg = bed->exp_avg,
                                 .exp_avg_sq = bed->exp_avg_sq,
-                                .numbers = bed->numbers,
-                                .host_numbers = bed->numbers + 2,
+                                .update = (struct state_update *)bed->updates[0],
+                                .host_update = (struct state_update *)bed->updates[1],
                                 .grad = bed->grad};
     for (int i = 0; i < COUNT; i++) {
         bed->param[i] = (float)(i % 97) - 48.5f;
@@ -140,7 +140,7 @@ static void update(struct bed *bed, int64_t number)
     optimizer_begin(&bed->state, bed->lane, &bed->config, &step);
     for (uint32_t i = 0; i < bed->state.num_slices; i++) {
         copier_wait_slice(bed->copier, i, bed->lane);
-        optimizer_update(&bed->state, bed->kernels, bed->lane, &bed->config, i);
+        optimizer_update(&bed->state, bed->kernels, bed->lane, i);
     }
 }
 

@@ -160,12 +160,12 @@ static void open_state(struct bed *bed)
                                 .exp_avg = take(bed, BYTES, ON_DEVICE),
                                 .exp_avg_sq = take(bed, BYTES, ON_DEVICE),
                                 .grad = take(bed, BYTES, ON_DEVICE),
-                                .numbers = take(bed, 4096, ON_DEVICE),
-                                .host_numbers = take(bed, 4096, PINNED)};
+                                .update = take(bed, state_update_bytes(SLICES), ON_DEVICE),
+                                .host_update = take(bed, state_update_bytes(SLICES), PINNED)};
     for (uint32_t i = 0; i < SLICES; i++) {
         const struct state_place place = {.at = i * EACH, .count = i == EMPTY ? 0 : EACH};
         bed->slices[i] = (struct state_slice){
-            .tensor = &tensor, .param = place, .moment = place, .grad_at = place.at};
+            .tensor = &tensor, .block = i, .param = place, .moment = place, .grad_at = place.at};
         bed->copied_at[i] = (PARTS - 1) * SLICES + i + 1;
     }
     for (int i = 0; i < COUNT; i++)
@@ -244,7 +244,7 @@ static void update(struct bed *bed)
     optimizer_begin(&bed->state, bed->lane, &bed->config, &step);
     for (uint32_t i = 0; i < bed->state.num_slices; i++) {
         copier_wait_slice(bed->copier, i, bed->lane);
-        optimizer_update(&bed->state, bed->kernels, bed->lane, &bed->config, i);
+        optimizer_update(&bed->state, bed->kernels, bed->lane, i);
     }
 }
 

@@ -25,7 +25,7 @@ struct bed {
     struct model_tensor norm, matrix;
     struct state_slice slices[2];
     struct state state;
-    struct kernel_adamw_numbers numbers[4];
+    max_align_t updates[2][64]; /* struct state_update: the device's and the host's */
     float param[COUNT], exp_avg[COUNT], exp_avg_sq[COUNT], grad[COUNT];
 };
 
@@ -53,8 +53,8 @@ static int setup(void **out)
                                 .param = bed->param,
                                 .exp_avg = bed->exp_avg,
                                 .exp_avg_sq = bed->exp_avg_sq,
-                                .numbers = bed->numbers,
-                                .host_numbers = bed->numbers + 2,
+                                .update = (struct state_update *)bed->updates[0],
+                                .host_update = (struct state_update *)bed->updates[1],
                                 .grad = bed->grad};
     for (int i = 0; i < COUNT; i++) {
         bed->param[i] = 0.5f * (float)(i - 3);
@@ -77,8 +77,7 @@ static void update(struct bed *bed, int64_t number, double lr, double grad_norm)
 {
     struct optimizer_step step = {.update = number, .lr = lr, .grad_norm = grad_norm};
     optimizer_begin(&bed->state, bed->lane, &bed->config, &step);
-    for (uint32_t i = 0; i < bed->state.num_slices; i++)
-        optimizer_update(&bed->state, bed->kernels, bed->lane, &bed->config, i);
+    optimizer_update(&bed->state, bed->kernels, bed->lane, 0);
 }
 
 static void want(double got, double expected)
@@ -160,6 +159,42 @@ static void test_optimizer__weights_of_norms_need_not_decay(void **state)
     }
 }
 
+/* More tensors than one operation takes, some of them of another block, one of them empty. */
+#define TENSORS (2 * KERNEL_ADAMW_PIECES + 3)
+#define EACH 64u
+
+static void test_optimizer__a_block_of_many_tensors_is_updated_whole_and_alone(void **state)
+{
+    struct bed *bed = *state;
+    static float param[TENSORS * EACH], moments[2][TENSORS * EACH], grad[TENSORS * EACH];
+    static max_align_t updates[2][256];
+    struct state_slice slices[TENSORS];
+    assert_true(state_update_bytes(TENSORS) <= sizeof(updates[0]));
+    for (uint32_t i = 0; i < TENSORS; i++) {
+        size_t count = i == 5 ? 0 : EACH - i % 3;
+        slices[i] =
+            slice_of(&bed->matrix, (struct state_place){.at = (size_t)i * EACH, .count = count});
+        slices[i].block = i == 2 || i == 7 ? 1 : 0;
+    }
+    for (uint32_t i = 0; i < TENSORS * EACH; i++)
+        grad[i] = (float)(i % 7) + 1;
+    bed->state.slices = slices;
+    bed->state.num_slices = TENSORS;
+    bed->state.param = param;
+    bed->state.exp_avg = moments[0];
+    bed->state.exp_avg_sq = moments[1];
+    bed->state.grad = grad;
+    bed->state.update = (struct state_update *)updates[0];
+    bed->state.host_update = (struct state_update *)updates[1];
+    update(bed, 1, 0.01, 0.5);
+    for (uint32_t i = 0; i < TENSORS * EACH; i++) {
+        const struct state_slice *slice = &slices[i / EACH];
+        bool is_in = slice->block == 0 && i % EACH < slice->param.count;
+        want(moments[0][i], is_in ? 0.1 * grad[i] : 0);
+        want(param[i], is_in ? -0.01 : 0);
+    }
+}
+
 /* Steps of a tenth of what 8 bits resolve: rounded to nearest, no moment would ever move. */
 #define MANY 4096u
 #define STEPS 60
@@ -208,6 +243,8 @@ int main(void)
                                         teardown),
         cmocka_unit_test_setup_teardown(test_optimizer__moments_of_bf16_keep_small_steps_on_average,
                                         setup, teardown),
+        cmocka_unit_test_setup_teardown(
+            test_optimizer__a_block_of_many_tensors_is_updated_whole_and_alone, setup, teardown),
         cmocka_unit_test_setup_teardown(test_optimizer__weights_of_norms_need_not_decay, setup,
                                         teardown),
         cmocka_unit_test_setup_teardown(test_optimizer__two_updates_are_adamws, setup, teardown),

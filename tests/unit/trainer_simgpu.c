@@ -2,10 +2,10 @@
  *
  * Goal: the trainer, the back-end and the kernels together compute on a GPU what the CPU computes,
  * on every mesh and in every order that CUDA allows, with graphs and without; a step repeats the
- * graphs of the one before and captures none. In bfloat16 the library gets the same products on
- * every mesh, since its bits are those of what is one call. Method: parallel_bed.h; in float no
- * tensor core has a part, so every byte is that of the CPU's back-end at the level avx2 or above.
- * The state goes out and in again between two stretches. */
+ * graphs of the one before and captures none. A block's update is one launch. In bfloat16 the
+ * library gets the same products on every mesh, since its bits are those of what is one call.
+ * Method: parallel_bed.h; in float no tensor core has a part, so every byte is that of the CPU's
+ * back-end at the level avx2 or above. The state goes out and in again between two stretches. */
 #include "tests/simgpu/simgpu.h"
 #include "tests/unit/parallel_bed.h"
 
@@ -112,6 +112,32 @@ static void test_simgpu__the_library_gets_the_same_products_on_every_mesh(void *
     }
 }
 
+static uint64_t updates, update_launches;
+static void count_update(bool is_posted)
+{
+    updates += is_posted ? 1 : 0;
+    update_launches += is_posted ? simgpu_counts().kernels : -simgpu_counts().kernels;
+}
+
+/* A layer has nine. */
+static void test_simgpu__a_blocks_tensors_are_updated_by_one_launch(void **state)
+{
+    (void)state;
+    struct device_options options = {.index = 0, .has_no_graphs = true};
+    struct outcome *outcome = new_outcome();
+    simgpu_set("seed=1");
+    assert_int_equal(device_open(&bed_device, device_find("cuda"), &options), 0);
+    bed_at_update = count_update;
+    updates = update_launches = 0;
+    run_on(outcome, (struct place){1, 1, 1, 0, 0, 0}, 0, 2, whole, NUM_WAY);
+    bed_at_update = NULL;
+    assert_int_equal(updates, 2 /* steps */ * (2 /* embedding, head */ + 2 /* layers */));
+    assert_int_equal(update_launches, updates);
+    device_close(bed_device);
+    bed_device = NULL;
+    free_outcome(outcome);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -120,6 +146,7 @@ int main(void)
         cmocka_unit_test(test_simgpu__stages_and_tensor_parallel_have_the_bits_of_the_cpu),
         cmocka_unit_test(test_simgpu__cut_sequences_have_the_bits_of_the_cpu),
         cmocka_unit_test(test_simgpu__the_library_gets_the_same_products_on_every_mesh),
+        cmocka_unit_test(test_simgpu__a_blocks_tensors_are_updated_by_one_launch),
     };
     if (device_find("cuda") == NULL) {
         printf("skipped: NVIDIA's headers are not here (make deps-cuda)\n");

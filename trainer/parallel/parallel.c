@@ -185,7 +185,8 @@ static void take_kept(struct parallel *p)
     p->scratch = memory_take(m, "kernel scratch", 0, scratch_bytes);
     pinned_take_tokens(p);
     p->numbers = memory_take(m, "numbers of the step", 0, sizeof(*p->numbers));
-    p->state.numbers = memory_take(m, "numbers of the optimizer", 0, 2 * sizeof(*p->state.numbers));
+    p->state.update =
+        memory_take(m, "lists of the optimizer", 0, state_update_bytes(p->state.num_slices));
     transfers_take(p);
     if (!memory_is_recording(m))
         lane_set_scratch(p->lane, p->scratch, scratch_bytes);

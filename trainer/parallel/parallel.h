@@ -47,6 +47,16 @@ struct state_slice {
     bool is_counted;   /* this rank's tp place and stage answer for it in the norm */
 };
 
+/* What the optimizer is told of an update. */
+struct state_update {
+    struct kernel_adamw_numbers numbers[2]; /* of what decays and of what does not */
+    struct kernel_adamw_piece pieces[];     /* of each slice */
+};
+static inline size_t state_update_bytes(uint32_t num_slices)
+{
+    return sizeof(struct state_update) + num_slices * sizeof(struct kernel_adamw_piece);
+}
+
 struct state {
     uint32_t num_slices; /* one per tensor of this rank's stages, in the table's order; a tied
                           * output on another stage than the embedding comes last */
@@ -60,9 +70,8 @@ struct state {
     void *copy; /* bf16 [count] that the update writes beside param; NULL: made behind it */
     void *exp_avg, *exp_avg_sq; /* of `moments`; all four are memory of the lane's device */
     struct lane *lane;
-    /* Of the optimizer: [2], of what decays and of what does not, on the device and PINNED. */
-    struct kernel_adamw_numbers *numbers, *host_numbers;
-    float *grad; /* valid between parallel_step and the next one */
+    struct state_update *update, *host_update; /* on the device and PINNED */
+    float *grad;                               /* valid between parallel_step and the next one */
 };
 
 /* What a checkpoint has of each slice. */

@@ -71,7 +71,7 @@ int pinned_take(struct parallel *p)
         ERR_TRY(pinned_new(p, &p->host_largest,
                            (p->mesh.degree[AXIS_SHARD] + 1) * p->num_codes * sizeof(uint32_t)));
     ERR_TRY(pinned_new(p, &p->host_numbers, sizeof(*p->host_numbers)));
-    ERR_TRY(pinned_new(p, &p->state.host_numbers, 2 * sizeof(*p->state.host_numbers)));
+    ERR_TRY(pinned_new(p, &p->state.host_update, state_update_bytes(p->state.num_slices)));
     lane_zero(p->lane, p->state.param, state_bytes(&p->state, STATE_PARAM));
     lane_zero(p->lane, p->state.exp_avg, state_bytes(&p->state, STATE_EXP_AVG));
     lane_zero(p->lane, p->state.exp_avg_sq, state_bytes(&p->state, STATE_EXP_AVG_SQ));
@@ -82,8 +82,8 @@ void pinned_free(struct parallel *p)
 {
     if (p->device == NULL)
         return;
-    void *const all[] = {p->losses,       p->all_losses,         p->raw.inputs,
-                         p->host_numbers, p->state.host_numbers, p->host_largest};
+    void *const all[] = {p->losses,       p->all_losses,        p->raw.inputs,
+                         p->host_numbers, p->state.host_update, p->host_largest};
     for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
         device_free(p->device, all[i]);
     for (uint32_t i = 0; p->tokens != NULL && i < p->num_reads; i++)

@@ -4,8 +4,9 @@
  * stay equal bit for bit without talking. Clipping is torch's clip_grad_norm_: the gradient is
  * scaled by min(1, max_norm / (norm + 1e-6)), in double, rounded once. Weight decay is AdamW's, or
  * with Adam a part of the gradient (L2), as in torch; it applies to all parameters, as in
- * torchtitan, or with optimizer.no_decay_norms to all but the weights of norms. Tensor by tensor,
- * so that a save in progress holds up nothing that it has copied.
+ * torchtitan, or with optimizer.no_decay_norms to all but the weights of norms. Block by block, so
+ * that a save in progress holds up nothing that it has copied; the tensors of a block are one
+ * launch of a GPU.
  *
  * Moments of bf16 are rounded by noise of the seed, the update, the tensor and the element's place
  * in it (kernels.h), so they are the same whoever holds them.
@@ -23,7 +24,8 @@ enum { DECAYS, DECAYS_NOT };
 #define NAME_BYTES 128u
 
 /* The box as the kernel sees it, with the noise of the tensor. */
-static void place_slice(struct kernel_adamw *out, const struct state_slice *slice, int64_t seed)
+static void place_slice(struct kernel_adamw_piece *out, const struct state_slice *slice,
+                        int64_t seed)
 {
     char stream[NAME_BYTES];
     snprintf(stream, sizeof(stream), "rounding/%s", slice->tensor->name);
@@ -53,6 +55,26 @@ static void *copy_of(const struct state *state, const struct state_slice *slice)
     return state->copy == NULL ? NULL : (char *)state->copy + at;
 }
 
+static struct kernel_adamw_piece piece_of(const struct state *state, const struct config *config,
+                                          const struct state_slice *slice)
+{
+    const struct state_place *moment = &slice->moment;
+    bool is_norm = slice->tensor->dims == 1; /* no other vector is in the model */
+    bool decays_not = is_norm && config->no_decay_norms;
+    struct kernel_adamw_piece piece = {
+        .param = state->param + updated_at(slice),
+        .exp_avg = moment_at(state, state->exp_avg, moment->at),
+        .exp_avg_sq = moment_at(state, state->exp_avg_sq, moment->at),
+        .grad = state->grad + slice->grad_at,
+        .numbers = &state->update->numbers[decays_not ? DECAYS_NOT : DECAYS],
+        .copy = copy_of(state, slice),
+        .count = moment->count};
+    if (state->moments == KERNEL_BF16)
+        place_slice(&piece, slice, config->seed);
+    return piece;
+}
+
+/* What is in host memory: the lane has taken that of the update before. */
 void optimizer_begin(struct state *state, struct lane *lane, const struct config *config,
                      const struct optimizer_step *step)
 {
@@ -72,32 +94,32 @@ void optimizer_begin(struct state *state, struct lane *lane, const struct config
     random_philox(noise, 0, (uint64_t)step->update, random_key((uint64_t)config->seed, "rounding"));
     memcpy(numbers.noise, noise, sizeof(numbers.noise));
     bool is_adam = strcmp(config->optimizer_name, "Adam") == 0;
-    for (uint32_t i = 0; i < 2; i++) { /* the lane has taken those of the update before */
+    for (uint32_t i = 0; i < 2; i++) {
         float decay = i == DECAYS_NOT ? 0 : (float)config->weight_decay;
         numbers.weight_decay = is_adam ? 0 : decay;
         numbers.l2 = is_adam ? decay : 0;
-        state->host_numbers[i] = numbers;
+        state->host_update->numbers[i] = numbers;
     }
-    lane_copy(lane, state->numbers, state->host_numbers, 2 * sizeof(numbers));
+    for (uint32_t i = 0; i < state->num_slices; i++)
+        state->host_update->pieces[i] = piece_of(state, config, &state->slices[i]);
+    lane_copy(lane, state->update, state->host_update, state_update_bytes(state->num_slices));
 }
 
 void optimizer_update(struct state *state, struct kernels *kernels, struct lane *lane,
-                      const struct config *config, uint32_t slice)
+                      uint32_t block)
 {
-    const struct state_slice *of = &state->slices[slice];
-    const struct state_place *moment = &of->moment;
-    bool is_norm = of->tensor->dims == 1; /* no other vector is in the model */
-    bool decays_not = is_norm && config->no_decay_norms;
-    struct kernel_adamw args = {.param = state->param + updated_at(of),
-                                .exp_avg = moment_at(state, state->exp_avg, moment->at),
-                                .exp_avg_sq = moment_at(state, state->exp_avg_sq, moment->at),
-                                .grad = state->grad + of->grad_at,
-                                .numbers = &state->numbers[decays_not ? DECAYS_NOT : DECAYS],
-                                .copy = copy_of(state, of),
-                                .count = moment->count,
-                                .moments = state->moments};
-    if (state->moments == KERNEL_BF16)
-        place_slice(&args, of, config->seed);
-    if (args.count > 0)
-        kernel_adamw(kernels, lane, &args);
+    struct kernel_adamw args = {.moments = state->moments};
+    for (uint32_t i = 0; i <= state->num_slices; i++) {
+        bool is_of = i < state->num_slices && state->slices[i].block == block;
+        if (args.num > 0 && (!is_of || args.num == KERNEL_ADAMW_PIECES)) {
+            if (args.end[args.num - 1] > 0)
+                kernel_adamw(kernels, lane, &args);
+            args.num = 0;
+        }
+        if (!is_of)
+            continue;
+        if (args.num == 0)
+            args.pieces = &state->update->pieces[i];
+        kernel_adamw_add(&args, state->slices[i].moment.count);
+    }
 }

@@ -10,11 +10,11 @@ struct optimizer_step {
     double grad_norm; /* of the whole gradient; clipped to config->max_norm */
 };
 
-/* The numbers of an update, then parameters and moments of a slice from state->grad. Elementwise:
- * needs no communication. Each slice may be updated when a save has copied it. */
+/* The numbers of an update, then parameters and moments of a block from state->grad. Elementwise:
+ * needs no communication. Each block may be updated when a save has copied it. */
 void optimizer_begin(struct state *state, struct lane *lane, const struct config *config,
                      const struct optimizer_step *step);
 void optimizer_update(struct state *state, struct kernels *kernels, struct lane *lane,
-                      const struct config *config, uint32_t slice);
+                      uint32_t block);
 
 #endif

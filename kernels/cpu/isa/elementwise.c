@@ -339,10 +339,9 @@ void ISA_NAME(float8_decode)(const void *args, uint32_t item, const struct worke
 /* ---- Optimizer ---- */
 
 /* has_l2 is known when this is compiled: a gradient of -0 stays one where there is no l2. */
-INLINE void adamw_range(const struct adamw_args *args, struct range range, bool has_l2)
+INLINE void adamw_range(const struct kernel_adamw_piece *a, struct range range, bool has_l2)
 {
-    const struct kernel_adamw *a = &args->a;
-    const struct kernel_adamw_numbers o = args->numbers;
+    const struct kernel_adamw_numbers o = *a->numbers;
     float *restrict param = a->param, *restrict exp_avg = a->exp_avg;
     float *restrict exp_avg_sq = a->exp_avg_sq;
     const float *restrict grad = a->grad;
@@ -386,11 +385,10 @@ INLINE lanes square_root(lanes x)
 }
 
 /* Moments of bf16: a part of one row; `column` is that of element i in the tensor. */
-INLINE void adamw_row(const struct adamw_args *args, struct range range, uint32_t row,
+INLINE void adamw_row(const struct kernel_adamw_piece *a, struct range range, uint32_t row,
                       uint32_t column)
 {
-    const struct kernel_adamw *a = &args->a;
-    const struct kernel_adamw_numbers o = args->numbers;
+    const struct kernel_adamw_numbers o = *a->numbers;
     const uint32_t row_noise = noise_mix(row ^ o.noise[0] ^ a->noise[0]);
     column += o.noise[1] ^ a->noise[1];
     lanes_u32 steps;
@@ -414,14 +412,13 @@ INLINE void adamw_row(const struct adamw_args *args, struct range range, uint32_
         narrow_range(a->copy, a->param, range);
 }
 
-static void adamw_rows(const struct adamw_args *args, struct range range)
+static void adamw_rows(const struct kernel_adamw_piece *a, struct range range)
 {
-    const struct kernel_adamw *a = &args->a;
     while (range.begin < range.end) {
         size_t row = range.begin / a->columns, column = range.begin % a->columns;
         size_t rest = a->columns - column, left = range.end - range.begin;
         size_t end = range.begin + (rest < left ? rest : left);
-        adamw_row(args, (struct range){range.begin, end}, a->first_row + (uint32_t)row,
+        adamw_row(a, (struct range){range.begin, end}, a->first_row + (uint32_t)row,
                   a->first_column + (uint32_t)column);
         range.begin = end;
     }
@@ -430,14 +427,14 @@ static void adamw_rows(const struct adamw_args *args, struct range range)
 void ISA_NAME(adamw)(const void *args, uint32_t item, const struct worker *worker)
 {
     (void)worker;
-    const struct adamw_args *all = args;
-    struct range range = item_range(item, FLAT_ITEM, all->a.count);
-    if (all->a.moments == KERNEL_BF16)
-        adamw_rows(all, range);
-    else if (all->numbers.l2 != 0)
-        adamw_range(all, range, true);
+    struct range range;
+    const struct kernel_adamw_piece *a = adamw_piece(args, item, &range);
+    if (((const struct kernel_adamw *)args)->moments == KERNEL_BF16)
+        adamw_rows(a, range);
+    else if (a->numbers->l2 != 0)
+        adamw_range(a, range, true);
     else
-        adamw_range(all, range, false);
+        adamw_range(a, range, false);
 }
 
 /* Sixteen lanes of double: two registers for each register of floats. */
