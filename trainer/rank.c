@@ -10,6 +10,7 @@
 #include "trainer/run/memory.h"
 #include "trainer/run/trace.h"
 #include "trainer/shape.h"
+#include "trainer/suggest.h"
 #include "trainer/tokenizer.h"
 
 #include <errno.h>
@@ -489,7 +490,8 @@ int rank_estimate(const struct config *config)
     if (rc == 0 && config->print_program)
         rc = print_programs(&r);
     else if (rc == 0)
-        rc = estimate_print(config, r.table, r.kernels, num_ranks);
+        rc = (config->suggest ? suggest_print : estimate_print)(config, r.table, r.kernels,
+                                                                num_ranks);
     rank_close(&r);
     return rc;
 }

@@ -8,7 +8,7 @@
 . tests/integration/lib_tiny.sh
 
 steps=20
-plan 124
+plan 125
 make_tiny
 start_ckptd
 
@@ -370,6 +370,12 @@ held = sum(m["elements"] for s in said["stages"] for m in s["modules"].values())
 print(said["ranks"], said["parameters"], abs(held * 1024 / said["parameters"] - 1) < 1e-3)')" \
     "16384 405853388800 True"
 check_equal "within 5 s" $((SECONDS - began < 5 * ${TEST_TIME_SCALE:-1})) 1
+suggested=$("$BUILD/trainer" --job.config_file "$tiny" --suggest --comm.ranks 4 2>/dev/null |
+    sed '1,/^settings of the first/ d' | tr -d '\\\n')
+read -ra suggested <<<"$suggested"
+check_equal "a mesh of 4 ranks is suggested, and trains" \
+    "$(status_of train suggested "${suggested[@]}" --comm.ranks 4 --training.steps 1 \
+        --checkpoint.no_enable)" 0
 "$BUILD/trainer" --job.config_file "$tiny" --print-program --comm.ranks 2 \
     --parallelism.pipeline_parallel_degree 2 --canonical.micro_batches 3 \
     >"$tmp/listed.txt" 2>/dev/null

@@ -9,8 +9,8 @@
  * same figures are given to timeline_walk. */
 #include "tests/unit/delay_comm.h"
 #include "tests/unit/parallel_bed.h"
-#include "tests/unit/timeline.h"
 #include "trainer/parallel/private.h"
+#include "trainer/run/timeline.h"
 
 #define LAYERS 16
 #define PATH_GOAL 1.05  /* of a step to its critical path: the walk knows one rank */

@@ -126,6 +126,10 @@ int comm_local_run(uint32_t size, int (*rank_main)(struct comm *comm, void *user
 /* `dry`: moves nothing and waits for nobody, for plans; its flight recorder counts (flight_sums).
  * A split has the group_size that it was asked for. ERR_MEMORY. */
 int comm_dry_open(struct comm **out, uint32_t rank, uint32_t size);
+/* From here on `at` is told of each call of that world and of what was split from it, on the thread
+ * that calls. NULL: nobody. */
+typedef void comm_dry_call(void *user, const struct comm *comm, const struct comm_call *call);
+void comm_dry_watch(struct comm *world, comm_dry_call *at, void *user);
 
 const char *comm_kind_name(enum comm_kind kind);
 /* The bytes of this rank's buffers that a call moves, its own part included. */

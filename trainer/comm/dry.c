@@ -6,7 +6,9 @@
 
 struct dry {
     struct comm base;
-    bool is_world;
+    struct dry *world; /* of a split: what it was split from; of the world: itself */
+    comm_dry_call *at; /* of the world */
+    void *user;
 };
 
 static const struct comm_ops dry_ops;
@@ -18,18 +20,22 @@ static int split(struct comm *comm, const struct comm_call *call)
         return report_error(ERR_MEMORY, NULL, "no memory for a communicator");
     CHECK(call->key < call->group_size);
     part->base = comm_base(&dry_ops, call->key, call->group_size, comm->flight);
+    part->world = ((struct dry *)comm)->world;
     *call->out = &part->base;
     return 0;
 }
 
 static int dry_run(struct comm *comm, const struct comm_call *call)
 {
+    const struct dry *world = ((struct dry *)comm)->world;
+    if (world->at != NULL)
+        world->at(world->user, comm, call);
     return call->kind == COMM_SPLIT ? split(comm, call) : 0;
 }
 
 static void dry_free(struct comm *comm)
 {
-    if (((struct dry *)comm)->is_world)
+    if (((struct dry *)comm)->world == (struct dry *)comm)
         flight_free(comm->flight);
     free(comm);
 }
@@ -57,7 +63,15 @@ int comm_dry_open(struct comm **out, uint32_t rank, uint32_t size)
         flight_free(flight);
         return report_error(ERR_MEMORY, NULL, "no memory for a communicator");
     }
-    *dry = (struct dry){.base = comm_base(&dry_ops, rank, size, flight), .is_world = true};
+    *dry = (struct dry){.base = comm_base(&dry_ops, rank, size, flight), .world = dry};
     *out = &dry->base;
     return 0;
+}
+
+void comm_dry_watch(struct comm *world, comm_dry_call *at, void *user)
+{
+    struct dry *dry = (struct dry *)world;
+    CHECK(dry->world == dry);
+    dry->at = at;
+    dry->user = user;
 }

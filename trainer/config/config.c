@@ -26,11 +26,21 @@
 #define MICRO_BATCHES_MAX (1 << 20)
 #define MICRO_BATCH_TOKENS_MAX (1 << 24) /* what counts rows is 32 bits wide */
 
-static const char *const short_keys[] = {
-    "config",   "job.config_file",        "estimate",      "memory_estimation.enable",
-    "json",     "memory_estimation.json", "print-program", "debug.print_program",
-    "timeline", "debug.timeline_file",    "device",        "kernels.device",
-    NULL};
+static const char *const short_keys[] = {"config",
+                                         "job.config_file",
+                                         "estimate",
+                                         "memory_estimation.enable",
+                                         "json",
+                                         "memory_estimation.json",
+                                         "print-program",
+                                         "debug.print_program",
+                                         "timeline",
+                                         "debug.timeline_file",
+                                         "device",
+                                         "kernels.device",
+                                         "suggest",
+                                         "memory_estimation.suggest",
+                                         NULL};
 
 /* ---- reading ---- */
 
@@ -458,7 +468,7 @@ int trainer_config_load(struct config *out, int argc, char **argv)
         ERR_TRY(options_read_toml(&options, file));
     }
     settle_run(out);
-    out->estimate = out->estimate || out->print_program; /* neither trains */
+    out->estimate = out->estimate || out->print_program || out->suggest; /* none trains */
     ERR_TRY(check_available(out));
     ERR_TRY(check_values(out));
     ERR_TRY(read_ramp(out));

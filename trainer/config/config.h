@@ -161,8 +161,11 @@ struct config {
     char ckptd_address[CONFIG_TEXT_MAX]; /* "unix:/path" */
     /* debug */
     int64_t seed;
-    bool estimate;                       /* --estimate: print what a step takes and end */
-    bool estimate_json;                  /* --json: of an estimate */
+    bool estimate;      /* --estimate: print what a step takes and end */
+    bool estimate_json; /* --json: of an estimate */
+    bool suggest;       /* --suggest: print which meshes fit and end */
+    int64_t suggestions, machine_ranks;
+    double rank_gib, rank_tflops, machine_gb, network_gb, call_us; /* what they are priced with */
     bool print_program;                  /* --print-program: print the steps' operations and end */
     char timeline_file[CONFIG_TEXT_MAX]; /* --timeline: of one step of all ranks; "": none */
     int64_t timeline_step;               /* which of this start's, from 1 */

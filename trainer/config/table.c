@@ -423,6 +423,23 @@ const struct option config_table[] = {
          "(also --estimate)"),
     BOOL(estimate_json, "memory_estimation.json", "false",
          "print the estimate as JSON (also --json; ours)"),
+    BOOL(suggest, "memory_estimation.suggest", "false",
+         "estimate every mesh of so many ranks, print those that fit, fastest first, and end (also "
+         "--suggest; ours)"),
+    INT(suggestions, "memory_estimation.suggestions", 10, 1, 10000,
+        "meshes that are printed (ours)"),
+    DOUBLE(rank_gib, "memory_estimation.rank_gib", 72, 0, 1e9,
+           "GiB that a rank may take; 72 of an H100's 80 (ours)"),
+    DOUBLE(
+        rank_tflops, "memory_estimation.rank_tflops", 400, 1e-6, 1e9,
+        "TFLOP/s that a rank reaches in products and attention, as a run of its own shows (ours)"),
+    INT(machine_ranks, "memory_estimation.machine_ranks", 8, 1, 1024, "ranks of a machine (ours)"),
+    DOUBLE(machine_gb, "memory_estimation.machine_gb_per_s", 450, 1e-6, 1e9,
+           "GB/s that a rank sends within a machine; 450: NVLink of an H100 (ours)"),
+    DOUBLE(network_gb, "memory_estimation.network_gb_per_s", 50, 1e-6, 1e9,
+           "GB/s that a rank sends to other machines; 50: a link of 400 Gbit/s (ours)"),
+    DOUBLE(call_us, "memory_estimation.call_us", 20, 0, 1e9,
+           "microseconds of a call of ranks to each other, beside its bytes (ours)"),
     ALIAS("memory_estimation.enabled", "memory_estimation.enable"),
     IGNORED("memory_estimation.disable_fake_mode", "the plan needs no fake tensors"),
 

@@ -96,17 +96,35 @@ static int fit(struct mesh *mesh, const struct config *config, uint32_t size)
     return 0;
 }
 
+static void find_places(const struct mesh *mesh, uint32_t rank, uint32_t place[NUM_AXES])
+{
+    for (uint32_t axis = NUM_AXES; axis-- > 0;) {
+        place[axis] = rank % mesh->degree[axis];
+        rank /= mesh->degree[axis];
+    }
+}
+
 int mesh_init(struct mesh *out, const struct config *config, uint32_t rank, uint32_t size)
 {
     *out = (struct mesh){.world = out->world,
                          .has_leaf_groups = config->groups > 1,
                          .has_ring = strcmp(config->cp_rotate_method, "alltoall") == 0};
     ERR_TRY(fit(out, config, size));
-    for (uint32_t axis = NUM_AXES; axis-- > 0;) {
-        out->place[axis] = rank % out->degree[axis];
-        rank /= out->degree[axis];
-    }
+    find_places(out, rank, out->place);
     return 0;
+}
+
+uint32_t mesh_group_on_machine(const struct mesh *mesh, enum group group, uint32_t machine_ranks)
+{
+    uint32_t others = ~axes_of[group], num = 0;
+    uint32_t first = mesh_rank_of(mesh, mesh->place) / machine_ranks * machine_ranks;
+    for (uint32_t rank = first; rank < first + machine_ranks; rank++) {
+        uint32_t place[NUM_AXES];
+        find_places(mesh, rank, place);
+        num += rank < mesh->world->size &&
+               place_among(mesh, place, others) == place_among(mesh, mesh->place, others);
+    }
+    return num;
 }
 
 struct leaves mesh_leaves(const struct mesh *mesh, const struct config *config)

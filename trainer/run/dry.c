@@ -4,7 +4,9 @@
 #include "proto/report.h"
 #include "trainer/parallel/private.h"
 #include "trainer/run/memory.h"
+#include "trainer/run/timeline.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 static const char *const module_names[NUM_MODULES] = {
@@ -187,6 +189,8 @@ struct counter {
     struct dry_rank *out;
     const struct kernels *kernels;
     uint64_t before;
+    const struct rates *rates; /* NULL: nothing lasts */
+    double *seconds;           /* [operations] */
 };
 
 /* A block's part of an image, of which copies write each a part. */
@@ -210,12 +214,43 @@ static void count_op(void *user, const struct op *op, uint32_t index, bool is_en
 {
     struct counter *c = user;
     enum op_kind kind = op->kind != OP_KEYS ? op->kind : op->is_second ? OP_RECOMPUTE : OP_FORWARD;
-    (void)index;
-    if (is_end)
-        c->out->work[kind] += kernels_counted(c->kernels) - c->before;
+    uint64_t work = is_end ? kernels_counted(c->kernels) - c->before : 0;
+    c->out->work[kind] += work;
+    if (c->rates != NULL && work > 0) {
+        c->seconds[index] += (double)work / c->rates->flops;
+        c->out->compute_seconds += (double)work / c->rates->flops;
+    }
     c->before = kernels_counted(c->kernels);
     if (op->kind == OP_COPY && is_end)
         c->out->image += copied_bytes(c->p, op->block);
+}
+
+/* On the thread of the operation, which is told of itself alone. */
+static void count_call(void *user, const struct comm *comm, const struct comm_call *call)
+{
+    struct counter *c = user;
+    struct flight_mark mark = flight_mark(comm->flight);
+    if (c->rates != NULL && mark.at.what != NULL)
+        c->seconds[mark.at.index] += rates_call(c->rates, &c->p->mesh, comm, call);
+}
+
+static double seconds_of(const void *user, const struct op *op)
+{
+    const struct counter *c = user;
+    return c->seconds[op - c->p->program->ops];
+}
+
+static int walk_rank(const struct counter *c)
+{
+    const struct program *program = c->p->program;
+    struct timeline_span *spans = calloc(program->num_ops, sizeof(*spans));
+    struct timeline timeline;
+    if (spans == NULL)
+        return report_error(ERR_MEMORY, NULL, "no memory to walk a step");
+    int rc = timeline_walk(program, seconds_of, c, NULL, spans, &timeline);
+    c->out->seconds = timeline.total;
+    free(spans);
+    return rc;
 }
 
 /* The number of steps behind the first of those with the most leaves. */
@@ -228,13 +263,14 @@ static int64_t step_with_most(const struct config *config)
     return step;
 }
 
-static int count_step(struct parallel *p, struct comm *world, const struct kernels *kernels,
-                      struct dry_rank *out)
+static int count_step(struct counter *c, struct comm *world)
 {
-    struct counter counter = {.p = p, .out = out, .kernels = kernels};
+    struct parallel *p = c->p;
+    struct dry_rank *out = c->out;
     struct step_input input = {.step = step_with_most(p->config) + 1};
     struct step_result result;
-    parallel_observe(p, &(struct op_observer){count_op, &counter});
+    parallel_observe(p, &(struct op_observer){count_op, c});
+    comm_dry_watch(world, count_call, c);
     flight_clear_sums(world->flight);
     ERR_TRY(parallel_step(p, &input, &result));
     out->num_sent = flight_sums(world->flight, out->sent);
@@ -242,7 +278,19 @@ static int count_step(struct parallel *p, struct comm *world, const struct kerne
     out->bubble = p->program->bubble;
     for (uint32_t leaf = 0; leaf < p->num_micro_steps; leaf++)
         out->leaves += rank_has_leaf(p, my_data_rank(p), leaf);
-    return 0;
+    return c->rates != NULL ? walk_rank(c) : 0;
+}
+
+static int count_rank(struct parallel *p, const struct parallel_options *options,
+                      const struct rates *rates, struct dry_rank *out)
+{
+    struct counter counter = {.p = p, .out = out, .kernels = options->kernels, .rates = rates};
+    counter.seconds = calloc(parallel_num_ops(p), sizeof(*counter.seconds));
+    int rc = counter.seconds != NULL
+                 ? count_step(&counter, options->world)
+                 : report_error(ERR_MEMORY, NULL, "no memory for the seconds of a step");
+    free(counter.seconds);
+    return rc;
 }
 
 int dry_run(struct dry_rank *out, const struct dry_options *o)
@@ -264,7 +312,7 @@ int dry_run(struct dry_rank *out, const struct dry_options *o)
     if (rc == 0) /* of the longest step */
         out->num_hints = parallel_hints(out->hints, p);
     if (rc == 0)
-        rc = count_step(p, options.world, options.kernels, out);
+        rc = count_rank(p, &options, o->rates, out);
     if (rc == 0)
         add_memory(p, out);
     if (rc == 0 && o->plan != NULL)

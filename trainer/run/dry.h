@@ -11,6 +11,7 @@
 #include "trainer/parallel/hints.h"
 #include "trainer/parallel/parallel.h"
 #include "trainer/run/program.h"
+#include "trainer/run/rates.h"
 
 /* Modules as torchtitan names them; the last is what belongs to no single one. */
 enum module {
@@ -42,6 +43,9 @@ struct dry_rank {
     struct flight_sum sent[FLIGHT_SUMS_MAX];
     uint32_t num_sent;
     double bubble;
+    /* Where there are rates: the critical path of the rank's program, which waits for no other
+     * stage; and its products alone. */
+    double seconds, compute_seconds;
     struct hint hints[HINTS_MAX];
     uint32_t num_hints;
 };
@@ -51,7 +55,8 @@ struct dry_options {
     const struct model_table *table;
     struct kernels *kernels; /* real ones, for the scratch that they need */
     uint32_t rank, size;
-    FILE *plan; /* the plan's buffers are printed to it; NULL: not */
+    const struct rates *rates; /* NULL: none */
+    FILE *plan;                /* the plan's buffers are printed to it; NULL: not */
 };
 /* In a step with the most leaves. Errors as parallel_apply. */
 int dry_run(struct dry_rank *out, const struct dry_options *options);

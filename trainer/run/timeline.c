@@ -1,35 +1,8 @@
-/* timeline.h - when each operation of a program begins and ends, walked with given figures.
- *
- * The walk obeys what the executor obeys: compute in the order of the program, lanes beside it,
- * `after` between them. Whatever is on another lane than compute moves bytes over one link of the
- * rank, first come, first served. So the end of the last operation is the length of the critical
- * path. What other ranks' lateness adds is not in it but as `not_before`: a receive begins there at
- * the earliest. What is sent is there at once; the receiver's link carries it.
- *
- * Compute goes ahead as far as it can and posts what it passes; when it needs an operation of
- * another lane, lanes' first operations get the link in the order in which they are ready, until
- * that one has its end. Nothing that is posted later can be ready earlier, so this order is the
- * order of time. */
-#ifndef HOLDFAST_TESTS_TIMELINE_H
-#define HOLDFAST_TESTS_TIMELINE_H
-
+/* timeline.c - the walk of a program with given figures (see timeline.h). */
+#include "trainer/run/timeline.h"
 #include "proto/report.h"
-#include "trainer/run/program.h"
 
 #include <stdlib.h>
-
-struct timeline_span {
-    double begin, end; /* seconds from the step's begin */
-};
-
-struct timeline {
-    double total;   /* seconds of the step */
-    double compute; /* that compute worked */
-    double link;    /* that the link was taken */
-};
-
-/* What an operation lasts, in seconds: of compute its work, of other lanes its time on the link. */
-typedef double timeline_seconds(const void *user, const struct op *op);
 
 struct walk {
     const struct program *program;
@@ -45,13 +18,13 @@ struct walk {
     struct timeline *out;
 };
 
-static inline double later(double a, double b)
+static double later(double a, double b)
 {
     return a > b ? a : b;
 }
 
 /* Gives the link to the lane whose first operation is ready first; false: there is none. */
-static inline bool advance_link(struct walk *w)
+static bool advance_link(struct walk *w)
 {
     uint32_t best = NUM_LANES;
     double best_ready = 0;
@@ -80,7 +53,7 @@ static inline bool advance_link(struct walk *w)
     return true;
 }
 
-static inline int walk_op(struct walk *w, uint32_t index, double *now)
+static int walk_op(struct walk *w, uint32_t index, double *now)
 {
     const struct op *op = &w->program->ops[index];
     for (uint32_t lane = 0; lane < NUM_LANES; lane++) {
@@ -105,10 +78,8 @@ static inline int walk_op(struct walk *w, uint32_t index, double *now)
     return 0;
 }
 
-/* `spans`: one per operation, the caller's. ERR_INVALID: an operation waits for one behind it. */
-static inline int timeline_walk(const struct program *program, timeline_seconds *seconds,
-                                const void *user, const double *not_before,
-                                struct timeline_span *spans, struct timeline *out)
+int timeline_walk(const struct program *program, timeline_seconds *seconds, const void *user,
+                  const double *not_before, struct timeline_span *spans, struct timeline *out)
 {
     struct walk w = {.program = program,
                      .seconds = seconds,
@@ -137,5 +108,3 @@ static inline int timeline_walk(const struct program *program, timeline_seconds 
         free(w.queue[lane]);
     return rc;
 }
-
-#endif
