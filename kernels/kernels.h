@@ -45,6 +45,12 @@ static inline size_t kernel_dtype_bytes(enum kernel_dtype dtype)
     return dtype == KERNEL_F32 ? 4 : 2;
 }
 
+/* 8-bit floats of OCP, for operands of products (kernel_round_float8). */
+enum kernel_float8 {
+    KERNEL_E4M3, /* at most 448, 3 bits behind the first, from 2^-6 down in steps of 2^-9 */
+    KERNEL_E5M2  /* at most 57344, 2 bits behind the first, from 2^-14 down in steps of 2^-16 */
+};
+
 enum kernel_backend { KERNEL_BACKEND_BEST, KERNEL_BACKEND_REFERENCE };
 
 struct kernels;
@@ -142,9 +148,10 @@ struct kernel_linear_backward_input {
     const void *w;    /* [O,I] */
     uint32_t rows, in, out_dim;
     enum kernel_dtype dtype;
+    enum kernel_float8 dout_format; /* with is_float8 */
     bool accumulate;
     bool is_partial;
-    bool is_float8; /* dout: KERNEL_E5M2, w: KERNEL_E4M3 */
+    bool is_float8; /* dout and w: operands, w KERNEL_E4M3 */
 };
 /* dw = dout^T x, or dw += dout^T x with `accumulate`. */
 struct kernel_linear_backward_weight {
@@ -153,8 +160,9 @@ struct kernel_linear_backward_weight {
     const void *x;    /* [N,I] */
     uint32_t rows, in, out_dim;
     enum kernel_dtype dtype;
+    enum kernel_float8 dout_format; /* with is_float8 */
     bool accumulate;
-    bool is_float8; /* dout: KERNEL_E5M2, x: KERNEL_E4M3 */
+    bool is_float8; /* dout and x: operands, x KERNEL_E4M3 */
 };
 
 /* Several products of the same rows, each with the bits that it has alone but for a library's: out
@@ -309,10 +317,6 @@ struct kernel_convert {
  * (Formats: OCP 8-bit floating point 1.0. Scaling: tensorwise, by powers of two, as torchao has
  * it.)
  */
-enum kernel_float8 {
-    KERNEL_E4M3, /* at most 448, 3 bits behind the first, from 2^-6 down in steps of 2^-9 */
-    KERNEL_E5M2  /* at most 57344, 2 bits behind the first, from 2^-14 down in steps of 2^-16 */
-};
 #define KERNEL_FLOAT8_SCALE_MAX 100
 struct kernel_round_float8 {
     void *out;

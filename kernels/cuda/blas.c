@@ -48,7 +48,7 @@ struct calls {
 /* What an algorithm depends on. */
 struct key {
     uint32_t m, n, k;
-    uint32_t a_by_k, b_by_k, is_added, is_float, is_float8, is_gradient;
+    uint32_t a_by_k, b_by_k, is_added, is_float, is_float8, a_is_e5m2;
     int32_t batch;
 };
 struct shape {
@@ -149,9 +149,9 @@ static cublasStatus_t make_layout(const struct cuda_blas *blas, cublasLtMatrixLa
 {
     uint32_t rows = is_a ? key->m : key->n, k = key->is_float8 ? 2 * key->k : key->k;
     bool by_k = is_a ? key->a_by_k : key->b_by_k;
-    cudaDataType_t type = !key->is_float8            ? CUDA_R_16BF
-                          : is_a && key->is_gradient ? CUDA_R_8F_E5M2
-                                                     : CUDA_R_8F_E4M3;
+    cudaDataType_t type = !key->is_float8          ? CUDA_R_16BF
+                          : is_a && key->a_is_e5m2 ? CUDA_R_8F_E5M2
+                                                   : CUDA_R_8F_E4M3;
     return blas->calls.MatrixLayoutCreate(out, type, by_k ? k : rows, by_k ? rows : k,
                                           by_k ? k : rows);
 }
@@ -256,8 +256,8 @@ static const struct shape *shape_of(struct cuda_blas *blas, const struct product
                                     cublasStatus_t *out_status)
 {
     bool is_float8 = p->scale_a != NULL;
-    const struct key key = {p->m,        p->n,        p->k,      p->a_by_k,      p->b_by_k,
-                            p->is_added, p->is_float, is_float8, p->is_gradient, batch};
+    const struct key key = {p->m,        p->n,        p->k,      p->a_by_k,    p->b_by_k,
+                            p->is_added, p->is_float, is_float8, p->a_is_e5m2, batch};
     for (uint32_t i = 0; i < blas->num_shapes; i++)
         if (memcmp(&blas->shapes[i].key, &key, sizeof(key)) == 0)
             return &blas->shapes[i];

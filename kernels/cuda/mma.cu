@@ -227,5 +227,5 @@ int cuda_product_float8(const struct cuda_call *call, const struct product *p)
 {
     if (p->n % 2 != 0) /* a result's pair is stored as one */
         return NOT_SUPPORTED;
-    return p->is_gradient ? launch_float8<OF_E5M2>(call, *p) : launch_float8<OF_E4M3>(call, *p);
+    return p->a_is_e5m2 ? launch_float8<OF_E5M2>(call, *p) : launch_float8<OF_E4M3>(call, *p);
 }

@@ -161,10 +161,11 @@ extern "C" int cuda_linear_backward_input(const struct cuda_call *call, const vo
     const struct kernel_linear_backward_input &a =
         *(const struct kernel_linear_backward_input *)args;
     struct product p = {a.dx,         a.dout,       a.w,     a.rows, a.in, a.out_dim, true, false,
-                        a.accumulate, a.is_partial, a.dtype, NULL,   NULL, true,      {},   0};
+                        a.accumulate, a.is_partial, a.dtype, NULL,   NULL, false,     {},   0};
     if (!a.is_float8 || a.dtype != KERNEL_BF16)
         return run(call, p);
     p.k = pairs_of(a.out_dim);
+    p.a_is_e5m2 = a.dout_format == KERNEL_E5M2;
     p.b_by_k = true;
     p.b = codes_of(a.w, a.out_dim, a.in, true);
     p.scale_a = scale_at(a.dout, a.rows, a.out_dim);
@@ -177,10 +178,11 @@ extern "C" int cuda_linear_backward_weight(const struct cuda_call *call, const v
     const struct kernel_linear_backward_weight &a =
         *(const struct kernel_linear_backward_weight *)args;
     struct product p = {a.dw,         a.dout, a.x,     a.out_dim, a.in, a.rows, false, false,
-                        a.accumulate, true,   a.dtype, NULL,      NULL, true,   {},    0};
+                        a.accumulate, true,   a.dtype, NULL,      NULL, false,  {},    0};
     if (!a.is_float8 || a.dtype != KERNEL_BF16)
         return run(call, p);
     p.k = pairs_of(a.rows);
+    p.a_is_e5m2 = a.dout_format == KERNEL_E5M2;
     p.a_by_k = p.b_by_k = true;
     p.a = codes_of(a.dout, a.rows, a.out_dim, true);
     p.b = codes_of(a.x, a.rows, a.in, true);

@@ -24,7 +24,7 @@ struct product {
     enum kernel_dtype dtype; /* of a and b, and of c unless it is float */
     /* Of float8 operands, k contiguous, k in pairs of codes: 2^-k of each; else NULL. */
     const float *scale_a, *scale_b;
-    bool is_gradient; /* of those: a is KERNEL_E5M2 */
+    bool a_is_e5m2; /* of those; b is KERNEL_E4M3 */
     struct product_next next[PRODUCT_NEXT_MAX];
     uint32_t num_next;
 };

@@ -150,8 +150,13 @@ static void linear_dw(struct bench *b, const char *name, float *dw, const void *
                       uint32_t in, uint32_t out_dim)
 {
     uint32_t rows = b->s.batch * b->s.seq;
-    struct kernel_linear_backward_weight args = {dw,      dout,     x,     rows, in,
-                                                 out_dim, b->dtype, false, false};
+    struct kernel_linear_backward_weight args = {.dw = dw,
+                                                 .dout = dout,
+                                                 .x = x,
+                                                 .rows = rows,
+                                                 .in = in,
+                                                 .out_dim = out_dim,
+                                                 .dtype = b->dtype};
     kernel_linear_backward_weight(b->k, b->lane, &args);
     lap(b, name, 2.0 * rows * in * out_dim);
 }

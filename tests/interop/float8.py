@@ -3,8 +3,8 @@
 
 Goal: forward and backward of the trainer's float8 products are those of PyTorch's casts. Method:
 from the same weights and samples, PyTorch with linear layers whose operands are scaled by a power
-of two, cast to torch.float8_e4m3fn (gradients: float8_e5m2) and cast back; each sample on its own,
-as the trainer's micro-batches are.
+of two, cast to torch.float8_e4m3fn (gradients: float8_e5m2, or what is set) and cast back; each
+sample on its own, as the trainer's micro-batches are.
 
 Gradients, a tensor at a time: one step of AdamW with eps = 1 and no decay moves a weight by lr g /
 (|g| + 1), so the weights before and after give g. A number that lies between two float8 numbers
@@ -34,6 +34,8 @@ def rounded(x, dtype):
 
 
 class Product(torch.autograd.Function):
+    of_gradients = E5M2
+
     @staticmethod
     def forward(context, x, weight):
         context.save_for_backward(x, weight)
@@ -42,7 +44,7 @@ class Product(torch.autograd.Function):
     @staticmethod
     def backward(context, gradient):
         x, weight = context.saved_tensors
-        g = rounded(gradient, E5M2)
+        g = rounded(gradient, Product.of_gradients)
         return g @ rounded(weight, E4M3), g.flatten(0, -2).t() @ rounded(x, E4M3).flatten(0, -2)
 
 
@@ -149,6 +151,15 @@ def products_are_those_of_pytorchs_casts(bed):
     away = abs(ours[0][0] / plain[0][0] - 1)
     print(f"# without float8 the first loss is {away:.3g} away")
     assert away > 5 * FIRST_LOSS
+
+
+@test
+def gradients_may_be_of_e4m3(bed):
+    Product.of_gradients = E4M3
+    options = "--quantize.linear.float8.grad_output_dtype", "float8_e4m3fn"
+    compare_gradients(bed, "e4m3 gradients", (), *options)
+    compare_ways(bed, "e4m3 gradients", (), *options)
+    Product.of_gradients = E5M2
 
 
 @test

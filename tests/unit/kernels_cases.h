@@ -620,6 +620,8 @@ static const struct kernel_case kernel_cases[] = {
     {"linear_float8", case_linear_float8, true, KERNEL_LINEAR},
     {"linear_dx_float8", case_linear_dx_float8, true, KERNEL_LINEAR_BACKWARD_INPUT},
     {"linear_dw_float8", case_linear_dw_float8, true, KERNEL_LINEAR_BACKWARD_WEIGHT},
+    {"linear_dx_e4m3_float8", case_linear_dx_e4m3, true, KERNEL_LINEAR_BACKWARD_INPUT},
+    {"linear_dw_e4m3_float8", case_linear_dw_e4m3, true, KERNEL_LINEAR_BACKWARD_WEIGHT},
     {"linear_coded_float8", case_linear_coded_float8, true, KERNEL_LINEAR_BACKWARD_INPUT},
     {"rope", case_rope, false, KERNEL_ROPE},
     {"rope_inverse", case_rope_inverse, false, KERNEL_ROPE},

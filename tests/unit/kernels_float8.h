@@ -53,10 +53,10 @@ static inline void case_linear_float8(KERNELS)
                                           .is_float8 = true});
 }
 /* The gradient of rows, added to dx, from one of their products and a weight [out_dim,in]. */
-static inline void float8_dx(KERNELS, void *dx, const void *w)
+static inline void float8_dx(KERNELS, void *dx, const void *w, enum kernel_float8 format)
 {
     uint32_t in = EVEN(s->dim), out_dim = EVEN(s->hidden);
-    const void *dout = float8_operand(k, lane, s, run, ROWS, out_dim, KERNEL_E5M2);
+    const void *dout = float8_operand(k, lane, s, run, ROWS, out_dim, format);
     kernel_linear_backward_input(k, lane,
                                  &(struct kernel_linear_backward_input){.dx = dx,
                                                                         .dout = dout,
@@ -66,21 +66,31 @@ static inline void float8_dx(KERNELS, void *dx, const void *w)
                                                                         .out_dim = out_dim,
                                                                         .accumulate = true,
                                                                         .dtype = s->dtype,
+                                                                        .dout_format = format,
                                                                         .is_float8 = true});
 }
-static inline void case_linear_dx_float8(KERNELS)
+static inline void dx_float8(KERNELS, enum kernel_float8 format)
 {
     uint32_t in = EVEN(s->dim), out_dim = EVEN(s->hidden);
     void *dx = random_buffer(run, ROWS * in, s->dtype);
     run->num_outputs = 1;
-    float8_dx(k, lane, s, run, dx, float8_operand(k, lane, s, run, out_dim, in, KERNEL_E4M3));
+    float8_dx(k, lane, s, run, dx, float8_operand(k, lane, s, run, out_dim, in, KERNEL_E4M3),
+              format);
 }
-static inline void case_linear_dw_float8(KERNELS)
+static inline void case_linear_dx_float8(KERNELS)
+{
+    dx_float8(k, lane, s, run, KERNEL_E5M2);
+}
+static inline void case_linear_dx_e4m3(KERNELS)
+{
+    dx_float8(k, lane, s, run, KERNEL_E4M3);
+}
+static inline void dw_float8(KERNELS, enum kernel_float8 format)
 {
     uint32_t in = EVEN(s->dim), out_dim = EVEN(s->hidden);
     float *dw = new_buffer(run, (size_t)out_dim * in, KERNEL_F32);
     run->num_outputs = 1;
-    const void *dout = float8_operand(k, lane, s, run, ROWS, out_dim, KERNEL_E5M2);
+    const void *dout = float8_operand(k, lane, s, run, ROWS, out_dim, format);
     const void *x = float8_operand(k, lane, s, run, ROWS, in, KERNEL_E4M3);
     kernel_linear_backward_weight(k, lane,
                                   &(struct kernel_linear_backward_weight){.dw = dw,
@@ -90,7 +100,16 @@ static inline void case_linear_dw_float8(KERNELS)
                                                                           .in = in,
                                                                           .out_dim = out_dim,
                                                                           .dtype = s->dtype,
+                                                                          .dout_format = format,
                                                                           .is_float8 = true});
+}
+static inline void case_linear_dw_float8(KERNELS)
+{
+    dw_float8(k, lane, s, run, KERNEL_E5M2);
+}
+static inline void case_linear_dw_e4m3(KERNELS)
+{
+    dw_float8(k, lane, s, run, KERNEL_E4M3);
 }
 /* Of a weight that comes as codes. */
 static inline void case_linear_coded_float8(KERNELS)
@@ -108,7 +127,7 @@ static inline void case_linear_coded_float8(KERNELS)
                                        .count = count,
                                        .width = in,
                                        .dtype = s->dtype});
-    float8_dx(k, lane, s, run, dx, w);
+    float8_dx(k, lane, s, run, dx, w, KERNEL_E5M2);
 }
 static inline void float8_with(KERNELS, enum kernel_float8 format, bool is_noted)
 {

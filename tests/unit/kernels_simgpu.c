@@ -284,10 +284,11 @@ static void multiply(struct kernels *kernels, struct lane *lane, char *at, int w
     } shapes[] = {{{ROWS, OUT}, {IN, IN}}, {{ROWS, OUT}, {OUT, IN}}, {{ROWS, ROWS}, {OUT, IN}}};
     void *a = at, *b = at + AREA * 4, *c = at + AREA * 8;
     bool is8 = which >= 3;
+    enum kernel_float8 format = partial ? KERNEL_E4M3 : KERNEL_E5M2; /* of a gradient */
     which %= 3;
     if (is8) {
         a = operand_of(kernels, lane, a, shapes[which].rows[0], shapes[which].width[0],
-                       which == 0 ? KERNEL_E4M3 : KERNEL_E5M2);
+                       which == 0 ? KERNEL_E4M3 : format);
         b = operand_of(kernels, lane, b, shapes[which].rows[1], shapes[which].width[1],
                        KERNEL_E4M3);
     }
@@ -296,12 +297,13 @@ static void multiply(struct kernels *kernels, struct lane *lane, char *at, int w
                       &(struct kernel_linear){c, a, b, ROWS, IN, OUT, KERNEL_BF16, partial, is8});
     else if (which == 1)
         kernel_linear_backward_input(kernels, lane,
-                                     &(struct kernel_linear_backward_input){
-                                         c, a, b, ROWS, IN, OUT, KERNEL_BF16, is8, partial, is8});
+                                     &(struct kernel_linear_backward_input){c, a, b, ROWS, IN, OUT,
+                                                                            KERNEL_BF16, format,
+                                                                            is8, partial, is8});
     else
         kernel_linear_backward_weight(kernels, lane,
                                       &(struct kernel_linear_backward_weight){
-                                          c, a, b, ROWS, IN, OUT, KERNEL_BF16, false, is8});
+                                          c, a, b, ROWS, IN, OUT, KERNEL_BF16, format, false, is8});
 }
 
 /* Small whole numbers as bf16: every product is exact. */

@@ -323,6 +323,15 @@ static void test_config__older_float8_keys_decide_as_the_newer_ones(void **state
     assert_string_equal(config.float8_filter, "wo");
     check_refused("--model.converters float8 --float8.recipe_name rowwise",
                   "quantize.linear.float8.recipe_name = rowwise", "give tensorwise");
+    assert_false(config_gradients_are_e4m3(&config));
+    check_refused("--quantize.linear.float8.grad_output_dtype float8_e4m3fn",
+                  "quantize.linear.float8.grad_output_dtype = float8_e4m3fn", "model.converters");
+    char type[CONFIG_TYPE_MAX];
+    assert_int_equal(load(&config, "--model.converters float8 "
+                                   "--quantize.linear.float8.grad_output_dtype float8_e4m3fn"),
+                     0);
+    assert_string_equal(config_describe_type(type, &config),
+                        "bfloat16, float8 products, e4m3 gradients");
     check_refused("--float8.enable_float8_linear true", "float8.enable_float8_linear",
                   "model.converters");
 }

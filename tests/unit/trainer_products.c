@@ -65,6 +65,7 @@ static struct bed *bed_open(uint32_t row_blocks, uint32_t blocks)
                             .blocks = blocks,
                             .element = sizeof(float),
                             .dtype = KERNEL_F32,
+                            .gradient_format = KERNEL_E5M2,
                             .s.dim = DIM};
     const struct kernel_shapes shapes = {1, ROWS, DIM, WIDTH, 1, 1, DIM, WIDTH, KERNEL_F32};
     size_t bytes = (kernels_scratch_bytes(bed->counting.inner, &shapes) + 63) / 64 * 64;
@@ -186,7 +187,7 @@ static void want_weight(struct bed *bed, const float *got, const float *dout, bo
         round_for(bed, x, bed->x + (x_is_cut ? b : 0) * (size_t)ROWS * DIM, (size_t)ROWS * DIM,
                   KERNEL_E4M3, is_float8);
         round_for(bed, part, dout + (x_is_cut ? 0 : b) * (size_t)ROWS * width, (size_t)ROWS * width,
-                  KERNEL_E5M2, is_float8);
+                  bed->m.gradient_format, is_float8);
         kernel_linear_backward_weight(
             bed->counting.inner, bed->m.lane,
             &(struct kernel_linear_backward_weight){
@@ -196,10 +197,10 @@ static void want_weight(struct bed *bed, const float *got, const float *dout, bo
     }
 }
 
-static void test_products__gradients_of_weights_round_their_common_rows_once(void **state)
+static void round_common_rows(enum kernel_float8 format)
 {
-    (void)state;
     struct bed *bed = bed_open(1, 2);
+    bed->m.gradient_format = format;
     float dw[3][VALUES_MAX] __attribute__((aligned(64)));
     /* The first by rows, whose x is cut; the others by columns, with the same x. */
     for (uint32_t i = 0; i < 3; i++) {
@@ -221,6 +222,18 @@ static void test_products__gradients_of_weights_round_their_common_rows_once(voi
         assert_int_equal(bed->counting.roundings - before, i < 2 ? 3 : 2);
     }
     bed_close(bed);
+}
+
+static void test_products__gradients_of_weights_round_their_common_rows_once(void **state)
+{
+    (void)state;
+    round_common_rows(KERNEL_E5M2);
+}
+
+static void test_products__gradients_may_be_of_e4m3(void **state)
+{
+    (void)state;
+    round_common_rows(KERNEL_E4M3);
 }
 
 static void test_products__gradients_of_weights_of_as_many_blocks_are_one_operation(void **state)
@@ -258,6 +271,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_products__rows_of_one_block_are_rounded_once_for_all_columns),
         cmocka_unit_test(test_products__gradients_of_weights_round_their_common_rows_once),
+        cmocka_unit_test(test_products__gradients_may_be_of_e4m3),
         cmocka_unit_test(test_products__columns_of_as_many_blocks_are_one_operation),
         cmocka_unit_test(test_products__gradients_of_weights_of_as_many_blocks_are_one_operation),
     };

@@ -126,10 +126,17 @@ bool config_is_float8(const struct config *config)
            strcmp(config->converters, "float8") == 0; /* its name before torchtitan 0.2 */
 }
 
+bool config_gradients_are_e4m3(const struct config *config)
+{
+    return strcmp(config->float8_gradients, "float8_e4m3fn") == 0;
+}
+
 const char *config_describe_type(char out[CONFIG_TYPE_MAX], const struct config *config)
 {
-    snprintf(out, CONFIG_TYPE_MAX, "%s%s", config->mixed_precision_param,
-             config_is_float8(config) ? ", float8 products" : "");
+    snprintf(out, CONFIG_TYPE_MAX, "%s%s%s", config->mixed_precision_param,
+             config_is_float8(config) ? ", float8 products" : "",
+             config_is_float8(config) && config_gradients_are_e4m3(config) ? ", e4m3 gradients"
+                                                                           : "");
     return out;
 }
 
@@ -142,6 +149,9 @@ static int check_available(const struct config *config)
     if (config->float8_gather && !config_is_float8(config))
         log_warn("config", "quantize.linear.float8.enable_fsdp_float8_all_gather has no effect: "
                            "model.converters names no float8 products");
+    if (config_gradients_are_e4m3(config) && !config_is_float8(config))
+        return not_available("quantize.linear.float8.grad_output_dtype", config->float8_gradients,
+                             "give model.converters = \"quantize.linear.float8\" with it");
     if (config_is_float8(config) && config->float8_recipe[0] != '\0' &&
         strcmp(config->float8_recipe, "tensorwise") != 0)
         return not_available("quantize.linear.float8.recipe_name", config->float8_recipe,

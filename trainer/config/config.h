@@ -48,6 +48,7 @@ struct config {
     char converters[CONFIG_TEXT_MAX];     /* "", or as config_is_float8 has it */
     char float8_recipe[32], float8_filter[CONFIG_TEXT_MAX];
     bool float8_gather;
+    char float8_gradients[16];
     /* optimizer */
     char optimizer_name[16];
     char moments_dtype[16];
@@ -180,8 +181,10 @@ int trainer_config_load(struct config *out, int argc, char **argv);
 const char *trainer_config_data(const struct config *config);
 /* Do products read float8 operands? */
 bool config_is_float8(const struct config *config);
-/* "bfloat16, float8 products" */
-#define CONFIG_TYPE_MAX 48
+/* The gradients among them as e4m3, else e5m2. */
+bool config_gradients_are_e4m3(const struct config *config);
+/* "bfloat16, float8 products", "..., e4m3 gradients" */
+#define CONFIG_TYPE_MAX 64
 const char *config_describe_type(char out[CONFIG_TYPE_MAX], const struct config *config);
 const char *trainer_config_validation_data(const struct config *config);
 /* The effective settings as JSON, to be freed. */

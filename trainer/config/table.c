@@ -464,6 +464,10 @@ const struct option config_table[] = {
            "tensorwise (the default): one scale, a power of two, for what a product reads"),
     STRING(float8_filter, "quantize.linear.float8.filter_fqns", "",
            "parts of names of products that stay in the compute type; the output always does"),
+    CHOICE(float8_gradients, "quantize.linear.float8.grad_output_dtype", "float8_e5m2",
+           "float8_e5m2,float8_e4m3fn",
+           "of the gradients that float8 products read: the target_dtype of torchao's "
+           "cast_config_grad_output; float8_e4m3fn has a bit more and a smaller range (ours)"),
     IGNORED("quantize.linear.float8.emulate", WIDER_FLOAT8),
     IGNORED("quantize.linear.mx.mxfp8_dim1_cast_kernel_choice", NO_MX),
     IGNORED("quantize.linear.mx.recipe_name", NO_MX),

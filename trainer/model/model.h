@@ -119,6 +119,7 @@ struct model_options {
      * is. */
     const char *not_float8;
     bool has_codes; /* weights of float8 products come as codes: model_code_parts */
+    enum kernel_float8 gradient_format; /* of the gradients that float8 products read */
 };
 
 /* ERR_INVALID with the sum: the shape, the batch or the sequence does not fit the cut. */

@@ -93,6 +93,7 @@ struct model {
     uint8_t *keep;   /* [L] */
     uint8_t *float8; /* [L] bits of the layer's products, or NULL */
     bool has_codes;  /* their weights are */
+    enum kernel_float8 gradient_format;
     void *operands[NUM_OPERANDS];
     uint32_t *noted;            /* [slots][L][NUM_NOTED] of the device, or NULL (float8.c) */
     float *rope_cos, *rope_sin; /* [T, D/2] of the device */

@@ -149,7 +149,7 @@ static const void *operand(struct model *m, enum operand which, bool is_float8, 
                             .largest = largest,
                             .count = count,
                             .width = width,
-                            .format = which == OPERAND_GRADIENT ? KERNEL_E5M2 : KERNEL_E4M3,
+                            .format = which == OPERAND_GRADIENT ? m->gradient_format : KERNEL_E4M3,
                             .dtype = m->dtype});
     return m->operands[which];
 }
@@ -345,6 +345,7 @@ void product_rows_input(struct model *m, void *dx, const void *dout, const void 
                                              .in = width,
                                              .out_dim = c,
                                              .dtype = m->dtype,
+                                             .dout_format = m->gradient_format,
                                              .is_float8 = is_float8});
     }
 }
@@ -370,6 +371,7 @@ static void input_terms(struct model *m, void *to, const struct product_term *te
                 .out_dim = width,
                 .accumulate = i > 0,
                 .dtype = m->dtype,
+                .dout_format = m->gradient_format,
                 .is_partial = m->cut.tp_blocks > 1,
                 .is_float8 = term->is_float8});
     }
@@ -426,6 +428,7 @@ static void weight_part(struct model *m, const struct product_weight *a, float *
                                                 .in = a->in,
                                                 .out_dim = a->out_dim,
                                                 .dtype = m->dtype,
+                                                .dout_format = m->gradient_format,
                                                 .is_float8 = a->is_float8});
 }
 

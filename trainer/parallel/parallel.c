@@ -320,6 +320,7 @@ static int new_model(struct parallel *p)
     options.keep = p->keep;
     options.not_float8 = config_is_float8(p->config) ? p->config->float8_filter : NULL;
     options.has_codes = has_codes(p);
+    options.gradient_format = config_gradients_are_e4m3(p->config) ? KERNEL_E4M3 : KERNEL_E5M2;
     if (options.not_float8 != NULL && !kernels_have_float8(p->kernels))
         return report_error(ERR_INVALID,
                             "leave model.converters empty, or use a GPU of capability 8.9 or more",
