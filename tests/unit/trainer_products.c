@@ -46,7 +46,7 @@ struct bed {
     struct model m;
     void *scratch;
     float x[VALUES_MAX], w[3][VALUES_MAX], gradient[3][VALUES_MAX];
-    float operands[NUM_OPERANDS][2 * VALUES_MAX] __attribute__((aligned(64)));
+    float operands[NUM_OPERANDS][3 * VALUES_MAX] __attribute__((aligned(64)));
 };
 
 static struct bed *bed_open(uint32_t row_blocks, uint32_t blocks)
@@ -214,6 +214,7 @@ static void round_common_rows(enum kernel_float8 format)
                                               .dout_is_cut = i > 0,
                                               .x_is_cut = i == 0,
                                               .is_float8 = true,
+                                              .dout_operand = OPERAND_D_FIRST,
                                               .x_was_read = i > 1,
                                               .w_blocks = 2,
                                               .sharers = 1};
@@ -256,6 +257,7 @@ static void test_products__gradients_of_weights_of_as_many_blocks_are_one_operat
                                                  .in = DIM,
                                                  .dout_is_cut = true,
                                                  .is_float8 = ways[i].is_float8[j],
+                                                 .dout_operand = OPERAND_D_FIRST,
                                                  .w_blocks = 2,
                                                  .sharers = 1};
         assert_int_equal(product_weights(&bed->m, weights, 3, true), 0);
@@ -266,12 +268,46 @@ static void test_products__gradients_of_weights_of_as_many_blocks_are_one_operat
     }
 }
 
+/* Of each block of two gradients one copy: the weight that reads it has the bits of one that rounds
+ * for itself. */
+static void test_products__a_gradient_is_rounded_once_for_rows_and_weights(void **state)
+{
+    (void)state;
+    struct bed *bed = bed_open(1, 2);
+    float dx[VALUES_MAX] __attribute__((aligned(64)));
+    float dw[2][2][WIDTH * DIM] __attribute__((aligned(64)));
+    const struct product_term terms[] = {{bed->gradient[0], bed->w[0], WIDTH, 2, true, NULL},
+                                         {bed->gradient[1], bed->w[1], WIDTH, 2, true, NULL}};
+    assert_int_equal(product_columns_input(&bed->m, dx, terms, 2, true), 0);
+    for (uint32_t i = 0; i < 4; i++) {
+        const struct product_weight weight = {.name = "partial",
+                                              .dw = dw[i / 2][i % 2],
+                                              .dout = bed->gradient[i % 2],
+                                              .x = bed->x,
+                                              .out_dim = WIDTH / 2,
+                                              .in = DIM,
+                                              .dout_is_cut = true,
+                                              .is_float8 = true,
+                                              .dout_operand =
+                                                  (enum operand)(OPERAND_D_FIRST + i % 2),
+                                              .dout_was_read = i < 2,
+                                              .w_blocks = 2,
+                                              .sharers = 1};
+        uint32_t before = bed->counting.roundings;
+        assert_int_equal(product_weight(&bed->m, &weight, true), 0);
+        assert_int_equal(bed->counting.roundings - before, i < 2 ? 1 : 3);
+    }
+    assert_memory_equal(dw[0], dw[1], sizeof(dw[0]));
+    bed_close(bed);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_products__rows_of_one_block_are_rounded_once_for_all_columns),
         cmocka_unit_test(test_products__gradients_of_weights_round_their_common_rows_once),
         cmocka_unit_test(test_products__gradients_may_be_of_e4m3),
+        cmocka_unit_test(test_products__a_gradient_is_rounded_once_for_rows_and_weights),
         cmocka_unit_test(test_products__columns_of_as_many_blocks_are_one_operation),
         cmocka_unit_test(test_products__gradients_of_weights_of_as_many_blocks_are_one_operation),
     };

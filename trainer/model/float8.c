@@ -57,32 +57,49 @@ uint32_t model_code_parts(const struct model_table *table, const struct model_cu
     return t->role == MODEL_KV_COLUMNS && heads < blocks ? heads : blocks;
 }
 
-/* The largest that a product of a layer reads: rows, and a block of a weight. */
-static void operand_bytes(const struct model *m, size_t out[NUM_OPERANDS])
+size_t model_operand_bytes(const struct model *m, uint32_t width)
 {
-    uint32_t widths[] = {m->s.dim, m->q_width / m->blocks, m->hidden / m->blocks}, most = 0;
-    for (size_t i = 0; i < sizeof(widths) / sizeof(widths[0]); i++)
-        most = widths[i] > most ? widths[i] : most;
-    out[OPERAND_X] = out[OPERAND_GRADIENT] = kernel_float8_bytes(m->block_rows, most, m->dtype);
-    uint32_t kv = m->kv_width / m->kv_blocks, cut = m->q_width / m->blocks;
-    cut = kv > cut ? kv : cut;
-    cut = widths[2] > cut ? widths[2] : cut;
-    out[OPERAND_W] = kernel_float8_bytes(m->s.dim, cut, m->dtype);
+    return (kernel_float8_bytes(m->block_rows, width, m->dtype) + 63) / 64 * 64;
 }
 
-void model_take_operands(struct model *m, uint32_t layer)
+static uint32_t larger(uint32_t a, uint32_t b)
+{
+    return a > b ? a : b;
+}
+
+/* The largest that a product of a layer reads: rows, and a block of a weight; and all blocks of the
+ * gradients. */
+static void operand_bytes(const struct model *m, size_t out[NUM_OPERANDS])
+{
+    uint32_t q = m->q_width / m->blocks, hidden = m->hidden / m->blocks;
+    uint32_t kv = m->kv_width / m->kv_blocks, d_kv = m->d_kv_width / m->blocks;
+    size_t blocks = (size_t)m->blocks * m->row_blocks;
+    out[OPERAND_X] = model_operand_bytes(m, larger(larger(q, hidden), m->s.dim));
+    out[OPERAND_W] = kernel_float8_bytes(m->s.dim, larger(larger(q, hidden), kv), m->dtype);
+    out[OPERAND_D_ROWS] = m->row_blocks * model_operand_bytes(m, m->s.dim);
+    out[OPERAND_D_FIRST] = blocks * model_operand_bytes(m, larger(q, hidden));
+    out[OPERAND_D_SECOND] = blocks * model_operand_bytes(m, larger(d_kv, hidden));
+    out[OPERAND_D_THIRD] = blocks * model_operand_bytes(m, d_kv);
+}
+
+static uint32_t num_operands(const struct model *m, uint32_t layer, bool is_backward)
+{
+    if (m->float8 == NULL || m->float8[layer] == 0)
+        return 0;
+    return is_backward ? NUM_OPERANDS : OPERAND_D_ROWS;
+}
+
+void model_take_operands(struct model *m, uint32_t layer, bool is_backward)
 {
     size_t bytes[NUM_OPERANDS];
-    if (m->float8 == NULL || m->float8[layer] == 0)
-        return;
     operand_bytes(m, bytes);
-    for (uint32_t i = 0; i < NUM_OPERANDS; i++)
+    for (uint32_t i = 0; i < num_operands(m, layer, is_backward); i++)
         m->operands[i] = model_take_bytes(m, "float8 operand", i, bytes[i]);
 }
 
-void model_give_operands(struct model *m, uint32_t layer)
+void model_give_operands(struct model *m, uint32_t layer, bool is_backward)
 {
-    for (uint32_t i = 0; i < NUM_OPERANDS && m->float8 != NULL && m->float8[layer] != 0; i++)
+    for (uint32_t i = 0; i < num_operands(m, layer, is_backward); i++)
         model_give(m, "float8 operand", i);
 }
 

@@ -98,9 +98,9 @@ int layer_keys(struct model *m, uint32_t slot, uint32_t layer, bool is_again, co
 {
     uint32_t wanted = is_again ? ALL_SAVED & ~model_kept(m, layer) : ALL_SAVED;
     model_take_saved(m, slot, layer, wanted);
-    model_take_operands(m, layer);
+    model_take_operands(m, layer, false);
     ERR_TRY(keys_part(m, slot, layer, wanted, w));
-    model_give_operands(m, layer);
+    model_give_operands(m, layer, false);
     return 0;
 }
 
@@ -109,14 +109,14 @@ int layer_forward(struct model *m, uint32_t slot, uint32_t layer, const void *co
     uint32_t kept = model_kept(m, layer);
     if (!model_has_ring(m))
         ERR_TRY(layer_keys(m, slot, layer, false, w));
-    model_take_operands(m, layer);
+    model_take_operands(m, layer, false);
     void *out = model_take_stream(m, slot, layer + 2);
     void *const *a = of(m, slot, layer)->saved;
     ERR_TRY(attention_part(m, slot, layer, ALL_SAVED, false, w));
     ERR_TRY(feed_forward_part(m, slot, layer, ALL_SAVED, w));
     ERR_TRY(product_rows(m, out, a[SAVED_SWIGLU], model_noted(m, slot, layer, NOTED_SWIGLU), w[W2],
                          m->hidden, model_is_float8(m, layer, W2), m->slots[slot].is_active));
-    model_give_operands(m, layer);
+    model_give_operands(m, layer, false);
     of(m, slot, layer)->carry = NULL;
     of(m, slot, layer + 1)->carry = a[SAVED_X_MID];
     if ((kept & BIT(SAVED_X_MID)) == 0)
@@ -132,10 +132,10 @@ int layer_recompute(struct model *m, uint32_t slot, uint32_t layer, const void *
     /* A norm that is computed again writes its statistics again, too: the same. */
     if (!had_keys)
         ERR_TRY(layer_keys(m, slot, layer, true, w));
-    model_take_operands(m, layer);
+    model_take_operands(m, layer, false);
     ERR_TRY(attention_part(m, slot, layer, wanted, true, w));
     ERR_TRY(feed_forward_part(m, slot, layer, wanted, w));
-    model_give_operands(m, layer);
+    model_give_operands(m, layer, false);
     return 0;
 }
 
@@ -223,9 +223,11 @@ static int attention_input(struct model *m, uint32_t slot, uint32_t layer, const
     return product_columns_input(m, t[TEMPORARY_D_NORM], terms, 3, s->is_active);
 }
 
-/* dw of products by columns of the normalized rows x: their outputs are cut. */
+/* dw of products by columns of the normalized rows x: their outputs are cut. is_packed: the float8
+ * copies of the gradients are there, of the other half; here and below. */
 static int columns_weights(struct model *m, const struct slot *s, const void *x,
-                           const uint32_t *largest, struct product_weight *a, uint32_t num)
+                           const uint32_t *largest, struct product_weight *a, uint32_t num,
+                           bool is_packed)
 {
     for (uint32_t i = 0; i < num; i++) {
         a[i].x = x;
@@ -233,6 +235,8 @@ static int columns_weights(struct model *m, const struct slot *s, const void *x,
         a[i].in = m->s.dim;
         a[i].out_dim /= m->blocks;
         a[i].dout_is_cut = true;
+        a[i].dout_operand = (enum operand)(OPERAND_D_FIRST + i);
+        a[i].dout_was_read = is_packed;
         a[i].w_blocks = a[i].w_blocks > 0 ? a[i].w_blocks : m->blocks;
         a[i].sharers = a[i].sharers > 0 ? a[i].sharers : 1;
         a[i].x_was_read = i > 0 && (a[i - 1].x_was_read || a[i - 1].is_float8);
@@ -241,8 +245,11 @@ static int columns_weights(struct model *m, const struct slot *s, const void *x,
 }
 
 /* Of a product by rows: its input is cut. */
-static int rows_weight(struct model *m, const struct slot *s, struct product_weight a)
+static int rows_weight(struct model *m, const struct slot *s, struct product_weight a,
+                       bool is_packed)
 {
+    a.dout_operand = OPERAND_D_ROWS;
+    a.dout_was_read = is_packed;
     a.out_dim = m->s.dim;
     a.in /= m->blocks;
     a.x_is_cut = true;
@@ -252,7 +259,7 @@ static int rows_weight(struct model *m, const struct slot *s, struct product_wei
 }
 
 static int feed_forward_weights(struct model *m, uint32_t slot, uint32_t layer, const void *d_out,
-                                float *const *dw)
+                                bool is_packed, float *const *dw)
 {
     const struct slot *s = &m->slots[slot];
     void *const *a = s->layers[layer].saved, *const *t = s->layers[layer].temporary;
@@ -275,13 +282,13 @@ static int feed_forward_weights(struct model *m, uint32_t slot, uint32_t layer, 
                                         .largest_dout = model_noted(m, slot, layer, NOTED_D_UP),
                                         .out_dim = m->hidden,
                                         .is_float8 = model_is_float8(m, layer, W3)}};
-    ERR_TRY(rows_weight(m, s, w2));
+    ERR_TRY(rows_weight(m, s, w2, is_packed));
     return columns_weights(m, s, a[SAVED_FFN_NORM], model_noted(m, slot, layer, NOTED_FFN_NORM),
-                           columns, 2);
+                           columns, 2, is_packed);
 }
 
 static int attention_weights(struct model *m, uint32_t slot, uint32_t layer, const void *d_mid,
-                             float *const *dw)
+                             bool is_packed, float *const *dw)
 {
     const struct slot *s = &m->slots[slot];
     void *const *a = s->layers[layer].saved, *const *t = s->layers[layer].temporary;
@@ -313,9 +320,10 @@ static int attention_weights(struct model *m, uint32_t slot, uint32_t layer, con
                                         .w_blocks = m->kv_blocks,
                                         .sharers = sharers,
                                         .is_float8 = model_is_float8(m, layer, WV)}};
-    ERR_TRY(rows_weight(m, s, wo));
+    ERR_TRY(rows_weight(m, s, wo, is_packed));
     return columns_weights(m, s, a[SAVED_ATTENTION_NORM],
-                           model_noted(m, slot, layer, NOTED_ATTENTION_NORM), columns, 3);
+                           model_noted(m, slot, layer, NOTED_ATTENTION_NORM), columns, 3,
+                           is_packed);
 }
 
 /* Which buffers hold the gradient of the stream as the halves need it. */
@@ -341,12 +349,12 @@ static int backward_together(struct model *m, uint32_t slot, uint32_t layer, uin
     ERR_TRY(stream_gradient(m, slot, out_copy, is_apart, &d_out));
     ERR_TRY(feed_forward_input(m, slot, layer, d_out, w));
     if (!is_apart)
-        ERR_TRY(feed_forward_weights(m, slot, layer, d_out, dw));
+        ERR_TRY(feed_forward_weights(m, slot, layer, d_out, true, dw));
     ERR_TRY(backward_norm(m, slot, layer, ffn_norm, w, false));
     ERR_TRY(stream_gradient(m, slot, mid_copy, is_apart, &d_mid));
     ERR_TRY(attention_input(m, slot, layer, d_mid, w));
     if (!is_apart)
-        ERR_TRY(attention_weights(m, slot, layer, d_mid, dw));
+        ERR_TRY(attention_weights(m, slot, layer, d_mid, true, dw));
     return backward_norm(m, slot, layer, attention_norm, w, true);
 }
 
@@ -359,8 +367,8 @@ static int backward_weights(struct model *m, uint32_t slot, uint32_t layer, floa
         lane_copy(m->lane, dw[FFN_NORM], kept, c * sizeof(float));
         lane_copy(m->lane, dw[ATTENTION_NORM], kept + c, c * sizeof(float));
     }
-    ERR_TRY(feed_forward_weights(m, slot, layer, t[TEMPORARY_D_OUT], dw));
-    return attention_weights(m, slot, layer, t[TEMPORARY_D_MID], dw);
+    ERR_TRY(feed_forward_weights(m, slot, layer, t[TEMPORARY_D_OUT], false, dw));
+    return attention_weights(m, slot, layer, t[TEMPORARY_D_MID], false, dw);
 }
 
 int layer_backward(struct model *m, uint32_t slot, uint32_t layer, uint32_t halves,
@@ -370,7 +378,7 @@ int layer_backward(struct model *m, uint32_t slot, uint32_t layer, uint32_t halv
     uint32_t for_weights = TEMPORARIES_FOR_WEIGHTS & ~(BIT(TEMPORARY_D_OUT) | BIT(TEMPORARY_D_MID) |
                                                        BIT(TEMPORARY_D_NORM_WEIGHTS));
     for_weights |= stream_copies(m, halves) | (is_apart ? BIT(TEMPORARY_D_NORM_WEIGHTS) : 0);
-    model_take_operands(m, layer);
+    model_take_operands(m, layer, true);
     if (halves & MODEL_INPUT) {
         model_take_temporaries(m, slot, layer, for_weights | TEMPORARIES_FOR_INPUT);
         ERR_TRY(backward_together(m, slot, layer, halves, w, dw));
@@ -380,7 +388,7 @@ int layer_backward(struct model *m, uint32_t slot, uint32_t layer, uint32_t halv
     } else {
         ERR_TRY(backward_weights(m, slot, layer, dw));
     }
-    model_give_operands(m, layer);
+    model_give_operands(m, layer, true);
     if (halves & MODEL_WEIGHT) {
         model_give_temporaries(m, slot, layer, for_weights);
         model_give_saved(m, slot, layer, SAVED_FOR_WEIGHTS);

@@ -13,8 +13,18 @@
 enum { WQ, WK, WV, WO, W1, W2, W3, ATTENTION_NORM, FFN_NORM, NUM_LAYER_TENSORS };
 enum { NORM, OUTPUT, NUM_HEAD_TENSORS };
 
-/* Copies in float8 of what a product reads. */
-enum operand { OPERAND_X, OPERAND_W, OPERAND_GRADIENT, NUM_OPERANDS };
+/* Copies in float8 of what a product reads: of x and w that of one product at a time; of a gradient
+ * all of it, block by block, since two products read it: the gradients of the rows and of the
+ * weight. That of products by rows, and those of products by columns in their order. */
+enum operand {
+    OPERAND_X,
+    OPERAND_W,
+    OPERAND_D_ROWS,
+    OPERAND_D_FIRST,
+    OPERAND_D_SECOND,
+    OPERAND_D_THIRD,
+    NUM_OPERANDS
+};
 
 /* ---- the buffers of a layer ---- */
 
@@ -149,9 +159,12 @@ enum noted {
 uint32_t *model_noted(const struct model *m, uint32_t slot, uint32_t layer, enum noted which);
 int model_take_noted(struct model *m);                  /* on the model's device, for all slots */
 void model_clear_noted(struct model *m, uint32_t slot); /* in front of a leaf */
-/* The copies in float8, while a layer computes; nothing where it has no such product. */
-void model_take_operands(struct model *m, uint32_t layer);
-void model_give_operands(struct model *m, uint32_t layer);
+/* The copies in float8, while a layer computes; nothing where it has no such product. Those of
+ * gradients for its backward alone. */
+void model_take_operands(struct model *m, uint32_t layer, bool is_backward);
+void model_give_operands(struct model *m, uint32_t layer, bool is_backward);
+/* Bytes of a copy of a block of rows. */
+size_t model_operand_bytes(const struct model *m, uint32_t width);
 static inline bool model_is_float8(const struct model *m, uint32_t layer, uint32_t tensor)
 {
     return m->float8 != NULL && (m->float8[layer] >> tensor & 1) != 0;
@@ -200,6 +213,8 @@ struct product_weight {
     const uint32_t *largest_dout, *largest_x;
     uint32_t out_dim, in; /* of one block */
     bool dout_is_cut, x_is_cut, is_float8;
+    enum operand dout_operand; /* in float8; was_read: by the gradient of the rows */
+    bool dout_was_read;
     bool x_was_read; /* in float8, by the product before this one */
     uint32_t w_blocks, sharers;
 };

@@ -25,7 +25,9 @@
  * order of the sum. Nor are products in float8: each has scales of its own.
  *
  * Float8. Operands are rounded one by one in front of the product that reads them; rows that are
- * one block, once for all products that read them one after the other. */
+ * one block, once for all products that read them one after the other. Gradients are rounded once
+ * for the gradients of rows and weights, where both halves of a layer's backward are made in one
+ * go. */
 #include "kernels/device.h"
 #include "proto/report.h"
 #include "trainer/comm/comm.h"
@@ -135,32 +137,33 @@ static const void *part_of(const struct model *m, const void *base, uint32_t blo
     return at_byte(base, row * width * m->element);
 }
 
-/* An operand of a product, or its copy in float8. The scale is that of what one product reads, a
+/* The copy in float8 of an operand of a product. The scale is that of what one product reads, a
  * block of rows or of a weight: no rank has another one, whatever the mesh. */
-static const void *operand(struct model *m, enum operand which, bool is_float8, const void *x,
-                           const uint32_t *largest, size_t count, uint32_t width)
+static const void *round_operand(struct model *m, enum operand which, void *out, const void *x,
+                                 const uint32_t *largest, size_t count, uint32_t width)
 {
-    if (!is_float8)
-        return x;
-    kernel_round_float8(m->kernels, m->lane,
-                        &(struct kernel_round_float8){
-                            .out = m->operands[which],
-                            .x = x,
-                            .largest = largest,
-                            .count = count,
-                            .width = width,
-                            .format = which == OPERAND_GRADIENT ? m->gradient_format : KERNEL_E4M3,
-                            .dtype = m->dtype});
-    return m->operands[which];
+    bool is_gradient = which >= OPERAND_D_ROWS;
+    kernel_round_float8(
+        m->kernels, m->lane,
+        &(struct kernel_round_float8){.out = out,
+                                      .x = x,
+                                      .largest = largest,
+                                      .count = count,
+                                      .width = width,
+                                      .format = is_gradient ? m->gradient_format : KERNEL_E4M3,
+                                      .dtype = m->dtype});
+    return out;
 }
 
 static const void *weight_operand(struct model *m, bool is_float8, const void *w, uint32_t block,
                                   size_t rows, uint32_t width)
 {
     size_t count = rows * width;
-    if (!is_float8 || !m->has_codes)
-        return operand(m, OPERAND_W, is_float8, at_byte(w, block * count * m->element), NULL, count,
-                       width);
+    const void *part = at_byte(w, block * count * m->element);
+    if (!is_float8)
+        return part;
+    if (!m->has_codes)
+        return round_operand(m, OPERAND_W, m->operands[OPERAND_W], part, NULL, count, width);
     kernel_float8_decode(
         m->kernels, m->lane,
         &(struct kernel_float8_decode){.out = m->operands[OPERAND_W],
@@ -171,8 +174,8 @@ static const void *weight_operand(struct model *m, bool is_float8, const void *w
     return m->operands[OPERAND_W];
 }
 
-/* Rows that a product reads. `was_read`: also by the product before it, so that their copy is there
- * unless another block of rows was rounded since. */
+/* Rows that a product reads. `was_read`: by a product before it, too, so that their copy is there,
+ * unless it is of x and another block of rows was rounded since. */
 struct rows {
     const void *x;
     const uint32_t *largest;
@@ -182,10 +185,15 @@ struct rows {
 
 static const void *row_operand(struct model *m, enum operand which, struct rows r, uint32_t p)
 {
-    if (r.is_float8 && r.was_read && m->row_blocks == 1)
-        return m->operands[which];
-    return operand(m, which, r.is_float8, part_of(m, r.x, r.block, p, r.width), r.largest,
-                   (size_t)m->block_rows * r.width, r.width);
+    const void *part = part_of(m, r.x, r.block, p, r.width);
+    bool has_all = which != OPERAND_X;
+    size_t place = has_all ? (size_t)r.block * m->row_blocks + p : 0;
+    if (!r.is_float8)
+        return part;
+    void *copy = at_byte(m->operands[which], place * model_operand_bytes(m, r.width));
+    if (r.was_read && (has_all || m->row_blocks == 1))
+        return copy;
+    return round_operand(m, which, copy, part, r.largest, (size_t)m->block_rows * r.width, r.width);
 }
 
 /* Block b of one column; x becomes one that was read. */
@@ -339,7 +347,7 @@ void product_rows_input(struct model *m, void *dx, const void *dout, const void 
             kernel_linear_backward_input(m->kernels, m->lane,
                                          &(struct kernel_linear_backward_input){
                                              .dx = (void *)(uintptr_t)part_of(m, dx, b, p, width),
-                                             .dout = row_operand(m, OPERAND_GRADIENT, rows, p),
+                                             .dout = row_operand(m, OPERAND_D_ROWS, rows, p),
                                              .w = part,
                                              .rows = m->block_rows,
                                              .in = width,
@@ -364,7 +372,7 @@ static void input_terms(struct model *m, void *to, const struct product_term *te
             m->kernels, m->lane,
             &(struct kernel_linear_backward_input){
                 .dx = to,
-                .dout = row_operand(m, OPERAND_GRADIENT, rows, p),
+                .dout = row_operand(m, (enum operand)(OPERAND_D_FIRST + i), rows, p),
                 .w = weight_operand(m, term->is_float8, term->w, w_block, width, c),
                 .rows = m->block_rows,
                 .in = c,
@@ -415,14 +423,15 @@ static void weights_together(struct model *m, const struct product_weight *a, ui
 static void weight_part(struct model *m, const struct product_weight *a, float *to, uint32_t b,
                         uint32_t p)
 {
-    const struct rows dout = {a->dout,    a->largest_dout, a->dout_is_cut ? b : 0,
-                              a->out_dim, a->is_float8,    !a->dout_is_cut && b > 0};
+    const struct rows dout = {
+        a->dout,    a->largest_dout, a->dout_is_cut ? b : 0,
+        a->out_dim, a->is_float8,    a->dout_was_read || (!a->dout_is_cut && b > 0)};
     const struct rows x = {a->x,  a->largest_x, a->x_is_cut ? b : 0,
                            a->in, a->is_float8, !a->x_is_cut && (b > 0 || a->x_was_read)};
     kernel_linear_backward_weight(
         m->kernels, m->lane,
         &(struct kernel_linear_backward_weight){.dw = to,
-                                                .dout = row_operand(m, OPERAND_GRADIENT, dout, p),
+                                                .dout = row_operand(m, a->dout_operand, dout, p),
                                                 .x = row_operand(m, OPERAND_X, x, p),
                                                 .rows = m->block_rows,
                                                 .in = a->in,
