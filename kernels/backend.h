@@ -24,6 +24,9 @@ struct kernel_backend_ops {
     const char *(*describe)(const struct kernels *kernels);
     /* (optional) Has the device float8 products? Default: yes. */
     bool (*has_float8)(const struct kernels *kernels);
+    /* (optional) See kernels_choices. Default: nothing is chosen, and nothing offered. */
+    char *(*choices)(struct kernels *kernels);
+    void (*choose)(struct kernels *kernels, const char *choices, struct kernel_choices *out);
     /* Bytes of scratch that each lane needs so that every operation can run at these shapes. */
     size_t (*prepare)(const struct kernels *kernels, const struct kernel_shapes *shapes);
     /* `args` is the operation's struct of kernels.h, and the caller's again after the return. */

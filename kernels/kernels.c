@@ -67,6 +67,18 @@ bool kernels_have_float8(const struct kernels *kernels)
     return !kernels->ops->has_float8 || kernels->ops->has_float8(kernels);
 }
 
+char *kernels_choices(struct kernels *kernels)
+{
+    return kernels->ops->choices ? kernels->ops->choices(kernels) : calloc(1, 1);
+}
+
+void kernels_choose(struct kernels *kernels, const char *choices, struct kernel_choices *out)
+{
+    *out = (struct kernel_choices){0};
+    if (kernels->ops->choose)
+        kernels->ops->choose(kernels, choices, out);
+}
+
 size_t kernels_scratch_bytes(const struct kernels *kernels, const struct kernel_shapes *shapes)
 {
     return kernels->ops->prepare(kernels, shapes);

@@ -73,6 +73,16 @@ void kernels_free(struct kernels *kernels);
 const char *kernels_describe(const struct kernels *kernels);
 /* Can products read float8 operands? A GPU below compute capability 8.9 cannot. */
 bool kernels_have_float8(const struct kernels *kernels);
+/* A library's algorithm for a shape is chosen when the shape is first seen, and bits depend on it.
+ * What was chosen so far, as lines of text: first the library, then a shape each. "": nothing is
+ * chosen. To be freed; NULL: no memory. */
+char *kernels_choices(struct kernels *kernels);
+/* Takes the choices of another run where they are offered here, too; before the first operation. Of
+ * a shape whose choice is not there, and of others, the library chooses as ever. */
+struct kernel_choices {
+    uint32_t taken, not_offered; /* shapes */
+};
+void kernels_choose(struct kernels *kernels, const char *choices, struct kernel_choices *out);
 /* Kernels that count what they are given and pass it on to `inner`, which is borrowed; what is
  * posted on a lane of device_dry is counted alone. The count: floating-point operations of matrix
  * products and attention so far (dry.c has the formulas). ERR_MEMORY. */

@@ -37,6 +37,7 @@
     X(MatmulPreferenceDestroy)      \
     X(MatmulPreferenceSetAttribute) \
     X(MatmulAlgoGetHeuristic)       \
+    X(MatmulAlgoCheck)              \
     X(Matmul)
 
 struct calls {
@@ -251,6 +252,53 @@ static cublasStatus_t choose_algorithm(const struct cuda_blas *blas, struct shap
     return status == CUBLAS_STATUS_NOT_SUPPORTED ? CUBLAS_STATUS_SUCCESS : status;
 }
 
+struct choice {
+    bool is_there; /* false: the library had none */
+    cublasLtMatmulAlgo_t algorithm;
+};
+/* What was chosen before, if the library still offers it for this shape. */
+static cublasStatus_t take_algorithm(const struct cuda_blas *blas, struct shape *s,
+                                     const struct choice *known)
+{
+    cublasLtMatmulHeuristicResult_t asked;
+    if (!known->is_there)
+        return CUBLAS_STATUS_SUCCESS;
+    cublasStatus_t status = blas->calls.MatmulAlgoCheck(blas->handle, s->product, s->b, s->a, s->c,
+                                                        s->c, &known->algorithm, &asked);
+    s->has_algorithm =
+        status == CUBLAS_STATUS_SUCCESS && asked.workspaceSize <= BLAS_WORKSPACE_BYTES;
+    s->algorithm = known->algorithm;
+    return s->has_algorithm ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_NOT_SUPPORTED;
+}
+
+static const struct shape *find_shape(const struct cuda_blas *blas, const struct key *key)
+{
+    for (uint32_t i = 0; i < blas->num_shapes; i++)
+        if (memcmp(&blas->shapes[i].key, key, sizeof(*key)) == 0)
+            return &blas->shapes[i];
+    return NULL;
+}
+
+/* A shape that is not kept yet, with its algorithm: `known`, or NULL: the library's choice. NULL:
+ * *out_status says why. */
+static const struct shape *add_shape(struct cuda_blas *blas, const struct key *key,
+                                     const struct choice *known, cublasStatus_t *out_status)
+{
+    bool is_full = blas->num_shapes == SHAPES_MAX;
+    struct shape *shape = &blas->shapes[is_full ? blas->oldest++ % SHAPES_MAX : blas->num_shapes];
+    drop_shape(blas, shape);
+    shape->key = *key;
+    *out_status = make_descriptors(blas, shape);
+    if (*out_status == CUBLAS_STATUS_SUCCESS)
+        *out_status = known ? take_algorithm(blas, shape, known) : choose_algorithm(blas, shape);
+    if (*out_status != CUBLAS_STATUS_SUCCESS) {
+        drop_shape(blas, shape);
+        return NULL;
+    }
+    blas->num_shapes += !is_full;
+    return shape;
+}
+
 /* With the lock. NULL: *out_status says why. */
 static const struct shape *shape_of(struct cuda_blas *blas, const struct product *p, int32_t batch,
                                     cublasStatus_t *out_status)
@@ -258,22 +306,87 @@ static const struct shape *shape_of(struct cuda_blas *blas, const struct product
     bool is_float8 = p->scale_a != NULL;
     const struct key key = {p->m,        p->n,        p->k,      p->a_by_k,    p->b_by_k,
                             p->is_added, p->is_float, is_float8, p->a_is_e5m2, batch};
-    for (uint32_t i = 0; i < blas->num_shapes; i++)
-        if (memcmp(&blas->shapes[i].key, &key, sizeof(key)) == 0)
-            return &blas->shapes[i];
-    bool is_full = blas->num_shapes == SHAPES_MAX;
-    struct shape *shape = &blas->shapes[is_full ? blas->oldest++ % SHAPES_MAX : blas->num_shapes];
-    drop_shape(blas, shape);
-    shape->key = key;
-    *out_status = make_descriptors(blas, shape);
-    if (*out_status == CUBLAS_STATUS_SUCCESS)
-        *out_status = choose_algorithm(blas, shape);
-    if (*out_status != CUBLAS_STATUS_SUCCESS) {
-        drop_shape(blas, shape);
-        return NULL;
+    const struct shape *found = find_shape(blas, &key);
+    return found ? found : add_shape(blas, &key, NULL, out_status);
+}
+
+/* ---- Choices as text ---- */
+
+/* "M N K FLAGS BATCH ALGORITHM", the latter in hexadecimal; NO_ALGORITHM: the library has none. */
+#define LINE_BYTES 256u
+#define WORDS (sizeof(cublasLtMatmulAlgo_t) / sizeof(uint64_t))
+#define NO_ALGORITHM "none"
+
+static size_t write_line(char *out, const struct shape *s)
+{
+    const struct key *k = &s->key;
+    int at = snprintf(out, LINE_BYTES, "%u %u %u %u%u%u%u%u%u %d ", k->m, k->n, k->k, k->a_by_k,
+                      k->b_by_k, k->is_added, k->is_float, k->is_float8, k->a_is_e5m2, k->batch);
+    for (size_t i = 0; i < WORDS && s->has_algorithm; i++)
+        at += snprintf(out + at, LINE_BYTES - (size_t)at, "%016llx",
+                       (unsigned long long)s->algorithm.data[i]);
+    return (size_t)at + (size_t)snprintf(out + at, LINE_BYTES - (size_t)at, "%s\n",
+                                         s->has_algorithm ? "" : NO_ALGORITHM);
+}
+
+char *cuda_blas_choices(struct cuda_blas *blas)
+{
+    size_t at = 0;
+    if (!blas)
+        return calloc(1, 1);
+    pthread_mutex_lock(&blas->lock);
+    char *text = calloc(blas->num_shapes + 1, LINE_BYTES);
+    if (text && blas->num_shapes > 0)
+        at = (size_t)snprintf(text, LINE_BYTES, "%s\n", blas->description);
+    for (uint32_t i = 0; i < blas->num_shapes && text; i++)
+        at += write_line(text + at, &blas->shapes[i]);
+    pthread_mutex_unlock(&blas->lock);
+    return text;
+}
+
+/* Of what is no such line: false. */
+static bool read_line(const char *line, struct key *k, struct choice *out)
+{
+    int at = 0;
+    *k = (struct key){0};
+    if (sscanf(line, "%u %u %u %1u%1u%1u%1u%1u%1u %d %n", &k->m, &k->n, &k->k, &k->a_by_k,
+               &k->b_by_k, &k->is_added, &k->is_float, &k->is_float8, &k->a_is_e5m2, &k->batch,
+               &at) < 10)
+        return false;
+    out->is_there = strncmp(line + at, NO_ALGORITHM, strlen(NO_ALGORITHM)) != 0;
+    if (out->is_there && strcspn(line + at, "\n") != 16 * WORDS)
+        return false;
+    for (size_t i = 0; i < WORDS && out->is_there; i++) {
+        unsigned long long word;
+        if (sscanf(line + at + 16 * i, "%16llx", &word) != 1)
+            return false;
+        out->algorithm.data[i] = word;
     }
-    blas->num_shapes += !is_full;
-    return shape;
+    return true;
+}
+
+/* With the lock. */
+static bool take_line(struct cuda_blas *blas, const char *line)
+{
+    struct key key;
+    struct choice choice;
+    cublasStatus_t status;
+    return read_line(line, &key, &choice) && !find_shape(blas, &key) &&
+           add_shape(blas, &key, &choice, &status) != NULL;
+}
+
+void cuda_blas_choose(struct cuda_blas *blas, const char *choices, struct kernel_choices *out)
+{
+    const char *line = strchr(choices, '\n');
+    size_t name = line ? (size_t)(line - choices) : 0;
+    bool is_same =
+        blas && strlen(blas->description) == name && strncmp(blas->description, choices, name) == 0;
+    if (blas)
+        pthread_mutex_lock(&blas->lock);
+    for (; line && line[1] != '\0'; line = strchr(line + 1, '\n'))
+        *(is_same && take_line(blas, line + 1) ? &out->taken : &out->not_offered) += 1;
+    if (blas)
+        pthread_mutex_unlock(&blas->lock);
 }
 
 /* ---- A product ---- */

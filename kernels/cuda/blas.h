@@ -4,7 +4,9 @@
  * library of the system. Where it is not, products run on our own kernels (mma.cu).
  *
  * An algorithm is chosen when a shape is first seen, from the shape alone, and kept: so bits depend
- * on shape, GPU and version of the library, which cuda_blas_describe names. Threads: any number. */
+ * on shape, GPU and version of the library, which cuda_blas_describe names. A run that goes on
+ * takes what was chosen before it, since the library chooses by the GPU and its driver, too.
+ * Threads: any number. */
 #ifndef HOLDFAST_CUDA_BLAS_H
 #define HOLDFAST_CUDA_BLAS_H
 
@@ -21,5 +23,8 @@ int cuda_blas_open(struct cuda_blas **out);
 void cuda_blas_close(struct cuda_blas *blas); /* NULL is none */
 /* "cuBLASLt 130100", or "own products" where it is not. Borrowed. */
 const char *cuda_blas_describe(const struct cuda_blas *blas);
+/* See kernels_choices. NULL where the library is not: nothing is chosen. */
+char *cuda_blas_choices(struct cuda_blas *blas);
+void cuda_blas_choose(struct cuda_blas *blas, const char *choices, struct kernel_choices *out);
 
 #endif

@@ -527,6 +527,16 @@ static bool backend_has_float8(const struct kernels *kernels)
     return ((const struct cuda_kernels *)kernels)->has_float8;
 }
 
+static char *backend_choices(struct kernels *kernels)
+{
+    return cuda_blas_choices(((struct cuda_kernels *)kernels)->blas);
+}
+
+static void backend_choose(struct kernels *kernels, const char *choices, struct kernel_choices *out)
+{
+    cuda_blas_choose(((struct cuda_kernels *)kernels)->blas, choices, out);
+}
+
 static size_t larger(size_t a, size_t b)
 {
     return a > b ? a : b;
@@ -580,6 +590,8 @@ const struct kernel_backend_ops kernel_backend_cuda = {
     .close = backend_close,
     .describe = backend_describe,
     .has_float8 = backend_has_float8,
+    .choices = backend_choices,
+    .choose = backend_choose,
     .prepare = backend_prepare,
     .run = backend_run,
 };

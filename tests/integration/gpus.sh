@@ -11,7 +11,7 @@
 snapshots=(--checkpoint.async_mode async_with_pinned_mem)
 twins=(--parallelism.data_parallel_replicate_degree 2 --parallelism.data_parallel_shard_degree 1
     --kernels.graphs false)
-plan 29
+plan 31
 
 check "the CPU trains" train cpu - 1
 check "one GPU has its bits, work as late as allowed" train_same one $late 1
@@ -31,6 +31,20 @@ check "killed on a mesh of four and resumed on the CPU it has them" \
 bf16=(--training.mixed_precision_param bfloat16 --kernels.isa auto)
 library() { train bf16 - 1 "${bf16[@]}" && train blas $random 2 "${bf16[@]}" && same_as bf16 blas; }
 check "in bfloat16, products by cuBLASLt, two GPUs have its bits" library
+# The library of the second start chooses otherwise, and the manifest has what the first one chose.
+again=$early,algorithm=1
+chosen_before() {
+    killed chosen $random 2 "${bf16[@]}" && train chosen "$again" 2 "${bf16[@]}" &&
+        sort -u "$tmp/chosen.loss" | sort -n | cmp - <(sort -n "$tmp/blas.loss") &&
+        "$BUILD/ckpt-cli" diff "blas@$steps" "chosen@$steps" --store "$store" &&
+        ! says chosen "not offered"
+}
+check "resumed where the library chooses other algorithms it takes those of before" chosen_before
+dropped() {
+    train chosen "$again,dropped=1" 2 "${bf16[@]}" --training.steps $((steps + 1)) &&
+        [ "$(grep -c "algorithms of the run's products are not offered" "$tmp/chosen.log")" = 1 ]
+}
+check "where they are not offered any more one line says so" dropped
 # Losses: the last step's, as hexadecimal floats, within a part in 500.
 near() { # RUN RUN
     python3 - "$tmp/$1.loss" "$tmp/$2.loss" <<'END'

@@ -2,9 +2,10 @@
  *
  * A product is computed by the CPU's back-end (kernels.h), so bits are those of the CPU. Supported
  * are the shapes that kernels.h has: dense bf16 operands, x w^T, dout w, dout^T x; for others the
- * heuristic has no algorithm. An algorithm remembers what it was chosen for. Refused are: one that
- * is used for another product, an operand less aligned than promised, a workspace smaller than
- * asked for, memory that the device does not know. What is used of it is overwritten with NaN.
+ * heuristic has no algorithm. An algorithm remembers what it was chosen for, and has a number
+ * (algorithm=): all but number 0 have other bits, in the first value of the result. Refused are:
+ * one that is used for another product, an operand less aligned than promised, a workspace smaller
+ * than asked for, memory that the device does not know. What is used of it is overwritten with NaN.
  *
  * Of a batch each product reads and writes a stride behind the one in front of it. Refused are
  * strides back, results that meet, and batches of float8.
@@ -281,8 +282,32 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
     results->workspaceSize =
         wishes.workspace_bytes < WORKSPACE_USED ? wishes.workspace_bytes : WORKSPACE_USED;
     results->algo.data[2] = results->workspaceSize;
+    results->algo.data[3] = simgpu.algorithm;
     results->state = CUBLAS_STATUS_SUCCESS;
     *num = 1;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+static bool is_offered(const cublasLtMatmulAlgo_t *algorithm)
+{
+    return algorithm->data[3] >= simgpu.dropped;
+}
+
+cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t handle, cublasLtMatmulDesc_t product,
+                                       cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
+                                       cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
+                                       const cublasLtMatmulAlgo_t *algorithm,
+                                       cublasLtMatmulHeuristicResult_t *result)
+{
+    struct problem p = problem_of(product, a, b, c);
+    if (simgpu_fails(__func__) || handle == NULL || memcmp(c, d, sizeof(*c)) != 0 ||
+        !is_consistent(&p) || algorithm->data[0] != hash_of(&p))
+        return CUBLAS_STATUS_INVALID_VALUE;
+    if (!is_offered(algorithm))
+        return CUBLAS_STATUS_NOT_SUPPORTED;
+    memset(result, 0, sizeof(*result)); /* its algorithm is not written */
+    result->workspaceSize = algorithm->data[2];
+    result->state = CUBLAS_STATUS_SUCCESS;
     return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -293,6 +318,7 @@ struct work {
     const void *a, *b;
     void *c, *workspace;
     size_t workspace_bytes;
+    uint64_t algorithm; /* its number */
     bool is_added;
 };
 
@@ -432,17 +458,19 @@ static void run_product(void *args)
 {
     struct work w = *(const struct work *)args;
     const struct problem *p = &w.problem;
+    unsigned char *first = w.c;
     if (!is_float8(p)) {
         run_batch(&w);
-        return;
+    } else {
+        uint16_t *a = numbers_of(w.a, &p->a, p->product.scale_a, true);
+        uint16_t *b = numbers_of(w.b, &p->b, p->product.scale_b, false);
+        w.a = a;
+        w.b = b;
+        run_operands(&w);
+        free(a);
+        free(b);
     }
-    uint16_t *a = numbers_of(w.a, &p->a, p->product.scale_a, true);
-    uint16_t *b = numbers_of(w.b, &p->b, p->product.scale_b, false);
-    w.a = a;
-    w.b = b;
-    run_operands(&w);
-    free(a);
-    free(b);
+    *first ^= w.algorithm != 0;
 }
 
 /* Page-locked memory can be, too. */
@@ -480,7 +508,7 @@ static bool is_allowed(const struct work *w, const cublasLtMatmulAlgo_t *algorit
     bool has_scales = !is_float8(p) || (can_be_touched(p->product.scale_a, sizeof(float)) &&
                                         can_be_touched(p->product.scale_b, sizeof(float)));
     bool needs_zero_beta = op_of(p) == KERNEL_LINEAR;
-    return algorithm->data[0] == hash_of(p) && is_aligned && has_scales &&
+    return algorithm->data[0] == hash_of(p) && is_offered(algorithm) && is_aligned && has_scales &&
            is_batch_allowed(p, align) && !(needs_zero_beta && w->is_added) &&
            w->workspace_bytes >= algorithm->data[2] &&
            can_be_touched(w->workspace, w->workspace_bytes) &&
@@ -510,6 +538,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t prod
                             : !is_right || !is_allowed(&w, algorithm) ? CUBLAS_STATUS_INVALID_VALUE
                                                                       : CUBLAS_STATUS_SUCCESS;
     if (status == CUBLAS_STATUS_SUCCESS) {
+        w.algorithm = algorithm->data[3];
         simgpu.counts.products++;
         simgpu_post(stream, simgpu_new_op(OP_WORK, &(struct simgpu_work){.run = run_product}, &w,
                                           sizeof(w)));

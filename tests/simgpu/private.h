@@ -66,6 +66,7 @@ struct simgpu {
     uint64_t seed, random;
     int num_devices, capability;
     size_t memory_bytes;
+    uint64_t algorithm, dropped; /* cuBLASLt's choice; those below are not offered */
     char fail_call[48];
     uint64_t fail_at, fail_calls;
     bool fails_for_ever;

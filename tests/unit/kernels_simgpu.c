@@ -396,6 +396,74 @@ static void test_simgpu__an_algorithm_is_used_for_its_own_shape_alone(void **sta
     close_bed(&bed);
 }
 
+/* The three products on a GPU with these settings, which takes `choices` first. */
+struct chosen {
+    struct kernel_choices choices;
+    char *made;
+    uint64_t heuristics;
+    uint16_t *products;
+};
+static struct chosen multiply_chosen(const char *settings, const char *choices)
+{
+    struct bed bed;
+    struct chosen out = {.products = malloc(3 * AREA * 12)};
+    void *at, *scratch, *pinned;
+    assert_int_equal(open_bed(&bed, settings), 0);
+    size_t bytes = kernels_scratch_bytes(bed.kernels, &(struct kernel_shapes){.batch = 1});
+    assert_int_equal(device_alloc(bed.device, &at, AREA * 12, ON_DEVICE), 0);
+    assert_int_equal(device_alloc(bed.device, &scratch, bytes, ON_DEVICE), 0);
+    assert_int_equal(device_alloc(bed.device, &pinned, AREA * 12, PINNED), 0);
+    lane_set_scratch(bed.first, scratch, bytes);
+    out.heuristics = simgpu_counts().heuristics;
+    kernels_choose(bed.kernels, choices, &out.choices);
+    for (int which = 0; which < 3; which++) {
+        fill_products(pinned);
+        lane_copy(bed.first, at, pinned, AREA * 12);
+        multiply(bed.kernels, bed.first, at, which, false);
+        lane_copy(bed.first, pinned, at, AREA * 12);
+        assert_int_equal(lane_settle(bed.first), 0);
+        memcpy((char *)out.products + (size_t)which * AREA * 12, pinned, AREA * 12);
+    }
+    out.heuristics = simgpu_counts().heuristics - out.heuristics;
+    out.made = kernels_choices(bed.kernels);
+    close_bed(&bed);
+    return out;
+}
+
+/* Whose bits has it, those of `old` or those of `new`; of three shapes so many were taken. */
+static void want_chosen(const char *settings, const char *choices, const uint16_t *old,
+                        const uint16_t *new, uint32_t taken, uint32_t not_offered)
+{
+    struct chosen got = multiply_chosen(settings, choices);
+    assert_int_equal(got.choices.taken, taken);
+    assert_int_equal(got.choices.not_offered, not_offered);
+    assert_int_equal(got.heuristics, 3 - taken);
+    assert_memory_equal(got.products, taken == 3 ? old : new, 3 * AREA * 12);
+    free(got.products);
+    free(got.made);
+}
+
+static void test_simgpu__an_algorithm_of_before_is_taken_where_it_is_offered(void **state)
+{
+    (void)state;
+    struct chosen old = multiply_chosen("seed=1", "");
+    struct chosen new = multiply_chosen("seed=1,algorithm=1", "");
+    assert_true(memcmp(old.products, new.products, 3 * AREA * 12) != 0);
+    assert_string_not_equal(old.made, new.made);
+    want_chosen("seed=1,algorithm=1", old.made, old.products, new.products, 3, 0);
+    want_chosen("seed=1,algorithm=1,dropped=1", old.made, old.products, new.products, 0, 3);
+    want_chosen("seed=1,algorithm=1,fail=cublasLtMatmulAlgoCheck:1+", old.made, old.products,
+                new.products, 0, 3);
+    old.made[0] = 'C'; /* another library's */
+    want_chosen("seed=1,algorithm=1", old.made, old.products, new.products, 0, 3);
+    strchr(new.made, '\n')[1] = 'x'; /* no shape */
+    want_chosen("seed=1,algorithm=1", new.made, old.products, new.products, 2, 1);
+    free(old.products);
+    free(new.products);
+    free(old.made);
+    free(new.made);
+}
+
 static int multiply_failing(const char *settings)
 {
     struct bed bed;
@@ -537,6 +605,7 @@ int main(void)
         cmocka_unit_test(test_simgpu__a_mark_is_of_its_lanes_device_whoever_makes_it),
         cmocka_unit_test(test_simgpu__products_by_library_and_by_us_are_those_of_the_cpu),
         cmocka_unit_test(test_simgpu__an_algorithm_is_used_for_its_own_shape_alone),
+        cmocka_unit_test(test_simgpu__an_algorithm_of_before_is_taken_where_it_is_offered),
         cmocka_unit_test(test_simgpu__every_call_of_the_library_that_fails_is_said),
         cmocka_unit_test(test_simgpu__every_call_fails_once_and_for_ever_and_leaves_nothing),
         cmocka_unit_test(test_simgpu__one_line_says_what_is_not_there),

@@ -47,6 +47,39 @@ static int read_place(struct snapshot *s, struct progress *p, const json_t *stat
     return rc == 0 ? data_resume(s->of.data, &place, p->next_sample) : rc;
 }
 
+/* The lines of the manifest as one text; NULL: no memory. */
+static char *choices_text(const json_t *lines)
+{
+    size_t bytes = 1, at = 0;
+    for (size_t i = 0; i < json_array_size(lines); i++)
+        bytes += json_string_length(json_array_get(lines, i)) + 1;
+    char *text = calloc(1, bytes);
+    for (size_t i = 0; i < json_array_size(lines) && text != NULL; i++) {
+        const char *line = json_string_value(json_array_get(lines, i));
+        if (line != NULL)
+            at += (size_t)snprintf(text + at, bytes - at, "%s\n", line);
+    }
+    return text;
+}
+
+/* The algorithms that the run's library had are taken again where they are still offered: so the
+ * bits are those of a run that was not disturbed. */
+static int take_choices(struct snapshot *s, const json_t *state)
+{
+    struct kernel_choices choices;
+    char *text = choices_text(json_object_get(state, "algorithms"));
+    if (text == NULL)
+        return report_error(ERR_MEMORY, NULL, "no memory for the manifest's algorithms");
+    kernels_choose(s->kernels, text, &choices);
+    free(text);
+    if (choices.not_offered > 0 && snapshot_is_rank_0(s))
+        log_warn("checkpoint",
+                 "%u of %u algorithms of the run's products are not offered by %s: it chooses "
+                 "others, its bits may differ from an uninterrupted run's",
+                 choices.not_offered, choices.not_offered + choices.taken, s->of.kernels);
+    return 0;
+}
+
 int snapshot_read_progress(struct snapshot *s, struct progress *p, const struct ckpt_loaded *loaded)
 {
     json_t *state = NULL;
@@ -79,6 +112,8 @@ int snapshot_read_progress(struct snapshot *s, struct progress *p, const struct 
     p->loss = json_number_value(json_object_get(metrics, "loss"));
     p->grad_norm = json_number_value(json_object_get(metrics, "grad_norm"));
     int rc = is_excluded(s->config, "dataloader") ? 0 : read_place(s, p, state, loaded);
+    if (rc == 0)
+        rc = take_choices(s, state);
     json_decref(state);
     return rc;
 }

@@ -256,6 +256,7 @@ int snapshot_open(struct snapshot **out, const struct snapshot_options *options)
     s->config = options->config;
     s->mesh = options->mesh;
     s->state = options->state;
+    s->kernels = options->kernels;
     s->waits_when_busy = strcmp(options->config->when_busy, "wait") == 0;
     s->of = (struct identity){.config = options->config,
                               .data = options->data,

@@ -25,6 +25,7 @@ struct snapshot {
     const struct config *config;
     const struct mesh *mesh;
     const struct state *state;
+    struct kernels *kernels;
     struct ckpt *ckpt;                     /* NULL: checkpoint.enable is off */
     uint64_t attempt;                      /* 0: none, a reader */
     int64_t newest_step;                   /* seen before the load; -1: none */

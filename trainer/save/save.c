@@ -201,16 +201,28 @@ static int wait_pending(struct snapshot *s)
     return rc;
 }
 
+/* The algorithms that a library chose on rank 0, a line each; NULL: none, or no memory. */
+static json_t *choices_json(struct kernels *kernels)
+{
+    char *text = kernels_choices(kernels), *rest = NULL;
+    json_t *lines = text != NULL && text[0] != '\0' ? json_array() : NULL;
+    for (char *line = lines != NULL ? strtok_r(text, "\n", &rest) : NULL; line != NULL;
+         line = strtok_r(NULL, "\n", &rest))
+        (void)json_array_append_new(lines, json_string(line));
+    free(text);
+    return lines;
+}
+
 /* The small part of the state, as the manifest keeps it; NULL: no memory. */
 static char *state_json(const struct snapshot *s, const struct progress *p)
 {
     json_t *data = data_state_json(s->of.data, p->next_sample, p->tokens, s->config->seed);
-    json_t *state =
-        json_pack("{so so s{sI} s{sI} s{sI} s{sf sf}}", "data", data, "orders",
-                  json_loads(s->orders_json, 0, NULL), "rng", "seed", (json_int_t)s->config->seed,
-                  "schedule", "step", (json_int_t)p->schedule_update, "optimizer", "step",
-                  (json_int_t)(s->has_no_moments ? 0 : p->optimizer_update), "metrics", "loss",
-                  p->loss, "grad_norm", p->grad_norm);
+    json_t *state = json_pack(
+        "{so so* so s{sI} s{sI} s{sI} s{sf sf}}", "data", data, "algorithms",
+        choices_json(s->kernels), "orders", json_loads(s->orders_json, 0, NULL), "rng", "seed",
+        (json_int_t)s->config->seed, "schedule", "step", (json_int_t)p->schedule_update,
+        "optimizer", "step", (json_int_t)(s->has_no_moments ? 0 : p->optimizer_update), "metrics",
+        "loss", p->loss, "grad_norm", p->grad_norm);
     char *text = state != NULL ? json_dumps(state, JSON_COMPACT | json_shortest(state)) : NULL;
     json_decref(state);
     return text;
