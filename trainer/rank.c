@@ -371,6 +371,8 @@ int rank_open(struct rank *r)
     const struct config *config = r->config;
     struct comm *world = r->world;
     ERR_TRY(parallel_agree(world, open_own(r)));
+    if (strcmp(config->comm_backend, "nccl") == 0 && r->device != NULL)
+        ERR_TRY(comm_nccl_check_peers(world));
     struct parallel_options parallel = {config, r->table, r->kernels, world, r->device};
     ERR_TRY(parallel_apply(&r->parallel, &parallel));
     int rc = open_ahead(r);

@@ -62,7 +62,7 @@ struct region {
 struct simgpu {
     pthread_mutex_t lock;
     pthread_cond_t changed; /* an operation has ended, or was queued */
-    bool is_set, has_driver;
+    bool is_set, has_driver, has_no_peers;
     uint64_t seed, random;
     int num_devices, capability;
     size_t memory_bytes;

@@ -48,6 +48,41 @@ cudaError_t cudaRuntimeGetVersion(int *version)
     return simgpu_leave(error);
 }
 
+static bool is_device(int device)
+{
+    return device >= 0 && device < simgpu.num_devices;
+}
+
+cudaError_t cudaDeviceGetPCIBusId(char *out, int bytes, int device)
+{
+    cudaError_t error = simgpu_enter(__func__);
+    if (error == cudaSuccess && (bytes < 13 || !is_device(device)))
+        error = cudaErrorInvalidValue;
+    if (error == cudaSuccess)
+        snprintf(out, (size_t)bytes, "0000:%02x:00.0", (unsigned)device);
+    return simgpu_leave(error);
+}
+
+cudaError_t cudaDeviceGetByPCIBusId(int *out, const char *bus)
+{
+    unsigned device = 0;
+    cudaError_t error = simgpu_enter(__func__);
+    if (error == cudaSuccess &&
+        (sscanf(bus, "0000:%02x:00.0", &device) != 1 || !is_device((int)device)))
+        error = cudaErrorInvalidValue;
+    *out = (int)device;
+    return simgpu_leave(error);
+}
+
+cudaError_t cudaDeviceCanAccessPeer(int *out, int device, int peer)
+{
+    cudaError_t error = simgpu_enter(__func__);
+    if (error == cudaSuccess && (!is_device(device) || !is_device(peer)))
+        error = cudaErrorInvalidDevice;
+    *out = !simgpu.has_no_peers && device != peer;
+    return simgpu_leave(error);
+}
+
 #define ERRORS(X)                                                           \
     X(cudaSuccess, "no error")                                              \
     X(cudaErrorInvalidValue, "invalid argument")                            \

@@ -32,6 +32,8 @@ static void set_one(char *setting)
         simgpu.memory_bytes = number;
     else if (strcmp(setting, "capability") == 0)
         simgpu.capability = (int)number;
+    else if (strcmp(setting, "peers") == 0)
+        simgpu.has_no_peers = number == 0;
     else if (strcmp(setting, "algorithm") == 0)
         simgpu.algorithm = number;
     else if (strcmp(setting, "dropped") == 0)
@@ -55,6 +57,7 @@ static void set_all(const char *settings)
     simgpu.capability = 90;
     simgpu.memory_bytes = (size_t)1 << 30;
     simgpu.algorithm = simgpu.dropped = 0;
+    simgpu.has_no_peers = false;
     simgpu.fail_at = simgpu.fail_calls = 0;
     memset(simgpu.lost, 0, sizeof(simgpu.lost));
     for (char *one = strtok_r(text, ",", &rest); one != NULL; one = strtok_r(NULL, ",", &rest))

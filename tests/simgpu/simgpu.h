@@ -31,6 +31,8 @@
  *   seed=N devices=N memory=BYTES   0, 1, 1 GiB for each device
  *   capability=N                    90: ten times the devices' compute capability
  *   driver=0                        as on a machine without a driver
+ *   peers=0                         no device reaches another's memory
+ *   peers=0                         no device reaches another's memory
  *   algorithm=N dropped=N           0, 0: which algorithm cuBLASLt chooses for a product; those
  *                                   below `dropped` are not offered
  *   fail=CALL:N                     the N-th call of that name fails, once; N+: it and all later.

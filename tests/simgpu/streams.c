@@ -284,3 +284,10 @@ cudaError_t cudaSetDevice(int device)
         current_device = device;
     return simgpu_leave(error);
 }
+
+cudaError_t cudaGetDevice(int *out)
+{
+    cudaError_t error = simgpu_enter(__func__);
+    *out = current_device;
+    return simgpu_leave(error);
+}

@@ -118,6 +118,9 @@ int comm_mpi_open(struct comm **out);
 /* `nccl`: a communicator over `bootstrap`, which stays its owner's and is freed after it. Each rank
  * has opened its GPU before it splits. NULL in a program that was built without NCCL's header. */
 extern int comm_nccl_open(struct comm **out, struct comm *bootstrap) __attribute__((weak));
+/* When each rank has opened its GPU: one warning for each host where GPUs do not reach each other's
+ * memory. Collective. */
+extern int comm_nccl_check_peers(struct comm *world) __attribute__((weak));
 /* `local`: runs `rank_main` on `size` threads, each with its communicator (freed for it at the
  * end); returns 0 or the result of the rank that failed first, a cause before its ERR_UNAVAILABLE.
  */

@@ -23,6 +23,7 @@
 #include <nccl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "kernels/device.h"
 
@@ -451,4 +452,82 @@ static int new_nccl(struct comm **out, struct comm *host, struct nccl *world)
 int comm_nccl_open(struct comm **out, struct comm *bootstrap)
 {
     return new_nccl(out, bootstrap, NULL);
+}
+
+/* ---- Which GPUs reach each other ---- */
+
+#define HOST_BYTES 64u
+#define BUS_BYTES 16u
+/* Where a rank's GPU is. */
+struct gpu_place {
+    char host[HOST_BYTES], bus[BUS_BYTES];
+};
+
+static cudaError_t find_place(struct gpu_place *out)
+{
+    int device = 0;
+    (void)gethostname(out->host, HOST_BYTES - 1);
+    cudaError_t error = cudaGetDevice(&device);
+    return error != cudaSuccess ? error : cudaDeviceGetPCIBusId(out->bus, BUS_BYTES, device);
+}
+
+/* A GPU that this process does not see is not asked about. */
+static bool is_apart(const struct gpu_place *a, const struct gpu_place *b)
+{
+    int from = 0, to = 0, can = 1;
+    bool is_known = strcmp(a->bus, b->bus) != 0 &&
+                    cudaDeviceGetByPCIBusId(&from, a->bus) == cudaSuccess &&
+                    cudaDeviceGetByPCIBusId(&to, b->bus) == cudaSuccess &&
+                    cudaDeviceCanAccessPeer(&can, from, to) == cudaSuccess;
+    (void)cudaGetLastError(); /* of one that is not seen: no error of what comes next */
+    return is_known && can == 0;
+}
+
+/* By the first rank of a host, of all pairs there. */
+static void say_apart(const struct gpu_place *all, uint32_t size, uint32_t rank)
+{
+    const struct gpu_place *from = NULL, *to = NULL;
+    uint32_t num = 0;
+    for (uint32_t a = 0; a < size; a++) {
+        bool is_here = strcmp(all[a].host, all[rank].host) == 0;
+        if (is_here && a < rank)
+            return;
+        for (uint32_t b = a + 1; b < size && is_here; b++) {
+            if (strcmp(all[b].host, all[a].host) != 0 || !is_apart(&all[a], &all[b]))
+                continue;
+            from = num == 0 ? &all[a] : from;
+            to = num == 0 ? &all[b] : to;
+            num++;
+        }
+    }
+    if (num > 0)
+        log_warn(
+            "comm",
+            "GPUs %s and %s of %s cannot read each other's memory (pairs like these: %u): NCCL "
+            "copies through the host's memory between them",
+            from->bus, to->bus, from->host, num);
+}
+
+int comm_nccl_check_peers(struct comm *world)
+{
+    struct nccl *n = (struct nccl *)world;
+    struct gpu_place mine = {0}, *all = calloc(world->size, sizeof(*all));
+    if (all == NULL)
+        return report_error(ERR_MEMORY, NULL, "no memory for the places of GPUs");
+    (void)find_place(&mine); /* unknown: equal to no other that is asked about */
+    for (uint32_t r = 0; r < world->size; r++) {
+        n->bytes[r] = sizeof(mine);
+        n->at[r] = r * sizeof(mine);
+    }
+    int rc = by_host(n, &(struct comm_call){.kind = COMM_ALL_GATHER,
+                                            .site = "the start",
+                                            .send = &mine,
+                                            .bytes = sizeof(mine),
+                                            .recv = all,
+                                            .recv_bytes = n->bytes,
+                                            .recv_at = n->at});
+    if (rc == 0)
+        say_apart(all, world->size, world->rank);
+    free(all);
+    return rc;
 }
