@@ -335,6 +335,25 @@ static void test_meshes__moments_of_bf16_are_rounded_alike(void **state)
 
 /* ---- float8 ---- */
 
+/* The format that is set comes as far as the products; what none sets is e5m2. */
+static void test_meshes__gradients_of_e4m3_are_others_than_those_of_e5m2(void **state)
+{
+    (void)state;
+    const char *extra[] = {"--model.converters", "quantize.linear.float8",
+                           "--quantize.linear.float8.grad_output_dtype", "float8_e5m2"};
+    struct outcome *outcomes[3];
+    for (int i = 0; i < 3; i++) {
+        outcomes[i] = new_outcome();
+        extra[3] = i == 1 ? "float8_e5m2" : "float8_e4m3fn";
+        run_on(outcomes[i], alone, 0, 1, extra, i == 0 ? 2 : 4);
+    }
+    want_same(outcomes[0], outcomes[1], alone);
+    assert_true(outcomes[2]->loss[1] == outcomes[1]->loss[1]);
+    assert_true(outcomes[2]->grad_norm[1] != outcomes[1]->grad_norm[1]);
+    for (int i = 0; i < 3; i++)
+        free_outcome(outcomes[i]);
+}
+
 /* One rank rounds the weight that it reads; shards, replicas, stages and places of tensor parallel
  * gather codes, of heads that several ranks hold, too. The run moves between them, in steps
  * that change the scales. */
@@ -472,6 +491,7 @@ int main(void)
         cmocka_unit_test(test_meshes__groups_may_be_cut_otherwise_by_a_ramp),
         cmocka_unit_test(test_meshes__blocks_are_another_order_of_sums),
         cmocka_unit_test(test_meshes__moments_of_bf16_are_rounded_alike),
+        cmocka_unit_test(test_meshes__gradients_of_e4m3_are_others_than_those_of_e5m2),
         cmocka_unit_test(test_meshes__gathered_codes_give_the_bits_of_rounded_weights),
         cmocka_unit_test(test_meshes__float8_products_give_the_same_bits),
         cmocka_unit_test(test_meshes__a_run_moves_between_all_axes),

@@ -35,7 +35,7 @@ struct watch {
     struct kernels base;
     struct kernel_backend_ops ops;
     struct kernels *inner;
-    uint32_t num_rounded, num_noted, num_wrong;
+    uint32_t num_rounded, num_e5m2, num_noted, num_wrong;
 };
 
 static void watch_run(struct kernels *kernels, struct lane *lane, enum kernel_op op,
@@ -45,6 +45,7 @@ static void watch_run(struct kernels *kernels, struct lane *lane, enum kernel_op
     const struct kernel_round_float8 *a = args;
     uint32_t largest;
     w->num_rounded += op == KERNEL_ROUND_FLOAT8;
+    w->num_e5m2 += op == KERNEL_ROUND_FLOAT8 && a->format == KERNEL_E5M2;
     if (op == KERNEL_ROUND_FLOAT8 && a->largest != NULL) {
         const struct kernel_float8_largest again = {&largest, a->x, a->count, a->dtype};
         w->inner->ops->run(w->inner, lane, KERNEL_FLOAT8_LARGEST, &again);
@@ -190,6 +191,7 @@ struct way {
     bool is_apart;
     uint32_t tp_blocks, cp_blocks, loss_chunks; /* 0: 1 */
     bool is_float8, is_in_order;
+    enum kernel_float8 gradient_format;
 };
 
 static void bed_open_way(struct bed *bed, const struct model_shape *shape,
@@ -218,6 +220,7 @@ static void bed_open_way(struct bed *bed, const struct model_shape *shape,
                                             .loss_chunks = way.loss_chunks,
                                             .is_in_order = way.is_in_order},
                                     .not_float8 = way.is_float8 ? "" : NULL,
+                                    .gradient_format = way.gradient_format,
                                     .keep = keep};
     assert_int_equal(model_new(&bed->model, &options), 0);
     bed->watch = (struct watch){.ops = *bed->kernels->ops, .inner = bed->kernels};
@@ -622,6 +625,28 @@ static void test_model__the_largest_of_a_float8_operand_is_noted_by_what_makes_i
     }
 }
 
+/* Of a layer: four operands of rows and seven weights in the forward; in the backward seven
+ * gradients, as many weights, and four operands of rows. Halves that are apart round the gradients
+ * once more. */
+static void test_model__gradients_are_rounded_once_in_the_format_that_is_set(void **state)
+{
+    (void)state;
+    struct model_shape shape;
+    assert_int_equal(model_shape_of_flavor(&shape, "tiny", VOCAB), 0);
+    for (int i = 0; i < 4; i++) {
+        struct way way = {.is_apart = i / 2 == 1,
+                          .is_float8 = true,
+                          .gradient_format = i % 2 == 0 ? KERNEL_E5M2 : KERNEL_E4M3};
+        struct bed bed;
+        bed_open_way(&bed, &shape, KERNEL_BACKEND_BEST, KERNEL_F32, way);
+        loss_of(&bed);
+        uint32_t gradients = way.is_apart ? 14 : 7;
+        assert_int_equal(bed.watch.num_rounded, shape.layers * (4 + 7 + 7 + 4 + gradients));
+        assert_int_equal(bed.watch.num_e5m2, i % 2 == 0 ? shape.layers * gradients : 0);
+        bed_close(&bed);
+    }
+}
+
 /* ---- table and initial weights ---- */
 
 static void test_model__initial_values_do_not_depend_on_how_rows_are_cut(void **state)
@@ -703,6 +728,7 @@ int main(void)
         cmocka_unit_test(test_model__gradient_of_a_loss_in_chunks_is_the_derivative),
         cmocka_unit_test(test_model__recomputation_and_halves_change_no_bit),
         cmocka_unit_test(test_model__the_largest_of_a_float8_operand_is_noted_by_what_makes_it),
+        cmocka_unit_test(test_model__gradients_are_rounded_once_in_the_format_that_is_set),
         cmocka_unit_test(test_model__a_masked_document_knows_nothing_of_what_is_before_it),
         cmocka_unit_test(test_model__gradient_over_documents_is_the_derivative),
         cmocka_unit_test(test_model__initial_deviations_are_torchtitans),

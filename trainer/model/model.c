@@ -98,6 +98,7 @@ static void set_sizes(struct model *m, const struct model_options *options)
     m->dtype = options->dtype;
     m->element = kernel_dtype_bytes(options->dtype);
     m->has_codes = options->has_codes;
+    m->gradient_format = options->gradient_format;
 }
 
 static int allocate(struct model *m, const struct model_options *options)
