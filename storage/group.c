@@ -13,7 +13,8 @@
  * tombstone came may have left one more.
  *
  * Where nobody locks the store, as several ckptd share a far tier, the remover holds an object of
- * its own beside the tombstone from before that until the marker is gone (notes.c).
+ * its own beside the tombstone from before that until the marker is gone (notes.c). One at a time
+ * has a group: whatever it does, remove, put into the trash or empty that, it gives way to others.
  *
  * The order is that of restic and Delta Lake: what makes data reachable goes before the data. A
  * crash before the marker is gone leaves a whole group and a tombstone; after it, rubbish that the
@@ -136,12 +137,13 @@ struct parted_search {
     const char *name;   /* of the group */
     const char *folder; /* the trash */
     const char *besides;
+    char *found;
 };
 
 static int visit_parted(void *user, const struct storage_entry *entry)
 {
     const struct parted_search *search = user;
-    char key[STORAGE_KEY_MAX + 1], marker[STORAGE_KEY_MAX + 1];
+    char *key = search->found, marker[STORAGE_KEY_MAX + 1];
     size_t length = strlen(search->name);
     uint64_t bytes;
     if (!entry->is_dir || strncmp(entry->name, search->name, length) != 0 ||
@@ -155,14 +157,15 @@ static int visit_parted(void *user, const struct storage_entry *entry)
     return error == 0 ? IS_FOUND : error == ERR_NOT_FOUND ? 0 : error;
 }
 
-/* 0: its marker lies in the trash, at another key than `besides`, and names the objects of the
+/* 0: its marker lies in the trash, at *out, which is not `besides`, and names the objects of the
  * group. ERR_NOT_FOUND: it does not; a group that was renamed into the trash has its objects there.
  */
-static int group_is_parted(struct storage *storage, const struct storage_group_kind *kind,
-                           const char *prefix, const char *besides)
+static int group_find_parted(char out[STORAGE_KEY_MAX + 1], struct storage *storage,
+                             const struct storage_group_kind *kind, const char *prefix,
+                             const char *besides)
 {
     char parent[STORAGE_KEY_MAX + 1], folder[STORAGE_KEY_MAX + 1];
-    struct parted_search search = {storage, kind, prefix, folder, besides};
+    struct parted_search search = {storage, kind, prefix, folder, besides, out};
     if (storage_renames(storage))
         return ERR_NOT_FOUND;
     group_parent_of(parent, prefix);
@@ -170,6 +173,13 @@ static int group_is_parted(struct storage *storage, const struct storage_group_k
     ERR_TRY(group_key_in(folder, parent, STORAGE_TRASH));
     int error = storage_list(storage, folder, visit_parted, &search);
     return error == IS_FOUND ? 0 : error == 0 ? ERR_NOT_FOUND : error;
+}
+
+static int group_is_parted(struct storage *storage, const struct storage_group_kind *kind,
+                           const char *prefix, const char *besides)
+{
+    char key[STORAGE_KEY_MAX + 1];
+    return group_find_parted(key, storage, kind, prefix, besides);
 }
 
 /* Likewise where its tombstone says that the marker went: no list is asked, which may lag behind.
@@ -256,74 +266,108 @@ static int swap_reserve(struct storage *storage, const char *prefix, bool is_bac
     return error;
 }
 
-/* ERR_EXISTS: there is one, of a removal that was cut short. */
-static int make_tombstone(struct storage *storage, const char *prefix, const char *to,
-                          bool *out_is_spent)
+/* One that is there is of a removal that was cut short. */
+static int make_tombstone(struct removing *removing, struct storage *storage, const char *prefix)
 {
+    const char *to = removing->to ? removing->to : "";
     int error = note_publish(storage, NOTE_TOMBSTONES, prefix, to);
-    if (error == ERR_EXISTS && to[0]) { /* it says where an earlier try has gone */
+    removing->is_again = error == ERR_EXISTS;
+    if (removing->is_again && to[0]) { /* it says where an earlier try has gone */
         ERR_TRY(note_remove(storage, NOTE_TOMBSTONES, prefix));
         error = note_publish(storage, NOTE_TOMBSTONES, prefix, to);
     }
     if (error != ERR_SPACE)
-        return error;
+        return error == ERR_EXISTS ? 0 : error;
     error = swap_reserve(storage, prefix, false);
-    *out_is_spent = error == 0;
+    removing->is_spent = error == 0;
     if (error != ERR_NOT_FOUND)
         return error;
-    if (note_find(storage, NOTE_TOMBSTONES, prefix) == 0)
-        return ERR_EXISTS;
-    return report_error(ERR_SPACE, NULL, "no room for the tombstone of %s", prefix);
+    removing->is_again = note_find(storage, NOTE_TOMBSTONES, prefix) == 0;
+    return removing->is_again
+               ? 0
+               : report_error(ERR_SPACE, NULL, "no room for the tombstone of %s", prefix);
 }
 
 /* One that was the reserve becomes it again: the next removal may find no more room. */
-static int drop_tombstone(struct storage *storage, const char *prefix, bool is_spent)
+static int drop_tombstone(const struct removing *removing, struct storage *storage,
+                          const char *prefix)
 {
-    return is_spent && swap_reserve(storage, prefix, true) == 0
+    return removing->is_spent && swap_reserve(storage, prefix, true) == 0
                ? 0
                : note_remove(storage, NOTE_TOMBSTONES, prefix);
 }
 
 /* `error` forbids the removal whose tombstone was made. Where the tombstone stays, the next start
  * takes it away. */
-static int give_way(struct storage *storage, const char *prefix, bool is_spent, int error)
+static int give_way(const struct removing *removing, struct storage *storage, const char *prefix,
+                    int error)
 {
     struct report_text text;
     if (error == 0)
         return 0;
     report_keep(&text);
-    if (drop_tombstone(storage, prefix, is_spent) != 0)
+    if (drop_tombstone(removing, storage, prefix) != 0)
         log_warn("storage", "the tombstone of %s stays: %s", prefix, report_line());
     return report_restore(&text, error);
 }
 
-/* What every removal begins with; release removing->hold behind the marker, also after an error. */
+/* What every removal begins with. Where several processes remove, one at a time has a group: who
+ * finds another one gives way before it has made anything. Release removing->hold behind the
+ * marker, also after an error. */
 static int begin_removal(struct removing *removing, struct storage *storage, const char *prefix,
-                         bool is_told, bool *out_is_spent)
+                         bool is_told)
 {
-    int error = removing->hold ? 0 : removing_begin(removing, storage, prefix);
-    if (error == 0)
-        error = make_tombstone(storage, prefix, removing->to ? removing->to : "", out_is_spent);
-    if (error != 0 && error != ERR_EXISTS) /* that is of a removal that was cut short */
-        return error;
-    error = refuse_held(storage, prefix, is_told);
+    ERR_TRY(removing_begin(removing, storage, prefix));
+    ERR_TRY(removing_alone(removing, storage, prefix));
+    ERR_TRY(make_tombstone(removing, storage, prefix));
+    int error = refuse_held(storage, prefix, is_told);
     if (error == 0)
         error = removing_check(removing, storage);
-    return give_way(storage, prefix, *out_is_spent, error);
+    return give_way(removing, storage, prefix, error);
+}
+
+/* The group had its marker when it was listed. ERR_NOT_FOUND: another process has ended a removal
+ * of it since; what is there is trash, or nothing. One that was cut short is ended. */
+static int look_again(const struct removing *removing, struct storage *storage,
+                      const struct storage_group_kind *kind, const char *prefix)
+{
+    char marker[STORAGE_KEY_MAX + 1];
+    uint64_t bytes;
+    ERR_TRY(group_key_in(marker, prefix, kind->marker));
+    int error = storage_fetch(storage, marker, NULL, 0, &bytes);
+    if (error != ERR_NOT_FOUND || !removing->is_again)
+        return error;
+    error = find_told(storage, kind, prefix);
+    return error == ERR_NOT_FOUND ? 0 : error == 0 ? ERR_NOT_FOUND : error;
+}
+
+/* Markers in the trash that name the same objects go before these. */
+static int discard_trashed(struct storage *storage, const struct storage_group_kind *kind,
+                           const char *prefix)
+{
+    char key[STORAGE_KEY_MAX + 1];
+    int error;
+    while ((error = group_find_parted(key, storage, kind, prefix, "")) == 0)
+        ERR_TRY(storage_group_discard(storage, kind, key));
+    return error == ERR_NOT_FOUND ? 0 : error;
 }
 
 /* Who leased the group until now may have left an object in it: once nobody can any more, the
  * members are listed anew. */
-static int remove_marker(struct storage *storage, struct members *members, const char *prefix,
-                         bool is_told, bool *out_is_spent)
+static int remove_marker(struct removing *removing, struct storage *storage,
+                         struct members *members, const char *prefix, bool is_told)
 {
-    struct removing removing = {.hold = NULL};
-    int error = begin_removal(&removing, storage, prefix, is_told, out_is_spent);
+    int error = begin_removal(removing, storage, prefix, is_told);
+    if (error == 0 && !is_told && !storage_renames(storage))
+        error = give_way(removing, storage, prefix,
+                         look_again(removing, storage, members->kind, prefix));
     if (error == 0)
         error = remove_member(storage, prefix, members->kind->marker);
     if (error == 0)
         error = storage_sync_names(storage, prefix);
-    storage_release(storage, removing.hold);
+    if (error == 0)
+        error = discard_trashed(storage, members->kind, prefix);
+    storage_release(storage, removing->hold);
     return error == 0 ? list_members(members, storage, prefix) : error;
 }
 
@@ -333,21 +377,21 @@ static int remove_group(struct storage *storage, const struct storage_group_kind
 {
     struct members members = {.kind = kind};
     enum storage_rest rest = STORAGE_REST_ASIDE;
-    bool is_spent = false;
+    struct removing removing = {.hold = NULL};
     int error = list_members(&members, storage, prefix);
     bool has_marker = members.has_marker;
     if (error == 0 && !has_marker)
         error = refuse_rest(storage, &members, prefix, &rest);
     bool goes = has_marker ? is_new : rest != STORAGE_REST_TRASHED;
     if (error == 0 && members.has_marker && is_new)
-        error = remove_marker(storage, &members, prefix, false, &is_spent);
+        error = remove_marker(&removing, storage, &members, prefix, false);
     if (error == 0 && goes)
         error = remove_rest(storage, prefix, &members);
     names_free(&members.names);
     if (error == 0 && goes)
         error = storage_groups_forget(storage, prefix);
     if (error == 0)
-        error = drop_tombstone(storage, prefix, is_spent);
+        error = drop_tombstone(&removing, storage, prefix);
     return error == ERR_NOT_FOUND ? 0 : error; /* another call has come to its end */
 }
 
@@ -361,10 +405,8 @@ int storage_group_erase(struct storage *storage, const struct storage_group_kind
                         const char *prefix)
 {
     struct members members = {.kind = kind};
-    bool is_spent = false;
-    int error = list_members(&members, storage, prefix);
-    if (error == 0)
-        error = remove_marker(storage, &members, prefix, true, &is_spent);
+    struct removing removing = {.hold = NULL};
+    int error = remove_marker(&removing, storage, &members, prefix, true);
     if (error == 0)
         error = remove_rest(storage, prefix, &members);
     names_free(&members.names);
@@ -374,20 +416,10 @@ int storage_group_erase(struct storage *storage, const struct storage_group_kind
         error = note_remove(storage, note_folders[STORAGE_QUARANTINE], prefix);
         error = error == ERR_NOT_FOUND ? 0 : error;
     }
-    return error == 0 ? drop_tombstone(storage, prefix, is_spent) : error;
+    return error == 0 ? drop_tombstone(&removing, storage, prefix) : error;
 }
 
 /* ---- removals that can be taken back ---- */
-
-/* Where several remove, one at a time has the trash of a group: who finds another one gives way,
- * before it has made anything. */
-static int begin_alone(struct removing *removing, struct storage *storage, const char *prefix,
-                       bool is_told, bool *out_is_spent)
-{
-    ERR_TRY(removing_begin(removing, storage, prefix));
-    int error = removing_alone(removing, storage, prefix);
-    return error == 0 ? begin_removal(removing, storage, prefix, is_told, out_is_spent) : error;
-}
 
 static int fetch_marker(struct storage *storage, const struct storage_group_kind *kind,
                         const char *prefix, void **out, size_t *out_bytes)
@@ -447,12 +479,11 @@ int storage_group_move(struct storage *storage, const struct storage_group_kind 
                        const char *prefix, const char *other, bool is_told)
 {
     struct removing removing = {.to = storage_renames(storage) ? NULL : other};
-    bool is_spent = false;
-    int error = begin_alone(&removing, storage, prefix, is_told, &is_spent);
+    int error = begin_removal(&removing, storage, prefix, is_told);
     if (error == 0) {
         error = storage_renames(storage) ? storage_rename(storage, prefix, other)
                                          : part_marker(storage, kind, prefix, other);
-        error = give_way(storage, prefix, is_spent, error);
+        error = give_way(&removing, storage, prefix, error);
     }
     storage_release(storage, removing.hold);
     if (error == 0)
@@ -463,7 +494,7 @@ int storage_group_move(struct storage *storage, const struct storage_group_kind 
         error = note_remove(storage, note_folders[STORAGE_QUARANTINE], prefix);
         error = error == ERR_NOT_FOUND ? 0 : error;
     }
-    return error == 0 ? drop_tombstone(storage, prefix, is_spent) : error;
+    return error == 0 ? drop_tombstone(&removing, storage, prefix) : error;
 }
 
 /* Under a lease, or the store's lock, so that nobody empties the trash of it meanwhile. */
@@ -528,14 +559,9 @@ int storage_group_empty(struct storage *storage, const struct storage_group_kind
                         const char *prefix, const char *other)
 {
     struct removing removing = {.hold = NULL};
-    bool is_spent = false;
     if (storage_renames(storage) && storage_is_locked(storage)) /* nobody else takes it back */
         return storage_group_discard(storage, kind, other);
-    int error = begin_alone(&removing, storage, prefix, true, &is_spent);
-    if (error == 0) {
-        error = removing_refuse_tool(storage);
-        error = give_way(storage, prefix, is_spent, error);
-    }
+    int error = begin_removal(&removing, storage, prefix, true);
     bool is_begun = error == 0;
     if (error == 0)
         error = storage_renames(storage) ? storage_group_discard(storage, kind, other)
@@ -543,7 +569,7 @@ int storage_group_empty(struct storage *storage, const struct storage_group_kind
     storage_release(storage, removing.hold);
     if (error == 0)
         error = storage_groups_forget(storage, prefix);
-    return error == 0 && is_begun ? drop_tombstone(storage, prefix, is_spent) : error;
+    return error == 0 && is_begun ? drop_tombstone(&removing, storage, prefix) : error;
 }
 
 int storage_group_discard(struct storage *storage, const struct storage_group_kind *kind,

@@ -297,15 +297,7 @@ int removing_find(struct storage *storage, const char *prefix)
     return find_remover(storage, prefix, "");
 }
 
-int removing_alone(const struct removing *removing, struct storage *storage, const char *prefix)
-{
-    int error = find_remover(storage, prefix, removing->hold ? removing->key : "");
-    if (error == 0)
-        return report_error(ERR_BUSY, "try again", "somebody else removes %s", prefix);
-    return error == ERR_NOT_FOUND ? 0 : error;
-}
-
-int removing_refuse_tool(struct storage *storage)
+static int refuse_tool(struct storage *storage)
 {
     if (storage_is_locked(storage) || !storage_is_shared(storage))
         return 0;
@@ -313,6 +305,14 @@ int removing_refuse_tool(struct storage *storage)
     if (error == 0)
         return report_error(ERR_BUSY, "try again", "a tool has the store's lock");
     return error == ERR_NOT_FOUND ? 0 : error;
+}
+
+int removing_alone(const struct removing *removing, struct storage *storage, const char *prefix)
+{
+    int error = find_remover(storage, prefix, removing->hold ? removing->key : "");
+    if (error == 0)
+        return report_error(ERR_BUSY, "try again", "somebody else removes %s", prefix);
+    return error == ERR_NOT_FOUND ? refuse_tool(storage) : error;
 }
 
 int removing_forget(struct storage *storage, const char *name)

@@ -37,13 +37,14 @@ int lease_refuse(struct storage *storage, const char *prefix);
 struct removing {
     struct storage_hold *hold;
     const char *to; /* where the marker goes alone, as the tombstone will tell; NULL: nowhere */
+    bool is_spent;  /* the tombstone was the reserve */
+    bool is_again;  /* an earlier removal has left its tombstone */
     char key[STORAGE_KEY_MAX + 1];
 };
 int removing_begin(struct removing *removing, struct storage *storage, const char *prefix);
-/* ERR_BUSY: another remover without the lock is at work on the group. */
+/* ERR_BUSY: another remover without the lock is at work on the group, or, for who has no lock, a
+ * tool has it. */
 int removing_alone(const struct removing *removing, struct storage *storage, const char *prefix);
-/* For who has no lock. ERR_BUSY: a tool has it. */
-int removing_refuse_tool(struct storage *storage);
 /* ERR_STALE: it was lost meanwhile, so somebody may have leased the group. */
 int removing_check(const struct removing *removing, struct storage *storage);
 /* 0: a remover without the lock is at work on the group; ERR_NOT_FOUND: none is. */

@@ -10,9 +10,10 @@
  * A crash between the two leaves the marker under both names: the group exists, and what lies in
  * the trash counts as no trash (is_back) until it is emptied.
  *
- * Where several processes share the store, one at a time has a group's trash. Who puts or empties
- * holds the tombstone of a removal, who takes back leases the group: each sees the other, and gives
- * way (group.c, notes.c).
+ * Where several processes share the store, one at a time has a group and its trash. Who removes,
+ * puts or empties holds the tombstone of a removal, who takes back leases the group: each sees the
+ * other, and gives way (group.c, notes.c). A removal for good takes what the trash has of the group
+ * along, before the shards.
  *
  * The time of the removal is in the name: no second object can be lost or contradict it. A
  * group may be removed, made again and removed again: both lie in the trash, and the newest is

@@ -57,9 +57,11 @@ int fault_find_holder(struct storage *storage, const char *key)
     struct fault *fault = fault_of(storage);
     ERR_TRY(fault_begin(fault, "find_holder", key != NULL ? key : ""));
     pthread_mutex_lock(&fault->names_mutex);
-    int error = key != NULL && fault_names_hidden(&fault->names, key)
-                    ? report_error(ERR_NOT_FOUND, NULL, "nobody holds \"%s\"", key)
-                    : storage_find_holder(fault->inner, key);
+    bool is_nobodys = key != NULL ? fault_names_hidden(&fault->names, key)
+                                  : !storage_is_shared(fault->inner) && !storage_is_locked(storage);
+    int error = is_nobodys ? report_error(ERR_NOT_FOUND, NULL, "nobody holds \"%s\"",
+                                          key != NULL ? key : STORAGE_LOCK_NAME)
+                           : storage_find_holder(fault->inner, key);
     pthread_mutex_unlock(&fault->names_mutex);
     return error;
 }
