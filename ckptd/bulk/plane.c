@@ -117,7 +117,7 @@ static int enter(void *user, struct bulk_entered **out, const uint8_t *ticket,
         return report_error(ERR_MEMORY, NULL, "no memory for a connection");
     struct storage *storage = plane->service->storage;
     entered->source = sources[right.kind];
-    entered->stored = (struct stored){.storage = storage, .summary = right.summary};
+    entered->stored = (struct stored){.storage = right.storage, .summary = right.summary};
     entered->opened = (struct opened){.storage = storage, .handles = serve_handles(plane->service)};
     memcpy(entered->opened.who, right.node, sizeof right.node);
     int error = 0;
@@ -219,11 +219,21 @@ static int find_stored(struct checkpoint **out, struct service *service,
     if ((*out)->damaged)
         return report_error(ERR_CORRUPT, "take another one", "it is in quarantine: %s",
                             (*out)->damage);
-    if (!(*out)->copies[TIER_LOCAL].is_there || (*out)->copies[TIER_LOCAL].is_damaged)
-        return report_error(ERR_NOT_FOUND, "ask the tier that has it",
-                            "this node has no whole copy of step %llu of run '%s'",
-                            (unsigned long long)request->step, run->name);
     return 0;
+}
+
+/* The nearest whole copy that this node has itself. */
+static int choose_storage(struct storage **out, const struct checkpoint *checkpoint)
+{
+    static const enum tier_index own[] = {TIER_LOCAL, TIER_MEMORY};
+    for (size_t i = 0; i < sizeof own / sizeof own[0]; i++)
+        if (catalog_has_copy(checkpoint, own[i])) {
+            *out = checkpoint->run->service->tiers[own[i]].storage;
+            return 0;
+        }
+    return report_error(ERR_NOT_FOUND, "ask the tier that has it",
+                        "this node has no whole copy of step %llu of run '%s'",
+                        (unsigned long long)checkpoint->summary.step, checkpoint->run->name);
 }
 
 static int grant(struct service *service, const Holdfast__V1__OpenBulkRequest *request,
@@ -242,6 +252,7 @@ static int grant(struct service *service, const Holdfast__V1__OpenBulkRequest *r
     if (right->kind == TICKET_SESSION)
         return session_find(&session, service, request->session);
     ERR_TRY(find_stored(&checkpoint, service, request));
+    ERR_TRY(choose_storage(&right->storage, checkpoint));
     right->summary = checkpoint->summary;
     catalog_summary(summary, checkpoint);
     return 0;

@@ -21,10 +21,12 @@ enum ticket_kind { TICKET_STORED, TICKET_SESSION, TICKET_OPENED, NUM_TICKET_KIND
 struct ticket_right {
     enum ticket_kind kind;
     struct manifest_summary summary; /* of a stored checkpoint */
+    struct storage *storage;         /* that has it */
     uint64_t session;
     char node[PRINCIPAL_NAME_MAX]; /* that has opened something here */
 };
 
+struct storage;
 struct tickets;
 int tickets_open(struct tickets **out); /* ERR_MEMORY */
 void tickets_close(struct tickets *tickets);

@@ -1,6 +1,9 @@
 /* remove.c - Remove: a checkpoint, a set-aside directory or a whole run goes because an operator
  * has named it, also what no rule may remove: what is damaged, newer, set aside, or the last one.
  *
+ * What goes is this node's: on the disk, in the far tier, and in memory, where it has no trash.
+ * What other nodes have the reply names: a node may not remove at another (nodes/serve.c).
+ *
  *   Remove ──► out of the catalog, so that nobody opens it ──► worker: storage_group_erase, or of a
  *              run storage_groups_erase ──► gone; or back in the list, with the reason
  *
@@ -42,6 +45,8 @@ struct removal {
     struct checkpoint *checkpoint; /* out of the list; NULL: the whole run goes */
     uint64_t terms[2]; /* in the trash, of the local tier and the far one; 0: it goes for good */
     bool to_trash;     /* of any */
+    bool is_on[NUM_TIERS]; /* any of it */
+    char elsewhere[MEMBERS_PEERS_MAX * MEMBER_NAME_MAX];
     char prefix[STORAGE_KEY_MAX];
     Holdfast__V1__RemoveReply reply;
     struct fault fault;
@@ -49,24 +54,40 @@ struct removal {
     struct job job;
 };
 
-static void count(Holdfast__V1__RemoveReply *reply, const struct checkpoint *checkpoint)
+static void count(struct removal *removal, const struct checkpoint *checkpoint)
 {
+    Holdfast__V1__RemoveReply *reply = &removal->reply;
     reply->checkpoints++;
     reply->damaged += checkpoint->damaged;
     reply->bytes += checkpoint->summary.bytes;
+    for (unsigned tier = 0; tier < NUM_TIERS; tier++)
+        removal->is_on[tier] |= checkpoint->copies[tier].is_there;
 }
 
+static void name_others(struct removal *removal)
+{
+    size_t used = 0;
+    for (unsigned tier = TIER_PEER; tier < TIER_FAR; tier++)
+        if (removal->is_on[tier])
+            used += (size_t)snprintf(removal->elsewhere + used, sizeof removal->elsewhere - used,
+                                     "%s%s", used > 0 ? "," : "",
+                                     tier_name(removal->service, (enum tier_index)tier));
+    removal->reply.elsewhere = removal->elsewhere;
+}
+
+/* Of a whole run the disk and the far tier also have what is no checkpoint. */
 static bool is_in(const struct removal *removal, enum tier_index tier)
 {
     bool has_tier = removal->service->tiers[tier].storage != NULL;
-    return has_tier && (!removal->checkpoint || removal->checkpoint->copies[tier].is_there);
+    bool is_all = !removal->checkpoint && tier != TIER_MEMORY;
+    return has_tier && (is_all || removal->is_on[tier]);
 }
 
 static int remove_in(const struct removal *removal, enum tier_index tier)
 {
     struct storage *storage = removal->service->tiers[tier].storage;
     uint64_t now = (uint64_t)time(NULL), count;
-    bool to_trash = removal->terms[tier == TIER_FAR] > 0;
+    bool to_trash = tier != TIER_MEMORY && removal->terms[tier == TIER_FAR] > 0;
     int error = 0;
     if (!is_in(removal, tier))
         return 0;
@@ -88,6 +109,8 @@ static void work_remove(struct job *job)
     int error = remove_in(removal, TIER_FAR);
     if (error == 0)
         error = remove_in(removal, TIER_LOCAL);
+    if (error == 0)
+        error = remove_in(removal, TIER_MEMORY);
     if (error != 0)
         fault_take(&removal->fault, error);
 }
@@ -196,7 +219,7 @@ static int take_out_one(struct removal *removal, const Holdfast__V1__RemoveReque
         return report_error(ERR_NOT_FOUND, "see `ckpt-cli list`",
                             "run '%s' has no checkpoint of step %llu by that attempt",
                             removal->run->name, (unsigned long long)request->step);
-    count(&removal->reply, found);
+    count(removal, found);
     if (request->dry_run)
         return 0;
     if (!catalog_take_out(found))
@@ -210,7 +233,7 @@ static int take_out_all(struct removal *removal, bool is_dry)
 {
     struct run *run = removal->run;
     for (struct checkpoint *c = run->checkpoints; c; c = c->next) {
-        count(&removal->reply, c);
+        count(removal, c);
         if (catalog_in_use(c))
             return report_error(ERR_BUSY, "try again when it is closed",
                                 "step %llu of run %s is being read",
@@ -261,6 +284,7 @@ static int begin(struct removal *removal, const Holdfast__V1__RemoveRequest *req
         error = is_whole ? take_out_all(removal, request->dry_run) : take_out_one(removal, request);
     if (error == 0 && !request->now && removal->reply.checkpoints > 0)
         note_terms(removal);
+    name_others(removal);
     return error;
 }
 

@@ -102,6 +102,8 @@ const struct command commands[] = {
      "The columns: its name for other commands, RANKS how many saved it, SIZE and TIME those of\n"
      "the save, and STATE:\n"
      "  local          it outlives a loss of power of this machine\n"
+     "  replicated     and the loss of a node: another failure domain has a copy on a disk;\n"
+     "                 (mem): in the memory of a ckptd. With --json, tiers: where copies are\n"
      "  not read back  it was written and synced, and the scrub has not read it from the disk "
      "since;\n"
      "                 verify reads it now (with --json: read_back)\n"
@@ -189,7 +191,10 @@ const struct command commands[] = {
      "Also what is damaged, newer or set aside, and runs without any checkpoint, which count for\n"
      "limits.runs. It says what is lost and asks; --yes answers. What is pinned or in use stays, "
      "and\n"
-     "so does a run that is being trained. With --store the store is locked "
+     "so does a run that is being trained. Of several ckptd (nodes.peers) each removes what it "
+     "has\n"
+     "itself, on its disk or in its memory; those with copies of their own are named (elsewhere).\n"
+     "With --store the store is locked "
      "meanwhile.\n" TRASH_NOTES},
     {"undelete", "RUN | RUN@STEP[-aATTEMPT]", "take back what prune, rm or retention removed", 1, 1,
      WHERE | BIT(DRY_RUN), cli_undelete,

@@ -19,7 +19,8 @@
 /* What goes. */
 struct loss {
     uint64_t checkpoints, damaged, bytes;
-    uint64_t trash; /* how long it can be taken back, in seconds; 0: not at all */
+    uint64_t trash;       /* how long it can be taken back, in seconds; 0: not at all */
+    char elsewhere[2200]; /* nodes that keep copies of their own, "n2,n3" */
 };
 
 static int remove_served(struct loss *out, const struct cli *cli, const struct selection *selection,
@@ -35,7 +36,11 @@ static int remove_served(struct loss *out, const struct cli *cli, const struct s
     ERR_TRY(cli_call(&answer, cli, "/holdfast.v1.Checkpoint/Remove", &request.base,
                      &holdfast__v1__remove_reply__descriptor, REMOVE_CALL_MS));
     const Holdfast__V1__RemoveReply *reply = (const Holdfast__V1__RemoveReply *)answer;
-    *out = (struct loss){reply->checkpoints, reply->damaged, reply->bytes, reply->trash_seconds};
+    *out = (struct loss){.checkpoints = reply->checkpoints,
+                         .damaged = reply->damaged,
+                         .bytes = reply->bytes,
+                         .trash = reply->trash_seconds};
+    text_safe(out->elsewhere, sizeof out->elsewhere, reply->elsewhere);
     protobuf_c_message_free_unpacked(answer, NULL);
     return 0;
 }
@@ -109,6 +114,8 @@ static void tell(const struct cli *cli, const char *lost, const char *kept, cons
         fprintf(to, " (%llu of them damaged, newer or set aside)",
                 (unsigned long long)loss->damaged);
     fprintf(to, "%s\n", loss->trash > 0 ? kept : lost);
+    if (loss->elsewhere[0] != '\0')
+        fprintf(to, "copies of it stay at %s, until it is removed there\n", loss->elsewhere);
     fflush(to);
 }
 
@@ -141,10 +148,11 @@ int cli_rm(const struct cli *cli)
         error = remove_it(&loss, cli, &selection, false);
     if (error == 0 && cli->is_json)
         printf("{\"removed\": \"%s\", \"dry_run\": %s, \"checkpoints\": %llu, \"damaged\": %llu, "
-               "\"bytes\": %llu, \"trash_seconds\": %llu, \"durability\": \"%s\"}\n",
+               "\"bytes\": %llu, \"trash_seconds\": %llu, \"elsewhere\": \"%s\", "
+               "\"durability\": \"%s\"}\n",
                cli->args[0], cli->is_dry_run ? "true" : "false",
                (unsigned long long)loss.checkpoints, (unsigned long long)loss.damaged,
-               (unsigned long long)loss.bytes, (unsigned long long)loss.trash,
+               (unsigned long long)loss.bytes, (unsigned long long)loss.trash, loss.elsewhere,
                store_durability(cli->store));
     else if (error == 0 && !cli->is_dry_run)
         printf("removed, %s%s", store_durability(cli->store), trash_note(loss.trash).text);

@@ -221,6 +221,17 @@ static void print_sets(const json_t *run, const json_t *members)
                text_safe(names, sizeof names, json_string_value(item)));
 }
 
+/* Of copies that other nodes sent. */
+static void print_memory(const json_t *memory)
+{
+    char used[32], all[32];
+    uint64_t bytes = number(memory, "bytes"), left = number(memory, "bytes_left");
+    printf("%-12s %s of other nodes, %s of %s\n", "in memory",
+           text_count(number(memory, "copies"), "copy").text,
+           text_bytes(used, sizeof used, bytes > left ? bytes - left : 0),
+           text_bytes(all, sizeof all, bytes));
+}
+
 /* Of a ckptd that has others beside it, and of its planes. */
 static void print_nodes(const json_t *root)
 {
@@ -240,6 +251,8 @@ static void print_nodes(const json_t *root)
         print_lag(item);
         print_sets(item, json_object_get(nodes, "members"));
     }
+    if (json_is_object(json_object_get(nodes, "memory")))
+        print_memory(json_object_get(nodes, "memory"));
     if (json_is_object(bulk))
         printf("%-12s %.3f GB/s in, %.3f GB/s out, while bytes move; %s\n", "bulk plane",
                json_number_value(json_object_get(bulk, "bytes_per_second_in")) / 1e9,

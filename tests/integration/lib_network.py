@@ -4,6 +4,7 @@ for the scripts that come to it from "another machine"."""
 import os
 import socket
 import ssl
+import struct
 import subprocess
 import time
 
@@ -51,19 +52,10 @@ class Network(World):
         return done.returncode, done.stdout + done.stderr
 
     def channel(self, name, address=None):
-        import grpc
-        def read(file):
-            with open(self.path(name, file), "rb") as pem:
-                return pem.read()
-        return grpc.secure_channel(address or self.address, grpc.ssl_channel_credentials(
-            read("authority.pem"), read("key.pem"), read("certificate.pem")))
+        return tls_channel(self.path(name), address or self.address)
 
     def bulk_socket(self, name, protocol="holdfast-bulk/1"):
-        context = self.context(name, ssl.TLSVersion.TLSv1_3)
-        context.set_alpn_protocols([protocol])
-        host, port = self.bulk.split(":")
-        return context.wrap_socket(socket.create_connection((host, int(port)), PATIENCE),
-                                   server_hostname=host)
+        return bulk_socket(self.context(name, ssl.TLSVersion.TLSv1_3), self.bulk, protocol)
 
     def context(self, name, version):
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -84,6 +76,60 @@ class Network(World):
                     return tls.recv(1) != b""
         except (ssl.SSLError, ConnectionError):
             return False
+
+
+def tls_channel(folder, address):
+    """To a server, with the certificate there."""
+    import grpc
+    def read(file):
+        with open(os.path.join(folder, file), "rb") as pem:
+            return pem.read()
+    return grpc.secure_channel(address, grpc.ssl_channel_credentials(
+        read("authority.pem"), read("key.pem"), read("certificate.pem")))
+
+
+def bulk_socket(context, address, protocol="holdfast-bulk/1"):
+    context.set_alpn_protocols([protocol])
+    host, port = address.split(":")
+    return context.wrap_socket(socket.create_connection((host, int(port)), PATIENCE),
+                               server_hostname=host)
+
+
+def take(stream, count):
+    data = b""
+    while len(data) < count:
+        data += stream.recv(count - len(data)) or (_ for _ in ()).throw(ConnectionError("over"))
+    return data
+
+
+HELLO, REQUEST, ANSWER = "<4sI16s", "<4sIIIQQQQIIQ", "<4siQQQQQIIQ"  # proto/bulk/wire.h
+
+
+def answer_of(stream):
+    """The error, the bytes behind it."""
+    _, error, _, count, *_ = struct.unpack(ANSWER, take(stream, struct.calcsize(ANSWER)))
+    return error, take(stream, count)
+
+
+def say_hello(stream, ticket):
+    stream.sendall(struct.pack(HELLO, b"BLK1", 0, ticket))
+    return answer_of(stream)
+
+
+def fetch_from(stream, ticket, part, count):
+    """So much of the beginning of a part, or why not."""
+    said = say_hello(stream, ticket)
+    if said[0] != 0:
+        return said
+    stream.sendall(struct.pack(REQUEST, b"BLK1", 1, part, 0, 0, count, 0, 0, 0, 0, 0))
+    return answer_of(stream)
+
+
+def ticket_from(channel, run, step):
+    request = b"\x12" + bytes([len(run)]) + run.encode() + b"\x18" + bytes([step])
+    reply = channel.unary_unary("/holdfast.v1.Checkpoint/OpenBulk")(request, timeout=PATIENCE)
+    assert reply[:2] == b"\x0a\x10", reply  # field 1, 16 bytes
+    return reply[2:18]
 
 
 def soon(condition):

@@ -15,6 +15,7 @@ import tempfile
 import time
 
 import lib_train
+from lib_network import tls_channel
 from lib_store import PATIENCE, World, change
 
 MPI = ["mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none"]
@@ -182,11 +183,7 @@ def field(number, data):
 def refusal(node, asks, operation, key, data=b""):
     """What a node answers to another that asks for that; "": it did it."""
     import grpc
-    def read(name):
-        with open(os.path.join(asks.folder, "tls", name), "rb") as pem:
-            return pem.read()
-    with grpc.secure_channel(node.address, grpc.ssl_channel_credentials(
-            read("authority.pem"), read("key.pem"), read("certificate.pem"))) as channel:
+    with tls_channel(os.path.join(asks.folder, "tls"), node.address) as channel:
         try:
             channel.unary_unary("/holdfast.v1.Checkpoint/Peer")(
                 bytes([8, operation]) + field(2, key.encode()) + field(6, data), timeout=30)

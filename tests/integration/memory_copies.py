@@ -5,15 +5,19 @@ Goal: nodes.replicas_in = "memory": the copy costs no disk, and the level says s
 before goes when the next is whole; a node that was started again gets its copy again; a copy that
 does not fit is refused, and the sender says so; where the saver's node is lost with its disk, the
 copy goes from memory to the disk, whole. Ranks load it out of memory, and damage on the other disk
-is mended from there. Method: two real ckptd on loopback addresses, SIGKILL, removed directories.
+is mended from there. A ticket of the bulk plane is good for it, and an operator's rm takes it.
+Method: two real ckptd on loopback addresses, SIGKILL, removed directories.
 """
 
+import glob
 import json
 import os
 import shutil
+import ssl
 import subprocess
 import sys
 
+from lib_network import bulk_socket, fetch_from, ticket_from, tls_channel
 from lib_nodes import cluster_in, damage_and_scrub, has, scratch, wait_until
 from lib_store import PATIENCE, SAVER
 from lib_tap import end, test
@@ -46,7 +50,8 @@ def copied(first, second):
          os.listdir(os.path.join(second.store, run)))
     before = memory_of(second)
     test("its status says so in bytes", before["copies"] == 1 and
-         before["bytes"] - before["bytes_left"] >= first.entry(run, 1)["bytes"], before)
+         before["bytes"] - before["bytes_left"] >= first.entry(run, 1)["bytes"] and
+         "1 copy of other nodes" in second.cli("status", *second.where)[1], second.said())
     first.save_one(2)
     wait_until(lambda: first.entry(run, 2).get("tiers") == "local,n2 (memory)" and
                memory_of(second)["copies"] == 1, second.said)
@@ -78,6 +83,22 @@ def come_from(node):
     return said["nodes"]["peers"][0]["links"]["bulk"]["bytes_in"]
 
 
+def served(first, second, run):
+    """To another node, over the bulk plane of the one that has it in memory."""
+    tls = os.path.join(first.folder, "tls")
+    paths = glob.glob(os.path.join(first.store, run, "step-00000002-a*", "shard-*"))
+    with open(min(paths), "rb") as file:
+        data = file.read(1 << 20)
+    with tls_channel(tls, second.address) as channel:
+        ticket = ticket_from(channel, run, 2)
+    context = ssl.create_default_context(cafile=os.path.join(tls, "authority.pem"))
+    context.load_cert_chain(os.path.join(tls, "certificate.pem"), os.path.join(tls, "key.pem"))
+    with bulk_socket(context, second.bulk) as stream:
+        got = fetch_from(stream, ticket, 0, len(data))
+    test("a ticket of the bulk plane is good for a copy in memory", got == (0, data),
+         (got[0], got[1][:200]))
+
+
 def read(first, second, run):
     """At the node whose disk is damaged, and at the one that has it in memory. It goes to the disk
     there when ranks have loaded it, so that comes last."""
@@ -91,15 +112,28 @@ def read(first, second, run):
          done.returncode == 0 and come_from(second) == before, (done, second.said()))
 
 
-def lost(first, second, run):
+def removed(first, second, run):
+    """By an operator, at the node that has it in memory alone."""
     first.save_one(3)
-    wait_until(lambda: first.entry(run, 3).get("durability") == "replicated(mem)", first.said)
-    was_there = has(second, run, 3)
+    wait_until(lambda: is_at(second, run, 3, "replicated(mem)", "memory,n1"), second.said)
+    name = f"{run}@3-a{second.entry(run, 3)['attempt']}"
+    came = f"step 3, attempt {second.entry(run, 3)['attempt']}: a copy from"
+    code, out, err = second.cli("rm", name, "--yes", *second.where)
+    test("rm names the node that keeps its own copy", code == 0 and
+         "copies of it stay at n1, until it is removed there" in out, (code, out, err))
+    wait_until(lambda: second.log().count(came) == 2, second.said)
+    test("and takes that in memory: the other node sends it again", True)
+
+
+def lost(first, second, run):
+    first.save_one(4)
+    wait_until(lambda: first.entry(run, 4).get("durability") == "replicated(mem)", first.said)
+    was_there = has(second, run, 4)
     first.lose()
-    wait_until(lambda: second.entry(run, 3).get("tiers", "").startswith("local,memory"),
+    wait_until(lambda: second.entry(run, 4).get("tiers", "").startswith("local,memory"),
                second.said)
     test("where the saver is lost the copy goes to the disk, and is whole there",
-         not was_there and has(second, run, 3) and second.all_verify() == [], second.all_verify())
+         not was_there and has(second, run, 4) and second.all_verify() == [], second.all_verify())
 
 
 def main():
@@ -107,7 +141,9 @@ def main():
         first, second = cluster.nodes
         run = copied(first, second)
         returned(first, second, run)
+        served(first, second, run)
         read(first, second, run)
+        removed(first, second, run)
         lost(first, second, run)
     end()
 

@@ -25,7 +25,8 @@ if not shutil.which("openssl"):
     print("openssl is missing")
     sys.exit(77)
 import grpc  # noqa: E402
-from lib_network import Network, soon  # noqa: E402
+from lib_network import (HELLO, REQUEST, Network, answer_of, fetch_from, say_hello, soon,
+                         ticket_from)  # noqa: E402
 from lib_store import PATIENCE  # noqa: E402
 from lib_tap import test  # noqa: E402
 
@@ -115,34 +116,14 @@ def identities(world):
          "authority.pem" in said, said)
 
 
-def take(stream, count):
-    data = b""
-    while len(data) < count:
-        data += stream.recv(count - len(data)) or (_ for _ in ()).throw(ConnectionError("over"))
-    return data
-
-
-HELLO, REQUEST, ANSWER = "<4sI16s", "<4sIIIQQQQIIQ", "<4siQQQQQIIQ"  # proto/bulk/wire.h
-
-
-def answer_of(stream):
-    """The error, the bytes behind it."""
-    _, error, _, count, *_ = struct.unpack(ANSWER, take(stream, struct.calcsize(ANSWER)))
-    return error, take(stream, count)
-
-
-def say_hello(stream, ticket):
-    stream.sendall(struct.pack(HELLO, b"BLK1", 0, ticket))
-    return answer_of(stream)
-
-
 def fetch(world, name, ticket, part, count):
     with world.bulk_socket(name) as stream:
-        said = say_hello(stream, ticket)
-        if said[0] != 0:
-            return said
-        stream.sendall(struct.pack(REQUEST, b"BLK1", 1, part, 0, 0, count, 0, 0, 0, 0, 0))
-        return answer_of(stream)
+        return fetch_from(stream, ticket, part, count)
+
+
+def ticket_for(world, name, run, step):
+    with world.channel(name) as channel:
+        return ticket_from(channel, run, step)
 
 
 def put(world, name, ticket):
@@ -159,14 +140,6 @@ def turned_away(world, name, protocol="holdfast-bulk/1"):
             return stream.recv(1) == b""
     except (ssl.SSLError, ConnectionError):
         return True
-
-
-def ticket_for(world, name, run, step):
-    request = b"\x12" + bytes([len(run)]) + run.encode() + b"\x18" + bytes([step])
-    with world.channel(name) as channel:
-        reply = channel.unary_unary("/holdfast.v1.Checkpoint/OpenBulk")(request, timeout=PATIENCE)
-    assert reply[:2] == b"\x0a\x10", reply  # field 1, 16 bytes
-    return reply[2:18]
 
 
 def bulk(world):
