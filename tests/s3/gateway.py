@@ -3,8 +3,9 @@
 
 Goal: what holds against the server of the tests holds against one that others wrote: plain and with
 TLS, conditional writes, uploads, leases; of many writers of one key exactly one wins, each time;
-and each command of ckpt-cli that works on a directory works on a bucket. Method: lib_rgw.py starts
-it; the driver and ckpt-cli ask it. RACES=1000 makes the races longer.
+each command of ckpt-cli that works on a directory works on a bucket; and what ckptd removes there
+comes back. Method: lib_rgw.py starts it; the driver, ckpt-cli and ckptd ask it. RACES=1000 makes
+the races longer.
 """
 
 import contextlib
@@ -13,13 +14,15 @@ import os
 import shutil
 import subprocess
 import sys
+import unittest.mock
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../integration"))
 
 import lib_rgw  # noqa: E402
 import lib_tap  # noqa: E402
 from lib_drive import Driver, environment  # noqa: E402
-from lib_store import CLI, World  # noqa: E402
+from lib_store import CLI, World, comes_to  # noqa: E402
+from tier import drained, wait_until  # noqa: E402
 
 MIB = 1 << 20
 PART = 5 * MIB  # the least that this server takes
@@ -50,6 +53,13 @@ class Bed:
             self.world.save([10, 20, 30])
             self.world.stop()
         return self.world.store, self.world.run
+
+    def keys(self, prefix):
+        """What the server itself lists, as XML: with curl's signature."""
+        return self.plain.run("curl", "-s", "-f", "--aws-sigv4", "aws:amz:us-east-1:s3", "--user",
+                              f"{self.plain.access_key}:{self.plain.secret_key}", "-H",
+                              "x-amz-content-sha256: UNSIGNED-PAYLOAD",
+                              f"{self.plain.endpoint}/checkpoints?prefix={prefix}").stdout
 
     def listed(self, store):
         return json.loads(self.cli("list", "--json", "--store", store))
@@ -200,6 +210,44 @@ def outputs_are_made_in_a_bucket_and_read_from_one(bed):
         assert one.read() == two.read()
 
 
+# ---- ckptd ----
+
+def what_is_removed_there_comes_back_until_its_term_is_over(bed):
+    """By the tier's rules, then by name: the manifest goes into the trash, and comes out of it."""
+    there, day = "s3://checkpoints/trash", ("--tier.trash_s", "86400")
+    options = ("--tier.store", there, "--tier.quiet", "false", "--tier.look_ms", "0",
+               "--retention.keep_last", "1", "--retention.may_remove_most", "true")
+    with unittest.mock.patch.dict(os.environ, bed.plain.environment), \
+            contextlib.closing(World()) as world:
+        def steps():
+            return sorted(one["step"] for one in bed.listed(there))
+
+        def trashed():
+            return world.cli("undelete", run, "--dry-run", *world.where)[1].count("in the far tier")
+
+        world.launch(*options, *day, "--tier.keep_last", "2")
+        for step in (1, 2, 3):
+            world.save_one(step)
+            wait_until(drained(world), world.log)
+        run = world.listed()[0]["run"]
+        assert comes_to(lambda: (steps(), trashed()), ([2, 3], 1)), world.log()[-3000:]
+        bed.cli("gc", "--store", there)  # leaves its shards
+        world.stop()
+        world.launch(*options, *day)
+        assert world.cli("undelete", f"{run}@1", *world.where)[0] == 0, world.log()[-3000:]
+        bed.cli("verify", f"{run}@1", "--store", there)
+        assert steps() == [1, 2, 3] and trashed() == 0
+        assert world.cli("rm", f"{run}@1-a1", "--yes", *world.where)[0] == 0
+        assert steps() == [2, 3] and trashed() == 1
+        world.stop()
+        world.launch(*options, "--tier.trash_s", "1")
+        assert comes_to(trashed, 0), world.log()[-3000:]
+        bed.cli("verify", run, "--store", there)
+        world.stop()
+    keys = bed.keys("trash")
+    assert "step-00000002" in keys and "step-00000001" not in keys, keys
+
+
 TESTS = [
     a_real_server_keeps_what_it_is_given,
     with_tls_too_and_only_from_an_authority_that_is_named,
@@ -209,6 +257,7 @@ TESTS = [
     checkpoints_are_copied_into_a_bucket_and_back_byte_for_byte,
     commands_on_a_bucket_say_what_they_say_on_a_directory,
     outputs_are_made_in_a_bucket_and_read_from_one,
+    what_is_removed_there_comes_back_until_its_term_is_over,
 ]
 
 
