@@ -60,7 +60,7 @@ struct far_scrub {
     uint32_t shard;
     uint64_t at; /* byte of the shard */
     uint64_t bytes;
-    bool is_read, is_gone, is_over;
+    bool is_read, is_away, is_gone, is_over; /* away: the tier, which proves nothing */
     struct fault fault;
     /* What is kept in the tier, or fetched from there: of that run. */
     char run[RUN_NAME_MAX + 1];
@@ -102,9 +102,12 @@ static int open_checkpoint(struct far_scrub *scrub)
 {
     char prefix[STORAGE_KEY_MAX];
     const struct manifest_summary *summary = &scrub->summary;
-    ERR_TRY(tier_reach(scrub->service, TIER_FAR));
+    int error = tier_reach(scrub->service, TIER_FAR);
+    scrub->is_away = error != 0;
+    if (error != 0)
+        return error;
     ERR_TRY(shard_dir_key(prefix, sizeof prefix, summary->run, summary->step, summary->attempt));
-    int error = storage_group_lease(far_of(scrub), &scrub->lease, prefix, "ckptd scrubs it\n");
+    error = storage_group_lease(far_of(scrub), &scrub->lease, prefix, "ckptd scrubs it\n");
     if (error == 0)
         error = catalog_read_manifest(&scrub->manifest, far_of(scrub), summary);
     scrub->is_gone = error == ERR_NOT_FOUND;
@@ -269,7 +272,7 @@ static void judge(struct far_scrub *scrub)
     const struct fault *fault = &scrub->fault;
     struct checkpoint *checkpoint = scrub->checkpoint;
     bool is_damage = fault->code == ERR_CORRUPT || fault->code == ERR_NOT_FOUND;
-    if (!is_damage || scrub->is_gone) {
+    if (!is_damage || scrub->is_gone || scrub->is_away) {
         checkpoint->copies[TIER_FAR].tried_ms = loop_now_ms();
         log_warn("scrub", "run %s, step %llu was not read in the far tier: %s",
                  checkpoint->run->name, (unsigned long long)checkpoint->summary.step,

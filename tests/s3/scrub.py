@@ -4,7 +4,8 @@
 Goal: a ckptd that is killed in the midst of a checkpoint goes on with the next shard; one that was
 read whole is not read again before scrub.period_s, on whatever machine; a text that nobody wrote,
 or that tells the future, is not believed; two that scrub one bucket do not hold each other up; an
-operator's pause holds nothing. Method: the real programs on the strict server of the tests, which
+operator's pause holds nothing; what another store under the bucket's name has is no damage, and
+nothing is written there. Method: the real programs on the strict server of the tests, which
 counts the bytes that it gave of each object.
 """
 
@@ -149,9 +150,46 @@ def paused(bed):
     world.stop()
 
 
+def another_store(bed, what, etag_of):
+    """Its shards have other bytes; it comes in place of the one of before while nothing is read."""
+    world, server = bed.world, bed.server
+    world.start(*FAST, "--scrub.period_s", "0")
+    bed.read_by(world, 3)
+    world.cli("scrub", "pause", *world.where)
+    wait_until(lambda: status(world)["far_scrub"]["doing"] == "paused" and
+               not any("/leases/" in key for key in list(server.objects)),
+               lambda: status(world)["far_scrub"])
+    other = {}
+    with server.lock:
+        for key, found in server.objects.items():
+            data, etag = found.data, found.etag
+            if "/shard-" in key:
+                data = bytes(byte ^ 1 for byte in data[:4096]) + data[4096:]
+            elif key.endswith("tier-identity"):
+                data, etag = b"0" * 32 + b"\n", etag_of(found)
+            other[key] = Object(data, etag, found.meta, found.changed)
+        ours, server.objects = server.objects, dict(other)
+    world.cli("scrub", "start", *world.where)
+    wait_until(lambda: "was not read in the far tier" in world.log() or
+               status(world)["far_scrub"]["damaged"] > 0,
+               lambda: (status(world)["far_scrub"], world.log()[-2000:]))
+    found = status(world)["far_scrub"]
+    world.stop()
+    test(f"what a store {what} has is no damage, and nothing is written there",
+         found["damaged"] == 0 and "is damaged in the far tier" not in world.log() and
+         set(server.objects) == set(other),
+         (found, set(server.objects) - set(other), world.log()[-2000:]))
+    server.objects = ours
+
+
+def others(bed):
+    another_store(bed, "of another identity", lambda found: "0" * 32)
+    another_store(bed, "whose identity is damaged", lambda found: found.etag)
+
+
 def main():
     bed = Bed()
-    for story in (goes_on, not_again, not_believed, together, paused):
+    for story in (goes_on, not_again, not_believed, together, paused, others):
         story(bed)
     test("the server saw nothing wrong", not bed.server.bugs, bed.server.bugs)
     bed.world.close()
