@@ -39,9 +39,9 @@ from torch.distributed.tensor.parallel import (ColwiseParallel, RowwiseParallel,
 # The server that ranks are forked from finds lib_overlay there, and so imports it before torch.
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [HERE, os.environ.get("PYTHONPATH")]))
 LIMIT_SECONDS = 300 * float(os.environ.get("TEST_TIME_SCALE", "1"))
-multiprocessing.set_forkserver_preload([
-    "lib_overlay", "torch.distributed.checkpoint.state_dict", "torch.distributed.fsdp",
-    "torch.distributed.tensor.parallel", "numpy"])
+PRELOAD = ["lib_overlay", "torch.distributed.checkpoint.state_dict", "torch.distributed.fsdp",
+           "torch.distributed.tensor.parallel", "numpy"]
+multiprocessing.set_forkserver_preload(PRELOAD)
 
 # name: (degrees, names of the axes)
 MESHES = {"single": ((1,), ("dp",)), "fsdp": ((4,), ("dp",)), "fsdp2": ((2,), ("dp",)),

@@ -10,12 +10,28 @@ states, registered objects) stays its own. One model for each Accelerator.
 """
 from __future__ import annotations
 
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Optional, Tuple
 
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 
 from . import dcp
 from .errors import InvalidError, NotFoundError
+
+
+def state_of(model: Any, optimizers: List[Any], schedulers: List[Any]) -> Dict[str, Any]:
+    """By the parameters' names, so of whatever holds them: one process, DDP, FSDP 1 or 2."""
+    weights, moments = get_state_dict(model, optimizers)
+    return {"model": weights, "optimizer": moments,
+            "scheduler": {str(place): one.state_dict() for place, one in enumerate(schedulers)}}
+
+
+def put_state(state: Dict[str, Any], model: Any, optimizers: List[Any],
+              schedulers: List[Any]) -> None:
+    """What state_of() gave and a load filled, back into its place."""
+    set_state_dict(model, optimizers, model_state_dict=state["model"],
+                   optim_state_dict=state["optimizer"])
+    for place, one in enumerate(schedulers):
+        one.load_state_dict(state["scheduler"][str(place)])
 
 
 class HoldfastState:
@@ -39,31 +55,24 @@ class HoldfastState:
         weights.clear()
 
     @property
-    def _optimizers(self) -> List[Any]:
-        return [one.optimizer for one in self.accelerator._optimizers]
-
-    def _state(self) -> Dict[str, Any]:
-        weights, moments = get_state_dict(self.accelerator._models[0], self._optimizers)
-        return {"model": weights, "optimizer": moments,
-                "scheduler": {str(place): one.state_dict()
-                              for place, one in enumerate(self.accelerator._schedulers)}}
+    def _parts(self) -> Tuple[Any, List[Any], List[Any]]:
+        return (self.accelerator._models[0],
+                [one.optimizer for one in self.accelerator._optimizers],
+                self.accelerator._schedulers)
 
     def save(self, step: int) -> Any:
         """Returns when all is copied; its answer's result() is whether it is durable."""
-        _, self._saved = dcp.async_save(self._state(), self.session, step)
+        _, self._saved = dcp.async_save(state_of(*self._parts), self.session, step)
         return self._saved
 
     def load(self, step: Optional[int] = None) -> Optional[int]:
         """The step that was loaded; None: the run has none."""
-        state = self._state()
+        state = state_of(*self._parts)
         try:
             found = dcp.load(state, self.session, step)
         except NotFoundError:
             if step is not None:
                 raise
             return None
-        set_state_dict(self.accelerator._models[0], self._optimizers,
-                       model_state_dict=state["model"], optim_state_dict=state["optimizer"])
-        for place, one in enumerate(self.accelerator._schedulers):
-            one.load_state_dict(state["scheduler"][str(place)])
+        put_state(state, *self._parts)
         return found

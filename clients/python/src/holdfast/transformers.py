@@ -2,14 +2,19 @@
 
     keep = HoldfastCallback(run="llama", every=500)
     trainer = Trainer(..., args=TrainingArguments(..., save_strategy="no"), callbacks=[keep])
-    trainer.train(resume_from_checkpoint=keep.folder())       # None at the first start
+    trainer.train(resume_from_checkpoint=keep.folder(trainer))  # None at the first start
 
 Each `every` steps, and wherever the Trainer saves by itself, the weights, the optimizer, the
-schedule, the Trainer's state and the random states go to ckptd in one commit. folder() is what the
-Trainer resumes from: the newest checkpoint (or `step`) in the Trainer's own form, in a temporary
-directory that goes when training ends. The Trainer then finds its step, its place in the data and
-the rest by itself, also after kill -9. For ranks that hold the whole state (one process, DDP): rank
-0 saves, its random states alone.
+schedule, the Trainer's state and the random states of all processes go to ckptd in one commit: from
+one process, DDP, FSDP 1 or 2, each of which saves its part. folder() is what the Trainer resumes
+from: the newest checkpoint (or `step`), whose small parts lie in a temporary directory that goes
+when training ends. The Trainer then finds its step, its place in the data and the random states by
+itself, also after kill -9. Weights, moments and the schedule it is given where it would have read
+them from files: each process loads its slices from ckptd, also where another number of processes
+saved them.
+
+How far into the Trainer this reaches: folder() replaces _load_from_checkpoint and
+_load_optimizer_and_scheduler of the one Trainer, for the one folder.
 """
 from __future__ import annotations
 
@@ -19,25 +24,35 @@ import json
 import os
 import random
 import tempfile
-from typing import Any, Dict, Optional
+from typing import Any, Dict, List, Optional, Tuple
 
 import numpy
 import torch
 from transformers import TrainerCallback
 
-from .dcp import Session, load_whole, save_whole
-from .errors import NotFoundError
+from . import dcp
+from .accelerate import put_state, state_of
+from .dcp import Session
+from .errors import InvalidError
 
 
-def _random_states() -> torch.Tensor:
-    """As the Trainer's rng_state.pth."""
+def _random_states() -> str:
+    """As the Trainer's rng_state.pth, whose bytes are this text in latin-1."""
     states: Dict[str, Any] = {"python": random.getstate(), "numpy": numpy.random.get_state(),
                               "cpu": torch.random.get_rng_state()}
     if torch.cuda.is_available():
-        states["cuda"] = torch.cuda.random.get_rng_state()
+        each = torch.distributed.is_initialized()  # as the Trainer has it
+        states["cuda"] = (torch.cuda.random.get_rng_state_all() if each
+                          else torch.cuda.random.get_rng_state())
     raw = io.BytesIO()
     torch.save(states, raw)
-    return torch.frombuffer(bytearray(raw.getvalue()), dtype=torch.uint8)
+    return raw.getvalue().decode("latin-1")
+
+
+def _parts(model: Any, optimizer: Any, scheduler: Any) -> Tuple[Any, List[Any], List[Any]]:
+    """Accelerate's wrappers are taken off."""
+    return (model, [getattr(one, "optimizer", one) for one in (optimizer,) if one is not None],
+            [one for one in (scheduler,) if one is not None])
 
 
 class HoldfastCallback(TrainerCallback):
@@ -46,32 +61,65 @@ class HoldfastCallback(TrainerCallback):
     def __init__(self, run: str, server: Optional[str] = None, every: int = 0,
                  **options: Any) -> None:
         self.run, self.server, self.every, self.options = run, server, every, options
-        self.session: Optional[Session] = None
+        self._session: Optional[Session] = None
         self._folder: Optional["tempfile.TemporaryDirectory[str]"] = None
         self._saved = -1
 
-    def folder(self, step: Optional[int] = None) -> Optional[str]:
-        """For resume_from_checkpoint; None: the run has no checkpoint."""
-        try:
-            found = load_whole(self.run, step, server=self.server,
-                               fallback=self.options.get("fallback"))
-        except NotFoundError:
-            if step is not None:
-                raise
+    @property
+    def session(self) -> Session:
+        """Made by all processes, at the first save or load."""
+        if self._session is None:
+            self._session = Session(self.run, self.server, **self.options)
+        return self._session
+
+    def folder(self, trainer: Any, step: Optional[int] = None) -> Optional[str]:
+        """For resume_from_checkpoint of that Trainer, asked for by every process; None: the run has
+        no checkpoint."""
+        found = self.session.find(step)
+        if found is None and step is None:
             return None
+        session = self.session
+        name = str(session.rank)
+        small: Dict[str, Any] = {"trainer": ""}
+        if f"random.{name}" in session.reader(found).read_metadata().state_dict_metadata:
+            small["random"] = {name: ""}  # else more processes go on than there were
+        dcp.load(small, session, found)
         self._folder = tempfile.TemporaryDirectory(prefix="holdfast-")
         path = self._folder.name
-        for name, file in (("model", "pytorch_model.bin"), ("optimizer", "optimizer.pt"),
-                           ("scheduler", "scheduler.pt")):
-            if name in found:
-                torch.save(found[name], os.path.join(path, file))
-        world = int(os.environ.get("WORLD_SIZE", "1"))
-        with open(os.path.join(path, "rng_state_0.pth" if world > 1 else "rng_state.pth"),
-                  "wb") as raw:
-            raw.write(found["random"].numpy().tobytes())
+        if "random" in small:
+            file = f"rng_state_{name}.pth" if session.world_size > 1 else "rng_state.pth"
+            with open(os.path.join(path, file), "wb") as raw:
+                raw.write(small["random"][name].encode("latin-1"))
         with open(os.path.join(path, "trainer_state.json"), "w", encoding="utf-8") as text:
-            text.write(found["trainer"])
+            text.write(small["trainer"])
+        self._stand_in(trainer, path, found)
         return path
+
+    def _stand_in(self, trainer: Any, path: str, step: Optional[int]) -> None:
+        """The Trainer loads weights before or after it wraps the model, the optimizer after it in
+        any case: all is loaded then."""
+        weights, rest = trainer._load_from_checkpoint, trainer._load_optimizer_and_scheduler
+
+        def load_weights(folder: Any, *others: Any, **named: Any) -> None:
+            if folder != path:
+                weights(folder, *others, **named)
+
+        def load_all(folder: Any) -> None:
+            if folder != path:
+                rest(folder)
+                return
+            parts = _parts(trainer.model, trainer.optimizer, trainer.lr_scheduler)
+            state = state_of(*parts)
+            dcp.load(state, self.session, step)
+            put_state(state, *parts)
+
+        trainer._load_from_checkpoint = load_weights
+        trainer._load_optimizer_and_scheduler = load_all
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        if getattr(args, "deepspeed", None):
+            raise InvalidError("DeepSpeed keeps weights and moments where no callback sees them",
+                               "let DeepSpeed save, or train with FSDP")
 
     def on_step_end(self, args: Any, state: Any, control: Any, **parts: Any) -> None:
         if self.every > 0 and state.global_step % self.every == 0:
@@ -79,22 +127,19 @@ class HoldfastCallback(TrainerCallback):
 
     def on_save(self, args: Any, state: Any, control: Any, model: Any = None,
                 optimizer: Any = None, lr_scheduler: Any = None, **_: Any) -> None:
-        if not state.is_world_process_zero or state.global_step == self._saved:
+        """Returns when all is copied."""
+        if state.global_step == self._saved:
             return
-        if self.session is None:
-            self.session = Session(self.run, self.server, alone=True, **self.options)
-        whole: Dict[str, Any] = {"model": model.state_dict(), "random": _random_states(),
-                                 "trainer": json.dumps(dataclasses.asdict(state))}
-        for source, name in ((optimizer, "optimizer"), (lr_scheduler, "scheduler")):
-            if source is not None:
-                whole[name] = source.state_dict()
-        save_whole(whole, self.session, state.global_step)
+        what = state_of(*_parts(model, optimizer, lr_scheduler))
+        what["trainer"] = json.dumps(dataclasses.asdict(state))
+        what["random"] = {str(self.session.rank): _random_states()}
+        dcp.async_save(what, self.session, state.global_step)
         self._saved = state.global_step
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        if self.session is not None:
-            self.session.close()
-            self.session = None
+        if self._session is not None:
+            self._session.close()  # waits for the last save
+            self._session = None
         if self._folder is not None:
             self._folder.cleanup()
             self._folder = None
