@@ -11,7 +11,7 @@
 snapshots=(--checkpoint.async_mode async_with_pinned_mem)
 twins=(--parallelism.data_parallel_replicate_degree 2 --parallelism.data_parallel_shard_degree 1
     --kernels.graphs false)
-plan 34
+plan 36
 
 check "the CPU trains" train cpu - 1
 check "one GPU has its bits, work as late as allowed" train_same one $late 1
@@ -137,6 +137,19 @@ check_equal "and one line says why" "$(grep -c "CUDA: no GPU to compute on: " "$
 lost() { train lost "$late,fail=kernel:300" 1; }
 check_exit 75 "a run whose GPU is lost ends to be started again" lost
 check "started again it has the same bits" train_same lost $early 1
+
+# A bit of a weight, then one of a moment, has changed when it arrives; then none has.
+wrong_bit() { # N, NAME: of the N-th copy, which is of a tensor called so
+    ! train lost "$random,flip=4096:$1" 1 --training.steps 7 &&
+        says lost " error .*: $2.* did not arrive on the devices as step 6 "
+}
+both_bits() { wrong_bit 2 layers && wrong_bit 40 optimizer; }
+check "a resume whose state has another bit on a GPU than was saved ends" both_bits
+arrives() {
+    train twins $random 2 "${twins[@]}" --training.steps 7 &&
+        says twins "the devices hold what was saved: digests of 63 tensors"
+}
+check "two GPUs with replicas hold what was saved" arrives
 
 # Each rank waits for others when the GPU that all of them share is lost.
 lost_together() {

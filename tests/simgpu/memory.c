@@ -182,7 +182,7 @@ struct copy {
     void *to;
     const void *from; /* NULL: the bytes behind it; with is_value: `value` in every byte */
     size_t bytes;
-    bool is_value;
+    bool is_value, is_flipped;
     int value;
     char staged[];
 };
@@ -194,6 +194,8 @@ static void run_copy(void *args)
         memset(copy->to, copy->value, copy->bytes);
     else
         memcpy(copy->to, copy->from != NULL ? copy->from : copy->staged, copy->bytes);
+    if (copy->is_flipped)
+        *(char *)copy->to ^= 1;
 }
 
 static bool reaches(const struct region *region, const void *at, size_t bytes)
@@ -252,6 +254,13 @@ static uint32_t device_of(const void *at)
     return region != NULL && region->kind == REGION_DEVICE ? 1u << region->device : 0;
 }
 
+static bool must_flip(const struct copy *copy)
+{
+    bool is_counted = simgpu.flip_at > 0 && copy->bytes >= simgpu.flip_bytes && !copy->is_value &&
+                      device_of(copy->to) != 0 && device_of(copy->from) == 0;
+    return is_counted && --simgpu.flip_at == 0;
+}
+
 static void post_copy(cudaStream_t stream, const struct copy *from, bool is_staged)
 {
     const struct simgpu_work work = {.run = run_copy,
@@ -261,6 +270,7 @@ static void post_copy(cudaStream_t stream, const struct copy *from, bool is_stag
     struct copy *copy = malloc(bytes);
     CHECK(copy != NULL);
     *copy = *from;
+    copy->is_flipped = must_flip(from);
     if (is_staged) {
         memcpy(copy->staged, from->from, from->bytes);
         copy->from = NULL;

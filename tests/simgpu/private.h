@@ -70,6 +70,8 @@ struct simgpu {
     char fail_call[48];
     uint64_t fail_at, fail_calls;
     bool fails_for_ever;
+    size_t flip_bytes;
+    uint32_t flip_at;                     /* counts down; 0: no copy arrives with another bit */
     cudaError_t lost[SIMGPU_DEVICES_MAX]; /* of a device: every later call gives it */
     struct CUstream_st *streams;
     struct CUevent_st *events;

@@ -42,6 +42,8 @@ static void set_one(char *setting)
         simgpu.has_driver = number != 0;
     else if (strcmp(setting, "fail") == 0)
         set_fail(value);
+    else if (strcmp(setting, "flip") == 0)
+        CHECK(sscanf(value, "%zu:%u", &simgpu.flip_bytes, &simgpu.flip_at) == 2);
     else
         CHECK(!"a setting of simgpu.h");
 }
@@ -59,6 +61,7 @@ static void set_all(const char *settings)
     simgpu.algorithm = simgpu.dropped = 0;
     simgpu.has_no_peers = false;
     simgpu.fail_at = simgpu.fail_calls = 0;
+    simgpu.flip_at = 0;
     memset(simgpu.lost, 0, sizeof(simgpu.lost));
     for (char *one = strtok_r(text, ",", &rest); one != NULL; one = strtok_r(NULL, ",", &rest))
         set_one(one);

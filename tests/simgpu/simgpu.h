@@ -37,6 +37,8 @@
  *                                   below `dropped` are not offered
  *   fail=CALL:N                     the N-th call of that name fails, once; N+: it and all later.
  *                                   "kernel": the launch succeeds and the device is lost later
+ *   flip=BYTES:N                    of the copies of at least so many bytes onto devices the N-th
+ *                                   has another bit when it arrives
  */
 #ifndef HOLDFAST_TESTS_SIMGPU_H
 #define HOLDFAST_TESTS_SIMGPU_H

@@ -122,6 +122,10 @@ int parallel_check_room(const struct parallel *parallel);
 int parallel_init_state(struct parallel *parallel, uint64_t seed);
 /* Zero moments, as a load begins that fills none. */
 int state_zero_moments(const struct state *state);
+/* Posts the digest of what this rank holds of one tensor's part (proto/checksum.h): added to sum[2]
+ * in the device's memory. Those of all boxes of a tensor add up to the tensor's. */
+void state_digest(const struct state *state, struct kernels *kernels,
+                  const struct state_slice *slice, enum state_part part, uint64_t *sum);
 /* What recomputation adds to a token's work, in FLOPs as model_flops_per_token() counts them: the
  * forwards of layers that keep nothing. Of the whole model. */
 /* How many of this rank's layers keep what: [NUM_MODEL_KEEPS]. */

@@ -123,6 +123,9 @@ int snapshot_load_initial(struct snapshot *s, struct progress *p)
         rc = comm_broadcast(world, &source, sizeof(source), 0);
     if (rc == 0)
         rc = parallel_agree(world, load_source(s, p, ckpt, &source));
+    if (rc == 0)
+        rc = snapshot_check_arrived(s, ckpt, source.step, source.attempt,
+                                    !s->config->initial_load_model_only);
     if (ckpt != NULL)
         ckpt_close(ckpt);
     if (rc == 0 && snapshot_is_rank_0(s))

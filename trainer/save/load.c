@@ -4,7 +4,8 @@
  * agree. When any of them fails, all go back to the next older one, and the log says what was
  * skipped and why. So ranks never go on from different checkpoints. Moments that have seen no
  * update are zeros, whether the checkpoint holds them or not: they are not read. So training starts
- * from an imported model, which has none. */
+ * from an imported model, which has none. What came onto devices is compared with the checkpoint's
+ * digests (arrived.c). */
 #include "proto/json.h"
 #include "proto/report.h"
 #include "trainer/data/manifest.h"
@@ -290,6 +291,9 @@ static int try_candidate(struct snapshot *s, struct progress *p, const struct ca
                  candidate->step, first, report_line());
     if (rc != 0 && !is_mine)
         report_clear();
+    if (rc == 0)
+        rc = snapshot_check_arrived(s, s->ckpt, candidate->step, candidate->attempt,
+                                    loads_moments(s->config, candidate));
     return rc;
 }
 

@@ -30,10 +30,16 @@ bool snapshot_is_rank_0(const struct snapshot *s)
 
 /* ---- opening ---- */
 
-static int describe_tensors(struct snapshot *s)
+void snapshot_name(char out[SNAPSHOT_NAME_BYTES], const struct model_tensor *tensor,
+                   enum state_part part)
 {
     static const char *const prefix[STATE_PARTS] = {"", "optimizer.exp_avg.",
                                                     "optimizer.exp_avg_sq."};
+    snprintf(out, SNAPSHOT_NAME_BYTES, "%s%s", prefix[part], tensor->name);
+}
+
+static int describe_tensors(struct snapshot *s)
+{
     uint32_t num = s->state->num_slices;
     s->num_tensors = STATE_PARTS * num;
     s->tensors = calloc(s->num_tensors, sizeof(*s->tensors));
@@ -47,7 +53,7 @@ static int describe_tensors(struct snapshot *s)
         const struct state_place *place = state_place(slice, part);
         const struct box *box = &place->box;
         enum kernel_dtype dtype = state_dtype(s->state, part);
-        snprintf(s->names[i], SNAPSHOT_NAME_BYTES, "%s%s", prefix[part], tensor->name);
+        snapshot_name(s->names[i], tensor, part);
         s->tensors[i] = (struct ckpt_tensor){.name = s->names[i],
                                              .dtype = dtype == KERNEL_BF16 ? "BF16" : "F32",
                                              .dims = tensor->dims,

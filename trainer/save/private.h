@@ -70,11 +70,18 @@ bool snapshot_is_rank_0(const struct snapshot *s);
 /* open.c: checkpoint.durability. */
 enum ckpt_level snapshot_level(const struct snapshot *s);
 
+/* open.c: by which a tensor of the state is saved. */
+void snapshot_name(char out[SNAPSHOT_NAME_BYTES], const struct model_tensor *tensor,
+                   enum state_part part);
 /* open.c: from here on saves hold no moments. Collective; no save is being copied. */
 int snapshot_leave_moments_out(struct snapshot *s);
 /* load.c */
 int snapshot_read_progress(struct snapshot *s, struct progress *p,
                            const struct ckpt_loaded *loaded);
+/* arrived.c: behind a load of that checkpoint. ERR_ABORTED: what is on the devices is not what it
+ * has. Collective. */
+int snapshot_check_arrived(struct snapshot *s, struct ckpt *ckpt, int64_t step, int64_t attempt,
+                           bool has_moments);
 /* initial.c: of a run that has no checkpoint. */
 /* Rank 0. ERR_EXISTS: it is probably the one that was called "default" when it had no name. */
 int snapshot_check_nameless(const struct snapshot *s);

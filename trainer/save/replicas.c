@@ -167,25 +167,6 @@ static uint32_t digest_of_tied(const struct replicas *replicas)
 
 /* ---- the digests of a rank ---- */
 
-/* Digest `at` into the device's memory; first and stride are of the tensor, so are its keys. */
-static void post_digest(const struct replicas *r, uint32_t at)
-{
-    const struct state *state = r->state;
-    enum state_part part = at % PARTS;
-    const struct state_slice *slice = &state->slices[at / PARTS];
-    const struct state_place *place = state_place(slice, part);
-    const struct box *box = &place->box;
-    uint64_t columns = slice->tensor->width;
-    kernel_digest(r->kernels, state->lane,
-                  &(struct kernel_digest){.sum = r->device_own[at].sum,
-                                          .x = state_at(state, part, place->at),
-                                          .rows = box->extent[0],
-                                          .width = box->extent[1],
-                                          .first = box->offset[0] * columns + box->offset[1],
-                                          .stride = columns,
-                                          .dtype = state_dtype(state, part)});
-}
-
 /* Of what has a copy; 0 of the others. Digest [i * PARTS + part] is that of slice i. */
 static int digest_state(const struct replicas *r)
 {
@@ -195,7 +176,8 @@ static int digest_state(const struct replicas *r)
     lane_zero(lane, r->device_own, r->num * sizeof(*r->own));
     for (uint32_t i = 0; i < r->num; i++)
         if (copies(r, i) > 1 || (is_end && i >= tied && i < tied + PARTS))
-            post_digest(r, i);
+            state_digest(r->state, r->kernels, &r->state->slices[i / PARTS], i % PARTS,
+                         r->device_own[i].sum);
     lane_copy(lane, r->own, r->device_own, r->num * sizeof(*r->own));
     return lane_settle(lane);
 }

@@ -1,0 +1,141 @@
+/* arrived.c - does a device hold what the checkpoint has, behind a load? (snapshot.h)
+ *
+ * libckpt has checked each block where the host reads it. Behind that the bytes are cut for this
+ * mesh and copied onto devices, and no checksum covers that way. So each rank digests on its device
+ * what it answers for, one rank of all that hold the same; the sums of all ranks are added up; rank
+ * 0 compares them with the digests of the manifest, which ckptd made when the checkpoint was saved.
+ * They do not depend on the mesh of either (proto/checksum.h). A device reads its state once, and
+ * two numbers of each tensor leave it. Where the host has the state nothing is compared. */
+#include "kernels/device.h"
+#include "proto/report.h"
+#include "trainer/save/private.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* A digest is summed over ranks as halves of its two numbers: no sum of them overflows. */
+enum { NUMBERS = 2, HALVES = 2 * NUMBERS };
+
+struct arrived {
+    const struct snapshot *s;
+    uint32_t parts; /* of the state that were loaded: the first alone, or all */
+    size_t count;   /* of `all` */
+    int64_t *all;   /* [tensors of the model, parts, HALVES] */
+    uint64_t *own;  /* PINNED, [slices, parts, NUMBERS] */
+    uint64_t *sums; /* the same on the device */
+};
+
+/* One rank does of all that hold the same. With ZeRO all moments are different ones. */
+static bool answers_for(const struct snapshot *s, const struct state_slice *slice, uint32_t part)
+{
+    bool is_one_copy = s->state->is_zero && part != STATE_PARAM;
+    return slice->is_counted && (is_one_copy || mesh_group_place(s->mesh, GROUP_COPIES) == 0);
+}
+
+static int take_room(struct arrived *a)
+{
+    const struct snapshot *s = a->s;
+    size_t bytes = (size_t)s->state->num_slices * a->parts * NUMBERS * sizeof(*a->own);
+    struct device *device = s->state->lane->device;
+    void *own = NULL, *sums = NULL;
+    a->count = (size_t)s->of.model->num_tensors * a->parts * HALVES;
+    a->all = calloc(a->count, sizeof(*a->all));
+    if (a->all == NULL)
+        return report_error(ERR_MEMORY, NULL, "no memory for the digests of a load");
+    int rc = device_alloc(device, &own, bytes, PINNED);
+    if (rc == 0)
+        rc = device_alloc(device, &sums, bytes, ON_DEVICE);
+    a->own = own;
+    a->sums = sums;
+    return rc;
+}
+
+static void give_room(struct arrived *a)
+{
+    device_free(a->s->state->lane->device, a->own);
+    device_free(a->s->state->lane->device, a->sums);
+    free(a->all);
+}
+
+/* What this rank answers for, among zeros. */
+static int digest_own(struct arrived *a)
+{
+    const struct snapshot *s = a->s;
+    const struct state *state = s->state;
+    uint32_t num = state->num_slices * a->parts;
+    ERR_TRY(take_room(a));
+    lane_zero(state->lane, a->sums, num * NUMBERS * sizeof(*a->sums));
+    for (uint32_t i = 0; i < num; i++)
+        if (answers_for(s, &state->slices[i / a->parts], i % a->parts))
+            state_digest(state, s->kernels, &state->slices[i / a->parts], i % a->parts,
+                         a->sums + (size_t)i * NUMBERS);
+    lane_copy(state->lane, a->own, a->sums, num * NUMBERS * sizeof(*a->sums));
+    ERR_TRY(lane_settle(state->lane));
+    for (uint32_t i = 0; i < num; i++) {
+        size_t tensor = (size_t)(state->slices[i / a->parts].tensor - s->of.model->tensors);
+        int64_t *to = a->all + (tensor * a->parts + i % a->parts) * HALVES;
+        for (uint32_t half = 0; half < HALVES; half++)
+            to[half] += (uint32_t)(a->own[(size_t)i * NUMBERS + half / 2] >> (half % 2 * 32));
+    }
+    return 0;
+}
+
+static const struct ckpt_tensor_info *find(const struct ckpt_metadata *metadata, const char *name)
+{
+    for (uint32_t i = 0; i < metadata->num_tensors; i++)
+        if (strcmp(metadata->tensors[i].name, name) == 0)
+            return &metadata->tensors[i];
+    return NULL;
+}
+
+static int compare(const struct arrived *a, const struct ckpt_metadata *metadata)
+{
+    const struct model_table *model = a->s->of.model;
+    for (uint32_t i = 0; i < model->num_tensors * a->parts; i++) {
+        char name[SNAPSHOT_NAME_BYTES];
+        snapshot_name(name, &model->tensors[i / a->parts], i % a->parts);
+        const struct ckpt_tensor_info *saved = find(metadata, name);
+        const int64_t *half = a->all + (size_t)i * HALVES;
+        bool is_same = saved != NULL;
+        for (uint32_t n = 0; n < NUMBERS && is_same; n++, half += 2)
+            is_same = (uint64_t)half[0] + ((uint64_t)half[1] << 32) == saved->digest[n];
+        if (!is_same)
+            return report_error(ERR_ABORTED,
+                                "start the run again; when it happens again test the GPUs, their "
+                                "links and the memory of these hosts",
+                                "%s did not arrive on the devices as step %" PRIu64
+                                " of attempt %" PRIu64 " has it: its digest is another one",
+                                name, metadata->info.step, metadata->info.attempt);
+    }
+    log_info("checkpoint", "the devices hold what was saved: digests of %u tensors are the same",
+             model->num_tensors * a->parts);
+    return 0;
+}
+
+/* Rank 0. */
+static int compare_with(const struct arrived *a, struct ckpt *ckpt, int64_t step, int64_t attempt)
+{
+    struct ckpt_metadata *metadata = NULL;
+    ERR_TRY(ckpt_metadata(ckpt, step, (uint64_t)attempt, &metadata));
+    int rc = compare(a, metadata);
+    ckpt_metadata_free(metadata);
+    return rc;
+}
+
+int snapshot_check_arrived(struct snapshot *s, struct ckpt *ckpt, int64_t step, int64_t attempt,
+                           bool has_moments)
+{
+    struct arrived a = {.s = s, .parts = has_moments ? STATE_PARTS : 1};
+    if (s->device_copy == NULL)
+        return 0;
+    struct comm *world = s->mesh->world;
+    int rc = parallel_agree(world, digest_own(&a));
+    if (rc == 0)
+        rc = comm_all_reduce_i64(world, a.all, a.count);
+    if (rc == 0)
+        rc = parallel_agree(world,
+                            snapshot_is_rank_0(s) ? compare_with(&a, ckpt, step, attempt) : 0);
+    give_room(&a);
+    return rc;
+}
