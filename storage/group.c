@@ -88,9 +88,9 @@ static int remove_rest(struct storage *storage, const char *prefix, const struct
     char parent[STORAGE_KEY_MAX + 1];
     int error = 0;
     bool stays = members->has_others;
-    for (size_t i = 0; i < members->names.count && error == 0; i++)
-        error = remove_member(storage, prefix, members->names.list[i]);
-    if (error == 0 && members->has_mark) { /* the last: without it shards would be set aside */
+    for (size_t i = 0; i < members->names.count; i++)
+        ERR_TRY(remove_member(storage, prefix, members->names.list[i]));
+    if (members->has_mark) { /* the last: without it shards would be set aside */
         error = storage_sync_names(storage, prefix);
         if (error == 0)
             error = remove_member(storage, prefix, members->kind->mark);

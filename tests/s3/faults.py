@@ -13,6 +13,7 @@ else one of several of a kind in a row, and the fault also comes twice and three
 
 import concurrent.futures
 import os
+import random
 import re
 import sys
 
@@ -26,6 +27,8 @@ SIZE = 3 * PART + 4096
 TEXT = "a-manifest-of-the-tests"
 HAVE_NO_EFFECT = ("longer", "shorter", "truncated", "damaged", "stale")  # of their own: one place
 TORTURE = bool(os.environ.get("TORTURE"))
+SEED = int(os.environ.get("SEED") or random.randrange(1 << 32))
+STORIES = 40  # of the trash that SEED chooses
 # What a client can neither notice nor mend: the answer says that there is such an object, or it is
 # another listing. It may be an error then, but never a false success.
 MAY_FAIL = ("412", "stale")
@@ -51,6 +54,77 @@ def story(kind, fault):
     count = len(server.log)
     server.close()
     return happened, server, count
+
+
+SHARDS = "p/run/step-1/shard-0", "p/run/step-1/shard-1"
+LISTED, TRASHED = "p/run/step-1/manifest.json", "p/run/trash/step-1.1000/manifest.json"
+
+
+def trash_story(kind, fault):
+    """A checkpoint into the trash, out of it, in again, and emptied; another one is removed from
+    where it is. What is seen of it behind each step is told, too."""
+    server = Server(kind)
+    server.stall_s = 2.5
+    happened, seen = {}, []
+    with Driver("s3://checkpoints/p", server.environment) as driver:
+        happened["open"] = driver.opened
+
+        def make():
+            for number in (0, 1):
+                driver.good("publish", f"run/step-1/shard-{number}", TEXT)
+            driver.good("publish", "run/step-1/manifest.json", TEXT)
+
+        make()
+        first = len(server.log)
+        server.fault = fault
+        for name, what in (("put", "put"), ("take", "take"), ("put again", "put"),
+                           ("empty", "empty"), ("made again", None), ("erase", "erase")):
+            if what:
+                happened[name] = driver.do("trash", what)
+            elif not any(key in server.objects for key in (*SHARDS, LISTED, TRASHED)):
+                held, server.fault = server.fault, None
+                make()
+                server.fault = held
+            with server.lock:
+                seen.append((name, frozenset(server.objects)))
+    log = server.log[first:]
+    server.close()
+    return happened, server, log, seen
+
+
+def trash_violations(happened, server, fault, seen):
+    found = list(server.bugs)
+    want = {"put": {TRASHED}, "take": {LISTED}, "put again": {TRASHED}, "empty": set(),
+            "erase": set()}
+    is_mended = fault is None or fault.what not in MAY_FAIL
+    for name, (word, text) in happened.items():
+        if is_mended and word != "OK":
+            found.append(f"{name} failed: {word} {text}")
+    is_straight = True  # behind a step that failed the next ones meet what it left
+    for name, keys in seen:
+        manifests = {key for key in keys if key.endswith("/manifest.json")}
+        is_straight = is_straight and happened.get(name, ("OK",))[0] == "OK"
+        if manifests and not keys.issuperset(SHARDS):
+            found.append(f"behind {name} {manifests} lacks a shard")
+        if keys.intersection(SHARDS) and not manifests and "p/run/tombstones/step-1" not in keys:
+            found.append(f"behind {name} no manifest names the shards")
+        if not is_straight or name not in want:
+            continue
+        if manifests != want[name] or (not want[name] and keys.intersection(SHARDS)):
+            found.append(f"behind {name}, told as done: {sorted(keys)}")
+        if is_mended and any("/tombstones/" in key or "/leases/" in key for key in keys):
+            found.append(f"behind {name} is left: {sorted(keys)}")
+    return found
+
+
+def try_trash(kind, case):
+    what, after, number, times = case
+    fault = Fault(number, what, after, times, lambda request: request.command != "HEAD"
+                  or what not in HAVE_NO_EFFECT)
+    happened, server, log, seen = trash_story(kind, fault)
+    where = log[number - 1][:2] if number <= len(log) else "-"
+    return [f"request {number} {where} {what} {'after' if after else 'before'} x{times}: {one}"
+            for one in trash_violations(happened, server, fault, seen)]
 
 
 def violations(happened, server, fault):
@@ -153,7 +227,24 @@ def where_completion_is_conditional_nothing_is_lost_torn_or_orphaned(_):
     matrix("complete", is_changing=True)
 
 
-TESTS = [where_put_is_conditional_nothing_is_lost_torn_or_orphaned,
+def what_goes_into_the_trash_and_out_of_it_is_whole(_):
+    happened, server, log, seen = trash_story("put", None)
+    bad = trash_violations(happened, server, None, seen)
+    # No server says of a request without a condition that its condition does not hold.
+    all_cases = [case for case in cases(log, False)
+                 if case[0] != "412" or log[case[2] - 1][0] in ("PUT", "POST")]
+    print(f"# SEED={SEED}; the trash: {len(log)} requests, {len(all_cases)} stories")
+    if not TORTURE:
+        refused = [case for case in all_cases if case[0] == "412"]  # what may fail
+        all_cases = refused + random.Random(SEED).sample(all_cases, STORIES)
+    with concurrent.futures.ThreadPoolExecutor(16) as pool:
+        for found in pool.map(lambda case: try_trash("put", case), all_cases):
+            bad += found
+    assert not bad, f"{len(bad)}:\n" + "\n".join(bad[:40])
+
+
+TESTS = [what_goes_into_the_trash_and_out_of_it_is_whole,
+         where_put_is_conditional_nothing_is_lost_torn_or_orphaned,
          where_completion_is_conditional_nothing_is_lost_torn_or_orphaned]
 
 if __name__ == "__main__":

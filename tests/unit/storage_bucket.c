@@ -496,6 +496,35 @@ static int drive_describe(struct drive *drive)
     return 0;
 }
 
+static bool is_shard(const char *name)
+{
+    return strncmp(name, "shard-", 6) == 0;
+}
+
+static bool is_step(const char *name)
+{
+    return strncmp(name, "step-", 5) == 0;
+}
+
+/* "trash put|take|empty|erase": of one group, and of the second 1000. */
+static int drive_trash(struct drive *drive)
+{
+    static const struct storage_group_kind kind = {
+        .marker = "manifest.json", .is_ours = is_shard, .is_group = is_step};
+    static const struct storage_trashed item = {
+        .group = "run/step-1", .key = "run/trash/step-1.1000", .seconds = 1000};
+    const char *what = drive->arguments[0];
+    int error = strcmp(what, "put") == 0
+                    ? storage_trash_put(drive->storage, &kind, item.group, item.seconds, true)
+                : strcmp(what, "take") == 0 ? storage_trash_take(drive->storage, &kind, &item)
+                : strcmp(what, "empty") == 0
+                    ? storage_trash_empty(drive->storage, &kind, &item)
+                    : storage_group_erase(drive->storage, &kind, item.group);
+    if (error == 0)
+        printf("OK\n");
+    return error;
+}
+
 /* The memory of this process, as a core dump of it would have it. */
 static int drive_abort(struct drive *drive)
 {
@@ -512,6 +541,7 @@ static const struct {
     {"list", drive_list},       {"remove", drive_remove},     {"hold", drive_hold},
     {"release", drive_release}, {"holder", drive_holder},     {"lock", drive_lock},
     {"sweep", drive_sweep},     {"describe", drive_describe}, {"abort", drive_abort},
+    {"trash", drive_trash},
 };
 
 static int drive_line(struct drive *drive, char *line)
