@@ -9,6 +9,7 @@ compared by tests/interop/dcp.py; ranks are threads, each with its own connectio
 an element's value follows from its tensor and its place.
 """
 
+import ast
 import doctest
 import json
 import os
@@ -35,7 +36,8 @@ from holdfast import dtypes, sharded  # noqa: E402
 from holdfast.sharded import Item, Saver  # noqa: E402
 
 with open(os.path.join(ROOT, "tests/golden/dcp/calls.json")) as recorded:
-    CALLS = json.load(recorded)
+    RECORDED = json.load(recorded)
+CALLS = RECORDED["plans"][0]["calls"]
 
 
 class Ranks:
@@ -335,6 +337,40 @@ def an_attempt_that_cannot_be_taken_fails_on_every_rank(world):
     holder.close()
 
 
+def methods_of(kind):
+    """{name: ast.arguments, or None of a property} of a class of holdfast.dcp, without torch."""
+    with open(os.path.join(ROOT, "clients/python/src/holdfast/dcp.py"), encoding="utf-8") as file:
+        tree = ast.parse(file.read())
+    found = next(node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == kind)
+    return {node.name: None if any(getattr(one, "id", "") == "property"
+                                   for one in node.decorator_list) else node.args
+            for node in found.body if isinstance(node, ast.FunctionDef)}
+
+
+def takes(arguments, count, names):
+    """Can a method be called with `count` arguments and these names?"""
+    given = [one.arg for one in arguments.args[1:]]
+    needed = given[count:len(given) - len(arguments.defaults)]
+    known = given[count:] + [one.arg for one in arguments.kwonlyargs]
+    return ((count <= len(given) or arguments.vararg is not None)
+            and (arguments.kwarg is not None or set(names) <= set(known))
+            and set(needed) <= set(names))
+
+
+def methods_take_what_every_recorded_torch_gives(world):
+    versions = set()
+    for group in RECORDED["methods"]:
+        versions.update(group["torch"])
+        for ranks in group["calls"].values():
+            assert len(ranks) == 2 and all(ranks)
+            for kind, name, count, names, is_ours in (call for calls in ranks for call in calls):
+                methods = methods_of(kind)
+                assert is_ours == (name in methods), (group["torch"], kind, name)
+                if is_ours and count is not None:
+                    assert takes(methods[name], count, names), (group["torch"], kind, name, names)
+    assert {"2.6.0", "2.8.0", "2.15.0"} <= versions, versions
+
+
 def the_examples_in_the_docstrings_are_true(world):
     result = doctest.testmod(sharded)
     assert result.attempted > 0 and result.failed == 0, result
@@ -349,6 +385,7 @@ if __name__ == "__main__":
              files_of_ckpt_cli_have_whole_tensors_and_no_objects,
              a_change_on_one_rank_is_described_by_all, ranks_that_save_different_steps_are_told,
              an_attempt_that_cannot_be_taken_fails_on_every_rank,
+             methods_take_what_every_recorded_torch_gives,
              the_examples_in_the_docstrings_are_true]
     passed = run(tests, bed)
     bed.close()

@@ -26,6 +26,7 @@ import time
 import warnings
 
 from lib_dcp import ROOT, end, job, make, spoil, state_of, torch, whole
+import lib_calls
 from lib_hosts import Disk, Refused, own_mounts
 from lib_store import CLI, World
 from lib_tap import Skip, run
@@ -39,7 +40,6 @@ from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, Def
 import holdfast
 import holdfast.dcp
 
-RECORDED = os.path.join(ROOT, "tests/golden/dcp/calls.json")
 FOLDER = os.path.join(ROOT, "tests/golden/dcp/folder")
 KILLS = int(os.environ.get("KILLS", "4"))
 
@@ -56,8 +56,7 @@ def save_on(rank, mesh, server, name, reference):
     state = state_of(model, optimizer)
     keep = session(server, name)
     dcp.save(state, storage_writer=keep.writer(1, {"from": mesh}))
-    has_stagers = "async_stager" in inspect.signature(dcp.async_save).parameters
-    stager = {"async_stager": keep.stager(2)} if has_stagers else {}  # else it copies first
+    stager = {"async_stager": keep.stager(2)} if lib_calls.stages() else {}  # else it copies first
     dcp.async_save(state, storage_writer=keep.writer(2), **stager).result()
     for step in (3, 4, 5):  # these overlap
         staged, durable = holdfast.dcp.async_save(state, keep, step, overlap=True)
@@ -649,12 +648,14 @@ def the_recorded_calls_are_those_of_this_torch(world):
         job(record_on, mesh, world.server, name, out, name is not None)
         with open(out) as file:
             calls[mesh] = json.load(file)
-    if "--record" in sys.argv:
-        with open(RECORDED, "w") as file:
-            json.dump(calls, file, separators=(",", ":"), sort_keys=True)
-            file.write("\n")
-    with open(RECORDED) as file:
-        assert json.load(file) == calls
+    lib_calls.check("plans", calls, "--record" in sys.argv)
+
+
+def the_recorded_methods_are_those_of_this_torch(world):
+    out = os.path.join(world.folder, "methods")
+    job(lib_calls.calls_on, "fsdp2", world.server, "methods", out)
+    with open(out) as file:
+        lib_calls.check("methods", json.load(file), "--record" in sys.argv)
 
 
 if __name__ == "__main__":
@@ -671,7 +672,8 @@ if __name__ == "__main__":
              saves_that_ckptd_misses_become_files_if_asked,
              a_ckptd_that_stops_or_has_no_room_does_not_end_training,
              without_ckptd_files_are_written_if_asked, the_examples_in_the_docstrings_are_true,
-             a_copied_save_survives_kill_9, the_recorded_calls_are_those_of_this_torch]
+             a_copied_save_survives_kill_9, the_recorded_calls_are_those_of_this_torch,
+             the_recorded_methods_are_those_of_this_torch]
     words = [word for word in sys.argv[1:] if word != "--record"]
     passed = run([test for test in tests
                   if not words or any(word in test.__name__ for word in words)], bed)
