@@ -255,13 +255,20 @@ $(BUILD)/cuda/kernels: $(GPU_KERNELS) $(GPU_O)
 	$(link) -ldnnl -lgomp -lcmocka $(GPU_LIBS)
 $(BUILD)/cuda/on_simgpu: $(GPU_KERNELS) $(SIMGPU) $(BUILD)/liblanes.a
 	$(link) -ldnnl -lgomp -lcmocka
-tests-built: $(if $(SIMGPU),$(BUILD)/tests/trainer_on_simgpu $(BUILD)/cuda/on_simgpu) $(if $(GPU_O),$(BUILD)/cuda/kernels)
+# What gpu-bench times, and the same on a simulated GPU to test it.
+GPU_RATES = $(OBJ)/tests/cuda/rates.o $(BUILD)/libkernels.a $(BUILD)/libproto.a
+$(BUILD)/cuda/rates: $(GPU_RATES) $(GPU_O)
+	$(link) -ldnnl -lgomp $(GPU_LIBS)
+$(BUILD)/cuda/rates_on_simgpu: $(GPU_RATES) $(SIMGPU) $(BUILD)/liblanes.a
+	$(link) -ldnnl -lgomp
+tests-built: $(if $(SIMGPU),$(BUILD)/tests/trainer_on_simgpu $(addprefix $(BUILD)/cuda/,on_simgpu rates_on_simgpu)) \
+    $(if $(GPU_O),$(addprefix $(BUILD)/cuda/,kernels rates))
 need-nvcc:
 	$(if $(NVCC),,@echo "no nvcc here (make deps-cuda): what a GPU runs cannot be built" >&2; exit 78)
 gpu-check: need-nvcc deps-now all $(BUILD)/cuda/kernels ## on a GPU: kernels and steps against the CPU; writes the evidence to commit
 	@BUILD=$(BUILD) tests/cuda/gpu_check $(GPU_OPTIONS)
-gpu-bench: need-nvcc deps-now all ## on a GPU: tokens/s of whole steps beside a bound and the goals; GPU_OPTIONS=--bound needs none
-	@BUILD=$(BUILD) tests/cuda/gpu_bench $(GPU_OPTIONS)
+gpu-bench: need-nvcc deps-now all $(BUILD)/cuda/rates ## on a GPU: tokens/s of whole steps, rates of kernels, beside the goals; GPU_OPTIONS=--bound needs none
+	@BUILD=$(BUILD) tests/cuda/gpu_bench $(or $(GPU_OPTIONS),--kernels --fast --saves --torch)
 gpu-bundle: need-nvcc deps-now all $(BUILD)/cuda/kernels ## one archive that runs gpu-check on another machine, without a compiler
 	@BUILD=$(BUILD) tests/cuda/gpu_bundle $(BUILD)/holdfast-gpu.tar.gz
 CUDA_PLANS = $(if $(DNN_INCLUDE),$(BUILD)/cuda/plans $(BUILD)/cuda/driver/libcuda.so.1)
@@ -371,7 +378,7 @@ $(BUILD)/tests/kernels_cuda: $(BUILD)/liblanes.a
 $(BUILD)/tests/kernels_cuda_lanes: $(OBJ)/lanes/tests/cuda/faulty.o $(BUILD)/liblanes.a
 $(BUILD)/tests/kernels_cuda_checked: | $(CHECKED)
 # What is looked for at run time is found among the program's symbols.
-$(addprefix $(BUILD)/,cuda/on_simgpu tests/kernels_simgpu tests/kernels_dnn tests/kernels_graphs tests/trainer_simgpu tests/trainer_nccl \
+$(addprefix $(BUILD)/,cuda/on_simgpu cuda/rates_on_simgpu tests/kernels_simgpu tests/kernels_dnn tests/kernels_graphs tests/trainer_simgpu tests/trainer_nccl \
     tests/trainer_device_copy tests/trainer_on_simgpu): LIBS += -rdynamic
 $(addprefix $(BUILD)/tests/,kernels_simgpu kernels_dnn kernels_graphs trainer_simgpu trainer_nccl trainer_device_copy): $(SIMGPU) $(if $(SIMGPU),$(BUILD)/liblanes.a)
 $(addprefix $(BUILD)/tests/,trainer_simgpu trainer_nccl trainer_on_simgpu): $(if $(SIMGPU),$(NCCL_O))

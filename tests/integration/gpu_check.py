@@ -10,6 +10,7 @@ steps are two, and kernels run in one order: kernels_cuda and gpus.sh have more.
 
 import os
 import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -23,7 +24,10 @@ REAL = os.path.join(BUILD, "cuda/kernels"), os.path.join(BUILD, "trainer")
 SIMULATED = os.path.join(BUILD, "cuda/on_simgpu"), os.path.join(BUILD, "tests/trainer_on_simgpu")
 README, EVIDENCE = "kernels/cuda/README.md", "kernels/cuda/evidence"
 OPTIONS = "--flavor", "tiny", "--steps", "2", "--pool", "512MiB"
+SIMULATED_RATES = os.path.join(BUILD, "cuda/rates_on_simgpu")
 SHORT = {"LANES_SEEDS": "1"}
+# Of one operation, and of a rate beside its goal.
+MICROSECONDS, SHARE = r" +[0-9.]+ us +[0-9.,]+ ", r"[0-9.]+ %, goal [0-9]+"
 
 
 def check(folder, programs, simgpu="seed=1"):
@@ -81,12 +85,41 @@ def look_at_bounds():
 
 
 def look_at_simulated_bench():
-    done = bench(("true", SIMULATED[1]), "--rows", "tiny", "--steps", "4", "--saves")
+    done = bench(("true", SIMULATED[1]), "--rows", "tiny", "--steps", "4", "--saves", "--fast",
+                 "--kernels", GPU_RATES=SIMULATED_RATES)
     test("gpu_bench measures a row of steps, a save and a resume, and says what is not beside it",
-         done.returncode == 0 and "ms of steps" in done.stdout and
-         "after its start" in done.stdout and
+         done.returncode == 0 and re.search(r" ms of steps of [0-9.]+ ms, goal [0-9.]+ ms",
+                                            done.stdout) and
+         re.search("from page-locked memory " + SHARE + ".* after its start", done.stdout) and
          re.search(r"tiny/64 +bf16 +[1-9][0-9,]* tokens/s, MFU", done.stdout) and
          "torch.compile is not measured" in done.stdout, done)
+    test("and the fast reduction beside the canonical one",
+         re.search(r"gradients of float: [1-9][0-9,]* tokens/s; of it canonical has " + SHARE,
+                   done.stdout), done)
+    rates = re.findall(r"^(\w+)" + MICROSECONDS + "GB/s, of the copy's rate " + SHARE, done.stdout,
+                       re.M)
+    test("and operations beside a copy, and our attention beside the library's",
+         len(rates) == 14 and {"cross_entropy", "adamw", "digest"} <= set(rates) and
+         len(re.findall("us ours, [0-9.]+ us the library's, of its rate " + SHARE,
+                        done.stdout)) == 2, done)
+
+
+def look_at_arithmetic():
+    """Rates and times that a program in the place of rates.c gives, and what follows from them."""
+    module = runpy.run_path("tests/cuda/gpu_bench", run_name="gpu_bench")
+    timed = {"copy": (0.5, 1000), "host_to_device": (1, 100), "device_to_host": (2, 100)}
+    goal = module["save_goal"]
+    test("a save may cost a hundredth of a step that its copy fits, else what the copy takes more",
+         goal(400, 8, timed) == 0.08 and goal(401, 8, timed) == 401 / 50 - 8,
+         (goal(400, 8, timed), goal(401, 8, timed)))
+    of = {"dim": 3, "heads": 2, "kv_heads": 1, "head_dim": 5, "hidden": 7, "rows": 11}
+    # Weights, twice: 20 rows of 3 for q, k, v; 10 of w_o; 7 each of three. Rows: 3, 10, 3, 7 and
+    # gradients of 20, 3, 7, 7, 3.
+    weights, rows, gradients = 2 * 3 * (20 + 10 + 3 * 7), 22 * (3 + 10 + 3 + 7), 22 * (20 + 20)
+    test("rows that several products read one after the other become codes once",
+         module["pack_values"](of) == (weights + rows + gradients,
+                                       weights + 22 * 10 + 22 * (20 + 6)),
+         module["pack_values"](of))
 
 
 def look_at_torch_beside(folder):
@@ -132,12 +165,15 @@ def main():
     try:
         look_at_table(folder)
         look_at_bounds()
+        look_at_arithmetic()
         if all(map(os.path.exists, SIMULATED)):
             look_at_simulated(folder)
             look_at_simulated_bench()
             look_at_torch_beside(folder)
         else:
             skip(["gpu_bench measures a row of steps, and says what it is not measured beside",
+                  "and the fast reduction beside the canonical one",
+                  "and operations beside a copy, and our attention beside the library's",
                   "gpu_bench --torch ends a row with torch.compile's rate and ours over it, "
                   "or says why not",
                   "on a simulated GPU kernels, steps, kill and resume have the bits of the CPU",

@@ -10,17 +10,18 @@
 #include "tests/unit/parallel_bed.h"
 
 /* Where `cp_blocks` is 1, attention is of whole sequences. */
-#define WAY(cp_blocks, rotate)                                                                  \
-    {                                                                                           \
-        "--training.mixed_precision_param", "float32", "--kernels.isa", "avx2",                 \
-            "--canonical.tp_blocks", "2", "--canonical.cp_blocks", cp_blocks,                   \
-            "--parallelism.context_parallel_rotate_method", rotate, "--training.document_mask", \
-            "true", "--canonical.micro_batches", "2"                                            \
+#define WAY(cp_blocks, key, value)                                                        \
+    {                                                                                     \
+        "--training.mixed_precision_param", "float32", "--kernels.isa", "avx2",           \
+            "--canonical.tp_blocks", "2", "--canonical.cp_blocks", cp_blocks, key, value, \
+            "--training.document_mask", "true", "--canonical.micro_batches", "2"          \
     }
+#define ROTATE "--parallelism.context_parallel_rotate_method"
 #define NUM_WAY 14
-static const char *const whole[NUM_WAY] = WAY("1", "allgather");
-static const char *const gathered[NUM_WAY] = WAY("2", "allgather");
-static const char *const ring[NUM_WAY] = WAY("2", "alltoall");
+static const char *const whole[NUM_WAY] = WAY("1", ROTATE, "allgather");
+static const char *const gathered[NUM_WAY] = WAY("2", ROTATE, "allgather");
+static const char *const ring[NUM_WAY] = WAY("2", ROTATE, "alltoall");
+static const char *const fast[NUM_WAY] = WAY("1", "--training.reduction", "fast");
 
 static struct simgpu_counts since(const struct simgpu_counts *before)
 {
@@ -60,6 +61,13 @@ static void test_simgpu__one_gpu_has_the_bits_of_the_cpu(void **state)
     (void)state;
     for (int seed = 0; seed < 3; seed++)
         want_same_on_gpus(whole, (struct place){1, 1, 1, 0, 0, 0}, seed, seed == 1);
+}
+
+/* Nothing is summed between ranks. */
+static void test_simgpu__with_the_fast_reduction_one_gpu_has_them_too(void **state)
+{
+    (void)state;
+    want_same_on_gpus(fast, (struct place){1, 1, 1, 0, 0, 0}, 2, false);
 }
 
 static void test_simgpu__shards_have_the_bits_of_the_cpu(void **state)
@@ -142,6 +150,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_simgpu__one_gpu_has_the_bits_of_the_cpu),
+        cmocka_unit_test(test_simgpu__with_the_fast_reduction_one_gpu_has_them_too),
         cmocka_unit_test(test_simgpu__shards_have_the_bits_of_the_cpu),
         cmocka_unit_test(test_simgpu__stages_and_tensor_parallel_have_the_bits_of_the_cpu),
         cmocka_unit_test(test_simgpu__cut_sequences_have_the_bits_of_the_cpu),

@@ -387,15 +387,20 @@ int parallel_check_room(const struct parallel *p)
     return room_check(p->memory, ranks_on_machine(p), room_available(""));
 }
 
-/* What is not there for memory that the host cannot read. */
+/* What is not there for memory that the host cannot read. Sums of the fast reduction between ranks
+ * are the host's. */
 static int check_device(const struct parallel *p)
 {
     const char *name = p->device->ops->name;
     if (p->device->ops->flags & (DEVICE_HOST_MEMORY | DEVICE_DRY))
         return 0;
-    if (!p->is_canonical)
+    bool is_between_ranks =
+        mesh_group_size(&p->mesh, GROUP_SHARD) > 1 || mesh_group_size(&p->mesh, GROUP_COPIES) > 1;
+    if (!p->is_canonical && is_between_ranks)
         return report_error(ERR_INVALID, "set training.reduction to canonical",
-                            "training.reduction = fast is not available on the device %s", name);
+                            "training.reduction = fast between ranks is not available on the "
+                            "device %s",
+                            name);
     if (strcmp(p->config->comm_backend, "mpi") == 0)
         return report_error(ERR_INVALID, "use local: ranks as threads on one GPU",
                             "comm.backend = mpi does not reach the memory of the device %s", name);
