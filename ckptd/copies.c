@@ -222,6 +222,13 @@ bool copies_goes(const struct checkpoint *checkpoint, enum tier_index tier)
                           tier == TIER_LOCAL ? 0 : (uint32_t)(tier - TIER_PEER) + 1);
 }
 
+bool copies_will_go(const struct checkpoint *promised, enum tier_index tier)
+{
+    struct checkpoint committed = *promised;
+    committed.copies[TIER_LOCAL].is_there = committed.was_committed = true;
+    return copies_goes(&committed, tier);
+}
+
 static bool is_replicated(const struct checkpoint *checkpoint, bool on_disks)
 {
     const struct config *config = checkpoint->run->service->config;

@@ -17,6 +17,8 @@ enum tier_index copies_out_of_reach(const struct checkpoint *checkpoint);
 bool copies_were_lost(const struct checkpoint *checkpoint);
 /* Is that node to get a whole copy? placement.c */
 bool copies_goes(const struct checkpoint *checkpoint, enum tier_index tier);
+/* Of a save in work, all of whose shards are here: is it to, once it is committed? */
+bool copies_will_go(const struct checkpoint *promised, enum tier_index tier);
 /* Has this node a copy in memory, and no disk that is not lost has one? */
 bool copies_is_last_in_memory(const struct checkpoint *checkpoint);
 /* The name of its level: "replicated(mem)" where that takes copies in memory, else

@@ -53,6 +53,7 @@ static const struct {
       "waiting",
       "waiting_bytes",
       "bytes_sent",
+      "bytes_before_commit",
       "bytes_per_second",
       "errors",
       "links.control.rtt_seconds",

@@ -110,6 +110,12 @@ void shard_block(uint64_t *start, uint64_t *length, const struct shard_geometry 
     *length = rest < CHECKSUM_BLOCK_BYTES ? rest : CHECKSUM_BLOCK_BYTES;
 }
 
+void shard_table_put(void *table, uint64_t block, uint64_t sum)
+{
+    sum = htole64(sum);
+    memcpy((uint8_t *)table + sizeof(sum) * block, &sum, sizeof(sum));
+}
+
 uint64_t shard_table_write(void *out, const struct shard_geometry *geometry, const uint64_t *sums)
 {
     uint64_t bytes = geometry->file_bytes - geometry->table_start;
@@ -117,8 +123,7 @@ uint64_t shard_table_write(void *out, const struct shard_geometry *geometry, con
     CHECK(bytes / sizeof(*sums) >= geometry->num_blocks);
     memset(table, 0, bytes);
     for (uint64_t i = 0; i < geometry->num_blocks; i++)
-        for (uint32_t b = 0; b < sizeof(*sums); b++)
-            table[sizeof(*sums) * i + b] = (uint8_t)(sums[i] >> (8 * b));
+        shard_table_put(table, i, sums[i]);
     return checksum_bytes(table, bytes);
 }
 

@@ -117,6 +117,7 @@ void shard_header_free(struct shard_header *header);
  * the end of the file. Returns its hash, which the manifest keeps. */
 uint64_t shard_table_write(void *out, const struct shard_geometry *geometry, const uint64_t *sums);
 uint64_t shard_table_entry(const void *table, uint64_t block);
+void shard_table_put(void *table, uint64_t block, uint64_t sum);
 /* Bytes of block `index`: [start, start + length). */
 void shard_block(uint64_t *start, uint64_t *length, const struct shard_geometry *geometry,
                  uint64_t index);

@@ -73,7 +73,7 @@ static enum publication claim_attempt(const struct claim *claim, const struct se
     int error = storage_fetch_all(service->storage, key, ATTEMPT_TEXT_MAX, &text, &bytes);
     if (error == ERR_NOT_FOUND || (error == 0 && !find_nonce(nonce, text, bytes)))
         error = make_claim_text(&made, nonce, service, summary);
-    else if (error == 0) /* a checkpoint of it was committed */
+    else if (error == 0) /* its ranks save, so it was answered: S3 of sets.c */
         error = sets_held_text(&made, text, bytes);
     enum publication outcome = PUBLICATION_UNKNOWN;
     if (error == 0)
@@ -87,7 +87,10 @@ static enum publication claim_attempt(const struct claim *claim, const struct se
     return outcome;
 }
 
+/* Another mark at a peer is that of a save of this step which was given up, as the attempt is this
+ * store's; where its removal did not reach the peer it makes way. */
 static enum publication claim_directory(struct claim *claim, const struct service *service,
+                                        enum tier_index tier,
                                         const struct manifest_summary *summary)
 {
     char key[STORAGE_KEY_MAX + 32], text[MARK_BYTES_MAX];
@@ -98,7 +101,14 @@ static enum publication claim_directory(struct claim *claim, const struct servic
     if (!claim->lease &&
         storage_group_lease(claim->storage, &claim->lease, claim->prefix, "ckptd drains it\n") != 0)
         return PUBLICATION_UNKNOWN;
-    return tier_publish(claim->storage, key, text, strlen(text), summary->nonce);
+    enum publication outcome =
+        tier_publish(claim->storage, key, text, strlen(text), summary->nonce);
+    if (outcome != PUBLICATION_TAKEN || !tier_is_peer(tier))
+        return outcome;
+    int error = storage_remove(claim->storage, key);
+    return error == 0 || error == ERR_NOT_FOUND
+               ? tier_publish(claim->storage, key, text, strlen(text), summary->nonce)
+               : PUBLICATION_UNKNOWN;
 }
 
 enum publication claim_take(struct claim *claim, struct service *service, enum tier_index tier,
@@ -117,7 +127,7 @@ enum publication claim_take(struct claim *claim, struct service *service, enum t
     /* A peer sees to its own tombstones. */
     if (!tier_is_peer(tier) && storage_groups_prepare(claim->storage, summary->run) != 0)
         return PUBLICATION_UNKNOWN;
-    return claim_directory(claim, service, summary);
+    return claim_directory(claim, service, tier, summary);
 }
 
 void claim_end(struct claim *claim, bool is_held)

@@ -14,8 +14,9 @@
  *                                                      TRANSFER_SETTLE   whose manifest is there?
  *   the catalog, who waits, one log line  ◄────────── TRANSFER_HELD
  *
- * Each tier's manifest: marker.c. The queue is what the tiers hold; a start looks at the far tier
- * first and goes on where the last process stopped. What somebody waits for goes first and unpaced.
+ * What of a save goes to a peer before its commit: early.c. Each tier's manifest: marker.c. The
+ * queue is what the tiers hold; a start looks at the far tier first and goes on where the last
+ * process stopped. What somebody waits for goes first and unpaced.
  *
  * A checkpoint whose attempt number or place another store has taken is given up until a restart,
  * with an alarm: a person must act. So is one that is damaged here. */
@@ -100,10 +101,19 @@ static uint64_t bytes_missing(const struct drain *drain)
     return bytes;
 }
 
+/* Nothing else is under way there. What went before the commit is gone on with. */
+static void given(struct early *early)
+{
+    struct drain *drain = CONTAINER_OF(early, struct drain, early);
+    drain->left_early = early_take(early, &drain->manifest->summary);
+    drain->claim = drain->left_early.claim;
+    perform_action(drain, transfer_begin(&drain->machine, drain->manifest->summary.shards,
+                                         drain->service->config->tier_retry_ms));
+}
+
 static void begun(struct event *event)
 {
     struct drain *drain = CONTAINER_OF(event, struct drain, job.done);
-    const struct config *config = drain->service->config;
     if (drain->fault.code != 0) {
         begin_failed(drain);
         return;
@@ -113,8 +123,8 @@ static void begun(struct event *event)
         lacks_room(drain);
         return;
     }
-    perform_action(drain, transfer_begin(&drain->machine, drain->manifest->summary.shards,
-                                         config->tier_retry_ms));
+    if (early_give(&drain->early, &drain->manifest->summary, given))
+        given(&drain->early);
 }
 
 static void look_at_queue(struct drain *drain)
@@ -124,12 +134,14 @@ static void look_at_queue(struct drain *drain)
         return;
     if (drain->checkpoint) {
         drain->ship.is_hurried = queue_is_wanted(drain->checkpoint, drain->tier);
-        ship_look(&drain->ship);
+        fleet_look(&drain->fleet);
         return;
     }
     drain->checkpoint = queue_next(service, drain->tier, &drain->left, &drain->left_bytes);
-    if (!drain->checkpoint)
+    if (!drain->checkpoint) {
+        early_pass(&drain->early);
         return;
+    }
     catalog_lease(drain->checkpoint);
     drain->checkpoint->is_going_far |= drain->tier == TIER_FAR;
     drain->begun_ms = loop_now_ms();
@@ -138,7 +150,7 @@ static void look_at_queue(struct drain *drain)
     drain->ship.is_of_source = drain->is_volatile = false;
     drain->is_mending = queue_is_damaged(drain->checkpoint, drain->tier);
     drain->is_of_part = queue_is_part(drain->checkpoint, drain->tier);
-    drain->ship.stamp = drain->ship.pace.quiet_ms;
+    drain->ship.stamp = drain->fleet.pace.quiet_ms;
     drain->claim = (struct claim){0};
     drain->room = (struct ledger_promise){0};
     perform_work(drain, work_begin, begun);
@@ -162,7 +174,32 @@ void drain_phase_changed(struct service *service)
 {
     for (unsigned tier = 0; tier < NUM_TIERS; tier++)
         if (service->drains[tier])
-            ship_look(&service->drains[tier]->ship);
+            fleet_look(&service->drains[tier]->fleet);
+}
+
+/* ---- before the commit ---- */
+
+void drain_save_begun(struct service *service, const struct checkpoint *promised,
+                      const struct early_save *save)
+{
+    for (unsigned tier = TIER_PEER; tier < TIER_FAR && !service->draining; tier++)
+        if (service->drains[tier] && !service->tiers[tier].offline[0] &&
+            !service->tiers[tier].takes_nothing && copies_will_go(promised, (enum tier_index)tier))
+            early_begin(&service->drains[tier]->early, save);
+}
+
+void drain_save_advanced(struct service *service, const struct stage *stages)
+{
+    for (unsigned tier = TIER_PEER; tier < TIER_FAR; tier++)
+        if (service->drains[tier] && service->drains[tier]->early.stages == stages)
+            fleet_look(&service->drains[tier]->fleet);
+}
+
+void drain_save_over(struct service *service, const struct stage *stages, bool is_committed)
+{
+    for (unsigned tier = TIER_PEER; tier < TIER_FAR; tier++)
+        if (service->drains[tier])
+            early_end(&service->drains[tier]->early, stages, is_committed);
 }
 
 /* ---- beginning and end ---- */
@@ -203,7 +240,9 @@ static int open_one(struct service *service, enum tier_index tier)
     drain->first_look.go_on = looked_first;
     drain->look_again.run = look_first;
     drain->rest.run = perform_rested;
-    int error = ship_open(&drain->ship, service, tier);
+    int error = fleet_open(&drain->fleet, service, tier);
+    ship_open(&drain->ship, &drain->fleet);
+    early_init(&drain->early, service, tier, &drain->fleet);
     drain->ship.arrived = perform_arrived;
     drain->has_looked = tier == TIER_LOCAL;
     if (error == 0 && tier != TIER_LOCAL)
@@ -226,7 +265,7 @@ void drain_end(struct service *service)
 {
     for (unsigned tier = 0; tier < NUM_TIERS; tier++)
         if (service->drains[tier])
-            ship_leave(&service->drains[tier]->ship);
+            fleet_leave(&service->drains[tier]->fleet);
 }
 
 void drain_close(struct service *service)
@@ -235,7 +274,11 @@ void drain_close(struct service *service)
         struct drain *drain = service->drains[tier];
         if (!drain)
             continue;
+        early_close(&drain->early);
+        early_left_leave(&drain->left_early);
+        early_left_free(&drain->left_early);
         ship_close(&drain->ship);
+        fleet_close(&drain->fleet);
         claim_leave(&drain->claim);
         manifest_free(drain->manifest);
         free(drain);
@@ -278,13 +321,15 @@ json_t *drain_describe(const struct service *service, enum tier_index tier)
     for (const struct run *run = service->catalog->runs; run; run = run->next)
         for (const struct checkpoint *c = run->checkpoints; c; c = c->next)
             held += c->copies[tier].is_there;
-    return json_pack("{s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:s, s:o}",
+    return json_pack("{s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:s, "
+                     "s:o}",
                      "store", is_far ? service->config->tier_store : tier_name(service, tier),
                      "storage", storage_describe(service->tiers[tier].storage), "offline", offline,
                      "checkpoints", held, "waiting", (json_int_t)left, "waiting_bytes",
                      (json_int_t)left_bytes, "drained", (json_int_t)drain->checkpoints, "mended",
                      (json_int_t)drain->mended, "bytes_sent", (json_int_t)drain->ship.bytes_sent,
-                     "bytes_from_memory", (json_int_t)drain->ship.bytes_from_memory, "errors",
+                     "bytes_from_memory", (json_int_t)drain->ship.bytes_from_memory,
+                     "bytes_before_commit", (json_int_t)early_count_bytes(&drain->early), "errors",
                      (json_int_t)drain->errors, "given_up", (json_int_t)drain->given_up,
                      "bytes_per_second", drain->rate, "last_error", drain->newest_error, "now",
                      describe_now(drain));

@@ -6,7 +6,12 @@
 
 #include "ckptd/tier.h"
 
+#include <stdbool.h>
+
 struct service;
+struct checkpoint;
+struct early_save;
+struct stage;
 struct json_t;
 
 int drain_open(struct service *service);   /* behind far_open */
@@ -16,6 +21,13 @@ void drain_close(struct service *service); /* behind tier_close */
 void drain_look(struct service *service);
 /* A rank may have become quiet. */
 void drain_phase_changed(struct service *service);
+/* All ranks of a save have begun, here: what is written of it goes to peers before its commit. */
+void drain_save_begun(struct service *service, const struct checkpoint *promised,
+                      const struct early_save *save);
+/* A chunk of one of its stages is in its file. */
+void drain_save_advanced(struct service *service, const struct stage *stages);
+/* It is committed, or given up: its stages are used no more. Also again. */
+void drain_save_over(struct service *service, const struct stage *stages, bool is_committed);
 /* For Status. */
 struct json_t *drain_describe(const struct service *service, enum tier_index tier);
 

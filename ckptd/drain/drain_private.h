@@ -5,6 +5,7 @@
 
 #include "ckptd/checkpoint.h"
 #include "ckptd/drain/claim.h"
+#include "ckptd/drain/early.h"
 #include "ckptd/drain/ship.h"
 #include "ckptd/drain/transfer.h"
 #include "ckptd/ledger.h"
@@ -29,7 +30,9 @@ struct drain {
     bool has_looked; /* at the far tier, since the start */
     /* The checkpoint under way. */
     struct transfer machine;
+    struct fleet fleet;
     struct ship ship;
+    struct early_left left_early;  /* what of it went before its commit */
     struct checkpoint *checkpoint; /* leased; NULL: none */
     struct manifest *manifest;
     struct claim claim;
@@ -45,6 +48,7 @@ struct drain {
     bool is_of_part;            /* it has only some shards: else it becomes whole */
     bool is_volatile;           /* a peer has put it into its memory */
     struct ledger_promise room; /* on the local disk, for one that was loaded from elsewhere */
+    struct early early;         /* of a peer: a save that is not committed */
     /* Since the start. */
     uint64_t checkpoints, mended, errors, given_up;
     uint64_t left, left_bytes; /* as of the last look */

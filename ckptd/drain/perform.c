@@ -46,6 +46,7 @@ static void work_close(struct job *job)
     struct drain *drain = CONTAINER_OF(job, struct drain, job);
     char prefix[STORAGE_KEY_MAX];
     memcpy(prefix, drain->claim.prefix, sizeof prefix);
+    early_left_leave(&drain->left_early);
     claim_end(&drain->claim, drain->is_held);
     if (!drain->is_held && drain_is_keeping(drain) && !drain_is_completing(drain) && prefix[0])
         remove_rest(drain, prefix);
@@ -92,6 +93,7 @@ static void closed(struct event *event)
     if (drain->is_held && drain->is_mending)
         note_mended(drain);
     room_end(&drain->room, drain->service);
+    early_left_free(&drain->left_early);
     manifest_free(drain->manifest);
     drain->manifest = NULL;
     drain->checkpoint = NULL;
@@ -285,7 +287,8 @@ static void do_copy(struct drain *drain, const struct transfer_action *action)
         return;
     }
     drain->ship.is_hurried = queue_is_wanted(checkpoint, drain->tier);
-    ship_start(&drain->ship, drain->checkpoint, drain->manifest, next.shard);
+    ship_start(&drain->ship, drain->checkpoint, drain->manifest, next.shard,
+               next.shard < drain->left_early.count ? &drain->left_early.ships[next.shard] : NULL);
 }
 
 /* ---- names and manifest ---- */

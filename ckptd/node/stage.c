@@ -387,6 +387,7 @@ static void chunk_advanced(struct image *image, struct chunk *chunk)
     } else {
         stage->unwritten--;
         chunk->is_written = true;
+        stage->options.events->advanced(stage);
     }
     if (image->is_window)
         move_window(stage);

@@ -24,9 +24,10 @@ struct interval {
 struct stage;
 /* What a stage tells the save that it is a part of. */
 struct stage_events {
-    int (*prepare)(struct stage *stage);  /* on a worker, before its file is created */
-    void (*ended)(struct stage *stage);   /* its rank has announced everything */
-    void (*durable)(struct stage *stage); /* its shard is written and synced */
+    int (*prepare)(struct stage *stage);   /* on a worker, before its file is created */
+    void (*advanced)(struct stage *stage); /* one more chunk is hashed and in its file */
+    void (*ended)(struct stage *stage);    /* its rank has announced everything */
+    void (*durable)(struct stage *stage);  /* its shard is written and synced */
     void (*failed)(struct stage *stage, const char *reason);
     void (*stopped)(
         struct stage *stage); /* by stage_stop: nothing is under way, its file is gone */

@@ -132,13 +132,13 @@ int handles_take(struct handles *handles, struct handle **out, const char *who, 
     return at ? 0 : unknown();
 }
 
-struct handle *handles_take_silent(struct handles *handles)
+struct handle *handles_take_silent(struct handles *handles, int64_t silent_ms)
 {
     struct handle *silent = NULL;
     int64_t now = loop_now_ms();
     pthread_mutex_lock(&handles->mutex);
     for (struct handle **at = &handles->first; *at;) {
-        if ((*at)->busy > 0 || now - (*at)->used_ms < HANDLES_SILENT_MS) {
+        if ((*at)->busy > 0 || now - (*at)->used_ms < silent_ms) {
             at = &(*at)->next;
             continue;
         }

@@ -2,9 +2,9 @@
  * write and tools read, and what they hold.
  *
  * P3: a handle is used by the identity that it was given to, and by no other. It ends when its
- * client, one store that was opened from afar, has been silent for HANDLES_SILENT_MS, and it is not
- * in use. At most HANDLES_MAX; of them of those who are no nodes HANDLES_READERS, of one
- * HANDLES_EACH.
+ * client, one store that was opened from afar, has been silent for HANDLES_SILENT_MS, or for
+ * nodes.lost_ms where that is less, and it is not in use. At most HANDLES_MAX; of them of those who
+ * are no nodes HANDLES_READERS, of one HANDLES_EACH.
  * Threads: any, for what is no object yet and what says so; a handle in use stays. */
 #ifndef HOLDFAST_CKPTD_NODES_HANDLES_H
 #define HOLDFAST_CKPTD_NODES_HANDLES_H
@@ -30,6 +30,7 @@ struct handle {
     struct storage *elsewhere; /* where the object is: a peer's store, or memory (replica.h); NULL:
                                   in this ckptd's own */
     struct storage_hold *hold;
+    char held[STORAGE_KEY_MAX]; /* its key */
     uint64_t bytes;
     bool is_writer;
     uint32_t busy;
@@ -49,8 +50,8 @@ int handles_use(struct handles *handles, struct handle **out, const char *who, u
 void handles_used(struct handles *handles, struct handle *handle);
 /* Takes it out: it is the caller's, for handles_end(). ERR_UNAVAILABLE; ERR_BUSY: it is in use. */
 int handles_take(struct handles *handles, struct handle **out, const char *who, uint64_t token);
-/* Takes those of silent clients out, chained. */
-struct handle *handles_take_silent(struct handles *handles);
+/* Takes those of clients that were silent for so long out, chained. */
+struct handle *handles_take_silent(struct handles *handles, int64_t silent_ms);
 /* Takes out a new one, for which nothing was opened, and frees it. */
 void handles_drop(struct handles *handles, struct handle *handle);
 /* Closes and frees a chain that was taken out; what they hold is released, or stays. Blocks. */

@@ -11,7 +11,8 @@
  *       that becomes whole), else memory. Numbers of attempts and leases are always on the disk.
  *   M2  Loads, drains, peers and tools find a copy in memory as one on the disk, which goes first.
  *   M3  A copy goes from memory only when a newer one of its run is whole there, and nobody leases
- *       it; or when it is damaged. So does what a sender left unfinished.
+ *       it; or when it is damaged. What a sender left unfinished goes, from memory and from the
+ *       disk, when it lets go of its lease, or is silent: a save that it gave up, or its end.
  *   M4  It counts for the node's failure domain, beside a copy on another node's disk, and the
  *       level is named "replicated(mem)" (copies.c). Alone it is "accepted".
  *   M5  Where no disk that is not lost has the checkpoint, the node writes its copy on its own disk
@@ -24,6 +25,7 @@
 #include "ckptd/catalog.h"
 #include "ckptd/nodes/key.h"
 #include "ckptd/service.h"
+#include "proto/mark.h"
 #include "proto/report.h"
 #include "proto/retain.h"
 #include "proto/shard.h"
@@ -102,6 +104,38 @@ static void evict_one(struct service *service, struct evicting *evicting, const 
     error = storage_group_erase(service->tiers[TIER_MEMORY].storage, &checkpoint_kind, prefix);
     if (error != 0)
         log_warn("nodes", "%s stays in memory until a newer one comes: %s", prefix, report_line());
+}
+
+/* Another node's unfinished work, or nothing: what this ckptd writes itself has its own mark. */
+static bool is_left(struct service *service, struct storage *storage, const char *prefix)
+{
+    char key[STORAGE_KEY_MAX + 32], text[MARK_BYTES_MAX] = "", own[32];
+    uint64_t bytes;
+    snprintf(key, sizeof key, "%s/" MANIFEST_NAME, prefix);
+    if (storage_fetch(storage, key, NULL, 0, &bytes) != ERR_NOT_FOUND)
+        return false;
+    snprintf(key, sizeof key, "%s/" MARK_NAME, prefix);
+    snprintf(own, sizeof own, "\"%016llx\"", (unsigned long long)service->boot_id);
+    return storage_fetch(storage, key, text, sizeof text - 1, &bytes) == 0 && !strstr(text, own);
+}
+
+void replica_remove_left(struct service *service, const char *lease)
+{
+    char run[RUN_NAME_MAX + 1], name[64], prefix[STORAGE_KEY_MAX + 1];
+    struct evicting evicting = {.name = name};
+    if (sscanf(lease, "%100[^/]/leases/%63[^/.]", run, name) != 2 ||
+        !storage_join(prefix, run, name))
+        return;
+    struct storage *storage = replica_place(service, prefix);
+    int error = storage_groups_leased(service->storage, run, visit_lease, &evicting);
+    if (evicting.is_leased || (error != 0 && error != ERR_NOT_FOUND) ||
+        !is_left(service, storage, prefix))
+        return;
+    error = storage_group_clear(storage, &checkpoint_kind, prefix);
+    if (error == 0)
+        log_info("nodes", "%s, which another node has not finished, was removed", prefix);
+    else
+        log_warn("nodes", "%s stays until the next start: %s", prefix, report_line());
 }
 
 #define EVICTED_AT_ONCE 64u

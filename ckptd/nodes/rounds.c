@@ -2,12 +2,14 @@
  *
  * Who waits for a level at a node that sends no copies hears of it so. A peer that has not answered
  * for nodes.lost_ms is lost (tier.is_lost, set by drain/far.c): its copies count no more, and those
- * of all checkpoints that it had are made anew elsewhere. When it answers they count again. */
+ * of all checkpoints that it had are made anew elsewhere. When it answers they count again. What
+ * others have open here ends with their silence. */
 #include "ckptd/nodes/rounds.h"
 #include "ckptd/config.h"
 #include "ckptd/drain/drain.h"
 #include "ckptd/drain/far.h"
 #include "ckptd/drain/level.h"
+#include "ckptd/nodes/serve.h"
 #include "ckptd/nodes/told.h"
 #include "ckptd/service.h"
 #include "proto/report.h"
@@ -36,6 +38,7 @@ static void look(struct timer *timer)
     struct rounds *rounds = CONTAINER_OF(timer, struct rounds, timer);
     struct service *service = rounds->service;
     loop_timer(service->loop, timer, service->config->nodes_look_ms);
+    serve_sweep(service);
     for (uint32_t i = 0; i < service->config->members.count; i++) {
         told_ask(service, i);
         if (rounds->is_looking[i])

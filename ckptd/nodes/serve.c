@@ -33,6 +33,7 @@
 #include "ckptd/member/whole.h"
 #include "ckptd/nodes/handles.h"
 #include "ckptd/nodes/key.h"
+#include "ckptd/nodes/left.h"
 #include "ckptd/nodes/placement.h"
 #include "ckptd/nodes/replica.h"
 #include "ckptd/nodes/sets.h"
@@ -151,7 +152,9 @@ static int do_close(struct errand *errand, struct storage *storage)
 {
     struct handle *handle = errand->handle;
     errand->handle = NULL;
-    handles_end(handle, storage, errand->request->stays && errand->principal.role == ROLE_NODE);
+    (void)storage;
+    left_end(errand->service, handle,
+             errand->request->stays && errand->principal.role == ROLE_NODE);
     return 0;
 }
 
@@ -325,6 +328,7 @@ static int do_hold(struct errand *errand, struct storage *storage)
     const ProtobufCBinaryData *text = &errand->request->data;
     if (text->len > HOLD_TEXT_MAX)
         return report_error(ERR_INVALID, NULL, "a lease of more than %u bytes", HOLD_TEXT_MAX);
+    snprintf(errand->handle->held, sizeof errand->handle->held, "%s", errand->request->key);
     return storage_hold(storage, &errand->handle->hold, errand->request->key, text->data,
                         text->len);
 }
@@ -368,7 +372,7 @@ static void work_errand(struct job *job)
 {
     struct errand *errand = CONTAINER_OF(job, struct errand, job);
     struct storage *storage = errand->service->storage;
-    handles_end(errand->old, storage, false);
+    left_end(errand->service, errand->old, false);
     errand->old = NULL;
     const struct operation *operation = &operations[errand->request->op];
     if (operation->is_placed)
@@ -532,6 +536,12 @@ static int start(struct errand *errand)
     return 0;
 }
 
+void serve_sweep(struct service *service)
+{
+    if (service->serving->handles)
+        left_sweep(service, service->serving->handles, service->serving->crew);
+}
+
 void serve_peer(struct service *service, struct rpc_call *call,
                 const Holdfast__V1__PeerRequest *request)
 {
@@ -550,7 +560,7 @@ void serve_peer(struct service *service, struct rpc_call *call,
         free(errand);
         return;
     }
-    errand->old = handles_take_silent(service->serving->handles);
+    errand->old = left_take_silent(service, service->serving->handles);
     errand->job = (struct job){.work = work_errand, .done.run = performed};
     crew_work(service->serving->crew, &errand->job);
 }

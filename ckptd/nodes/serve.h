@@ -19,6 +19,9 @@ enum right serve_right(const Holdfast__V1__PeerRequest *request);
 void serve_peer(struct service *service, struct rpc_call *call,
                 const Holdfast__V1__PeerRequest *request);
 
+/* Ends what those have open who are silent. Now and then. */
+void serve_sweep(struct service *service);
+
 /* What nodes have open, for the bulk plane; NULL: no node can come. From serve_open on. */
 struct handles *serve_handles(struct service *service);
 

@@ -256,6 +256,8 @@ static int begin(struct session *session, struct beginning *beginning)
     }
     save->num_begun++;
     reply_begun(beginning, save, session, slot);
+    if (save->num_begun == save->world_size)
+        save_all_begun(save);
     run_perform(run, &actions);
     return 0;
 }

@@ -13,6 +13,7 @@
 #include "ckptd/catalog.h"
 #include "ckptd/checkpoint.h"
 #include "ckptd/drain/drain.h"
+#include "ckptd/drain/early.h"
 #include "ckptd/history.h"
 #include "ckptd/ledger.h"
 #include "ckptd/loop.h"
@@ -143,6 +144,7 @@ void save_free(struct save *save)
         at = &(*at)->next;
     *at = save->next;
     CHECK(!save->waiters);
+    drain_save_over(run->service, save->stages, false);
     ledger_end(&run->service->ledger, &save->promise);
     for (uint32_t i = 0; i < save->world_size; i++) {
         release_image(&save->stages[i]);
@@ -320,6 +322,7 @@ void save_committed(struct run *run, const struct commit_action *action)
     report_disk(save);
     compare_content(save);
     save->checkpoint->was_committed = true;
+    drain_save_over(run->service, save->stages, true);
     enter_catalog(save);
     save_answer_waiters(save, HOLDFAST__V1__SAVE_STATE__SAVE_COMMITTED,
                         save_repeat_text(text, &save->repeat));
@@ -360,6 +363,7 @@ void save_discard(struct run *run, const struct commit_action *action)
     struct save *save = save_find(run, action->save);
     char reason[512];
     save->discarding = true;
+    drain_save_over(run->service, save->stages, false);
     failure_text(reason, sizeof reason, save, action);
     remember_failure(save, reason);
     /* Stopping is never synchronous, so `save` lives until the loop comes round. */
@@ -395,6 +399,12 @@ static bool tell_coordinator(struct save *save)
     if (save->is_part)
         save->service->coordinator_policy->part_changed(save);
     return save->is_part;
+}
+
+static void stage_advanced(struct stage *stage)
+{
+    const struct save *save = stage->options.save;
+    drain_save_advanced(save->service, save->stages);
 }
 
 static void stage_ended(struct stage *stage)
@@ -448,6 +458,7 @@ static int stage_prepare(struct stage *stage)
 }
 
 const struct stage_events save_stage_events = {.prepare = stage_prepare,
+                                               .advanced = stage_advanced,
                                                .ended = stage_ended,
                                                .durable = stage_durable,
                                                .failed = stage_failed,
@@ -470,6 +481,19 @@ int save_begin_stage(struct save *save, struct session *session, uint32_t slot)
     };
     save_identity(&options.identity, save, session->rank);
     return stage_begin(&save->stages[session->rank], &options, session, slot);
+}
+
+/* Of a part here, or with ranks elsewhere, this node has not all shards. */
+void save_all_begun(struct save *save)
+{
+    const struct early_save early = {.run = save->run->name,
+                                     .step = save->step,
+                                     .attempt = save->attempt,
+                                     .nonce = save->nonce,
+                                     .stages = save->stages,
+                                     .world_size = save->world_size};
+    if (!save->is_part && save->places.num_shards == 0 && !save->discarding)
+        drain_save_begun(save->service, save->checkpoint, &early);
 }
 
 /* ---- AbortSave ---- */

@@ -107,6 +107,8 @@ void save_free(struct save *save);
 extern const struct stage_events save_stage_events;
 /* Of a rank that gave its part up, or is gone. */
 void save_give_up_part(struct save *save, uint32_t rank, const char *why);
+/* Every rank has begun: it may go to peers while it is written. */
+void save_all_begun(struct save *save);
 /* A rank begins its part, in the image of that slot. ERR_MEMORY. */
 int save_begin_stage(struct save *save, struct session *session, uint32_t slot);
 /* The manifest is durable here, and holders are to say that they have it: COMMIT_PLACE. */

@@ -168,12 +168,12 @@ static void test_opened__what_is_in_use_stays(void **state)
     const struct bulk_request request = request_of(&bed, 0, BLOCK);
     bed.handle->used_ms -= 2 * HANDLES_SILENT_MS;
     assert_int_equal(opened_put_begin(&bed.of_n1, &request, &to), 0);
-    assert_null(handles_take_silent(bed.handles));
+    assert_null(handles_take_silent(bed.handles, HANDLES_SILENT_MS));
     assert_int_equal(handles_take(bed.handles, &taken, bed.of_n1.who, request.save), ERR_BUSY);
     assert_int_equal(opened_put_end(&bed.of_n1, &request, 0), 0);
-    assert_null(handles_take_silent(bed.handles)); /* it was used just now */
+    assert_null(handles_take_silent(bed.handles, HANDLES_SILENT_MS)); /* it was used just now */
     bed.handle->used_ms -= 2 * HANDLES_SILENT_MS;
-    taken = handles_take_silent(bed.handles);
+    taken = handles_take_silent(bed.handles, HANDLES_SILENT_MS);
     assert_ptr_equal(taken, bed.handle);
     handles_end(taken, bed.storage, false);
     assert_int_equal(put(&bed.of_n1, &request, 'x'), ERR_UNAVAILABLE);
@@ -202,7 +202,7 @@ static void test_opened__a_client_that_works_keeps_all_that_it_has(void **state)
     }
     assert_int_equal(handles_use(handles, &all[0], who, all[0]->token), 0);
     handles_used(handles, all[0]);
-    struct handle *silent = handles_take_silent(handles);
+    struct handle *silent = handles_take_silent(handles, HANDLES_SILENT_MS);
     assert_int_equal(count_chain(silent), 2); /* another client, another identity */
     handles_end(silent, NULL, false);
     assert_int_equal(handles_use(handles, &all[1], who, all[1]->token), 0);

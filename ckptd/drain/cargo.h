@@ -1,0 +1,86 @@
+/* cargo.h - private to ckptd/drain/: a shard on its way into another tier, and the buffers that it
+ * goes by, as ship.c, which moves it, and berth.c share them. On the service thread, but for what a
+ * job works on. */
+#ifndef HOLDFAST_CKPTD_DRAIN_CARGO_H
+#define HOLDFAST_CKPTD_DRAIN_CARGO_H
+
+#include "ckptd/loop.h"
+#include "ckptd/node/pace.h"
+#include "ckptd/tier.h"
+#include "proto/manifest.h"
+#include "proto/shard.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct service;
+struct checkpoint;
+struct image;
+struct stage;
+struct early;
+struct ship;
+
+/* A buffer, and the part of the shard that it holds. */
+struct part {
+    struct ship *ship;
+    void *data; /* tier.part_bytes, aligned */
+    bool is_busy;
+    uint64_t index, start;
+    uint32_t bytes;
+    struct image *image; /* it is read from there; NULL: from the file */
+    struct fault fault;
+    struct job job;
+};
+
+/* The buffers of a tier, and when they are used; its ships share them, the first one first. */
+struct fleet {
+    struct service *service;
+    enum tier_index to;
+    struct ship *ships;
+    struct part *parts;
+    uint32_t num_parts_max, in_flight;
+    struct pace pace;
+    struct timer timer;
+};
+
+/* What moves one shard after the other, or, of a save that is not committed, one. */
+struct ship {
+    struct ship *next; /* of the fleet */
+    struct fleet *fleet;
+    struct service *service;
+    enum tier_index from; /* whoever starts a checkpoint sets it */
+    enum tier_index to;
+    void (*arrived)(struct ship *ship); /* the shard is durable, or fault says why not */
+    void (*at_rest)(struct ship *ship); /* of ship_start_early: nothing of it is under way */
+    /* The shard under way. */
+    struct stage *stage; /* of a save: what is written of it may go; NULL: it is committed */
+    struct checkpoint *checkpoint;
+    const struct manifest *manifest;
+    uint32_t shard;
+    struct ship *left;   /* what went before the commit, or NULL */
+    struct early *early; /* whose it is: of ship_start_early */
+    struct shard_geometry geometry;
+    uint64_t identity;
+    struct storage_object *source, *target;
+    uint8_t *table;
+    char (*sums)[CHECKSUM_SHA256_HEX]; /* per part */
+    uint64_t num_parts, next_part, num_sent;
+    uint32_t in_flight;
+    bool is_kept;      /* what was there already is whole */
+    bool is_replacing; /* what was there is not: the target is written beside it */
+    bool is_hurried;   /* somebody waits: nothing is held back */
+    bool is_from_file; /* an image did not hold what it should */
+    bool is_of_source; /* the fault is */
+    bool is_early, is_stopped;
+    bool is_working; /* `job` is under way */
+    bool is_ending, is_under_way;
+    struct fault fault;
+    char sha256[CHECKSUM_SHA256_HEX]; /* of its parts' */
+    struct job job;
+    /* All shards. */
+    int64_t stamp;      /* of the checkpoint's first part: whoever starts one sets it */
+    uint32_t num_paced; /* parts that wait in `pace` */
+    uint64_t bytes_sent, bytes_from_memory; /* since the start */
+};
+
+#endif

@@ -1,0 +1,304 @@
+/* early.c - what of a save goes to a peer before its commit.
+ *
+ *   all ranks have begun ──► GOING ──commit──► AWAITED ──► STOPPING ──► the drain's
+ *                              │ error, given up  │ another goes first
+ *                              ▼                  ▼
+ *                        STOPPING, dropped ──► CLOSING: the lease goes ──► (free)
+ *
+ * A checkpoint's bytes are final long before it is committed: chunk after chunk is hashed and
+ * written while its ranks copy, then come the table, the sync, the names, the manifest. So each
+ * shard is on its way to the peer meanwhile, part by part (ship.c): a part goes when every chunk of
+ * it is in the file here, proven by the sums of the image. At the commit the drain goes on from
+ * there: it finds what went here, by name and nonce, holds the sums by which it was proven against
+ * the manifest's table, and sends the rest.
+ *
+ * Invariants (cited in the code):
+ *   E1  Nothing is published here, so no peer lists, loads or counts what is not committed.
+ *   E2  Only what was hashed and written goes, and it is proven again in the buffer that is sent.
+ *   E3  An image is held while a part of it is copied, never longer: no rank waits for a peer.
+ *   E4  What the save leaves goes from the peer: with the lease, which ends with this call or this
+ *       process, the peer removes what has no manifest (nodes/replica.c).
+ *   E5  An error of the peer ends this transfer alone. The drain takes its own way at the commit.
+ *   E6  The drain touches the directory only when nothing of this is under way in it.
+ *
+ * One save at a time for each peer; the newest of the others waits for its end. A window's bytes
+ * leave memory as they are written, and of ranks on several nodes nobody has all shards: those
+ * saves go behind their commit. */
+#include "ckptd/drain/early.h"
+#include "ckptd/drain/berth.h"
+#include "ckptd/drain/ship.h"
+#include "ckptd/node/image.h"
+#include "ckptd/node/stage.h"
+#include "ckptd/service.h"
+#include "proto/report.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static bool is_of(const struct early *early, const struct manifest_summary *summary)
+{
+    const struct manifest_summary *own = &early->manifest.summary;
+    return own->step == summary->step && own->attempt == summary->attempt &&
+           strcmp(own->run, summary->run) == 0;
+}
+
+static void work_on(struct early *early, void (*work)(struct job *), void (*done)(struct event *))
+{
+    early->job = (struct job){.work = work, .done.run = done};
+    tier_work(early->service, early->tier, &early->job);
+}
+
+uint64_t early_count_bytes(const struct early *early)
+{
+    uint64_t bytes = early->bytes_sent;
+    for (uint32_t i = 0; i < early->num_ships; i++)
+        bytes += early->ships[i].bytes_sent;
+    return bytes;
+}
+
+/* ---- the end ---- */
+
+void early_left_leave(struct early_left *left)
+{
+    for (uint32_t i = 0; i < left->count; i++)
+        berth_close_target(&left->ships[i]);
+}
+
+void early_left_free(struct early_left *left)
+{
+    for (uint32_t i = 0; i < left->count; i++)
+        ship_close(&left->ships[i]);
+    free(left->ships);
+    *left = (struct early_left){.ships = NULL};
+}
+
+static struct early_left take_out(struct early *early)
+{
+    struct early_left left = {early->claim, early->ships, early->num_ships};
+    early->bytes_sent = early_count_bytes(early);
+    early->claim = (struct claim){.storage = NULL};
+    early->ships = NULL;
+    early->num_ships = 0;
+    early->state = EARLY_FREE;
+    return left;
+}
+
+static void tell(struct early *early)
+{
+    void (*given)(struct early *) = early->given;
+    early->given = NULL;
+    if (given)
+        given(early);
+}
+
+static void begin_next(struct early *early)
+{
+    const struct early_save next = early->next;
+    early->next.stages = NULL;
+    if (next.stages)
+        early_begin(early, &next);
+}
+
+/* E4. */
+static void work_close(struct job *job)
+{
+    struct early *early = CONTAINER_OF(job, struct early, job);
+    struct early_left left = {.ships = early->ships, .count = early->num_ships};
+    early_left_leave(&left);
+    claim_end(&early->claim, false);
+}
+
+static void closed(struct event *event)
+{
+    struct early *early = CONTAINER_OF(event, struct early, job.done);
+    struct early_left left = take_out(early);
+    early_left_free(&left);
+    tell(early);
+    begin_next(early);
+}
+
+/* When nothing is under way the drain takes it, or it goes. */
+static void look_whether_stopped(struct early *early)
+{
+    bool is_at_rest = early->state == EARLY_STOPPING && !early->is_claiming;
+    for (uint32_t i = 0; i < early->num_ships; i++)
+        is_at_rest = is_at_rest && ship_is_at_rest(&early->ships[i]);
+    if (!is_at_rest)
+        return;
+    if (early->is_dropped) {
+        early->state = EARLY_CLOSING;
+        work_on(early, work_close, closed);
+        return;
+    }
+    tell(early);
+}
+
+/* No more of the save is begun. */
+static void leave_stages(struct early *early)
+{
+    early->stages = NULL;
+    for (uint32_t i = 0; i < early->num_ships; i++)
+        ship_stop(&early->ships[i]);
+}
+
+static void drop(struct early *early)
+{
+    if (early->state == EARLY_FREE || early->state == EARLY_CLOSING)
+        return;
+    early->is_dropped = true;
+    early->state = EARLY_STOPPING;
+    leave_stages(early);
+    look_whether_stopped(early);
+}
+
+void early_end(struct early *early, const struct stage *stages, bool is_committed)
+{
+    if (stages && early->next.stages == stages)
+        early->next.stages = NULL;
+    if (!stages || early->stages != stages)
+        return;
+    if (!is_committed) {
+        drop(early);
+        return;
+    }
+    early->state = EARLY_AWAITED;
+    leave_stages(early);
+}
+
+void early_pass(struct early *early)
+{
+    if (early->state == EARLY_AWAITED)
+        drop(early);
+}
+
+/* E6. */
+bool early_give(struct early *early, const struct manifest_summary *summary,
+                void (*given)(struct early *early))
+{
+    if (early->state == EARLY_FREE || !is_of(early, summary)) {
+        early_pass(early);
+        return true;
+    }
+    early->given = given;
+    if (early->state != EARLY_AWAITED ||
+        strcmp(early->manifest.summary.nonce, summary->nonce) != 0) {
+        drop(early); /* of a save of this step that was given up */
+        return false;
+    }
+    early->state = EARLY_STOPPING;
+    look_whether_stopped(early);
+    return false;
+}
+
+struct early_left early_take(struct early *early, const struct manifest_summary *summary)
+{
+    bool is_good = early->state == EARLY_STOPPING && !early->is_dropped && is_of(early, summary);
+    struct early_left left = {.ships = NULL};
+    if (is_good) {
+        left = take_out(early);
+        begin_next(early);
+    }
+    return left;
+}
+
+void early_close(struct early *early)
+{
+    struct early_left left = take_out(early);
+    claim_leave(&left.claim);
+    early_left_leave(&left);
+    early_left_free(&left);
+}
+
+/* ---- on its way ---- */
+
+/* E5. */
+static void fail(struct early *early, const char *why)
+{
+    const struct manifest_summary *summary = &early->manifest.summary;
+    if (!early->is_dropped)
+        log_info("drain", "run %s, step %llu goes to node %s behind its commit alone: %s",
+                 summary->run, (unsigned long long)summary->step,
+                 tier_name(early->service, early->tier), why);
+    drop(early);
+}
+
+static void at_rest(struct ship *ship)
+{
+    struct early *early = ship->early;
+    if (ship->fault.code != 0)
+        fail(early, ship->fault.message);
+    else
+        look_whether_stopped(early);
+}
+
+static void work_claim(struct job *job)
+{
+    struct early *early = CONTAINER_OF(job, struct early, job);
+    early->outcome =
+        claim_take(&early->claim, early->service, early->tier, &early->manifest.summary);
+}
+
+static void claimed(struct event *event)
+{
+    struct early *early = CONTAINER_OF(event, struct early, job.done);
+    early->is_claiming = false;
+    if (early->outcome != PUBLICATION_DURABLE) {
+        fail(early, "its directory there could not be claimed");
+        return;
+    }
+    for (uint32_t i = 0; i < early->num_ships && early->state == EARLY_GOING; i++)
+        ship_start_early(&early->ships[i], &early->stages[i], &early->manifest);
+    look_whether_stopped(early);
+}
+
+/* ---- the beginning ---- */
+
+static bool may_go(const struct early_save *save)
+{
+    for (uint32_t i = 0; i < save->world_size; i++)
+        if (!save->stages[i].image || save->stages[i].image->is_window)
+            return false;
+    return true;
+}
+
+static void take_summary(struct manifest_summary *out, const struct early_save *save)
+{
+    *out = (struct manifest_summary){.step = save->step,
+                                     .attempt = save->attempt,
+                                     .world_size = save->world_size,
+                                     .shards = save->world_size};
+    snprintf(out->run, sizeof out->run, "%s", save->run);
+    snprintf(out->nonce, sizeof out->nonce, "%s", save->nonce);
+}
+
+void early_begin(struct early *early, const struct early_save *save)
+{
+    if (!may_go(save))
+        return;
+    if (early->state != EARLY_FREE) {
+        early->next = *save;
+        return;
+    }
+    early->ships = calloc(save->world_size, sizeof *early->ships);
+    if (!early->ships)
+        return;
+    take_summary(&early->manifest.summary, save);
+    early->num_ships = save->world_size;
+    for (uint32_t i = 0; i < early->num_ships; i++) {
+        ship_open(&early->ships[i], early->fleet);
+        early->ships[i].early = early;
+        early->ships[i].at_rest = at_rest;
+    }
+    early->stages = save->stages;
+    early->is_dropped = false;
+    early->is_claiming = true;
+    early->state = EARLY_GOING;
+    work_on(early, work_claim, claimed);
+}
+
+void early_init(struct early *early, struct service *service, enum tier_index tier,
+                struct fleet *fleet)
+{
+    *early = (struct early){.service = service, .tier = tier, .fleet = fleet};
+}

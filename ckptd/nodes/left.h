@@ -1,0 +1,19 @@
+/* left.h - what others had open here, and let go of or leave by their silence; see left.c. */
+#ifndef HOLDFAST_CKPTD_NODES_LEFT_H
+#define HOLDFAST_CKPTD_NODES_LEFT_H
+
+#include <stdbool.h>
+
+struct service;
+struct crew;
+struct handle;
+struct handles;
+
+/* Those of silent clients, chained, for left_end(). Any thread. */
+struct handle *left_take_silent(struct service *service, struct handles *handles);
+/* Closes and frees a chain that was taken out; what they hold is released, or stays. Blocks. */
+void left_end(struct service *service, struct handle *first, bool stays);
+/* Both, by the crew. On the service thread. */
+void left_sweep(struct service *service, struct handles *handles, struct crew *crew);
+
+#endif
