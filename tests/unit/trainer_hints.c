@@ -203,11 +203,15 @@ static void test_hints__the_launcher_says_how_many_ranks_a_machine_has(void **st
     struct dry_rank stages[2];
     estimate(stages, "default", "2");
     assert_int_equal(stages[0].num_hints, 0);
-    setenv("OMPI_COMM_WORLD_LOCAL_SIZE", "1", 1);
-    estimate(stages, "default", "2");
-    unsetenv("OMPI_COMM_WORLD_LOCAL_SIZE");
-    assert_int_equal(stages[0].num_hints, 1);
-    assert_string_equal(stages[0].hints[0].id, "tensor_across_machines");
+    static const char *const launchers[][2] = {{"OMPI_COMM_WORLD_LOCAL_SIZE", "1"},
+                                               {"SLURM_STEP_TASKS_PER_NODE", "1(x2)"}};
+    for (size_t i = 0; i < sizeof(launchers) / sizeof(*launchers); i++) {
+        setenv(launchers[i][0], launchers[i][1], 1);
+        estimate(stages, "default", "2");
+        unsetenv(launchers[i][0]);
+        assert_int_equal(stages[0].num_hints, 1);
+        assert_string_equal(stages[0].hints[0].id, "tensor_across_machines");
+    }
 }
 
 int main(void)

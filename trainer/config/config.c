@@ -60,7 +60,8 @@ static bool is_first_process(void)
 
 long config_num_launched(void)
 {
-    static const char *const names[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE"};
+    static const char *const names[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE",
+                                        "SLURM_STEP_NUM_TASKS"}; /* srun, with any plug-in */
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
         const char *size = getenv(names[i]);
         if (size != NULL)
@@ -284,7 +285,7 @@ static int check_values(struct config *config)
     long launched = config_num_launched();
     if (strcmp(config->comm_backend, "local") == 0 && launched > 1 && !config->estimate)
         return report_error(ERR_INVALID, "add --comm.backend mpi, or start one process",
-                            "comm.backend = local, but mpirun started %ld processes: each would "
+                            "comm.backend = local, but %ld processes were started: each would "
                             "train the whole run",
                             launched);
     if (config->dp_shard == 0)

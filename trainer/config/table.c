@@ -22,13 +22,14 @@
 
 /* Reasons that several keys share. */
 #define NO_PYTHON "the trainer runs no Python"
-#define NO_PROFILER "this version has no profiler"
+#define NO_PROFILER "debug.timeline_file draws a step of all ranks"
 #define NO_WANDB "this version writes no W&B events; see metrics.enable_tensorboard"
 #define ONE_BOARD "rank 0 writes what is the same on all ranks"
 #define NO_LOADER "samples are read straight from the tokens file"
 #define NO_COMPILE "there is nothing to compile at run time"
 #define NO_PIPELINE "a micro-batch is training.local_batch_size"
-#define NO_TENSOR "communication waits for nothing else"
+#define NO_SNAPSHOT "--estimate prints the plan, of which every buffer is"
+#define NO_TENSOR "compute waits for what tensor parallel exchanges"
 #define NO_EXPERTS "there is no mixture-of-experts model"
 #define NO_RECOMPUTE "recomputation gives the same bits always"
 #define NO_MX "this version has no MX products"
@@ -176,7 +177,8 @@ const struct option config_table[] = {
            "type of gradients on their way"),
     CHOICE(reduction, "training.reduction", "canonical", "canonical,fast",
            "canonical: the same bits on any number of ranks (ours)"),
-    IGNORED("training.enable_cpu_offload", "everything is in host memory"),
+    FIXED("training.enable_cpu_offload", "false",
+          "the state stays in the memory of the device that computes"),
     IGNORED("training.gc_freq", NO_PYTHON),
     IGNORED("training.gc_debug", NO_PYTHON),
     IGNORED("training.compile", NO_COMPILE),
@@ -262,7 +264,7 @@ const struct option config_table[] = {
     ALIAS("training.sequence_parallel_degree", "parallelism.tensor_parallel_degree"),
     ALIAS("training.pipeline_parallel_degree", "parallelism.pipeline_parallel_degree"),
     ALIAS("training.fsdp_reshard_after_forward", "parallelism.fsdp_reshard_after_forward"),
-    IGNORED("experimental.torch_spmd", NO_TENSOR),
+    IGNORED("experimental.torch_spmd", ONE_FORM),
     ALIAS("experimental.tensor_parallel_degree", "parallelism.tensor_parallel_degree"),
     ALIAS("experimental.pipeline_parallel_degree", "parallelism.pipeline_parallel_degree"),
     ALIAS("experimental.context_parallel_degree", "parallelism.context_parallel_degree"),
@@ -289,8 +291,8 @@ const struct option config_table[] = {
          "save to and load from ckptd; without, a warning at the start"),
     ALIAS("checkpoint.enable_checkpoint", "checkpoint.enable"),
     INT(interval, "checkpoint.interval", 500, 1, COUNT_MAX, "steps between two saves"),
-    IGNORED("checkpoint.interval_type", "the interval counts steps"),
-    IGNORED("training.checkpoint_interval_type", "the interval counts steps"),
+    FIXED("checkpoint.interval_type", "steps", "checkpoint.interval counts steps"),
+    FIXED("training.checkpoint_interval_type", "steps", "checkpoint.interval counts steps"),
     ALIAS("training.checkpoint_interval", "checkpoint.interval"),
     IGNORED("training.checkpoint_folder", BY_CKPTD),
     CHOICE(async_mode, "checkpoint.async_mode", "async", "disabled,async,async_with_pinned_mem",
@@ -367,13 +369,14 @@ const struct option config_table[] = {
     IGNORED("activation_checkpoint.preserve_rng_state", NO_RECOMPUTE),
     IGNORED("activation_checkpoint.determinism_check", NO_RECOMPUTE),
     IGNORED("activation_checkpoint.debug", NO_RECOMPUTE),
-    IGNORED("training.enable_selective_ac", NO_RECOMPUTE),
+    FIXED("training.enable_selective_ac", "false", "set activation_checkpoint.mode = selective"),
 
     CHOICE(comm_backend, "comm.backend", "local", "local,mpi,nccl",
            "local: ranks are threads of this process; mpi: processes under mpirun; nccl: either, "
            "with GPUs that exchange by NCCL (ours)"),
     INT(comm_ranks, "comm.ranks", 1, 1, 1024, "ranks that are threads (ours)"),
-    IGNORED("comm.mode", "comm.backend decides"),
+    FIXED("comm.mode", "default",
+          "use --estimate for fake_backend, comm.backend = local with comm.ranks for local_tensor"),
     IGNORED("comm.init_timeout_seconds", "comm.train_timeout_seconds holds from the start"),
     INT(comm_timeout, "comm.train_timeout_seconds", 0, 0, COUNT_MAX,
         "a rank that waits longer for others ends the run with 75; 0: waits for ever"),
@@ -450,8 +453,8 @@ const struct option config_table[] = {
     IGNORED("profiling.profile_freq", NO_PROFILER),
     IGNORED("profiling.profiler_active", NO_PROFILER),
     IGNORED("profiling.profiler_warmup", NO_PROFILER),
-    IGNORED("profiling.enable_memory_snapshot", NO_PROFILER),
-    IGNORED("profiling.save_memory_snapshot_folder", NO_PROFILER),
+    IGNORED("profiling.enable_memory_snapshot", NO_SNAPSHOT),
+    IGNORED("profiling.save_memory_snapshot_folder", NO_SNAPSHOT),
 
     IGNORED("compile.enable", NO_COMPILE),
     IGNORED("compile.components", NO_COMPILE),

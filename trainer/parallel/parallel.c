@@ -364,7 +364,8 @@ static void note_idle_ranks(const struct parallel *p)
 
 uint32_t ranks_said_on_machine(const struct parallel *p)
 {
-    static const char *const names[] = {"OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS"};
+    static const char *const names[] = {"OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS",
+                                        "SLURM_STEP_TASKS_PER_NODE"}; /* "4(x2)" */
     if (strcmp(p->config->comm_backend, "local") == 0)
         return p->mesh.world->size;
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
