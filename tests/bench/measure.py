@@ -183,9 +183,9 @@ class Program:
     running = []
 
     def __init__(self, *command):
-        self.running.append(self)
         self.process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE,
                                         stdout=subprocess.PIPE, text=True)
+        self.running.append(self)
 
     def ask(self, command):
         self.process.stdin.write(command + "\n")
