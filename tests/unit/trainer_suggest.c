@@ -148,28 +148,39 @@ static void test_suggest__every_mesh_is_compared_refused_or_counted(void **state
     suggestions_free(&all);
 }
 
-/* The memory of the leanest mesh that keeps all, and less than any takes. */
+/* All meshes, in so many bytes. */
+static struct suggestions suggest_within(uint64_t bytes)
+{
+    char gib[32];
+    snprintf(gib, sizeof(gib), "%.12f", (double)bytes / (1u << 30));
+    return suggest((const char *const[]){"--model.n_layers", "4", "--memory_estimation.rank_gib",
+                                         gib, "--memory_estimation.suggestions", "35"},
+                   6);
+}
+
+/* Between the leanest and the largest of those that keep all, and less than any takes. */
 static void test_suggest__what_does_not_fit_computes_again_or_is_left_out(void **state)
 {
     (void)state;
-    struct suggestions all = suggest((const char *const[]){"--model.n_layers", "4"}, 2);
-    uint64_t least = UINT64_MAX;
-    char gib[32];
+    struct suggestions all = suggest_within((uint64_t)72 << 30);
+    uint64_t least = UINT64_MAX, most = 0;
     for (uint32_t i = 0; i < all.num; i++) {
         assert_false(all.list[i].recomputes);
         least = all.list[i].bytes < least ? all.list[i].bytes : least;
+        most = all.list[i].bytes > most ? all.list[i].bytes : most;
     }
     suggestions_free(&all);
-    snprintf(gib, sizeof(gib), "%.9f", (double)least / (1u << 30));
-    all = suggest((const char *const[]){"--model.n_layers", "4", "--memory_estimation.rank_gib",
-                                        gib, "--memory_estimation.suggestions", "35"},
-                  6);
-    uint32_t num_again = 0;
-    for (uint32_t i = 0; i < all.num; i++)
-        num_again += all.list[i].recomputes;
-    assert_true(num_again > 0 && all.num_large > 0 && all.num_slower == 0);
-    suggestions_free(&all);
-    all = suggest((const char *const[]){"--memory_estimation.rank_gib", "1e-6"}, 2);
+    uint32_t num_again = 0, num_large = 0;
+    for (uint32_t part = 0; part < 8; part++) {
+        all = suggest_within(least + (most - least) / 8 * part);
+        assert_int_equal(all.num_slower, 0);
+        for (uint32_t i = 0; i < all.num; i++)
+            num_again += all.list[i].recomputes;
+        num_large += all.num_large;
+        suggestions_free(&all);
+    }
+    assert_true(num_again > 0 && num_large > 0);
+    all = suggest_within(1000);
     assert_int_equal(all.num, 0);
     suggestions_free(&all);
 }
