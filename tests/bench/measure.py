@@ -207,6 +207,7 @@ class Bench:
         self.build = os.path.abspath(os.environ.get("BUILD", os.path.join(ROOT, "build")))
         self.tmp = tempfile.mkdtemp(prefix="hf-bench-", dir="/var/tmp")
         self.started = []
+        self.closing = []  # what a row has to call at its end, also where it failed
 
     def __enter__(self):
         return self
@@ -220,6 +221,8 @@ class Bench:
         for program in Program.running:
             self.end(program.process)
         Program.running.clear()
+        for close in list(self.closing):
+            close()
         for process in reversed(self.started):
             self.end(process)
         self.started.clear()

@@ -54,12 +54,14 @@ class Bucket:
         self.bench = bench
         self.gateway = lib_rgw.Gateway(os.path.join(bench.tmp, "rgw"), memory=memory)
         self.gateway.__enter__()
+        bench.closing.append(self.close)
         self.environment = {**self.gateway.environment,
                             "HOLDFAST_S3_PART_BYTES": str(PART),
                             "HOLDFAST_S3_CONNECTIONS": str(CONNECTIONS)}
         os.environ.update(self.environment)
 
     def close(self):
+        self.bench.closing.remove(self.close)
         for name in self.environment:
             os.environ.pop(name)
         self.gateway.stop()
