@@ -90,7 +90,7 @@ static int remove_rest(struct storage *storage, const char *prefix, const struct
     bool stays = members->has_others;
     for (size_t i = 0; i < members->names.count; i++)
         ERR_TRY(remove_member(storage, prefix, members->names.list[i]));
-    if (members->has_mark) { /* the last: without it shards would be set aside */
+    if (members->has_mark) { /* goes last: shards without it are set aside, not removed */
         error = storage_sync_names(storage, prefix);
         if (error == 0)
             error = remove_member(storage, prefix, members->kind->mark);

@@ -203,6 +203,16 @@ static json_t *json_of_hints(const struct dry_rank *r)
     return all;
 }
 
+int estimate_print_json(json_t *all)
+{
+    int rc = all != NULL && json_dumpf(all, stdout, JSON_INDENT(2)) == 0
+                 ? 0
+                 : report_error(ERR_MEMORY, NULL, "could not print the estimate as JSON");
+    printf("\n");
+    json_decref(all);
+    return rc;
+}
+
 static int print_json(const struct config *config, const struct model_table *table,
                       const struct dry_rank *stages, uint32_t num_ranks)
 {
@@ -219,12 +229,7 @@ static int print_json(const struct config *config, const struct model_table *tab
         "forward", work.forward, "backward", work.backward, "recomputation", work.recomputation,
         "model", work.model, "bubble", stages[0].bubble, "stages", list, "hints",
         json_of_hints(&stages[0]));
-    int rc = all != NULL && json_dumpf(all, stdout, JSON_INDENT(2)) == 0
-                 ? 0
-                 : report_error(ERR_MEMORY, NULL, "could not print the estimate as JSON");
-    printf("\n");
-    json_decref(all);
-    return rc;
+    return estimate_print_json(all);
 }
 
 int estimate_print(const struct config *config, const struct model_table *table,

@@ -30,6 +30,9 @@ enum traffic { TRAFFIC_PP, TRAFFIC_DP, TRAFFIC_CP, TRAFFIC_TP, TRAFFIC_WORLD, NU
 const char *estimate_traffic_name(enum traffic traffic);
 uint64_t estimate_traffic(const struct dry_rank *rank, enum traffic traffic);
 
+/* `all` is printed and freed; NULL: there was no memory for it. ERR_MEMORY. */
+struct json_t;
+int estimate_print_json(struct json_t *all);
 /* To stdout, as text or with memory_estimation.json as JSON. */
 int estimate_print(const struct config *config, const struct model_table *table,
                    struct kernels *kernels, uint32_t num_ranks);

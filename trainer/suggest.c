@@ -6,6 +6,7 @@
 #include "trainer/suggest.h"
 #include "proto/json.h"
 #include "proto/report.h"
+#include "trainer/estimate.h"
 #include "trainer/shape.h"
 
 #include <inttypes.h>
@@ -366,12 +367,7 @@ static int print_json(const struct config *config, const struct suggestions *all
         (json_int_t)num_ranks, "meshes", (json_int_t)all->num_meshes, "fit", (json_int_t)all->num,
         "slower", (json_int_t)all->num_slower, "too_large", (json_int_t)all->num_large, "idle",
         (json_int_t)all->num_idle, "refused", (json_int_t)all->num_refused, "suggestions", list);
-    int rc = out != NULL && json_dumpf(out, stdout, JSON_INDENT(2)) == 0
-                 ? 0
-                 : report_error(ERR_MEMORY, NULL, "could not print the suggestions as JSON");
-    printf("\n");
-    json_decref(out);
-    return rc;
+    return estimate_print_json(out);
 }
 
 int suggest_print(const struct config *config, const struct model_table *table,

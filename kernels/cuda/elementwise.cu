@@ -278,9 +278,9 @@ template <unsigned N> DEVICE void store_copy(void *p, size_t i, size_t count, co
 /* Blocks of an item. */
 template <bool BF16> constexpr unsigned item_blocks = KERNEL_ADAMW_ITEM / (THREADS * wide<BF16>);
 
-/* Where pieces end is an argument, as near as a constant: the search reads no memory. Unrolled, for
- * arguments that are indexed would be copied. The piece is read where it is needed: there are no
- * registers for all of it. */
+/* Where pieces end is an argument, as near as a constant: the search reads no memory. It is
+ * unrolled, because an array of arguments with an index of run time is copied to local memory. Each
+ * field of the piece is read at its use, because all of them do not fit into the registers. */
 template <bool BF16> KERNEL(THREADS, 4) void adamw(struct kernel_adamw all)
 {
     const unsigned N = wide<BF16>;

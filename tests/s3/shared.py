@@ -40,6 +40,12 @@ class Bed:
         self.run = None
         self.gate = threading.Event()
 
+    def close(self):
+        for world in (self.one, self.other):
+            world.stop()
+            world.close()
+        test("the strict server has no bug of its own", not self.server.bugs, self.server.bugs)
+
     def keys(self, *parts):
         """Of the objects whose keys have all of these."""
         with self.server.lock:
@@ -275,10 +281,7 @@ def main():
     for story in (goes_along, behind_the_drain, not_taken, under_way, while_it_loads, killed,
                   began_on_the_disk, looked_at_together):
         story(bed)
-    for world in (bed.one, bed.other):
-        world.stop()
-        world.close()
-    test("the strict server has no bug of its own", not bed.server.bugs, bed.server.bugs)
+    bed.close()
     end()
 
 

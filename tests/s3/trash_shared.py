@@ -120,10 +120,7 @@ def main():
         for story in (gives_way, sweep_gives_way, final):
             story(bed)
     finally:
-        for world in (bed.one, bed.other):
-            world.stop()
-            world.close()
-    test("the strict server has no bug of its own", not bed.server.bugs, bed.server.bugs)
+        bed.close()
     end()
 
 

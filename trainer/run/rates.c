@@ -1,10 +1,7 @@
 /* rates.c - seconds of calls (see rates.h). */
 #include "trainer/run/rates.h"
 
-static double larger(double a, double b)
-{
-    return a > b ? a : b;
-}
+#include <math.h>
 
 /* Ranks of the communicator that are on this rank's machine. */
 static uint32_t ranks_here(const struct rates *rates, const struct mesh *mesh,
@@ -20,7 +17,7 @@ static uint32_t ranks_here(const struct rates *rates, const struct mesh *mesh,
 static double scattered(const struct rates *rates, double bytes, uint32_t here, uint32_t all)
 {
     double away = bytes * (all - here) / (all - 1);
-    return larger(away / rates->network_bytes, (bytes - away) / rates->machine_bytes);
+    return fmax(away / rates->network_bytes, (bytes - away) / rates->machine_bytes);
 }
 
 static double in_ring(const struct rates *rates, double bytes, uint32_t here, uint32_t all)

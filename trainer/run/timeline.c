@@ -2,6 +2,7 @@
 #include "trainer/run/timeline.h"
 #include "proto/report.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 struct walk {
@@ -18,11 +19,6 @@ struct walk {
     struct timeline *out;
 };
 
-static double later(double a, double b)
-{
-    return a > b ? a : b;
-}
-
 /* Gives the link to the lane whose first operation is ready first; false: there is none. */
 static bool advance_link(struct walk *w)
 {
@@ -32,9 +28,9 @@ static bool advance_link(struct walk *w)
         if (w->first[lane] == w->num[lane])
             continue;
         uint32_t first = w->queue[lane][w->first[lane]];
-        double ready = later(w->posted[first], w->lane_free[lane]);
+        double ready = fmax(w->posted[first], w->lane_free[lane]);
         if (w->not_before != NULL)
-            ready = later(ready, w->not_before[first]);
+            ready = fmax(ready, w->not_before[first]);
         if (best == NUM_LANES || ready < best_ready) {
             best = lane;
             best_ready = ready;
@@ -43,13 +39,13 @@ static bool advance_link(struct walk *w)
     if (best == NUM_LANES)
         return false;
     uint32_t index = w->queue[best][w->first[best]++];
-    double begin = later(best_ready, w->link_free);
+    double begin = fmax(best_ready, w->link_free);
     double lasts = w->seconds(w->user, &w->program->ops[index]);
     w->spans[index] = (struct timeline_span){begin, begin + lasts};
     w->has_end[index] = true;
     w->lane_free[best] = w->link_free = begin + lasts;
     w->out->link += lasts;
-    w->out->total = later(w->out->total, begin + lasts);
+    w->out->total = fmax(w->out->total, begin + lasts);
     return true;
 }
 
@@ -63,7 +59,7 @@ static int walk_op(struct walk *w, uint32_t index, double *now)
             ;
         if (op->after[lane] > index || !w->has_end[op->after[lane] - 1])
             return report_error(ERR_INVALID, NULL, "operation %u waits for one behind it", index);
-        *now = later(*now, w->spans[op->after[lane] - 1].end);
+        *now = fmax(*now, w->spans[op->after[lane] - 1].end);
     }
     if (op->lane != LANE_COMPUTE && op->lane != LANE_SEND) {
         w->posted[index] = *now;
@@ -101,7 +97,7 @@ int timeline_walk(const struct program *program, timeline_seconds *seconds, cons
         rc = walk_op(&w, i, &now);
     while (rc == 0 && advance_link(&w))
         ;
-    out->total = later(out->total, now);
+    out->total = fmax(out->total, now);
     free(w.posted);
     free(w.has_end);
     for (uint32_t lane = 0; lane < NUM_LANES; lane++)
