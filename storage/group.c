@@ -25,28 +25,18 @@
  * goes last. One that is pinned has had a marker and has lost it: it stays. So does any other,
  * whose marker may have been moved away by mistake, or not have come yet: it is set aside.
  *
- * Where nothing can be renamed, as in a bucket, a removal that can be taken back moves the marker
- * alone: it is published under the other key, which the tombstone tells, then removed here. The
- * shards stay where they are, and what looks for rubbish leaves them alone while the trash has a
- * marker that names them.
+ * A removal that can be taken back: group_move.c.
  *
  * A removal must work where nothing can be made, for it is what makes room. A tombstone has no
  * bytes, so it needs an inode and a place in its directory: both are kept by an empty file there,
  * the reserve. On a full disk that goes, and what the removal frees brings it back. */
-#include "storage/notes.h"
+#include "storage/group.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define IS_FOUND 1                  /* no error code */
-#define MARKER_BYTES_MAX (1u << 30) /* of one that moves by itself */
-
-struct members {
-    const struct storage_group_kind *kind;
-    struct names names; /* ours, without the marker */
-    bool has_marker, has_mark, has_others;
-};
+#define IS_FOUND 1 /* no error code */
 
 static int visit_member(void *user, const struct storage_entry *entry)
 {
@@ -65,15 +55,14 @@ static int visit_member(void *user, const struct storage_entry *entry)
     return 0;
 }
 
-/* What is in it now; free members->names. */
-static int list_members(struct members *members, struct storage *storage, const char *prefix)
+int group_list(struct members *members, struct storage *storage, const char *prefix)
 {
     names_free(&members->names);
     *members = (struct members){.kind = members->kind};
     return storage_list(storage, prefix, visit_member, members);
 }
 
-static int remove_member(struct storage *storage, const char *prefix, const char *name)
+int group_remove_member(struct storage *storage, const char *prefix, const char *name)
 {
     char key[STORAGE_KEY_MAX + 1];
     int error = group_key_in(key, prefix, name);
@@ -83,17 +72,17 @@ static int remove_member(struct storage *storage, const char *prefix, const char
 }
 
 /* Nobody can reach them: the marker is gone. */
-static int remove_rest(struct storage *storage, const char *prefix, const struct members *members)
+int group_remove_rest(struct storage *storage, const char *prefix, const struct members *members)
 {
     char parent[STORAGE_KEY_MAX + 1];
     int error = 0;
     bool stays = members->has_others;
     for (size_t i = 0; i < members->names.count; i++)
-        ERR_TRY(remove_member(storage, prefix, members->names.list[i]));
+        ERR_TRY(group_remove_member(storage, prefix, members->names.list[i]));
     if (members->has_mark) { /* goes last: shards without it are set aside, not removed */
         error = storage_sync_names(storage, prefix);
         if (error == 0)
-            error = remove_member(storage, prefix, members->kind->mark);
+            error = group_remove_member(storage, prefix, members->kind->mark);
     }
     if (error == 0 && !stays) {
         error = storage_remove(storage, prefix);
@@ -175,8 +164,8 @@ static int group_find_parted(char out[STORAGE_KEY_MAX + 1], struct storage *stor
     return error == IS_FOUND ? 0 : error == 0 ? ERR_NOT_FOUND : error;
 }
 
-static int group_is_parted(struct storage *storage, const struct storage_group_kind *kind,
-                           const char *prefix, const char *besides)
+int group_is_parted(struct storage *storage, const struct storage_group_kind *kind,
+                    const char *prefix, const char *besides)
 {
     char key[STORAGE_KEY_MAX + 1];
     return group_find_parted(key, storage, kind, prefix, besides);
@@ -229,7 +218,7 @@ int storage_group_rest(struct storage *storage, const struct storage_group_kind 
                        const char *prefix, enum storage_rest *out)
 {
     struct members members = {.kind = kind};
-    int error = list_members(&members, storage, prefix);
+    int error = group_list(&members, storage, prefix);
     if (error == 0)
         error = judge_rest(storage, &members, prefix, out);
     names_free(&members.names);
@@ -289,8 +278,8 @@ static int make_tombstone(struct removing *removing, struct storage *storage, co
 }
 
 /* One that was the reserve becomes it again: the next removal may find no more room. */
-static int drop_tombstone(const struct removing *removing, struct storage *storage,
-                          const char *prefix)
+int group_drop_tombstone(const struct removing *removing, struct storage *storage,
+                         const char *prefix)
 {
     return removing->is_spent && swap_reserve(storage, prefix, true) == 0
                ? 0
@@ -299,14 +288,14 @@ static int drop_tombstone(const struct removing *removing, struct storage *stora
 
 /* `error` forbids the removal whose tombstone was made. Where the tombstone stays, the next start
  * takes it away. */
-static int give_way(const struct removing *removing, struct storage *storage, const char *prefix,
-                    int error)
+int group_give_way(const struct removing *removing, struct storage *storage, const char *prefix,
+                   int error)
 {
     struct report_text text;
     if (error == 0)
         return 0;
     report_keep(&text);
-    if (drop_tombstone(removing, storage, prefix) != 0)
+    if (group_drop_tombstone(removing, storage, prefix) != 0)
         log_warn("storage", "the tombstone of %s stays: %s", prefix, report_line());
     return report_restore(&text, error);
 }
@@ -314,8 +303,8 @@ static int give_way(const struct removing *removing, struct storage *storage, co
 /* What every removal begins with. Where several processes remove, one at a time has a group: who
  * finds another one gives way before it has made anything. Release removing->hold behind the
  * marker, also after an error. */
-static int begin_removal(struct removing *removing, struct storage *storage, const char *prefix,
-                         bool is_told)
+int group_begin_removal(struct removing *removing, struct storage *storage, const char *prefix,
+                        bool is_told)
 {
     ERR_TRY(removing_begin(removing, storage, prefix));
     ERR_TRY(removing_alone(removing, storage, prefix));
@@ -323,7 +312,7 @@ static int begin_removal(struct removing *removing, struct storage *storage, con
     int error = refuse_held(storage, prefix, is_told);
     if (error == 0)
         error = removing_check(removing, storage);
-    return give_way(removing, storage, prefix, error);
+    return group_give_way(removing, storage, prefix, error);
 }
 
 /* The group had its marker when it was listed. ERR_NOT_FOUND: another process has ended a removal
@@ -357,18 +346,18 @@ static int discard_trashed(struct storage *storage, const struct storage_group_k
 static int remove_marker(struct removing *removing, struct storage *storage,
                          struct members *members, const char *prefix, bool is_told)
 {
-    int error = begin_removal(removing, storage, prefix, is_told);
+    int error = group_begin_removal(removing, storage, prefix, is_told);
     if (error == 0 && !is_told && !storage_renames(storage))
-        error = give_way(removing, storage, prefix,
-                         look_again(removing, storage, members->kind, prefix));
+        error = group_give_way(removing, storage, prefix,
+                               look_again(removing, storage, members->kind, prefix));
     if (error == 0)
-        error = remove_member(storage, prefix, members->kind->marker);
+        error = group_remove_member(storage, prefix, members->kind->marker);
     if (error == 0)
         error = storage_sync_names(storage, prefix);
     if (error == 0)
         error = discard_trashed(storage, members->kind, prefix);
     storage_release(storage, removing->hold);
-    return error == 0 ? list_members(members, storage, prefix) : error;
+    return error == 0 ? group_list(members, storage, prefix) : error;
 }
 
 /* `is_new`: whole groups go; else only what is left of those that lost their marker. */
@@ -378,7 +367,7 @@ static int remove_group(struct storage *storage, const struct storage_group_kind
     struct members members = {.kind = kind};
     enum storage_rest rest = STORAGE_REST_ASIDE;
     struct removing removing = {.hold = NULL};
-    int error = list_members(&members, storage, prefix);
+    int error = group_list(&members, storage, prefix);
     bool has_marker = members.has_marker;
     if (error == 0 && !has_marker)
         error = refuse_rest(storage, &members, prefix, &rest);
@@ -386,12 +375,12 @@ static int remove_group(struct storage *storage, const struct storage_group_kind
     if (error == 0 && members.has_marker && is_new)
         error = remove_marker(&removing, storage, &members, prefix, false);
     if (error == 0 && goes)
-        error = remove_rest(storage, prefix, &members);
+        error = group_remove_rest(storage, prefix, &members);
     names_free(&members.names);
     if (error == 0 && goes)
         error = storage_groups_forget(storage, prefix);
     if (error == 0)
-        error = drop_tombstone(&removing, storage, prefix);
+        error = group_drop_tombstone(&removing, storage, prefix);
     return error == ERR_NOT_FOUND ? 0 : error; /* another call has come to its end */
 }
 
@@ -408,7 +397,7 @@ int storage_group_erase(struct storage *storage, const struct storage_group_kind
     struct removing removing = {.hold = NULL};
     int error = remove_marker(&removing, storage, &members, prefix, true);
     if (error == 0)
-        error = remove_rest(storage, prefix, &members);
+        error = group_remove_rest(storage, prefix, &members);
     names_free(&members.names);
     if (error == 0)
         error = storage_groups_forget(storage, prefix);
@@ -416,176 +405,7 @@ int storage_group_erase(struct storage *storage, const struct storage_group_kind
         error = note_remove(storage, note_folders[STORAGE_QUARANTINE], prefix);
         error = error == ERR_NOT_FOUND ? 0 : error;
     }
-    return error == 0 ? drop_tombstone(&removing, storage, prefix) : error;
-}
-
-/* ---- removals that can be taken back ---- */
-
-static int fetch_marker(struct storage *storage, const struct storage_group_kind *kind,
-                        const char *prefix, void **out, size_t *out_bytes)
-{
-    char key[STORAGE_KEY_MAX + 1];
-    ERR_TRY(group_key_in(key, prefix, kind->marker));
-    return storage_fetch_all(storage, key, MARKER_BYTES_MAX, out, out_bytes);
-}
-
-/* An answer that was lost, and an earlier try that had its effect, are told by the bytes. */
-static int publish_marker(struct storage *storage, const struct storage_group_kind *kind,
-                          const char *prefix, const void *text, size_t bytes, bool is_ours)
-{
-    char key[STORAGE_KEY_MAX + 1];
-    struct report_text kept;
-    void *found = NULL;
-    size_t bytes_found = 0;
-    ERR_TRY(group_key_in(key, prefix, kind->marker));
-    int error = storage_publish(storage, key, text, bytes);
-    if (error == 0 || (error == ERR_EXISTS && !is_ours))
-        return error;
-    report_keep(&kept);
-    bool is_same = fetch_marker(storage, kind, prefix, &found, &bytes_found) == 0 &&
-                   bytes_found == bytes && memcmp(found, text, bytes) == 0;
-    free(found);
-    return is_same ? 0 : report_restore(&kept, error);
-}
-
-/* The marker alone: behind its copy, which names the shards from here on. */
-static int part_marker(struct storage *storage, const struct storage_group_kind *kind,
-                       const char *prefix, const char *other)
-{
-    void *text = NULL;
-    size_t bytes = 0;
-    int error = fetch_marker(storage, kind, prefix, &text, &bytes);
-    if (error == 0 && kind->mark) /* beside no marker it would prove that the shards may go */
-        error = remove_member(storage, prefix, kind->mark);
-    if (error == 0)
-        error = publish_marker(storage, kind, other, text, bytes, true);
-    if (error == 0)
-        error = remove_member(storage, prefix, kind->marker);
-    free(text);
-    return error;
-}
-
-/* Behind a move: the new name first. */
-static int sync_parents(struct storage *storage, const char *from, const char *to)
-{
-    char parent[STORAGE_KEY_MAX + 1];
-    group_parent_of(parent, to);
-    ERR_TRY(storage_sync_names(storage, parent));
-    group_parent_of(parent, from);
-    return storage_sync_names(storage, parent);
-}
-
-int storage_group_move(struct storage *storage, const struct storage_group_kind *kind,
-                       const char *prefix, const char *other, bool is_told)
-{
-    struct removing removing = {.to = storage_renames(storage) ? NULL : other};
-    int error = begin_removal(&removing, storage, prefix, is_told);
-    if (error == 0) {
-        error = storage_renames(storage) ? storage_rename(storage, prefix, other)
-                                         : part_marker(storage, kind, prefix, other);
-        error = give_way(&removing, storage, prefix, error);
-    }
-    storage_release(storage, removing.hold);
-    if (error == 0)
-        error = sync_parents(storage, prefix, other);
-    if (error == 0)
-        error = storage_groups_forget(storage, prefix);
-    if (error == 0 && is_told) {
-        error = note_remove(storage, note_folders[STORAGE_QUARANTINE], prefix);
-        error = error == ERR_NOT_FOUND ? 0 : error;
-    }
-    return error == 0 ? drop_tombstone(&removing, storage, prefix) : error;
-}
-
-/* Under a lease, or the store's lock, so that nobody empties the trash of it meanwhile. */
-static int bring_back(struct storage *storage, const struct storage_group_kind *kind,
-                      const char *from, const char *prefix)
-{
-    void *text = NULL;
-    size_t bytes = 0;
-    if (storage_renames(storage))
-        return storage_rename(storage, from, prefix);
-    int error = fetch_marker(storage, kind, from, &text, &bytes);
-    if (error == 0 && kind->check) /* `rm --now` elsewhere may have come between */
-        error = kind->check(storage, prefix, text, bytes);
-    if (error == 0)
-        error = publish_marker(storage, kind, prefix, text, bytes, false);
-    if (error == 0)
-        error = remove_member(storage, from, kind->marker);
-    free(text);
-    return error;
-}
-
-int storage_group_move_back(struct storage *storage, const struct storage_group_kind *kind,
-                            const char *from, const char *prefix)
-{
-    struct removing removing = {.hold = NULL};
-    struct storage_hold *lease = NULL;
-    int error = storage_is_locked(storage)
-                    ? removing_alone(&removing, storage, prefix)
-                    : storage_group_lease(storage, &lease, prefix, "it is undeleted\n");
-    if (error == 0)
-        error = bring_back(storage, kind, from, prefix);
-    if (error == 0)
-        error = sync_parents(storage, from, prefix);
-    storage_release(storage, lease);
-    return error;
-}
-
-/* What the marker at `other` names goes, unless the group has one again, or another in the trash.
- * The marker goes first. */
-static int discard_parted(struct storage *storage, const struct storage_group_kind *kind,
-                          const char *prefix, const char *other)
-{
-    struct members members = {.kind = kind};
-    char marker[STORAGE_KEY_MAX + 1];
-    uint64_t bytes;
-    ERR_TRY(group_key_in(marker, prefix, kind->marker));
-    int error = list_members(&members, storage, prefix);
-    int named = storage_fetch(storage, marker, NULL, 0, &bytes); /* a list may lag behind */
-    if (error == 0 && named == ERR_NOT_FOUND)
-        named = group_is_parted(storage, kind, prefix, other);
-    if (error == 0 && named != ERR_NOT_FOUND)
-        error = named;
-    if (error == 0)
-        error = storage_group_discard(storage, kind, other);
-    if (error == 0 && named == ERR_NOT_FOUND)
-        error = remove_rest(storage, prefix, &members);
-    names_free(&members.names);
-    return error;
-}
-
-int storage_group_empty(struct storage *storage, const struct storage_group_kind *kind,
-                        const char *prefix, const char *other)
-{
-    struct removing removing = {.hold = NULL};
-    if (storage_renames(storage) && storage_is_locked(storage)) /* nobody else takes it back */
-        return storage_group_discard(storage, kind, other);
-    int error = begin_removal(&removing, storage, prefix, true);
-    bool is_begun = error == 0;
-    if (error == 0)
-        error = storage_renames(storage) ? storage_group_discard(storage, kind, other)
-                                         : discard_parted(storage, kind, prefix, other);
-    storage_release(storage, removing.hold);
-    if (error == 0)
-        error = storage_groups_forget(storage, prefix);
-    return error == 0 && is_begun ? drop_tombstone(&removing, storage, prefix) : error;
-}
-
-int storage_group_discard(struct storage *storage, const struct storage_group_kind *kind,
-                          const char *prefix)
-{
-    struct members members = {.kind = kind};
-    int error = list_members(&members, storage, prefix);
-    if (error == 0 && members.has_marker) {
-        error = remove_member(storage, prefix, kind->marker);
-        if (error == 0)
-            error = storage_sync_names(storage, prefix);
-    }
-    if (error == 0)
-        error = remove_rest(storage, prefix, &members);
-    names_free(&members.names);
-    return error;
+    return error == 0 ? group_drop_tombstone(&removing, storage, prefix) : error;
 }
 
 int storage_group_clear(struct storage *storage, const struct storage_group_kind *kind,

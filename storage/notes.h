@@ -1,5 +1,5 @@
 /* notes.h - private to storage/: the files beside a group that hold it back, and the names of them,
- * for notes.c and group.c. */
+ * for notes.c, group.c and group_move.c. */
 #ifndef HOLDFAST_STORAGE_NOTES_H
 #define HOLDFAST_STORAGE_NOTES_H
 

@@ -12,8 +12,8 @@
  *
  * Where several processes share the store, one at a time has a group and its trash. Who removes,
  * puts or empties holds the tombstone of a removal, who takes back leases the group: each sees the
- * other, and gives way (group.c, notes.c). A removal for good takes what the trash has of the group
- * along, before the shards.
+ * other, and gives way (group_move.c, notes.c). A removal for good takes what the trash has of the
+ * group along, before the shards.
  *
  * The time of the removal is in the name: no second object can be lost or contradict it. A
  * group may be removed, made again and removed again: both lie in the trash, and the newest is
