@@ -427,7 +427,8 @@ static void *save_boxes(void *argument)
     mine->error = ckpt_open(&ckpt, &(struct ckpt_options){.server = mine->bed->server,
                                                           .run = "boxes",
                                                           .rank = mine->rank,
-                                                          .world_size = 2});
+                                                          .world_size = 2,
+                                                          .busy_ms = 10000});
     if (mine->error == 0)
         mine->error = ckpt_describe_arrays(ckpt, mine->attempt, arrays, BOXES);
     if (mine->error == 0) /* again, as a rank does that lost its session */
