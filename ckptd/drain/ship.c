@@ -192,9 +192,7 @@ static void leave_image(struct part *part)
     struct image *image = part->image;
     struct service *service = image->service;
     part->image = NULL;
-    image->readers--;
-    image_drop_unwanted(image);
-    image_settle(image); /* its save was given up meanwhile, and its rank has gone */
+    image_end_reading(image); /* its save may have been given up, and its rank gone */
     service_retry_waiting(service);
     service_retry_saves(service);
 }

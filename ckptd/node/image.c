@@ -593,3 +593,12 @@ void image_drop_unwanted(struct image *image)
         checkpoint != catalog_newest(checkpoint->run))
         image_leave_checkpoint(image);
 }
+
+void image_end_reading(struct image *image)
+{
+    image->readers--;
+    if (image->state == IMAGE_RESIDENT)
+        image_drop_unwanted(image);
+    else
+        image_settle(image);
+}

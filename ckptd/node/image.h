@@ -175,5 +175,7 @@ void image_detach(struct image *image);
 
 /* An image that nobody reads or wants goes, unless it is of the newest checkpoint. */
 void image_drop_unwanted(struct image *image);
+/* A reader less; an image that nobody needs any more is gone afterwards. */
+void image_end_reading(struct image *image);
 
 #endif

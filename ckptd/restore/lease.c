@@ -42,13 +42,8 @@ static void let_go(struct load *load, uint32_t shard)
 {
     struct image *image = load->shards[shard].held;
     load->shards[shard].held = NULL;
-    if (!image)
-        return;
-    image->readers--;
-    if (image->state == IMAGE_RESIDENT)
-        image_drop_unwanted(image);
-    else
-        image_settle(image);
+    if (image)
+        image_end_reading(image);
 }
 
 void load_hold(struct load *load, uint32_t shard, struct image *image)
