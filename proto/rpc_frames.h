@@ -29,7 +29,7 @@
 #define RPC_COST_FRAME 1
 #define RPC_COST_CALL 16          /* HEADERS that open a stream */
 #define RPC_COST_CONNECTION 32    /* to accept one; see rpc_guard.h */
-#define RPC_COST_HANDSHAKE 160    /* of TLS, or what a stranger may begin of one */
+#define RPC_COST_HANDSHAKE 200    /* of TLS, or what a stranger may begin of one */
 #define RPC_COST_LITTLE 4         /* a request to the bulk plane that moves little */
 #define RPC_COST_REFUSED 12       /* besides, when it is refused */
 #define RPC_DATA_COST_BYTES 1024u /* of data, in either direction: as much as a frame */
