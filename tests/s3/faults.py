@@ -7,8 +7,9 @@ list, remove) against the strict server (lib_server.py), once for each request o
 before and after; then the objects of the server are looked at. On each kind of server: that which
 honours If-None-Match on PUT, and that which honours it on the completion of an upload.
 
-The requests of a story are those of its undisturbed run. With TORTURE=1 each of them is disturbed,
-else one of several of a kind in a row, and the fault also comes twice and three times.
+The requests of a story are those of its undisturbed run; of several of a kind in a row one is
+disturbed. make test makes one in STORIES_APART of the stories: SEED= repeats which, SAMPLE=1 makes
+all. With TORTURE=1 each request is disturbed, and the fault also comes twice and three times.
 """
 
 import concurrent.futures
@@ -20,6 +21,7 @@ import sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../integration"))
 
 import lib_tap  # noqa: E402
+from lib_sample import sample  # noqa: E402
 from lib_drive import PART, Driver, content  # noqa: E402
 from lib_server import FAULTS, Fault, Server  # noqa: E402
 
@@ -28,7 +30,8 @@ TEXT = "a-manifest-of-the-tests"
 HAVE_NO_EFFECT = ("longer", "shorter", "truncated", "damaged", "stale")  # of their own: one place
 TORTURE = bool(os.environ.get("TORTURE"))
 SEED = int(os.environ.get("SEED") or random.randrange(1 << 32))
-STORIES = 40  # of the trash that SEED chooses
+STORIES_APART = 5
+TRASH_APART = 37  # of its stories
 # What a client can neither notice nor mend: the answer says that there is such an object, or it is
 # another listing. It may be an error then, but never a false success.
 MAY_FAIL = ("412", "stale")
@@ -211,11 +214,11 @@ def matrix(kind, is_changing=False):
     """`is_changing`: only the requests that change something."""
     happened, server, count = story(kind, None)
     bad = violations(happened, server, None)
-    all_cases = list(cases(server.log, is_changing))
+    all_cases = sample(cases(server.log, is_changing), STORIES_APART, SEED)
     with concurrent.futures.ThreadPoolExecutor(16) as pool:  # most of them wait
         for found in pool.map(lambda case: try_one(kind, case), all_cases):
             bad += found
-    print(f"# {kind}: {count} requests, {len(all_cases)} stories")
+    print(f"# SEED={SEED}; {kind}: {count} requests, {len(all_cases)} stories")
     assert not bad, "\n".join(bad[:40])
 
 
@@ -234,9 +237,9 @@ def what_goes_into_the_trash_and_out_of_it_is_whole(_):
     all_cases = [case for case in cases(log, False)
                  if case[0] != "412" or log[case[2] - 1][0] in ("PUT", "POST")]
     print(f"# SEED={SEED}; the trash: {len(log)} requests, {len(all_cases)} stories")
-    if not TORTURE:
-        refused = [case for case in all_cases if case[0] == "412"]  # what may fail
-        all_cases = refused + random.Random(SEED).sample(all_cases, STORIES)
+    refused = [case for case in all_cases if case[0] == "412"]  # what may fail
+    others = [case for case in all_cases if case[0] != "412"]
+    all_cases = sample(refused, STORIES_APART, SEED) + sample(others, TRASH_APART, SEED)
     with concurrent.futures.ThreadPoolExecutor(16) as pool:
         for found in pool.map(lambda case: try_trash("put", case), all_cases):
             bad += found

@@ -10,16 +10,18 @@
  * operation. The power cut is the same with every later operation failing too, and then
  * storage_fault_crash; the start after it is cut again at an operation of its own.
  *
- * In make test every operation fails once, for ever and with the power, with an errno that changes,
- * and every call of storage.h with every errno, once and for ever, at an operation that changes:
- * SEED= repeats a run, TORTURE=1 takes all errnos at every operation. */
+ * In make test one operation in ONE_IN fails once, for ever and with the power, with an errno that
+ * changes, and every call of storage.h with some errnos, once and for ever, at an operation that
+ * changes: SEED= repeats a run, SAMPLE=1 takes every operation and every errno of every call
+ * (sample.h), TORTURE=1 all errnos at every operation. */
 #include "tests/fault/storage_fault.h"
 #include "tests/unit/ckptd_stories.h"
 #include "tests/unit/descriptors.h"
-#include "tests/unit/random.h"
+#include "tests/unit/sample.h"
 
 /* Tellings differ by a few operations. */
 #define UNTOUCHED_ROW 8u
+#define ONE_IN 7u /* a prime: sample.h */
 #define OPERATIONS_MAX 2000u
 /* An attempt, the directory of tombstones, what was loaded, two manifests, a pin. */
 #define PUBLISHES 8u
@@ -97,8 +99,9 @@ static uint64_t tell(const struct story *story, struct told *told, struct bed *b
 static void tell_all_of(const struct story *story, struct bed *bed, const char *format, bool cut)
 {
     bool is_torture = getenv("TORTURE") != NULL;
-    uint32_t untouched = 0, operation = 1, tellings = 0;
-    for (; untouched < UNTOUCHED_ROW; operation++) {
+    uint32_t one_in = (uint32_t)sample_one_in(ONE_IN), untouched = 0, tellings = 0;
+    uint32_t operation = 1 + (uint32_t)next_random(one_in);
+    for (; untouched < UNTOUCHED_ROW; operation += one_in) {
         size_t first = next_random(NUM_ERRNOS);
         bool all = true;
         assert_true(operation < OPERATIONS_MAX);
@@ -109,10 +112,10 @@ static void tell_all_of(const struct story *story, struct bed *bed, const char *
                      errnos[(first + i) % NUM_ERRNOS]);
             all = tell(story, &told, bed, settings, cut) < operation && all;
         }
-        untouched = all ? untouched + 1 : 0;
+        untouched = all ? untouched + one_in : 0;
     }
     print_message("# %s: %u operations in %u tellings\n", story->name,
-                  operation - 1 - UNTOUCHED_ROW, tellings);
+                  operation - one_in - untouched, tellings);
     assert_true(operation > story->operations_least);
 }
 
@@ -173,14 +176,15 @@ static void test_faults__each_call_with_each_errno_harms_nothing(void **state)
     static const char *const names[] = {
         "register", "lock",  "space", "create",     "open", "read",        "write", "sync",
         "publish",  "fetch", "list",  "sync_names", "hold", "find_holder", "sweep", "remove"};
+    static const char *const ways[] = {"fail_at", "fail_from"};
     seed_random();
+    struct sample sample = sample_begin(ONE_IN);
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         uint64_t calls;
         const struct story *story = find_story(*state, names[i], &calls);
-        for (size_t number = 0; number < NUM_ERRNOS; number++) {
-            fail_call(story, *state, names[i], calls, "fail_at", errnos[number]);
-            fail_call(story, *state, names[i], calls, "fail_from", errnos[number]);
-        }
+        for (size_t trial = 0; trial < 2 * NUM_ERRNOS; trial++)
+            if (sample_takes(&sample))
+                fail_call(story, *state, names[i], calls, ways[trial % 2], errnos[trial / 2]);
     }
 }
 
@@ -189,9 +193,10 @@ static void test_faults__each_call_with_each_errno_harms_nothing(void **state)
 static void test_faults__a_manifest_that_comes_back_has_all_its_shards(void **state)
 {
     uint32_t num_first = 0, num_second = 0; /* saves that failed, the second one alone */
+    uint32_t come_backs = 1 + (COME_BACKS - 1) / (uint32_t)sample_one_in(ONE_IN);
     seed_random();
     for (uint32_t publish = 1; publish <= PUBLISHES; publish++)
-        for (uint32_t i = 0; i < COME_BACKS; i++) {
+        for (uint32_t i = 0; i < come_backs; i++) {
             char settings[100];
             struct told told;
             snprintf(settings, sizeof settings, "late=1,only=publish,fail_at=%u", publish);
@@ -199,8 +204,8 @@ static void test_faults__a_manifest_that_comes_back_has_all_its_shards(void **st
             num_first += !told.saved[LAST_STEP - 1];
             num_second += told.saved[LAST_STEP - 1] && !told.saved[LAST_STEP];
         }
-    assert_int_equal(num_first, 3 * COME_BACKS); /* without an attempt or a mark nothing is saved */
-    assert_int_equal(num_second, 2 * COME_BACKS);
+    assert_int_equal(num_first, 3 * come_backs); /* without an attempt or a mark nothing is saved */
+    assert_int_equal(num_second, 2 * come_backs);
 }
 
 int main(void)

@@ -4,11 +4,11 @@
  * prune, recovery, adoption, release or gc fails, an acknowledged checkpoint stays whole, no
  * telling leaves an allocation or a descriptor behind, and the next start finds a store on which
  * all works. Method: the story of ckptd_story.h, memory_bed.h between the daemon and the system.
- * First tellings find all places of allocations, then each fails where it is first met, once, and
- * in another telling all from there on; and once where it is met again, which time is by chance.
- * SEED= repeats that; with TORTURE=1 each allocation fails by its number, too. What tools ask of a
- * daemon that serves (Adopt, Gc, Release) is told likewise, and asked again of the same daemon
- * afterwards. */
+ * First tellings find all places of allocations, then each that the sample takes fails where it is
+ * first met, once, and in another telling all from there on; and once where it is met again, which
+ * time is by chance. SEED= repeats that; SAMPLE=1 takes every place (sample.h), TORTURE=1 each
+ * allocation by its number, too. What tools ask of a daemon that serves (Adopt, Gc, Release) is
+ * told likewise, and asked again of the same daemon afterwards. */
 #define ALLOCATIONS_ONLY /* the ranks of the story map memory and start threads */
 #include "tests/unit/ckptd_story.h"
 #include "tests/unit/memory_bed.h"

@@ -7,18 +7,21 @@
  * Method: the commands and the judge of clients_cli_bed.h, calls_bed.h between them and the system.
  * io_uring makes its calls in the kernel and is refused here, so all is pread and pwrite.
  *
- * In make test every call, of close() one in CLOSES_APART, fails once and for ever, each time with
- * the next errno, so that every function of the system meets each both ways; every transfer is
- * short, once or for ever. Where the errnos begin changes: SEED= repeats, TORTURE=1 takes every
- * call with every errno, TOOL= one command alone. */
+ * SAMPLE=1 fails every call, of close() one in CLOSES_APART, once and for ever, each time with the
+ * next errno, so that every function of the system meets each both ways; every transfer is short,
+ * once or for ever. make test does so with one call in CALLS_APART, and with the first call of each
+ * function (sample.h). Where the errnos begin changes: SEED= repeats, TORTURE=1 takes every call
+ * with every errno, TOOL= one command alone. */
 #include "tests/unit/calls_bed.h"
 
 #include "tests/unit/clients_cli_bed.h"
 #include "tests/unit/in_memory.h"
 #include "tests/unit/no_ring.h"
+#include "tests/unit/sample.h"
 
 #define FUNCTIONS_MAX 40u
 #define CLOSES_APART 4u /* there are many, and they are alike: one in so many fails */
+#define CALLS_APART 7u
 
 /* A short transfer is the last of them. */
 static const int numbers[] = {EIO,    ENOSPC, EDQUOT, EROFS, EACCES,     EPERM,     EMFILE, ENFILE,
@@ -90,6 +93,7 @@ static struct function {
     unsigned call;
 } functions[FUNCTIONS_MAX];
 static size_t num_functions;
+static struct sample sample; /* of the trials */
 
 static struct function *find_function(const char *name)
 {
@@ -117,6 +121,17 @@ static void try_next_errno(struct function *function, const struct tool *tool, s
     try_one(tool, world, (struct failure_at){call, numbers[at % NUM_ERRNOS], for_ever, NULL});
 }
 
+/* The next errno, where the sample takes it; how many runs that was. */
+static unsigned try_left(struct function *function, struct world *world, bool for_ever)
+{
+    if (!sample_takes(&sample)) {
+        function->met[for_ever]++;
+        return 0;
+    }
+    try_next_errno(function, function->tool, world, function->call, for_ever);
+    return 1;
+}
+
 /* The errnos that are left where a function is called fewer times than there are of them. */
 static unsigned try_rest(struct world *world)
 {
@@ -125,8 +140,8 @@ static unsigned try_rest(struct world *world)
         struct function *function = &functions[i];
         run_undisturbed(function->tool, world);
         for (int for_ever = 0; for_ever < 2; for_ever++)
-            for (; function->met[for_ever] < NUM_ERRNOS; runs++)
-                try_next_errno(function, function->tool, world, function->call, for_ever == 1);
+            while (function->met[for_ever] < NUM_ERRNOS)
+                runs += try_left(function, world, for_ever == 1);
     }
     return runs;
 }
@@ -141,6 +156,8 @@ static unsigned try_call(const struct tool *tool, struct world *world, unsigned 
     unsigned runs = 0;
     function->tool = tool;
     function->call = call;
+    if (!sample_takes(&sample) && function->met[0] > 0)
+        return 0;
     if (strcmp(name, "close") == 0 && next_random(CLOSES_APART) != 0 && !is_torture)
         return 0;
     if (is_transfer(name) && !is_torture)
@@ -174,6 +191,7 @@ static void try_tool(const struct tool *tool, struct world *world)
 static void test_calls__a_command_says_what_failed_and_leaves_nothing(void **state)
 {
     seed_random();
+    sample = sample_begin(CALLS_APART);
     for (size_t i = 0; i < NUM_TOOLS; i++)
         if (is_chosen(&tools[i]))
             try_tool(&tools[i], *state);
@@ -284,12 +302,14 @@ static unsigned refuse_once(const struct refused *refused, struct world *world,
 
 static void test_calls__what_is_refused_stays_so_when_nobody_can_look(void **state)
 {
+    seed_random();
+    sample = sample_begin(CALLS_APART);
     for (size_t i = 0; i < sizeof refusals / sizeof *refusals; i++) {
         unsigned calls = refuse_once(&refusals[i], *state, (struct failure_at){0});
-        for (unsigned first = 1; first <= calls; first++)
-            for (int for_ever = 0; for_ever < 2; for_ever++)
+        for (unsigned trial = 0; trial < 2 * calls; trial++)
+            if (sample_takes(&sample))
                 refuse_once(&refusals[i], *state,
-                            (struct failure_at){first, EIO, for_ever == 1, NULL});
+                            (struct failure_at){1 + trial / 2, EIO, trial % 2 == 1, NULL});
         print_message("# %s: %u calls\n", refusals[i].tool.name, calls);
     }
 }

@@ -6,10 +6,11 @@
  * between them and the system. A first run notes the places of allocations; then the allocation
  * that each was met with fails.
  *
- * In make test every place fails once and for ever in the first command that comes to it; a place
- * is five callers, as most of them are code that commands share. Of the ways by which the others
- * come to it (twelve callers) every so manieth fails, which ones changes: SEED= repeats, TORTURE=1
- * takes every allocation by its number, TOOL= one command alone. */
+ * SAMPLE=1 fails every place once and for ever in the first command that comes to it; a place is
+ * five callers, as most of them are code that commands share. Of the ways by which the others come
+ * to it (twelve callers) every so manieth fails. make test takes one in PLACES_APART of these
+ * (sample.h), which ones changes: SEED= repeats, TORTURE=1 takes every allocation by its number,
+ * TOOL= one command alone. */
 #define CALLERS 12
 #include "tests/unit/clients_cli_bed.h"
 #include "tests/unit/in_memory.h"
@@ -77,6 +78,8 @@ static bool is_new(uint64_t near)
     return true;
 }
 
+static struct sample sample; /* of the places */
+
 static void try_tool(const struct tool *tool, struct world *world, bool is_json)
 {
     bool is_torture = getenv("TORTURE") != NULL;
@@ -89,7 +92,7 @@ static void try_tool(const struct tool *tool, struct world *world, bool is_json)
     unsigned least = count_descriptors();
     for (uint32_t i = 0; i < places && !is_torture; i++) {
         bool is_first = is_new(failing.seen[i].near), for_ever = next_random(2) == 0;
-        if (!is_first && i % EVERY != start)
+        if ((!is_first && i % EVERY != start) || !sample_takes(&sample))
             continue;
         const struct lack at = {.number = failing.seen[i].number, .for_ever = for_ever};
         try_one(tool, world, is_json, at, &least);
@@ -110,6 +113,7 @@ static void try_tool(const struct tool *tool, struct world *world, bool is_json)
 static void try_tools(const struct tool *list, size_t count, struct world *world)
 {
     seed_random();
+    sample = sample_begin(PLACES_APART);
     for (size_t i = 0; i < count; i++) {
         if (!is_chosen(&list[i]))
             continue;

@@ -3,10 +3,13 @@
  * Goal: whatever happens to the bytes of a stored checkpoint is found by `ckpt-cli verify` and by
  * everything that reads offline, and named with its place; nothing of it is handed out, nothing
  * crashes. Method: checkpoints of random layouts (clients_store_bed.h), read by the tool's own
- * functions in this process: each byte of manifest, header and checksum table flipped by itself,
- * one byte in each 4 KiB of data, every length of what is cut off, blocks and files exchanged with
- * each other and with those of an older checkpoint of the same layout. */
+ * functions in this process: bytes of manifest, header and checksum table flipped by themselves,
+ * one byte in each 4 KiB of data, lengths of what is cut off, blocks and files exchanged with each
+ * other and with those of an older checkpoint of the same layout. Of bytes and lengths make test
+ * takes one in PLACES_APART: SEED= repeats which, SAMPLE=1 takes all (sample.h). */
 #include "tests/unit/clients_store_bed.h"
+#include "tests/unit/in_memory.h"
+#include "tests/unit/sample.h"
 
 #include <jansson.h>
 
@@ -14,6 +17,7 @@
 #define DIRECTORY "run/step-00000007-a0001"
 #define OLDER_DIRECTORY "run/step-00000006-a0001"
 #define PAGE 4096u
+#define PLACES_APART 7u
 #define SEED 17u /* of a checkpoint of two shards, some MiB each */
 #define SHARDS 2u
 #define BLOCKS_MAX 64u
@@ -30,6 +34,7 @@ struct victim {
     struct storage *store;
     struct file manifest, shards[SHARDS], older_manifest, older_shards[SHARDS];
     struct shard_geometry geometry[SHARDS];
+    struct sample sample; /* of the places */
 };
 
 /* ---- files ---- */
@@ -95,6 +100,8 @@ static int open_victim(void **state)
 {
     struct victim *victim = calloc(1, sizeof *victim);
     struct checkpoint checkpoint;
+    seed_random();
+    victim->sample = sample_begin(PLACES_APART);
     fixture_open(&victim->fixture, SHARDS, SEED);
     write_checkpoint(&victim->fixture, "run", 6, 1);
     for (uint32_t i = 0; i < TENSORS; i++) /* every element has another value a step later */
@@ -243,8 +250,10 @@ static void assert_manifest_is_refused(const struct victim *victim, bool in_summ
 
 static void test_damage__every_flipped_byte_of_a_manifest_is_found(void **state)
 {
-    const struct victim *victim = *state;
+    struct victim *victim = *state;
     for (uint64_t at = 0; at < victim->manifest.size; at++) {
+        if (!sample_takes(&victim->sample))
+            continue;
         flip_byte(&victim->manifest, at);
         assert_manifest_is_refused(victim, at < MANIFEST_SUMMARY_BYTES);
         restore_byte(&victim->manifest, at);
@@ -254,8 +263,10 @@ static void test_damage__every_flipped_byte_of_a_manifest_is_found(void **state)
 
 static void test_damage__every_flipped_byte_of_a_header_is_found(void **state)
 {
-    const struct victim *victim = *state;
+    struct victim *victim = *state;
     for (uint64_t at = 0; at < victim->geometry[1].data_start; at++) {
+        if (!sample_takes(&victim->sample))
+            continue;
         flip_byte(&victim->shards[1], at);
         assert_shard_is_refused(victim, 1, true);
         restore_byte(&victim->shards[1], at);
@@ -269,8 +280,10 @@ static void test_damage__every_flipped_byte_of_a_header_is_found(void **state)
 
 static void test_damage__every_flipped_byte_of_a_checksum_table_is_found(void **state)
 {
-    const struct victim *victim = *state;
+    struct victim *victim = *state;
     for (uint64_t at = victim->geometry[0].table_start; at < victim->shards[0].size; at++) {
+        if (!sample_takes(&victim->sample))
+            continue;
         flip_byte(&victim->shards[0], at);
         assert_shard_is_refused(victim, 0, false);
         restore_byte(&victim->shards[0], at);
@@ -284,6 +297,8 @@ static void flip_pages(struct victim *victim, uint32_t shard)
     const struct shard_geometry *geometry = &victim->geometry[shard];
     for (uint64_t page = 0; page < CHECKSUM_BLOCK_BYTES; page += PAGE) {
         uint64_t blocks = 0, places[BLOCKS_MAX];
+        if (!sample_takes(&victim->sample))
+            continue;
         for (uint64_t block = 0; block < geometry->num_blocks; block++) {
             places[block] = block * CHECKSUM_BLOCK_BYTES + page + draw(&victim->fixture, PAGE);
             if (places[block] < geometry->data_start || places[block] >= geometry->table_start)
@@ -311,8 +326,10 @@ static void test_damage__a_flipped_byte_in_any_page_of_data_is_named_by_its_bloc
 
 static void test_damage__every_truncation_of_a_manifest_is_found(void **state)
 {
-    const struct victim *victim = *state;
+    struct victim *victim = *state;
     for (uint64_t size = victim->manifest.size; size-- > 0;) {
+        if (size > 0 && !sample_takes(&victim->sample))
+            continue;
         assert_int_equal(truncate(victim->manifest.path, (off_t)size), 0);
         assert_manifest_is_refused(victim, size < MANIFEST_SUMMARY_BYTES);
     }
@@ -322,12 +339,14 @@ static void test_damage__every_truncation_of_a_manifest_is_found(void **state)
 
 static void test_damage__every_truncation_of_a_shard_is_found(void **state)
 {
-    const struct victim *victim = *state;
+    struct victim *victim = *state;
     const struct shard_geometry *geometry = &victim->geometry[1];
     uint64_t size = victim->shards[1].size;
     while (size > 0) {
         bool in_data = size > geometry->data_start && size <= geometry->table_start;
         size -= in_data ? (size - 1) % PAGE + 1 : 1;
+        if (size > 0 && !sample_takes(&victim->sample))
+            continue;
         assert_int_equal(truncate(victim->shards[1].path, (off_t)size), 0);
         assert_shard_is_refused(victim, 1, false);
     }
@@ -452,5 +471,6 @@ int main(void)
         cmocka_unit_test(test_damage__stale_blocks_of_the_same_place_are_found),
         cmocka_unit_test(test_damage__stale_tables_headers_and_files_are_found),
     };
+    tell_in_memory();
     return cmocka_run_group_tests(tests, open_victim, close_victim);
 }

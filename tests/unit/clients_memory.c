@@ -5,10 +5,10 @@
  * was committed stays whole and loads to the bit, and no telling leaves an allocation or a
  * descriptor behind. Method: one rank opens, describes, saves, loads, loses its session and saves
  * again, with memory_bed.h between libckpt and the system; the first tellings note the places of
- * allocations, then each fails where it is first met, once, and in another telling all from there
- * on; and once where it is met again, which time is by chance. SEED= repeats that; with TORTURE=1
- * each allocation fails by its number, too. Mappings and the process's other allocations for the
- * calls are among them. */
+ * allocations, then each that the sample takes fails where it is first met, once, and in another
+ * telling all from there on; and once where it is met again, which time is by chance. SEED= repeats
+ * that; SAMPLE=1 takes every place (sample.h), TORTURE=1 each allocation by its number, too.
+ * Mappings and the process's other allocations for the calls are among them. */
 #include "clients/session.h"
 #include "proto/report.h"
 #include "tests/unit/clients_bed.h"

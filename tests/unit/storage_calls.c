@@ -5,16 +5,20 @@
  * it, leaves what was there before as it was, and never tells less than the truth: a publish whose
  * name was there says ERR_IO, for a power loss may bring it back. Short transfers change nothing.
  * Method: calls_bed.h between storage/ and the system; each case is a short use of a store on the
- * pwrite engine, repeated with its n-th call failing until it has no such call. The io_uring engine
- * makes its calls in the kernel: storage_uring.c has those. */
+ * pwrite engine, repeated with its n-th call failing until it has no such call. make test makes one
+ * in PLANS_APART of these plans, so that each call meets some and each errno some calls; SEED=
+ * repeats a run, SAMPLE=1 makes all (sample.h). The io_uring engine makes its calls in the kernel:
+ * storage_uring.c has those. */
 #include "tests/unit/calls_bed.h"
 #include "tests/unit/in_memory.h"
+#include "tests/unit/sample.h"
 #include "tests/unit/storage_bed.h"
 
 #include "tests/unit/descriptors.h"
 
 #define BYTES (4 * STORAGE_ALIGN)
 #define CALLS_MAX 400u
+#define PLANS_APART 5u /* a prime, as there are 2^5 plans for each call */
 
 /* ---- a store with something in it ---- */
 
@@ -270,23 +274,31 @@ static unsigned run_case(int (*use)(void), unsigned first, int number, bool for_
     return calls;
 }
 
+/* What happens at a call. */
+static const struct happening {
+    int number;    /* errno; 0: the transfer is short */
+    bool can_last; /* who is interrupted tries again, for as long as that is so */
+} happenings[] = {{EIO, true},        {ENOSPC, true},    {EDQUOT, true}, {EROFS, true},
+                  {EACCES, true},     {EPERM, true},     {EMFILE, true}, {ENFILE, true},
+                  {ENOMEM, true},     {ESTALE, true},    {EINVAL, true}, {EFBIG, true},
+                  {EOPNOTSUPP, true}, {ETIMEDOUT, true}, {EINTR, false}, {EAGAIN, false},
+                  {0, true}};
+
 static void run_all(int (*use)(void))
 {
-    static const int numbers[] = {EIO,    ENOSPC, EDQUOT, EROFS,  EACCES, EPERM,      EMFILE,
-                                  ENFILE, ENOMEM, ESTALE, EINVAL, EFBIG,  EOPNOTSUPP, ETIMEDOUT};
     unsigned runs = 0, calls = run_case(use, 0, 0, false, false);
     assert_true(calls > 2 && calls < CALLS_MAX);
-    for (unsigned first = 1; first <= calls; first++) {
-        for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++, runs += 2) {
-            run_case(use, first, numbers[i], false, false);
-            run_case(use, first, numbers[i], true, false);
+    seed_random();
+    struct sample sample = sample_begin(PLANS_APART);
+    for (unsigned first = 1; first <= calls; first++)
+        for (size_t i = 0; i < 2 * sizeof happenings / sizeof happenings[0]; i++) {
+            const struct happening *happening = &happenings[i / 2];
+            bool for_ever = i % 2 == 1;
+            if ((for_ever && !happening->can_last) || !sample_takes(&sample))
+                continue;
+            run_case(use, first, happening->number, for_ever, happening->number == 0);
+            runs++;
         }
-        run_case(use, first, EINTR, false, false);
-        run_case(use, first, EAGAIN, false, false);
-        run_case(use, first, 0, false, true);
-        run_case(use, first, 0, true, true);
-        runs += 4;
-    }
     print_message("# %u calls, %u plans\n", calls, runs);
 }
 

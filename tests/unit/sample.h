@@ -1,0 +1,38 @@
+/* sample.h - which trials of a matrix are made, such as each operation failing in each way.
+ *
+ * A matrix is gone through in its order, so that one trial in so many, from one by chance on, has
+ * some of every stretch of it; where that number is a prime, some of every row and column too.
+ * `make test` makes so many, and others each time: SEED= repeats. SAMPLE=N makes another share,
+ * SAMPLE=1 every trial, as does TORTURE=1. */
+#ifndef HOLDFAST_TESTS_SAMPLE_H
+#define HOLDFAST_TESTS_SAMPLE_H
+
+#include "tests/unit/random.h"
+
+#include <stdbool.h>
+
+struct sample {
+    uint64_t one_in, next; /* trials; the number of the next one, from a start by chance */
+};
+
+static inline uint64_t sample_one_in(uint64_t usual)
+{
+    uint64_t one_in = getenv("TORTURE") != NULL ? 1 : random_rounds("SAMPLE", usual);
+    return one_in > 0 ? one_in : 1;
+}
+
+/* After seed_random(). */
+static inline struct sample sample_begin(uint64_t usual)
+{
+    uint64_t one_in = sample_one_in(usual);
+    printf("# one in %" PRIu64 " of the trials: SAMPLE=1 makes all\n", one_in);
+    return (struct sample){one_in, next_random(one_in)};
+}
+
+/* Is the next trial one that is made? */
+static inline bool sample_takes(struct sample *sample)
+{
+    return sample->next++ % sample->one_in == 0;
+}
+
+#endif
