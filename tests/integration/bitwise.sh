@@ -7,7 +7,7 @@
 # (hexadecimal floats, compared with cmp) and a final checkpoint in which ckpt-cli finds no
 # differing tensor. A step has 7 micro-batches: most meshes have ranks without one at its end, 1x8
 # one in every step. Then one run visits all meshes in a ring, a stretch on each; resumes.py goes on
-# on random ones. SEED, printed, says which pipelines are processes. also without io_uring
+# on random ones. SEED, printed, says which pipelines are processes.
 . "$(dirname "$0")/lib.sh"
 . tests/integration/lib_tiny.sh
 

@@ -6,7 +6,6 @@ verify, diff and export tell the truth, name damage exactly, and end with the do
 hostile files make them fail cleanly, and none of them changes the store.
 Method: a real ckptd; `clients_ckpt save` stores tensors whose every element follows from tensor,
 step and index, so this script computes them again with NumPy. Files are then damaged byte by byte.
-also without io_uring
 """
 
 import hashlib

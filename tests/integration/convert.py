@@ -4,7 +4,6 @@
 Goal: every element has the value that NumPy's rounding gives, or the bits it had; a program goes on
 from it; nothing is replaced unasked, and what was damaged or killed leaves nothing that counts as a
 checkpoint. Method: as cli.py; what is made is opened by the stock library.
-also without io_uring
 """
 
 import json

@@ -10,7 +10,6 @@ Method: a tiny Llama is trained by the real trainer; its logits are computed aga
 folder by a forward in NumPy that turns halves as Hugging Face does. Folders are then written by
 hand, byte by byte. A seed checkpoint that is exported, imported and trained has the losses of the
 seed that was trained directly.
-also without io_uring
 """
 
 import hashlib

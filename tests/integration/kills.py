@@ -9,8 +9,6 @@ Afterwards the newest acknowledged step must be in the list, the newest checkpoi
 block by block, and the next trainer must load that step or a later one.
 
     KILLS=200 SECONDS= SEED=     so many kills, or as many as fit into so many seconds (0: no limit)
-
-also without io_uring
 """
 
 import os

@@ -8,7 +8,6 @@ Llama of half a GB, whose file is mostly a hole, is imported; another of the sam
 each tensor is read to be compared; and the first is given later steps, by hard links, for a prune.
 Of a small one there are 10,000 in the same way. Each command runs on them, and the system tells its
 peak of resident memory.
-also without io_uring
 """
 
 import ctypes

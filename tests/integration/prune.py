@@ -6,7 +6,6 @@ leaves nothing but whole checkpoints in the list, and the next prune ends what w
 Method: a real ckptd; `clients_ckpt save` makes checkpoints; after each kill every listed one is
 verified, block by block. The seed is printed; SEED= repeats the moments of the kills. Checkpoints
 of all ages are saved under a clock that is set back (build/shims/clock.so).
-also without io_uring
 """
 
 import json

@@ -5,7 +5,6 @@
 # "disabled" run gives loss file and checkpoints. The others are slowed by debug.slow_copy_us until
 # a copy takes much longer than a step, so that an update that did not wait would overwrite what is
 # not yet copied. debug.pause_at_step holds a run in the step that a copy overlaps.
-# also without io_uring
 . "$(dirname "$0")/lib.sh"
 . tests/integration/lib_tiny.sh
 

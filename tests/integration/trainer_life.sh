@@ -3,7 +3,7 @@
 # the numbers of a run to which nothing happened; where it cannot go on it says why and ends with
 # the right code. Method: one undisturbed run gives loss file and final checkpoint. Then runs of
 # the same settings are disturbed in one way each. debug.pause_at_step holds a run in mid-step, so
-# that nothing depends on timing. also without io_uring
+# that nothing depends on timing.
 . "$(dirname "$0")/lib.sh"
 . tests/integration/lib_tiny.sh
 
