@@ -6,6 +6,7 @@
 #include "ckptd/config.h"
 #include "ckptd/health.h"
 #include "ckptd/ledger.h"
+#include "ckptd/node/session.h"
 #include "ckptd/service.h"
 #include "ckptd/tier.h"
 #include "storage/storage.h"
@@ -54,6 +55,15 @@ static void look_at_drain(json_t *list, const struct run *run)
                     run->name, count, newest->given_up);
 }
 
+/* What a time-out of the ranks' own does not see: a disk or a socket that never answers. */
+static void look_at_ranks(json_t *list, const struct run *run)
+{
+    const struct session_ranks ranks = session_ranks_of(run);
+    if (ranks.silent_ms > run->service->config->limit_hang_ms)
+        raise_alarm(list, "run %s hangs: rank %u of %u here has done nothing for %lld s", run->name,
+                    ranks.silent, ranks.count, (long long)ranks.silent_ms / 1000);
+}
+
 static void look_at_runs(json_t *list, const struct service *service)
 {
     for (const struct run *run = service->catalog->runs; run; run = run->next) {
@@ -68,6 +78,7 @@ static void look_at_runs(json_t *list, const struct service *service)
         if (run->unreadable.code != 0)
             raise_alarm(list, "run %s cannot be read: %s", run->name, run->unreadable.message);
         look_at_drain(list, run);
+        look_at_ranks(list, run);
     }
 }
 

@@ -114,6 +114,8 @@ static const struct option table[] = {
                "how long a start waits for the ranks that train the run; 0: it takes over at once"),
     OPTION_INT(struct config, limit_silent_ms, "limits.silent_ms", 60000, 1000, 86400000,
                "a rank that announced nothing for so long counts as gone when another starts"),
+    OPTION_INT(struct config, limit_hang_ms, "limits.hang_ms", 1800000, 1000, INT64_C(604800000),
+               "a rank that tells its steps and was silent for so long is an alarm"),
     OPTION_INT(struct config, limit_wait_ms, "limits.wait_ms", 60000, 0, 86400000,
                "longest wait of one WaitSave or BeginSave call"),
     OPTION_INT(struct config, limit_drain_ms, "limits.drain_ms", 30000, 0, 3600000,

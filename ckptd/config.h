@@ -36,7 +36,7 @@ struct config {
     int64_t limit_identity_disk_bytes;                        /* likewise */
     int64_t limit_identity_rate, limit_identity_burst;
     int64_t limit_describe_ms, limit_connect_ms, limit_load_wait_ms, limit_lease_ms;
-    int64_t limit_takeover_ms, limit_silent_ms;
+    int64_t limit_takeover_ms, limit_silent_ms, limit_hang_ms;
     int64_t limit_wait_ms, limit_drain_ms, limit_last_save_ms, limit_look_ms, limit_reopen_ms;
     char pace_io_priority[32], pace_cpu_affinity[256];
     int64_t pace_cpu_nice;

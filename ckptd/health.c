@@ -47,11 +47,8 @@ static bool next_save(const struct run *run, uint64_t *out_bytes)
     bool has_ranks = false;
     *out_bytes = 0;
     for (uint32_t i = 0; group && group->planned && i < group->world_size; i++) {
-        struct session *session;
         *out_bytes += group->ranks[i].geometry.file_bytes;
-        if (group->ranks[i].session != 0 &&
-            session_find(&session, run->service, group->ranks[i].session) == 0)
-            has_ranks = true;
+        has_ranks |= session_is_there(run->service, group->ranks[i].session);
     }
     return has_ranks;
 }

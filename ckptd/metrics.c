@@ -39,7 +39,7 @@ static const struct {
      "run",
      "run",
      {"checkpoints", "damaged", "bytes", "newest_step", "newest_attempt", "newest_age_seconds",
-      "failures_in_row"}},
+      "failures_in_row", "ranks", "silent_seconds"}},
     {"replication",
      "run",
      "run",

@@ -200,6 +200,7 @@ static json_t *describe_health(const struct service *service)
 
 static json_t *describe_run(const struct run *run)
 {
+    const struct session_ranks ranks = session_ranks_of(run);
     const struct checkpoint *newest = run->checkpoints;
     int64_t age = health_age(run);
     int checkpoints = 0, damaged = 0;
@@ -211,13 +212,15 @@ static json_t *describe_run(const struct run *run)
     }
     while (newest && newest->damaged)
         newest = newest->next;
-    return json_pack(
-        "{s:s, s:i, s:i, s:I, s:o, s:o, s:o, s:i, s:s}", "run", run->name, "checkpoints",
-        checkpoints, "damaged", damaged, "bytes", bytes, "newest_step",
-        newest ? json_integer((json_int_t)newest->summary.step) : json_null(), "newest_attempt",
-        newest ? json_integer((json_int_t)newest->summary.attempt) : json_null(),
-        "newest_age_seconds", age >= 0 ? json_integer(age) : json_null(), "failures_in_row",
-        (int)run->health.failures, "last_failure", run->health.reason);
+    return json_pack("{s:s, s:i, s:i, s:I, s:o, s:o, s:o, s:i, s:s, s:i, s:o}", "run", run->name,
+                     "checkpoints", checkpoints, "damaged", damaged, "bytes", bytes, "newest_step",
+                     newest ? json_integer((json_int_t)newest->summary.step) : json_null(),
+                     "newest_attempt",
+                     newest ? json_integer((json_int_t)newest->summary.attempt) : json_null(),
+                     "newest_age_seconds", age >= 0 ? json_integer(age) : json_null(),
+                     "failures_in_row", (int)run->health.failures, "last_failure",
+                     run->health.reason, "ranks", (int)ranks.count, "silent_seconds",
+                     ranks.silent_ms >= 0 ? json_integer(ranks.silent_ms / 1000) : json_null());
 }
 
 static json_t *describe_runs(const struct service *service)

@@ -165,15 +165,40 @@ uint32_t session_num_busy(const struct service *service)
     return count;
 }
 
+/* When it announced a phase last; 0: it tells no time of them. */
+static int64_t phase_ms(const struct session *session)
+{
+    const struct arena_control *control = session->control;
+    return control ? 1000 * (int64_t)__atomic_load_n(&control->spoke_s, __ATOMIC_RELAXED) : 0;
+}
+
 /* A rank of an older libckpt announces phases without their time: it counts as alive. */
 static bool is_alive(const struct session *session, int64_t since_ms)
 {
     const struct arena_control *control = session->control;
     if (session->spoke_ms >= since_ms || !control)
         return session->spoke_ms >= since_ms;
-    int64_t spoke_s = __atomic_load_n(&control->spoke_s, __ATOMIC_RELAXED);
     bool says_phases = __atomic_load_n(&control->phase, __ATOMIC_RELAXED) != ARENA_PHASE_NONE;
-    return spoke_s != 0 ? spoke_s * 1000 >= since_ms : says_phases;
+    return phase_ms(session) != 0 ? phase_ms(session) >= since_ms : says_phases;
+}
+
+struct session_ranks session_ranks_of(const struct run *run)
+{
+    const struct service *service = run->service;
+    struct session_ranks out = {.silent_ms = -1};
+    for (int64_t i = 0; i < service->config->limit_sessions; i++) {
+        const struct session *session = &service->sessions->rows[i];
+        if (session->token == 0 || !session->is_rank || session->run != run)
+            continue;
+        int64_t phase = phase_ms(session);
+        int64_t silent = loop_now_ms() - (phase > session->spoke_ms ? phase : session->spoke_ms);
+        out.count++;
+        if (phase != 0 && silent > out.silent_ms) {
+            out.silent = session->rank;
+            out.silent_ms = silent > 0 ? silent : 0;
+        }
+    }
+    return out;
 }
 
 uint32_t session_num_alive(const struct run *run, int64_t since_ms)

@@ -73,7 +73,7 @@ struct session_table {
 int session_table_open(struct service *service, const struct session_events *events);
 void session_table_close(struct service *service);
 /* ERR_NOT_FOUND. */
-int session_find(struct session **out, struct service *service, uint64_t token);
+int session_find(struct session **out, struct service *service, uint64_t token); /* it spoke */
 /* ERR_BUSY, ERR_MEMORY. With a control page set and an eventfd. */
 int session_new_rank(struct session **out, struct service *service,
                      const struct session_options *options);
@@ -90,6 +90,13 @@ void session_drain_run(struct run *run);
 uint32_t session_num_busy(const struct service *service); /* ranks that announced a busy phase */
 /* Ranks of the run that are connected, or just come, and spoke at or after `since_ms`. */
 uint32_t session_num_alive(const struct run *run, int64_t since_ms);
+/* How the run's ranks here are. */
+struct session_ranks {
+    uint32_t count;    /* that are connected, or just come */
+    uint32_t silent;   /* the rank that has been silent longest, of those that tell their phases */
+    int64_t silent_ms; /* for how long; -1: none tells them, or none is here */
+};
+struct session_ranks session_ranks_of(const struct run *run);
 bool session_is_there(const struct service *service, uint64_t token);
 bool session_any_of(const struct run *run);           /* has the run one, of a rank or a reader? */
 bool session_any_rank(const struct service *service); /* is one described, and has not gone? */

@@ -49,6 +49,8 @@ struct cli {
     char slices[1024], object[LAYOUT_NAME_MAX];
     char keep_within[32], metric[64], best[8], note[256];
     char sample[32], from[4200];
+    char queued[1024], on_alarm[1024]; /* of a shell */
+    int64_t silent_s, age_s;
     int64_t seed;
     bool is_released, is_all, is_pin;
     bool is_json, is_weights_only, is_forced, is_quick, is_help;
@@ -94,6 +96,7 @@ int cli_untag(const struct cli *cli);
 int cli_unpin(const struct cli *cli);
 int cli_status(const struct cli *cli);
 int cli_health(const struct cli *cli);
+int cli_watchdog(const struct cli *cli);
 int cli_reload(const struct cli *cli);
 int cli_attempt(const struct cli *cli);
 int cli_rescan(const struct cli *cli);

@@ -75,6 +75,15 @@ const struct option command_settings[] = {
     [NOW] = OPTION_BOOL(struct cli, is_now, "now", "false",
                         "for good: not into the trash; of rm RUN also what is there"),
     [AND_PIN] = OPTION_BOOL(struct cli, is_pin, "pin", "false", "pin it as well"),
+    [SILENT] = OPTION_INT(struct cli, silent_s, "silent", 600, 1, 1 << 30,
+                          "seconds in which each rank must have begun or ended a step"),
+    [AGE] = OPTION_INT(struct cli, age_s, "age", 0, 0, 1 << 30,
+                       "seconds in which a checkpoint must have been committed; 0: not asked"),
+    [QUEUED] = OPTION_STRING(struct cli, queued, "queued", "",
+                             "a shell command that prints something while the job waits to be "
+                             "started: 'squeue -h -n NAME -t PD,CF'"),
+    [ON_ALARM] = OPTION_STRING(struct cli, on_alarm, "on-alarm", "",
+                               "a shell command for an alarm, which $HOLDFAST_ALARM has"),
     [JSON] = OPTION_BOOL(struct cli, is_json, "json", "false", "one JSON document on stdout"),
     [HELP] = OPTION_BOOL(struct cli, is_help, "help", "false", "this text"),
     [NUM_SETTINGS] = OPTION_END,
@@ -309,5 +318,14 @@ const struct command commands[] = {
      "store or ckptd failed until that run commits again, and when the next save would not fit.\n"
      "1: it can, but every checkpoint of some run is damaged. Of each run the age of its newest\n"
      "checkpoint and its failed saves in a row are told; with --json: runs, as in status.\n"},
+    {"watchdog", "RUN", "does the run train, or wait to be started? for cron", 1, 1,
+     BIT(SERVER) | OF_A_RUN | BIT(SILENT) | BIT(AGE) | BIT(QUEUED) | BIT(ON_ALARM), cli_watchdog,
+     "0: ranks of it are connected to this ckptd, none is silent, and it can save; or none is, "
+     "and\n"
+     "--queued prints something. 1: an alarm, one sentence on stdout, given to --on-alarm, too.\n"
+     "A ckptd that does not answer is one. Ranks of trainers that announce no phases (ckpt_phase)\n"
+     "are asked for --age alone. For example, every five minutes by cron:\n"
+     "  ckpt-cli watchdog RUN --server unix:/run/ckptd/s --queued 'squeue -h -n RUN -t PD,CF' \\\n"
+     "    --on-alarm 'echo \"$HOLDFAST_ALARM\" | mail -s RUN me@example.org'\n"},
 };
 const size_t num_commands = sizeof commands / sizeof *commands;

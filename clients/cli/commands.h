@@ -44,6 +44,10 @@ enum setting {
     FROM,
     NOW,
     AND_PIN,
+    SILENT,
+    AGE,
+    QUEUED,
+    ON_ALARM,
     JSON,
     HELP,
     NUM_SETTINGS

@@ -91,6 +91,8 @@ static void print_run(const json_t *run)
     if (json_object_get(run, "newest_step") != NULL)
         printf(" newest step %llu, %llu s ago", (unsigned long long)number(run, "newest_step"),
                (unsigned long long)number(run, "newest_age_seconds"));
+    if (number(run, "ranks") > 0)
+        printf(", %s", text_count(number(run, "ranks"), "rank").text);
     if (number(run, "failures_in_row") > 0)
         printf(", %s in a row: %s", text_count(number(run, "failures_in_row"), "failed save").text,
                text_of(why, run, "last_failure"));

@@ -2,15 +2,18 @@
 """health - what list, health, status and the metrics say when saves fail and when all is damaged.
 
 Goal: an operator's script hears by an exit code that ckptd cannot save, and that a run has nothing
-whole left; the age of a run's newest checkpoint and its failures in a row are told by run. Method:
-the real programs; a store that is full by limits.checkpoints, and damaged manifests.
+whole left; the age of a run's newest checkpoint and its failures in a row are told by run. A
+watchdog tells a run that trains from one that hangs, waits in a queue, or is gone. Method: the
+real programs; a store that is full by limits.checkpoints, damaged manifests, a trainer that pauses.
 """
 
 import glob
 import json
 import os
+import subprocess
 import time
 
+import lib_train
 from lib_store import PATIENCE, World, change
 from lib_tap import end, test
 
@@ -70,11 +73,48 @@ def damaged(world):
     world.stop()
 
 
+def watched(world):
+    """A trainer that steps, stands still, and is killed."""
+    note = os.path.join(world.folder, "note")
+    watch = ("watchdog", "w", *world.where, "--silent", "2", "--on-alarm",
+             f'echo "$HOLDFAST_ALARM" >{note}')
+    code, out, _ = world.cli(*watch)
+    test("a watchdog hears that ckptd is gone, and passes it on",
+         code == 1 and "no ckptd answered" in out and open(note).read() == out, (code, out))
+    world.launch("--limits.hang_ms", "2000")
+    lib_train.make_tokens(world.folder, lib_train.prose())
+    trainer = subprocess.Popen(lib_train.command(world.folder, world.server, "w",
+                                                 "--training.steps", "9", "--comm.ranks", "2",
+                                                 "--checkpoint.interval", "1",
+                                                 "--debug.pause_at_step", "4"),
+                               stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + PATIENCE
+    seen = []
+    while time.monotonic() < deadline and not (seen and "hangs" in seen[-1][1]):
+        seen.append(world.cli(*watch))
+        time.sleep(0.1)
+    alarms = json.loads(world.cli("status", "--json", *world.where)[1])["alarms"]
+    test("a run that trains is fine", (0, "trains\n", "") in seen, seen[-3:])
+    test("ranks that are connected and do nothing are an alarm, here and in status",
+         seen[-1][0] == 1 and "run w hangs: a rank has done nothing for " in seen[-1][1] and
+         any(text.startswith("run w hangs: rank ") and "of 2 here" in text for text in alarms),
+         (seen[-1], alarms))
+    trainer.kill()
+    trainer.wait()
+    gone, queued = world.cli(*watch, "--json"), world.cli(*watch, "--queued", "echo PD")
+    test("a run without ranks is an alarm, unless it waits to be started",
+         gone[0] == 1 and json.loads(gone[1])["alarm"] == "run w: no rank is connected" and
+         queued[:2] == (0, "queued\n") and world.cli(*watch, "--queued", ":")[0] == 1,
+         (gone, queued))
+    world.stop()
+
+
 def main():
     world = World()
     try:
         full(world)
         damaged(world)
+        watched(world)
     finally:
         world.close()
     end()

@@ -26,8 +26,8 @@ from lib_terminal import AT_WORK, bar_is_wrong, on_a_terminal
 seed = int(os.environ.get("SEED", time.time_ns() % 10**9))
 chance = random.Random(seed)
 SHORT = {"rm", "undelete", "adopt", "rename", "tag", "untag", "list", "show", "pin", "unpin",
-         "watch", "follow", "status", "health", "reload", "attempt", "rescan", "history",
-         "scrub"}  # which have no bar
+         "watch", "follow", "status", "health", "watchdog", "reload", "attempt", "rescan",
+         "history", "scrub"}  # which have no bar
 IN_PYTHON = {"from-dcp", "to-dcp"}  # whose bars python_convert.py judges
 SUMMARY_BYTES = 4096  # MANIFEST_SUMMARY_BYTES
 TABLES = ("layouts", "tensors", "shard_table")  # read as they are written, behind all others
