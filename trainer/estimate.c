@@ -63,7 +63,7 @@ static enum traffic traffic_of(const char *group)
     } list[] = {{"pp", TRAFFIC_PP},      {"dp", TRAFFIC_DP},       {"dp_shard", TRAFFIC_DP},
                 {"copies", TRAFFIC_DP},  {"owners", TRAFFIC_DP},   {"peers", TRAFFIC_DP},
                 {"replica", TRAFFIC_DP}, {"replicas", TRAFFIC_DP}, {"cp", TRAFFIC_CP},
-                {"ring", TRAFFIC_CP},    {"tp", TRAFFIC_TP}};
+                {"ring", TRAFFIC_CP},    {"sums", TRAFFIC_DP},     {"tp", TRAFFIC_TP}};
     for (size_t i = 0; i < sizeof(list) / sizeof(list[0]); i++)
         if (strcmp(list[i].group, group) == 0)
             return list[i].traffic;

@@ -3,12 +3,18 @@
  * Ranks are threads. What a rank queues in one group is one operation of its stream. It may run
  * when each rank that it names has the operation that answers at the head of its own stream: then
  * it moves the bytes of both, so that neither goes on before they are moved. The n-th send from a
- * rank to another meets the n-th receive there, the n-th all-gather that of each rank. What one
- * communicator is given, on whichever streams, is done in the order of the calls.
+ * rank to another meets the n-th receive there, the n-th all-gather that of each rank, the n-th sum
+ * that of each. What one communicator is given, on whichever streams, is done in the order of the
+ * calls.
+ *
+ * Sums are of floats, added one rank after the other; each element begins with another rank, as
+ * NCCL's rings do, so bits are not those of a fixed order. What a sum reads and what it writes lie
+ * apart, or as NCCL says for sums in place; else the result is NaN, and NCCL's is not defined.
  *
  * Refused as by NCCL: parts outside of a group's ranks, and, as an asynchronous error of both,
  * answers of another kind or size. Where two ranks wait for what the other never calls, both wait
  * until the caller's clock ends it. ncclCommAbort drops what is queued. */
+#include <math.h>
 #include <nccl.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,11 +24,13 @@
 
 #define RANKS_MAX 16
 #define PARTS_MAX 64
+#define ALL (-1)
 
-enum part_kind { PART_SEND, PART_RECV, PART_GATHER };
+/* The last three: one for each rank. */
+enum part_kind { PART_SEND, PART_RECV, PART_GATHER, PART_SUM, PART_SCATTER };
 struct part {
     enum part_kind kind;
-    int peer;        /* PART_GATHER: one for each rank */
+    int peer, root;  /* root: of PART_SUM, who gets it; ALL */
     uint64_t number; /* of its kind between the two */
     const char *from;
     char *to;
@@ -50,7 +58,7 @@ struct ncclComm {
     int rank;
     bool is_aborted;
     ncclResult_t error; /* asynchronous */
-    uint64_t sent[RANKS_MAX], received[RANKS_MAX], gathered;
+    uint64_t sent[RANKS_MAX], received[RANKS_MAX], gathered, summed;
     struct work *works, **last; /* not freed before the communicator is */
 };
 
@@ -195,7 +203,7 @@ static struct part *answer(const struct work *work, const struct part *part, str
 {
     enum part_kind wanted = part->kind == PART_SEND   ? PART_RECV
                             : part->kind == PART_RECV ? PART_SEND
-                                                      : PART_GATHER;
+                                                      : part->kind;
     const struct ncclComm *peer = work->comm->world->of[part->peer];
     for (struct work *w = peer->works; w != NULL; w = w->next)
         for (uint32_t i = 0; i < w->num && !w->is_over; i++)
@@ -234,7 +242,7 @@ static bool work_is_ready(void *args)
         struct part *theirs = answer(work, part, &other);
         if (theirs == NULL || !other->has_arrived)
             return false;
-        if (theirs->bytes != part->bytes)
+        if (theirs->bytes != part->bytes || theirs->root != part->root)
             work->comm->error = other->comm->error = ncclInvalidUsage;
     }
     return true;
@@ -262,6 +270,72 @@ static void move(struct part *from, struct part *to, int rank_from)
         memcpy(to->to + at, from->from, from->bytes);
 }
 
+/* ---- Sums ---- */
+
+/* A rank's part of the sum of that number: of its own call. */
+static struct part *sum_part(struct ncclComm *comm, const struct part *of)
+{
+    for (struct work *w = comm->works; w != NULL; w = w->next)
+        for (uint32_t i = 0; i < w->num; i++)
+            if (w->parts[i].kind == of->kind && w->parts[i].number == of->number &&
+                w->parts[i].peer == of->peer)
+                return &w->parts[i];
+    return NULL;
+}
+
+/* May a rank write where it reads? */
+static bool is_apart(const struct part *part, int rank, int size)
+{
+    bool scatters = part->kind == PART_SCATTER;
+    size_t read = scatters ? (size_t)size * part->bytes : part->bytes;
+    const char *in_place = part->from + (scatters ? (size_t)rank * part->bytes : 0);
+    return part->to == in_place || part->to >= part->from + read ||
+           part->to + part->bytes <= part->from;
+}
+
+/* Of element i of the sum that `rank` gets. */
+static float sum_of(struct part *const *of, int rank, int size, size_t i)
+{
+    size_t at = of[rank]->kind == PART_SCATTER ? (size_t)rank * of[rank]->bytes : 0;
+    float sum = 0;
+    for (int k = 0; k < size; k++) {
+        const float *from = (const float *)(of[(i + (size_t)k) % (size_t)size]->from + at);
+        sum = k == 0 ? from[i] : sum + from[i];
+    }
+    return sum;
+}
+
+/* Of all ranks at once: each has its call. What is read is read before any is written. */
+static void add_all(const struct work *work, const struct part *call)
+{
+    struct world *world = work->comm->world;
+    struct part *of[RANKS_MAX] = {NULL};
+    float *sums[RANKS_MAX] = {NULL};
+    int size = world->size;
+    for (int r = 0; r < size; r++)
+        CHECK((of[r] = sum_part(world->of[r], call)) != NULL);
+    for (int r = 0; r < size; r++) {
+        if (call->root != ALL && call->root != r)
+            continue;
+        sums[r] = malloc(call->bytes + 1);
+        CHECK(sums[r] != NULL);
+        for (size_t i = 0; i < call->bytes / sizeof(float); i++)
+            sums[r][i] = is_apart(of[r], r, size) ? sum_of(of, r, size, i) : NAN;
+    }
+    for (int r = 0; r < size; r++) {
+        if (sums[r] != NULL)
+            memcpy(of[r]->to, sums[r], call->bytes);
+        free(sums[r]);
+        for (struct part *part = of[r]; part < of[r] + size; part++)
+            part->is_done = true;
+    }
+}
+
+static bool is_sum(const struct part *part)
+{
+    return part->kind == PART_SUM || part->kind == PART_SCATTER;
+}
+
 static void run_work(void *args)
 {
     struct work *work = *(struct work **)args, *other = NULL;
@@ -271,6 +345,10 @@ static void run_work(void *args)
         struct part *theirs = part->peer == me ? part : answer(work, part, &other);
         if (part->is_done || theirs == NULL)
             continue;
+        if (is_sum(part)) {
+            add_all(work, part);
+            continue;
+        }
         if (part->kind != PART_SEND)
             move(theirs, part, part->peer);
         if (part->kind != PART_RECV && theirs != part)
@@ -365,20 +443,67 @@ ncclResult_t ncclRecv(void *to, size_t count, ncclDataType_t type, int peer, ncc
                              .bytes = count});
 }
 
+/* A part for each rank, of one call. */
+static ncclResult_t add_for_all(const char *call, ncclComm_t comm, cudaStream_t stream,
+                                ncclDataType_t type, struct part part)
+{
+    ncclDataType_t wanted = is_sum(&part) ? ncclFloat32 : ncclUint8;
+    ncclResult_t result = begins(call) ? ncclSuccess : ncclSystemError;
+    if (result == ncclSuccess && (type != wanted || part.root >= comm->world->size))
+        result = ncclInvalidArgument;
+    for (part.peer = 0; part.peer < comm->world->size && result == ncclSuccess; part.peer++)
+        result = add(comm, stream, part);
+    return result;
+}
+
 ncclResult_t ncclAllGather(const void *from, void *to, size_t count, ncclDataType_t type,
                            ncclComm_t comm, cudaStream_t stream)
 {
-    ncclResult_t result = begins(__func__) ? ncclSuccess : ncclSystemError;
-    if (result == ncclSuccess && type != ncclUint8)
-        result = ncclInvalidArgument;
-    for (int r = 0; r < comm->world->size && result == ncclSuccess; r++)
-        result = add(comm, stream,
-                     (struct part){.kind = PART_GATHER,
-                                   .peer = r,
-                                   .number = comm->gathered,
-                                   .from = from,
-                                   .to = to,
-                                   .bytes = count});
-    comm->gathered++;
-    return result;
+    return add_for_all(__func__, comm, stream, type,
+                       (struct part){.kind = PART_GATHER,
+                                     .number = comm->gathered++,
+                                     .from = from,
+                                     .to = to,
+                                     .bytes = count});
+}
+
+static ncclResult_t add_sum(const char *call, ncclComm_t comm, cudaStream_t stream,
+                            ncclDataType_t type, ncclRedOp_t op, struct part part)
+{
+    if (op != ncclSum)
+        return ncclInvalidArgument;
+    part.number = comm->summed++;
+    return add_for_all(call, comm, stream, type, part);
+}
+
+ncclResult_t ncclAllReduce(const void *from, void *to, size_t count, ncclDataType_t type,
+                           ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream)
+{
+    return add_sum(
+        __func__, comm, stream, type, op,
+        (struct part){
+            .kind = PART_SUM, .root = ALL, .from = from, .to = to, .bytes = count * sizeof(float)});
+}
+
+ncclResult_t ncclReduce(const void *from, void *to, size_t count, ncclDataType_t type,
+                        ncclRedOp_t op, int root, ncclComm_t comm, cudaStream_t stream)
+{
+    return add_sum(__func__, comm, stream, type, op,
+                   (struct part){.kind = PART_SUM,
+                                 .root = root,
+                                 .from = from,
+                                 .to = to,
+                                 .bytes = count * sizeof(float)});
+}
+
+/* count: of each rank. */
+ncclResult_t ncclReduceScatter(const void *from, void *to, size_t count, ncclDataType_t type,
+                               ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream)
+{
+    return add_sum(__func__, comm, stream, type, op,
+                   (struct part){.kind = PART_SCATTER,
+                                 .root = ALL,
+                                 .from = from,
+                                 .to = to,
+                                 .bytes = count * sizeof(float)});
 }

@@ -1,10 +1,11 @@
 /* trainer_nccl.c - communicators of NCCL between simulated GPUs (tests/simgpu/nccl.c).
  *
- * Goal: what is in the memory of GPUs arrives with every byte, in every order that CUDA allows and
- * in groups of any cut; ranks that call something else are named with both places; a rank that does
- * not come is waited for as long as was said; each call of NCCL that fails, once or for ever,
- * becomes an error on every rank, and nobody waits for ever. Method: ranks are threads, each with a
- * GPU; bytes are a function of sender, receiver and place. The object that ships is linked. */
+ * Goal: what is in the memory of GPUs arrives with every byte, and sums of floats are those of the
+ * group, in every order that CUDA allows and in groups of any cut; ranks that call something else
+ * are named with both places; a rank that does not come is waited for as long as was said; each
+ * call of NCCL that fails, once or for ever, becomes an error on every rank, and nobody waits for
+ * ever. Method: ranks are threads, each with a GPU; bytes are a function of sender, receiver and
+ * place. The object that ships is linked. */
 #include "kernels/device.h"
 #include "proto/report.h"
 #include "tests/simgpu/simgpu.h"
@@ -116,6 +117,39 @@ static int broadcast(struct gpu *g, struct comm *comm, uint32_t root)
     return 0;
 }
 
+/* Whole numbers: their sums are exact in any order. */
+static float number_of(uint32_t from, size_t i)
+{
+    return (float)(from * 1000 + i);
+}
+
+/* One reduce-scatter to parts of these sizes, then one sum in place of what was sent. */
+static int sums(struct gpu *g, struct comm *comm, bool is_even)
+{
+    size_t counts[RANKS], at = 0, num = BYTES / sizeof(float);
+    float *host = (float *)g->host, *back = (float *)(g->host + BYTES), all = 0;
+    for (uint32_t r = 0; r < comm->size; r++) {
+        counts[r] = is_even ? PART / sizeof(float) : count_of(r, 0, false) / sizeof(float);
+        at += r < comm->rank ? counts[r] : 0;
+        all += number_of(r, 0);
+    }
+    for (size_t i = 0; i < num; i++)
+        host[i] = number_of(comm->rank, i);
+    lane_copy(g->lane, g->from, host, BYTES);
+    lane_zero(g->lane, g->to, BYTES);
+    ERR_TRY(comm_reduce_scatter_f32(comm, (const float *)g->from, (float *)g->to, counts));
+    lane_copy(g->other, back, g->to, BYTES);
+    ERR_TRY(lane_settle(g->other));
+    for (size_t i = 0; i < num; i++)
+        want(back[i] == (i < counts[comm->rank] ? all + (float)(comm->size * (at + i)) : 0));
+    ERR_TRY(comm_all_reduce_f32(comm, (float *)g->from, num));
+    lane_copy(g->other, back, g->from, BYTES);
+    ERR_TRY(lane_settle(g->other));
+    for (size_t i = 0; i < num; i++)
+        want(back[i] == all + (float)(comm->size * i));
+    return 0;
+}
+
 /* In the group of all ranks, then in that of those with the same parity. */
 static int exchanges(struct gpu *g, struct comm *world)
 {
@@ -129,6 +163,8 @@ static int exchanges(struct gpu *g, struct comm *world)
             rc = exchange(g, group[i], k / 2, k % 2);
         if (rc == 0)
             rc = broadcast(g, group[i], group[i]->size - 1);
+        for (int k = 0; k < 2 && rc == 0; k++)
+            rc = sums(g, group[i], k == 1);
     }
     comm_free(group[1]);
     comm_free(group[0]);
@@ -228,6 +264,21 @@ static int something_else(struct gpu *g, struct comm *world)
     if (rc == 0) {
         group->device_lane = g->lane;
         rc = exchange(g, group, world->rank == RANKS - 1, true);
+    }
+    comm_free(group);
+    return rc;
+}
+
+/* The last rank has less to add. */
+static int sums_of_less(struct gpu *g, struct comm *world)
+{
+    size_t counts[RANKS] = {4, 4, 4, world->rank == RANKS - 1 ? 3 : 4};
+    struct comm *group = NULL;
+    int rc = comm_split(world, &group, 0, world->rank);
+    if (rc == 0) {
+        group->device_lane = g->lane;
+        lane_zero(g->lane, g->from, BYTES);
+        rc = comm_reduce_scatter_f32(group, (const float *)g->from, (float *)g->to, counts);
     }
     comm_free(group);
     return rc;
@@ -348,6 +399,13 @@ static void test_nccl__ranks_that_call_something_else_are_named(void **state)
     assert_true(is_said("all_gather at tests/unit/trainer_nccl.c"));
 }
 
+static void test_nccl__a_rank_that_adds_less_is_named(void **state)
+{
+    (void)state;
+    assert_int_equal(run(sums_of_less, "seed=0"), ERR_MISMATCH);
+    assert_true(is_said("makes reduce_scatter at tests/unit/trainer_nccl.c"));
+}
+
 static void test_nccl__a_rank_that_ends_ends_the_others(void **state)
 {
     (void)state;
@@ -372,7 +430,8 @@ static void test_nccl__each_call_that_fails_becomes_an_error(void **state)
     static const char *const calls[] = {
         "ncclGetUniqueId", "ncclCommInitRankConfig", "ncclCommGetAsyncError",
         "ncclGroupStart",  "ncclGroupEnd",           "ncclSend",
-        "ncclRecv",        "ncclAllGather",
+        "ncclRecv",        "ncclAllGather",          "ncclAllReduce",
+        "ncclReduce",      "ncclReduceScatter",
     };
     for (size_t i = 0; i < sizeof(calls) / sizeof(calls[0]); i++) {
         for (int is_for_ever = 0; is_for_ever < 2; is_for_ever++) {
@@ -394,6 +453,7 @@ int main(void)
         cmocka_unit_test(test_nccl__messages_arrive_in_any_order_of_streams),
         cmocka_unit_test(test_nccl__a_message_that_nobody_receives_ends_with_the_rank),
         cmocka_unit_test(test_nccl__ranks_that_call_something_else_are_named),
+        cmocka_unit_test(test_nccl__a_rank_that_adds_less_is_named),
         cmocka_unit_test(test_nccl__a_rank_that_ends_ends_the_others),
         cmocka_unit_test(test_nccl__a_rank_that_cannot_go_on_ends_the_others_before_it_ends),
         cmocka_unit_test(test_nccl__each_call_that_fails_becomes_an_error),

@@ -99,7 +99,7 @@ int comm_mismatch(const struct comm *comm, const struct comm_call *call, uint32_
 struct comm_sign comm_sign(const struct comm *comm, const struct comm_call *call)
 {
     struct comm_sign sign = {.kind = call->kind, .peer = call->peer, .bytes = call->bytes};
-    if (call->kind == COMM_ALL_GATHER) /* its parts may differ */
+    if (call->kind == COMM_ALL_GATHER || call->kind == COMM_REDUCE_SCATTER) /* parts may differ */
         sign.bytes = comm_call_bytes(comm, call);
     comm_tell_site(call, sign.site);
     return sign;

@@ -2,8 +2,8 @@
  *
  * `local`: ranks are threads of one process and the collectives go through memory. `mpi`: ranks are
  * processes. `nccl`: either of them, and what is in the memory of GPUs goes by NCCL. All only move
- * bits, except for the sums named below: all_reduce_i64 (exact in any
- * order) and the float sums of the fast mode, whose order belongs to the library.
+ * bits, except for the sums named below: all_reduce_i64 (exact in any order) and the float sums of
+ * the fast mode, whose order belongs to the library, of GPUs to NCCL.
  *
  * A communicator spans a group of ranks; split makes sub-groups (the axes of the mesh). Every
  * member calls the same collectives in the same order. Counts and displacements are in bytes,
@@ -79,7 +79,8 @@ enum comm_flag {
     /* Messages of the device's memory have no tags: between two ranks of a communicator they are
      * received in the order of sending. Those below COMM_TAG_STAGES are exchanges: each rank sends,
      * receives and waits, and posts nothing between. Others go one way in a communicator. */
-    COMM_UNTAGGED = 4
+    COMM_UNTAGGED = 4,
+    COMM_SUMS_ON_DEVICE = 8 /* sums of floats are of the device's memory; else of the host's */
 };
 
 struct comm_ops {
@@ -106,8 +107,9 @@ struct comm {
     const char *lane;   /* whose thread uses it; a constant */
     uint64_t num_calls; /* collectives so far: the sequence number of the next */
     /* NULL: buffers are the host's. Else they are of its device, of either kind, and what was
-     * queued on it before a call is done before a buffer is read. Sums are of the host's memory
-     * always. Of a group: its owner sets it. */
+     * queued on it before a call is done before a buffer is read. Sums of integers are of the
+     * host's memory always, those of floats as COMM_SUMS_ON_DEVICE says. Of a group: its owner sets
+     * it. */
     struct lane *device_lane;
     struct flight *flight; /* of the rank; all its communicators share it */
 };

@@ -4,8 +4,9 @@
  * is in the host's memory and hands round NCCL's unique id; and NCCL's, one for each group, for
  * what is in a device's memory. So a lane has a communicator of its own, as each group has one.
  *
- * NCCL only moves bits: equal parts that lie side by side by its all-gather, all others by sends
- * and receives of one group; a rank's own part is a copy of its lane. Our kernels add.
+ * NCCL moves bits: equal parts that lie side by side by its all-gather, all others by sends and
+ * receives of one group; a rank's own part is a copy of its lane. Our kernels add, but for the sums
+ * of floats of the fast reduction, which are NCCL's.
  *
  * A call is queued on the lane's stream and waited for: the caller's thread asks the stream and
  * the communicator's asynchronous error, and looks at the clock. A communicator that is late or
@@ -253,11 +254,37 @@ static ncclResult_t broadcast(struct nccl *n, const struct comm_call *call, cuda
     return result;
 }
 
+static ncclResult_t all_reduce(struct nccl *n, const struct comm_call *call, cudaStream_t stream)
+{
+    return ncclAllReduce(call->recv, call->recv, call->bytes / sizeof(float), ncclFloat32, ncclSum,
+                         n->comm, stream);
+}
+
+/* Parts of one size at once, others each to its rank. */
+static ncclResult_t reduce_scatter(struct nccl *n, const struct comm_call *call,
+                                   cudaStream_t stream)
+{
+    const float *part = call->send;
+    const size_t *counts = call->counts;
+    ncclResult_t result = ncclSuccess;
+    bool is_even = true;
+    for (uint32_t r = 0; r < n->base.size; r++)
+        is_even = is_even && counts[r] == counts[0];
+    if (is_even)
+        return ncclReduceScatter(part, call->recv, counts[0], ncclFloat32, ncclSum, n->comm,
+                                 stream);
+    for (uint32_t r = 0; r < n->base.size && result == ncclSuccess; part += counts[r++])
+        if (counts[r] > 0)
+            result = ncclReduce(part, call->recv, counts[r], ncclFloat32, ncclSum, (int)r, n->comm,
+                                stream);
+    return result;
+}
+
 typedef ncclResult_t move_fn(struct nccl *n, const struct comm_call *call, cudaStream_t stream);
 static move_fn *const moves[NUM_COMM_KINDS] = {
-    [COMM_BROADCAST] = broadcast,
-    [COMM_ALL_GATHER] = all_gather,
-    [COMM_ALL_TO_ALL] = all_to_all,
+    [COMM_BROADCAST] = broadcast,           [COMM_ALL_GATHER] = all_gather,
+    [COMM_ALL_TO_ALL] = all_to_all,         [COMM_SUM_F32] = all_reduce,
+    [COMM_REDUCE_SCATTER] = reduce_scatter,
 };
 
 static int check_comm(const struct nccl *n, const struct comm_call *call)
@@ -419,9 +446,10 @@ static bool nccl_is_failed(struct comm *comm)
 #define NCCL_OPS                                                                                \
     .name = "nccl", .run = nccl_run, .free = nccl_free, .abort = nccl_abort, .fail = nccl_fail, \
     .is_failed = nccl_is_failed
-static const struct comm_ops ops_of_processes = {NCCL_OPS, .flags = COMM_UNTAGGED};
+#define NCCL_FLAGS (COMM_UNTAGGED | COMM_SUMS_ON_DEVICE)
+static const struct comm_ops ops_of_processes = {NCCL_OPS, .flags = NCCL_FLAGS};
 static const struct comm_ops ops_of_threads = {NCCL_OPS, .flags = COMM_THREADS | COMM_ONE_MEMORY |
-                                                                  COMM_UNTAGGED};
+                                                                  NCCL_FLAGS};
 
 static int new_nccl(struct comm **out, struct comm *host, struct nccl *world)
 {

@@ -56,6 +56,18 @@ HAND_ON(ncclAllGather,
         (const void *from, void *to, size_t count, ncclDataType_t type, ncclComm_t comm,
          cudaStream_t stream),
         (from, to, count, type, comm, stream))
+HAND_ON(ncclAllReduce,
+        (const void *from, void *to, size_t count, ncclDataType_t type, ncclRedOp_t op,
+         ncclComm_t comm, cudaStream_t stream),
+        (from, to, count, type, op, comm, stream))
+HAND_ON(ncclReduceScatter,
+        (const void *from, void *to, size_t count, ncclDataType_t type, ncclRedOp_t op,
+         ncclComm_t comm, cudaStream_t stream),
+        (from, to, count, type, op, comm, stream))
+HAND_ON(ncclReduce,
+        (const void *from, void *to, size_t count, ncclDataType_t type, ncclRedOp_t op, int root,
+         ncclComm_t comm, cudaStream_t stream),
+        (from, to, count, type, op, root, comm, stream))
 
 const char *ncclGetErrorString(ncclResult_t result)
 {

@@ -212,7 +212,7 @@ static bool is_in_state(const struct parallel *p, uint32_t index)
 void collect_take(struct parallel *p, uint32_t first, uint32_t num)
 {
     for (uint32_t b = first; b < first + num; b++)
-        if (is_in_state(p, b))
+        if (is_in_state(p, b) && p->is_canonical)
             pieces_take(p, b);
 }
 
@@ -220,14 +220,17 @@ int collect_run(struct parallel *p, struct lane *lane, const struct op *op)
 {
     for (uint32_t b = op->block; b < op->block + op->num_blocks; b++)
         if (is_in_state(p, b))
-            ERR_TRY(pieces_run(p, lane, b, p->accumulators + p->blocks[b].piece_at, p->state.grad));
+            ERR_TRY(
+                p->is_canonical
+                    ? pieces_run(p, lane, b, p->accumulators + p->blocks[b].piece_at, p->state.grad)
+                    : reduce_fast(p, lane, b));
     return 0;
 }
 
 void collect_give(struct parallel *p, uint32_t first, uint32_t num)
 {
     for (uint32_t b = first; b < first + num; b++)
-        if (is_in_state(p, b))
+        if (is_in_state(p, b) && p->is_canonical)
             pieces_give(p, b);
 }
 

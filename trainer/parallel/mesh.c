@@ -8,6 +8,7 @@ static const uint32_t axes_of[NUM_GROUPS] = {
     [GROUP_PP] = 1u << AXIS_PP,
     [GROUP_DATA] = 1u << AXIS_REPLICATE | 1u << AXIS_SHARD,
     [GROUP_SHARD] = 1u << AXIS_SHARD,
+    [GROUP_SUMS] = 1u << AXIS_SHARD,
     [GROUP_COPIES] = 1u << AXIS_REPLICATE | 1u << AXIS_CP,
     [GROUP_PEERS] = 1u << AXIS_REPLICATE | 1u << AXIS_CP | 1u << AXIS_TP,
     [GROUP_OWNERS] = 1u << AXIS_REPLICATE | 1u << AXIS_SHARD | 1u << AXIS_CP,
@@ -24,7 +25,7 @@ static const char *const group_names[NUM_GROUPS] = {
     [GROUP_PEERS] = "peers",     [GROUP_OWNERS] = "owners",
     [GROUP_CP] = "cp",           [GROUP_TP] = "tp",
     [GROUP_REPLICA] = "replica", [GROUP_REPLICAS] = "replicas",
-    [GROUP_RING] = "ring",
+    [GROUP_RING] = "ring",       [GROUP_SUMS] = "sums",
 };
 
 static const char *const names[NUM_AXES] = {"pp", "dp_replicate", "dp_shard", "cp", "tp"};
@@ -107,6 +108,7 @@ static void find_places(const struct mesh *mesh, uint32_t rank, uint32_t place[N
 int mesh_init(struct mesh *out, const struct config *config, uint32_t rank, uint32_t size)
 {
     *out = (struct mesh){.world = out->world,
+                         .has_sums = out->has_sums,
                          .has_leaf_groups = config->groups > 1,
                          .has_ring = strcmp(config->cp_rotate_method, "alltoall") == 0};
     ERR_TRY(fit(out, config, size));
@@ -140,7 +142,7 @@ int mesh_split(struct mesh *mesh)
     for (uint32_t group = 0; group < NUM_GROUPS; group++) {
         bool is_of_leaf_groups = group == GROUP_REPLICA || group == GROUP_REPLICAS;
         if (mesh_group_size(mesh, group) == 1 || (is_of_leaf_groups && !mesh->has_leaf_groups) ||
-            (group == GROUP_RING && !mesh->has_ring))
+            (group == GROUP_RING && !mesh->has_ring) || (group == GROUP_SUMS && !mesh->has_sums))
             continue;
         uint32_t all = (1u << NUM_AXES) - 1;
         uint32_t color = place_among(mesh, mesh->place, all & ~axes_of[group]);

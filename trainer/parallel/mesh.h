@@ -16,6 +16,7 @@ enum group {
     GROUP_PP,     /* the stages of one pipeline */
     GROUP_DATA,   /* replicate x shard: whose leaves are different */
     GROUP_SHARD,  /* who together hold one copy of the parameters of a place */
+    GROUP_SUMS,   /* the same ranks, for a lane of its own; where the fast reduction sums */
     GROUP_COPIES, /* replicate x cp: who hold the same shard */
     GROUP_PEERS,  /* replicate x cp x tp: who hold the same rows of what tp leaves whole */
     GROUP_OWNERS, /* replicate x shard x cp: who own pieces of the same sums of gradients */
@@ -30,12 +31,13 @@ enum group {
 
 struct mesh {
     uint32_t degree[NUM_AXES], place[NUM_AXES];
-    bool has_leaf_groups, has_ring;
+    bool has_leaf_groups, has_ring, has_sums;
     struct comm *world;          /* borrowed */
     struct comm *of[NUM_GROUPS]; /* NULL: of one rank, or not split (an estimate) */
 };
 
-/* Splits world ranks over the axes; out->world stays. ERR_INVALID states the sum. No communication.
+/* Splits world ranks over the axes; out->world and has_sums stay. ERR_INVALID states the sum. No
+ * communication.
  */
 int mesh_init(struct mesh *out, const struct config *config, uint32_t rank, uint32_t size);
 /* Makes the groups. Collective. */

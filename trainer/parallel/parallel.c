@@ -388,20 +388,18 @@ int parallel_check_room(const struct parallel *p)
     return room_check(p->memory, ranks_on_machine(p), room_available(""));
 }
 
-/* What is not there for memory that the host cannot read. Sums of the fast reduction between ranks
- * are the host's. */
+/* What is not there for memory that the host cannot read. */
 static int check_device(const struct parallel *p)
 {
     const char *name = p->device->ops->name;
     if (p->device->ops->flags & (DEVICE_HOST_MEMORY | DEVICE_DRY))
         return 0;
-    bool is_between_ranks =
-        mesh_group_size(&p->mesh, GROUP_SHARD) > 1 || mesh_group_size(&p->mesh, GROUP_COPIES) > 1;
-    if (!p->is_canonical && is_between_ranks)
-        return report_error(ERR_INVALID, "set training.reduction to canonical",
-                            "training.reduction = fast between ranks is not available on the "
-                            "device %s",
-                            name);
+    if (sums_by_library(p) && !(p->mesh.world->ops->flags & COMM_SUMS_ON_DEVICE))
+        return report_error(ERR_INVALID,
+                            "set comm.backend to nccl, or training.reduction to canonical",
+                            "training.reduction = fast between ranks: comm.backend = %s does not "
+                            "add in the memory of the device %s",
+                            p->mesh.world->ops->name, name);
     if (strcmp(p->config->comm_backend, "mpi") == 0)
         return report_error(ERR_INVALID, "use local: ranks as threads on one GPU",
                             "comm.backend = mpi does not reach the memory of the device %s", name);
@@ -471,6 +469,7 @@ int parallel_try(struct parallel **out, const struct parallel_options *options, 
     p->dtype = strcmp(config->mixed_precision_param, "bfloat16") == 0 ? KERNEL_BF16 : KERNEL_F32;
     p->state.moments = strcmp(config->moments_dtype, "bfloat16") == 0 ? KERNEL_BF16 : KERNEL_F32;
     p->is_canonical = sums_canonically(config);
+    p->mesh.has_sums = !p->is_canonical;
     int rc = options->device == NULL ? device_open(&p->own_device, &device_cpu, NULL) : 0;
     p->device = options->device != NULL ? options->device : p->own_device;
     if (rc == 0)

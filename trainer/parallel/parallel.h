@@ -16,7 +16,8 @@
  * the rank's pieces alone.
  *
  * Reduction "canonical" (the default) gives the same bits on every mesh and with every number of
- * threads; see reduce.c. "fast" sums per rank first and lets the library reduce once per step. */
+ * threads; see reduce.c. "fast" sums per rank first and lets the library reduce once per step, of
+ * GPUs NCCL. */
 #ifndef HOLDFAST_TRAINER_PARALLEL_H
 #define HOLDFAST_TRAINER_PARALLEL_H
 

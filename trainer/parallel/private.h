@@ -180,6 +180,12 @@ static inline bool is_gathered_whole(const struct parallel *p)
     return p->is_canonical && mesh_group_size(&p->mesh, GROUP_COPIES) > 1 && !p->state.is_zero;
 }
 
+/* Whether ranks add their sums of a step: the fast reduction. */
+static inline bool sums_by_library(const struct parallel *p)
+{
+    return !p->is_canonical && mesh_group_size(&p->mesh, GROUP_OWNERS) > 1;
+}
+
 static inline size_t sum_of(const size_t *counts, uint32_t num)
 {
     size_t sum = 0;
@@ -252,8 +258,9 @@ int gather_run(struct parallel *p, struct lane *lane, uint32_t block);
 void gather_give(struct parallel *p, uint32_t block);
 void gather_drop(struct parallel *p, uint32_t block);
 void gather_pointers(const struct parallel *p, uint32_t block, const void **out_params);
-/* A bucket's sums of the step, from the copies of this rank's shard that own pieces of it: places,
- * the gather itself (on any thread), the end of the places. Collective in the group of copies. */
+/* A bucket's sums of the step, from the copies of this rank's shard that own pieces of it, or, in
+ * the fast reduction, added over shards and copies: places, the gather itself (on any thread), the
+ * end of the places. Collective in the group of copies. */
 void collect_take(struct parallel *p, uint32_t first, uint32_t num);
 int collect_run(struct parallel *p, struct lane *lane, const struct op *op);
 void collect_give(struct parallel *p, uint32_t first, uint32_t num);
@@ -284,7 +291,9 @@ int join_run(struct parallel *p, struct lane *lane, const struct op *op);
 void join_give(struct parallel *p, uint32_t first, uint32_t num);
 /* Floats of a rank's sums of a step, those of the tied output behind the others. */
 size_t reduce_accumulator_count(const struct parallel *p);
-/* The end of a step: whole sums to the shards. Collective. */
+/* The fast sums of a block, over its shards and their copies. Collective in both groups. */
+int reduce_fast(struct parallel *p, struct lane *lane, uint32_t block);
+/* The end of a step: both sums of a tied matrix. Collective. */
 int reduce_step(struct parallel *p);
 /* Sum of squares of what this rank alone answers for. */
 void reduce_sum_squares(struct parallel *p, struct kernel_exact_sum *sum);

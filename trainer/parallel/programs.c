@@ -224,7 +224,7 @@ int programs_make(struct parallel *p, const uint8_t *keep)
                               (p->mesh.world->ops->flags & COMM_THREADS) != 0;
     p->shape.drops = drops_parameters(p);
     p->shape.has_loss_chunks = p->cut.loss_chunks > 1;
-    p->shape.collects = is_gathered_whole(p);
+    p->shape.collects = is_gathered_whole(p) || sums_by_library(p);
     p->shape.spreads = p->state.is_zero;
     p->shape.encodes = p->config->float8_gather && config_is_float8(p->config) &&
                        p->mesh.degree[AXIS_SHARD] > 1; /* else each rounds what it has */

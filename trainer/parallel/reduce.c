@@ -25,9 +25,10 @@
  * shard are gathered among its copies (replicate x cp; gather.c), unless with ZeRO each of them
  * updates its own pieces.
  *
- * Fast. A rank adds its leaves; once per step the sums are reduce-scattered over the shards and
- * all-reduced over the copies. Bits then depend on the mesh and the library. With ZeRO-2 or groups,
- * which divide that sum, the canonical order is made. */
+ * Fast. A rank adds its leaves; with the last of them a bucket's sums are reduce-scattered over the
+ * shards and all-reduced over the copies, on the lane of the exchanges. Bits then depend on the
+ * mesh and the library. With ZeRO-2 or groups, which divide that sum, the canonical order is made.
+ */
 #include "kernels/device.h"
 #include "proto/report.h"
 #include "trainer/parallel/private.h"
@@ -310,21 +311,23 @@ void reduce_give(struct parallel *p, uint32_t first, uint32_t num)
     }
 }
 
-/* ---- the end of a step: whole sums to the shards, norm ---- */
+/* ---- the end of a step: sums of all ranks, of a tied matrix, norm ---- */
 
-static int reduce_fast(struct parallel *p)
+int reduce_fast(struct parallel *p, struct lane *lane, uint32_t index)
 {
-    struct comm *shards = p->mesh.of[GROUP_SHARD], *copies = p->mesh.of[GROUP_COPIES];
-    for (uint32_t b = 0; b < num_all_blocks(p) && p->mesh.degree[AXIS_SHARD] > 1; b++) {
-        const struct block *block = &p->blocks[b];
-        bool is_beside = b == p->table->num_blocks && p->blocks[0].is_here; /* added already */
-        if (block->is_here && !is_beside)
-            ERR_TRY(comm_reduce_scatter_f32(shards, p->accumulators + block->fast_at,
-                                            p->state.grad + block->at, block->shard_counts));
+    struct comm *shards = p->mesh.of[GROUP_SUMS], *copies = p->mesh.of[GROUP_COPIES];
+    const struct block *block = &p->blocks[index];
+    size_t count = block->shard_counts[p->mesh.place[AXIS_SHARD]];
+    float *sums = p->state.grad + block->at;
+    if (shards != NULL) {
+        shards->device_lane = lane; /* one lane after the other has the groups */
+        ERR_TRY(comm_reduce_scatter_f32(shards, p->accumulators + block->fast_at, sums,
+                                        block->shard_counts));
     }
-    if (copies != NULL)
-        ERR_TRY(comm_all_reduce_f32(copies, p->state.grad, p->state.count));
-    return 0;
+    if (copies == NULL)
+        return 0;
+    copies->device_lane = lane;
+    return comm_all_reduce_f32(copies, sums, count);
 }
 
 /* The floats of a block's sums on this rank. */
@@ -375,9 +378,7 @@ static int add_tied(struct parallel *p)
 
 int reduce_step(struct parallel *p)
 {
-    if (is_tied(p))
-        ERR_TRY(add_tied(p));
-    return p->is_canonical || memory_is_recording(p->memory) ? 0 : reduce_fast(p);
+    return is_tied(p) ? add_tied(p) : 0;
 }
 
 void reduce_sum_squares(struct parallel *p, struct kernel_exact_sum *sum)

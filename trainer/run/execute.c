@@ -226,6 +226,7 @@ int side_lanes_open(struct parallel *p)
     }
     use_lane(p, GROUP_SHARD, LANE_GATHER, p->shape.gather_ahead > 0);
     use_lane(p, GROUP_RING, LANE_RING, p->shape.ring_ahead);
+    use_lane(p, GROUP_SUMS, LANE_REDUCE, p->shape.exchange_behind > 0);
     use_lane(p, GROUP_OWNERS, LANE_REDUCE, p->shape.exchange_behind > 0);
     use_lane(p, GROUP_REPLICA, LANE_REDUCE, p->shape.exchange_behind > 0);
     use_lane(p, GROUP_REPLICAS, LANE_REDUCE, p->shape.exchange_behind > 0);

@@ -34,10 +34,11 @@ enum op_kind {
     OP_BACKWARD_WEIGHT,
     OP_EXCHANGE, /* a bucket's gradient of a leaf to its owners, who fold it in leaf order */
     OP_JOIN,     /* a bucket's sums of a group of leaves, to those of all groups, in their order */
-    OP_COLLECT,  /* a bucket's sums of the step, from their owners to all copies of the shard */
+    OP_COLLECT,  /* a bucket's sums of the step, from their owners to all copies of the shard; of
+                  * the fast reduction, of all ranks to the shards */
     OP_SEND_GRADIENT, /* of the stream in front of a stage */
     OP_FORGET,        /* what a forward kept: no backward comes */
-    OP_REDUCE,        /* the end of the sums: of a tied matrix both, of the fast reduction all */
+    OP_REDUCE,        /* the end of the sums: of a tied matrix both */
     OP_NORM,          /* of the gradient, with what all ranks have to know */
     OP_LOSSES,        /* of all leaves */
     OP_UPDATE,        /* a block's state, by the optimizer */
@@ -102,7 +103,7 @@ struct program_options {
     uint32_t gather_ahead;    /* uses ahead of which blocks are gathered; 0: when they are used */
     uint32_t exchange_behind; /* exchanges that a backward need not wait for; 0: none */
     bool receives_ahead; /* what an action needs of another stage: while the one in front works */
-    bool collects;       /* each copy of a shard updates all of it */
+    bool collects;       /* each copy of a shard updates all of it, or sums are made so */
     bool spreads;        /* each copy of a shard updates a part of it */
     bool encodes;        /* shards are coded before they are gathered */
     bool copies;         /* a save's copies go on behind the step */
