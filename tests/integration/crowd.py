@@ -9,8 +9,9 @@ one who pins and unpins, all at the same time. When all of them were served, bui
 kills ckptd before the n-th step of the next removal, for n = 1, 2, ... to past its end, and a prune
 of the directory as it lies there then. A prune of a directory that nobody serves is killed likewise
 at each of its steps, beside one who pins and unpins and `ckpt-cli verify`, which need no lock; the
-next prune ends it, sometimes (with ROUNDS= each time) after a ckptd that loads everything. SEED=
-repeats what is drawn; ROUNDS= kills so often, at each step again and again.
+next prune ends it, sometimes (with ROUNDS= each time) after a ckptd that loads everything. make
+test takes one step in STEPS_APART, and more until each kind of step was met: SEED= repeats what is
+drawn, SAMPLE=1 takes each step; ROUNDS= kills so often, at each step again and again.
 """
 
 import itertools
@@ -25,6 +26,7 @@ import sys
 import threading
 import time
 
+from lib_sample import sample
 from lib_store import BUILD, CLI, SAVER, World, is_sanitized
 from lib_tap import end, skip, test
 
@@ -34,6 +36,7 @@ SAVED_FIRST = 6  # checkpoints that a prune finds
 PATIENCE = 60
 SERVED_SECONDS = 3  # in which each of the crowd should have been served
 ROUNDS_ALL = 20     # steps of the removal of two shards, and of the next one's beginning
+STEPS_APART = 3
 ROUNDS = int(os.environ.get("ROUNDS") or ROUNDS_ALL)
 ALONE_SAVED = 6  # checkpoints that a prune finds where nobody serves
 ALONE_STEPS = 20  # at most; of a prune of the four oldest, where nobody holds one
@@ -327,7 +330,11 @@ def each_step_alone(killer, counts):
         count = min(ALONE_STEPS, 1000 - killer.left())
         world.cli("pin", f"{world.run}@1-a1", "--store", kept)
         rounds = count * max(1, ROUNDS // ROUNDS_ALL) if ROUNDS >= ROUNDS_ALL else ROUNDS
-        for step in itertools.islice(itertools.cycle(range(1, count + 1)), rounds):
+        steps = itertools.islice(itertools.cycle(range(1, count + 1)), rounds)
+        if "ROUNDS" not in os.environ:
+            steps = sample(steps, STEPS_APART, seed)
+        rounds = 0
+        for rounds, step in enumerate(steps, 1):
             if not any(try_step(step) for _ in range(ALONE_TRIES)):
                 ended.append(step)
             if bad:
@@ -335,6 +342,19 @@ def each_step_alone(killer, counts):
         return bad, rounds, ended
     finally:
         world.close()
+
+
+def steps_to_kill(killer):
+    """In the order of chance; those that no sample took come where a kind of step is missing."""
+    steps = [1 + i % ROUNDS_ALL for i in range(ROUNDS)]
+    first = steps if "ROUNDS" in os.environ else sample(steps, STEPS_APART, seed)
+    others = [step for step in steps if step not in first]
+    chance.shuffle(first)
+    chance.shuffle(others)
+    yield from first
+    for step in others:
+        if not killer.met.issuperset(STEPS):
+            yield step
 
 
 def main():
@@ -348,9 +368,9 @@ def main():
         start(world, killer)
         world.save([1])
         world.stop()
-        steps = [1 + i % ROUNDS_ALL for i in range(ROUNDS)]
-        chance.shuffle(steps)
-        for step in steps:
+        rounds = 0
+        for step in steps_to_kill(killer):
+            rounds += 1
             at, wrong = killed_beside_a_crowd(world, killer, step, pins, counts)
             print(f"# step {step}: {at}", flush=True)
             wrong += killed_on_the_directory(world, killer, 1 + chance.randrange(30), pins)
@@ -361,11 +381,11 @@ def main():
         start(world, killer)
         bad += all_load(world)
         print(f"# {counts}")
-        test(f"{len(steps)} kills at the steps of a prune beside saves, loads, pins and another "
+        test(f"{rounds} kills at the steps of a prune beside saves, loads, pins and another "
              "prune: what is listed is whole and loads", not bad, "\n".join(bad))
         test("the next prune ends what was begun", not unfinished, unfinished)
         name, missed = "every kind of step was met", set(STEPS) - killer.met
-        if len(steps) < ROUNDS_ALL:
+        if ROUNDS < ROUNDS_ALL:
             skip([name], "ROUNDS is less than all")
         else:
             test(name, not missed, missed)

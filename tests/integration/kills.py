@@ -8,7 +8,7 @@ round kills the trainer, ckptd, both, ckptd while it starts, or a `ckpt-cli prun
 Afterwards the newest acknowledged step must be in the list, the newest checkpoints must verify
 block by block, and the next trainer must load that step or a later one.
 
-    KILLS=200 SECONDS= SEED=     so many kills, or as many as fit into so many seconds (0: no limit)
+    KILLS=60 SECONDS= SEED=      so many kills, or as many as fit into so many seconds (0: no limit)
 """
 
 import os
@@ -20,7 +20,7 @@ import time
 from lib_store import BUILD, CLI, World
 
 TRAINER = os.path.join(BUILD, "tests/clients_kill")
-KILLS = int(os.environ.get("KILLS") or 200)
+KILLS = int(os.environ.get("KILLS") or 60)
 SECONDS = float(os.environ.get("SECONDS") or 0)
 NEWEST = 2  # checkpoints that are verified after each round
 OPTIONS = ("--memory.pool_bytes", "96MiB", "--retention.keep_last", "4")

@@ -2,12 +2,12 @@
 """memory - what ckpt-cli takes of memory does not grow with the checkpoint.
 
 Goal: every command that reads or writes tensors stays within the buffers that clients/cli/README.md
-names, on a checkpoint that is several times as large; and on a store, or a ckptd, of 10,000 a
+names, on a checkpoint that is several times as large; and on a store, or a ckptd, of MANY a
 command takes at most EACH bytes more for each than on one of two, and a prune PLANNED. Method: a
 Llama of half a GB, whose file is mostly a hole, is imported; another of the same shapes, so that
 each tensor is read to be compared; and the first is given later steps, by hard links, for a prune.
-Of a small one there are 10,000 in the same way. Each command runs on them, and the system tells its
-peak of resident memory.
+Of a small one there are MANY in the same way (SAMPLE=1: 10,000). Each command runs on them, and the
+system tells its peak of resident memory.
 """
 
 import ctypes
@@ -27,7 +27,7 @@ PROGRAM = 24  # MiB of the program itself, its libraries and stacks
 READS, ASSEMBLES = 40 + PROGRAM, 168 + PROGRAM
 LLAMA = 2048, 8192, 16000  # dim, hidden, vocab
 STEPS = 6
-MANY = 10000
+MANY = 10000 if os.environ.get("SAMPLE") == "1" else 4000
 SMALL = 256, 64, 64
 EACH, PLANNED = 512, 1024  # bytes of a checkpoint in a catalog, and in the plan of a prune with it
 NOISE = 1  # MiB, from run to run

@@ -11,12 +11,15 @@
  * nothing. (ckptd_faults.c cuts the power too, by operations of storage.h; the calls below that are
  * here.)
  *
- * In make test STATES of them, drawn so that every call has its turn; TORTURE=1 takes all, cuts the
- * start on each, and in another turn the one after that, too. SEED= repeats a run. */
+ * SAMPLE=1 takes STATES of them, drawn so that every call has its turn, make test one in
+ * STATES_APART of these (sample.h); TORTURE=1 takes all, cuts the start on each, and in another
+ * turn the one after that, too. SEED= repeats a run. */
 #include "tests/unit/ckptd_stories.h"
 #include "tests/unit/power_walk.h"
+#include "tests/unit/sample.h"
 
-#define STATES 400u  /* of a story, in make test */
+#define STATES 400u /* of a story, and those in which all is lost */
+#define STATES_APART 5u
 #define CUT_AGAIN 5u /* of so many starts one is cut as well; with TORTURE=1 all, and twice */
 #define WALKED 2u    /* of so many of these one is cut after each of its changes */
 #define TOLD_MAX 16u
@@ -50,8 +53,9 @@ struct telling {
     struct bed *bed;
     const struct story *story;
     bool is_torture;
-    char cut[160];    /* where a state is made */
-    struct told told; /* by the state that is looked at */
+    struct sample sample; /* of the states */
+    char cut[160];        /* where a state is made */
+    struct told told;     /* by the state that is looked at */
     unsigned num_cut;
     unsigned num_walked, num_ends; /* starts cut after each change; looked at after such cuts */
 };
@@ -126,7 +130,7 @@ static void look(struct walk *walk, const struct power_state *state, bool is_fir
     struct telling *telling = walk->user;
     struct bed *bed = telling->bed;
     unsigned times_told = count_told(state->num_changes);
-    if (!is_first && walk->count % walk->stride != 0)
+    if ((!is_first && walk->count % walk->stride != 0) || !sample_takes(&telling->sample))
         return;
     telling->told = times_told > 0 ? heard.told[times_told - 1] : (struct told){0};
     snprintf(telling->cut, sizeof telling->cut, "%s/cut", bed->root);
@@ -176,7 +180,8 @@ static void test_power__whatever_it_leaves_nothing_acknowledged_is_lost(void **s
     when_told = hear;
     for (size_t i = 0; i < NUM_STORIES; i++) {
         static struct walk walk;
-        struct telling telling = {*state, &stories[i], .is_torture = is_torture};
+        struct telling telling = {*state, &stories[i], .is_torture = is_torture,
+                                  .sample = sample_begin(STATES_APART)};
         walk = (struct walk){.visit = count_only, .count_told = count_told, .user = &telling};
         record_story(&stories[i], *state);
         uint64_t seed = random_state;

@@ -11,16 +11,18 @@
  * after a change by chance, and of a few after each of its changes, with all that was not
  * synced and with nothing of it. io_uring makes its calls in the kernel and is refused.
  *
- * In make test STATES of them, drawn so that every call has its turn; TORTURE=1 takes all, cuts
- * what follows each, and in another turn what follows that, too. SEED= repeats a run, TOOL= takes
- * one command alone. */
+ * SAMPLE=1 takes STATES of them, drawn so that every call has its turn, make test one in
+ * STATES_APART of these (sample.h); TORTURE=1 takes all, cuts what follows each, and in another
+ * turn what follows that, too. SEED= repeats a run, TOOL= takes one command alone. */
 #include "tests/unit/clients_cli_bed.h"
 #include "tests/unit/in_memory.h"
 #include "tests/unit/no_ring.h"
 #include "tests/unit/power_walk.h"
+#include "tests/unit/sample.h"
 
 #define STATES 40u   /* of a command, in make test; and those in which all is lost */
 #define CUT_AGAIN 5u /* of so many times that a command runs again; TORTURE=1: all, and twice */
+#define STATES_APART 5u
 #define LISTED_MAX 16u
 #define NUM_STORES 3u
 
@@ -208,10 +210,11 @@ struct trial {
     struct found before, after; /* the command, when no power goes */
     uint64_t left;              /* the sizes of what it changes, then */
     bool is_torture;
-    unsigned walk_at;    /* of STATES states: after which what follows is cut after each change */
-    unsigned num_walked; /* such states */
-    char cut[300];       /* where a state is made */
-    bool is_done;        /* the command had answered by then */
+    struct sample sample; /* of the states */
+    unsigned walk_at;     /* of STATES states: after which what follows is cut after each change */
+    unsigned num_walked;  /* such states */
+    char cut[300];        /* where a state is made */
+    bool is_done;         /* the command had answered by then */
 };
 
 /* Its folders are those below `folder`. */
@@ -378,7 +381,7 @@ static void look(struct walk *walk, const struct power_state *state, bool is_fir
 {
     struct trial *trial = walk->user;
     struct world *world = trial->world;
-    if (!is_first && walk->count % walk->stride != 0)
+    if ((!is_first && walk->count % walk->stride != 0) || !sample_takes(&trial->sample))
         return;
     snprintf(trial->cut, sizeof trial->cut, "%s/cut", trial->root);
     move_world(trial, "cut");
@@ -423,6 +426,7 @@ static void try_scene(struct trial *trial)
     static struct walk walk;
     trial->is_torture = getenv("TORTURE") != NULL;
     trial->num_walked = 0;
+    trial->sample = sample_begin(STATES_APART);
     walk = (struct walk){.visit = count_only, .count_told = has_answered, .user = trial};
     record(trial);
     uint64_t seed = random_state;
@@ -430,7 +434,7 @@ static void try_scene(struct trial *trial)
     walk.stride = trial->is_torture || walk.count < STATES ? 1 : walk.count / STATES;
     unsigned states = walk.count;
     assert_true(states > 10);
-    trial->walk_at = (states < STATES ? states : STATES) / 2;
+    trial->walk_at = (states < STATES ? states : STATES) / (unsigned)trial->sample.one_in / 2;
     walk.visit = look;
     walk_states(&walk, seed);
     assert_true(trial->num_walked > 0);
