@@ -55,11 +55,8 @@ class Bed:
         return self.world.store, self.world.run
 
     def keys(self, prefix):
-        """What the server itself lists, as XML: with curl's signature."""
-        return self.plain.run("curl", "-s", "-f", "--aws-sigv4", "aws:amz:us-east-1:s3", "--user",
-                              f"{self.plain.access_key}:{self.plain.secret_key}", "-H",
-                              "x-amz-content-sha256: UNSIGNED-PAYLOAD",
-                              f"{self.plain.endpoint}/checkpoints?prefix={prefix}").stdout
+        """What the server itself lists, as XML."""
+        return self.plain.curl(f"checkpoints?prefix={prefix}").stdout
 
     def listed(self, store):
         return json.loads(self.cli("list", "--json", "--store", store))
@@ -248,6 +245,16 @@ def what_is_removed_there_comes_back_until_its_term_is_over(bed):
     assert "step-00000002" in keys and "step-00000001" not in keys, keys
 
 
+def what_is_removed_leaves_the_servers_memory(bed):
+    """Else it is full one day, and each write waits for ever."""
+    path = os.path.join(bed.folder, "big")
+    with open(path, "wb") as file:
+        file.truncate(SIZE)
+    bed.plain.curl("checkpoints/big", "-T", path)
+    bed.plain.curl("checkpoints/big", "-X", "DELETE")
+    bed.plain.until("room again", lambda: bed.plain.num_removed() == 0)
+
+
 TESTS = [
     a_real_server_keeps_what_it_is_given,
     with_tls_too_and_only_from_an_authority_that_is_named,
@@ -258,6 +265,7 @@ TESTS = [
     commands_on_a_bucket_say_what_they_say_on_a_directory,
     outputs_are_made_in_a_bucket_and_read_from_one,
     what_is_removed_there_comes_back_until_its_term_is_over,
+    what_is_removed_leaves_the_servers_memory,
 ]
 
 

@@ -7,8 +7,10 @@ a folder of their own, up in some three seconds.
 
 Method: one monitor, one OSD on memory, one gateway; no authentication between them; intervals of
 the monitor cut short. A command sent before the monitor has its quorum fails, so it is asked first.
-What was started is ended by its process id.
+What is removed or replaced leaves the memory some seconds later: by default it stays for two hours,
+and a gateway whose memory is full answers no write. What was started is ended by its process id.
 """
+import json
 import os
 import shutil
 import signal
@@ -59,6 +61,8 @@ osd memory target = 939524096
 rgw frontends = {frontends}
 rgw data = {folder}/rgw
 rgw thread pool size = 32
+rgw gc obj min wait = 1
+rgw gc processor period = 1
 rgw dns name = localhost
 """
 
@@ -184,18 +188,26 @@ class Gateway:
         gateway.kill()
         gateway.wait()
 
+    def num_removed(self):
+        """Objects that were removed or replaced, and are in the memory still."""
+        return len(json.loads(self.run("radosgw-admin", "-c", self.config, "gc", "list",
+                                       "--include-all").stdout))
+
     def answers(self):
         with socket.socket() as probe:
             probe.settimeout(1)
             return probe.connect_ex(("127.0.0.1", self.port)) == 0
 
+    def curl(self, path, *options, check=True):
+        """One request with curl's own signature, which is none of ours."""
+        authority = ("--cacert", self.certificate) if self.tls else ()
+        return self.run("curl", "-s", "-f", *authority, "--aws-sigv4", "aws:amz:us-east-1:s3",
+                        "--user", f"{self.access_key}:{self.secret_key}", "-H",
+                        "x-amz-content-sha256: UNSIGNED-PAYLOAD", *options,
+                        f"{self.endpoint}/{path}", check=check)
+
     def make_bucket(self, name):
-        """With curl's own signature, which is none of ours."""
-        options = ["--cacert", self.certificate] if self.tls else []
-        self.until("bucket", lambda: self.run(
-            "curl", "-s", "-f", *options, "--aws-sigv4", "aws:amz:us-east-1:s3", "--user",
-            f"{self.access_key}:{self.secret_key}", "-H", "x-amz-content-sha256: UNSIGNED-PAYLOAD",
-            "-X", "PUT", f"{self.endpoint}/{name}", check=False).returncode == 0)
+        self.until("bucket", lambda: self.curl(name, "-X", "PUT", check=False).returncode == 0)
 
     def stop(self):
         for process in reversed(self.pids):
