@@ -4,9 +4,10 @@
 Goal: a checkpoint in a bucket opens as one in a directory does: lists, metadata, lazy tensors,
 whole and in slices, bit for bit; a slice costs the blocks that hold it, by ranged GETs, and of the
 other shards nothing; a damaged byte is named and never given; a server that fails for a while is
-asked again; a wrong key, run or bucket is one line. Method: a ckptd saves, ckpt-cli copies to the
-server, the package reads: from the strict server of the tests, which counts and misbehaves, and
-from Ceph's RADOS gateway.
+asked again; a follower goes on with what comes, gives nothing half, and passes damage over; a wrong
+key, run or bucket is one line. Method: a ckptd saves, ckpt-cli copies to the server, the package
+reads: from the strict server of the tests, which counts and misbehaves, and from Ceph's RADOS
+gateway.
 """
 
 import json
@@ -15,6 +16,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
+import warnings
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.path.insert(0, os.path.join(ROOT, "tests/integration"))
@@ -231,6 +234,83 @@ def follow_gives_versions_out_of_a_bucket(bed):
         assert big(2)[5].tobytes() in file.read()
 
 
+def put_first(bed, prefix):
+    """Step 1 lies there; the objects of step 2, which was saved later, by their keys."""
+    later = {}
+    for key, one in list(bed.server.objects.items()):
+        if key.startswith("models/wide/"):
+            place = later if "step-00000002" in key else bed.server.objects
+            place[prefix + key[len("models"):]] = one
+    return later
+
+
+def nothing_behind(store, after):
+    """What is said while no version behind it comes."""
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        try:
+            raise AssertionError(next(holdfast.follow("wide", store=store, after=after, every=0.02,
+                                                      timeout=0.5)).info)
+        except holdfast.TimeoutError:
+            return [str(one.message) for one in told]
+
+
+def is_manifest(key):
+    return key.endswith("manifest.json")
+
+
+def follow_goes_on_in_a_bucket_and_gives_nothing_half(bed):
+    """Step 2 comes shards first, then whole, while the server fails for a moment."""
+    bed.use(bed.server.environment)
+    store, later = "s3://checkpoints/flow", put_first(bed, "flow")
+    flow = holdfast.follow("wide", {"big": slice(5, 7)}, store=store, every=0.02, timeout=60)
+    first = next(flow)
+    assert first.step == 1 and numpy.array_equal(first.weights["big"], big(1)[5:7])
+    bed.server.objects.update((key, one) for key, one in later.items() if not is_manifest(key))
+    assert nothing_behind(store, (1, 1)) == []
+    bed.server.fault = Fault(number=2, what="503", times=3)
+    bed.server.objects.update(later)
+    second = next(flow)
+    assert second.step == 2 and numpy.array_equal(second.weights["big"], big(2)[5:7])
+    assert bed.server.fault.done == 3
+    bed.server.fault = None
+    flow.close()
+
+
+def a_damaged_version_in_a_bucket_is_a_warning(bed):
+    bed.use(bed.server.environment)
+    store, later = "s3://checkpoints/flow-damaged", put_first(bed, "flow-damaged")
+    key, = (key for key in later if is_manifest(key))
+    bed.server.objects.update(later)
+    bed.server.objects[key] = Object(later[key].data[:-40], "x", {}, later[key].changed)
+    told = nothing_behind(store, (1, 1))
+    assert len(told) == 1 and "wide@2-a1 is passed over" in told[0], told
+    bed.server.objects.pop(key)
+    flow = holdfast.follow("wide", store=store, every=0.02, timeout=60)
+    assert next(flow).step == 1
+    flow.close()
+
+
+def the_command_goes_on_in_a_bucket(bed):
+    later = put_first(bed, "flow-by-command")
+    follower = subprocess.Popen([CLI, "follow", "wide", "--store",
+                                 "s3://checkpoints/flow-by-command", "--json", "--count", "2"],
+                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                env=environment(bed.server.environment))
+    try:
+        first = json.loads(follower.stdout.readline())
+        for is_last in (False, True):
+            time.sleep(0.3)  # it looks, and there is nothing whole
+            bed.server.objects.update((key, one) for key, one in later.items()
+                                      if is_manifest(key) == is_last)
+        second = json.loads(follower.stdout.readline())
+        assert (first["step"], second["step"]) == (1, 2), (first, second)
+        assert follower.wait(60) == 0 and follower.stderr.read() == ""
+    finally:
+        follower.kill()
+        follower.communicate()
+
+
 def another_ones_server_serves_the_same(bed):
     missing = lib_rgw.Gateway.missing()
     if missing:
@@ -253,6 +333,9 @@ if __name__ == "__main__":
                       a_list_asks_twice_for_a_checkpoint_and_tells_what_lies_beside_it,
                       a_list_looks_at_many_at_once_and_keeps_the_order,
                       follow_gives_versions_out_of_a_bucket,
+                      follow_goes_on_in_a_bucket_and_gives_nothing_half,
+                      a_damaged_version_in_a_bucket_is_a_warning,
+                      the_command_goes_on_in_a_bucket,
                       another_ones_server_serves_the_same], bed)
     finally:
         bed.close()

@@ -9,17 +9,19 @@
 Versions are ordered by (attempt, step) and never go back; a reader that is slower than the run
 skips those between, and training never waits for it. A version is a committed checkpoint, so it is
 never half there; its bytes come from ckptd's memory while they are there, and ckptd holds what is
-being read (a lease) until the read is over. ckpt_newer() of libckpt says which is the next, as it
+being read (a lease) until the read is over. A damaged one is a warning, and is passed over.
+ckpt_newer() of libckpt says which is the next, as it
 does for `ckpt-cli follow`.
 """
 from __future__ import annotations
 
 import time
+import warnings
 from typing import Any, Callable, Iterator, Mapping, Optional, Tuple
 
 from .checkpoint import Checkpoint
 from .client import CheckpointInfo, Client, default_server, store_address
-from .errors import BusyError, NotFoundError, TimeoutError, UnavailableError
+from .errors import BusyError, CorruptError, NotFoundError, TimeoutError, UnavailableError
 
 
 def newest(client: Client, after: Tuple[int, int], seconds: float) -> Optional[CheckpointInfo]:
@@ -48,6 +50,7 @@ def follow(run: str, slices: Optional[Mapping[str, Any]] = None, dtype: Optional
     """
     address = store_address(store) if store is not None else server or default_server()
     client: Optional[Client] = None
+    info: Optional[CheckpointInfo] = None
     waited = time.monotonic()
     try:
         while not stop():
@@ -61,6 +64,10 @@ def follow(run: str, slices: Optional[Mapping[str, Any]] = None, dtype: Optional
                         yield version
                     waited = time.monotonic()
                     continue
+            except CorruptError as error:  # the next may be whole
+                after = info.attempt, info.step
+                warnings.warn(f"{info.spec} is passed over: {error}", stacklevel=2)
+                continue
             except (UnavailableError, BusyError, NotFoundError):
                 time.sleep(every)  # it is restarted, or removed what was seen; the next look tells
             if timeout is not None and time.monotonic() - waited > timeout:
