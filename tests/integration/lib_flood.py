@@ -25,6 +25,7 @@ CONNECTIONS, SENDERS, SECONDS = 40, 100, 5
 # Of an attack before the saves beside it: what a user has saved up of its budget is spent then, or
 # not, and what ckptd may spend on it.
 FIRST_SECONDS, ALONE_SECONDS, CORE_PART = 1, 2, 0.1
+TRIES = 3  # on a busy machine what was saved up may still be spent later
 PAIRS, SAVE_MIB, SETTLE_SECONDS = 7, 128, 0.3
 
 
@@ -265,16 +266,26 @@ def processor_seconds(world):
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def under(world, name, action, where, step):
-    """(most MiB more, every save and look went well, what the attacker said) during an attack."""
-    before, most, well = resident(world), 0, True
+def spent_on(world, action, where):
+    """(the attack, the part of a core that ckptd spends on it alone)"""
     attack = Attack(action, where)
     time.sleep(FIRST_SECONDS)
     begun, began = processor_seconds(world), time.monotonic()
     time.sleep(ALONE_SECONDS)
-    spent, passed = processor_seconds(world) - begun, time.monotonic() - began
+    return attack, (processor_seconds(world) - begun) / (time.monotonic() - began)
+
+
+def under(world, name, action, where, step):
+    """(most MiB more, every save and look went well, what the attacker said) during an attack."""
+    before, most, well, parts = resident(world), 0, True, []
+    for _ in range(TRIES):
+        attack, part = spent_on(world, action, where)
+        parts.append(part)
+        if part < CORE_PART or len(parts) == TRIES:
+            break
+        attack.end()
     test(f"{name}: ckptd spends less than {CORE_PART:.0%} of a core on them",
-         spent < CORE_PART * passed or is_sanitized(), (spent, passed))
+         min(parts) < CORE_PART or is_sanitized(), parts)
     while attack.runs():
         step += 1
         saved = world.try_save(step)
