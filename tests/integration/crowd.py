@@ -37,6 +37,7 @@ PATIENCE = 60
 SERVED_SECONDS = 3  # in which each of the crowd should have been served
 ROUNDS_ALL = 20     # steps of the removal of two shards, and of the next one's beginning
 STEPS_APART = 3
+FIRST_OF_KINDS = 2, 6, 9, 13  # steps that are usually of another kind each
 ROUNDS = int(os.environ.get("ROUNDS") or ROUNDS_ALL)
 ALONE_SAVED = 6  # checkpoints that a prune finds where nobody serves
 ALONE_STEPS = 20  # at most; of a prune of the four oldest, where nobody holds one
@@ -345,12 +346,13 @@ def each_step_alone(killer, counts):
 
 
 def steps_to_kill(killer):
-    """In the order of chance; those that no sample took come where a kind of step is missing."""
+    """In the order of chance; what the sample did not take comes while a kind is missing."""
     steps = [1 + i % ROUNDS_ALL for i in range(ROUNDS)]
     first = steps if "ROUNDS" in os.environ else sample(steps, STEPS_APART, seed)
     others = [step for step in steps if step not in first]
     chance.shuffle(first)
     chance.shuffle(others)
+    others.sort(key=lambda step: step not in FIRST_OF_KINDS)
     yield from first
     for step in others:
         if not killer.met.issuperset(STEPS):

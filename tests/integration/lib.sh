@@ -34,6 +34,14 @@ trap 'exit 143' TERM
 trap 'exit 130' INT
 
 plan() { echo "1..$1"; }
+# As tests/unit/sample.h has it for C: of the trials of a matrix, in its order, one in N is left,
+# from one by chance on. SAMPLE=N leaves another share, SAMPLE=1 all.
+sample() { # ARRAY N
+    local -n trials=$1
+    local i one_in=${SAMPLE:-$2} left=()
+    for ((i = RANDOM % one_in; i < ${#trials[@]}; i += one_in)); do left+=("${trials[i]}"); done
+    trials=("${left[@]}")
+}
 ok() { tests_done=$((tests_done + 1)) && echo "ok $tests_done - $1"; }
 not_ok() { # NAME [FILE of evidence]
     tests_done=$((tests_done + 1))

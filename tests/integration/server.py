@@ -8,7 +8,6 @@ moment, and gc takes the rest, never what is being written; the log tells who as
 Method: a real ckptd; `clients_ckpt save` makes checkpoints; models for the import are random bits
 in a Llama's shapes. Tool and ckptd are killed while shards are written, between the last shard and
 the answer, and before the question is heard (a stopped ckptd). SEED= repeats the moments.
-also without io_uring
 """
 
 import glob

@@ -4,16 +4,22 @@
 # until a save is durable; also when ranks or ckptd are killed in mid-copy. Method: the undisturbed
 # "disabled" run gives loss file and checkpoints. The others are slowed by debug.slow_copy_us until
 # a copy takes much longer than a step, so that an update that did not wait would overwrite what is
-# not yet copied. debug.pause_at_step holds a run in the step that a copy overlaps.
+# not yet copied. debug.pause_at_step holds a run in the step that a copy overlaps. make test takes
+# one in three of the undisturbed ones (SEED= repeats which; SAMPLE=1 takes all).
 . "$(dirname "$0")/lib.sh"
 . tests/integration/lib_tiny.sh
 
 steps=20
 command -v mpirun >/dev/null || skip_all "mpirun is missing: make deps installs it"
-plan 48
+RANDOM=${SEED:=$RANDOM}
+note "SEED=$SEED"
+ways=("local 1" "local 2" "local 3" "mpi 1" "mpi 2" "mpi 3")
+sample ways 3
+plan $((30 + 3 * ${#ways[@]}))
 make_tiny
 start_ckptd
-slow=(--checkpoint.async_mode async_with_pinned_mem --debug.slow_copy_us 2000)
+slow=(--checkpoint.async_mode async_with_pinned_mem --debug.slow_copy_us 2000
+    --checkpoint.when_busy wait) # none is left out
 slower=(--checkpoint.async_mode async_with_pinned_mem --debug.slow_copy_us 50000)
 
 train() { # RUN BACKEND RANKS [SETTING...]: output in $tmp/RUN.log
@@ -30,15 +36,9 @@ in_mid_copy() { # RUN [SETTING...]: of step 10, which step 11 overlaps
     paused "$1" 11
 }
 same_step() { "$BUILD/ckpt-cli" diff "$1@$3" "$2@$3" --store "$store"; } # RUN RUN STEP
-# A save is skipped, and said to be, when two are still being written: not on a machine at rest.
-same_steps() { # RUN RUN: the checkpoints before the last one; one of them at least
-    local step same=0
-    for step in 5 10 15; do
-        says "$2" "step $step was not saved.*still in work" && continue
-        same_step "$1" "$2" "$step" || return
-        same=$((same + 1))
-    done
-    [ "$same" -gt 0 ]
+same_steps() { # RUN RUN: the checkpoints before the last one
+    local step
+    for step in 5 10 15; do same_step "$1" "$2" "$step" || return; done
 }
 same_end() { # RUN RUN: losses (steps made twice must be equal both times) and final checkpoint
     sort -u "$tmp/$2.loss" | sort -n >"$tmp/$2.sorted"
@@ -47,14 +47,13 @@ same_end() { # RUN RUN: losses (steps made twice must be equal both times) and f
 
 check "a run that waits for every save ends with 0" \
     train right local 2 --checkpoint.async_mode disabled
-for backend in local mpi; do
-    for ranks in 1 2 3; do
-        run=$backend$ranks
-        check "$run: with overlapped copies it ends with 0" \
-            train "$run" "$backend" "$ranks" "${slow[@]}"
-        check "$run: losses and last checkpoint have the same bits" same_end right "$run"
-        check "$run: so have those that were copied during a step" same_steps right "$run"
-    done
+for way in "${ways[@]}"; do
+    read -r backend ranks <<<"$way"
+    run=$backend$ranks
+    check "$run: with overlapped copies it ends with 0" \
+        train "$run" "$backend" "$ranks" "${slow[@]}"
+    check "$run: losses and last checkpoint have the same bits" same_end right "$run"
+    check "$run: so have those that were copied during a step" same_steps right "$run"
 done
 bf16=(--training.mixed_precision_param bfloat16 --parallelism.data_parallel_replicate_degree 2)
 train bf16 local 2 "${bf16[@]}" --checkpoint.async_mode disabled
@@ -140,7 +139,8 @@ check "busy, wait: it ends with 0" busy waits 400000 6 --checkpoint.when_busy wa
 check "busy, wait: training waited for older saves" \
     says waits "step [0-9]+ waited [0-9.]+ s for older"
 check_equal "busy, wait: every step is saved" "$(saved waits)" "1 2 3 4 5 6"
-check "busy, skip: it ends with 0" busy skips 400000 6
+# Three of these steps fit into a save, also on a machine that is busy itself.
+check "busy, skip: it ends with 0" busy skips 2000000 12
 check "busy, skip: a save was left out" says skips "step [0-9]+ was not saved.*images of rank"
 check "busy, wait: not for ever" \
     busy bounded 5000000 4 --checkpoint.when_busy wait --checkpoint.busy_wait_seconds 1

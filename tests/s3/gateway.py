@@ -27,7 +27,7 @@ from tier import drained, wait_until  # noqa: E402
 MIB = 1 << 20
 PART = 5 * MIB  # the least that this server takes
 SIZE = 3 * PART + 4096
-RACES = int(os.environ.get("RACES", 100))
+RACES = int(os.environ.get("RACES", 40))
 SETTINGS = {"HOLDFAST_S3_PART_BYTES": str(PART)}
 
 
