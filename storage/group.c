@@ -342,7 +342,8 @@ static int discard_trashed(struct storage *storage, const struct storage_group_k
 }
 
 /* Who leased the group until now may have left an object in it: once nobody can any more, the
- * members are listed anew. */
+ * members are listed anew. The trash's markers go before the group's own one: who brings that back
+ * from there sees it (group_move.c). */
 static int remove_marker(struct removing *removing, struct storage *storage,
                          struct members *members, const char *prefix, bool is_told)
 {
@@ -351,11 +352,11 @@ static int remove_marker(struct removing *removing, struct storage *storage,
         error = group_give_way(removing, storage, prefix,
                                look_again(removing, storage, members->kind, prefix));
     if (error == 0)
+        error = discard_trashed(storage, members->kind, prefix);
+    if (error == 0)
         error = group_remove_member(storage, prefix, members->kind->marker);
     if (error == 0)
         error = storage_sync_names(storage, prefix);
-    if (error == 0)
-        error = discard_trashed(storage, members->kind, prefix);
     storage_release(storage, removing->hold);
     return error == 0 ? group_list(members, storage, prefix) : error;
 }

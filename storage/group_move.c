@@ -87,6 +87,22 @@ int storage_group_move(struct storage *storage, const struct storage_group_kind 
     return error == 0 ? group_drop_tombstone(&removing, storage, prefix) : error;
 }
 
+/* Its lease may have been lost behind the look at its shards, and the trash been emptied since.
+ * Whoever removes shards that a marker in the trash names removes that marker first, and looks for
+ * the group's own one then: of the two, one sees the other. */
+static int withdraw_if_emptied(struct storage *storage, const struct storage_group_kind *kind,
+                               const char *from, const char *prefix)
+{
+    char key[STORAGE_KEY_MAX + 1];
+    uint64_t bytes;
+    ERR_TRY(group_key_in(key, from, kind->marker));
+    int error = storage_fetch(storage, key, NULL, 0, &bytes);
+    if (error != ERR_NOT_FOUND)
+        return error;
+    ERR_TRY(group_remove_member(storage, prefix, kind->marker));
+    return report_error(ERR_NOT_FOUND, NULL, "%s was emptied meanwhile", from);
+}
+
 /* Under a lease, or the store's lock, so that nobody empties the trash of it meanwhile. */
 static int bring_back(struct storage *storage, const struct storage_group_kind *kind,
                       const char *from, const char *prefix)
@@ -100,6 +116,8 @@ static int bring_back(struct storage *storage, const struct storage_group_kind *
         error = kind->check(storage, prefix, text, bytes);
     if (error == 0)
         error = publish_marker(storage, kind, prefix, text, bytes, false);
+    if (error == 0)
+        error = withdraw_if_emptied(storage, kind, from, prefix);
     if (error == 0)
         error = group_remove_member(storage, from, kind->marker);
     free(text);
@@ -122,8 +140,8 @@ int storage_group_move_back(struct storage *storage, const struct storage_group_
     return error;
 }
 
-/* What the marker at `other` names goes, unless the group has one again, or another in the trash.
- * The marker goes first. */
+/* The marker at `other` goes, and then what it names, unless the group has a marker again, or
+ * another one in the trash. */
 static int discard_parted(struct storage *storage, const struct storage_group_kind *kind,
                           const char *prefix, const char *other)
 {
@@ -131,15 +149,14 @@ static int discard_parted(struct storage *storage, const struct storage_group_ki
     char marker[STORAGE_KEY_MAX + 1];
     uint64_t bytes;
     ERR_TRY(group_key_in(marker, prefix, kind->marker));
-    int error = group_list(&members, storage, prefix);
+    ERR_TRY(storage_group_discard(storage, kind, other));
     int named = storage_fetch(storage, marker, NULL, 0, &bytes); /* a list may lag behind */
-    if (error == 0 && named == ERR_NOT_FOUND)
+    if (named == ERR_NOT_FOUND)
         named = group_is_parted(storage, kind, prefix, other);
-    if (error == 0 && named != ERR_NOT_FOUND)
-        error = named;
+    if (named != ERR_NOT_FOUND)
+        return named;
+    int error = group_list(&members, storage, prefix);
     if (error == 0)
-        error = storage_group_discard(storage, kind, other);
-    if (error == 0 && named == ERR_NOT_FOUND)
         error = group_remove_rest(storage, prefix, &members);
     names_free(&members.names);
     return error;

@@ -422,8 +422,23 @@ static int end_cut(int error)
                                                 : error;
 }
 
+/* What somebody else does just before the marker at `key` is published or removed. */
+static struct {
+    const char *key;
+    void (*act)(struct storage *storage);
+} other;
+
+static void let_other_act(struct storage *storage, const char *key)
+{
+    if (!other.key || strcmp(key, other.key) != 0)
+        return;
+    other.key = NULL; /* once */
+    other.act(storage);
+}
+
 static int publish_cut(struct storage *storage, const char *key, const void *data, size_t bytes)
 {
+    let_other_act(storage, key);
     return begins_cut() ? report_error(ERR_IO, NULL, "cut")
                         : end_cut(storage_memory.publish(storage, key, data, bytes));
 }
@@ -442,6 +457,7 @@ static void drop_empty(struct storage *storage, const char *key)
 
 static int remove_cut(struct storage *storage, const char *key)
 {
+    let_other_act(storage, key);
     if (begins_cut())
         return report_error(ERR_IO, NULL, "cut");
     int error = storage_memory.remove(storage, key);
@@ -586,6 +602,59 @@ static void test_group__parted__what_lacks_a_shard_does_not_come_back(void **sta
     storage_close(storage);
 }
 
+/* As an undelete's lease is whose holder could not renew it. */
+static int lose_lease(void *user, const struct storage_entry *entry)
+{
+    char key[STORAGE_KEY_MAX + 1];
+    snprintf(key, sizeof(key), "run/leases/%s", entry->name);
+    return entry->is_dir ? 0 : storage_memory.remove(user, key);
+}
+
+static void empty_without_lease(struct storage *storage)
+{
+    assert_int_equal(storage_list(storage, "run/leases", lose_lease, storage), 0);
+    assert_int_equal(storage_trash_empty(storage, &kind, &in_trash), 0);
+}
+
+static void bring_back_late(struct storage *storage)
+{
+    assert_int_equal(storage_memory.publish(storage, GROUP "/manifest", "{}", 2), 0);
+}
+
+/* Between an undelete's look at the shards and its publication its lease is lost. */
+static void test_group__parted__emptied_behind_a_lost_lease_it_does_not_come_back(void **state)
+{
+    (void)state;
+    struct storage *storage = open_parted();
+    struct storage_group_kind asking = kind;
+    asking.check = check_all;
+    assert_int_equal(storage_trash_put(storage, &kind, GROUP, 1000, false), 0);
+    other.key = GROUP "/manifest";
+    other.act = empty_without_lease;
+    assert_int_equal(storage_trash_take(storage, &asking, &in_trash), ERR_NOT_FOUND);
+    assert_false(bed_exists(storage, GROUP "/manifest") || has_shards(storage));
+    storage_close(storage);
+}
+
+/* Likewise it is published while others remove: it is whole then, or gone. */
+static void test_group__parted__brought_back_behind_a_lost_lease_it_is_whole_or_gone(void **state)
+{
+    (void)state;
+    for (int is_erased = 0; is_erased < 2; is_erased++) {
+        struct storage *storage = open_parted();
+        assert_int_equal(storage_trash_put(storage, &kind, GROUP, 1000, false), 0);
+        other.key = "run/trash/step-1.1000/manifest";
+        other.act = bring_back_late;
+        assert_int_equal(is_erased ? storage_group_erase(storage, &kind, GROUP)
+                                   : storage_trash_empty(storage, &kind, &in_trash),
+                         0);
+        assert_null(other.key);
+        assert_int_equal(has_shards(storage), !is_erased);
+        assert_int_equal(bed_exists(storage, GROUP "/manifest"), !is_erased);
+        storage_close(storage);
+    }
+}
+
 /* Lists of the trash show nothing yet: the tombstone of a killed put tells where the marker is. */
 static int list_behind(struct storage *storage, const char *prefix,
                        int (*visit)(void *user, const struct storage_entry *entry), void *user)
@@ -688,6 +757,8 @@ int main(void)
         cmocka_unit_test(test_group__parted__a_marker_left_in_the_trash_costs_no_shard),
         cmocka_unit_test(test_group__parted__what_is_held_is_not_emptied),
         cmocka_unit_test(test_group__parted__what_lacks_a_shard_does_not_come_back),
+        cmocka_unit_test(test_group__parted__emptied_behind_a_lost_lease_it_does_not_come_back),
+        cmocka_unit_test(test_group__parted__brought_back_behind_a_lost_lease_it_is_whole_or_gone),
         cmocka_unit_test(test_group__parted__a_list_that_lags_behind_costs_no_shard),
         cmocka_unit_test(test_group__parted__cut_anywhere_it_is_in_one_of_two_places),
         cmocka_unit_test(test_group__parted__emptied_and_cut_anywhere_nothing_stays_for_ever),
