@@ -211,9 +211,10 @@ const char *report_line(void)
 /* ---- log ---- */
 
 static pthread_mutex_t log_lock = PTHREAD_MUTEX_INITIALIZER;
-static char log_program[64];          /* guarded by log_lock */
-static char log_areas[LOG_AREAS_MAX]; /* guarded by log_lock */
-static int log_some_area_on;          /* atomic: spares the lock while all debug is off */
+static char log_program[64];                /* guarded by log_lock */
+static char log_areas[LOG_AREAS_MAX];       /* guarded by log_lock */
+static char log_origin[LOG_ORIGIN_MAX + 1]; /* with a blank behind; set before other threads log */
+static int log_some_area_on;                /* atomic: spares the lock while all debug is off */
 
 bool report_print_version(const char *program, int argc, char *const *argv)
 {
@@ -233,6 +234,11 @@ void log_setup(const char *program, const char *areas)
     snprintf(log_areas, sizeof(log_areas), "%s", areas ? areas : "");
     __atomic_store_n(&log_some_area_on, log_areas[0] != '\0', __ATOMIC_RELEASE);
     pthread_mutex_unlock(&log_lock);
+}
+
+void log_set_origin(const char *origin)
+{
+    snprintf(log_origin, sizeof(log_origin), "%.*s ", LOG_ORIGIN_MAX - 1, origin);
 }
 
 /* The list is read from left to right, the last word about an area wins. */
@@ -303,8 +309,8 @@ void log_print(enum log_level level, const char *area, const char *format, ...)
     bool color = isatty(STDERR_FILENO) && !(no_color && no_color[0]) && colors[level][0];
     size_t start = (size_t)snprintf(line, sizeof(line), "%s", color ? colors[level] : "");
     size_t length = start + format_time(line + start, sizeof(line) - start);
-    length +=
-        (size_t)snprintf(line + length, sizeof(line) - length, " %s %.64s: ", names[level], area);
+    length += (size_t)snprintf(line + length, sizeof(line) - length, " %s%s %.64s: ", log_origin,
+                               names[level], area);
 
     const size_t reserve = 8; /* for the end of the colour and the newline */
     va_list args;

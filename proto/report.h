@@ -96,6 +96,10 @@ void report_make_printable(char *text);
  * areas that are on. Colour only on terminals and when NO_COLOR is unset. */
 enum log_level { LOG_DEBUG, LOG_INFO, LOG_WARN, LOG_ERROR };
 void log_setup(const char *program, const char *areas); /* areas may be NULL */
+/* Who logs, between time and level of each line: for processes that share one log, such as
+ * "node7:3" of rank 3. To be called before other threads log. */
+#define LOG_ORIGIN_MAX 80 /* a longer one is cut */
+void log_set_origin(const char *origin);
 void log_print(enum log_level level, const char *area, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 #define log_debug(area, ...) log_print(LOG_DEBUG, area, __VA_ARGS__)

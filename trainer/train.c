@@ -209,9 +209,12 @@ static int work(struct rank *r, int *out_exit)
 int main(int argc, char **argv)
 {
     static struct config config;
+    char name[CONFIG_NAME_MAX];
     if (report_print_version("trainer", argc, argv))
         return EXIT_DONE;
     log_setup("trainer", getenv("HOLDFAST_LOG"));
+    if (config_name_process(name))
+        log_set_origin(name);
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--help") == 0) {
             trainer_config_print_help();

@@ -14,7 +14,7 @@ from rows_persist import CpuCost
 
 MODEL = {"dim": 256, "hidden": 768, "kv": 64, "layers": 10, "vocab": 4096}  # debugmodel
 SEQ, LEAVES = 256, 12  # of deploy/main-job.toml
-STAMP = r"^(\S+)Z \w+ \w+: "
+STAMP = r"^(\S+)Z (?:\S+:\d+ )?\w+ \w+: "  # a rank of several says whose line it is
 LINE = re.compile(STAMP + r"step:\s*(\d+) .* tps: ([\d,]+) ", re.M)
 START = re.compile(STAMP + r"start: init ([\d.]+) s, attempt ([\d.]+) s, load ([\d.]+) s .*"
                    r"weights ([\d.]+) s, first step \((\d+)\) ([\d.]+) s: ([\d.]+) s since", re.M)

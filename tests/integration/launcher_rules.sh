@@ -6,7 +6,7 @@
 # says.
 . "$(dirname "$0")/lib.sh"
 command -v mpirun >/dev/null || skip_all "mpirun is missing"
-plan 50
+plan 52
 
 bin=$tmp/bin
 mkdir "$bin"
@@ -65,6 +65,7 @@ save() { # none ends before all were told, so each can be heard
     echo "$rank" >>"$RULES/saved"
     exit 75
 }
+echo "rank $rank of start $start" >&2
 if [ "$rank" = 0 ]; then echo "$OMPI_COMM_WORLD_SIZE" >>"$RULES/starts"; fi
 if [ "$rank" = 0 ] && [ -e "$RULES/places.$start" ]; then
     cat "$RULES/places.$start" >"$RULES/places"
@@ -134,6 +135,12 @@ check_equal "so they do when one of the wrappers is late" \
     "$(launch 3 $'1 1 kill-all-late\n1 0 deaf\n1 2 deaf')" "0: 3 3"
 check_equal "fewer than --min-ranks are not started" \
     "$(launch 3 $'1 1 kill\n1 0 wait\n1 2 wait' --min-ranks 3)" "0: 3 3"
+launch 2 "1 all exit75" --log-dir "$tmp/logs" >/dev/null
+check_equal "with --log-dir what each rank of each start says has a file of its own" \
+    "$(cd "$tmp/logs" && grep -r . | sort | paste -sd' ')" \
+    "$(printf 'start-%d/rank-%d.log:rank %d of start %d\n' 1 0 0 1 1 1 1 1 2 0 0 2 2 1 1 2 |
+        paste -sd' ')"
+check_equal "and is said by the launcher as well" "$(grep -c ' of start ' "$tmp/launch.log")" 4
 echo 3 >"$tmp/places"
 echo 2 >"$tmp/places.1"
 check_equal "the number in --ranks-file is read before each start" \

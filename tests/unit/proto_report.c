@@ -217,6 +217,17 @@ static void test_log__line_has_time_level_area_and_text(void **state)
     assert_null(strchr(text, '\033'));
 }
 
+/* Last of the log's tests: an origin stays. */
+static void test_log__an_origin_stands_in_front_of_the_level(void **state)
+{
+    struct capture capture;
+    (void)state;
+    log_set_origin("node7:3");
+    begin_capture(&capture);
+    log_warn("comm", "waits");
+    assert_non_null(strstr(end_capture(&capture), "Z node7:3 warn comm: waits\n"));
+}
+
 static void test_log__debug_prints_only_for_areas_that_are_on(void **state)
 {
     (void)state;
@@ -350,6 +361,7 @@ int main(void)
         cmocka_unit_test(test_log__too_long_line_is_cut_but_ends_with_a_newline),
         cmocka_unit_test(test_log__colour_only_on_terminals_without_no_color),
         cmocka_unit_test(test_log__lines_of_threads_do_not_mix),
+        cmocka_unit_test(test_log__an_origin_stands_in_front_of_the_level),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

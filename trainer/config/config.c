@@ -44,18 +44,31 @@ static const char *const short_keys[] = {"config",
 
 /* ---- reading ---- */
 
-/* Launchers number their processes; every one reads the same configuration, the first one comments.
- */
-static bool is_first_process(void)
+static const char *launched_rank(void)
 {
     static const char *const names[] = {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK",
                                         "SLURM_PROCID"};
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
         const char *rank = getenv(names[i]);
         if (rank != NULL)
-            return strcmp(rank, "0") == 0;
+            return rank;
     }
-    return true;
+    return "0";
+}
+
+bool config_is_first_process(void)
+{
+    return strcmp(launched_rank(), "0") == 0;
+}
+
+/* A host's name to its first dot: ranks of one run are on one network. */
+bool config_name_process(char out[CONFIG_NAME_MAX])
+{
+    char host[65] = "";
+    gethostname(host, sizeof(host) - 1);
+    host[strcspn(host, ".")] = '\0';
+    snprintf(out, CONFIG_NAME_MAX, "%s:%.10s", host, launched_rank());
+    return config_num_launched() > 1;
 }
 
 long config_num_launched(void)
@@ -463,8 +476,10 @@ int trainer_config_load(struct config *out, int argc, char **argv)
         num_keys++;
     CHECK(num_keys < KEYS_MAX);
     memset(out, 0, sizeof(*out));
-    struct options options = {
-        .table = config_table, .config = out, .is_set = is_set, .quiet = !is_first_process()};
+    struct options options = {.table = config_table,
+                              .config = out,
+                              .is_set = is_set,
+                              .quiet = !config_is_first_process()};
     ERR_TRY(options_defaults(&options));
     ERR_TRY(options_read_args(&options, &argc, argv, short_keys));
     if (argc > 1)

@@ -195,5 +195,10 @@ void trainer_config_print_help(void);
 
 /* How many processes a launcher of MPI programs started this one among; 1 without one. */
 long config_num_launched(void);
+/* Launchers number their processes; every one reads the same configuration, the first comments. */
+bool config_is_first_process(void);
+/* "HOST:RANK" of this process; false: it is the only one. */
+#define CONFIG_NAME_MAX 80
+bool config_name_process(char out[CONFIG_NAME_MAX]);
 
 #endif
