@@ -43,9 +43,10 @@ enum err {
 };
 
 enum exit_code {
-    EXIT_DONE = 0,         /* the work is complete */
-    EXIT_RUN_AGAIN = 75,   /* stopped early (signal, lost peer, lost server): start it again */
-    EXIT_DO_NOT_RETRY = 78 /* configuration, data or state is wrong: a person must act */
+    EXIT_DONE = 0,          /* the work is complete */
+    EXIT_RUN_AGAIN = 75,    /* stopped early (signal, lost peer, lost server): start it again */
+    EXIT_DO_NOT_RETRY = 78, /* configuration, data or state is wrong: a person must act */
+    EXIT_TIME_IS_OVER = 79  /* saved; the time it was given is over: its giver starts it again */
 };
 
 /* What this build is: "0.1-g1a2b3c4" (the commit), "-dirty" behind it when the tree differed. */

@@ -370,6 +370,7 @@ int rank_open(struct rank *r)
 {
     const struct config *config = r->config;
     struct comm *world = r->world;
+    switches_open(&r->switches, config);
     ERR_TRY(parallel_agree(world, open_own(r)));
     if (strcmp(config->comm_backend, "nccl") == 0 && r->device != NULL)
         ERR_TRY(comm_nccl_check_peers(world));

@@ -4,6 +4,7 @@
 #define HOLDFAST_TRAINER_RANK_H
 
 #include "trainer/observe/metrics.h"
+#include "trainer/run/switches.h"
 
 #include <signal.h>
 
@@ -21,6 +22,7 @@ struct rank {
     struct trace *trace; /* NULL: no step is drawn */
     struct snapshot *snapshot;
     struct metrics *metrics;
+    struct switches switches;
     struct progress progress;
 };
 

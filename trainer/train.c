@@ -2,10 +2,11 @@
  *
  * One process per rank under mpirun (comm.backend mpi), or one thread per rank (comm.backend
  * local). Exit codes: 0 done; 75 stopped early, start it again (a signal, a lost peer, no ckptd);
- * 78 a person must act (configuration, data, another model). SIGTERM, SIGINT, SIGHUP and SIGUSR1
- * save and end: the step in progress is finished when its last micro-step has begun, otherwise
- * dropped. A start that does not save (a refused or finished run, checkpoint.load_only,
- * debug.logits_file) takes no attempt, and so ends nobody who trains. */
+ * 78 a person must act (configuration, data, another model, a kill switch); 79 the time that this
+ * start was given is over. SIGTERM, SIGINT, SIGHUP and SIGUSR1 save and end: the step in progress
+ * is finished when its last micro-step has begun, otherwise dropped. A start that does not save (a
+ * refused or finished run, checkpoint.load_only, debug.logits_file) takes no attempt, and so ends
+ * nobody who trains. */
 #include "proto/report.h"
 #include "trainer/rank.h"
 #include "trainer/run/optimizer.h"
@@ -88,6 +89,12 @@ static void wait_copy(void *user, uint32_t block, struct lane *lane)
     snapshot_wait_copy(user, block, lane);
 }
 
+static unsigned look(void *user)
+{
+    const struct step_made *made = user;
+    return switches_look(&made->r->switches);
+}
+
 /* The progress counts a step only when it is made: not when it is dropped because some rank was
  * asked to stop. */
 static int step(struct rank *r, struct step_result *out, bool *out_stop)
@@ -98,6 +105,7 @@ static int step(struct rank *r, struct step_result *out, bool *out_stop)
                                .first_sample = r->progress.next_sample,
                                .step = r->progress.step + 1,
                                .want_stop = &stop_requested,
+                               .look = look,
                                .decide = decide,
                                .update = update,
                                .user = &made,
@@ -105,7 +113,7 @@ static int step(struct rank *r, struct step_result *out, bool *out_stop)
     int rc = trace_step(r->trace, r->parallel, &input, out);
     snapshot_phase(r->snapshot, false);
     ERR_TRY(rc);
-    *out_stop = out->stop;
+    *out_stop = out->stop || (out->seen & SWITCHES_STOP);
     if (out->is_dropped)
         return 0;
     parallel_params_updated(r->parallel);
@@ -113,9 +121,11 @@ static int step(struct rank *r, struct step_result *out, bool *out_stop)
     return 0;
 }
 
-static bool save_is_due(const struct config *config, int64_t step)
+static bool save_is_due(const struct config *config, int64_t step, unsigned seen)
 {
-    return step % config->interval == 0 || (config->first_step_checkpoint && step == 1);
+    bool by_steps = strcmp(config->interval_type, "steps") == 0;
+    return (by_steps && step % config->interval == 0) || (seen & SWITCH_SAVE) ||
+           (config->first_step_checkpoint && step == 1);
 }
 
 static bool validation_is_due(const struct config *config, int64_t step)
@@ -123,17 +133,26 @@ static bool validation_is_due(const struct config *config, int64_t step)
     return config->validation_enable && (step == 1 || step % config->validation_freq == 0);
 }
 
-/* Steps, until the last one or until somebody or something asks to stop. */
-static int train_steps(struct rank *r)
+static int save(struct rank *r)
+{
+    switches_saved(&r->switches);
+    return snapshot_save(r->snapshot, &r->progress);
+}
+
+/* Steps, until the last one or until somebody or something asks to stop. *out_seen: the switches
+ * behind the last step. */
+static int train_steps(struct rank *r, unsigned *out_seen)
 {
     const struct config *config = r->config;
     struct progress *p = &r->progress;
     struct step_result result;
     bool stop = false;
+    switches_saved(&r->switches);
     while (p->step < config->steps && !stop) {
         int64_t before = p->step;
         uint64_t sample = p->next_sample;
         ERR_TRY(step(r, &result, &stop));
+        *out_seen = result.seen;
         ERR_TRY(snapshot_copied(r->snapshot)); /* a save's copy overlaps one step at most */
         if (p->step == before)
             break;
@@ -142,8 +161,8 @@ static int train_steps(struct rank *r)
             data_warn_of_repeats(r->data, sample, p->next_sample);
         if (validation_is_due(config, p->step) && !stop)
             ERR_TRY(rank_validate(r, &stop_requested, &stop));
-        if (save_is_due(config, p->step) && p->step < config->steps && !stop)
-            ERR_TRY(snapshot_save(r->snapshot, p));
+        if (save_is_due(config, p->step, result.seen) && p->step < config->steps && !stop)
+            ERR_TRY(save(r));
         snapshot_poll(r->snapshot);
     }
     return 0;
@@ -153,7 +172,8 @@ static int train(struct rank *r, int *out_exit)
 {
     const struct config *config = r->config;
     struct progress *p = &r->progress;
-    int rc = train_steps(r);
+    unsigned seen = 0;
+    int rc = train_steps(r, &seen);
     if (rc != 0 && !snapshot_must_stop(r->snapshot))
         return rc;
     if (p->step > 0) /* before, there is nothing that a new start would not have */
@@ -161,7 +181,7 @@ static int train(struct rank *r, int *out_exit)
     if (r->world->rank == 0)
         log_info("train", "%s after step %" PRId64, p->step < config->steps ? "stopped" : "done",
                  p->step);
-    *out_exit = p->step < config->steps ? EXIT_RUN_AGAIN : EXIT_DONE;
+    *out_exit = p->step < config->steps ? switches_exit_code(seen) : EXIT_DONE;
     return p->step < config->steps ? 0 : snapshot_export(r->snapshot, p->step);
 }
 
@@ -228,6 +248,12 @@ int main(int argc, char **argv)
         log_error("train", "%s", report_line());
     if (rc != 0 || config.estimate)
         return rc == 0 ? EXIT_DONE : EXIT_DO_NOT_RETRY;
+    if (switches_is_killed(&config)) {
+        if (config_is_first_process())
+            log_warn("train", "the kill switch %s is there: nothing is started",
+                     config.kill_switch);
+        return EXIT_DO_NOT_RETRY;
+    }
     handle_signals();
     return rank_run_all(&config, &stop_requested, work);
 }

@@ -6,7 +6,7 @@
 # says.
 . "$(dirname "$0")/lib.sh"
 command -v mpirun >/dev/null || skip_all "mpirun is missing"
-plan 52
+plan 54
 
 bin=$tmp/bin
 mkdir "$bin"
@@ -130,6 +130,9 @@ check_equal "a rank lost to a signal is left out of the next start" \
 check_equal "a rank that ends with 75 is started again with all its peers" \
     "$(launch 3 "1 all exit75")" "0: 3 3"
 check_equal "78 is passed on without another start" "$(launch 3 $'1 1 exit78\n1 0 wait')" "78: 3"
+check_equal "79, the run's time is over, ends it with 75 and no other start" \
+    "$(launch 3 $'1 all exit79')" "75: 3"
+check_equal "78 beside it goes first" "$(launch 2 $'1 0 exit79\n1 1 exit78')" "78: 2"
 check_equal "when all are lost at once, all start again" "$(launch 3 "1 all kill-all")" "0: 3 3"
 check_equal "so they do when one of the wrappers is late" \
     "$(launch 3 $'1 1 kill-all-late\n1 0 deaf\n1 2 deaf')" "0: 3 3"

@@ -8,7 +8,7 @@
 . tests/integration/lib_tiny.sh
 
 steps=20
-plan 125
+plan 133
 make_tiny
 start_ckptd
 
@@ -89,6 +89,32 @@ ended
 check_equal "asked to stop in the first step it ends with 75" "$status" 75
 check_equal "nothing of it is saved: there is nothing" \
     "$("$BUILD/ckpt-cli" list --store "$store" | grep -c early@)" 0
+
+# ---- switch files and clocks ----
+switched() { # RUN [SETTING...]: seen behind step 8
+    in_background "$1" --debug.pause_at_step 8 --comm.ranks 6 --checkpoint.interval 100 \
+        --training.kill_switch_path "$tmp/kill" --checkpoint.save_switch_path "$tmp/save" "${@:2}"
+    paused "$1" 8
+}
+goes_on() { # RUN: from its pause, which only a signal ends, to its end
+    kill_ours TERM "$pid"
+    ended
+}
+switched kill
+touch "$tmp/kill" "$tmp/save"
+goes_on kill
+check_equal "a kill switch ends a run with 78" "$status" 78
+check "its last step is saved" "$BUILD/ckpt-cli" verify kill@8 --store "$store"
+check "a save switch that was seen is removed" test ! -e "$tmp/save"
+check_equal "while the kill switch is there nothing is started: 78" \
+    "$(status_of train kill --training.kill_switch_path "$tmp/kill")" 78
+check_equal "which is said once" "$(grep -c 'nothing is started' "$tmp/kill.log")" 1
+touch "$tmp/save"
+check_equal "with a save switch a run goes on to its end" "$(status_of train saved \
+    --checkpoint.interval 100 --checkpoint.save_switch_path "$tmp/save")" 0
+check "and has saved behind the step" "$BUILD/ckpt-cli" verify saved@1 --store "$store"
+check_equal "when its time is over it ends with 79" "$(status_of train timed \
+    --training.exit_duration_in_mins 1e-6)" 79
 
 trap '' HUP # inherited, as below nohup
 in_background nohup --debug.pause_at_step 8

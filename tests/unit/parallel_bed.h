@@ -171,7 +171,9 @@ struct stretch {
     int64_t first_step, last_step; /* steps first + 1 .. last are made */
     struct outcome *outcome;       /* state is taken from it when first_step > 0 */
     bool stop_on_rank_1;
-    struct device *device; /* NULL: the CPU */
+    unsigned (*look)(void *user); /* as in struct step_input */
+    unsigned seen[8];             /* by the first ranks, in the last step */
+    struct device *device;        /* NULL: the CPU */
     int64_t stopped_after;
 };
 
@@ -301,11 +303,14 @@ static inline int train(struct stretch *s, struct parallel *p, struct ahead *ahe
                                    .first_sample = first_sample(config, step),
                                    .step = step + 1,
                                    .want_stop = world->rank == 1 ? &stop : NULL,
+                                   .look = s->look,
                                    .decide = decide,
                                    .update = update,
                                    .user = &updating};
         struct step_result result;
         ERR_TRY(parallel_step(p, &input, &result));
+        if (world->rank < 8)
+            s->seen[world->rank] = result.seen;
         if (result.is_dropped)
             break;
         parallel_params_updated(p);

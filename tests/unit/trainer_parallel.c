@@ -163,6 +163,26 @@ static void test_parallel__one_rank_that_is_asked_to_stop_stops_all_before_a_ste
     free_outcome(outcome);
 }
 
+/* Not what rank 0 would say a second time. */
+static unsigned look_once(void *user)
+{
+    static unsigned looks;
+    (void)user;
+    return looks++ == 0 ? 5 : 64;
+}
+
+static void test_parallel__all_ranks_of_a_step_get_what_rank_0_has_seen(void **state)
+{
+    (void)state;
+    struct outcome *outcome = new_outcome();
+    struct stretch stretch = {
+        .config = configure(NULL, 0), .last_step = 1, .outcome = outcome, .look = look_once};
+    assert_int_equal(comm_local_run(3, rank_main, &stretch), 0);
+    for (int rank = 0; rank < 3; rank++)
+        assert_int_equal(stretch.seen[rank], 5);
+    free_outcome(outcome);
+}
+
 /* What each rank was told by a step and by logits that could not read their samples. */
 struct unread {
     struct config config;
@@ -468,6 +488,7 @@ int main(void)
         cmocka_unit_test(test_parallel__fast_order_is_the_same_alone_and_near_elsewhere),
         cmocka_unit_test(test_parallel__fast_order_is_the_canonical_one_where_sums_are_divided),
         cmocka_unit_test(test_parallel__one_rank_that_is_asked_to_stop_stops_all_before_a_step),
+        cmocka_unit_test(test_parallel__all_ranks_of_a_step_get_what_rank_0_has_seen),
         cmocka_unit_test(test_parallel__samples_that_cannot_be_read_end_a_step_on_all_ranks_alike),
         cmocka_unit_test(test_parallel__a_cut_covers_every_row_once_as_fsdp2_cuts),
         cmocka_unit_test(test_parallel__a_world_that_does_not_fit_is_refused_with_the_sum),

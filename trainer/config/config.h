@@ -80,10 +80,12 @@ struct config {
     bool document_mask; /* attention and positions within documents; ours */
     double max_norm;
     int64_t steps;
-    char dtype[16];                  /* of the master weights: "float32" */
-    char mixed_precision_param[16];  /* "float32" or "bfloat16" */
-    char mixed_precision_reduce[16]; /* "float32" */
-    char reduction[16];              /* "canonical" or "fast" */
+    double exit_minutes;               /* of a start; 0: no limit */
+    char kill_switch[CONFIG_TEXT_MAX]; /* a file; "": none */
+    char dtype[16];                    /* of the master weights: "float32" */
+    char mixed_precision_param[16];    /* "float32" or "bfloat16" */
+    char mixed_precision_reduce[16];   /* "float32" */
+    char reduction[16];                /* "canonical" or "fast" */
     /* canonical: fixed when the run is created, kept in the manifest */
     int64_t micro_batches; /* per step, the most of a ramp; > 0 after trainer_config_load() */
     int64_t groups;
@@ -117,7 +119,9 @@ struct config {
     /* checkpoint */
     bool checkpoint_enable;
     int64_t interval;
-    char async_mode[32];       /* "disabled", "async", "async_with_pinned_mem" */
+    char interval_type[8];             /* "steps", "seconds" */
+    char save_switch[CONFIG_TEXT_MAX]; /* a file; "": none; ours */
+    char async_mode[32];               /* "disabled", "async", "async_with_pinned_mem" */
     char when_busy[8];         /* "skip", "wait": when ckptd still writes older saves; ours */
     int64_t busy_wait_seconds; /* bound of "wait" */
     int64_t final_seconds;     /* bound of the last save; ours */

@@ -165,6 +165,8 @@ struct step_input {
     uint64_t first_sample; /* of the step */
     int64_t step;
     const volatile sig_atomic_t *want_stop; /* not 0: this rank was asked to stop; NULL: never is */
+    /* Asked on rank 0, once in each step that is made; all ranks get its answer. NULL: 0. */
+    unsigned (*look)(void *user);
     /* When loss and norm are known; not of a step that is dropped. What it returns ends the step:
      * the same on all ranks. Then for each block of this rank, in the order of state->slices:
      * updates its state from state->grad. NULL: nothing does. */
@@ -178,6 +180,7 @@ struct step_result {
     double max_loss;  /* of the leaf with most, as if its tokens that count were the mean's part */
     double grad_norm; /* of the whole gradient, before clipping */
     bool stop;        /* some rank was asked to stop: the same answer on all */
+    unsigned seen;    /* what rank 0's look has answered; 0 in a step that is dropped */
     bool is_dropped;  /* before the last micro-step: the step is not made, the rest is undefined */
     double data_seconds; /* that this rank has waited for samples */
     /* Of each source when there are several: sum of losses and number of tokens that count. */

@@ -163,10 +163,14 @@ static int agree_to_stop(struct parallel *p, struct step *s)
 
 static int norm_and_stop(struct parallel *p, struct step *s)
 {
+    const struct step_input *input = s->input;
+    bool looks = p->mesh.world->rank == 0 && input->look != NULL;
     struct {
         struct kernel_exact_sum sum;
-        int64_t stop, failures;
-    } all = {.stop = is_asked_to_stop(s->input), .failures = p->failure != 0};
+        int64_t stop, failures, seen;
+    } all = {.stop = is_asked_to_stop(input),
+             .failures = p->failure != 0,
+             .seen = looks ? input->look(input->user) : 0};
     lane_zero(p->lane, &p->numbers->squares, sizeof(all.sum));
     reduce_sum_squares(p, &p->numbers->squares);
     lane_copy(p->lane, &p->host_numbers->squares, &p->numbers->squares, sizeof(all.sum));
@@ -175,6 +179,7 @@ static int norm_and_stop(struct parallel *p, struct step *s)
     ERR_TRY(comm_all_reduce_i64(p->mesh.world, (int64_t *)&all, sizeof(all) / sizeof(int64_t)));
     s->out->grad_norm = sqrt(kernel_exact_value(&all.sum));
     s->out->stop = all.stop != 0;
+    s->out->seen = (unsigned)all.seen;
     s->execution.is_common = all.failures != 0;
     return all.failures == 0 ? 0 : parallel_agree(p->mesh.world, p->failure);
 }
@@ -334,6 +339,7 @@ int parallel_step(struct parallel *p, const struct step_input *input, struct ste
     struct step step = {
         .execution = {.at_op = at_op, .copies = input->copies}, .input = input, .out = out};
     int rc = begin_step(p, input);
+    out->seen = 0;
     if (rc != 0)
         return comm_fail(p->mesh.world, rc);
     return execute_program(p, p->program, &step.execution);

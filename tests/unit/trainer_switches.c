@@ -1,0 +1,107 @@
+/* trainer_switches.c - what saves or ends a run from outside.
+ *
+ * Goal: rank 0 sees files and clocks, and removes a save switch. Method: switches on files
+ * of a scratch folder; clocks are set back. */
+#include "proto/report.h"
+#include "trainer/run/switches.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+static void make_file(const char *path)
+{
+    FILE *file = fopen(path, "we");
+    assert_non_null(file);
+    assert_int_equal(fclose(file), 0);
+}
+
+static void set_path(char out[CONFIG_TEXT_MAX], const char *name)
+{
+    snprintf(out, CONFIG_TEXT_MAX, "%s/hf-switch-%s-%d", getenv("TMPDIR"), name, (int)getpid());
+}
+
+static void test_switches__a_kill_switch_counts_while_it_is_there(void **state)
+{
+    static struct config config = {.interval_type = "steps", .interval = 1};
+    struct switches switches;
+    (void)state;
+    switches_open(&switches, &config);
+    assert_int_equal(switches_look(&switches), 0); /* no path, no file */
+    set_path(config.kill_switch, "kill");
+    assert_false(switches_is_killed(&config));
+    assert_int_equal(switches_look(&switches), 0);
+    make_file(config.kill_switch);
+    assert_true(switches_is_killed(&config));
+    assert_int_equal(switches_look(&switches), SWITCH_KILL);
+    assert_int_equal(switches_look(&switches), SWITCH_KILL);
+    unlink(config.kill_switch);
+    assert_int_equal(switches_look(&switches), 0);
+}
+
+static void test_switches__a_save_switch_asks_for_one_save(void **state)
+{
+    static struct config config = {.interval_type = "steps", .interval = 1};
+    struct switches switches;
+    (void)state;
+    set_path(config.save_switch, "save");
+    switches_open(&switches, &config);
+    make_file(config.save_switch);
+    assert_int_equal(switches_look(&switches), SWITCH_SAVE);
+    assert_int_equal(access(config.save_switch, F_OK), -1);
+    assert_int_equal(switches_look(&switches), 0);
+    /* One that cannot be removed asks once, too. */
+    assert_int_equal(mkdir(config.save_switch, 0777), 0);
+    assert_int_equal(switches_look(&switches), SWITCH_SAVE);
+    assert_int_equal(switches_look(&switches), 0);
+    rmdir(config.save_switch);
+}
+
+static void test_switches__clocks_ask_when_their_time_is_over(void **state)
+{
+    static struct config config = {.interval_type = "seconds", .interval = 3600};
+    struct switches switches;
+    (void)state;
+    config.exit_minutes = 90;
+    switches_open(&switches, &config);
+    assert_int_equal(switches_look(&switches), 0);
+    switches.saved_at -= 3601;
+    assert_int_equal(switches_look(&switches), SWITCH_SAVE);
+    switches_saved(&switches);
+    assert_int_equal(switches_look(&switches), 0);
+    switches.opened_at -= 89 * 60;
+    assert_int_equal(switches_look(&switches), 0);
+    switches.opened_at -= 61;
+    assert_int_equal(switches_look(&switches), SWITCH_DURATION);
+    strcpy(config.interval_type, "steps"); /* which the loop counts itself */
+    switches.saved_at -= 3601;
+    assert_int_equal(switches_look(&switches), SWITCH_DURATION);
+}
+
+static void test_switches__each_has_its_exit_code(void **state)
+{
+    (void)state;
+    assert_int_equal(switches_exit_code(0), EXIT_RUN_AGAIN);
+    assert_int_equal(switches_exit_code(SWITCH_SAVE), EXIT_RUN_AGAIN);
+    assert_int_equal(switches_exit_code(SWITCH_DURATION), EXIT_TIME_IS_OVER);
+    assert_int_equal(switches_exit_code(SWITCH_DURATION | SWITCH_KILL), EXIT_DO_NOT_RETRY);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_switches__a_kill_switch_counts_while_it_is_there),
+        cmocka_unit_test(test_switches__a_save_switch_asks_for_one_save),
+        cmocka_unit_test(test_switches__clocks_ask_when_their_time_is_over),
+        cmocka_unit_test(test_switches__each_has_its_exit_code),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
