@@ -7,6 +7,7 @@
 #include "trainer/data/ahead.h"
 #include "trainer/estimate.h"
 #include "trainer/parallel/hints.h"
+#include "trainer/patience.h"
 #include "trainer/run/memory.h"
 #include "trainer/run/trace.h"
 #include "trainer/shape.h"
@@ -372,6 +373,7 @@ int rank_open(struct rank *r)
     struct comm *world = r->world;
     switches_open(&r->switches, config);
     ERR_TRY(parallel_agree(world, open_own(r)));
+    patience_set(world->flight, config, PATIENCE_INIT);
     if (strcmp(config->comm_backend, "nccl") == 0 && r->device != NULL)
         ERR_TRY(comm_nccl_check_peers(world));
     struct parallel_options parallel = {config, r->table, r->kernels, world, r->device};
@@ -518,7 +520,6 @@ static int set_flight(struct comm *world, const struct config *config)
 {
     struct flight_options options = {
         .num_records = config->trace_records > 0 ? (uint32_t)config->trace_records : 1,
-        .timeout_seconds = config->comm_timeout,
         .folder = config->trace_folder,
         .prefix = config->trace_prefix};
     return flight_set(world->flight, &options);

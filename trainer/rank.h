@@ -24,6 +24,7 @@ struct rank {
     struct metrics *metrics;
     struct switches switches;
     struct progress progress;
+    bool has_stepped; /* in this start */
 };
 
 /* Data, kernels, model, layouts, memory, ckptd; of `rank` the borrowed parts are set. Collective;

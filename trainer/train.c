@@ -8,6 +8,7 @@
  * refused or finished run, checkpoint.load_only, debug.logits_file) takes no attempt, and so ends
  * nobody who trains. */
 #include "proto/report.h"
+#include "trainer/patience.h"
 #include "trainer/rank.h"
 #include "trainer/run/optimizer.h"
 #include "trainer/run/schedule.h"
@@ -110,7 +111,10 @@ static int step(struct rank *r, struct step_result *out, bool *out_stop)
                                .update = update,
                                .user = &made,
                                .copies = &copies};
+    patience_set(r->world->flight, r->config, r->has_stepped ? PATIENCE_TRAIN : PATIENCE_INIT);
     int rc = trace_step(r->trace, r->parallel, &input, out);
+    patience_set(r->world->flight, r->config, PATIENCE_SERVER);
+    r->has_stepped = true;
     snapshot_phase(r->snapshot, false);
     ERR_TRY(rc);
     *out_stop = out->stop || (out->seen & SWITCHES_STOP);
@@ -131,6 +135,14 @@ static bool save_is_due(const struct config *config, int64_t step, unsigned seen
 static bool validation_is_due(const struct config *config, int64_t step)
 {
     return config->validation_enable && (step == 1 || step % config->validation_freq == 0);
+}
+
+static int validate(struct rank *r, bool *out_stop)
+{
+    patience_set(r->world->flight, r->config, PATIENCE_TRAIN);
+    int rc = rank_validate(r, &stop_requested, out_stop);
+    patience_set(r->world->flight, r->config, PATIENCE_SERVER);
+    return rc;
 }
 
 static int save(struct rank *r)
@@ -160,7 +172,7 @@ static int train_steps(struct rank *r, unsigned *out_seen)
         if (r->world->rank == 0)
             data_warn_of_repeats(r->data, sample, p->next_sample);
         if (validation_is_due(config, p->step) && !stop)
-            ERR_TRY(rank_validate(r, &stop_requested, &stop));
+            ERR_TRY(validate(r, &stop));
         if (save_is_due(config, p->step, result.seen) && p->step < config->steps && !stop)
             ERR_TRY(save(r));
         snapshot_poll(r->snapshot);
@@ -204,6 +216,7 @@ static int work(struct rank *r, int *out_exit)
     const struct config *config = r->config;
     bool saves = false;
     int64_t newest;
+    patience_set(r->world->flight, config, PATIENCE_SERVER);
     ERR_TRY(snapshot_look(r->snapshot, &newest));
     ERR_TRY(check_purpose(r, newest, &saves));
     if (saves)

@@ -101,6 +101,9 @@ static void test_config__defaults_are_torchtitans(void **state)
     assert_int_equal(config.interval, 500);
     assert_int_equal(config.load_step, -1);
     assert_int_equal(config.dp_shard, -1);
+    assert_int_equal(config.comm_init_timeout, 300);
+    assert_int_equal(config.comm_timeout, 100);
+    assert_string_equal(config.interval_type, "steps");
     assert_string_equal(config.mixed_precision_param, "bfloat16");
 }
 

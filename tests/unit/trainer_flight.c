@@ -8,6 +8,7 @@
 #include "tests/unit/parallel_bed.h"
 #include "trainer/comm/flight.h"
 #include "trainer/parallel/private.h"
+#include "trainer/patience.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -110,6 +111,44 @@ static void test_comm_flight__who_waits_too_long_ends_with_a_dump(void **state)
     free(text);
     unlink(path);
     rmdir(bed.folder);
+}
+
+/* ---- patience ---- */
+
+/* Seconds that a wait which begins now may last; 0: for ever. */
+static int64_t limit_of(const struct flight *flight)
+{
+    struct timespec now, at = flight_deadline(flight);
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return at.tv_sec == 0 ? 0 : at.tv_sec - now.tv_sec;
+}
+
+static void test_comm_flight__patience_is_that_of_what_goes_on(void **state)
+{
+    struct flight *flight = flight_new(0);
+    struct config config = {.comm_init_timeout = 300, .comm_timeout = 100, .crash_at_step = -1};
+    (void)state;
+    config.busy_wait_seconds = 20;
+    config.final_seconds = 3;
+    assert_non_null(flight);
+    patience_set(NULL, &config, PATIENCE_INIT);
+    patience_set(flight, &config, PATIENCE_INIT);
+    assert_in_range(limit_of(flight), 299, 300);
+    assert_string_equal(flight_limit_setting(flight), "comm.init_timeout_seconds");
+    patience_set(flight, &config, PATIENCE_TRAIN);
+    assert_in_range(limit_of(flight), 99, 100);
+    assert_string_equal(flight_limit_setting(flight), "comm.train_timeout_seconds");
+    patience_set(flight, &config, PATIENCE_SERVER);
+    assert_in_range(limit_of(flight), 722, 723);
+    patience_set(flight, &config, PATIENCE_DATA);
+    assert_int_equal(limit_of(flight), 0);
+    config.comm_timeout = 0;
+    patience_set(flight, &config, PATIENCE_SERVER);
+    assert_int_equal(limit_of(flight), 0);
+    config.crash_at_step = 8;
+    patience_set(flight, &config, PATIENCE_INIT);
+    assert_int_equal(limit_of(flight), 0);
+    flight_free(flight);
 }
 
 /* ---- the step's program ---- */
@@ -251,6 +290,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_comm_flight__the_ring_has_the_last_calls_and_how_they_ended),
         cmocka_unit_test(test_comm_flight__who_waits_too_long_ends_with_a_dump),
+        cmocka_unit_test(test_comm_flight__patience_is_that_of_what_goes_on),
         cmocka_unit_test(test_comm_flight__a_call_that_differs_names_what_the_program_has),
         cmocka_unit_test(test_comm_flight__a_rank_that_is_stuck_is_found_in_its_program),
     };

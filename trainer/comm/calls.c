@@ -119,8 +119,8 @@ int comm_late(const struct comm *comm, const struct comm_call *call)
     char site[COMM_SITE_MAX];
     comm_tell_site(call, site);
     return report_error(ERR_UNAVAILABLE, "see which rank did not come, and start the run again",
-                        "rank %u of %s waited longer than comm.train_timeout_seconds in %s at %s",
-                        comm->rank, comm->name, names[call->kind], site);
+                        "rank %u of %s waited longer than %s in %s at %s", comm->rank, comm->name,
+                        flight_limit_setting(comm->flight), names[call->kind], site);
 }
 
 /* An error that is another's: of the rank, or the lane, that has the reason. */

@@ -6,6 +6,7 @@
 #include <inttypes.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -24,6 +25,8 @@ struct flight {
     uint64_t count; /* records ever made */
     struct flight_record *ring;
     struct flight_options options;
+    _Atomic int64_t limit_seconds;
+    _Atomic(const char *) limit_setting;
     struct flight_sum sums[FLIGHT_SUMS_MAX];
     uint32_t num_sums;
     struct flight_program program; /* next NULL: there is none */
@@ -93,16 +96,31 @@ int flight_set(struct flight *flight, const struct flight_options *options)
     flight->num_records = options->num_records;
     flight->options = *options;
     pthread_mutex_unlock(&flight->lock);
+    flight_set_limit(flight, options->timeout_seconds, "comm.train_timeout_seconds");
     return 0;
+}
+
+void flight_set_limit(struct flight *flight, int64_t seconds, const char *setting)
+{
+    if (flight == NULL)
+        return;
+    flight->limit_setting = setting;
+    flight->limit_seconds = seconds;
+}
+
+const char *flight_limit_setting(const struct flight *flight)
+{
+    return flight->limit_setting;
 }
 
 struct timespec flight_deadline(const struct flight *flight)
 {
     struct timespec at = {0};
-    if (flight == NULL || flight->options.timeout_seconds == 0)
+    int64_t seconds = flight != NULL ? flight->limit_seconds : 0;
+    if (seconds == 0)
         return at;
     clock_gettime(CLOCK_MONOTONIC, &at);
-    at.tv_sec += (time_t)flight->options.timeout_seconds;
+    at.tv_sec += (time_t)seconds;
     return at;
 }
 

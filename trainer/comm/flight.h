@@ -45,13 +45,17 @@ void flight_free(struct flight *flight);  /* NULL is none */
 
 struct flight_options {
     uint32_t num_records;
-    int64_t timeout_seconds; /* of a wait for other ranks; 0: for ever */
+    int64_t timeout_seconds; /* of a wait for other ranks until flight_set_limit; 0: for ever */
     const char *folder;      /* of dumps; "": none. Outlives the recorder */
     const char *prefix;      /* of their names; likewise */
 };
 /* Before other threads use it. ERR_MEMORY. */
 int flight_set(struct flight *flight, const struct flight_options *options);
 
+/* How long a wait that begins from here on may last, and the setting that says so, a constant. Any
+ * thread. 0: for ever. */
+void flight_set_limit(struct flight *flight, int64_t seconds, const char *setting);
+const char *flight_limit_setting(const struct flight *flight);
 /* When a wait that begins now has lasted too long, on CLOCK_MONOTONIC; zeros: never. NULL: never.
  */
 struct timespec flight_deadline(const struct flight *flight);

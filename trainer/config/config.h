@@ -150,10 +150,10 @@ struct config {
     int64_t validation_freq;
     int64_t validation_steps; /* of canonical.micro_batches micro-batches; -1: the whole set */
     /* comm */
-    char comm_backend[16]; /* "local" or "mpi" */
-    int64_t comm_ranks;    /* of "local" */
-    int64_t comm_timeout;  /* seconds; 0: none */
-    int64_t trace_records; /* of a flight recorder */
+    char comm_backend[16];                   /* "local" or "mpi" */
+    int64_t comm_ranks;                      /* of "local" */
+    int64_t comm_init_timeout, comm_timeout; /* seconds; 0: none */
+    int64_t trace_records;                   /* of a flight recorder */
     char trace_folder[CONFIG_TEXT_MAX], trace_prefix[CONFIG_TEXT_MAX];
     /* kernels */
     char kernels_backend[16]; /* "best" or "reference" */

@@ -386,9 +386,12 @@ const struct option config_table[] = {
     INT(comm_ranks, "comm.ranks", 1, 1, 1024, "ranks that are threads (ours)"),
     FIXED("comm.mode", "default",
           "use --estimate for fake_backend, comm.backend = local with comm.ranks for local_tensor"),
-    IGNORED("comm.init_timeout_seconds", "comm.train_timeout_seconds holds from the start"),
-    INT(comm_timeout, "comm.train_timeout_seconds", 0, 0, COUNT_MAX,
-        "a rank that waits longer for others ends the run with 75; 0: waits for ever"),
+    INT(comm_init_timeout, "comm.init_timeout_seconds", 300, 0, COUNT_MAX,
+        "a rank that waits longer for others, until the first step of a start is made, ends the "
+        "run with 75; 0: waits for ever"),
+    INT(comm_timeout, "comm.train_timeout_seconds", 100, 0, COUNT_MAX,
+        "the same in later steps; a load or save may take checkpoint.busy_wait_seconds, "
+        "checkpoint.final_seconds and 600 s more"),
     INT(trace_records, "comm.trace_buf_size", 1024, 0, COUNT_MAX,
         "calls that the flight recorder of a rank keeps"),
     STRING(trace_folder, "comm.save_traces_folder", "",
