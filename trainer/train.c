@@ -8,6 +8,7 @@
  * refused or finished run, checkpoint.load_only, debug.logits_file) takes no attempt, and so ends
  * nobody who trains. */
 #include "proto/report.h"
+#include "trainer/comm/flight_compare.h"
 #include "trainer/patience.h"
 #include "trainer/rank.h"
 #include "trainer/run/optimizer.h"
@@ -239,6 +240,15 @@ static int work(struct rank *r, int *out_exit)
     return train(r, out_exit);
 }
 
+/* trainer --flight FOLDER [PREFIX]: of dumps, after a run hung. */
+static int compare_dumps(int argc, char **argv)
+{
+    int rc = flight_compare(argv[2], argc > 3 ? argv[3] : "rank_", stdout);
+    if (rc != 0)
+        log_error("train", "%s", report_line());
+    return rc == 0 ? EXIT_DONE : EXIT_DO_NOT_RETRY;
+}
+
 int main(int argc, char **argv)
 {
     static struct config config;
@@ -254,6 +264,8 @@ int main(int argc, char **argv)
             return EXIT_DONE;
         }
     }
+    if (argc > 2 && strcmp(argv[1], "--flight") == 0)
+        return compare_dumps(argc, argv);
     int rc = trainer_config_load(&config, argc, argv);
     if (rc == 0 && config.estimate)
         rc = rank_estimate(&config);

@@ -529,8 +529,11 @@ uint32_t trainer_config_leaves(const void *config, int64_t step)
 
 void trainer_config_print_help(void)
 {
-    printf("usage: trainer --config FILE [--section.key value ...]\n\n"
-           "Trains; the keys below are those of the TOML file. A boolean is switched on by\n"
-           "--section.key and off by --section.no_key.\n\n");
+    printf(
+        "usage: trainer --config FILE [--section.key value ...]\n"
+        "       trainer --flight FOLDER [PREFIX]   which rank did not come, by all ranks' dumps\n"
+        "                                          (comm.save_traces_folder)\n\n"
+        "Trains; the keys below are those of the TOML file. A boolean is switched on by\n"
+        "--section.key and off by --section.no_key.\n\n");
     options_print_help(&(struct options){.table = config_table}, stdout);
 }

@@ -1,0 +1,159 @@
+/* trainer_flight_compare.c - which rank did not come, by the dumps of all.
+ *
+ * Goal: of ranks in threads the one that another waits for is named, wherever it is. Method: each
+ * rank writes its recorder (flight_write) into a folder at a moment when the others wait; the text
+ * of the comparison is searched. */
+#include "proto/report.h"
+#include "trainer/comm/comm.h"
+#include "trainer/comm/flight.h"
+#include "trainer/comm/flight_compare.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#define RANKS 3u
+
+static char folder[256];
+
+static void dump_path(char out[300], uint32_t rank)
+{
+    snprintf(out, 300, "%s/rank_%u.json", folder, rank);
+}
+
+static int make_folder(void **state)
+{
+    (void)state;
+    snprintf(folder, sizeof(folder), "%s/hf-compare-%d", getenv("TMPDIR"), (int)getpid());
+    return mkdir(folder, 0777);
+}
+
+static int remove_folder(void **state)
+{
+    char path[300];
+    (void)state;
+    for (uint32_t rank = 0; rank < RANKS; rank++) {
+        dump_path(path, rank);
+        unlink(path);
+    }
+    return rmdir(folder);
+}
+
+/* A recorder with a call that has ended and, where it waits, another one. */
+static void write_dump(uint32_t rank, enum comm_kind kind, uint64_t sequence, bool waits)
+{
+    char path[300];
+    struct flight *flight = flight_new(rank);
+    struct comm world = {
+        .rank = rank, .size = RANKS, .name = "world", .lane = "compute", .flight = flight};
+    struct comm_call call = {.kind = COMM_BARRIER, .site = "here.c:1"};
+    assert_non_null(flight);
+    world.num_calls = 1;
+    uint64_t id = flight_begin(flight, &world, &call);
+    flight_start(flight, id);
+    flight_end(flight, id, 0);
+    if (waits) {
+        world.num_calls = sequence;
+        call.kind = kind;
+        call.site = "there.c:2";
+        flight_start(flight, flight_begin(flight, &world, &call));
+    }
+    dump_path(path, rank);
+    FILE *file = fopen(path, "we");
+    assert_non_null(file);
+    flight_write(flight, "test", file);
+    assert_int_equal(fclose(file), 0);
+    flight_free(flight);
+}
+
+static const char *compare(void)
+{
+    static char text[4096];
+    memset(text, 0, sizeof(text));
+    FILE *out = fmemopen(text, sizeof(text) - 1, "w");
+    assert_non_null(out);
+    assert_int_equal(flight_compare(folder, "rank_", out), 0);
+    assert_int_equal(fclose(out), 0);
+    return text;
+}
+
+static void test_flight_compare__a_rank_that_waits_for_none_is_named(void **state)
+{
+    (void)state;
+    write_dump(0, COMM_SUM_I64, 2, true);
+    write_dump(1, COMM_SUM_I64, 1, false);
+    write_dump(2, COMM_SUM_I64, 2, true);
+    const char *text = compare();
+    assert_non_null(strstr(text, "3 dumps of 3 ranks\n"));
+    assert_non_null(strstr(text, "rank 1 did not come: it waits for no other rank, after barrier 1 "
+                                 "of world, 0 bytes, at here.c:1\n"));
+    assert_non_null(strstr(text, "\nrank 2 waits in "));
+    assert_null(strstr(text, "rank 0 did not come"));
+    assert_null(strstr(text, "rank 2 did not come"));
+}
+
+static void test_flight_compare__a_rank_without_a_dump_is_named(void **state)
+{
+    char path[300];
+    (void)state;
+    dump_path(path, 1);
+    unlink(path);
+    write_dump(0, COMM_BARRIER, 2, true);
+    write_dump(2, COMM_BARRIER, 2, true);
+    const char *text = compare();
+    assert_non_null(strstr(text, "2 dumps of 3 ranks\n"));
+    assert_non_null(strstr(text, "rank 1 did not come: it left no dump\n"));
+    assert_null(strstr(text, "rank 2 did not come"));
+}
+
+static void
+test_flight_compare__a_rank_that_is_behind_or_calls_something_else_is_named(void **state)
+{
+    (void)state;
+    write_dump(0, COMM_BARRIER, 3, true);
+    write_dump(1, COMM_BARRIER, 2, true);
+    write_dump(2, COMM_SUM_I64, 3, true);
+    const char *text = compare();
+    assert_non_null(strstr(text, "rank 1 did not come: it waits elsewhere, in barrier 2 of world"));
+    assert_non_null(strstr(text, "rank 2 did not come: it waits elsewhere, in "));
+    assert_null(strstr(text, "rank 0 did not come"));
+    write_dump(1, COMM_BARRIER, 3, true);
+    write_dump(2, COMM_BARRIER, 3, true);
+    assert_non_null(strstr(compare(), "all ranks came"));
+}
+
+static void test_flight_compare__what_is_no_dump_is_refused(void **state)
+{
+    char path[300];
+    (void)state;
+    dump_path(path, 1);
+    FILE *file = fopen(path, "we");
+    assert_non_null(file);
+    fputs("{}", file);
+    assert_int_equal(fclose(file), 0);
+    assert_int_equal(flight_compare(folder, "rank_", stdout), ERR_INVALID);
+    assert_non_null(strstr(report_line(), "rank_1.json"));
+    assert_int_equal(flight_compare(folder, "other_", stdout), ERR_NOT_FOUND);
+    assert_int_equal(flight_compare("/nowhere", "rank_", stdout), ERR_NOT_FOUND);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_flight_compare__a_rank_that_waits_for_none_is_named),
+        cmocka_unit_test(test_flight_compare__a_rank_without_a_dump_is_named),
+        cmocka_unit_test(
+            test_flight_compare__a_rank_that_is_behind_or_calls_something_else_is_named),
+        cmocka_unit_test(test_flight_compare__what_is_no_dump_is_refused),
+    };
+    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+}

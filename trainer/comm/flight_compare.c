@@ -1,0 +1,226 @@
+/* flight_compare.c - reads dumps of all ranks (see flight_compare.h). */
+#include "trainer/comm/flight_compare.h"
+#include "proto/json.h"
+#include "proto/report.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct dump {
+    json_t *json;
+    uint32_t rank;
+    const json_t *call; /* the oldest that has not ended; NULL: the rank waits in none */
+    const json_t *last; /* the newest that has; NULL: none has */
+};
+
+struct dumps {
+    struct dump *of;
+    uint32_t num, room;
+    uint32_t num_ranks; /* of the world, as far as some call says */
+};
+
+static const char *text_in(const json_t *object, const char *key)
+{
+    const char *text = json_string_value(json_object_get(object, key));
+    return text != NULL ? text : "?";
+}
+
+static uint64_t number_in(const json_t *object, const char *key)
+{
+    return (uint64_t)json_integer_value(json_object_get(object, key));
+}
+
+static bool is_of_world(const json_t *call)
+{
+    return strcmp(text_in(call, "process_group"), "world") == 0;
+}
+
+/* ---- reading ---- */
+
+static void find_calls(struct dumps *dumps, struct dump *dump)
+{
+    size_t i;
+    const json_t *call;
+    json_array_foreach(json_object_get(dump->json, "entries"), i, call)
+    {
+        bool has_ended = strcmp(text_in(call, "state"), "done") == 0;
+        if (has_ended)
+            dump->last = call;
+        else if (dump->call == NULL)
+            dump->call = call;
+        if (is_of_world(call) && number_in(call, "group_size") > dumps->num_ranks)
+            dumps->num_ranks = (uint32_t)number_in(call, "group_size");
+    }
+}
+
+static int add_dump(struct dumps *dumps, const char *path)
+{
+    json_error_t reason;
+    json_t *json = json_load_file(path, 0, &reason);
+    if (json == NULL || !json_is_array(json_object_get(json, "entries"))) {
+        json_decref(json);
+        return report_error(ERR_INVALID, "name a folder of comm.save_traces_folder alone",
+                            "%s is no dump of a flight recorder", path);
+    }
+    if (dumps->num == dumps->room) {
+        uint32_t room = 2 * dumps->room + 8;
+        struct dump *of = realloc(dumps->of, room * sizeof(*of));
+        if (of == NULL) {
+            json_decref(json);
+            return report_error(ERR_MEMORY, NULL, "no memory for the dumps of %u ranks", room);
+        }
+        dumps->of = of;
+        dumps->room = room;
+    }
+    struct dump *dump = &dumps->of[dumps->num++];
+    *dump = (struct dump){.json = json, .rank = (uint32_t)number_in(json, "rank")};
+    find_calls(dumps, dump);
+    return 0;
+}
+
+static bool is_dump(const char *name, const char *prefix)
+{
+    size_t length = strlen(prefix);
+    if (strncmp(name, prefix, length) != 0)
+        return false;
+    size_t digits = strspn(name + length, "0123456789");
+    return digits > 0 && strcmp(name + length + digits, ".json") == 0;
+}
+
+static int by_rank(const void *a, const void *b)
+{
+    uint32_t first = ((const struct dump *)a)->rank, second = ((const struct dump *)b)->rank;
+    return first < second ? -1 : first > second;
+}
+
+static int read_dumps(struct dumps *dumps, const char *folder, const char *prefix)
+{
+    char path[4096];
+    DIR *dir = opendir(folder);
+    const struct dirent *entry;
+    int rc = 0;
+    if (dir == NULL)
+        return report_errno(ERR_NOT_FOUND, "could not read the folder of the dumps", folder);
+    while (rc == 0 && (entry = readdir(dir)) != NULL) {
+        snprintf(path, sizeof(path), "%s/%s", folder, entry->d_name);
+        if (is_dump(entry->d_name, prefix))
+            rc = add_dump(dumps, path);
+    }
+    closedir(dir);
+    if (rc == 0 && dumps->num == 0)
+        rc = report_error(ERR_NOT_FOUND, "set comm.save_traces_folder for the run",
+                          "%s has no dump of a flight recorder (%sRANK.json)", folder, prefix);
+    if (rc == 0)
+        qsort(dumps->of, dumps->num, sizeof(*dumps->of), by_rank);
+    return rc;
+}
+
+/* ---- saying ---- */
+
+static void print_call(const json_t *call, FILE *out)
+{
+    fprintf(out, "%s %" PRIu64 " of %s, %" PRIu64 " bytes, at %s", text_in(call, "profiling_name"),
+            number_in(call, "collective_seq_id"), text_in(call, "process_group"),
+            number_in(call, "bytes"), text_in(call, "site"));
+    if (json_object_get(call, "operation_name") != NULL)
+        fprintf(out, ", in operation %" PRIu64 ", %s", number_in(call, "operation"),
+                text_in(call, "operation_name"));
+}
+
+static void print_lanes(const struct dump *dump, FILE *out)
+{
+    size_t i;
+    const json_t *lane;
+    json_array_foreach(json_object_get(dump->json, "lanes"), i,
+                       lane) if (json_object_get(lane, "operation_name") != NULL)
+        fprintf(out, "; lane %s: operation %" PRIu64 ", %s", text_in(lane, "lane"),
+                number_in(lane, "operation"), text_in(lane, "operation_name"));
+}
+
+static bool is_before(const json_t *a, const json_t *b)
+{
+    return number_in(a, "collective_seq_id") < number_in(b, "collective_seq_id");
+}
+
+/* The call of the whole world that is furthest on; NULL: no rank waits in one. */
+static const json_t *furthest(const struct dumps *dumps)
+{
+    const json_t *most = NULL;
+    for (uint32_t i = 0; i < dumps->num; i++) {
+        const json_t *call = dumps->of[i].call;
+        if (call != NULL && is_of_world(call) && (most == NULL || is_before(most, call)))
+            most = call;
+    }
+    return most;
+}
+
+static bool is_other(const json_t *call, const json_t *most)
+{
+    return is_of_world(call) && most != NULL &&
+           (is_before(call, most) ||
+            strcmp(text_in(call, "profiling_name"), text_in(most, "profiling_name")) != 0);
+}
+
+static uint32_t print_missing(const struct dumps *dumps, FILE *out)
+{
+    uint32_t at = 0, missing = 0;
+    for (uint32_t rank = 0; rank < dumps->num_ranks; rank++) {
+        while (at < dumps->num && dumps->of[at].rank < rank)
+            at++;
+        if (at < dumps->num && dumps->of[at].rank == rank)
+            continue;
+        fprintf(out, "rank %u did not come: it left no dump\n", rank);
+        missing++;
+    }
+    return missing;
+}
+
+static uint32_t print_absent(const struct dumps *dumps, FILE *out)
+{
+    const json_t *most = furthest(dumps);
+    uint32_t absent = print_missing(dumps, out);
+    for (uint32_t i = 0; i < dumps->num; i++) {
+        const struct dump *dump = &dumps->of[i];
+        bool is_behind = dump->call != NULL && is_other(dump->call, most);
+        if (dump->call != NULL && !is_behind)
+            continue;
+        absent++;
+        fprintf(out, "rank %u did not come: it %s ", dump->rank,
+                is_behind ? "waits elsewhere, in" : "waits for no other rank, after");
+        if (is_behind || dump->last != NULL)
+            print_call(is_behind ? dump->call : dump->last, out);
+        else
+            fputs("no call at all", out);
+        print_lanes(dump, out);
+        fputc('\n', out);
+    }
+    return absent;
+}
+
+int flight_compare(const char *folder, const char *prefix, FILE *out)
+{
+    struct dumps dumps = {0};
+    int rc = read_dumps(&dumps, folder, prefix);
+    if (rc == 0) {
+        fprintf(out, "%u dumps of %u ranks\n", dumps.num,
+                dumps.num_ranks > dumps.num ? dumps.num_ranks : dumps.num);
+        if (print_absent(&dumps, out) == 0)
+            fputs("all ranks came: each waits in a call\n", out);
+        for (uint32_t i = 0; i < dumps.num; i++) {
+            if (dumps.of[i].call == NULL)
+                continue;
+            fprintf(out, "rank %u waits in ", dumps.of[i].rank);
+            print_call(dumps.of[i].call, out);
+            fputc('\n', out);
+        }
+    }
+    for (uint32_t i = 0; i < dumps.num; i++)
+        json_decref(dumps.of[i].json);
+    free(dumps.of);
+    return rc;
+}
