@@ -219,6 +219,7 @@ static void test_config__keys_whose_loss_would_change_the_training_are_refused(v
 {
     static const char *const cases[][3] = {
         {"model.norm_type", "layernorm", "rmsnorm"},
+        {"optimizer.implementation", "fused_opt_states_bf16", "fused"},
         {"training.enable_fp8_linear", "true", "false"},
         {"lr_scheduler.warmup_pct", "0.1", ""},
         {"training.warmup_pct", "0.1", ""},
@@ -420,6 +421,36 @@ static void test_config__batch_sizes_come_out_settled(void **state)
                   "local_batch_size = 65536 x seq_len 65536", "16777216");
 }
 
+static void check_batches(const char *arguments, int64_t local, int64_t micro, int64_t global)
+{
+    struct config config;
+    assert_int_equal(load(&config, arguments), 0);
+    assert_int_equal(config.local_batch_size, local);
+    assert_int_equal(config.micro_batches, micro);
+    assert_int_equal(config.global_batch_size, global);
+}
+
+static void test_config__a_pipeline_cuts_a_local_batch_into_micro_batches(void **state)
+{
+#define PP2 "--parallelism.pipeline_parallel_degree 2 "
+#define SIZE "--parallelism.pipeline_parallel_microbatch_size "
+    struct config config;
+    (void)state;
+    check_batches(SIZE "2", 8, 8, 64); /* no pipeline cuts */
+    check_batches(PP2, 8, 8, 64);
+    check_batches(PP2 SIZE "8", 8, 8, 64);
+    check_batches(PP2 SIZE "2", 2, 32, 64);
+    check_batches(PP2 SIZE "2 --training.global_batch_size 24", 2, 12, 24);
+    check_batches(PP2 SIZE "2 --canonical.micro_batches 3", 2, 12, 24);
+    check_batches(PP2 "--experimental.pipeline_parallel_microbatches 8", 1, 64, 64);
+    assert_int_equal(load(&config, PP2 SIZE "4 --training.batch_ramp 0:1,5:3"), 0);
+    assert_int_equal(trainer_config_leaves(&config, 4), 2);
+    assert_int_equal(trainer_config_leaves(&config, 5), 6);
+    check_refused(PP2 SIZE "3", "pipeline_parallel_microbatch_size = 3", "local_batch_size = 8");
+    check_refused(PP2 "--parallelism.pipeline_parallel_microbatches 3", "microbatches = 3",
+                  "local_batch_size = 8");
+}
+
 static void test_config__the_schedule_comes_out_settled(void **state)
 {
     struct config config;
@@ -528,6 +559,7 @@ int main(void)
         cmocka_unit_test(test_config__a_torchtitan_file_loads),
         cmocka_unit_test(test_config__every_key_of_the_table_is_sound),
         cmocka_unit_test(test_config__batch_sizes_come_out_settled),
+        cmocka_unit_test(test_config__a_pipeline_cuts_a_local_batch_into_micro_batches),
         cmocka_unit_test(test_config__the_schedule_comes_out_settled),
         cmocka_unit_test(test_config__a_run_without_a_name_has_that_of_its_file),
         cmocka_unit_test(test_config__paths_and_names_are_checked),

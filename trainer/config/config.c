@@ -341,6 +341,32 @@ static int read_ramp(struct config *config)
     return 0;
 }
 
+/* torchtitan's pipelines cut a local batch into micro-batches; here that is another local batch, of
+ * which a step has as many more. */
+static int settle_pipeline_batch(struct config *config)
+{
+    int64_t local = config->local_batch_size, size = config->pp_microbatch;
+    if (size == 0 && config->pp_microbatches > 0)
+        size = local % config->pp_microbatches == 0 ? local / config->pp_microbatches : -1;
+    if (config->pp <= 1 || size == 0 || size == local)
+        return 0;
+    if (size < 0 || local % size != 0)
+        return report_error(ERR_INVALID, "choose parts of equal size",
+                            "parallelism.pipeline_parallel_microbatch_size = %lld, "
+                            "pipeline_parallel_microbatches = %lld: training.local_batch_size = "
+                            "%lld cannot be cut so",
+                            (long long)config->pp_microbatch, (long long)config->pp_microbatches,
+                            (long long)local);
+    if (config->global_batch_size < 0 && config->micro_batches < 0)
+        config->micro_batches = MICRO_BATCHES_DEFAULT;
+    if (config->micro_batches > 0)
+        config->micro_batches *= local / size;
+    for (uint32_t i = 0; i < config->num_ramp; i++)
+        config->ramp[i].micro_batches *= local / size;
+    config->local_batch_size = size;
+    return 0;
+}
+
 /* A step is micro_batches leaves of local_batch_size sequences, whatever the number of ranks. */
 static int settle_batch(struct config *config)
 {
@@ -498,6 +524,7 @@ int trainer_config_load(struct config *out, int argc, char **argv)
     ERR_TRY(check_available(out));
     ERR_TRY(check_values(out));
     ERR_TRY(read_ramp(out));
+    ERR_TRY(settle_pipeline_batch(out));
     ERR_TRY(settle_batch(out));
     ERR_TRY(settle_memory_budget(out));
     settle_blocks(out);

@@ -109,6 +109,7 @@ struct config {
     char pipeline_cut[8];                      /* "layers" or "cost" */
     char stage_names[16 * CONFIG_TEXT_MAX];    /* modules of each stage; "": by pipeline_cut */
     char split_points[CONFIG_TEXT_MAX];        /* modules that begin stages; likewise */
+    int64_t pp_microbatch, pp_microbatches;    /* settled in local_batch_size; 0: not given */
     int64_t layers_per_stage;                  /* 0: what the schedule asks for */
     /* activation_checkpoint */
     char ac_mode[16];            /* "none", "full", "selective", "memory_budget" */

@@ -24,23 +24,23 @@
 #define NO_PYTHON "the trainer runs no Python"
 #define NO_PROFILER "debug.timeline_file draws a step of all ranks"
 #define NO_WANDB "this version writes no W&B events; see metrics.enable_tensorboard"
-#define ONE_BOARD "rank 0 writes what is the same on all ranks"
+#define ONE_BOARD "rank 0 alone writes: what all ranks share, and its own speed and memory"
 #define NO_LOADER "samples are read straight from the tokens file"
 #define NO_COMPILE "there is nothing to compile at run time"
-#define NO_PIPELINE "a micro-batch is training.local_batch_size"
 #define NO_SNAPSHOT "--estimate prints the plan, of which every buffer is"
 #define NO_TENSOR "compute waits for what tensor parallel exchanges"
 #define NO_EXPERTS "there is no mixture-of-experts model"
 #define NO_RECOMPUTE "recomputation gives the same bits always"
+#define OWN_RECOMPUTE "activation_checkpoint.mode alone says what is computed again"
 #define NO_MX "this version has no MX products"
 #define BY_CONVERTERS "model.converters = \"float8\" asks for float8 products"
-#define WIDER_FLOAT8 "a CPU computes the float8 product with wider numbers"
-#define FLOAT8_SCALES "the scales of a step are made at once, whatever is gathered"
+#define WIDER_FLOAT8 "a CPU always emulates; a GPU below compute capability 8.9 is refused"
+#define FLOAT8_SCALES "scales are made at once where shards are gathered as codes, else per product"
 #define FLOAT8_COPIES "a product reads a weight's codes again in its backward"
 #define NO_FT "ranks restart from ckptd's memory; TorchFT is not used"
 #define ONE_FORM "there is one implementation"
 #define BY_CKPTD "ckptd places and keeps checkpoints; see its configuration"
-#define DETERMINISTIC "training is always deterministic"
+#define DETERMINISTIC "training is deterministic; with reduction = fast as far as the library is"
 
 const struct option config_table[] = {
     STRING(config_file, "job.config_file", "", "TOML file to read (also --config)"),
@@ -124,7 +124,8 @@ const struct option config_table[] = {
          "the weights of norms do not decay (ours)"),
     CHOICE(moments_dtype, "optimizer.moments_dtype", "float32", "float32,bfloat16",
            "of both moments; bfloat16 rounds them stochastically, the same on every mesh (ours)"),
-    IGNORED("optimizer.implementation", ONE_FORM),
+    FIXED("optimizer.implementation", "fused,foreach,for-loop",
+          "for moments of bf16 set optimizer.moments_dtype = bfloat16"),
     IGNORED("optimizer.fused", ONE_FORM),
     IGNORED("optimizer.early_step_in_backward", "the update follows the whole gradient"),
 
@@ -279,15 +280,19 @@ const struct option config_table[] = {
     ALIAS("training.disable_loss_parallel", "parallelism.disable_loss_parallel"),
     IGNORED("parallelism.enable_async_tensor_parallel", NO_TENSOR),
     IGNORED("experimental.enable_async_tensor_parallel", NO_TENSOR),
-    IGNORED("parallelism.pipeline_parallel_microbatch_size", NO_PIPELINE),
-    IGNORED("parallelism.pipeline_parallel_microbatches", NO_PIPELINE),
+    INT(pp_microbatch, "parallelism.pipeline_parallel_microbatch_size", 0, 0, COUNT_MAX,
+        "sequences of a micro-batch of a pipeline: training.local_batch_size becomes this, and "
+        "micro-batches as many more; 0: local_batch_size"),
+    INT(pp_microbatches, "parallelism.pipeline_parallel_microbatches", 0, 0, COUNT_MAX,
+        "older: parts of local_batch_size, in place of their size"),
     IGNORED("parallelism.pipeline_parallel_expert_parallel_overlap", NO_EXPERTS),
     ALIAS("experimental.pipeline_parallel_split_points",
           "parallelism.pipeline_parallel_split_points"),
     ALIAS("experimental.pipeline_parallel_schedule", "parallelism.pipeline_parallel_schedule"),
     ALIAS("experimental.pipeline_parallel_schedule_csv",
           "parallelism.pipeline_parallel_schedule_csv"),
-    IGNORED("experimental.pipeline_parallel_microbatches", NO_PIPELINE),
+    ALIAS("experimental.pipeline_parallel_microbatches",
+          "parallelism.pipeline_parallel_microbatches"),
     ALIAS("experimental.context_parallel_rotate_method",
           "parallelism.context_parallel_rotate_method"),
     IGNORED("parallelism.expert_tensor_parallel_degree", NO_EXPERTS),
@@ -368,16 +373,16 @@ const struct option config_table[] = {
            "default is selective)"),
     STRING(selective_ac_option, "activation_checkpoint.selective_ac_option", "2",
            "of selective: every so many layers one, or op: norms and SwiGLU, products are kept"),
-    IGNORED("activation_checkpoint.per_op_sac_force_recompute_mm_shapes_by_fqns", NO_RECOMPUTE),
-    IGNORED("activation_checkpoint.early_stop", NO_RECOMPUTE),
+    IGNORED("activation_checkpoint.per_op_sac_force_recompute_mm_shapes_by_fqns", OWN_RECOMPUTE),
+    IGNORED("activation_checkpoint.early_stop", OWN_RECOMPUTE),
     STRING(memory_budget, "activation_checkpoint.memory_budget", "0.5",
            "of memory_budget: 0 to 1, the part of layers that keep theirs; or the bytes that a "
            "rank may take, as 3 GiB: layers compute again as little as that asks for (the bytes "
            "are ours)"),
-    IGNORED("activation_checkpoint.visualize_memory_budget_pareto", NO_RECOMPUTE),
+    IGNORED("activation_checkpoint.visualize_memory_budget_pareto", NO_SNAPSHOT),
     IGNORED("activation_checkpoint.preserve_rng_state", NO_RECOMPUTE),
     IGNORED("activation_checkpoint.determinism_check", NO_RECOMPUTE),
-    IGNORED("activation_checkpoint.debug", NO_RECOMPUTE),
+    IGNORED("activation_checkpoint.debug", OWN_RECOMPUTE),
     FIXED("training.enable_selective_ac", "false", "set activation_checkpoint.mode = selective"),
 
     CHOICE(comm_backend, "comm.backend", "local", "local,mpi,nccl",
