@@ -10,6 +10,7 @@
 #include "trainer/patience.h"
 #include "trainer/run/memory.h"
 #include "trainer/run/trace.h"
+#include "trainer/save/seed.h"
 #include "trainer/shape.h"
 #include "trainer/suggest.h"
 #include "trainer/tokenizer.h"
@@ -528,9 +529,12 @@ static int set_flight(struct comm *world, const struct config *config)
 static int with_world(struct comm *world, void *user)
 {
     struct launch *launch = user;
-    struct rank rank = {.config = launch->config, .world = world, .want_stop = launch->want_stop};
+    struct config config = *launch->config;
+    struct rank rank = {.config = &config, .world = world, .want_stop = launch->want_stop};
     int exit_code = EXIT_DONE;
     int rc = set_flight(world, launch->config);
+    if (rc == 0)
+        rc = seed_settle(&config, world);
     if (rc == 0)
         rc = rank_open(&rank);
     if (rc == 0)

@@ -8,7 +8,7 @@
 . tests/integration/lib_tiny.sh
 
 steps=20
-plan 133
+plan 145
 make_tiny
 start_ckptd
 
@@ -253,6 +253,21 @@ check_equal "load_step goes back to an older step" \
 sort -u "$tmp/right.loss" | sort -n >"$tmp/again.sorted"
 check "load_step: the steps made again have the same bits" \
     cmp "$tmp/right.sorted" "$tmp/again.sorted"
+back_once() { # STEPS: a start of one launcher: back to step 5, without the samples of a step
+    HOLDFAST_SAVED_FILE="$tmp/back.saved" status_of train back --training.steps "$1" \
+        --lr_scheduler.total_steps $steps --checkpoint.load_step 5 --checkpoint.skip_samples 6
+}
+next_sample() { # STEP-ATTEMPT
+    grep -ohE '"next_sample": *[0-9]+' "$store"/back/step-0000000"$1"/manifest.json |
+        grep -oE '[0-9]+'
+}
+train back --training.steps 9 --lr_scheduler.total_steps $steps
+check_equal "it may leave samples out behind that step" "$(back_once 7)" 0
+check "which is said" says back "warn.*6 samples from 30 on are left out"
+check_equal "the next ones follow" "$(next_sample 7-a0002)" 48
+check_equal "a later start of that launcher ends with 0" "$(back_once 8)" 0
+check "it goes on from what was saved, not from the newest step" says back "loaded step 7 of .* 2 "
+check_equal "and leaves nothing out again" "$(next_sample 8-a0003)" 54
 check_equal "a step that is not there is refused with 78" \
     "$(status_of train right --checkpoint.load_step 7)" 78
 check_equal "a seed checkpoint of a run that has begun is refused with 78" \
@@ -273,6 +288,21 @@ check_equal "with other kernels it goes on" \
     "$(status_of train library --kernels.backend reference --kernels.isa sse2)" 0
 check "it says that the bits may differ" says library 'warn.*kernels was ".*its bits may differ'
 check "another setting is said" says library "training.steps was 8 .* now it is $steps"
+
+# ---- a seed of its own ----
+drawn() { # RUN: what its first start drew
+    sed -nE 's/.*debug.seed = -1: ([0-9]+) was drawn$/\1/p' "$tmp/$1.log"
+}
+short=(--lr_scheduler.total_steps $steps --training.steps)
+check_equal "without a seed a run ends with 0" \
+    "$(status_of train own --debug.seed -1 "${short[@]}" 5)" 0
+check_equal "going on, too" "$(status_of train own --debug.seed -1 "${short[@]}" 8)" 0
+check "with the seed that its first start drew" says own "the run has $(drawn own)\$"
+train other --debug.seed -1 "${short[@]}" 1
+check "which no other run draws" [ "$(drawn other)" != "$(drawn own)" ]
+check_equal "a run of that seed ends with 0" \
+    "$(status_of train given --debug.seed "$(drawn own)" "${short[@]}" 8)" 0
+check "and has the same bits" cmp "$tmp/own.loss" "$tmp/given.loss"
 
 # ---- damage ----
 train damaged --training.steps 15 --lr_scheduler.total_steps $steps

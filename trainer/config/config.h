@@ -128,6 +128,7 @@ struct config {
     int64_t final_seconds;     /* bound of the last save; ours */
     char durability[16];       /* "local", "replicated", "bucket": of the last save; ours */
     int64_t load_step;         /* -1: newest */
+    int64_t skip_samples;      /* behind what was loaded; ours */
     bool load_only;
     bool take_over; /* checkpoint.take_over: end who trains the run; ours */
     bool new_order; /* checkpoint.new_order: sizes of a step may change at a resume; ours */
@@ -166,7 +167,7 @@ struct config {
     /* ckptd */
     char ckptd_address[CONFIG_TEXT_MAX]; /* "unix:/path" */
     /* debug */
-    int64_t seed;
+    int64_t seed;       /* -1: not drawn yet (save/seed.h) */
     bool estimate;      /* --estimate: print what a step takes and end */
     bool estimate_json; /* --json: of an estimate */
     bool suggest;       /* --suggest: print which meshes fit and end */

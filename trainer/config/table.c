@@ -324,7 +324,12 @@ const struct option config_table[] = {
         durability, "checkpoint.durability", "local", "local,replicated,bucket",
         "how much the last checkpoint must survive before training ends: a loss of power, or that "
         "of the node (on others, nodes.peers, or in ckptd's far tier, tier.store) (ours)"),
-    INT(load_step, "checkpoint.load_step", -1, -1, COUNT_MAX, "step to resume from; -1: newest"),
+    INT(load_step, "checkpoint.load_step", -1, -1, COUNT_MAX,
+        "step to resume from; -1: newest. A launcher's later starts go on from what its first ones "
+        "saved"),
+    INT(skip_samples, "checkpoint.skip_samples", 0, 0, COUNT_MAX,
+        "samples to leave out behind what is loaded, such as a bad batch; like load_step of a "
+        "launcher's starts until one has saved (ours)"),
     BOOL(load_only, "checkpoint.load_only", "false", "load, never save"),
     BOOL(take_over, "checkpoint.take_over", "false",
          "take the run from whoever trains it now, on purpose (ours)"),
@@ -420,7 +425,9 @@ const struct option config_table[] = {
            "unix:/path, or host:port of one on another node; empty: "
            "unix:/tmp/holdfast-<uid>/ckptd.sock (ours)"),
 
-    INT(seed, "debug.seed", 0, 0, 9.2e18, "of initial weights and sample order"),
+    INT(seed, "debug.seed", 0, -1, 9.2e18,
+        "of initial weights and sample order; -1: rank 0 draws one, which the run keeps "
+        "(torchtitan's default)"),
     INT(crash_at_step, "debug.pause_at_step", -1, -1, COUNT_MAX,
         "for tests: stop in this step until killed; -1: off (ours)"),
     INT(slow_copy_us, "debug.slow_copy_us", 0, 0, 10000000,

@@ -123,6 +123,7 @@ int snapshot_read_progress(struct snapshot *s, struct progress *p, const struct 
 struct candidate {
     int64_t step, attempt; /* step -1: there is none */
     bool has_moments;
+    int64_t skip; /* samples to leave out behind it */
 };
 
 static bool state_has_moments(const char *state_json)
@@ -158,13 +159,35 @@ static int check_moments(const struct config *config, const struct ckpt_loaded *
     return rc;
 }
 
+/* What an earlier start of this launcher has saved of the run; -1: nothing, or there is none. */
+static int64_t saved_step(const struct config *config)
+{
+    const char *path = getenv(SAVED_FILE_VARIABLE);
+    FILE *file = path != NULL && path[0] != '\0' ? fopen(path, "r") : NULL;
+    char run[CONFIG_TEXT_MAX] = "";
+    long long step = 0;
+    if (file == NULL)
+        return -1;
+    bool has_saved = fscanf(file, "%255s %lld", run, &step) == 2 && strcmp(run, config->run) == 0;
+    fclose(file);
+    return has_saved ? step : -1;
+}
+
+/* checkpoint.load_step goes back once: a later start of the launcher goes on from what the first
+ * ones saved, which need not be the run's newest step. */
+static int64_t wanted_step(const struct config *config)
+{
+    int64_t saved = config->load_step >= 0 ? saved_step(config) : -1;
+    return saved >= 0 ? saved : config->load_step;
+}
+
 /* Which checkpoint is next: newest whole one below `below` (0: any), or the configured step. Rank 0
  * asks for no tensor at all, which answers with the manifest's texts. */
 static int ask_for_candidate(struct snapshot *s, int64_t below, struct candidate *candidate)
 {
     struct ckpt_tensor none = {0};
     struct ckpt_load_options options = {
-        .step = s->config->load_step, .below_step = below, .tensors = &none};
+        .step = wanted_step(s->config), .below_step = below, .tensors = &none};
     struct ckpt_loaded *loaded = NULL;
     int rc = ckpt_load(s->ckpt, &options, &loaded);
     if (rc == ERR_NOT_FOUND && s->config->load_step < 0) {
@@ -175,6 +198,7 @@ static int ask_for_candidate(struct snapshot *s, int64_t below, struct candidate
         return rc;
     *candidate = (struct candidate){.step = (int64_t)loaded->info.step,
                                     .attempt = (int64_t)loaded->info.attempt,
+                                    .skip = saved_step(s->config) < 0 ? s->config->skip_samples : 0,
                                     .has_moments = state_has_moments(loaded->state_json)};
     bool is_checked =
         candidate->step == s->checked_step && candidate->attempt == s->checked_attempt;
@@ -201,22 +225,14 @@ static int ask_for_candidate(struct snapshot *s, int64_t below, struct candidate
  * begin at step 0: the store may be another one, or its disk not mounted. */
 static int check_saved(const struct snapshot *s)
 {
-    const char *path = getenv(SAVED_FILE_VARIABLE);
-    FILE *file = path != NULL && path[0] != '\0' ? fopen(path, "r") : NULL;
-    char run[CONFIG_TEXT_MAX] = "";
-    long long step = 0;
-    if (file == NULL)
+    int64_t step = saved_step(s->config);
+    if (step < 0)
         return 0;
-    bool has_saved =
-        fscanf(file, "%255s %lld", run, &step) == 2 && strcmp(run, s->config->run) == 0;
-    fclose(file);
-    if (!has_saved)
-        return 0;
-    return report_error(ERR_MISMATCH,
-                        "is the store's disk mounted? To begin anew start the launcher again",
-                        "run %s has saved step %lld since its launcher began, and ckptd at %s has "
-                        "no checkpoint of it: it is not begun at step 0 again",
-                        run, step, s->config->ckptd_address);
+    return report_error(
+        ERR_MISMATCH, "is the store's disk mounted? To begin anew start the launcher again",
+        "run %s has saved step %" PRId64 " since its launcher began, and ckptd at %s has "
+        "no checkpoint of it: it is not begun at step 0 again",
+        s->config->run, step, s->config->ckptd_address);
 }
 
 static int look(struct snapshot *s, int64_t *out_step)
@@ -268,6 +284,10 @@ static int load_candidate(struct snapshot *s, struct progress *p, const struct c
                  (double)loaded->bytes_memory / 1048576.0, (double)loaded->bytes_local / 1048576.0);
     int rc = snapshot_read_progress(s, p, loaded);
     ckpt_loaded_free(loaded);
+    if (candidate->skip > 0 && snapshot_is_rank_0(s))
+        log_warn("checkpoint", "%" PRId64 " samples from %" PRIu64 " on are left out",
+                 candidate->skip, p->next_sample);
+    p->next_sample += (uint64_t)candidate->skip;
     return rc;
 }
 
