@@ -149,6 +149,15 @@ $(OBJ)/gen/proto/descriptors.c: $(PROTOS) | deps-now
 	$(Q){ echo '#include "proto/rpc_reflection.h"'; echo 'const uint8_t rpc_descriptors[] = {'; \
 	    od -v -An -tx1 $(@:.c=.pb) | sed 's/ \(..\)/0x\1,/g'; echo '};'; \
 	    echo 'const size_t rpc_descriptors_bytes = sizeof rpc_descriptors;'; } >$@
+# The table of kernels/cuda/gpus.toml for trainer/observe/peaks.c.
+$(OBJ)/gen/trainer/gpus.h: kernels/cuda/gpus.toml
+	$(call say,gen )
+	$(Q)mkdir -p $(@D)
+	$(Q)awk '/^\[(gpu|board)\./ { sub(/^[^.]*\./, ""); gsub(/[]"]/, ""); name = $$0 } \
+	    /^\[multiprocessor/ { name = "" } \
+	    name && $$1 == "bf16" { bf16 = $$3 } \
+	    name && $$1 == "float" { printf "{\"%s\", %s, %s},\n", name, bf16, $$3 }' $< >$@
+$(OBJ)/trainer/observe/peaks.o: $(OBJ)/gen/trainer/gpus.h
 # What --version says and manifests keep; written again only when it changes.
 VERSION = 0.1$(shell git describe --always --dirty --exclude '*' 2>/dev/null | sed 's/^/-g/')
 .PHONY: FORCE

@@ -6,6 +6,7 @@
 #include "trainer/corpus/corpus.h"
 #include "trainer/data/ahead.h"
 #include "trainer/estimate.h"
+#include "trainer/observe/peaks.h"
 #include "trainer/parallel/hints.h"
 #include "trainer/patience.h"
 #include "trainer/run/memory.h"
@@ -263,13 +264,16 @@ static int open_ahead(struct rank *r)
 
 static int open_metrics(struct rank *r)
 {
+    bool is_float = strcmp(r->config->mixed_precision_param, "float32") == 0;
+    double peak = r->config->peak_tflops;
     struct metrics_options options = {
         .config = r->config,
         .rank = r->world->rank,
         .num_ranks = r->world->size,
         .data = r->data,
         .flops_per_token = model_flops_per_token(r->table, (uint32_t)r->config->seq_len),
-        .recomputed_flops = parallel_recomputed_flops(r->parallel)};
+        .recomputed_flops = parallel_recomputed_flops(r->parallel),
+        .peak_tflops = peak > 0 ? peak : peaks_find(kernels_describe(r->kernels), is_float)};
     return metrics_open(&r->metrics, &options);
 }
 
@@ -336,6 +340,7 @@ static int introduce(const struct rank *r)
     char *json = trainer_config_to_json(config);
     if (json == NULL)
         return report_error(ERR_MEMORY, NULL, "no memory for the configuration's text");
+    log_info("train", "%s", config->description);
     log_info("train", "%s %s: %.2f M parameters, vocabulary %u, %s", config->model_name,
              shape_name(config), (double)model_shape_parameters(&r->table->shape) * 1e-6,
              r->table->shape.vocab, config_describe_type(type, config));

@@ -61,9 +61,10 @@ const struct option config_table[] = {
     INT(log_freq, "metrics.log_freq", 10, 1, COUNT_MAX, "steps between two step lines"),
     STRING(loss_file, "metrics.loss_file", "",
            "file for a line per step: step, loss, gradient norm, in hexadecimal floats (ours)"),
-    DOUBLE(
-        peak_tflops, "metrics.peak_tflops", 0, 0, 1e9,
-        "of one rank's processor in the compute type, for mfu in the step line; 0: unknown (ours)"),
+    DOUBLE(peak_tflops, "metrics.peak_tflops", 0, 0, 1e9,
+           "of one rank's processor in the compute type, for mfu in the step line; 0: that of a "
+           "known GPU "
+           "(ours)"),
     BOOL(no_color, "metrics.disable_color_printing", "false", "no colours on terminals"),
     BOOL(tensorboard, "metrics.enable_tensorboard", "false",
          "write a file of events for TensorBoard at each step line, by rank 0"),

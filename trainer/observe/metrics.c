@@ -21,7 +21,7 @@ struct metrics {
     const struct config *config;
     uint32_t rank, num_ranks;
     const struct data *data;
-    double flops_per_token, recomputed_flops;
+    double flops_per_token, recomputed_flops, peak_tflops;
     FILE *loss_file;
     struct tensorboard *board;    /* or NULL */
     double loaded_at, loaded_age; /* when the load was over; seconds from process start to it */
@@ -88,6 +88,7 @@ int metrics_open(struct metrics **out, const struct metrics_options *options)
     m->data = options->data;
     m->flops_per_token = options->flops_per_token;
     m->recomputed_flops = options->recomputed_flops;
+    m->peak_tflops = options->peak_tflops;
     if (m->rank == 0 && m->config->loss_file[0] != 0) {
         m->loss_file = fopen(m->config->loss_file, "a");
         if (m->loss_file == NULL) {
@@ -216,15 +217,19 @@ static void describe_sources(const struct metrics *m, const struct progress *p, 
 }
 
 struct speed {
-    double seconds, data_seconds; /* of a step */
-    double tps, tflops, mfu, hfu; /* the last two in percent, and 0 where the peak is not known */
+    double seconds, data_seconds;  /* of a step */
+    double tps, tflops, mfu, hfu;  /* the last two in percent, and 0 where the peak is not known */
+    double data_share, save_share; /* in percent: of a step; of all since the first step began */
 };
 
-static struct speed speed_of(const struct metrics *m, const struct progress *p, double time)
+static struct speed speed_of(const struct metrics *m, const struct progress *p, double time,
+                             const struct snapshot_times *times)
 {
     double steps = (double)(p->step - m->logged_step), seconds = time - m->logged_at;
-    double tokens = (double)(p->tokens - m->logged_tokens), peak = m->config->peak_tflops;
+    double tokens = (double)(p->tokens - m->logged_tokens), peak = m->peak_tflops;
     struct speed s = {.seconds = seconds / steps, .data_seconds = m->data_seconds / steps};
+    s.data_share = seconds > 0 ? 100 * m->data_seconds / seconds : 0;
+    s.save_share = 100 * times->save_seconds / (time - m->ready_at + 1e-9);
     s.tps = seconds > 0 ? tokens / seconds / m->num_ranks : 0;
     s.tflops = s.tps * m->flops_per_token * 1e-12;
     if (peak > 0) {
@@ -234,12 +239,19 @@ static struct speed speed_of(const struct metrics *m, const struct progress *p, 
     return s;
 }
 
-/* Nothing where the peak is not known. */
-static const char *describe_mfu(char out[64], const struct config *config, const struct speed *s)
+static const char *describe_mfu(char out[64], const struct metrics *m, const struct speed *s)
+{
+    snprintf(out, 64, "n/a");
+    if (m->peak_tflops > 0)
+        snprintf(out, 64, "%.2f%%  hfu: %.2f%%", s->mfu, s->hfu);
+    return out;
+}
+
+static const char *describe_saves(char out[32], const struct metrics *m, const struct speed *s)
 {
     out[0] = 0;
-    if (config->peak_tflops > 0)
-        snprintf(out, 64, "  mfu: %.2f%%  hfu: %.2f%%", s->mfu, s->hfu);
+    if (m->config->checkpoint_enable)
+        snprintf(out, 32, "  saves: %.2f%%", s->save_share);
     return out;
 }
 
@@ -256,20 +268,23 @@ static void add_to_board(struct metrics *m, const struct progress *p, const stru
         {"tflops", s->tflops},
         {"time_metrics/end_to_end(s)", s->seconds},
         {"time_metrics/data_loading(s)", s->data_seconds},
+        {"time_metrics/data_loading(%)", s->data_share},
+        {"time_metrics/saves(%)", s->save_share},
         {"memory/max_resident(GiB)", peak_memory()},
         {"mfu(%)", s->mfu}, /* where the peak is known */
         {"hfu(%)", s->hfu},
     };
     uint32_t num = sizeof(scalars) / sizeof(scalars[0]);
     if (m->board != NULL)
-        tensorboard_add(m->board, p->step, scalars, m->config->peak_tflops > 0 ? num : num - 2);
+        tensorboard_add(m->board, p->step, scalars, m->peak_tflops > 0 ? num : num - 2);
 }
 
-static void log_step(struct metrics *m, const struct progress *p, double max_loss)
+static void log_step(struct metrics *m, const struct progress *p, double max_loss,
+                     const struct snapshot_times *times)
 {
-    char tps_text[32], tokens_text[32], mfu[64], sources[DATA_SOURCES_MAX * 128] = "";
+    char tps_text[32], tokens_text[32], mfu[64], saves[32], sources[DATA_SOURCES_MAX * 128] = "";
     double time = now(CLOCK_MONOTONIC);
-    struct speed speed = speed_of(m, p, time);
+    struct speed speed = speed_of(m, p, time, times);
     FILE *out = fmemopen(sources, sizeof(sources), "w");
     if (out != NULL) {
         describe_sources(m, p, out);
@@ -277,11 +292,11 @@ static void log_step(struct metrics *m, const struct progress *p, double max_los
     }
     log_info("train",
              "step: %2" PRId64 "  loss: %7.4f  grad_norm: %7.4f  memory: %5.2fGiB  tps: %s  "
-             "tflops: %.2f%s  time: %.3fs  data: %.3fs  tokens: %s%s",
+             "tflops: %.2f  mfu: %s  time: %.3fs  data: %.3fs (%.1f%%)%s  tokens: %s%s",
              p->step, p->loss, p->grad_norm, peak_memory(),
              with_commas(tps_text, (uint64_t)llround(speed.tps)), speed.tflops,
-             describe_mfu(mfu, m->config, &speed), speed.seconds, speed.data_seconds,
-             with_commas(tokens_text, p->tokens), sources);
+             describe_mfu(mfu, m, &speed), speed.seconds, speed.data_seconds, speed.data_share,
+             describe_saves(saves, m, &speed), with_commas(tokens_text, p->tokens), sources);
     add_to_board(m, p, &speed, max_loss);
     m->logged_at = time;
     m->logged_step = p->step;
@@ -333,6 +348,6 @@ void metrics_step(struct metrics *m, const struct progress *p, const struct step
     }
     add_result(m, result);
     if (is_first || p->step % m->config->log_freq == 0 || p->step == m->config->steps)
-        log_step(m, p, result->max_loss);
+        log_step(m, p, result->max_loss, times);
     write_loss(m, p, result);
 }

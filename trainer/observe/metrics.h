@@ -2,8 +2,9 @@
  *
  * The step line is torchtitan's, with its meanings: tps is tokens per second per rank; tflops
  * counts 6 x (parameters without the embedding) + 12 L H D T per token, which takes attention for
- * full though half of it is masked; mfu is 100 x tflops / metrics.peak_tflops, hfu the same with
- * the forwards that activation_checkpoint computes again; both are left out where that is not set.
+ * full though half of it is masked; mfu is 100 x tflops / the peak of the processor, which is
+ * metrics.peak_tflops or that of a known GPU (peaks.h), n/a where neither is; hfu is the same with
+ * the forwards that activation_checkpoint computes again.
  * memory is the largest resident size of the process so far.
  *
  * metrics.loss_file gets a line per step, "<step> <loss> <gradient norm>", both as C hex floats, so
@@ -12,7 +13,8 @@
  * "loss.<source>=<loss>" follow, of those that the step had samples of.
  *
  * The step line further has time, the mean seconds of a step since the last line, and data, the
- * part of it that rank 0 waited for samples; tokens, trained on in the run so far; epoch, how often
+ * part of it that rank 0 waited for samples; saves, the part of the time since the first step began
+ * that training has waited for saves; tokens, trained on in the run so far; epoch, how often
  * the source has been read; with several sources, loss and epoch of each since the last line.
  *
  * With metrics.enable_tensorboard these numbers, the learning rate and the loss of the leaf with
@@ -30,6 +32,7 @@ struct metrics_options {
     const struct data *data; /* must outlive the metrics */
     double flops_per_token;
     double recomputed_flops; /* beside them */
+    double peak_tflops;      /* of a rank's processor; 0: not known */
 };
 
 int metrics_open(struct metrics **out, const struct metrics_options *options);

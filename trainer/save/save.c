@@ -282,13 +282,14 @@ static int end_copy(struct snapshot *s)
     double agree_start = snapshot_now();
     ERR_TRY(agree_on_save(s, rc, step));
     double agreed_at = snapshot_now();
+    double waited = s->begin_seconds + times.waited_seconds + agreed_at - agree_start;
+    s->times.save_seconds += waited;
     add_pending(s, step, times.ended_at);
     if (snapshot_is_rank_0(s))
         log_info("checkpoint",
                  "step %" PRId64 " is accepted (in ckptd's memory): %.1f MiB per rank copied in "
                  "%.1f ms, training waited %.1f ms",
-                 step, (double)s->bytes / 1048576.0, times.copy_seconds * 1e3,
-                 (s->begin_seconds + times.waited_seconds + agreed_at - agree_start) * 1e3);
+                 step, (double)s->bytes / 1048576.0, times.copy_seconds * 1e3, waited * 1e3);
     return 0;
 }
 
@@ -315,8 +316,11 @@ int snapshot_save(struct snapshot *s, const struct progress *p)
     int rc = save(s, p, start);
     if (rc == 0 && strcmp(s->config->async_mode, "async_with_pinned_mem") != 0)
         rc = end_copy(s);
-    if (rc == 0 && strcmp(s->config->async_mode, "disabled") == 0)
+    if (rc == 0 && strcmp(s->config->async_mode, "disabled") == 0) {
+        double copied_at = snapshot_now();
         rc = wait_pending(s);
+        s->times.save_seconds += snapshot_now() - copied_at;
+    }
     return judge(s, rc);
 }
 

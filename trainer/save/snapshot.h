@@ -49,6 +49,7 @@ struct snapshot_options {
 struct snapshot_times {
     double attempt_seconds, load_seconds; /* of the start */
     uint64_t loaded_bytes;                /* this rank's */
+    double save_seconds; /* that training has waited for saves so far, but for the last one */
 };
 
 /* Connects. */

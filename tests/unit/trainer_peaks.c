@@ -1,0 +1,42 @@
+/* trainer_peaks.c - what mfu is a part of.
+ *
+ * Goal: a GPU has the peak of its own board, and what is not known none. Method: names as CUDA and
+ * kernels_describe() give them, beside the data sheets' numbers. */
+#include "trainer/observe/peaks.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+static void test_peaks__a_gpu_has_those_of_its_board(void **state)
+{
+    (void)state;
+    assert_true(peaks_find("NVIDIA H100 80GB HBM3, cuBLASLt 13.1, cuDNN 9.1", false) == 989);
+    assert_true(peaks_find("NVIDIA H100 80GB HBM3, own products", true) == 67);
+    assert_true(peaks_find("NVIDIA H100 PCIe, cuBLASLt", false) == 756);
+    assert_true(peaks_find("NVIDIA H100 NVL, cuBLASLt", false) == 835);
+    assert_true(peaks_find("NVIDIA H200, cuBLASLt", false) == 989);
+    assert_true(peaks_find("NVIDIA B200, cuBLASLt", false) == 2250);
+    assert_true(peaks_find("NVIDIA A100-SXM4-80GB, cuBLASLt", false) == 312);
+    assert_true(peaks_find("NVIDIA A100-PCIE-40GB, cuBLASLt", true) == 19.5);
+}
+
+static void test_peaks__what_is_not_known_has_none(void **state)
+{
+    (void)state;
+    assert_true(peaks_find("avx512, products by oneDNN 3.7", false) == 0);
+    assert_true(peaks_find("NVIDIA GeForce RTX 4090, cuBLASLt", false) == 0);
+    assert_true(peaks_find("", true) == 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_peaks__a_gpu_has_those_of_its_board),
+        cmocka_unit_test(test_peaks__what_is_not_known_has_none),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
