@@ -3,8 +3,8 @@
  * of storage/peer.c.
  *
  *   service thread: who asks, is the key one that it may name, whose handle is it ──► crew: the
- *   operation on the storage ──► service thread: the answer; after a manifest, a look at the store,
- *   so that the checkpoint is listed, loaded and retained like this ckptd's own
+ *   operation on the storage ──► service thread: the answer; after a manifest, a look at the store
+ *   (arrival.c), so that the checkpoint is listed, loaded and retained like this ckptd's own
  *
  * Invariants (cited in the code):
  *   P1  A manifest becomes durable only when every shard that it names is here, with its header,
@@ -22,23 +22,16 @@
  * the bulk plane (bulk/opened.c) where there is one, else by these calls. */
 #include "ckptd/nodes/serve.h"
 #include "ckptd/catalog.h"
-#include "ckptd/checkpoint.h"
 #include "ckptd/config.h"
-#include "ckptd/drain/drain.h"
-#include "ckptd/drain/far.h"
-#include "ckptd/keep/admit.h"
 #include "ckptd/ledger.h"
 #include "ckptd/loop.h"
-#include "ckptd/member/part.h"
 #include "ckptd/member/whole.h"
+#include "ckptd/nodes/arrival.h"
 #include "ckptd/nodes/handles.h"
 #include "ckptd/nodes/key.h"
 #include "ckptd/nodes/left.h"
-#include "ckptd/nodes/placement.h"
 #include "ckptd/nodes/replica.h"
 #include "ckptd/nodes/sets.h"
-#include "ckptd/rescan.h"
-#include "ckptd/run/coordinator.h"
 #include "ckptd/service.h"
 #include "proto/array.h"
 #include "proto/manifest.h"
@@ -74,13 +67,10 @@ struct errand {
     uint64_t bytes, data_bytes;
     Holdfast__V1__PeerEntry **entries;
     uint32_t num_entries, room_entries;
-    struct sets sets;                /* of an attempt's number that was taken */
-    bool is_commit;                  /* a checkpoint has come, or what a part of one lacked */
-    bool is_in_memory;               /* that one */
-    struct manifest_summary summary; /* of a commit */
+    struct sets sets; /* of an attempt's number that was taken */
+    struct arrival arrival;
     struct fault fault;
     struct job job;
-    struct look_waiter look;
 };
 
 /* ---- the operations, on the crew ---- */
@@ -201,55 +191,14 @@ static int do_sync_names(struct errand *errand, struct storage *storage)
     return storage_sync_names(storage, errand->request->key);
 }
 
-/* The name is taken. By the same text it is no error: a part is whole now. */
-static int complete_part(struct errand *errand, struct storage *storage)
-{
-    struct report_text kept;
-    void *text = NULL;
-    size_t bytes = 0;
-    report_keep(&kept);
-    int error = storage_fetch_all(storage, errand->request->key, MANIFEST_BYTES_MAX, &text, &bytes);
-    if (error == 0 && (bytes != errand->request->data.len ||
-                       memcmp(text, errand->request->data.data, bytes) != 0)) {
-        report_restore(&kept, ERR_EXISTS);
-        error = ERR_EXISTS;
-    }
-    if (error == 0)
-        error = whole_make(storage, &errand->summary);
-    free(text);
-    return error;
-}
-
-/* P1. */
-static int publish_manifest(struct errand *errand, struct storage *storage,
-                            const struct manifest_summary *place)
-{
-    const ProtobufCBinaryData *text = &errand->request->data;
-    size_t bytes = text->len < MANIFEST_SUMMARY_BYTES ? text->len : MANIFEST_SUMMARY_BYTES;
-    ERR_TRY(manifest_read_summary(&errand->summary, (const char *)text->data, bytes));
-    ERR_TRY(catalog_settle(&errand->summary, storage, place->run, place->step, place->attempt));
-    int error = admit_check_shards(storage, &errand->summary, text->data, text->len);
-    if (error == ERR_NOT_FOUND || error == ERR_CORRUPT)
-        return report_error(ERR_STALE, "send them again", "its shards are not whole here: %s",
-                            report_message());
-    if (error == 0)
-        error = storage_publish(storage, errand->request->key, text->data, text->len);
-    if (error == ERR_EXISTS)
-        error = complete_part(errand, storage);
-    errand->is_commit = error == 0;
-    errand->is_in_memory = storage != errand->service->storage;
-    if (errand->is_commit && errand->is_in_memory)
-        replica_evict(errand->service, &errand->summary);
-    return error;
-}
-
 static int do_publish(struct errand *errand, struct storage *storage)
 {
     struct manifest_summary place = {0};
     const char *name = "";
     const Holdfast__V1__PeerRequest *request = errand->request;
     if (key_parse(&place, &name, request->key) && strcmp(name, MANIFEST_NAME) == 0)
-        return publish_manifest(errand, storage, &place);
+        return arrival_publish(&errand->arrival, storage, request->key, &place, request->data.data,
+                               request->data.len);
     const char *text = (const char *)request->data.data;
     char run[RUN_NAME_MAX + 1];
     uint64_t number;
@@ -407,41 +356,9 @@ static void reply(struct errand *errand)
     rpc_call_reply(errand->call, &reply.base);
 }
 
-static void go_on(struct look_waiter *waiter)
+static void announced(struct arrival *arrival)
 {
-    struct errand *errand = CONTAINER_OF(waiter, struct errand, look);
-    struct service *service = errand->service;
-    struct run *run;
-    if (!service->is_closing && run_find(&run, service, errand->summary.run, false) == 0) {
-        service->coordinator_policy->apply_retention(run);
-        drain_look(service);
-    }
-    free_errand(errand);
-}
-
-/* The copy is listed now, and is whole (P1). The node that sent it has one itself, or a part. */
-static void looked(struct look_waiter *waiter)
-{
-    struct errand *errand = CONTAINER_OF(waiter, struct errand, look);
-    struct service *service = errand->service;
-    struct run *run;
-    const char *name = strrchr(errand->principal.name, '/');
-    unsigned tier = name ? catalog_tier_of(service, name + 1) : NUM_TIERS;
-    bool is_known =
-        !service->is_closing && run_find(&run, service, errand->summary.run, false) == 0;
-    struct checkpoint *checkpoint =
-        is_known ? catalog_find(run, errand->summary.step, errand->summary.attempt) : NULL;
-    if (checkpoint && errand->is_in_memory) /* damaged before, or new */
-        checkpoint->copies[TIER_MEMORY].is_damaged = false;
-    else if (checkpoint && checkpoint->copies[TIER_LOCAL].is_there)
-        catalog_completed(checkpoint, TIER_LOCAL);
-    else if (is_known)
-        part_completed(run, &errand->summary);
-    errand->look = (struct look_waiter){.go_on = go_on};
-    if (is_known && tier < NUM_TIERS && tier_is_peer((enum tier_index)tier))
-        far_look(service, (enum tier_index)tier, &errand->look, service->config->tier_wait_ms);
-    else
-        go_on(&errand->look);
+    free_errand(CONTAINER_OF(arrival, struct errand, arrival));
 }
 
 /* Another node starts a run, or has: no start here may take an older number. */
@@ -479,20 +396,10 @@ static void performed(struct event *event)
     }
     note_attempt(errand);
     reply(errand);
-    if (!errand->is_commit) {
-        free_errand(errand);
-        return;
-    }
-    log_info("nodes", "run %s, step %llu, attempt %llu: a copy from %s, %llu bytes in %u shards%s",
-             errand->summary.run, (unsigned long long)errand->summary.step,
-             (unsigned long long)errand->summary.attempt, errand->principal.name,
-             (unsigned long long)errand->summary.bytes, errand->summary.shards,
-             errand->is_in_memory ? ", in memory" : "");
-    errand->look.go_on = looked;
-    if (errand->is_in_memory)
-        far_look(service, TIER_MEMORY, &errand->look, service->config->tier_wait_ms);
+    if (errand->arrival.is_commit)
+        arrival_announce(&errand->arrival);
     else
-        rescan_wait(service, &errand->look);
+        free_errand(errand);
 }
 
 /* P4. That it may read at all rights.c has said. */
@@ -560,6 +467,8 @@ void serve_peer(struct service *service, struct rpc_call *call,
         free(errand);
         return;
     }
+    errand->arrival =
+        (struct arrival){.service = service, .from = errand->principal.name, .done = announced};
     errand->old = left_take_silent(service, service->serving->handles);
     errand->job = (struct job){.work = work_errand, .done.run = performed};
     crew_work(service->serving->crew, &errand->job);
