@@ -33,7 +33,7 @@ import holdfast  # noqa: E402
 from holdfast import _lib, arrays  # noqa: E402
 
 RUN, MIB, TENSORS = "early", 1 << 20, 12
-OPTIONS = ("--nodes.look_ms", "200", "--nodes.lost_ms", "1500", "--nodes.rate", "8MiB")
+OPTIONS = ("--nodes.look_ms", "200", "--nodes.lost_ms", "5000", "--nodes.rate", "8MiB")
 
 
 class Rank(holdfast.Client):
