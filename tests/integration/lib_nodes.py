@@ -144,6 +144,11 @@ class Run:
         self.process.kill()
         self.process.wait()
 
+    def stop(self):
+        """mpirun ends the ranks first."""
+        self.process.terminate()
+        self.process.wait(100)
+
 
 def shards(node, run, step):
     return sorted(int(os.path.basename(path)[6:11]) for path in glob.glob(
