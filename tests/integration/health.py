@@ -4,12 +4,13 @@
 Goal: an operator's script hears by an exit code that ckptd cannot save, and that a run has nothing
 whole left; the age of a run's newest checkpoint and its failures in a row are told by run. A
 watchdog tells a run that trains from one that hangs, waits in a queue, or is gone. Method: the
-real programs; a store that is full by limits.checkpoints, damaged manifests, a trainer that pauses.
+real programs; a store that is full by limits.checkpoints, damaged manifests, a stopped trainer.
 """
 
 import glob
 import json
 import os
+import signal
 import subprocess
 import time
 
@@ -84,17 +85,22 @@ def watched(world):
     world.launch("--limits.hang_ms", "2000")
     lib_train.make_tokens(world.folder, lib_train.prose())
     trainer = subprocess.Popen(lib_train.command(world.folder, world.server, "w",
-                                                 "--training.steps", "9", "--comm.ranks", "2",
-                                                 "--checkpoint.interval", "1",
-                                                 "--debug.pause_at_step", "4"),
+                                                 "--training.steps", "1000000", "--comm.ranks", "2",
+                                                 "--checkpoint.interval", "1000000"),
                                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    deadline = time.monotonic() + PATIENCE
-    seen = []
-    while time.monotonic() < deadline and not (seen and "hangs" in seen[-1][1]):
+    seen, until = [], time.monotonic() + PATIENCE
+    while time.monotonic() < until and not seen:
+        seen = [said for said in [world.cli(*watch)] if said[0] == 0]
+    until = time.monotonic() + 4  # longer than --silent
+    while time.monotonic() < until:
         seen.append(world.cli(*watch))
-        time.sleep(0.1)
+    test("a run that trains is fine, also long after its last save",
+         set(seen) == {(0, "trains\n", "")}, seen[-3:])
+    trainer.send_signal(signal.SIGSTOP)
+    until = time.monotonic() + PATIENCE
+    while time.monotonic() < until and "hangs" not in seen[-1][1]:
+        seen.append(world.cli(*watch))
     alarms = json.loads(world.cli("status", "--json", *world.where)[1])["alarms"]
-    test("a run that trains is fine", (0, "trains\n", "") in seen, seen[-3:])
     test("ranks that are connected and do nothing are an alarm, here and in status",
          seen[-1][0] == 1 and "run w hangs: a rank has done nothing for " in seen[-1][1] and
          any(text.startswith("run w hangs: rank ") and "of 2 here" in text for text in alarms),
