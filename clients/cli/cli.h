@@ -82,6 +82,8 @@ int cli_follow(const struct cli *cli);
 int cli_import(const struct cli *cli);
 int cli_from_dcp(const struct cli *cli);
 int cli_to_dcp(const struct cli *cli);
+int cli_from_safetensors(const struct cli *cli);
+int cli_to_safetensors(const struct cli *cli);
 int cli_reshard(const struct cli *cli);
 int cli_prune(const struct cli *cli);
 int cli_rm(const struct cli *cli);

@@ -175,6 +175,17 @@ const struct command commands[] = {
      "Of what from-dcp read, or holdfast.dcp saved; what came from Megatron is torch_dist again.\n"
      "FOLDER has .metadata when all is there and durable: until then it is no checkpoint, and the\n"
      "same command begins it anew. One that has .metadata is not replaced. " PYTHON_NOTES},
+    {"from-safetensors", "FOLDER RUN@STEP", "a checkpoint from safetensors of any names", 2, 2,
+     BIT(SERVER), cli_from_safetensors,
+     "It becomes that step of a new attempt of RUN. Every tensor keeps its name, type and bits; "
+     "the\n"
+     "parts that DCP's safetensors writer left are put together. A Llama of Hugging Face that a\n"
+     "trainer is to start from is for import. " PYTHON_NOTES},
+    {"to-safetensors", "CHECKPOINT FOLDER", "a folder of safetensors, each tensor whole", 2, 2,
+     WHERE, cli_to_safetensors,
+     "Of any checkpoint, under the names that it has; of several files "
+     "model.safetensors.index.json\n"
+     "is the last. A folder that has safetensors is not written into. " PYTHON_NOTES},
     {"convert", "CHECKPOINT --output STORE", "the checkpoint with another dtype, in another store",
      1, 1,
      WHERE | READS | BIT(OUTPUT) | BIT(DTYPE) | BIT(EXCEPT) | BIT(ONLY) | BIT(WEIGHTS_ONLY) |

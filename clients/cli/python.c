@@ -1,4 +1,5 @@
-/* python.c - the commands that the package `holdfast` for Python does: from-dcp and to-dcp.
+/* python.c - the commands that the package `holdfast` for Python does: from-dcp, to-dcp and
+ * from-safetensors, to-safetensors.
  *
  * This process becomes $HOLDFAST_PYTHON (default python3) -m holdfast, so that signals, the
  * terminal and the exit code are the command's own. Before that the package is imported once: what
@@ -112,4 +113,14 @@ int cli_from_dcp(const struct cli *cli)
 int cli_to_dcp(const struct cli *cli)
 {
     return become("to-dcp", cli);
+}
+
+int cli_from_safetensors(const struct cli *cli)
+{
+    return become("from-safetensors", cli);
+}
+
+int cli_to_safetensors(const struct cli *cli)
+{
+    return become("to-safetensors", cli);
 }

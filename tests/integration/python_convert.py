@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""python_convert - ckpt-cli from-dcp and to-dcp: folders of torch's DCP, without torch.
+"""python_convert - ckpt-cli from-dcp, to-dcp, from-safetensors, to-safetensors: without torch.
 
 Goal: a folder that torch or Megatron saved comes in with every name, type and bit, and goes out as
 one that comes in alike; common.pt is copied, not looked into; memory does not follow the size;
@@ -272,8 +272,13 @@ def memory_does_not_follow_the_size(world):
                 tensor.boxes.append(((first, 0), half, dcp_files.Place("data", begin, length)))
         with open(os.path.join(folder, ".metadata"), "wb") as file:
             file.write(dcp_files.metadata_of({"a": tensor}, {}, None))
+        again, files = f"of{rows}@2", folder + "-files"
         peaks[rows] = [peak_of("from-dcp", folder, name, *world.where),
-                       peak_of("to-dcp", name, folder + "-out", *world.where)]
+                       peak_of("to-dcp", name, folder + "-out", *world.where),
+                       peak_of("to-safetensors", name, files, *world.where),
+                       peak_of("from-safetensors", files, again, *world.where)]
+        with holdfast.open(again, server=world.server) as saved:
+            assert saved["a"][rows - 1].tobytes() == bytes([rows - 1]) + block[1:]
         found = dcp_files.Folder(folder + "-out")
         for row in range(0, rows, 31):
             memory = numpy.zeros(1 << 20, numpy.uint8)
@@ -281,7 +286,9 @@ def memory_does_not_follow_the_size(world):
             assert memory.tobytes() == bytes([row]) + block[1:]
         shutil.rmtree(folder)
         shutil.rmtree(folder + "-out")
-    print(f"# peak in MiB of from-dcp and to-dcp, by MiB of the checkpoint: {peaks}", flush=True)
+        shutil.rmtree(files)
+    print(f"# peak in MiB of from-dcp, to-dcp, to- and from-safetensors, by MiB: {peaks}",
+          flush=True)
     assert all(large < small + 40 for small, large in zip(*peaks.values())), peaks
 
 
@@ -312,11 +319,10 @@ def write_safetensors(path, arrays, metadata=None):
             file.write(array.tobytes())
 
 
-def python_m(world, *words, code=0):
-    done = subprocess.run([sys.executable, "-m", "holdfast", *world.where, *words],
-                          capture_output=True, text=True, timeout=PATIENCE)
-    assert done.returncode == code, done
-    return done.stderr
+def command(world, *words, code=0):
+    got, _, err = world.cli(*words, *world.where)
+    assert got == code, (words, got, err)
+    return err
 
 
 def directories_of_safetensors_of_any_names_go_both_ways(world):
@@ -334,23 +340,23 @@ def directories_of_safetensors_of_any_names_go_both_ways(world):
                           {"DCP_SHARDING_INFO": json.dumps(info)})
     want = {name: (dtypes.of_numpy(array.dtype), list(array.shape), array.tobytes())
             for name, array in {**some, "cut": whole}.items()}
-    python_m(world, "from-safetensors", folder, "st@3")
-    python_m(world, "to-safetensors", "st@3", out)
+    command(world, "from-safetensors", folder, "st@3")
+    command(world, "to-safetensors", "st@3", out)
     assert held_in(out) == want, held_in(out)
-    python_m(world, "to-safetensors", "st@3", out, code=74)
+    command(world, "to-safetensors", "st@3", out, code=74)
     with holdfast.open("st@3", server=world.server) as found:
         done = safetensors_files.to_safetensors(found, out + "2", file_bytes=1000)
         assert done.tensors == 5 and held_in(out + "2") == want
     with open(os.path.join(out + "2", "model.safetensors.index.json")) as index:
         places = json.load(index)["weight_map"]
     assert set(places) == set(want) and len(set(places.values())) > 1, places
-    python_m(world, "from-safetensors", out + "2", "st2@1")
+    command(world, "from-safetensors", out + "2", "st2@1")
     with open(os.path.join(folder, "a.safetensors"), "r+b") as cut:
         cut.truncate(os.path.getsize(cut.name) - 1)
-    assert "a.safetensors does not lie in the file" in python_m(world, "from-safetensors", folder,
+    assert "a.safetensors does not lie in the file" in command(world, "from-safetensors", folder,
                                                                 "st@4", code=1)
     shutil.copy(os.path.join(folder, "s1.safetensors"), os.path.join(out, "again.safetensors"))
-    assert "cut" in python_m(world, "from-safetensors", out, "st@4", code=2)
+    assert "cut" in command(world, "from-safetensors", out, "st@4", code=2)
 
 
 def the_examples_in_the_docstrings_are_true(world):

@@ -6,7 +6,7 @@
     python -m holdfast follow RUN                    # a line for each version, as it is committed
     python -m holdfast from-dcp DIRECTORY RUN@STEP   # torch's DCP directories, as ckpt-cli does
     python -m holdfast to-dcp RUN@STEP DIRECTORY     # these take --json
-    python -m holdfast from-safetensors DIRECTORY RUN@STEP    # of any names; to-safetensors as well
+    python -m holdfast from-safetensors DIRECTORY RUN@STEP    # of any names; to-safetensors too
     python -m holdfast cross RUN@STEP NEWRUN         # between our trainer and torchtitan; --to FORM
 
 Exit codes are those of ckpt-cli.
@@ -141,7 +141,7 @@ def main(arguments: Optional[List[str]] = None) -> int:
     parser.add_argument("--store",
                         help="a store, read without ckptd: its directory, or s3://bucket/prefix")
     parser.add_argument("--json", action="store_true",
-                        help="of from-dcp and to-dcp: one JSON document on stdout")
+                        help="of conversions: one JSON document on stdout")
     commands = parser.add_subparsers(required=True)
     listing = commands.add_parser("list")
     listing.add_argument("run", nargs="?")
