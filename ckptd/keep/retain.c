@@ -1,19 +1,14 @@
 /* retain.c - which checkpoints of a tier go, and how: prune, retention.
  *
  *   1. Prune; with retention a commit, a save that found no room, and once after the start.
- *   2. A worker reads pins, leases and metrics, makes the plan (proto/retain.c), and looks at all
- *      that it keeps (proto/presence.h): what vanished leaves the catalog, and keeps nothing from
- *      going.
+ *   2. A worker makes the plan (retain_plan.c): what vanished leaves the catalog.
  *   3. Each one that goes, if nobody has leased it since, leaves the catalog and memory, so that
  *      nobody can open it any more.
  *   4. A worker removes it (storage_group_remove), which looks for a pin once more behind its
  *      tombstone. One that is still whole then (pinned meanwhile, a failed operation) comes back
  *      into the catalog.
  *
- * The decision is that of proto/retain.c, the same as in `ckpt-cli prune --store`. Pins and leases
- * are files that also tools without a server make, so they are read for every plan. Each is written
- * before a tombstone is looked for, a tombstone before they are: one of the two sees the other. A
- * lease file of ckptd's own that is being removed (restore/held.c) is waited for.
+ * Before the plan a lease file of ckptd's own that is being removed (restore/held.c) is waited for.
  *
  * Each tier has its plan: the local one by [retention] or a prune, then the far one by [tier]. What
  * the local one gives up must be in the far tier if it is to be there (tiers.c).
@@ -36,11 +31,9 @@
 #include "ckptd/service.h"
 #include "proto/ckpt.pb-c.h"
 #include "proto/manifest.h"
-#include "proto/presence.h"
 #include "proto/report.h"
 #include "proto/rpc.h"
 #include "proto/shard.h"
-#include "proto/toml.h"
 #include "storage/storage.h"
 
 #include <stdio.h>
@@ -49,37 +42,6 @@
 #include <time.h>
 
 #define RELEASES_MS 5 /* between two looks whether lease files are still being removed */
-
-/* One checkpoint of the run, and what became of it. */
-struct candidate {
-    bool is_led;    /* another node decides on it */
-    bool is_spread; /* the newest that is replicated: newer ones may be lost with a node */
-    struct manifest_summary summary;
-    struct checkpoint *checkpoint; /* while it is out of the catalog: it goes */
-    struct fault fault;            /* why it could not be removed, or that it is not there */
-    uint64_t manifest_hash;        /* as in struct checkpoint */
-    bool has_read;                 /* its metric, or that it has none */
-    bool is_gone;
-    struct other_copy other; /* that must be there before this one goes */
-    struct pin pin, far_pin; /* the latter when copies in the far tier go */
-};
-
-struct pruning {
-    struct service *service;
-    struct run *run;
-    enum tier_index tier;  /* whose copies go */
-    struct rpc_call *call; /* NULL: retention */
-    struct retain_rules rules;
-    char metric[64];
-    bool is_dry, reads_metrics, only_reads;
-    uint64_t trash; /* how long what goes can be taken back, in seconds; 0: not at all */
-    struct retain_item *items;
-    struct candidate *candidates; /* in the order of items */
-    uint32_t count;
-    struct fault fault;
-    struct timer timer;
-    struct job job;
-};
 
 static void free_pruning(struct pruning *pruning)
 {
@@ -93,161 +55,6 @@ static void free_pruning(struct pruning *pruning)
     free(pruning->items);
     free(pruning->candidates);
     free(pruning);
-}
-
-/* ---- the plan, on a worker ---- */
-
-static struct storage *storage_of(const struct pruning *pruning)
-{
-    return pruning->service->tiers[pruning->tier].storage;
-}
-
-struct pin_visit {
-    struct pruning *pruning;
-    enum tier_index tier;
-};
-
-/* The item that a note or a lease is on, or NULL. */
-static struct retain_item *item_of(struct pruning *pruning, const struct storage_entry *entry)
-{
-    uint64_t step, attempt;
-    if (entry->is_dir || !retain_parse(entry->name, &step, &attempt))
-        return NULL;
-    for (uint32_t i = 0; i < pruning->count; i++)
-        if (pruning->items[i].step == step && pruning->items[i].attempt == attempt)
-            return &pruning->items[i];
-    return NULL;
-}
-
-static int visit_pin(void *user, const struct storage_entry *entry)
-{
-    const struct pin_visit *visit = user;
-    struct pruning *pruning = visit->pruning;
-    struct retain_item *item = item_of(pruning, entry);
-    if (!item)
-        return 0;
-    struct candidate *candidate = &pruning->candidates[item - pruning->items];
-    struct storage *storage = pruning->service->tiers[visit->tier].storage;
-    item->is_pinned = true;
-    return catalog_read_pin(visit->tier == TIER_FAR ? &candidate->far_pin : &candidate->pin,
-                            storage, pruning->run->name, item->step, item->attempt);
-}
-
-static int visit_lease(void *user, const struct storage_entry *entry)
-{
-    struct retain_item *item = item_of(user, entry);
-    if (item)
-        item->is_leased = true;
-    return 0;
-}
-
-static int read_metric(struct pruning *pruning, uint32_t index)
-{
-    struct retain_item *item = &pruning->items[index];
-    struct manifest *manifest = NULL;
-    int error =
-        catalog_read_manifest(&manifest, storage_of(pruning), &pruning->candidates[index].summary);
-    if (error == ERR_MEMORY)
-        return error;
-    if (error == ERR_NOT_FOUND) {
-        item->is_vanished = true;
-        fault_take(&pruning->candidates[index].fault, error);
-    }
-    if (error != 0) { /* it cannot be verified: then it stays */
-        item->is_damaged = error != ERR_NOT_FOUND;
-        return 0;
-    }
-    error = retain_metric(item, manifest->state_json, pruning->metric);
-    pruning->candidates[index].has_read = error == 0;
-    manifest_free(manifest);
-    return error;
-}
-
-static int read_metrics(struct pruning *pruning)
-{
-    int error = 0;
-    if (pruning->rules.keep_best == 0 && !pruning->reads_metrics)
-        return 0;
-    for (uint32_t i = 0; i < pruning->count && error == 0; i++)
-        if (!pruning->items[i].is_damaged && !pruning->candidates[i].has_read)
-            error = read_metric(pruning, i);
-    return error;
-}
-
-/* Is it there? A look that failed proves nothing: the plan keeps it, and counts on it no more. */
-static int look_at(void *user, uint32_t index)
-{
-    struct pruning *pruning = user;
-    struct candidate *candidate = &pruning->candidates[index];
-    struct retain_item *item = &pruning->items[index];
-    int error = presence_check(storage_of(pruning), storage_fetch, &candidate->summary,
-                               candidate->manifest_hash);
-    item->is_vanished = error == ERR_NOT_FOUND;
-    item->is_damaged = error != 0 && error != ERR_NOT_FOUND;
-    if (error == ERR_NOT_FOUND || error == ERR_CORRUPT)
-        fault_take(&candidate->fault, error);
-    return error == ERR_MEMORY ? error : 0;
-}
-
-/* What goes must be in the tier that is to keep it. */
-static void hold_back(struct pruning *pruning)
-{
-    for (uint32_t i = 0; i < pruning->count; i++) {
-        struct candidate *candidate = &pruning->candidates[i];
-        if (pruning->items[i].reasons == 0 && (candidate->is_led || candidate->is_spread))
-            pruning->items[i].reasons = RETAIN_DRAINS; /* as long as the node that leads has it, or
-                                                          no newer one is on other nodes */
-        if (pruning->items[i].reasons != 0 ||
-            tiers_check_other(pruning->service, &candidate->summary, &candidate->other) == 0)
-            continue;
-        pruning->items[i].reasons = RETAIN_DRAINS;
-        log_debug("retain", "run %s, step %llu stays: %s", pruning->run->name,
-                  (unsigned long long)candidate->summary.step, report_line());
-    }
-}
-
-static int read_pins_in(struct pruning *pruning, enum tier_index tier)
-{
-    struct pin_visit visit = {pruning, tier};
-    return storage_groups_noted(pruning->service->tiers[tier].storage, STORAGE_PIN,
-                                pruning->run->name, visit_pin, &visit);
-}
-
-/* A pin holds in all tiers, whichever it lies in. Those of the far one are read when copies there
- * go; for the local tier the last look at it counts. */
-static int read_pins(struct pruning *pruning)
-{
-    int error = read_pins_in(pruning, TIER_LOCAL);
-    return error == 0 && pruning->tier == TIER_FAR ? read_pins_in(pruning, TIER_FAR) : error;
-}
-
-static void work_plan(struct job *job)
-{
-    struct pruning *pruning = CONTAINER_OF(job, struct pruning, job);
-    uint32_t removed;
-    struct storage *storage = storage_of(pruning);
-    const char *run = pruning->run->name;
-    /* A tombstone that could not be taken back keeps readers away: no removal of this run is under
-     * way now, so what there is of them is such a one. */
-    if (!pruning->is_dry && storage_groups_recover(storage, &checkpoint_kind, run) != 0)
-        log_warn("retain", "run %s: what a removal left stays: %s", run, report_line());
-    int error = tier_reach(pruning->service, pruning->tier); /* is it the same store? */
-    if (error == 0)
-        error = read_pins(pruning);
-    if (error == 0)
-        error = storage_groups_leased(storage, run, visit_lease, pruning);
-    if (error == 0)
-        error = read_metrics(pruning);
-    if (error == 0 && !pruning->only_reads) {
-        error = retain_plan_seen(pruning->items, pruning->count, &pruning->rules, &removed, look_at,
-                                 pruning);
-        if (error == ERR_DENIED && pruning->is_dry) /* which shows a refused plan too */
-            error = 0;
-    }
-    if (error == 0 && !pruning->only_reads)
-        hold_back(pruning);
-    if (error != 0)
-        fault_take(&pruning->fault, error);
 }
 
 /* ---- the answer ---- */
@@ -310,7 +117,7 @@ static void finish(struct pruning *pruning)
 
 static int remove_one(const struct pruning *pruning, const struct manifest_summary *summary)
 {
-    struct storage *storage = storage_of(pruning);
+    struct storage *storage = retain_storage(pruning);
     char prefix[STORAGE_KEY_MAX];
     int error = shard_dir_key(prefix, sizeof prefix, summary->run, summary->step, summary->attempt);
     if (error != 0)
@@ -332,7 +139,7 @@ static bool is_gone(struct storage *storage, const struct manifest_summary *summ
 static void work_remove(struct job *job)
 {
     struct pruning *pruning = CONTAINER_OF(job, struct pruning, job);
-    struct storage *storage = storage_of(pruning);
+    struct storage *storage = retain_storage(pruning);
     for (uint32_t i = 0; i < pruning->count; i++) {
         struct candidate *candidate = &pruning->candidates[i];
         if (!candidate->checkpoint)
@@ -566,7 +373,7 @@ static void start_plan(struct timer *timer)
     }
     /* A look at the far tier may take long. */
     enum tier_index slowest = tier_has_far(pruning->service) ? TIER_FAR : TIER_LOCAL;
-    pruning->job = (struct job){.work = work_plan, .done.run = planned};
+    pruning->job = (struct job){.work = retain_work_plan, .done.run = planned};
     tier_work(pruning->service, slowest, &pruning->job);
 }
 

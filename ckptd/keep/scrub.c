@@ -183,43 +183,12 @@ static void work_read(struct job *job)
 
 /* ---- the cursor ---- */
 
-/* The next number is the note's, whatever becomes of it. What a tool is bringing now this pass may
- * have passed by the time that it is there. */
-static void take_note(struct scrub_note *out, struct run *run)
-{
-    struct scrub_cursor cursor = run->scrubbed;
-    cursor.missed |= run->adopting != 0 && run->service->scrub;
-    snprintf(out->folder, sizeof out->folder, "%s/" SCRUB_FOLDER, run->name);
-    scrub_cursor_write(out->text, &cursor);
-    out->number = run->scrubbed.number++;
-}
-
-int scrub_keep(struct storage *storage, const struct scrub_note *note)
-{
-    return storage_publish_numbered(storage, note->folder, note->number, note->text);
-}
-
 static void work_save(struct job *job)
 {
     struct scrub *scrub = CONTAINER_OF(job, struct scrub, job);
     int error = scrub_keep(scrub->service->storage, &scrub->note);
     if (error != 0)
         fault_take(&scrub->fault, error);
-}
-
-/* Without one that can be read the pass begins again. ERR_MEMORY. */
-static int read_cursor(struct run *run)
-{
-    char folder[STORAGE_KEY_MAX], text[SCRUB_CURSOR_BYTES_MAX];
-    uint64_t number;
-    snprintf(folder, sizeof folder, "%s/" SCRUB_FOLDER, run->name);
-    int error = storage_fetch_numbered(run->service->storage, folder, &number, text, sizeof text);
-    if (error == ERR_MEMORY)
-        return error;
-    if (!scrub_cursor_read(&run->scrubbed, number, text) || error != 0)
-        log_warn("scrub", "run %s: the cursor in %s cannot be read, the scrub begins again",
-                 run->name, folder);
-    return 0;
 }
 
 /* ---- what is next ---- */
@@ -473,7 +442,7 @@ static void go_on(struct timer *timer)
         return;
     }
     if (scrub->must_save) {
-        take_note(&scrub->note, scrub->run);
+        scrub_take_note(&scrub->note, scrub->run);
         start_job(scrub, work_save, saved);
         return;
     }
@@ -503,7 +472,7 @@ int scrub_open(struct service *service)
 {
     void *buffer = NULL;
     for (struct run *run = service->catalog->runs; run; run = run->next)
-        ERR_TRY(read_cursor(run));
+        ERR_TRY(scrub_read_cursor(run));
     if (service->config->scrub_rate == 0)
         return 0;
     struct scrub *scrub = calloc(1, sizeof *scrub);
@@ -537,7 +506,7 @@ bool scrub_expect(struct scrub_note *out, struct run *run, const struct manifest
         scrub_cursor_brought(&run->scrubbed, summary->step, summary->attempt);
     if (run->scrubbed.number == 0)
         return false; /* nothing on the disk says that anything was read back */
-    take_note(out, run);
+    scrub_take_note(out, run);
     return true;
 }
 

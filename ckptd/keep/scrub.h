@@ -30,6 +30,10 @@ struct scrub_note {
     uint64_t number; /* of the one before */
 };
 
+/* Of scrub_cursor.c: the next note, and at a start the last one. Without one that can be read the
+ * pass begins again. ERR_MEMORY. */
+void scrub_take_note(struct scrub_note *out, struct run *run);
+int scrub_read_cursor(struct run *run);
 /* Behind catalog_open: reads the cursors, also where the scrub is off. Blocks. */
 int scrub_open(struct service *service);
 /* Behind loop_close, before the storage is closed. */

@@ -1,0 +1,169 @@
+/* retain_plan.c - the plan of a prune or of retention: which checkpoints of a tier go.
+ *
+ * A worker reads pins, leases and metrics, makes the plan (proto/retain.c), and looks at all that
+ * it keeps (proto/presence.h): what vanished keeps nothing from going.
+ *
+ * The decision is that of proto/retain.c, the same as in `ckpt-cli prune --store`. Pins and leases
+ * are files that also tools without a server make, so they are read for every plan. Each is written
+ * before a tombstone is looked for, a tombstone before they are: one of the two sees the other. */
+#include "ckptd/catalog.h"
+#include "ckptd/checkpoint.h"
+#include "ckptd/keep/retain_private.h"
+#include "ckptd/service.h"
+#include "proto/manifest.h"
+#include "proto/presence.h"
+#include "proto/report.h"
+#include "storage/storage.h"
+
+struct storage *retain_storage(const struct pruning *pruning)
+{
+    return pruning->service->tiers[pruning->tier].storage;
+}
+
+struct pin_visit {
+    struct pruning *pruning;
+    enum tier_index tier;
+};
+
+/* The item that a note or a lease is on, or NULL. */
+static struct retain_item *item_of(struct pruning *pruning, const struct storage_entry *entry)
+{
+    uint64_t step, attempt;
+    if (entry->is_dir || !retain_parse(entry->name, &step, &attempt))
+        return NULL;
+    for (uint32_t i = 0; i < pruning->count; i++)
+        if (pruning->items[i].step == step && pruning->items[i].attempt == attempt)
+            return &pruning->items[i];
+    return NULL;
+}
+
+static int visit_pin(void *user, const struct storage_entry *entry)
+{
+    const struct pin_visit *visit = user;
+    struct pruning *pruning = visit->pruning;
+    struct retain_item *item = item_of(pruning, entry);
+    if (!item)
+        return 0;
+    struct candidate *candidate = &pruning->candidates[item - pruning->items];
+    struct storage *storage = pruning->service->tiers[visit->tier].storage;
+    item->is_pinned = true;
+    return catalog_read_pin(visit->tier == TIER_FAR ? &candidate->far_pin : &candidate->pin,
+                            storage, pruning->run->name, item->step, item->attempt);
+}
+
+static int visit_lease(void *user, const struct storage_entry *entry)
+{
+    struct retain_item *item = item_of(user, entry);
+    if (item)
+        item->is_leased = true;
+    return 0;
+}
+
+static int read_metric(struct pruning *pruning, uint32_t index)
+{
+    struct retain_item *item = &pruning->items[index];
+    struct manifest *manifest = NULL;
+    int error = catalog_read_manifest(&manifest, retain_storage(pruning),
+                                      &pruning->candidates[index].summary);
+    if (error == ERR_MEMORY)
+        return error;
+    if (error == ERR_NOT_FOUND) {
+        item->is_vanished = true;
+        fault_take(&pruning->candidates[index].fault, error);
+    }
+    if (error != 0) { /* it cannot be verified: then it stays */
+        item->is_damaged = error != ERR_NOT_FOUND;
+        return 0;
+    }
+    error = retain_metric(item, manifest->state_json, pruning->metric);
+    pruning->candidates[index].has_read = error == 0;
+    manifest_free(manifest);
+    return error;
+}
+
+static int read_metrics(struct pruning *pruning)
+{
+    int error = 0;
+    if (pruning->rules.keep_best == 0 && !pruning->reads_metrics)
+        return 0;
+    for (uint32_t i = 0; i < pruning->count && error == 0; i++)
+        if (!pruning->items[i].is_damaged && !pruning->candidates[i].has_read)
+            error = read_metric(pruning, i);
+    return error;
+}
+
+/* Is it there? A look that failed proves nothing: the plan keeps it, and counts on it no more. */
+static int look_at(void *user, uint32_t index)
+{
+    struct pruning *pruning = user;
+    struct candidate *candidate = &pruning->candidates[index];
+    struct retain_item *item = &pruning->items[index];
+    int error = presence_check(retain_storage(pruning), storage_fetch, &candidate->summary,
+                               candidate->manifest_hash);
+    item->is_vanished = error == ERR_NOT_FOUND;
+    item->is_damaged = error != 0 && error != ERR_NOT_FOUND;
+    if (error == ERR_NOT_FOUND || error == ERR_CORRUPT)
+        fault_take(&candidate->fault, error);
+    return error == ERR_MEMORY ? error : 0;
+}
+
+/* What goes must be in the tier that is to keep it. */
+static void hold_back(struct pruning *pruning)
+{
+    for (uint32_t i = 0; i < pruning->count; i++) {
+        struct candidate *candidate = &pruning->candidates[i];
+        if (pruning->items[i].reasons == 0 && (candidate->is_led || candidate->is_spread))
+            pruning->items[i].reasons = RETAIN_DRAINS; /* as long as the node that leads has it, or
+                                                          no newer one is on other nodes */
+        if (pruning->items[i].reasons != 0 ||
+            tiers_check_other(pruning->service, &candidate->summary, &candidate->other) == 0)
+            continue;
+        pruning->items[i].reasons = RETAIN_DRAINS;
+        log_debug("retain", "run %s, step %llu stays: %s", pruning->run->name,
+                  (unsigned long long)candidate->summary.step, report_line());
+    }
+}
+
+static int read_pins_in(struct pruning *pruning, enum tier_index tier)
+{
+    struct pin_visit visit = {pruning, tier};
+    return storage_groups_noted(pruning->service->tiers[tier].storage, STORAGE_PIN,
+                                pruning->run->name, visit_pin, &visit);
+}
+
+/* A pin holds in all tiers, whichever it lies in. Those of the far one are read when copies there
+ * go; for the local tier the last look at it counts. */
+static int read_pins(struct pruning *pruning)
+{
+    int error = read_pins_in(pruning, TIER_LOCAL);
+    return error == 0 && pruning->tier == TIER_FAR ? read_pins_in(pruning, TIER_FAR) : error;
+}
+
+void retain_work_plan(struct job *job)
+{
+    struct pruning *pruning = CONTAINER_OF(job, struct pruning, job);
+    uint32_t removed;
+    struct storage *storage = retain_storage(pruning);
+    const char *run = pruning->run->name;
+    /* A tombstone that could not be taken back keeps readers away: no removal of this run is under
+     * way now, so what there is of them is such a one. */
+    if (!pruning->is_dry && storage_groups_recover(storage, &checkpoint_kind, run) != 0)
+        log_warn("retain", "run %s: what a removal left stays: %s", run, report_line());
+    int error = tier_reach(pruning->service, pruning->tier); /* is it the same store? */
+    if (error == 0)
+        error = read_pins(pruning);
+    if (error == 0)
+        error = storage_groups_leased(storage, run, visit_lease, pruning);
+    if (error == 0)
+        error = read_metrics(pruning);
+    if (error == 0 && !pruning->only_reads) {
+        error = retain_plan_seen(pruning->items, pruning->count, &pruning->rules, &removed, look_at,
+                                 pruning);
+        if (error == ERR_DENIED && pruning->is_dry) /* which shows a refused plan too */
+            error = 0;
+    }
+    if (error == 0 && !pruning->only_reads)
+        hold_back(pruning);
+    if (error != 0)
+        fault_take(&pruning->fault, error);
+}
