@@ -46,6 +46,12 @@ bool device_owns(struct device *device, const void *at)
     return !device->ops->owns || device->ops->owns(device, at);
 }
 
+int device_room(struct device *device, struct device_room *out)
+{
+    *out = (struct device_room){0};
+    return device->ops->room ? device->ops->room(device, out) : 0;
+}
+
 int device_pin(struct device *device, void *at, size_t bytes, bool is_read_only)
 {
     return device->ops->pin ? device->ops->pin(device, at, bytes, is_read_only) : 0;

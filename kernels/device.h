@@ -56,6 +56,12 @@ struct lane {
     size_t scratch_bytes;
 };
 
+/* Memory of a device's own, in bytes. */
+struct device_room {
+    uint64_t all, free; /* free: what may still be taken, by whomever */
+    uint32_t devices;   /* like it in this system, itself included */
+};
+
 /* A point in a lane's work. The caller's, zero before its first use; a device may keep something
  * of its own in `event`, which it frees when it is closed. Used again, it means the later point. */
 struct mark {
@@ -82,6 +88,8 @@ struct device_ops {
     /* (optional) Whether an address is in memory of this device, of either kind. Where it is there,
      * copies, zeros and the arguments of operations are checked when they are posted. */
     bool (*owns)(struct device *device, const void *at);
+    /* (optional) How much memory it has. Without it its memory is the host's. ERR_UNAVAILABLE. */
+    int (*room)(struct device *device, struct device_room *out);
     /* (optional) Memory that somebody else has becomes PINNED, until unpin, whose caller has
      * settled all that is queued with it. Without it, or when it fails (ERR_MEMORY,
      * ERR_UNAVAILABLE), lanes copy from and to that memory, too, but hold up who posts. */
@@ -123,6 +131,8 @@ void device_free(struct device *device, void *at); /* NULL is none */
 
 /* True where the device cannot tell. */
 bool device_owns(struct device *device, const void *at);
+/* All zero where its memory is the host's. ERR_UNAVAILABLE. */
+int device_room(struct device *device, struct device_room *out);
 int device_pin(struct device *device, void *at, size_t bytes, bool is_read_only);
 void device_unpin(struct device *device, void *at); /* also of what could not be pinned */
 

@@ -1,9 +1,13 @@
 /* room.c - is there memory for what a start is going to allocate (see room.h)?
  *
+ * Of a GPU all is taken at the start: the question is asked first, so that who does not fit is told
+ * by how much.
+ *
  * Memory of the plan is taken page by page while training runs: without this question a start that
  * is too large is killed in its first step. What ckptd lends for images is ckptd's, and counted by
  * it. */
 #include "trainer/room.h"
+#include "kernels/device.h"
 #include "proto/report.h"
 
 #include <errno.h>
@@ -117,7 +121,7 @@ static void name_parts(char *out, size_t size, const struct memory *plan)
                                parts[i].name, (double)parts[i].bytes / gib);
 }
 
-int room_check(const struct memory *plan, uint32_t num_ranks, uint64_t available)
+int room_check(const struct memory *plan, const char *what, uint32_t num_ranks, uint64_t available)
 {
     char parts[256] = "";
     uint64_t rank = memory_kept_bytes(plan) + memory_shared_bytes(plan), all = rank * num_ranks;
@@ -126,9 +130,19 @@ int room_check(const struct memory *plan, uint32_t num_ranks, uint64_t available
     name_parts(parts, sizeof parts, plan);
     return report_error(
         ERR_INVALID,
-        "use more machines, or a smaller training.local_batch_size, seq_len or model; --estimate "
-        "prints the whole plan",
-        "%u ranks on this machine need %.2f GiB of memory, %.2f GiB are available; the largest "
+        "use more machines or devices, or a smaller training.local_batch_size, seq_len or model; "
+        "--estimate prints the whole plan",
+        "%u ranks on this %s need %.2f GiB of memory, %.2f GiB are available; the largest "
         "parts of a rank's %.2f GiB: %s",
-        num_ranks, (double)all / gib, (double)available / gib, (double)rank / gib, parts);
+        num_ranks, what, (double)all / gib, (double)available / gib, (double)rank / gib, parts);
+}
+
+int room_check_device(const struct memory *plan, struct device *device, uint32_t num_threads)
+{
+    struct device_room room;
+    ERR_TRY(device_room(device, &room));
+    if (room.all == 0)
+        return 0;
+    uint32_t ranks = (num_threads + room.devices - 1) / room.devices;
+    return room_check(plan, "GPU", ranks, room.free);
 }

@@ -187,6 +187,21 @@ static void cuda_free(struct device *base, void *at)
     free(found);
 }
 
+static int cuda_room(struct device *base, struct device_room *out)
+{
+    size_t free_bytes = 0, all = 0;
+    int count = 0;
+    cudaError_t error = cudaSetDevice(((struct cuda_device *)base)->index);
+    if (error == cudaSuccess)
+        error = cudaMemGetInfo(&free_bytes, &all);
+    if (error == cudaSuccess)
+        error = cudaGetDeviceCount(&count);
+    if (error != cudaSuccess)
+        return fail(error, "the GPU does not say how much memory it has");
+    *out = (struct device_room){.all = all, .free = free_bytes, .devices = (uint32_t)count};
+    return 0;
+}
+
 /* An error is no reason to fail the next launch, which asks for the last one. */
 static int cuda_pin(struct device *base, void *at, size_t bytes, bool is_read_only)
 {
@@ -457,6 +472,7 @@ const struct device_ops device_cuda = {
     .close = cuda_close,
     .alloc = cuda_alloc,
     .free = cuda_free,
+    .room = cuda_room,
     .pin = cuda_pin,
     .unpin = cuda_unpin,
     .lane_open = cuda_lane_open,

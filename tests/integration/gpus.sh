@@ -11,7 +11,7 @@
 snapshots=(--checkpoint.async_mode async_with_pinned_mem)
 twins=(--parallelism.data_parallel_replicate_degree 2 --parallelism.data_parallel_shard_degree 1
     --kernels.graphs false)
-plan 38
+plan 39
 
 check "the CPU trains" train cpu - 1
 check "one GPU has its bits, work as late as allowed" train_same one $late 1
@@ -93,10 +93,15 @@ apart() {
         ! says nccl "each other's memory"
 }
 check "where GPUs do not reach each other's memory one line says so" apart
-small() { train small memory=200000 1; }
-check_exit 78 "a GPU with too little memory ends the run at its start" small
+small() { train small devices=1,memory=$room 2 --comm.backend nccl; }
+room=50000000
+check_exit 78 "a GPU with too little memory for its ranks ends the run at its start" small
 check_equal "and one line says how much was wanted" \
-    "$(grep -c " error .*CUDA: no buffer of [0-9]* bytes: out of memory" "$tmp/small.log")" 1
+    "$(grep " error " "$tmp/small.log" | grep -c "2 ranks on this GPU need [0-9.]* GiB")" 1
+fits() {
+    train fits devices=1,memory=$((2 * room)) 2 --training.steps 1 && says fits "memory:  0.07GiB"
+}
+check "where they fit the step line has what both take of its memory" fits
 check "four GPUs, stages that send by NCCL, have them" \
     train_same sent $random 4 --comm.backend nccl "${pp[@]}" "${tp[@]}"
 tied=(--model.tied_embeddings true --canonical.micro_batches 4)

@@ -592,6 +592,25 @@ static void test_simgpu__float8_products_need_capability_8_9(void **state)
     }
 }
 
+static void test_simgpu__a_device_says_what_is_left_of_its_memory(void **state)
+{
+    (void)state;
+    struct bed bed;
+    struct device_room before, after;
+    void *more = NULL;
+    assert_int_equal(open_bed(&bed, "devices=3,memory=1000000"), 0);
+    assert_int_equal(device_room(bed.device, &before), 0);
+    assert_int_equal(before.all, 1000000);
+    assert_int_equal(before.devices, 3);
+    assert_int_equal(device_alloc(bed.device, &more, 4096, ON_DEVICE), 0);
+    assert_int_equal(device_room(bed.device, &after), 0);
+    assert_in_range(before.free - after.free, 4096, 8192);
+    close_bed(&bed);
+    assert_int_equal(open_bed(&bed, "fail=cudaMemGetInfo:1"), 0);
+    assert_int_equal(device_room(bed.device, &after), ERR_UNAVAILABLE);
+    close_bed(&bed);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -610,6 +629,7 @@ int main(void)
         cmocka_unit_test(test_simgpu__every_call_fails_once_and_for_ever_and_leaves_nothing),
         cmocka_unit_test(test_simgpu__one_line_says_what_is_not_there),
         cmocka_unit_test(test_simgpu__float8_products_need_capability_8_9),
+        cmocka_unit_test(test_simgpu__a_device_says_what_is_left_of_its_memory),
     };
     if (device_find("cuda") == NULL) {
         printf("skipped: NVIDIA's headers are not here (make deps-cuda)\n");

@@ -212,8 +212,8 @@ static void test_memory__a_plan_above_the_available_is_refused_with_its_largest_
     }
     assert_int_equal(memory_place(memory), 0);
     uint64_t all = memory_kept_bytes(memory) + memory_shared_bytes(memory);
-    assert_int_equal(room_check(memory, 2, 2 * all), 0);
-    assert_int_equal(room_check(memory, 2, 2 * all - 1), ERR_INVALID);
+    assert_int_equal(room_check(memory, "machine", 2, 2 * all), 0);
+    assert_int_equal(room_check(memory, "machine", 2, 2 * all - 1), ERR_INVALID);
     assert_non_null(strstr(report_message(), "2 ranks on this machine need 12.50 GiB of memory"));
     assert_non_null(strstr(report_message(),
                            "layers 3.00 GiB, large 2.00 GiB, turns 0.75 GiB, middle 0.50 GiB"));

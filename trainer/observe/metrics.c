@@ -4,6 +4,7 @@
  * the libraries counts. Its parts: init (until the model is laid out), attempt, load, weights
  * (their initial values, or their conversion after a load), first step. */
 #include "trainer/observe/metrics.h"
+#include "kernels/device.h"
 #include "proto/report.h"
 #include "trainer/observe/tensorboard.h"
 #include "trainer/run/schedule.h"
@@ -22,6 +23,7 @@ struct metrics {
     uint32_t rank, num_ranks;
     const struct data *data;
     double flops_per_token, recomputed_flops, peak_tflops;
+    struct device *device; /* or NULL */
     FILE *loss_file;
     struct tensorboard *board;    /* or NULL */
     double loaded_at, loaded_age; /* when the load was over; seconds from process start to it */
@@ -77,6 +79,16 @@ static double peak_memory(void)
     return kib / 1048576.0;
 }
 
+/* GiB of the memory that has the state. */
+static double memory_of(const struct metrics *m)
+{
+    struct device_room room = {0};
+    if (m->device == NULL)
+        return peak_memory();
+    (void)device_room(m->device, &room); /* 0 where the device does not say */
+    return (double)(room.all - room.free) / (double)(1 << 30);
+}
+
 int metrics_open(struct metrics **out, const struct metrics_options *options)
 {
     struct metrics *m = calloc(1, sizeof(*m));
@@ -89,6 +101,7 @@ int metrics_open(struct metrics **out, const struct metrics_options *options)
     m->flops_per_token = options->flops_per_token;
     m->recomputed_flops = options->recomputed_flops;
     m->peak_tflops = options->peak_tflops;
+    m->device = options->device;
     if (m->rank == 0 && m->config->loss_file[0] != 0) {
         m->loss_file = fopen(m->config->loss_file, "a");
         if (m->loss_file == NULL) {
@@ -258,6 +271,8 @@ static const char *describe_saves(char out[32], const struct metrics *m, const s
 static void add_to_board(struct metrics *m, const struct progress *p, const struct speed *s,
                          double max_loss)
 {
+    const char *memory =
+        m->device == NULL ? "memory/max_resident(GiB)" : "memory/device_in_use(GiB)";
     const struct tensorboard_scalar scalars[] = {
         {"loss_metrics/global_avg_loss", p->loss},
         {"loss_metrics/global_max_loss", max_loss},
@@ -270,7 +285,7 @@ static void add_to_board(struct metrics *m, const struct progress *p, const stru
         {"time_metrics/data_loading(s)", s->data_seconds},
         {"time_metrics/data_loading(%)", s->data_share},
         {"time_metrics/saves(%)", s->save_share},
-        {"memory/max_resident(GiB)", peak_memory()},
+        {memory, memory_of(m)},
         {"mfu(%)", s->mfu}, /* where the peak is known */
         {"hfu(%)", s->hfu},
     };
@@ -293,7 +308,7 @@ static void log_step(struct metrics *m, const struct progress *p, double max_los
     log_info("train",
              "step: %2" PRId64 "  loss: %7.4f  grad_norm: %7.4f  memory: %5.2fGiB  tps: %s  "
              "tflops: %.2f  mfu: %s  time: %.3fs  data: %.3fs (%.1f%%)%s  tokens: %s%s",
-             p->step, p->loss, p->grad_norm, peak_memory(),
+             p->step, p->loss, p->grad_norm, memory_of(m),
              with_commas(tps_text, (uint64_t)llround(speed.tps)), speed.tflops,
              describe_mfu(mfu, m, &speed), speed.seconds, speed.data_seconds, speed.data_share,
              describe_saves(saves, m, &speed), with_commas(tokens_text, p->tokens), sources);

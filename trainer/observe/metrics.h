@@ -5,7 +5,8 @@
  * full though half of it is masked; mfu is 100 x tflops / the peak of the processor, which is
  * metrics.peak_tflops or that of a known GPU (peaks.h), n/a where neither is; hfu is the same with
  * the forwards that activation_checkpoint computes again.
- * memory is the largest resident size of the process so far.
+ * memory is the largest resident size of the process so far; where the state is in a GPU's memory,
+ * what is taken of that at the moment, by whomever.
  *
  * metrics.loss_file gets a line per step, "<step> <loss> <gradient norm>", both as C hex floats, so
  * that two runs can be compared bit for bit. It is appended to and flushed every step; after a
@@ -33,6 +34,7 @@ struct metrics_options {
     double flops_per_token;
     double recomputed_flops; /* beside them */
     double peak_tflops;      /* of a rank's processor; 0: not known */
+    struct device *device;   /* must outlive the metrics; NULL: the CPU */
 };
 
 int metrics_open(struct metrics **out, const struct metrics_options *options);

@@ -385,7 +385,7 @@ static uint32_t ranks_on_machine(const struct parallel *p)
 
 int parallel_check_room(const struct parallel *p)
 {
-    return room_check(p->memory, ranks_on_machine(p), room_available(""));
+    return room_check(p->memory, "machine", ranks_on_machine(p), room_available(""));
 }
 
 /* What is not there for memory that the host cannot read. */
@@ -432,10 +432,15 @@ static int prepare(struct parallel *p, const uint8_t *keep)
     if (config->estimate)
         return 0;
     ERR_TRY(check_device(p));
-    bool is_host = p->own_device != NULL; /* of which the machine's memory is the bound */
-    if (is_host)
-        ERR_TRY(parallel_check_room(p));
-    ERR_TRY(memory_commit(p->memory, is_host ? NULL : p->device));
+    bool are_threads = (world->ops->flags & COMM_ONE_MEMORY) != 0;
+    return p->own_device != NULL
+               ? parallel_check_room(p)
+               : room_check_device(p->memory, p->device, are_threads ? world->size : 1);
+}
+
+static int take_memory(struct parallel *p)
+{
+    ERR_TRY(memory_commit(p->memory, p->own_device != NULL ? NULL : p->device));
     take_kept(p);
     return pinned_take(p);
 }
@@ -445,6 +450,8 @@ static int apply(struct parallel *p, const uint8_t *keep)
     if (p->config->estimate)
         return prepare(p, keep);
     ERR_TRY(parallel_agree(p->mesh.world, prepare(p, keep)));
+    /* Where one rank's is not there, none is taken. */
+    ERR_TRY(parallel_agree(p->mesh.world, take_memory(p)));
     /* 6. The groups in which it communicates. */
     ERR_TRY(mesh_split(&p->mesh));
     for (uint32_t group = 0; group < NUM_GROUPS; group++)
