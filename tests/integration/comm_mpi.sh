@@ -11,7 +11,7 @@ command -v mpirun >/dev/null || skip_all "mpirun is missing: make deps installs 
 for test in trainer_comm trainer_execute; do
     [ -x "$BUILD/tests/$test" ] || skip_all "tests/$test is not built"
 done
-plan 16
+plan 17
 
 for ranks in 1 2 3 5; do
     check "$ranks ranks: every collective is right" \
@@ -51,6 +51,8 @@ END
 check "FSDP on two threads" sharded threads local
 check "FSDP on two processes" sharded processes mpi
 check "has the same bits" cmp "$tmp/threads.loss" "$tmp/processes.loss"
+check "each line says which rank's it is" says processes \
+    "Z $(hostname | cut -d. -f1):0 info train: step: +1 "
 check "and calls under way while blocks are computed" [ "$(behind processes)" -gt 0 ]
 one_thread() {
     sharded alone mpi -x LD_PRELOAD="$BUILD/shims/mpi_one_thread.so" &&

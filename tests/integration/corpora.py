@@ -118,8 +118,8 @@ def mixtures(bed):
     name, said = same_on_every_mesh(bed, "mixture", *two, steps=10)
     line = re.search(r"step: 10 .*", bed.train(name + "-line", (1, 1), 10, *two)[1]).group(0)
     test("the step line has loss and epoch of each source, tokens and the time for data", re.search(
-        r"data: \d\.\d+s \(\d+\.\d%\) +tokens: 1,920 +a: +\d\.\d+ \(epoch 0\.\d+\) +b: ",
-        line), line)
+        r"data: \d\.\d+s \(\d+\.\d%\) +saves: \d+\.\d+% +tokens: 1,920 +a: +\d\.\d+ "
+        r"\(epoch 0\.\d+\) +b: ", line), line)
     fields = bed.losses(name).splitlines()[-1].split()
     means = dict(field.split("=") for field in fields[3:])
     test("and so has the loss file", set(means) <= {"loss.a", "loss.b"} and means, fields)

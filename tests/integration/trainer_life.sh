@@ -8,7 +8,7 @@
 . tests/integration/lib_tiny.sh
 
 steps=20
-plan 145
+plan 148
 make_tiny
 start_ckptd
 
@@ -38,6 +38,12 @@ version_kept() {
         sed -nE 's/.*"code_version": *"([^"]+)".*/\1/p')" = "$("$BUILD/trainer" --version)" ]
 }
 check "the checkpoint says which trainer wrote it" version_kept
+saves_cost() { # the last step line, in percent of the time since the first step began
+    sed -nE 's/.* info train: step: .* saves: ([0-9.]+)% .*/\1/p' "$tmp/right.log" | tail -n 1
+}
+check "the step line has the share of the time that saves took" \
+    eval 'awk -v s="$(saves_cost)" "BEGIN { exit !(s > 0 && s < 100) }"'
+check "the log begins with the description" says right " info train: default job$"
 
 # ---- asked to stop ----
 # A step of 6 ranks is one micro-step, one of 2 is three.
@@ -113,6 +119,9 @@ touch "$tmp/save"
 check_equal "with a save switch a run goes on to its end" "$(status_of train saved \
     --checkpoint.interval 100 --checkpoint.save_switch_path "$tmp/save")" 0
 check "and has saved behind the step" "$BUILD/ckpt-cli" verify saved@1 --store "$store"
+train seconds --checkpoint.interval_type seconds --checkpoint.interval 3600
+check_equal "an interval in seconds is none in steps" \
+    "$("$BUILD/ckpt-cli" list --store "$store" | grep -c seconds@)" 1
 check_equal "when its time is over it ends with 79" "$(status_of train timed \
     --training.exit_duration_in_mins 1e-6)" 79
 

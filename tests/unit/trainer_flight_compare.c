@@ -105,14 +105,14 @@ static void test_flight_compare__a_rank_without_a_dump_is_named(void **state)
 {
     char path[300];
     (void)state;
-    dump_path(path, 1);
+    dump_path(path, 2);
     unlink(path);
     write_dump(0, COMM_BARRIER, 2, true);
-    write_dump(2, COMM_BARRIER, 2, true);
+    write_dump(1, COMM_BARRIER, 2, true);
     const char *text = compare();
     assert_non_null(strstr(text, "2 dumps of 3 ranks\n"));
-    assert_non_null(strstr(text, "rank 1 did not come: it left no dump\n"));
-    assert_null(strstr(text, "rank 2 did not come"));
+    assert_non_null(strstr(text, "rank 2 did not come: it left no dump\n"));
+    assert_null(strstr(text, "rank 1 did not come"));
 }
 
 static void
