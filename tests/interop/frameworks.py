@@ -1,19 +1,15 @@
 #!/usr/bin/env python3
-"""frameworks - Lightning, Hugging Face's Trainer and Accelerate save through ckptd and resume.
+"""frameworks - Lightning and Accelerate save through ckptd and resume; hf_trainer.py: the Trainer.
 
 Goal: a run that was saved by the plug-in goes on from it with the weights of a run that was never
 stopped; no file of theirs is needed. Method: tiny models on the CPU, the real Trainers, a real
 ckptd. What is not installed is skipped and named.
 """
-import importlib.util
-import json
-import multiprocessing
 import os
-import signal
 import sys
 
-from lib_dcp import PRELOAD, end, start, torch
-from lib_network import free_port
+from lib_dcp import end, introduce, meeting, start, torch
+from lib_frameworks import data, sum_on_gloo
 from lib_store import World
 from lib_tap import Skip, run
 from torch import nn
@@ -22,14 +18,6 @@ import holdfast
 
 WORDS = {"enable_progress_bar": False, "enable_model_summary": False, "logger": False,
          "accelerator": "cpu", "devices": 1, "num_sanity_val_steps": 0}
-HUGGING_FACE = ("accelerate", "transformers.trainer", "transformers.models.llama.modeling_llama")
-FSDP = {"fsdp1": 1, "fsdp2": 2}  # and their versions
-
-
-def data():
-    generator = torch.Generator().manual_seed(4)
-    return [(torch.randn(6, generator=generator), torch.randn(2, generator=generator))
-            for _ in range(32)]
 
 
 def lightning_saves_and_resumes(world):
@@ -70,164 +58,6 @@ def lightning_saves_and_resumes(world):
     assert torch.equal(whole.layer.weight, again.layer.weight)
     with holdfast.open("pl-cut@16", server=world.server) as found:
         assert torch.equal(found["state_dict.layer.weight"].torch(), again.layer.weight)
-
-
-def committed(world, name, step):
-    """A save that was copied commits, whatever became of the processes."""
-    with holdfast.Client(world.server, name) as client:
-        client.wait(step, timeout=120)
-
-
-def told_losses(trainer):
-    return [(one["step"], one["loss"], one["learning_rate"])
-            for one in trainer.state.log_history if "loss" in one]
-
-
-def the_trainer_of_hugging_face_saves_and_resumes(world):
-    """Cut at step 7 in its second epoch, it goes on at 6: with every bit of the run that was not,
-    through dropout and shuffled data, from ckptd alone."""
-    try:
-        import accelerate  # noqa: F401 - the Trainer needs it
-        from transformers import Trainer, TrainerCallback, TrainingArguments
-    except ImportError as missing:
-        raise Skip(missing) from None
-    from holdfast.transformers import HoldfastCallback
-
-    class Net(nn.Module):
-        def __init__(self):
-            super().__init__()
-            torch.manual_seed(1)
-            self.layer = nn.Linear(6, 2)
-
-        def forward(self, x, y):
-            out = self.layer(nn.functional.dropout(x, 0.3, self.training))
-            return {"loss": nn.functional.mse_loss(out, y), "logits": out}
-
-    class Crash(TrainerCallback):
-        def on_step_end(self, args, state, control, **_):
-            if state.global_step == 7:
-                raise InterruptedError
-
-    def train(name, *others):
-        keep = HoldfastCallback(name, world.server, every=3, take_over=True)
-        arguments = TrainingArguments(os.path.join(world.folder, "hf"), max_steps=12,
-                                      per_device_train_batch_size=8, save_strategy="no",
-                                      logging_steps=1, learning_rate=0.05, use_cpu=True,
-                                      report_to=[], disable_tqdm=True)
-        net = Net()
-        trainer = Trainer(net, arguments, callbacks=[keep, *others],
-                          train_dataset=[{"x": x, "y": y} for x, y in data()])
-        trainer.train(resume_from_checkpoint=keep.folder(trainer))
-        return net, told_losses(trainer)
-
-    net, losses = train("hf-whole")
-    try:
-        train("hf-cut", Crash())
-        raise AssertionError("it was not cut")
-    except InterruptedError:
-        committed(world, "hf-cut", 6)
-    again, rest = train("hf-cut")
-    assert torch.equal(net.layer.weight, again.layer.weight)
-    losses = [line for line in losses if line[0] != 6]  # logged when the step was saved
-    assert losses == rest and len(rest) == 11, (losses, rest)
-    with holdfast.Client(world.server, "hf-cut") as client:
-        assert [info.step for info in client.list()] == [12, 9, 6, 3]
-        assert [info.attempt for info in client.list()] == [2, 2, 1, 1]
-    assert not os.path.exists(os.path.join(world.folder, "hf", "checkpoint-12"))
-
-
-def llama_trainer(folder, keep, kind, callback):
-    """A Llama of transformers, its embeddings tied, in a Trainer, by DDP, FSDP 1 or 2.
-    Accelerate makes FSDP on accelerators alone, so here it is told of one."""
-    from accelerate import DistributedType, FullyShardedDataParallelPlugin
-    from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments
-
-    class OnGloo(Trainer):
-        def create_accelerator_and_postprocess(self):
-            super().create_accelerator_and_postprocess()
-            if kind not in FSDP:
-                return
-            state = self.accelerator.state
-            state.device = torch.device("cpu")  # FSDP 1 takes no "cpu:0"
-            state.distributed_type = DistributedType.FSDP
-            state.fsdp_plugin = FullyShardedDataParallelPlugin(**self.args.fsdp_plugin_args)
-            self.is_fsdp_enabled = True
-
-    arguments = TrainingArguments(
-        folder + "-hf", max_steps=8, per_device_train_batch_size=2, save_strategy="no",
-        logging_steps=1, learning_rate=0.01, use_cpu=True, report_to=[], disable_tqdm=True,
-        lr_scheduler_type="cosine", warmup_steps=2, fsdp=kind in FSDP, fsdp_config={
-            "version": FSDP.get(kind, 2), "transformer_layer_cls_to_wrap": "LlamaDecoderLayer",
-            "sync_module_states": False})  # that needs an accelerator
-    torch.manual_seed(1)
-    net = LlamaForCausalLM(LlamaConfig(
-        vocab_size=40, hidden_size=16, intermediate_size=24, num_hidden_layers=2,
-        num_attention_heads=2, tie_word_embeddings=True, attention_dropout=0.1))
-    rows = torch.randint(0, 40, (20, 12), generator=torch.Generator().manual_seed(5))
-    return OnGloo(net, arguments, callbacks=[keep, callback],
-                  train_dataset=[{"input_ids": row, "labels": row} for row in rows])
-
-
-def llama_on(rank, folder, server, kind, kill_at, losses_to):
-    from holdfast.transformers import HoldfastCallback
-    from torch.distributed.fsdp import FSDPModule
-    from transformers import TrainerCallback
-
-    class Test(TrainerCallback):
-        def on_train_begin(self, args, state, control, model=None, **_):
-            for module in model.modules():
-                if isinstance(module, FSDPModule):
-                    sum_on_gloo(module)
-
-        def on_step_end(self, args, state, control, **_):
-            if state.global_step == kill_at:
-                os.kill(os.getpid(), signal.SIGKILL)
-
-    enter(rank, folder, ACCELERATE_USE_CPU="true")
-    keep = HoldfastCallback(os.path.basename(folder), server, every=2, take_over=True)
-    trainer = llama_trainer(folder, keep, kind, Test())
-    trainer.train(resume_from_checkpoint=keep.folder(trainer))
-    is_cut = any(hasattr(one, "to_local") and one.to_local().shape != one.shape
-                 for one in trainer.model.parameters())
-    is_cut = is_cut or "FullyShardedDataParallel" in type(trainer.model).__name__
-    assert is_cut == (kind in FSDP), (kind, type(trainer.model))
-    if rank == 0:
-        with open(losses_to, "w") as file:
-            json.dump(told_losses(trainer), file)
-
-
-def the_trainer_of_hugging_face_resumes_on_two_processes(world):
-    """Killed with -9 at step 5, it goes on at 4 with every bit of the losses of a run that was not,
-    through dropout, whose random states differ between the processes."""
-    try:
-        import accelerate  # noqa: F401
-        import transformers  # noqa: F401
-    except ImportError as missing:
-        raise Skip(missing) from None
-
-    def losses(name, kind, kill_at=0):
-        folder = os.path.join(world.folder, name)
-        with open(folder + ".port", "w") as file:
-            file.write(str(free_port()))
-        try:
-            start(llama_on, (folder, world.server, kind, kill_at, folder + ".losses"), 2)
-        except torch.multiprocessing.ProcessExitedException:
-            if not kill_at:
-                raise
-            committed(world, name, kill_at - 1)
-            return None
-        with open(folder + ".losses") as file:
-            return {step: (loss, rate) for step, loss, rate in json.load(file)}
-
-    for kind in ("ddp", *FSDP):
-        whole = losses(f"llama-{kind}", kind)
-        losses(f"llama-{kind}-cut", kind, kill_at=5)
-        rest = losses(f"llama-{kind}-cut", kind)
-        assert sorted(rest) == [1, 2, 3, 5, 6, 7, 8], rest  # 4 is logged behind its save
-        assert {step: whole[step] for step in rest} == rest, (kind, whole, rest)
-        with holdfast.Client(world.server, f"llama-{kind}-cut") as client:
-            assert [(info.step, info.world_size) for info in client.list()] == [
-                (8, 2), (6, 2), (4, 2), (2, 2)]
 
 
 def accelerate_saves_and_resumes(world):
@@ -272,15 +102,6 @@ def accelerate_saves_and_resumes(world):
     keep.close()
 
 
-def enter(rank, folder, **more):
-    """The environment of one of two processes, as launchers make it."""
-    with open(folder + ".port") as file:
-        os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE="2", NODE_RANK="0",
-                          MASTER_ADDR="127.0.0.1", MASTER_PORT=file.read(), **more)
-    torch.set_num_threads(1)
-    torch.manual_seed(1)
-
-
 def compare(rank, weight, folder, reference):
     """The weight of a run that was not stopped is kept for one that was."""
     weight = weight.full_tensor() if hasattr(weight, "full_tensor") else weight
@@ -290,18 +111,12 @@ def compare(rank, weight, folder, reference):
         assert torch.equal(weight, torch.load(f"{reference}.{rank}")), (rank, weight)
 
 
-def sum_on_gloo(module):
-    """gloo has no mean."""
-    module.set_force_sum_reduction_for_comms(True)
-
-
 def twice(world, name, task, *more):
     """A whole run of two processes, and one that goes on from what the first saved."""
     folder = os.path.join(world.folder, name)
     for goes_on, reference in ((False, None), (True, folder)):
-        with open(folder + ".port", "w") as file:
-            file.write(str(free_port()))
-        start(task, (folder, world.server, goes_on, reference, *more), 2)
+        with meeting() as port:
+            start(task, (port, folder, world.server, goes_on, reference, *more), 2)
     assert torch.equal(torch.load(folder + ".0"), torch.load(folder + ".1"))
 
 
@@ -313,7 +128,7 @@ def lightning_strategy(kind, server):
                             tensor_parallel_size=2 if kind == "tp" else 1)
 
 
-def sharded_lightning_on(rank, folder, server, goes_on, reference, kind):
+def sharded_lightning_on(rank, port, folder, server, goes_on, reference, kind):
     import lightning
     from lightning.pytorch.callbacks import ModelCheckpoint
     from torch.distributed.fsdp import fully_shard
@@ -344,7 +159,7 @@ def sharded_lightning_on(rank, folder, server, goes_on, reference, kind):
         def configure_optimizers(self):
             return torch.optim.AdamW(self.parameters(), lr=0.05)
 
-    enter(rank, folder)
+    introduce(rank, 2, port)
     saver = ModelCheckpoint(dirpath=folder, filename="{step}", every_n_train_steps=4, save_top_k=-1)
     net = Net()
     options = {**WORDS, "devices": 2, "strategy": lightning_strategy(kind, server),
@@ -381,12 +196,12 @@ def accelerator_of_shards():
     return accelerator
 
 
-def accelerate_on(rank, folder, server, goes_on, reference, is_sharded):
+def accelerate_on(rank, port, folder, server, goes_on, reference, is_sharded):
     """One of two processes, whose data differ, on gloo, as `accelerate launch --cpu` starts."""
     from accelerate import Accelerator
     from holdfast.accelerate import HoldfastState
 
-    enter(rank, folder, ACCELERATE_USE_CPU="true")
+    introduce(rank, 2, port, ACCELERATE_USE_CPU="true")
     net = nn.Linear(6, 2)
     optimizer = torch.optim.AdamW(net.parameters(), lr=0.05)
     accelerator = accelerator_of_shards() if is_sharded else Accelerator(cpu=True)
@@ -424,14 +239,10 @@ def accelerate_of_two_processes_resumes(world):
 
 
 if __name__ == "__main__":
-    if all(importlib.util.find_spec(name) for name in ("accelerate", "transformers")):
-        multiprocessing.set_forkserver_preload([*PRELOAD, *HUGGING_FACE])
     bed = World()
     bed.start("--memory.pool_bytes", "128MiB", "--limits.takeover_ms", "500")
     tests = [lightning_saves_and_resumes, lightning_of_sharded_processes_resumes,
-             the_trainer_of_hugging_face_saves_and_resumes,
-             the_trainer_of_hugging_face_resumes_on_two_processes, accelerate_saves_and_resumes,
-             accelerate_of_two_processes_resumes]
+             accelerate_saves_and_resumes, accelerate_of_two_processes_resumes]
     passed = run([test for test in tests if len(sys.argv) < 2
                   or any(word in test.__name__ for word in sys.argv[1:])], bed)
     bed.close()

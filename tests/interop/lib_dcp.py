@@ -4,6 +4,7 @@ job() starts ranks as processes, each of which makes the model on its mesh and d
 are forked from a server that has imported torch, which costs a rank seconds. A rank that takes
 longer than LIMIT_SECONDS prints where it is and ends, so that a hang is a failure.
 """
+import contextlib
 import faulthandler
 import logging
 import multiprocessing
@@ -11,7 +12,6 @@ import multiprocessing.forkserver
 import multiprocessing.resource_tracker
 import os
 import sys
-import tempfile
 
 sys.dont_write_bytecode = True
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -128,12 +128,28 @@ def _limited(rank, task, arguments):
     faulthandler.cancel_dump_traceback_later()
 
 
-def _rank(rank, task, mesh, meeting, arguments):
+@contextlib.contextmanager
+def meeting():
+    """The port of the store at which ranks meet. It is served from here, as torchrun does it: a
+    port that rank 0 takes when it starts may be another job's by then, and the ranks meet those."""
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    yield store.port
+
+
+def introduce(rank, world, port, **more):
+    """The environment of a rank, as torchrun makes it."""
+    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(world), NODE_RANK="0",
+                      MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port),
+                      TORCHELASTIC_USE_AGENT_STORE="True", TORCHELASTIC_RESTART_COUNT="0", **more)
+    torch.set_num_threads(1)
+    torch.manual_seed(1)
+
+
+def _rank(rank, task, mesh, port, arguments):
     warnings.simplefilter("ignore")
     logging.getLogger("torch.distributed.tensor._redistribute").setLevel(logging.ERROR)
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank,
-                            world_size=world_of(mesh))
+    introduce(rank, world_of(mesh), port)
+    dist.init_process_group("gloo")
     try:
         task(rank, mesh, *arguments)
         dist.barrier()
@@ -143,8 +159,8 @@ def _rank(rank, task, mesh, meeting, arguments):
 
 def job(task, mesh, *arguments):
     """task(rank, mesh, *arguments) on every rank; an exception in one is raised here."""
-    with tempfile.TemporaryDirectory(prefix="job-") as folder:
-        start(_rank, (task, mesh, os.path.join(folder, "meeting"), arguments), world_of(mesh))
+    with meeting() as port:
+        start(_rank, (task, mesh, port, arguments), world_of(mesh))
 
 
 def end():

@@ -1,0 +1,195 @@
+#!/usr/bin/env python3
+"""hf_trainer - Hugging Face's Trainer saves through ckptd and resumes.
+
+Goal: a run that ends in the middle, also by SIGKILL, goes on from the newest checkpoint with every
+bit of one that was not stopped, through dropout and shuffled data: one process, and two by DDP,
+FSDP 1 and FSDP 2. Method: tiny models on the CPU, the real Trainer, a real ckptd.
+"""
+import importlib.util
+import json
+import multiprocessing
+import os
+import signal
+import sys
+
+from lib_dcp import PRELOAD, end, introduce, meeting, start, torch
+from lib_frameworks import data, sum_on_gloo
+from lib_store import World
+from lib_tap import Skip, run
+from torch import nn
+
+import holdfast
+
+HUGGING_FACE = ("accelerate", "transformers.trainer", "transformers.models.llama.modeling_llama")
+FSDP = {"fsdp1": 1, "fsdp2": 2}  # and their versions
+
+
+def committed(world, name, step):
+    """A save that was copied commits, whatever became of the processes."""
+    with holdfast.Client(world.server, name) as client:
+        client.wait(step, timeout=120)
+
+
+def told_losses(trainer):
+    return [(one["step"], one["loss"], one["learning_rate"])
+            for one in trainer.state.log_history if "loss" in one]
+
+
+def the_trainer_of_hugging_face_saves_and_resumes(world):
+    """Cut at step 7 in its second epoch, it goes on at 6: with every bit of the run that was not,
+    through dropout and shuffled data, from ckptd alone."""
+    try:
+        import accelerate  # noqa: F401 - the Trainer needs it
+        from transformers import Trainer, TrainerCallback, TrainingArguments
+    except ImportError as missing:
+        raise Skip(missing) from None
+    from holdfast.transformers import HoldfastCallback
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            torch.manual_seed(1)
+            self.layer = nn.Linear(6, 2)
+
+        def forward(self, x, y):
+            out = self.layer(nn.functional.dropout(x, 0.3, self.training))
+            return {"loss": nn.functional.mse_loss(out, y), "logits": out}
+
+    class Crash(TrainerCallback):
+        def on_step_end(self, args, state, control, **_):
+            if state.global_step == 7:
+                raise InterruptedError
+
+    def train(name, *others):
+        keep = HoldfastCallback(name, world.server, every=3, take_over=True)
+        arguments = TrainingArguments(os.path.join(world.folder, "hf"), max_steps=12,
+                                      per_device_train_batch_size=8, save_strategy="no",
+                                      logging_steps=1, learning_rate=0.05, use_cpu=True,
+                                      report_to=[], disable_tqdm=True)
+        net = Net()
+        trainer = Trainer(net, arguments, callbacks=[keep, *others],
+                          train_dataset=[{"x": x, "y": y} for x, y in data()])
+        trainer.train(resume_from_checkpoint=keep.folder(trainer))
+        return net, told_losses(trainer)
+
+    net, losses = train("hf-whole")
+    try:
+        train("hf-cut", Crash())
+        raise AssertionError("it was not cut")
+    except InterruptedError:
+        committed(world, "hf-cut", 6)
+    again, rest = train("hf-cut")
+    assert torch.equal(net.layer.weight, again.layer.weight)
+    losses = [line for line in losses if line[0] != 6]  # logged when the step was saved
+    assert losses == rest and len(rest) == 11, (losses, rest)
+    with holdfast.Client(world.server, "hf-cut") as client:
+        assert [info.step for info in client.list()] == [12, 9, 6, 3]
+        assert [info.attempt for info in client.list()] == [2, 2, 1, 1]
+    assert not os.path.exists(os.path.join(world.folder, "hf", "checkpoint-12"))
+
+
+def llama_trainer(folder, keep, kind, callback):
+    """A Llama of transformers, its embeddings tied, in a Trainer, by DDP, FSDP 1 or 2.
+    Accelerate makes FSDP on accelerators alone, so here it is told of one."""
+    from accelerate import DistributedType, FullyShardedDataParallelPlugin
+    from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments
+
+    class OnGloo(Trainer):
+        def create_accelerator_and_postprocess(self):
+            super().create_accelerator_and_postprocess()
+            if kind not in FSDP:
+                return
+            state = self.accelerator.state
+            state.device = torch.device("cpu")  # FSDP 1 takes no "cpu:0"
+            state.distributed_type = DistributedType.FSDP
+            state.fsdp_plugin = FullyShardedDataParallelPlugin(**self.args.fsdp_plugin_args)
+            self.is_fsdp_enabled = True
+
+    arguments = TrainingArguments(
+        folder + "-hf", max_steps=8, per_device_train_batch_size=2, save_strategy="no",
+        logging_steps=1, learning_rate=0.01, use_cpu=True, report_to=[], disable_tqdm=True,
+        lr_scheduler_type="cosine", warmup_steps=2, fsdp=kind in FSDP, fsdp_config={
+            "version": FSDP.get(kind, 2), "transformer_layer_cls_to_wrap": "LlamaDecoderLayer",
+            "sync_module_states": False})  # that needs an accelerator
+    torch.manual_seed(1)
+    net = LlamaForCausalLM(LlamaConfig(
+        vocab_size=40, hidden_size=16, intermediate_size=24, num_hidden_layers=2,
+        num_attention_heads=2, tie_word_embeddings=True, attention_dropout=0.1))
+    rows = torch.randint(0, 40, (20, 12), generator=torch.Generator().manual_seed(5))
+    return OnGloo(net, arguments, callbacks=[keep, callback],
+                  train_dataset=[{"input_ids": row, "labels": row} for row in rows])
+
+
+def llama_on(rank, port, folder, server, kind, kill_at, losses_to):
+    from holdfast.transformers import HoldfastCallback
+    from torch.distributed.fsdp import FSDPModule
+    from transformers import TrainerCallback
+
+    class Test(TrainerCallback):
+        def on_train_begin(self, args, state, control, model=None, **_):
+            for module in model.modules():
+                if isinstance(module, FSDPModule):
+                    sum_on_gloo(module)
+
+        def on_step_end(self, args, state, control, **_):
+            if state.global_step == kill_at:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    introduce(rank, 2, port, ACCELERATE_USE_CPU="true")
+    keep = HoldfastCallback(os.path.basename(folder), server, every=2, take_over=True)
+    trainer = llama_trainer(folder, keep, kind, Test())
+    trainer.train(resume_from_checkpoint=keep.folder(trainer))
+    is_cut = any(hasattr(one, "to_local") and one.to_local().shape != one.shape
+                 for one in trainer.model.parameters())
+    is_cut = is_cut or "FullyShardedDataParallel" in type(trainer.model).__name__
+    assert is_cut == (kind in FSDP), (kind, type(trainer.model))
+    if rank == 0:
+        with open(losses_to, "w") as file:
+            json.dump(told_losses(trainer), file)
+
+
+def the_trainer_of_hugging_face_resumes_on_two_processes(world):
+    """Killed with -9 at step 5, it goes on at 4 with every bit of the losses of a run that was not,
+    through dropout, whose random states differ between the processes."""
+    try:
+        import accelerate  # noqa: F401
+        import transformers  # noqa: F401
+    except ImportError as missing:
+        raise Skip(missing) from None
+
+    def losses(name, kind, kill_at=0):
+        folder = os.path.join(world.folder, name)
+        try:
+            with meeting() as port:
+                start(llama_on, (port, folder, world.server, kind, kill_at, folder + ".losses"), 2)
+        except torch.multiprocessing.ProcessExitedException:
+            if not kill_at:
+                raise
+            committed(world, name, kill_at - 1)
+            return None
+        with open(folder + ".losses") as file:
+            return {step: (loss, rate) for step, loss, rate in json.load(file)}
+
+    for kind in ("ddp", *FSDP):
+        whole = losses(f"llama-{kind}", kind)
+        losses(f"llama-{kind}-cut", kind, kill_at=5)
+        rest = losses(f"llama-{kind}-cut", kind)
+        assert sorted(rest) == [1, 2, 3, 5, 6, 7, 8], rest  # 4 is logged behind its save
+        assert {step: whole[step] for step in rest} == rest, (kind, whole, rest)
+        with holdfast.Client(world.server, f"llama-{kind}-cut") as client:
+            assert [(info.step, info.world_size) for info in client.list()] == [
+                (8, 2), (6, 2), (4, 2), (2, 2)]
+
+
+if __name__ == "__main__":
+    if all(importlib.util.find_spec(name) for name in ("accelerate", "transformers")):
+        multiprocessing.set_forkserver_preload([*PRELOAD, *HUGGING_FACE])
+    bed = World()
+    bed.start("--memory.pool_bytes", "128MiB", "--limits.takeover_ms", "500")
+    tests = [the_trainer_of_hugging_face_saves_and_resumes,
+             the_trainer_of_hugging_face_resumes_on_two_processes]
+    passed = run([test for test in tests if len(sys.argv) < 2
+                  or any(word in test.__name__ for word in sys.argv[1:])], bed)
+    bed.close()
+    end()
+    sys.exit(not passed)
