@@ -15,6 +15,7 @@ import shutil
 import socket
 import ssl
 import struct
+import subprocess
 import sys
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
@@ -88,6 +89,19 @@ def roles(world):
          "Gc refused to holdfast://reader/a" in world.log(), world.log())
 
 
+def requested(world, name, uri):
+    """As an authority of one's own answers a request."""
+    out, authority = world.path(name), world.path("authority")
+    world.certificates("request", out, uri)
+    subprocess.run(["openssl", "x509", "-req", "-in", os.path.join(out, "request.pem"), "-CA",
+                    os.path.join(authority, "authority.pem"), "-CAkey",
+                    os.path.join(authority, "authority.key"), "-CAcreateserial", "-days", "1",
+                    "-extfile", os.path.join(out, "extensions.cnf"), "-out",
+                    os.path.join(out, "certificate.pem")],
+                   check=True, capture_output=True)
+    shutil.copy(os.path.join(authority, "authority.pem"), out)
+
+
 def identities(world):
     world.issue("anna", "holdfast://operator/anna")
     test("an operator with a certificate lists", world.ask("anna", "list")[0] == 0)
@@ -108,6 +122,9 @@ def identities(world):
             ("bare", "a trainer's of no run", "names 0 identities")):
         test(f"{what} certificate is refused, and the log says why",
              soon(lambda: not world.comes_in(name) and why in world.log()), world.log())
+    requested(world, "berta", "holdfast://operator/berta")
+    test("a certificate that an authority of one's own made of a request comes in",
+         world.ask("berta", "list")[0] == 0, world.log())
     code, said = world.ask("anna", "list", address="localhost:" + world.address.split(":")[1])
     test("the client refuses a server whose certificate names another host", code != 0 and
          "refused" in said, said)
