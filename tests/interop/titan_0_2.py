@@ -9,8 +9,7 @@ import os
 import subprocess
 import sys
 
-from lib_dcp import BUILD, end, start, torch
-from lib_network import free_port
+from lib_dcp import BUILD, end, introduce, meeting, start, torch
 from lib_store import World
 from lib_tap import Skip, run
 
@@ -74,8 +73,7 @@ def train(rank, model, optimizers, schedulers, steps, manager, last):
 
 
 def resumed_on(rank, port, server, mode):
-    os.environ.update(RANK=str(rank), WORLD_SIZE="2", LOCAL_RANK=str(rank),
-                      MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
+    introduce(rank, 2, port)
     sys.path.insert(0, OLD)
     torch.distributed.init_process_group("gloo")
     from holdfast import torchtitan_0_2
@@ -95,7 +93,8 @@ def resumed_on(rank, port, server, mode):
 def a_patched_manager_saves_and_resumes(world):
     fetch(world)
     for mode in ("disabled", "async", "async_with_pinned_mem"):
-        start(resumed_on, (str(free_port()), world.server, mode), 2)
+        with meeting() as port:
+            start(resumed_on, (port, world.server, mode), 2)
 
 
 def another_version_is_refused(world):
