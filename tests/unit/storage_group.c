@@ -422,6 +422,8 @@ static int end_cut(int error)
                                                 : error;
 }
 
+#define CUTS_MAX 1000 /* what has not ended then never will */
+
 /* What somebody else does just before the marker at `key` is published or removed. */
 static struct {
     const char *key;
@@ -674,6 +676,7 @@ static void test_group__parted__a_list_that_lags_behind_costs_no_shard(void **st
     marked.mark = "mark";
     marked.is_marked = is_never;
     for (int n = 1, error = ERR_IO; error != 0; n++) {
+        assert_true(n < CUTS_MAX);
         struct storage *storage = open_parted();
         struct storage_ops late = *((struct storage_base *)storage)->ops;
         cut = n;
@@ -697,6 +700,7 @@ static void test_group__parted__cut_anywhere_it_is_in_one_of_two_places(void **s
     for (int way = 0; way < 4; way++) {
         cuts_behind = way % 2;
         for (int n = 1, error = ERR_IO; error != 0; n++) {
+            assert_true(n < CUTS_MAX);
             struct storage *storage = open_parted();
             if (way >= 2)
                 assert_int_equal(storage_trash_put(storage, &kind, GROUP, 1000, false), 0);
@@ -720,6 +724,7 @@ static void test_group__parted__emptied_and_cut_anywhere_nothing_stays_for_ever(
 {
     (void)state;
     for (int n = 1, error = ERR_IO; error != 0; n++) {
+        assert_true(n < CUTS_MAX);
         struct storage *storage = open_parted();
         assert_int_equal(storage_trash_put(storage, &kind, GROUP, 1000, false), 0);
         cut = n;
