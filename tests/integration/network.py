@@ -133,19 +133,6 @@ def identities(world):
          "authority.pem" in said, said)
 
 
-def requested(world):
-    """What deploy/certificates asks of an authority that it knows nothing of."""
-    own = world.path("own")
-    world.certificates("request", own, "holdfast://operator/own")
-    subprocess.run(["openssl", "x509", "-req", "-in", f"{own}/request.pem", "-extfile",
-                    f"{own}/extensions.cnf", "-CA", f"{world.authority}/authority.pem", "-CAkey",
-                    f"{world.authority}/authority.key", "-set_serial", "7", "-days", "1",
-                    "-out", f"{own}/certificate.pem"], check=True, capture_output=True)
-    shutil.copy(f"{world.authority}/authority.pem", own)
-    said = world.ask("own", "list")
-    test("a certificate that openssl made of our request is one", said[0] == 0, said)
-
-
 def fetch(world, name, ticket, part, count):
     with world.bulk_socket(name) as stream:
         return fetch_from(stream, ticket, part, count)
@@ -262,7 +249,6 @@ def main():
         readable_key(world)
         world.serve()
         identities(world)
-        requested(world)
         roles(world)
         bulk(world)
         reload(world)
