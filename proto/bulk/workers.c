@@ -430,7 +430,11 @@ static void *work(void *argument)
         if (error == 0)
             continue;
         connection_failed(worker, error);
-        if (next == RECONNECT && open_connection(worker) != 0)
+        if (next != RECONNECT)
+            continue;
+        if (open_connection(worker) == 0)
+            worker->failing_since_ms = worker->pause_ms = 0; /* nothing failed: nothing was asked */
+        else
             close_connection(worker); /* when there is work it is told */
     }
     close_connection(worker);
