@@ -391,6 +391,7 @@ struct box_rank {
     uint64_t attempt;
     uint32_t rank;
     int error;
+    pthread_barrier_t *described;
 };
 
 static int32_t box_value(uint64_t row, uint64_t column)
@@ -433,6 +434,7 @@ static void *save_boxes(void *argument)
         mine->error = ckpt_describe_arrays(ckpt, mine->attempt, arrays, BOXES);
     if (mine->error == 0) /* again, as a rank does that lost its session */
         mine->error = ckpt_describe_arrays(ckpt, mine->attempt, arrays, BOXES);
+    pthread_barrier_wait(mine->described); /* or it would end a save that the other has begun */
     if (mine->error == 0)
         mine->error = ckpt_save_begin(ckpt, &save, 1, mine->rank == 0 ? "{}" : NULL);
     for (uint32_t i = 0; mine->error == 0 && i < BOXES; i++)
@@ -463,7 +465,9 @@ static void check_boxes(struct ckpt *ckpt)
 static void test_boxes__several_of_one_tensor_on_a_rank_load_in_any_cut(void **state)
 {
     struct bed *bed = *state;
-    struct box_rank ranks[2] = {{.bed = bed, .rank = 0}, {.bed = bed, .rank = 1}};
+    pthread_barrier_t described;
+    struct box_rank ranks[2] = {{.bed = bed, .rank = 0, .described = &described},
+                                {.bed = bed, .rank = 1, .described = &described}};
     struct ckpt *reader, *first = NULL;
     struct ckpt_array other = box_array(0, 1, 0, BOX_COLUMNS, NULL);
     int32_t row[BOX_COLUMNS];
@@ -475,6 +479,7 @@ static void test_boxes__several_of_one_tensor_on_a_rank_load_in_any_cut(void **s
         0);
     assert_int_equal(ckpt_attempt_open(first, &ranks[0].attempt, NULL, NULL), 0);
     ranks[1].attempt = ranks[0].attempt;
+    pthread_barrier_init(&described, NULL, 2);
     for (int i = 0; i < 2; i++)
         assert_int_equal(pthread_create(&threads[i], NULL, save_boxes, &ranks[i]), 0);
     for (int i = 0; i < 2; i++)
