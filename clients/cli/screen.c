@@ -234,6 +234,26 @@ static void print_memory(const json_t *memory)
            text_bytes(all, sizeof all, bytes));
 }
 
+/* How much is to go, and of what is on its way how far it is and when it ends. */
+static void print_drain(const json_t *tier)
+{
+    char run[200], all[32];
+    const json_t *now = json_object_get(tier, "now");
+    uint64_t bytes = number(now, "bytes");
+    printf("%-12s %s to go, %.3f GB/s\n", "far tier",
+           text_count(number(tier, "waiting"), "checkpoint").text,
+           json_number_value(json_object_get(tier, "bytes_per_second")) / 1e9);
+    if (!json_is_object(now))
+        return;
+    printf("  %s@%llu-a%llu  %.0f %% of %s", text_of(run, now, "run"),
+           (unsigned long long)number(now, "step"), (unsigned long long)number(now, "attempt"),
+           bytes > 0 ? 100.0 * (double)number(now, "bytes_sent") / (double)bytes : 0,
+           text_bytes(all, sizeof all, bytes));
+    if (json_is_number(json_object_get(now, "seconds_left")))
+        printf(", %.0f s left", json_number_value(json_object_get(now, "seconds_left")));
+    printf("\n");
+}
+
 /* Of a ckptd that has others beside it, and of its planes. */
 static void print_nodes(const json_t *root)
 {
@@ -261,9 +281,7 @@ static void print_nodes(const json_t *root)
                json_number_value(json_object_get(bulk, "bytes_per_second_out")) / 1e9,
                text_count(number(bulk, "connections"), "connection").text);
     if (json_is_object(tier))
-        printf("%-12s %s to go, %.3f GB/s\n", "far tier",
-               text_count(number(tier, "waiting"), "checkpoint").text,
-               json_number_value(json_object_get(tier, "bytes_per_second")) / 1e9);
+        print_drain(tier);
 }
 
 static void print_alarms_of(const char *node, const json_t *status)

@@ -96,10 +96,11 @@ def resumes(world, options, rounds):
         listed = {(entry["run"], entry["step"]): entry for entry in world.listed(*world.where)}
         test(f"round {round_}: a fresh ckptd lists what the far tier has",
              listed.get((run, last), {}).get("durability") == "bucket", (run, last, listed.keys()))
-        process = train(world, run, "--checkpoint.durability", "bucket")
+        ranks = 1 + round_ % 2  # what two ranks saved, cut for so many straight from there
+        process = train(world, run, "--checkpoint.durability", "bucket", "--comm.ranks", ranks)
         said = process.communicate()[1]
         log = world.log()
-        test(f"round {round_}: a fresh trainer resumes from step {last}, bit for bit",
+        test(f"round {round_}: a fresh trainer of {ranks} resumes from step {last}, bit for bit",
              process.returncode == 0 and losses(world, run) == expected and
              f"newest checkpoint: step {last}" in log, (said[-2000:], log[-2000:]))
         test(f"round {round_}: with checkpoint.durability the end waits for the far tier",
@@ -346,9 +347,23 @@ def unmounted(world, options):
 
 def collected(world, options):
     """A drain that was killed, and the checkpoint and its node with it: nobody goes on with it."""
-    world.start(*options, "--tier.rate", "1MiB")
+    metrics = os.path.join(world.folder, "metrics")
+    world.start(*options, "--tier.rate", "1MiB", "--metrics.file", metrics, "--metrics.every_ms",
+                "100")
     world.save_one(1)
     wait_until(lambda: glob.glob(f"{world.far}/*/step-*/unfinished"), "a drain under way")
+
+    def told():
+        now, screen = tier_of(world)["now"], world.cli("status", *world.where)[1]
+        with open(metrics) as file:
+            lines = file.read()
+        return (now["seconds_left"] and now["bytes_per_second"] > 0 and
+                0 < now["bytes_sent"] < now["bytes"] and
+                re.search(r"@1-a1  \d+ % of .* s left", screen) and
+                "holdfast_tier_now_seconds_left" in lines)
+
+    wait_until(told, lambda: (tier_of(world), world.cli("status", *world.where)))
+    test("how far a drain is and when it ends stands in status and in the metrics", True)
     code, out, err = world.cli("gc", *world.where)
     test("gc leaves alone what drains", code == 0 and
          len(glob.glob(f"{world.far}/*/step-*/unfinished")) == 1, (code, out, err))

@@ -134,6 +134,11 @@ class Gateway:
                 raise RuntimeError(f"the gateway: no {what} within {seconds} s")
             time.sleep(0.05)
 
+    def ask(self, *words):
+        """The monitor, which may not answer at once on a busy machine; the same twice is fine."""
+        command = ("ceph", "-c", self.config, "--connect-timeout", "5", *words)
+        self.until(f"answer to {words}", lambda: self.run(*command, check=False).returncode == 0)
+
     def daemon(self, *command):
         """In the foreground of a process of its own, which is remembered."""
         log = open(os.path.join(self.folder, "out.log"), "ab")
@@ -163,15 +168,14 @@ class Gateway:
                  fsid, monmap)
         self.run("ceph-mon", "--mkfs", "-i", "a", "--monmap", monmap, "-c", self.config)
         self.daemon("ceph-mon", "-i", "a")
-        ceph = ("ceph", "-c", self.config, "--connect-timeout", "5")
-        self.until("quorum", lambda: self.run(*ceph, "osd", "stat", check=False).returncode == 0)
         osd = str(uuid.uuid4())
-        self.until("osd id", lambda: self.run(*ceph, "osd", "new", osd, check=False)
-                   .returncode == 0)
+        self.ask("osd", "stat")  # there is a quorum
+        self.ask("osd", "new", osd)
         self.run("ceph-osd", "-i", "0", "--mkfs", "--osd-uuid", osd, "-c", self.config)
-        self.run(*ceph, "osd", "crush", "add", "osd.0", "1.0", "host=h", "root=default")
+        self.ask("osd", "crush", "add", "osd.0", "1.0", "host=h", "root=default")
         self.daemon("ceph-osd", "-i", "0")
-        self.until("osd", lambda: "1 up" in self.run(*ceph, "osd", "stat", check=False).stdout)
+        self.until("osd", lambda: "1 up" in self.run("ceph", "-c", self.config, "osd", "stat",
+                                                     check=False).stdout)
         self.open()
         self.run("radosgw-admin", "-c", self.config, "user", "create", "--uid", "t",
                  "--display-name", "t", "--access-key", self.access_key, "--secret-key",
