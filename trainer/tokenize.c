@@ -10,6 +10,7 @@
  * terminal. Exit codes are those of report.h. */
 #include "proto/options.h"
 #include "proto/report.h"
+#include "trainer/clock.h"
 #include "trainer/corpus/corpus.h"
 #include "trainer/tokenizer.h"
 #include "trainer/tokenizer/text.h"
@@ -65,13 +66,6 @@ struct command {
 
 /* ---- help for the eyes ---- */
 
-static double seconds_now(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
-
 static void draw_bar(void *user, const char *what, uint64_t done, uint64_t total)
 {
     (void)user;
@@ -100,13 +94,13 @@ static void clear_bar(void)
 
 static int run_train(const struct settings *settings, int num_files, char **files)
 {
-    double start = seconds_now();
+    double start = clock_seconds();
     int result = tokenizer_train(settings->out, (uint32_t)settings->vocab,
                                  (const char *const *)files, (uint32_t)num_files, terminal_bar());
     clear_bar();
     ERR_TRY(result);
     printf("%s: %lld tokens, trained in %.1f s\n", settings->out, (long long)settings->vocab,
-           seconds_now() - start);
+           clock_seconds() - start);
     return 0;
 }
 
@@ -138,7 +132,7 @@ static int run_tokens(const struct settings *settings, int num_files, char **fil
 {
     struct tokenizer *tokenizer;
     struct corpus_result made;
-    double start = seconds_now();
+    double start = clock_seconds();
     ERR_TRY(tokenizer_open(&tokenizer, settings->tokenizer));
     struct corpus_options options = {
         .tokenizer = tokenizer,
@@ -152,7 +146,7 @@ static int run_tokens(const struct settings *settings, int num_files, char **fil
     int result = corpus_write(settings->out, &options, &made);
     clear_bar();
     if (result == 0)
-        print_result(settings, &made, seconds_now() - start);
+        print_result(settings, &made, clock_seconds() - start);
     tokenizer_close(tokenizer);
     return result;
 }

@@ -6,6 +6,7 @@
 #include "trainer/data/ahead.h"
 
 #include "proto/report.h"
+#include "trainer/clock.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -45,13 +46,6 @@ struct ahead {
     uint64_t generation; /* 0: nobody has asked yet */
     bool has_failed, is_closing;
 };
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
 
 static struct leaves leaves_of(const struct ahead *a, int64_t step)
 {
@@ -252,10 +246,10 @@ void ahead_step(struct ahead *a, int64_t step, uint64_t first)
 /* With the mutex held, until `num` slots are full or the last of them says why not. */
 static int wait_for(struct ahead *a, uint32_t num)
 {
-    double start = now();
+    double start = clock_seconds();
     while (a->num_full < num && !a->has_failed)
         pthread_cond_wait(&a->changed, &a->mutex);
-    a->waited += now() - start;
+    a->waited += clock_seconds() - start;
     if (!a->has_failed || a->num_full > num)
         return 0;
     const struct slot *last = &a->slots[(a->head + a->num_full - 1) % a->num_slots];

@@ -6,6 +6,7 @@
 #include "trainer/observe/metrics.h"
 #include "kernels/device.h"
 #include "proto/report.h"
+#include "trainer/clock.h"
 #include "trainer/observe/tensorboard.h"
 #include "trainer/run/schedule.h"
 
@@ -37,13 +38,6 @@ struct metrics {
     bool has_stepped, loss_is_broken;
 };
 
-static double now(clockid_t clock)
-{
-    struct timespec t;
-    clock_gettime(clock, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
-
 /* Seconds since the process started (resolution 10 ms); 0 when /proc does not say. */
 static double process_age(void)
 {
@@ -62,7 +56,10 @@ static double process_age(void)
     }
     if (at == NULL || sscanf(at, "%llu", &ticks) != 1)
         return 0;
-    return now(CLOCK_BOOTTIME) - (double)ticks / (double)sysconf(_SC_CLK_TCK);
+    struct timespec since_boot;
+    clock_gettime(CLOCK_BOOTTIME, &since_boot);
+    return (double)since_boot.tv_sec + (double)since_boot.tv_nsec * 1e-9 -
+           (double)ticks / (double)sysconf(_SC_CLK_TCK);
 }
 
 /* Largest resident size so far, in GiB. */
@@ -138,13 +135,13 @@ void metrics_close(struct metrics *m)
 
 void metrics_loaded(struct metrics *m)
 {
-    m->loaded_at = now(CLOCK_MONOTONIC);
+    m->loaded_at = clock_seconds();
     m->loaded_age = process_age();
 }
 
 void metrics_ready(struct metrics *m)
 {
-    m->ready_at = m->logged_at = now(CLOCK_MONOTONIC);
+    m->ready_at = m->logged_at = clock_seconds();
 }
 
 /* A loss file that cannot be written is said once. */
@@ -186,7 +183,7 @@ static void write_loss(struct metrics *m, const struct progress *p,
 static void log_start(const struct metrics *m, const struct progress *p,
                       const struct snapshot_times *times)
 {
-    double first_step = now(CLOCK_MONOTONIC) - m->ready_at;
+    double first_step = clock_seconds() - m->ready_at;
     double init = m->loaded_age - times->attempt_seconds - times->load_seconds;
     log_info("train",
              "start: init %.3f s, attempt %.3f s, load %.3f s (%.1f MiB), weights %.3f s, first "
@@ -298,7 +295,7 @@ static void log_step(struct metrics *m, const struct progress *p, double max_los
                      const struct snapshot_times *times)
 {
     char tps_text[32], tokens_text[32], mfu[64], saves[32], sources[DATA_SOURCES_MAX * 128] = "";
-    double time = now(CLOCK_MONOTONIC);
+    double time = clock_seconds();
     struct speed speed = speed_of(m, p, time, times);
     FILE *out = fmemopen(sources, sizeof(sources), "w");
     if (out != NULL) {

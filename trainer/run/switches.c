@@ -1,27 +1,21 @@
 /* switches.c - switch files and clocks (see switches.h). */
 #include "trainer/run/switches.h"
 #include "proto/report.h"
+#include "trainer/clock.h"
 
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
 
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
-
 void switches_open(struct switches *out, const struct config *config)
 {
-    *out = (struct switches){.config = config, .opened_at = now()};
+    *out = (struct switches){.config = config, .opened_at = clock_seconds()};
     switches_saved(out);
 }
 
 void switches_saved(struct switches *switches)
 {
-    switches->saved_at = now();
+    switches->saved_at = clock_seconds();
 }
 
 static bool is_there(const char *path)
@@ -54,13 +48,13 @@ static bool interval_is_over(const struct switches *switches)
 {
     const struct config *config = switches->config;
     return strcmp(config->interval_type, "seconds") == 0 &&
-           now() - switches->saved_at >= (double)config->interval;
+           clock_seconds() - switches->saved_at >= (double)config->interval;
 }
 
 static bool duration_is_over(const struct switches *switches)
 {
     double minutes = switches->config->exit_minutes;
-    return minutes > 0 && now() - switches->opened_at >= 60 * minutes;
+    return minutes > 0 && clock_seconds() - switches->opened_at >= 60 * minutes;
 }
 
 unsigned switches_look(struct switches *switches)

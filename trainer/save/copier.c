@@ -17,6 +17,7 @@
  * opener alone, so that the two never race. */
 #include "trainer/save/copier.h"
 #include "proto/report.h"
+#include "trainer/clock.h"
 
 #include <pthread.h>
 #include <sched.h>
@@ -44,13 +45,6 @@ struct copier {
     double ended_at;
     struct report_text text; /* of a failure */
 };
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
 
 /* ---- the thread ---- */
 
@@ -100,7 +94,7 @@ static void *thread_main(void *user)
         int rc = copy_pieces(c);
         pthread_mutex_lock(&c->mutex);
         c->rc = rc;
-        c->ended_at = now();
+        c->ended_at = clock_seconds();
         if (rc != 0)
             report_keep(&c->text);
         c->state = OVER;
@@ -205,7 +199,7 @@ void copier_start(struct copier *c)
 {
     CHECK(!c->is_started);
     c->is_started = true;
-    c->started_at = now();
+    c->started_at = clock_seconds();
     /* An error is no reason not to copy: then the rank stays as it was. */
     c->is_urgent = set_policy(c->thread, c->policy) != 0;
     pthread_mutex_lock(&c->mutex);
@@ -215,7 +209,7 @@ void copier_start(struct copier *c)
     pthread_cond_signal(&c->changed);
     pthread_mutex_unlock(&c->mutex);
     /* Where cores are few, waking the thread may already hold the caller up. */
-    c->waited_seconds = now() - c->started_at;
+    c->waited_seconds = clock_seconds() - c->started_at;
 }
 
 bool copier_post(struct copier *c, uint32_t slice)
@@ -223,13 +217,13 @@ bool copier_post(struct copier *c, uint32_t slice)
     if (!c->is_started)
         return false;
     CHECK(slice < c->options.num_slices);
-    double start = now();
+    double start = clock_seconds();
     lock_as_opener(c);
     bool is_new = c->state == COPYING && c->posted < c->options.copied_at[slice];
     if (is_new)
         post_locked(c, c->options.copied_at[slice]);
     pthread_mutex_unlock(&c->mutex);
-    c->waited_seconds += now() - start;
+    c->waited_seconds += clock_seconds() - start;
     return is_new;
 }
 
@@ -242,14 +236,14 @@ void copier_wait_slice(struct copier *c, uint32_t slice, struct lane *lane)
     lock_as_opener(c);
     CHECK(c->state != COPYING || c->posted >= copied_at);
     bool must_wait = c->state == COPYING && c->copied < copied_at;
-    double start = must_wait ? now() : 0;
+    double start = must_wait ? clock_seconds() : 0;
     if (must_wait)
         make_urgent(c);
     while (c->state == COPYING && c->copied < copied_at)
         pthread_cond_wait(&c->changed, &c->mutex);
     pthread_mutex_unlock(&c->mutex);
     if (must_wait)
-        c->waited_seconds += now() - start;
+        c->waited_seconds += clock_seconds() - start;
     if (c->options.hold != NULL)
         c->options.hold(c->options.user, slice, lane);
 }
@@ -257,7 +251,7 @@ void copier_wait_slice(struct copier *c, uint32_t slice, struct lane *lane)
 int copier_wait(struct copier *c, struct copier_times *out)
 {
     CHECK(c->is_started);
-    double start = now();
+    double start = clock_seconds();
     make_urgent(c);
     pthread_mutex_lock(&c->mutex);
     post_locked(c, c->options.num_pieces);
@@ -266,7 +260,7 @@ int copier_wait(struct copier *c, struct copier_times *out)
     c->state = PARKED;
     int rc = c->rc;
     *out = (struct copier_times){.copy_seconds = c->ended_at - c->started_at,
-                                 .waited_seconds = c->waited_seconds + now() - start,
+                                 .waited_seconds = c->waited_seconds + clock_seconds() - start,
                                  .ended_at = c->ended_at};
     pthread_mutex_unlock(&c->mutex);
     c->is_started = false;

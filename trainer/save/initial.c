@@ -5,6 +5,7 @@
  * loaded as any checkpoint is. A run of the same ckptd is read in place: its weights alone, for a
  * run that begins at step 0, or with initial_load_model_only = false all of its state. */
 #include "proto/report.h"
+#include "trainer/clock.h"
 #include "trainer/save/private.h"
 #include "trainer/save/tool.h"
 
@@ -111,7 +112,7 @@ int snapshot_load_initial(struct snapshot *s, struct progress *p)
     struct ckpt *ckpt = NULL;
     struct ckpt_options options = {
         .server = s->config->ckptd_address, .rank = world->rank, .world_size = world->size};
-    double start = snapshot_now();
+    double start = clock_seconds();
     ERR_TRY(parallel_agree(world, parse_source(&source, s->config->initial_load_path)));
     options.run = source.run;
     int rc = parallel_agree(world, ckpt_open(&ckpt, &options));
@@ -132,7 +133,7 @@ int snapshot_load_initial(struct snapshot *s, struct progress *p)
         log_info("checkpoint", "run %s starts from %s of run %s, step %" PRId64, s->config->run,
                  s->config->initial_load_model_only ? "the weights" : "the whole state", source.run,
                  source.step);
-    s->times.load_seconds = snapshot_now() - start;
+    s->times.load_seconds = clock_seconds() - start;
     return rc;
 }
 

@@ -8,6 +8,7 @@
  * digests (arrived.c). */
 #include "proto/json.h"
 #include "proto/report.h"
+#include "trainer/clock.h"
 #include "trainer/data/manifest.h"
 #include "trainer/save/lineage.h"
 #include "trainer/save/private.h"
@@ -335,7 +336,7 @@ int snapshot_load(struct snapshot *s, struct progress *p, bool *out_loaded)
     if (s->ckpt == NULL)
         return 0;
     struct comm *world = s->mesh->world;
-    double start = snapshot_now();
+    double start = clock_seconds();
     struct candidate candidate = {0}; /* its step is the limit for the next one */
     bool retry = false;
     int rc;
@@ -354,7 +355,7 @@ int snapshot_load(struct snapshot *s, struct progress *p, bool *out_loaded)
         rc = try_candidate(s, p, &candidate, &retry);
     } while (retry);
     ERR_TRY(rc);
-    s->times.load_seconds = snapshot_now() - start;
+    s->times.load_seconds = clock_seconds() - start;
     s->durable_step = p->step;
     *out_loaded = true;
     return 0;

@@ -7,6 +7,7 @@
  * While a copy is in progress (copying_step >= 0) the handle of libckpt belongs to the copy thread.
  */
 #include "proto/report.h"
+#include "trainer/clock.h"
 #include "trainer/save/lineage.h"
 #include "trainer/save/private.h"
 
@@ -15,13 +16,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-
-double snapshot_now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
 
 bool snapshot_is_rank_0(const struct snapshot *s)
 {
@@ -234,7 +228,7 @@ int snapshot_take(struct snapshot *s)
     CHECK(s->attempt == 0);
     struct comm *world = s->mesh->world;
     int64_t answer[2] = {0, -1}; /* attempt, newest step */
-    double start = snapshot_now();
+    double start = clock_seconds();
     ERR_TRY(parallel_agree(s->mesh->world, snapshot_is_rank_0(s) ? take_attempt(s, answer) : 0));
     ERR_TRY(comm_broadcast(world, answer, sizeof(answer), 0));
     s->attempt = (uint64_t)answer[0];
@@ -242,7 +236,7 @@ int snapshot_take(struct snapshot *s)
     s->newest_step = answer[1];
     ERR_TRY(parallel_agree(s->mesh->world,
                            ckpt_describe(s->ckpt, s->attempt, s->tensors, s->num_tensors)));
-    s->times.attempt_seconds += snapshot_now() - start;
+    s->times.attempt_seconds += clock_seconds() - start;
     if (snapshot_is_rank_0(s))
         log_info("checkpoint", "run %s: attempt %" PRIu64 " at %s", s->config->run, s->attempt,
                  s->config->ckptd_address);
@@ -285,10 +279,10 @@ int snapshot_open(struct snapshot **out, const struct snapshot_options *options)
         if (rc == 0 && s->config->compare_replicas)
             rc = replicas_open(&s->replicas, s->mesh, s->state, options->kernels);
         rc = parallel_agree(s->mesh->world, rc);
-        double start = snapshot_now();
+        double start = clock_seconds();
         if (rc == 0)
             rc = parallel_agree(s->mesh->world, connect_ckptd(s));
-        s->times.attempt_seconds = snapshot_now() - start;
+        s->times.attempt_seconds = clock_seconds() - start;
     }
     if (rc != 0) {
         snapshot_close(s);

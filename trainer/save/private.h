@@ -65,7 +65,6 @@ struct snapshot {
     struct snapshot_times times;
 };
 
-double snapshot_now(void); /* seconds, CLOCK_MONOTONIC */
 bool snapshot_is_rank_0(const struct snapshot *s);
 /* open.c: checkpoint.durability. */
 enum ckpt_level snapshot_level(const struct snapshot *s);

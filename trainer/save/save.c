@@ -20,6 +20,7 @@
  * = "bucket" the end waits, in the same time, until ckptd has it in its far tier. */
 #include "proto/json.h"
 #include "proto/report.h"
+#include "trainer/clock.h"
 #include "trainer/data/manifest.h"
 #include "trainer/save/private.h"
 
@@ -99,7 +100,7 @@ static int ask_oldest(struct snapshot *s, uint32_t wait_ms)
 {
     CHECK(s->num_pending > 0);
     int rc = ckpt_save_wait(s->ckpt, (uint64_t)s->pending[0].step, wait_ms);
-    s->polled_at = snapshot_now();
+    s->polled_at = clock_seconds();
     if (rc != ERR_TIMEOUT)
         settle_oldest(s, rc);
     return rc;
@@ -114,7 +115,7 @@ static void ask_pending(struct snapshot *s)
 static void begin_end(struct snapshot *s)
 {
     if (s->deadline == 0)
-        s->deadline = snapshot_now() + (double)s->config->final_seconds;
+        s->deadline = clock_seconds() + (double)s->config->final_seconds;
 }
 
 /* Of the wait for a pending save that began at `start`. */
@@ -122,7 +123,7 @@ static double seconds_left(struct snapshot *s, double start)
 {
     if (s->want_stop != NULL && *s->want_stop != 0)
         begin_end(s);
-    return fmax(0, (s->deadline != 0 ? s->deadline : start + DURABLE_SECONDS) - snapshot_now());
+    return fmax(0, (s->deadline != 0 ? s->deadline : start + DURABLE_SECONDS) - clock_seconds());
 }
 
 static void sleep_for(double seconds)
@@ -137,12 +138,12 @@ static void sleep_for(double seconds)
  * ckptd would keep to its manners (pace.write_rate) for a save that all of training waits for. */
 static void await_oldest(struct snapshot *s)
 {
-    double start = snapshot_now(), left = seconds_left(s, start), pause = PAUSE_SECONDS_MIN;
+    double start = clock_seconds(), left = seconds_left(s, start), pause = PAUSE_SECONDS_MIN;
     double said = INFINITY; /* the deadline that was said */
     int rc = ask_oldest(s, s->deadline == 0 ? ASK_MS : HURRY_MS);
     for (; rc == ERR_TIMEOUT && left > 0; rc = ask_oldest(s, HURRY_MS)) {
         left = seconds_left(s, start);
-        if (said != s->deadline && snapshot_now() - start >= DURABLE_SECONDS_SAID) {
+        if (said != s->deadline && clock_seconds() - start >= DURABLE_SECONDS_SAID) {
             log_info("checkpoint", "waiting for step %" PRId64 " to become durable, at most %.0f s",
                      s->pending[0].step, left);
             said = s->deadline;
@@ -162,7 +163,7 @@ static void add_pending(struct snapshot *s, int64_t step, double since)
     if (s->num_pending == PENDING_MAX) /* ckptd does not take so many: the oldest has ended */
         await_oldest(s);
     s->pending[s->num_pending++] = (struct pending){step, since};
-    s->polled_at = snapshot_now();
+    s->polled_at = clock_seconds();
 }
 
 void snapshot_phase(struct snapshot *s, bool is_busy)
@@ -175,7 +176,7 @@ void snapshot_poll(struct snapshot *s)
 {
     if (s->ckpt == NULL || s->num_pending == 0 || s->copying_step >= 0)
         return;
-    if (snapshot_now() - s->polled_at >= POLL_SECONDS)
+    if (clock_seconds() - s->polled_at >= POLL_SECONDS)
         ask_pending(s);
 }
 
@@ -253,7 +254,7 @@ static int save(struct snapshot *s, const struct progress *p, double start)
     if (rc == 0)
         rc = begin(s, &s->save, p);
     int agreed = parallel_agree_quietly(s->mesh->world, rc, &first);
-    double seconds = snapshot_now() - start;
+    double seconds = clock_seconds() - start;
     say_not_saved(s, agreed, p->step, first);
     if (agreed != 0) {
         if (rc == 0)
@@ -279,9 +280,9 @@ static int end_copy(struct snapshot *s)
     int64_t step = s->copying_step;
     int rc = copier_wait(s->copier, &times);
     s->copying_step = -1;
-    double agree_start = snapshot_now();
+    double agree_start = clock_seconds();
     ERR_TRY(agree_on_save(s, rc, step));
-    double agreed_at = snapshot_now();
+    double agreed_at = clock_seconds();
     double waited = s->begin_seconds + times.waited_seconds + agreed_at - agree_start;
     s->times.save_seconds += waited;
     add_pending(s, step, times.ended_at);
@@ -311,15 +312,15 @@ int snapshot_save(struct snapshot *s, const struct progress *p)
 {
     if (!snapshot_is_taken(s))
         return 0;
-    double start = snapshot_now();
+    double start = clock_seconds();
     ERR_TRY(replicas_compare(s->replicas));
     int rc = save(s, p, start);
     if (rc == 0 && strcmp(s->config->async_mode, "async_with_pinned_mem") != 0)
         rc = end_copy(s);
     if (rc == 0 && strcmp(s->config->async_mode, "disabled") == 0) {
-        double copied_at = snapshot_now();
+        double copied_at = clock_seconds();
         rc = wait_pending(s);
-        s->times.save_seconds += snapshot_now() - copied_at;
+        s->times.save_seconds += clock_seconds() - copied_at;
     }
     return judge(s, rc);
 }
@@ -333,7 +334,7 @@ int snapshot_copied(struct snapshot *s)
 static int check_deadline(const struct snapshot *s)
 {
     uint32_t first;
-    bool is_over = snapshot_is_rank_0(s) && snapshot_now() >= s->deadline;
+    bool is_over = snapshot_is_rank_0(s) && clock_seconds() >= s->deadline;
     return parallel_agree_quietly(s->mesh->world, is_over ? ERR_TIMEOUT : 0, &first);
 }
 
@@ -341,11 +342,11 @@ static int check_deadline(const struct snapshot *s)
  * being written, is only waited for: an answer of ckptd may have been lost. */
 static int try_final(struct snapshot *s, const struct progress *p)
 {
-    int rc = save(s, p, snapshot_now());
+    int rc = save(s, p, clock_seconds());
     if (rc == 0)
         rc = end_copy(s);
     else if (rc == ERR_EXISTS)
-        add_pending(s, p->step, snapshot_now());
+        add_pending(s, p->step, clock_seconds());
     return rc == 0 || rc == ERR_EXISTS ? wait_pending(s) : rc;
 }
 
@@ -360,8 +361,8 @@ static int await_level(struct snapshot *s, int64_t step)
 {
     int rc = ERR_TIMEOUT;
     log_info("checkpoint", "waiting for step %" PRId64 " to be durable (%s), at most %.0f s", step,
-             s->config->durability, seconds_left(s, snapshot_now()));
-    while (may_pass(rc) && snapshot_now() < s->deadline) {
+             s->config->durability, seconds_left(s, clock_seconds()));
+    while (may_pass(rc) && clock_seconds() < s->deadline) {
         rc = ckpt_save_wait_for(s->ckpt, (uint64_t)step, snapshot_level(s), ASK_MS);
         if (may_pass(rc) && rc != ERR_TIMEOUT)
             sleep_for(PAUSE_SECONDS_MAX);
@@ -424,7 +425,7 @@ int snapshot_save_final(struct snapshot *s, const struct progress *p)
     }
     if (s->durable_step == p->step)
         return end_at_level(s, p->step);
-    bool is_late = snapshot_now() >= s->deadline;
+    bool is_late = clock_seconds() >= s->deadline;
     rc = report_error(err_retry(rc) ? rc : ERR_ABORTED, "start the run again when ckptd can save",
                       "the last checkpoint, of step %" PRId64 ", could not be saved%s", p->step,
                       is_late ? " within checkpoint.final_seconds" : "");
