@@ -1,5 +1,4 @@
-/* rank.h - one rank with everything it works with: opened in order, closed in reverse; and the
- * start of all ranks of a process. */
+/* rank.h - one rank with everything it works with: opened in order, closed in reverse. */
 #ifndef HOLDFAST_TRAINER_RANK_H
 #define HOLDFAST_TRAINER_RANK_H
 
@@ -39,12 +38,6 @@ int rank_validate(struct rank *rank, const volatile sig_atomic_t *want_stop, boo
 /* debug.logits_file: forward of sample 0; rank 0 writes [T, V] floats, little-endian. Collective.
  */
 int rank_write_logits(struct rank *rank);
-/* Starts the ranks that this process has (all with comm.backend local, one with mpi), opens each,
- * has it do `work`, closes it. Errors are logged here, once. Returns the process's exit code: what
- * `work` put in *out_exit (the same on all ranks), or that of the error. */
-int rank_run_all(const struct config *config, const volatile sig_atomic_t *want_stop,
-                 int (*work)(struct rank *rank, int *out_exit));
-
 /* Prints what a step takes on a mesh (of comm.ranks ranks when dp_shard is -1; estimate.h), or with
  * debug.print_program the program of the first rank of each stage, without starting any. */
 int rank_estimate(const struct config *config);

@@ -10,7 +10,7 @@
 #include "proto/report.h"
 #include "trainer/comm/flight_compare.h"
 #include "trainer/patience.h"
-#include "trainer/rank.h"
+#include "trainer/ranks.h"
 #include "trainer/run/optimizer.h"
 #include "trainer/run/schedule.h"
 #include "trainer/run/trace.h"
@@ -161,6 +161,7 @@ static int train_steps(struct rank *r, unsigned *out_seen)
     struct step_result result;
     bool stop = false;
     switches_saved(&r->switches);
+    snapshot_phase(r->snapshot, false); /* a first step that never ends is seen, too */
     while (p->step < config->steps && !stop) {
         int64_t before = p->step;
         uint64_t sample = p->next_sample;
@@ -280,5 +281,5 @@ int main(int argc, char **argv)
         return EXIT_DO_NOT_RETRY;
     }
     handle_signals();
-    return rank_run_all(&config, &stop_requested, work);
+    return ranks_run(&config, &stop_requested, work);
 }

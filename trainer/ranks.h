@@ -1,0 +1,13 @@
+/* ranks.h - starts the ranks that a process has. */
+#ifndef HOLDFAST_TRAINER_RANKS_H
+#define HOLDFAST_TRAINER_RANKS_H
+
+#include "trainer/rank.h"
+
+/* Starts the ranks that this process has (all with comm.backend local, one with mpi), opens each,
+ * has it do `work`, closes it. Errors are logged here, once. Returns the process's exit code: what
+ * `work` put in *out_exit (the same on all ranks), or that of the error. */
+int ranks_run(const struct config *config, const volatile sig_atomic_t *want_stop,
+              int (*work)(struct rank *rank, int *out_exit));
+
+#endif
