@@ -249,6 +249,12 @@ int codes_make(struct parallel *p);
 /* What is not coded, after a change. */
 void codes_copy_others(struct parallel *p);
 
+/* ---- blocks.c ---- */
+
+/* Places of blocks, slices, codes and pieces on this rank, and the lists that calls use. Behind
+ * mesh, cut and shape. ERR_MEMORY. */
+int blocks_lay_out(struct parallel *p);
+
 /* ---- gather.c ---- */
 
 /* The parameters of a block for the model: places, the gather itself (on any thread), what it
