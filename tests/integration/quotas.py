@@ -3,8 +3,8 @@
 
 Goal: of two trainers over TLS none takes more saves in work, memory for saves or bytes of the disk
 than limits.identity_* say; who is refused reads whose it is, how much, and which setting. Others
-are not held back by it. Every commit, removal, pin, take-over and denial is one line of the log
-with who it was.
+are not held back by it. Calls beyond limits.identity_rate wait. Every commit, removal, pin,
+take-over and denial is one line of the log with who it was.
 Method: a real ckptd with certificates of a test authority; Python's grpcio makes the calls of
 ranks, whose message types the server describes itself, and ckpt-cli those of people.
 """
@@ -13,6 +13,7 @@ import os
 import re
 import shutil
 import sys
+import time
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import lib_tap  # noqa: E402
@@ -32,6 +33,8 @@ from lib_store import PATIENCE  # noqa: E402
 from lib_tap import test  # noqa: E402
 
 IMAGE = 5 * MIB  # of ELEMENTS and a header, in segments of 1 MiB
+RATE, BURST = 500, 3276  # a tenth of the defaults: the least
+CALLS, CALL_COSTS = 270, 16
 SMALL = ("--memory.pool_bytes", "64MiB", "--memory.segment_bytes", "1MiB",
          "--limits.drain_ms", "1")
 
@@ -79,6 +82,18 @@ def arena(world):
         said = error.details()
     test("ranks that could never save within it are refused at the start", said and
          f"asks for {IMAGE} more, and limits.identity_arena_bytes = {IMAGE - 1}" in said, said)
+    world.stop()
+
+
+def requests(world):
+    world.serve(*SMALL, "--limits.identity_rate", str(RATE), "--limits.identity_burst", str(BURST))
+    reader = Ranks(world, "carl")
+    begun = time.monotonic()
+    for call in [reader.begin("Hello") for _ in range(CALLS)]:
+        call.result()
+    took = time.monotonic() - begun
+    test("calls that cost more than limits.identity_burst are answered, and those beyond take as "
+         "long as limits.identity_rate says", took >= (CALLS * CALL_COSTS - BURST) / RATE, took)
     world.stop()
 
 
@@ -155,6 +170,7 @@ def main():
             world.issue(name, f"holdfast://{uri}")
         saves(world)
         arena(world)
+        requests(world)
         audit(world)
         disk(world)
     finally:

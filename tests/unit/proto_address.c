@@ -1,0 +1,137 @@
+/* proto_address.c - where a ckptd answers, as people write it.
+ *
+ * Goal: unix:/PATH and HOST:PORT are taken apart into what the system's calls take, an address of
+ * IPv6 without its brackets; all else is refused in a sentence that names the text, with a hint
+ * that says the form. Method: texts by hand, at and around every limit of address.h. */
+#include "proto/address.h"
+#include "proto/report.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define FORMS "give unix:/PATH, or HOST:PORT"
+
+static void expect_host(const char *text, const char *host, const char *port)
+{
+    struct address address;
+    memset(&address, 0xa5, sizeof address);
+    assert_int_equal(address_parse(&address, text), 0);
+    assert_int_equal(address.kind, ADDRESS_TLS);
+    assert_string_equal(address.host, host);
+    assert_string_equal(address.port, port);
+}
+
+static void expect_refusal(const char *text, const char *sentence, const char *hint)
+{
+    struct address address;
+    assert_int_equal(address_parse(&address, text), ERR_INVALID);
+    assert_string_equal(report_message(), sentence);
+    assert_string_equal(report_hint(), hint);
+}
+
+static void expect_no_address(const char *text)
+{
+    char sentence[512];
+    snprintf(sentence, sizeof sentence, "'%s' is no address of a ckptd", text);
+    expect_refusal(text, sentence, FORMS);
+}
+
+/* `count` letters behind `before`; `after` behind them. */
+static const char *with_letters(char *out, const char *before, size_t count, const char *after)
+{
+    size_t at = strlen(before);
+    memcpy(out, before, at);
+    memset(out + at, 'h', count);
+    strcpy(out + at + count, after);
+    return out;
+}
+
+static void test_address__a_socket_is_its_path(void **state)
+{
+    struct address address;
+    char text[200];
+    (void)state;
+    memset(&address, 0xa5, sizeof address);
+    assert_int_equal(address_parse(&address, "unix:/run/a b:7/s"), 0);
+    assert_int_equal(address.kind, ADDRESS_UNIX);
+    assert_string_equal(address.path, "/run/a b:7/s");
+    with_letters(text, "unix:/", sizeof address.path - 2, "");
+    assert_int_equal(address_parse(&address, text), 0);
+    assert_string_equal(address.path, text + strlen("unix:"));
+}
+
+static void test_address__a_path_that_is_relative_or_too_long_is_refused(void **state)
+{
+    char text[200], sentence[512];
+    (void)state;
+    expect_refusal("unix:", "'unix:' names no socket", "give unix: and an absolute path");
+    expect_refusal("unix:run/s", "'unix:run/s' names no socket", "give unix: and an absolute path");
+    with_letters(text, "unix:/", sizeof((struct address *)0)->path - 1, "");
+    snprintf(sentence, sizeof sentence,
+             "the path of a socket has at most 107 bytes, and %s has 108", text);
+    expect_refusal(text, sentence, "name a shorter path");
+}
+
+static void test_address__a_host_is_a_name_or_an_address(void **state)
+{
+    (void)state;
+    expect_host("node-7.example:7070", "node-7.example", "7070");
+    expect_host("127.0.0.1:1", "127.0.0.1", "1");
+    expect_host("h:65535", "h", "65535");
+    expect_host("unix.example:80", "unix.example", "80");
+}
+
+static void test_address__an_address_of_ipv6_is_in_brackets(void **state)
+{
+    (void)state;
+    expect_host("[::1]:7070", "::1", "7070");
+    expect_host("[fe80::1%eth0]:80", "fe80::1%eth0", "80");
+    static const char *const bad[] = {"::1:7070", "[::1:7070", "::1]:7070", "[]:7070",
+                                      "[:7070",   "[::1]",     "[::1]7070", "[::1] :7070"};
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
+        expect_no_address(bad[i]);
+}
+
+static void test_address__a_port_is_a_number_up_to_65535(void **state)
+{
+    (void)state;
+    static const char *const bad[] = {"h",        "h:",         "h:0",   "h:65536", "h:99999",
+                                      "h:100000", "h:000001",   "h:-1",  "h:+1",    "h: 1",
+                                      "h:1 ",     "h:http",     "h:1.5", "",        ":7070",
+                                      "h/a:7070", "http://h:80"};
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
+        expect_no_address(bad[i]);
+}
+
+static void test_address__a_host_has_at_most_255_bytes(void **state)
+{
+    char text[400];
+    (void)state;
+    with_letters(text, "", 255, ":1");
+    struct address address;
+    assert_int_equal(address_parse(&address, text), 0);
+    assert_int_equal(strlen(address.host), 255);
+    expect_no_address(with_letters(text, "", 256, ":1"));
+    with_letters(text, "[", 255, "]:1");
+    assert_int_equal(address_parse(&address, text), 0);
+    expect_no_address(with_letters(text, "[", 256, "]:1"));
+}
+
+int main(void)
+{
+    static const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_address__a_socket_is_its_path),
+        cmocka_unit_test(test_address__a_path_that_is_relative_or_too_long_is_refused),
+        cmocka_unit_test(test_address__a_host_is_a_name_or_an_address),
+        cmocka_unit_test(test_address__an_address_of_ipv6_is_in_brackets),
+        cmocka_unit_test(test_address__a_port_is_a_number_up_to_65535),
+        cmocka_unit_test(test_address__a_host_has_at_most_255_bytes),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
