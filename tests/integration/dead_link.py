@@ -5,7 +5,7 @@ Goal: a client notices within seconds, while a call of a minute waits, and conne
 notices, too, and keeps no connection of a peer that has gone.
 Method: a trainer whose control connection goes through a relay, which from one moment on drops all
 bytes of the connections that there are and passes on those of new ones. And a ckptd in a network
-namespace whose link is taken down while a client is connected that says nothing.
+namespace whose link passes nothing on while a client is connected that says nothing.
 """
 
 import os
@@ -28,6 +28,7 @@ import lib_hosts  # noqa: E402
 from lib_network import Network, soon  # noqa: E402
 from lib_relay import Relay  # noqa: E402
 from lib_store import PATIENCE  # noqa: E402
+from lib_switch import Switch  # noqa: E402
 from lib_tap import test  # noqa: E402
 
 STEPS = 4
@@ -70,7 +71,9 @@ class Cable:
 
     def __init__(self):
         lib_hosts.own_network()
-        self.host, self.world = lib_hosts.Host(1), Network()
+        self.switch = Switch()
+        self.switch.plug(2, os.getpid())
+        self.host, self.world = self.switch.host(1), Network()
         port = int(self.world.address.split(":")[1])
         self.world.issue("node", "holdfast://node/n1", self.host.address)
         self.world.issue("anna", "holdfast://operator/anna")
@@ -83,7 +86,8 @@ class Cable:
         self.client.recv(1)
         self.port, self.begun = port, time.monotonic()
         assert len(connections(self.host, port)) == 1
-        self.host.set_link("down")
+        for way in self.switch.of(1):
+            way.is_cut = True
 
     def end(self):
         left = self.begun + NOTICE_S - time.monotonic()
@@ -95,6 +99,7 @@ class Cable:
         self.world.stop()
         self.world.close()
         self.host.close()
+        self.switch.close()
 
 
 def main():

@@ -1,8 +1,8 @@
 """lib_hosts - what a node of a test may have for itself: a network namespace, and a disk.
 
 own_mounts() and own_network() put this process into namespaces of its own, so all that is made here
-is gone when it ends; Refused where that is not permitted. Then Host(n) is a network namespace on
-a bridge with this process (10.77.0.254), and Disk a small ext4 in a file.
+is gone when it ends; Refused where that is not permitted. Namespace is one for the programs of a
+host, which lib_switch connects, and Disk a small ext4 in a file.
 """
 
 import ctypes
@@ -12,7 +12,6 @@ import subprocess
 
 MIB = 1 << 20
 CLONE_NEWNS, CLONE_NEWNET = 0x20000, 0x40000000
-HUB = "10.77.0.254"
 
 
 class Refused(Exception):
@@ -38,35 +37,21 @@ def own_network():
     if not shutil.which("ip") or ctypes.CDLL(None, use_errno=True).unshare(CLONE_NEWNET) != 0:
         raise Refused("a network namespace is not permitted here")
     run("ip", "link", "set", "lo", "up")
-    run("ip", "link", "add", "br0", "type", "bridge")
-    run("ip", "addr", "add", HUB + "/24", "dev", "br0")
-    run("ip", "link", "set", "br0", "up")
 
 
-def add_address(address):
-    """One more of this process."""
-    run("ip", "addr", "add", address + "/24", "dev", "br0")
+class Namespace:
+    """Of the network; `before`: what puts a program there."""
 
-
-class Host:
-    """`before`: what puts a program there."""
-
-    def __init__(self, number):
-        self.address, self.link = f"10.77.0.{number}", f"p{number}"
-        self.keeper = subprocess.Popen(["unshare", "-n", "sh", "-c", "echo; exec sleep 100000"],
-                                       stdout=subprocess.PIPE)
-        self.keeper.stdout.readline()
+    def __init__(self):
+        if not shutil.which("ip"):
+            raise Refused("ip is missing")
+        self.keeper = subprocess.Popen(
+            ["unshare", "-n", "sh", "-c", "ip link set lo up; echo; exec sleep 100000"],
+            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
         self.before = "nsenter", f"--net=/proc/{self.keeper.pid}/ns/net", "--"
-        run("ip", "link", "add", self.link, "type", "veth", "peer", "name", "eth0", "netns",
-            self.keeper.pid)
-        run("ip", "link", "set", self.link, "master", "br0", "up")
-        run(*self.before, "ip", "addr", "add", self.address + "/24", "dev", "eth0")
-        for link in "eth0", "lo":
-            run(*self.before, "ip", "link", "set", link, "up")
-
-    def set_link(self, state):
-        """"down": no packet comes through, and nobody is told."""
-        run("ip", "link", "set", self.link, state)
+        if not self.keeper.stdout.readline():
+            self.close()
+            raise Refused("a network namespace is not permitted here")
 
     def close(self):
         self.keeper.kill()

@@ -40,14 +40,14 @@ class Node(World):
     by its name, when that is not its own address. port: of its calls; the bulk plane has the
     next."""
 
-    def __init__(self, name, domain, host, authority, port=None, others=(), store=None):
+    def __init__(self, name, domain, host, authority, port=None, store=None):
         super().__init__(store)
         self.name, self.domain, self.nodes, self.via = name, domain, [], {}
         self.address = f"{host}:{port or free_port(host)}"
         self.bulk = f"{host}:{port + 1 if port else free_port(host)}"
         self.is_lost, self.before = False, ()
         certificates("issue", authority, os.path.join(self.folder, "tls"),
-                     f"holdfast://node/{name}", host, *others)
+                     f"holdfast://node/{name}", host)
 
     def spawn(self, *options, **popen):
         peers = ",".join(f"{node.name}@{node.domain}={self.via.get(node.name, node.address)}"

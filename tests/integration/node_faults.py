@@ -2,19 +2,18 @@
 """node_faults - four nodes with two ranks each, and what goes wrong, in random order.
 
 Goal, with replication 2: whatever process is killed with SIGKILL or stopped for three seconds,
-whatever node goes away for good with all it had, whatever link is cut one way or both, whatever
-disk is full: the run goes on with the losses of one that was never touched, bit for bit, and each
-start from the newest checkpoint whose level, as acknowledged before the fault, covers it: "local"
-every fault but a lost node, "replicated" that one. What is left then reaches its level again.
-Method: real ckptd, each in a network namespace on a disk of its own where the system permits both
-(else on loopback addresses, and no disk is filled). Each reaches each other one at an address of
-its own, where relays with delays and resets of their own (lib_relay.py) pass on the calls, and the
-bytes of the bulk plane. mpirun starts the ranks again like a launcher: without the nodes that are
-lost. One run goes through each fault once: a start of eight ranks costs more than a fault. SEED=
-repeats a story, SCENARIOS= bounds it, FAULTS= names some.
+whatever node goes away for good with all it had, whatever link is cut one way or both or loses and
+reorders packets, whatever disk is full: the run goes on with the losses of one that was never
+touched, bit for bit, and each start from the newest checkpoint whose level, as acknowledged before
+the fault, covers it: "local" every fault but a lost node, "replicated" that one. What is left then
+reaches its level again.
+Method: real ckptd, each in a network namespace on a disk of its own, where the system permits both;
+a switch in user space with delays (lib_switch.py) is between them. Else they have loopback
+addresses, whose links stay good, and no disk is filled. mpirun starts the ranks again like a
+launcher: without the nodes that are lost. One run goes through each fault once: a start of eight
+ranks costs more than a fault. SEED= repeats a story, SCENARIOS= bounds it, FAULTS= names some.
 """
 
-import itertools
 import json
 import os
 import random
@@ -27,18 +26,19 @@ import tempfile
 import time
 
 import lib_train
-from lib_hosts import Disk, Host, Refused, add_address, own_mounts, own_network
+from lib_hosts import Disk, Refused, own_mounts
 from lib_nodes import Node, Run, certificates, wait_until
-from lib_relay import Relay
+from lib_switch import Switch, bad
 from lib_tap import end, skip, test
 
 SEED = int(os.environ.get("SEED", random.randrange(1 << 30)))
 SCENARIOS = int(os.environ.get("SCENARIOS", 8))
 STEPS, STARTS_MAX, SECONDS = 500, 5, 3
+DELAY_S, LOSS, LATE = 0.002, 0.1, 0.2
 SLOW = "--debug.slow_copy_us", "50000"  # a fault is to hit a save
 PAUSE = 0.3  # seconds between two looks: each is a ckpt-cli, 40 ms of a CPU
 DOMAINS = "a", "b", "c", "d"
-CALLS, BULK = 7070, 7071  # ports, as lib_nodes.py has them
+CALLS = 7070  # a port; the bulk plane has the next
 OPTIONS = "--nodes.silent_ms", "2000", "--retention.keep_last", "4"
 
 if not shutil.which("openssl") or not shutil.which("mpirun"):
@@ -47,27 +47,18 @@ if not shutil.which("openssl") or not shutil.which("mpirun"):
 
 
 class Cluster:
-    """Who is lost comes back as a new node of that name, with nothing."""
+    """Who is lost comes back as a new node of that name, with nothing. Node i is at port i + 1 of
+    the switch."""
 
-    def __init__(self, folder, chance, has_hosts, has_disks):
-        self.folder, self.chance = folder, chance
+    def __init__(self, folder, switch, has_disks):
+        self.folder, self.switch, self.has_disks = folder, switch, has_disks
         self.authority = os.path.join(folder, "authority")
         certificates("authority", self.authority)
-        self.hosts = [Host(i + 1) if has_hosts else None for i in range(len(DOMAINS))]
+        self.hosts = [switch.host(i + 1) if switch else None for i in range(len(DOMAINS))]
         self.disks = [None] * len(DOMAINS)
-        self.has_disks = has_disks
-        self.relays, self.nodes, self.relayed_before = {}, [], 0
-        for pair in itertools.permutations(range(len(DOMAINS)), 2):
-            if has_hosts:
-                add_address(self.way(*pair))
+        self.nodes = []
         for i in range(len(DOMAINS)):
             self.nodes.append(self.make(i))
-        for i in range(len(DOMAINS)):
-            self.connect(i)
-
-    def way(self, i, j):
-        """Where node i finds node j."""
-        return f"10.77.0.{100 + 10 * i + j}" if self.hosts[i] else f"127.0.{i + 1}.{100 + j}"
 
     def make(self, i):
         host, store, before = f"127.0.0.{i + 1}", None, ()
@@ -76,24 +67,13 @@ class Cluster:
         if self.has_disks:
             self.disks[i] = Disk(tempfile.mkdtemp(prefix="disk-", dir=self.folder), 400, 4000)
             store = os.path.join(self.disks[i].path, "store")
-        ways = [self.way(j, i) for j in range(len(DOMAINS)) if j != i]
-        node = Node(f"n{i + 1}", DOMAINS[i], host, self.authority, CALLS, ways, store)
-        node.before = before
+        node = Node(f"n{i + 1}", DOMAINS[i], host, self.authority, CALLS, store=store)
+        node.before, node.nodes = before, self.nodes
         return node
-
-    def connect(self, i):
-        node = self.nodes[i]
-        node.nodes = self.nodes
-        for j, other in enumerate(self.nodes):
-            if other is not node:
-                self.relays[node.name, other.name] = [
-                    Relay(to, self.way(i, j), self.chance.randrange(1 << 30), 0.002, 0.0005, port)
-                    for to, port in ((other.address, CALLS), (other.bulk, BULK))]
-                node.via[other.name] = f"{self.way(i, j)}:{CALLS}"
 
     def start(self, nodes):
         for node in nodes:
-            node.spawn(*OPTIONS, "--tls.bulk_advertise", f"0.0.0.0:{BULK}")
+            node.spawn(*OPTIONS)
         for node in nodes:
             wait_until(lambda node=node: node.cli("health", *node.where)[0] in (0, 1), node.log)
 
@@ -108,28 +88,11 @@ class Cluster:
 
     def replace(self, i):
         self.nodes[i] = self.make(i)
-        for pair in [pair for pair in self.relays if pair[0] == self.nodes[i].name]:
-            self.close_relays(pair)
-        self.connect(i)
-        for node in self.nodes:
-            node.nodes = self.nodes
         self.start([self.nodes[i]])
-
-    def relayed(self):
-        """Bytes of the bulk plane."""
-        return self.relayed_before + sum(bulk.passed for _, bulk in self.relays.values())
-
-    def close_relays(self, pair):
-        relays = self.relays.pop(pair)
-        self.relayed_before += relays[1].passed
-        for relay in relays:
-            relay.close()
 
     def close(self):
         for node in self.nodes:
             node.close()
-        for pair in list(self.relays):
-            self.close_relays(pair)
         for one in self.disks + self.hosts:
             if one:
                 one.close()
@@ -182,33 +145,43 @@ def lose_node(cluster, run, chance):
     return f"n{i + 1} is away for good", i
 
 
-def cut_link(cluster, run, chance, *ways):
-    a, b = chance.sample(cluster.nodes, 2)
-    there, other_way = cluster.relays[a.name, b.name], {"out": "back", "back": "out"}
-    for relay in there:
-        relay.hold(*ways)
-    for relay in cluster.relays[b.name, a.name]:
-        relay.hold(*[other_way[way] for way in ways])
-    time.sleep(SECONDS)
-    for relay in there + cluster.relays[b.name, a.name]:
-        relay.go_on()
-    return f"the link {a.name}-{b.name} is cut {' and '.join(ways)} for {SECONDS} s", None
-
-
-def cut_both_ways(cluster, run, chance):
-    return cut_link(cluster, run, chance, "out", "back")
-
-
-def cut_one_way(cluster, run, chance):
-    return cut_link(cluster, run, chance, "out")
+def cut_link(cluster, run, chance):
+    """One way, or both."""
+    a, b = chance.sample(range(len(DOMAINS)), 2)
+    ways = cluster.switch.between(a + 1, b + 1)[:chance.randrange(1, 3)]
+    with bad(ways, is_cut=True):
+        time.sleep(SECONDS)
+    how = "both ways" if len(ways) == 2 else "one way"
+    return f"the link from n{a + 1} to n{b + 1} is cut {how} for {SECONDS} s", None
 
 
 def cut_off(cluster, run, chance):
     i = chance.randrange(len(DOMAINS))
-    cluster.hosts[i].set_link("down")
-    time.sleep(SECONDS)
-    cluster.hosts[i].set_link("up")
-    return f"no packet comes to n{i + 1} for {SECONDS} s", None
+    with bad(cluster.switch.of(i + 1), is_cut=True):
+        time.sleep(SECONDS)
+    return f"no packet comes to n{i + 1} or from there for {SECONDS} s", None
+
+
+def lose_packets(cluster, run, chance):
+    """Until some were lost, some overtaken, and a checkpoint was replicated all the same."""
+    i = chance.randrange(len(DOMAINS))
+    ways = cluster.switch.of(i + 1)
+
+    def counts():
+        return [sum(getattr(way, name) for way in ways) for name in ("frames", "lost", "overtaken")]
+
+    def replicated():
+        return newest(cluster.nodes[:1], run.name, "replicated")
+
+    before, step, begun = counts(), replicated(), time.monotonic()
+    with bad(ways, loss=LOSS, late=LATE):
+        time.sleep(SECONDS)
+        wait_until(lambda: min(map(int.__sub__, counts(), before)) > 0 and
+                   (replicated() > step or run.process.poll() is not None), run.said, PAUSE)
+    frames, lost, overtaken = map(int.__sub__, counts(), before)
+    took = time.monotonic() - begun
+    return (f"the links of n{i + 1} lose {lost} and reorder {overtaken} of {frames} frames in "
+            f"{took:.1f} s, and step {replicated()} is replicated after {step}"), None
 
 
 def fill_disk(cluster, run, chance):
@@ -228,8 +201,8 @@ def stop_process(cluster, run, chance):
     return f"{'a ckptd' if pid in pids[-len(DOMAINS):] else 'a rank'} stands for {SECONDS} s", None
 
 
-FAULTS = [kill_ckptd, kill_rank, lose_node, cut_both_ways, cut_one_way, cut_off, fill_disk,
-          stop_process]
+LINKS = [cut_link, cut_off, lose_packets]
+FAULTS = [kill_ckptd, kill_rank, lose_node, *LINKS, fill_disk, stop_process]
 
 
 def newest(nodes, run, level):
@@ -309,27 +282,28 @@ def untouched(cluster, folder, step):
 
 
 def own(what):
+    """What it gives, and why it does not."""
     try:
-        what()
-        return ""
+        return what(), ""
     except Refused as reason:
-        return str(reason)
+        return None, str(reason)
 
 
 def main():
     print(f"# SEED={SEED}", flush=True)
-    no_disks, no_hosts = own(own_mounts), own(own_network)
+    no_disks, (switch, no_hosts) = own(own_mounts)[1], own(lambda: Switch(SEED, DELAY_S))
     faults = [fault for fault in FAULTS if not (fault is fill_disk and no_disks) and
-              not (fault is cut_off and no_hosts) and
+              not (fault in LINKS and no_hosts) and
               fault.__name__ in os.environ.get("FAULTS", fault.__name__)]
-    for names, reason in ((["a disk is full"], no_disks), (["nodes are network namespaces"],
-                                                            no_hosts)):
+    for names, reason in ((["a disk is full"], no_disks),
+                          (["nodes are network namespaces", "a link is cut, one way or both",
+                            "a node is cut off", "links lose and reorder packets"], no_hosts)):
         if reason:
             skip(names, reason)
     folder = tempfile.mkdtemp(prefix="fa-", dir=os.environ.get("TMPDIR", "/var/tmp"))
     chance = random.Random(SEED)
     lib_train.make_tokens(folder, lib_train.prose())
-    cluster = Cluster(folder, chance, not no_hosts, not no_disks)
+    cluster = Cluster(folder, switch, not no_disks)
     try:
         cluster.start(cluster.nodes)
         losses = [story(cluster, folder, f"s{number}",
@@ -342,10 +316,13 @@ def main():
              wrong == [] and min(map(len, losses)) > 0, wrong[:10])
         copied = [entry["bytes"] for entry in cluster.nodes[0].listed(*cluster.nodes[0].where)
                   if entry["durability"] == "replicated"]
-        test("a copy of each goes over the bulk plane, through the relays",
-             cluster.relayed() > sum(copied) > 0, (cluster.relayed(), copied))
+        if switch:
+            test("a copy of each goes through the switch", switch.bytes() > sum(copied) > 0,
+                 (switch.bytes(), copied))
     finally:
         cluster.close()
+        if switch:
+            switch.close()
         shutil.rmtree(folder, ignore_errors=True)
     end()
 
