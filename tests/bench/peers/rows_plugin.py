@@ -20,7 +20,7 @@ def numbers(name, default):
 
 SIZES, WORLDS = numbers("PLUGIN_MIB", "1024,4096"), numbers("PLUGIN_RANKS", "2,4")
 ROUNDS = numbers("PLUGIN_ROUNDS", "7")[0]
-SEGMENT_MIB = 8
+SPARE_MIB, SPARE = 32, 2  # of a pool, for what images leave of segments: so many per rank
 ALL_MIB, FEW = 1024, ("dcp", "dcp_async_process")  # of larger states, as memory is short
 OURS = "plugin"
 # Who is beside it, and whether it copies the state twice: into memory, then into files.
@@ -34,10 +34,9 @@ class PluginJob(Job):
     """Ranks beside a ckptd whose memory is `images` of the state."""
 
     def __init__(self, bench, name, world, mib, images=1.0):
-        pool = int(mib * images) + 2 * SEGMENT_MIB * world
-        self.options = ("--memory.pool_bytes", f"{pool}MiB", "--memory.segment_bytes",
-                        f"{SEGMENT_MIB}MiB", "--storage.usable_fraction", "1.0",
-                        "--retention.keep_last", "1")
+        self.options = ("--memory.pool_bytes", f"{int(mib * images) + SPARE_MIB}MiB",
+                        "--memory.segment_bytes", f"{SPARE_MIB // SPARE // world}MiB",
+                        "--storage.usable_fraction", "1.0", "--retention.keep_last", "1")
         self.daemon, server, self.store = bench.start_ckptd(name, *self.options)
         super().__init__(bench, name, world, mib, server, self.store, name)
         self.run = f"{name}-plugin"
@@ -80,8 +79,12 @@ def row_of(name, ours, theirs, **options):
                **options)
 
 
+def name_of(mib, world):
+    return f"{mib >> 10}g_w{world}"
+
+
 def saves(bench, mib, world):
-    name, peers = f"{mib >> 10}g_w{world}", list(PEERS if mib <= ALL_MIB else FEW)
+    name, peers = name_of(mib, world), list(PEERS if mib <= ALL_MIB else FEW)
     with PluginJob(bench, "plugin", world, mib) as job:
         memory = {saver: job.costs(saver) for saver in (OURS, *peers)}  # makes plans, too
         taken, disk = rounds(bench, job, (OURS, *peers))
@@ -116,12 +119,19 @@ def row_plugin_next(bench):
                      goal=goal)
 
 
+def memory_rows(bench, mib, world):
+    for name, images, goal in (("image", 1.0, IMAGE_GOAL), ("window", WINDOW, WINDOW_GOAL)):
+        with PluginJob(bench, "plugin", world, mib, images) as job:
+            yield Row(f"plugin_memory_{name_of(mib, world)}_{name}", "of the state",
+                      [job.costs(OURS)], (), "lower", goal)
+        bench.clear()
+
+
 def row_plugin_memory(bench):
     """host memory of ckptd as a part of the state: one image, and a window of half of it"""
-    for name, images, goal in (("image", 1.0, IMAGE_GOAL), ("window", WINDOW, WINDOW_GOAL)):
-        with PluginJob(bench, "plugin", 2, SIZES[0], images) as job:
-            yield Row(f"plugin_memory_{name}", "of the state", [job.costs(OURS)], (), "lower", goal)
-        bench.clear()
+    for mib in SIZES:
+        for world in WORLDS:
+            yield from memory_rows(bench, mib, world)
 
 
 def load_rows(bench, name, job, run, saved_by, peers):
