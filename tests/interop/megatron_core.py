@@ -7,11 +7,13 @@ durable when it is finalized; a save that failed leaves no metadata.json; what d
 Method: megatron.core.dist_checkpointing as PyPI has it, gloo on the CPU, a real ckptd. Megatron's
 trainer needs a GPU and is not run.
 """
+import importlib.util
+import multiprocessing
 import os
 import shutil
 import sys
 
-from lib_dcp import ROOT, end, job, torch
+from lib_dcp import PRELOAD, ROOT, end, job, torch
 from lib_store import World
 from lib_tap import Skip, run
 import torch.distributed as dist
@@ -154,6 +156,8 @@ def torch_dist_is_converted_both_ways(world):
 
 
 if __name__ == "__main__":
+    if importlib.util.find_spec("megatron"):
+        multiprocessing.set_forkserver_preload([*PRELOAD, "megatron.core.dist_checkpointing"])
     bed = World()
     bed.start("--memory.pool_bytes", "128MiB", "--limits.takeover_ms", "500")
     passed = run([another_cut_loads_what_was_saved, torch_dist_is_converted_both_ways], bed)
