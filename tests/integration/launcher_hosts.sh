@@ -1,18 +1,49 @@
 #!/usr/bin/env bash
-# Goal: a run over two hosts goes on with one when the other is lost, takes it again when it is
-# back, and saves on another host than the launcher's when it is asked to stop; all losses are those
-# of the run that was left alone. Method: real mpirun, trainer and ckptd; the hosts are namespaces
-# (lib_nodes.sh), and mpirun's agent enters them instead of ssh. The host that is lost ends with all
-# its processes, and its link is gone. Both hosts use one ckptd, through the file system they share;
-# nothing is shown here of one ckptd per host.
+# Goal: a run over two hosts, each with a ckptd that its rank uses, goes on with one when the other
+# is lost with its ckptd, takes it again when it is back, and saves on another host than the
+# launcher's when it is asked to stop; all losses are those of the run that was left alone. Method:
+# real mpirun, trainer and ckptd; the hosts are namespaces (lib_nodes.sh), and mpirun's agent enters
+# them instead of ssh. Each ckptd has a socket in its host's own /tmp, a store that no other opens,
+# and the others as its peers; a third host has a ckptd alone, so two are a majority. The host that
+# is lost ends with all its processes, and its link is gone; it comes back with its store.
 . "$(dirname "$0")/lib.sh"
 . tests/integration/lib_nodes.sh "$0"
 . tests/integration/lib_tiny.sh
 command -v mpirun >/dev/null || skip_all "mpirun is missing"
-plan 9
+command -v openssl >/dev/null || skip_all "openssl is missing"
+plan 10
 make_tiny
 export HOLDFAST_BIN=$BUILD
-start_ckptd
+mkdir "$tmp/ctl.tmp" && mount --bind "$tmp/ctl.tmp" /tmp
+local_server=unix:/tmp/s # another one on each host
+declare -A address=([ctl]=10.77.0.254 [n1]=10.77.0.1 [n2]=10.77.0.2)
+deploy/certificates authority "$tmp/authority" >"$tmp/certificates.log" 2>&1 ||
+    give_up "no authority" "$tmp/certificates.log"
+
+host_ckptd() { # HOST: the command in $ckptd
+    local host=$1 other peers=()
+    for other in ctl n1 n2; do
+        [ "$other" = "$host" ] || peers+=("$other@$other=${address[$other]}:7070")
+    done
+    [ -e "$tmp/$host.tls" ] || deploy/certificates issue "$tmp/authority" "$tmp/$host.tls" \
+        "holdfast://node/$host" "${address[$host]}" >"$tmp/certificates.log" 2>&1 ||
+        give_up "no certificate for $host" "$tmp/certificates.log"
+    ckptd=("$BUILD/ckptd" --listen "$local_server" --store "$tmp/$host.store"
+        --memory.pool_bytes 64MiB --memory.segment_bytes 1MiB
+        --tls.listen "${address[$host]}:7070" --tls.bulk "${address[$host]}:7071"
+        --tls.directory "$tmp/$host.tls" --nodes.name "$host" --nodes.domain "$host"
+        --nodes.peers "$(IFS=, && echo "${peers[*]}")" --nodes.silent_ms 2000 --nodes.wait_ms 6000
+        --tier.quiet false)
+}
+on_host() { # HOST COMMAND...
+    if [ "$1" = ctl ]; then "${@:2}"; else on_node "$@"; fi
+}
+status_of() { on_host "$1" "$BUILD/ckpt-cli" status --server "$local_server"; }
+begin_host() { # HOST NUMBER
+    host_ckptd "$1"
+    start_node "$1" "$2" "${ckptd[@]}"
+    wait_for 20 status_of "$1" >/dev/null || give_up "ckptd of $1 does not answer" "$tmp/$1.log"
+}
 cat >"$tmp/agent" <<END
 #!/usr/bin/env bash
 # As ssh: HOST COMMAND...
@@ -24,21 +55,25 @@ cat >"$tmp/check" <<END
 [ "\$1" = ctl ] || "$tmp/agent" "\$1" true
 END
 chmod +x "$tmp/agent" "$tmp/check"
-start_node n1 1 sleep 1000
+host_ckptd ctl
+"${ckptd[@]}" >"$tmp/ctl.log" 2>&1 &
+started_pids+=("$!")
+begin_host n1 1
+begin_host n2 2
 printf '# of this test\nctl\nn1\n' >"$tmp/hosts"
 
 launch() { # RUN
-    deploy/launch --config "$tiny" --ranks 1 --hosts-file "$tmp/hosts" --server "$server" \
+    deploy/launch --config "$tiny" --ranks 1 --hosts-file "$tmp/hosts" --server "$local_server" \
         --host-check "$tmp/check" --dir "$tmp/$1.dir" --backoff 0.1 --backoff-max 0.5 \
         --mpirun "--mca plm_rsh_agent $tmp/agent --mca plm rsh" -- --job.run "$1" \
-        --metrics.loss_file "$tmp/$1.loss" --training.steps 1000000 --checkpoint.interval 20 \
+        --metrics.loss_file "$tmp/$1.loss" --training.steps 1000000 --checkpoint.interval 10 \
         >>"$tmp/$1.log" 2>&1 &
     launcher=$!
     started_pids+=("$launcher")
 }
 has_lines() { [ "$(wc -l <"$tmp/$1.loss")" -ge "$2" ]; }
-trains() { # RUN: twenty more steps
-    wait_for 40 has_lines "$1" $(($(wc -l <"$tmp/$1.loss") + 20)) ||
+trains() { # RUN: ten more steps
+    wait_for 40 has_lines "$1" $(($(wc -l <"$tmp/$1.loss") + 10)) ||
         give_up "$1 does not train" "$tmp/$1.log"
 }
 starts() { awk '$2 == "start" { print $4 }' "$tmp/$1.dir/events" | paste -sd' '; }
@@ -55,12 +90,19 @@ launch two
 trains two
 check "a rank runs on each host" test -e "$tmp/two.dir/start-1/rank-0.pid" -a \
     -e "$tmp/two.dir/start-1/rank-1.far"
+ranks_at() { status_of "$1" | sed -n 's/^connected *\([0-9]* rank\)s*,.*/\1/p'; }
+check_equal "and uses the ckptd of its host" "$(for host in ctl n1 n2; do ranks_at "$host"; done |
+    paste -sd,)" "1 rank,1 rank,0 rank"
+is_replicated() { grep -q 'is durable (replicated)' "$tmp/two.log"; }
+wait_for 40 is_replicated || give_up "no checkpoint would survive a host" "$tmp/two.log"
 end_node n1
 check "a lost host ends the start" wait_for 40 has_starts two 2
 trains two
 check_equal "the run goes on with the host that is left" "$(starts two)" "2 1"
 check_equal "which it says" "$(grep -c 'the host n1 does not answer' "$tmp/two.log")" 1
-start_node n1 2 sleep 1000
+link_is_gone() { ! ip link show p1; }
+wait_for 10 link_is_gone >"$tmp/link.log" 2>&1 || give_up "the link of n1 stays" "$tmp/link.log"
+begin_host n1 1
 kill -KILL "$(cat "$tmp/two.dir/start-2/rank-0.pid")"
 check "a host that is back is taken again" wait_for 20 has_starts two 3
 trains two
@@ -73,8 +115,10 @@ stop
 saved=$(cat "$tmp/two.dir/start-4"/rank-*.end | paste -sd' ')
 check_equal "asked to stop, the ranks of another host save" "$status: $saved" "75: 75"
 last=$(tail -n 1 "$tmp/two.loss" | cut -d ' ' -f 1)
-check "the last step is there" "$BUILD/ckpt-cli" verify --store "$store" "two@$last"
+check "the last step is there" on_node n1 \
+    "$BUILD/ckpt-cli" verify --server "$local_server" "two@$last"
 
+start_ckptd
 in_background alone --training.steps 1000000
 reached() { [ "$(tail -n 1 "$tmp/alone.loss" | cut -d ' ' -f 1)" -gt "$last" ]; }
 wait_for 90 reached || give_up "the undisturbed run does not come so far" "$tmp/alone.log"
