@@ -3,6 +3,7 @@
 #include "kernels/device.h"
 #include "proto/report.h"
 #include "trainer/comm/flight.h"
+#include "trainer/config/launched.h"
 #include "trainer/corpus/corpus.h"
 #include "trainer/data/ahead.h"
 #include "trainer/estimate.h"
@@ -67,13 +68,9 @@ static int check_tokenizer(const struct config *config, const struct data_info *
 /* Which of the processes of this node it is; `unsaid` where no launcher says. */
 static uint32_t place_on_node(const struct rank *r, uint32_t unsaid)
 {
-    static const char *const names[] = {"OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID",
-                                        "SLURM_LOCALID"};
     bool is_local = strcmp(r->config->comm_backend, "local") == 0;
-    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]) && !is_local; i++)
-        if (getenv(names[i]) != NULL)
-            return (uint32_t)strtoul(getenv(names[i]), NULL, 10);
-    return unsaid;
+    const char *said = is_local ? NULL : launched(LAUNCHED_LOCAL_RANK);
+    return said != NULL ? (uint32_t)strtoul(said, NULL, 10) : unsaid;
 }
 
 /* What is done once per node is this rank's. */

@@ -3,7 +3,9 @@
 #include "proto/report.h"
 #include "trainer/comm/comm.h"
 #include "trainer/comm/flight.h"
+#include "trainer/config/launched.h"
 #include "trainer/save/seed.h"
+#include "trainer/tcp/tcp.h"
 
 #include <stdatomic.h>
 #include <string.h>
@@ -52,7 +54,7 @@ static int with_world(struct comm *world, void *user)
     return rc;
 }
 
-/* With comm.backend nccl the world is one of NCCL over that of the threads or of MPI. */
+/* With comm.backend nccl the world is one of NCCL over that of the threads, of MPI or of TCP. */
 static int rank_main(struct comm *bootstrap, void *user)
 {
     struct launch *launch = user;
@@ -75,6 +77,17 @@ static bool are_threads(const struct config *config)
            (strcmp(config->comm_backend, "nccl") == 0 && config_num_launched() == 1);
 }
 
+/* The world of processes: of torchrun, else of MPI. */
+static int open_world(struct comm **out, const struct config *config)
+{
+    struct tcp_options options;
+    if (strcmp(config->comm_backend, "nccl") != 0 || !launched_by_torchrun())
+        return comm_mpi_open(out);
+    ERR_TRY(tcp_options_of_environment(&options));
+    options.timeout_seconds = config->comm_init_timeout;
+    return comm_tcp_open(out, &options);
+}
+
 int ranks_run(const struct config *config, const volatile sig_atomic_t *want_stop,
               int (*work)(struct rank *rank, int *out_exit))
 {
@@ -94,7 +107,7 @@ int ranks_run(const struct config *config, const volatile sig_atomic_t *want_sto
         rc = comm_local_run((uint32_t)config->comm_ranks, rank_main, &launch);
         return rc != 0 ? exit_code_of(rc) : launch.exit_code;
     }
-    rc = comm_mpi_open(&world);
+    rc = open_world(&world, config);
     if (rc != 0) {
         log_error("train", "%s", report_line());
         return exit_code_of(rc);

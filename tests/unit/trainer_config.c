@@ -513,6 +513,48 @@ static void test_config__ranks_as_threads_are_refused_in_one_process_of_several(
     unsetenv("OMPI_COMM_WORLD_SIZE");
 }
 
+static void set_all(const char *const variables[][2], size_t num)
+{
+    for (size_t i = 0; i < num; i++) {
+        if (variables[i][1] != NULL)
+            setenv(variables[i][0], variables[i][1], 1);
+        else
+            unsetenv(variables[i][0]);
+    }
+}
+
+/* srun starts torchrun once for each node, so its variables are those of the node. */
+static void test_config__processes_of_torchrun_are_counted_by_it(void **state)
+{
+    static const char *const by_srun[][2] = {{"SLURM_PROCID", "1"}, {"SLURM_STEP_NUM_TASKS", "2"}};
+    static const char *const by_torchrun[][2] = {{"RANK", "5"},
+                                                 {"WORLD_SIZE", "8"},
+                                                 {"LOCAL_RANK", "1"},
+                                                 {"MASTER_ADDR", "node0"},
+                                                 {"MASTER_PORT", "29500"}};
+    static const char *const none[][2] = {{"RANK", NULL},
+                                          {"WORLD_SIZE", NULL},
+                                          {"LOCAL_RANK", NULL},
+                                          {"MASTER_ADDR", NULL},
+                                          {"MASTER_PORT", NULL},
+                                          {"SLURM_PROCID", NULL},
+                                          {"SLURM_STEP_NUM_TASKS", NULL}};
+    char name[CONFIG_NAME_MAX];
+    (void)state;
+    set_all(by_srun, 2);
+    assert_int_equal(config_num_launched(), 2);
+    set_all(by_torchrun, 4); /* not all: a cluster sets some for each of its jobs */
+    assert_int_equal(config_num_launched(), 2);
+    set_all(by_torchrun, 5);
+    assert_int_equal(config_num_launched(), 8);
+    assert_true(config_name_process(name));
+    assert_non_null(strstr(name, ":5"));
+    unsetenv("SLURM_PROCID");
+    check_refused("--comm.backend mpi", "torchrun started 8 processes", "nccl");
+    check_refused("", "8 processes were started", "--comm.backend");
+    set_all(none, 7);
+}
+
 static void test_config__the_json_names_every_setting(void **state)
 {
     struct config config;
@@ -564,6 +606,7 @@ int main(void)
         cmocka_unit_test(test_config__a_run_without_a_name_has_that_of_its_file),
         cmocka_unit_test(test_config__paths_and_names_are_checked),
         cmocka_unit_test(test_config__ranks_as_threads_are_refused_in_one_process_of_several),
+        cmocka_unit_test(test_config__processes_of_torchrun_are_counted_by_it),
         cmocka_unit_test(test_config__the_json_names_every_setting),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

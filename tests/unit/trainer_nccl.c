@@ -10,7 +10,9 @@
 #include "proto/report.h"
 #include "tests/simgpu/simgpu.h"
 #include "trainer/comm/flight.h"
+#include "trainer/tcp/tcp.h"
 
+#include <arpa/inet.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -19,7 +21,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <time.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -316,6 +320,39 @@ static int one_fails(struct gpu *g, struct comm *world)
     return rc;
 }
 
+static char tcp_port[8]; /* of ranks that meet over TCP; "": they are threads alone */
+
+static void take_port(void)
+{
+    struct sockaddr_in own = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t size = sizeof(own);
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    assert_int_equal(bind(fd, (struct sockaddr *)&own, size), 0);
+    assert_int_equal(getsockname(fd, (struct sockaddr *)&own, &size), 0);
+    snprintf(tcp_port, sizeof(tcp_port), "%u", ntohs(own.sin_port));
+    close(fd);
+}
+
+static int rank_main(struct comm *bootstrap, void *user);
+
+/* A thread that knows of the others what it is told over TCP. */
+static int rank_over_tcp(struct comm *threads, void *user)
+{
+    struct tcp_options options = {.rank = threads->rank,
+                                  .size = threads->size,
+                                  .host = "127.0.0.1",
+                                  .port = tcp_port,
+                                  .timeout_seconds = 20};
+    struct comm *world = NULL;
+    int rc = comm_tcp_open(&world, &options);
+    if (rc == 0)
+        rc = rank_main(world, user);
+    if (rc != 0 && world != NULL)
+        comm_abort(world, EXIT_RUN_AGAIN);
+    comm_free(world);
+    return rc;
+}
+
 static int rank_main(struct comm *bootstrap, void *user)
 {
     int (*const *work)(struct gpu *, struct comm *) = user;
@@ -346,7 +383,7 @@ static int run(int (*work)(struct gpu *, struct comm *), const char *settings)
     memset(said, 0, sizeof(said));
     snprintf(text, sizeof(text), "devices=%u,%s", RANKS, settings);
     simgpu_set(text);
-    return comm_local_run(RANKS, rank_main, &work);
+    return comm_local_run(RANKS, tcp_port[0] != '\0' ? rank_over_tcp : rank_main, &work);
 }
 
 static bool is_said(const char *text)
@@ -446,6 +483,30 @@ static void test_nccl__each_call_that_fails_becomes_an_error(void **state)
     }
 }
 
+static void test_nccl__ranks_that_meet_over_tcp_have_the_same_bytes(void **state)
+{
+    (void)state;
+    take_port();
+    for (int seed = 0; seed < 3; seed++) {
+        char settings[32];
+        snprintf(settings, sizeof(settings), "seed=%d", seed);
+        assert_int_equal(run(exchanges, settings), 0);
+        assert_int_equal(run(messages, settings), 0);
+        assert_int_equal(num_wrong, 0);
+    }
+    tcp_port[0] = '\0';
+}
+
+static void test_nccl__a_rank_that_ends_ends_the_others_over_tcp(void **state)
+{
+    (void)state;
+    take_port();
+    assert_int_equal(run(one_ends, "seed=0"), ERR_IO);
+    assert_int_equal(num_failed, RANKS);
+    assert_false(is_said("longer than comm.train_timeout_seconds"));
+    tcp_port[0] = '\0';
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -457,6 +518,8 @@ int main(void)
         cmocka_unit_test(test_nccl__a_rank_that_ends_ends_the_others),
         cmocka_unit_test(test_nccl__a_rank_that_cannot_go_on_ends_the_others_before_it_ends),
         cmocka_unit_test(test_nccl__each_call_that_fails_becomes_an_error),
+        cmocka_unit_test(test_nccl__ranks_that_meet_over_tcp_have_the_same_bytes),
+        cmocka_unit_test(test_nccl__a_rank_that_ends_ends_the_others_over_tcp),
     };
     if (comm_nccl_open == NULL || simgpu_set == NULL) {
         printf("NVIDIA's headers are missing\n");

@@ -1,9 +1,10 @@
 /* comm.h - communication between ranks: one interface, several implementations.
  *
  * `local`: ranks are threads of one process and the collectives go through memory. `mpi`: ranks are
- * processes. `nccl`: either of them, and what is in the memory of GPUs goes by NCCL. All only move
- * bits, except for the sums named below: all_reduce_i64 (exact in any order) and the float sums of
- * the fast mode, whose order belongs to the library, of GPUs to NCCL.
+ * processes. `nccl`: either of them, or processes that meet over TCP (trainer/tcp), and what is in
+ * the memory of GPUs goes by NCCL. All only move bits, except for the sums named below:
+ * all_reduce_i64 (exact in any order) and the float sums of the fast mode, whose order belongs to
+ * the library, of GPUs to NCCL.
  *
  * A communicator spans a group of ranks; split makes sub-groups (the axes of the mesh). Every
  * member calls the same collectives in the same order. Counts and displacements are in bytes,

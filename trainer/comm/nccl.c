@@ -1,8 +1,8 @@
 /* nccl.c - ranks whose GPUs exchange by NCCL, over a communicator that brings them together.
  *
- * A communicator here is two: the bootstrap's (threads or MPI), which splits groups, carries what
- * is in the host's memory and hands round NCCL's unique id; and NCCL's, one for each group, for
- * what is in a device's memory. So a lane has a communicator of its own, as each group has one.
+ * A communicator here is two: the bootstrap's (threads, MPI or TCP), which splits groups, carries
+ * what is in the host's memory and hands round NCCL's unique id; and NCCL's, one for each group,
+ * for what is in a device's memory. So a lane has a communicator of its own, as each group has one.
  *
  * NCCL moves bits: equal parts that lie side by side by its all-gather, all others by sends and
  * receives of one group; a rank's own part is a copy of its lane. Our kernels add, but for the sums

@@ -12,6 +12,7 @@
 #include "proto/options.h"
 #include "proto/report.h"
 #include "proto/rpc.h"
+#include "trainer/config/launched.h"
 #include "trainer/config/table.h"
 #include "trainer/tokenizer.h"
 
@@ -46,14 +47,8 @@ static const char *const short_keys[] = {"config",
 
 static const char *launched_rank(void)
 {
-    static const char *const names[] = {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK",
-                                        "SLURM_PROCID"};
-    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
-        const char *rank = getenv(names[i]);
-        if (rank != NULL)
-            return rank;
-    }
-    return "0";
+    const char *rank = launched(LAUNCHED_RANK);
+    return rank != NULL ? rank : "0";
 }
 
 bool config_is_first_process(void)
@@ -73,14 +68,8 @@ bool config_name_process(char out[CONFIG_NAME_MAX])
 
 long config_num_launched(void)
 {
-    static const char *const names[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE",
-                                        "SLURM_STEP_NUM_TASKS"}; /* srun, with any plug-in */
-    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
-        const char *size = getenv(names[i]);
-        if (size != NULL)
-            return strtol(size, NULL, 10);
-    }
-    return 1;
+    const char *size = launched(LAUNCHED_SIZE);
+    return size != NULL ? strtol(size, NULL, 10) : 1;
 }
 
 static size_t find_key(const char *key)
@@ -295,12 +284,18 @@ static int check_values(struct config *config)
                             "comm.backend = nccl, but kernels.device = %s: NCCL moves what is in "
                             "the memory of GPUs",
                             config->device);
-    long launched = config_num_launched();
-    if (strcmp(config->comm_backend, "local") == 0 && launched > 1 && !config->estimate)
-        return report_error(ERR_INVALID, "add --comm.backend mpi, or start one process",
+    long num_launched = config_num_launched();
+    if (strcmp(config->comm_backend, "local") == 0 && num_launched > 1 && !config->estimate)
+        return report_error(ERR_INVALID,
+                            "add --comm.backend mpi, or nccl for GPUs, or start one process",
                             "comm.backend = local, but %ld processes were started: each would "
                             "train the whole run",
-                            launched);
+                            num_launched);
+    if (strcmp(config->comm_backend, "mpi") == 0 && launched_by_torchrun() && !launched_by_mpi())
+        return report_error(ERR_INVALID, "set comm.backend to nccl, or start it with mpirun",
+                            "comm.backend = mpi, but torchrun started %ld processes: each would "
+                            "train the whole run",
+                            num_launched);
     if (config->dp_shard == 0)
         return report_error(ERR_INVALID, "give -1 for the ranks that are left, or at least 1",
                             "parallelism.data_parallel_shard_degree = 0");

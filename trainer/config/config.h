@@ -152,7 +152,7 @@ struct config {
     int64_t validation_freq;
     int64_t validation_steps; /* of canonical.micro_batches micro-batches; -1: the whole set */
     /* comm */
-    char comm_backend[16];                   /* "local" or "mpi" */
+    char comm_backend[16];                   /* "local", "mpi" or "nccl" */
     int64_t comm_ranks;                      /* of "local" */
     int64_t comm_init_timeout, comm_timeout; /* seconds; 0: none */
     int64_t trace_records;                   /* of a flight recorder */
@@ -199,7 +199,7 @@ char *trainer_config_to_json(const struct config *config);
 uint32_t trainer_config_leaves(const void *config, int64_t step);
 void trainer_config_print_help(void);
 
-/* How many processes a launcher of MPI programs started this one among; 1 without one. */
+/* How many processes a launcher started this one among; 1 without one. */
 long config_num_launched(void);
 /* Launchers number their processes; every one reads the same configuration, the first comments. */
 bool config_is_first_process(void);

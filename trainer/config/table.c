@@ -391,9 +391,10 @@ const struct option config_table[] = {
     IGNORED("activation_checkpoint.debug", OWN_RECOMPUTE),
     FIXED("training.enable_selective_ac", "false", "set activation_checkpoint.mode = selective"),
 
-    CHOICE(comm_backend, "comm.backend", "local", "local,mpi,nccl",
-           "local: ranks are threads of this process; mpi: processes under mpirun; nccl: either, "
-           "with GPUs that exchange by NCCL (ours)"),
+    CHOICE(
+        comm_backend, "comm.backend", "local", "local,mpi,nccl",
+        "local: ranks are threads of this process; mpi: processes under mpirun; nccl: either, or "
+        "processes of torchrun that meet at MASTER_ADDR, with GPUs that exchange by NCCL (ours)"),
     INT(comm_ranks, "comm.ranks", 1, 1, 1024, "ranks that are threads (ours)"),
     FIXED("comm.mode", "default",
           "use --estimate for fake_backend, comm.backend = local with comm.ranks for local_tensor"),

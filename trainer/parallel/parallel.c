@@ -5,6 +5,7 @@
 #include "trainer/parallel/parallel.h"
 #include "kernels/device.h"
 #include "proto/report.h"
+#include "trainer/config/launched.h"
 #include "trainer/parallel/private.h"
 #include "trainer/room.h"
 #include "trainer/run/memory.h"
@@ -223,16 +224,10 @@ static void note_idle_ranks(const struct parallel *p)
 
 uint32_t ranks_said_on_machine(const struct parallel *p)
 {
-    static const char *const names[] = {"OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS",
-                                        "SLURM_STEP_TASKS_PER_NODE"}; /* "4(x2)" */
+    const char *said = launched(LAUNCHED_LOCAL_SIZE);
     if (strcmp(p->config->comm_backend, "local") == 0)
         return p->mesh.world->size;
-    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
-        const char *size = getenv(names[i]);
-        if (size != NULL && strtoul(size, NULL, 10) > 0)
-            return (uint32_t)strtoul(size, NULL, 10);
-    }
-    return 0;
+    return said != NULL ? (uint32_t)strtoul(said, NULL, 10) : 0;
 }
 
 /* Of this run. A launcher that does not say is taken at one rank. */
