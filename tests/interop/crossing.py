@@ -123,7 +123,6 @@ def what_cannot_cross_is_refused(bed):
 
 
 if __name__ == "__main__":
-    lib_titan.need_torchtitan()
     world = Bed()
     world.server = world.start(world.store)
     try:

@@ -3,18 +3,24 @@
 torchtitan takes the accelerator that it finds at import, CUDA where it finds none; here it is given
 the CPU instead, gloo, and attention without masks. Everything else is torchtitan's: Trainer, Llama,
 parallelize, optimizers, schedulers, loss, checkpoint manager. train() runs ranks as processes and
-returns the losses; the samples and their order are those of our trainer.
+returns the losses; the samples and their order are those of our trainer. Ranks are forked from a
+server that has imported all of it: on a busy machine each import takes a minute.
 """
+import multiprocessing
 import os
-import socket
 import sys
 import tempfile
 import warnings
 
 sys.dont_write_bytecode = True
 import lib_dcp  # noqa: E402
-from lib_tap import Skip  # noqa: E402
+from lib_tap import need  # noqa: E402
 import torch  # noqa: E402
+
+need("torchtitan.tools.utils")
+import torchtitan.tools.utils as tools  # noqa: E402
+
+multiprocessing.set_forkserver_preload([*lib_dcp.PRELOAD, "lib_titan"])
 
 SEQ, VOCAB, DIM, HIDDEN, HEADS, KV_HEADS, LAYERS = 64, 512, 64, 192, 4, 2, 2  # flavor tiny
 BATCH = 2  # sequences of a step
@@ -33,11 +39,8 @@ class NoMemoryMonitor:
         pass
 
 
-def need_torchtitan():
-    try:
-        import torchtitan.tools.utils as tools
-    except ImportError as missing:
-        raise Skip(f"torchtitan: {missing}") from None
+def use_the_cpu():
+    """Before the other modules of torchtitan are imported, which take the device from this one."""
     tools.device_type, tools.device_module = "cpu", torch.cpu
     os.environ.setdefault("LOCAL_RANK", "0")
     tools.get_local_device = lambda: torch.device("cpu")
@@ -46,6 +49,11 @@ def need_torchtitan():
 
     utils.set_pg_timeouts = lambda **_: None  # it asks CUDA for a device's number
     metrics.build_device_memory_monitor = NoMemoryMonitor
+
+
+use_the_cpu()
+from torchtitan.models import llama3  # noqa: E402
+import torchtitan.trainer  # noqa: E402,F401 - for the ranks
 
 
 def parallelize(model, **how):
@@ -61,7 +69,6 @@ def parallelize(model, **how):
 
 
 def model_spec():
-    from torchtitan.models import llama3
     from torchtitan.models.common import ComplexRoPE, Embedding, Linear, RMSNorm
     from torchtitan.models.common.attention import ScaledDotProductAttention
 
@@ -156,11 +163,8 @@ def make_config(tokens, checkpoint, steps, folder, mesh, **more):
 
 
 def _rank(rank, world, port, out, make):
-    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(world),
-                      MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    lib_dcp.introduce(rank, world, port)
     warnings.simplefilter("ignore")
-    need_torchtitan()
-    torch.set_num_threads(1)
     losses = []
     from torchtitan.components.metrics import MetricsProcessor
 
@@ -175,10 +179,7 @@ def _rank(rank, world, port, out, make):
 
 def train(make, world=2):
     """[(step, loss)] of make().build().train() on `world` ranks."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    with tempfile.TemporaryDirectory(prefix="titan-") as folder:
+    with tempfile.TemporaryDirectory(prefix="titan-") as folder, lib_dcp.meeting() as port:
         out = os.path.join(folder, "losses")
         lib_dcp.start(_rank, (world, port, out, make), world)
         return torch.load(out, weights_only=True)
