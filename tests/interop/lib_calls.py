@@ -1,4 +1,5 @@
-"""lib_calls - which methods DCP calls of holdfast.dcp, in order, and with which arguments.
+"""lib_calls - which methods DCP calls of holdfast.dcp, and with which arguments: of each object in
+order. Between a stager and a writer there is none, as async_save writes in a thread.
 
 tests/golden/dcp/calls.json keeps them for each torch that they were recorded with, beside the items
 of plans: tests/integration/python_dcp.py holds both against the package, without any torch. Equal
@@ -62,7 +63,8 @@ def calls_on(rank, mesh, server, name, out):
             dcp.async_save(state, storage_writer=watch(keep.writer(2), calls), **stager).result()
     keep.close()
     every = [None] * dist.get_world_size()
-    dist.all_gather_object(every, found)
+    dist.all_gather_object(every, {what: sorted(calls, key=lambda call: call[0])
+                                   for what, calls in found.items()})
     if rank == 0:
         with open(out, "w") as file:
             json.dump({what: [one[what] for one in every] for what in found}, file)
