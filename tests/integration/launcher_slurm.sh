@@ -1,10 +1,9 @@
 #!/usr/bin/env bash
 # Goal: a run as a job of SLURM saves at the warning before its time limit, ends with 75, is queued
-# again and goes on; a job that loses a node goes on with the one that is left, or, when it needs
-# both (--min-nodes), is queued again; a task of an array takes its own options; no loss differs
-# from the undisturbed run's. Method: a real slurmctld, four
-# slurmd and munged, each slurmd in a node of its own (lib_nodes.sh) that ends with all its
-# processes. All ranks use one ckptd, through the file system that the nodes share.
+# again and goes on; a job that loses a node, with the ckptd there, goes on with the one that is
+# left, or, when it needs both (--min-nodes), is queued again; a task of an array takes its own
+# options; no loss differs from the undisturbed run's. Method: a real slurmctld, munged, four slurmd
+# and four ckptd, one of each in a node of its own (lib_nodes.sh) that ends with all its processes.
 # slurmctld looks at time limits 30 s after its start: by then the job with a limit must train.
 . "$(dirname "$0")/lib.sh"
 for program in slurmctld slurmd sbatch munged mpirun; do
@@ -13,7 +12,7 @@ done
 . tests/integration/lib_nodes.sh "$0"
 . tests/integration/lib_tiny.sh
 export PATH=$PATH:/usr/sbin HOLDFAST_BIN=$BUILD HOLDFAST_LAUNCH=$PWD/deploy/launch
-plan 13
+plan 14
 make_tiny
 
 # ---- the cluster ----
@@ -51,12 +50,17 @@ munged --foreground --force --socket "$tmp/munge" --key-file "$tmp/munge.key" \
     --pid-file "$tmp/munge.pid" --seed-file "$tmp/munge.seed" >"$tmp/munged.log" 2>&1 &
 started_pids+=("$!")
 wait_for 5 test -S "$tmp/munge" || give_up "munged does not begin" "$tmp/munged.log"
-for i in 1 2 3 4; do start_node "n$i" "$i" slurmd -D -N "n$i"; done
+make_ckptds n1 n2 n3 n4
+for i in 1 2 3 4; do
+    ckptd_of "n$i"
+    # shellcheck disable=SC2016 # expanded in the node
+    start_node "n$i" "$i" sh -c '"$@" & exec slurmd -D -N "$0"' "n$i" "${ckptd[@]}"
+done
 slurmctld -D >"$tmp/slurmctld.log" 2>&1 &
 started_pids+=("$!")
 all_idle() { [ "$(sinfo -h -t idle -o %D)" = 4 ]; }
 wait_for 15 all_idle || give_up "the nodes do not come" "$tmp/slurmctld.log"
-start_ckptd
+for i in 1 2 3 4; do ckptd_answers "n$i"; done
 
 # ---- the jobs ----
 
@@ -69,7 +73,7 @@ submit() { # RUN SBATCH-OPTION... -- TRAINER-OPTION...: its number in $job
     : >"$tmp/$run.loss"
     job=$(HOLDFAST_JOB_DIR=$tmp/$run.dir sbatch --parsable --nodes 2 \
         --output "$tmp/$run.log" "${options[@]}" deploy/slurm/train.sbatch --config "$tiny" \
-        --ranks 1 --server "$server" --backoff 0.2 --backoff-max 2 --restarts-max 1000 \
+        --ranks 1 --server "$local_server" --backoff 0.2 --backoff-max 2 --restarts-max 1000 \
         "${launcher_options[@]}" -- \
         --job.run "$run" --metrics.loss_file "$tmp/$run.loss" --training.steps 1000000 \
         --checkpoint.interval 1000000 "$@") || give_up "sbatch refuses $run"
@@ -99,8 +103,12 @@ submit few --nodelist n1,n2 --
 few=$job
 launcher_options=()
 trains limit
+! grep -q 'asked to stop' "$tmp/limit.log" || give_up "too slow: the warning came first"
 trains lost
 trains few
+check_equal "each rank uses the ckptd of its node" "$(ranks_at n1), $(ranks_at n2)" "2, 2"
+is_replicated() { grep -q 'is durable (replicated)' "$tmp/lost.log"; }
+wait_for 40 is_replicated || give_up "no checkpoint would survive a node" "$tmp/lost.log"
 end_node n2
 
 HOLDFAST_ARRAY_OPTIONS=$tmp/options
@@ -108,7 +116,6 @@ printf '%s\n' "--training.steps 1" "--training.steps 30" >"$HOLDFAST_ARRAY_OPTIO
 export HOLDFAST_ARRAY_OPTIONS
 submit array --array 1 --nodelist n3,n4 --
 unset HOLDFAST_ARRAY_OPTIONS
-! grep -q 'asked to stop' "$tmp/limit.log" || give_up "too slow: the warning came first"
 array_is_done() { grep -q 'the run is done' "$tmp/array.log"; }
 check "a task of an array takes the options of its line" wait_for 150 array_is_done
 check_equal "and ends after its steps" "$(wc -l <"$tmp/array.loss")" 30
@@ -121,14 +128,14 @@ check_equal "and was not queued again" \
     "$(scontrol show job "$lost" | grep -o 'Restarts=[0-9]*')" "Restarts=0"
 scancel "$lost"
 
-is_requeued() { [ "$(scontrol show job "$1" | grep -o 'Restarts=[0-9]*')" = "Restarts=1" ]; }
+is_requeued() { scontrol show job "$1" | grep -q 'Restarts=[1-9]'; } # twice on a slow machine
 check "one that needs both is queued again" wait_for 60 is_requeued "$few"
 check_equal "and starts nothing on the one that is left" \
     "$(starts few | tr ' ' '\n' | sort -u),$(grep -c 'fewer than 2 (--' "$tmp/few.log")" "2,1"
 scancel "$few"
 check "before the time limit the job ends with 75 and is queued again" \
     wait_for 150 is_requeued "$limit"
-begins_again() { [ "$(grep -c 'start 1 with' "$tmp/limit.log")" = 2 ]; }
+begins_again() { [ "$(grep -c 'start 1 with' "$tmp/limit.log")" -ge 2 ]; }
 check "the run is started again" wait_for 60 begins_again
 trains limit
 steps_of() { # START: the steps that it logged
@@ -142,6 +149,7 @@ scancel "$limit"
 check "cancelled jobs end" wait_for 30 eval 'is_over "$lost" && is_over "$limit"'
 
 last=$(cat "$tmp"/{lost,limit}.loss | sort -n | tail -n 1 | cut -d ' ' -f 1)
+start_ckptd
 in_background alone --training.steps 1000000 --checkpoint.interval 1000000
 note "step $last is the last, step $saved was saved at the warning, $SECONDS s"
 reached() { [ "$(tail -n 1 "$tmp/alone.loss" | cut -d ' ' -f 1)" -gt "$last" ]; }

@@ -4,6 +4,9 @@
 #   start_node n1 1 COMMAND...              # a node that runs COMMAND, at 10.77.0.1
 #   on_node n1 hostname
 #   end_node n1                             # at once, with all that runs there
+#   make_ckptds ctl n1 n2                   # a ckptd for each host, with the others as its peers
+#   ckptd_of n1                             # $ckptd: its command; it answers at $local_server
+#   status_of n1                            # what ckpt-cli says there
 #
 # The script runs again in namespaces of its own: whatever it starts, and every link it makes, is
 # gone when it ends. A node is a namespace of processes, mounts (its own /tmp), network and host
@@ -57,4 +60,45 @@ end_node() { # NAME
 }
 on_node() { # NAME COMMAND...
     nsenter -t "$(cat "$tmp/$1.inner")" -n -m -u -p "${@:2}"
+}
+
+# ---- a ckptd on each host ----
+
+local_server=unix:/tmp/s # another one on each host
+address_of() { # HOST
+    [ "$1" = ctl ] && echo 10.77.0.254 || echo "10.77.0.${1#n}"
+}
+make_ckptds() { # HOST...
+    local host
+    command -v openssl >/dev/null || skip_all "openssl is missing"
+    ckptd_hosts=("$@")
+    mkdir "$tmp/ctl.tmp" && mount --bind "$tmp/ctl.tmp" /tmp
+    {
+        deploy/certificates authority "$tmp/authority" && for host; do
+            deploy/certificates issue "$tmp/authority" "$tmp/$host.tls" \
+                "holdfast://node/$host" "$(address_of "$host")" || break
+        done
+    } >"$tmp/certificates.log" 2>&1 || give_up "there are no certificates" "$tmp/certificates.log"
+}
+ckptd_of() { # HOST: its command in $ckptd, with a store of its own
+    local other peers=() address
+    address=$(address_of "$1")
+    for other in "${ckptd_hosts[@]}"; do
+        [ "$other" = "$1" ] || peers+=("$other@$other=$(address_of "$other"):7070")
+    done
+    ckptd=("$BUILD/ckptd" --listen "$local_server" --store "$tmp/$1.store"
+        --memory.pool_bytes 64MiB --memory.segment_bytes 1MiB
+        --tls.listen "$address:7070" --tls.bulk "$address:7071" --tls.directory "$tmp/$1.tls"
+        --nodes.name "$1" --nodes.domain "$1" --nodes.peers "$(IFS=, && echo "${peers[*]}")"
+        --nodes.silent_ms 2000 --nodes.wait_ms 6000 --tier.quiet false)
+}
+on_host() { # HOST COMMAND...
+    if [ "$1" = ctl ]; then "${@:2}"; else on_node "$@"; fi
+}
+status_of() { on_host "$1" "$BUILD/ckpt-cli" status --server "$local_server"; }
+ckptd_answers() { # HOST
+    wait_for 20 status_of "$1" >/dev/null || give_up "ckptd of $1 does not answer" "$tmp/$1.log"
+}
+ranks_at() { # HOST: how many are connected to its ckptd
+    status_of "$1" | sed -n 's/^connected *\([0-9]*\) ranks*,.*/\1/p'
 }
