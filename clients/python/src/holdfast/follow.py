@@ -50,7 +50,6 @@ def follow(run: str, slices: Optional[Mapping[str, Any]] = None, dtype: Optional
     """
     address = store_address(store) if store is not None else server or default_server()
     client: Optional[Client] = None
-    info: Optional[CheckpointInfo] = None
     waited = time.monotonic()
     try:
         while not stop():
@@ -58,16 +57,16 @@ def follow(run: str, slices: Optional[Mapping[str, Any]] = None, dtype: Optional
                 client = client or Client(address, run, connect_seconds=1.0)
                 info = newest(client, after, every)
                 if info is not None:
-                    with Checkpoint(Client(address, run), info.step, info.attempt) as version:
-                        version.weights = version.take(slices, dtype) if slices else {}
+                    try:
+                        with Checkpoint(Client(address, run), info.step, info.attempt) as version:
+                            version.weights = version.take(slices, dtype) if slices else {}
+                            after = info.attempt, info.step
+                            yield version
+                        waited = time.monotonic()
+                    except CorruptError as error:  # the next may be whole
                         after = info.attempt, info.step
-                        yield version
-                    waited = time.monotonic()
+                        warnings.warn(f"{info.spec} is passed over: {error}", stacklevel=2)
                     continue
-            except CorruptError as error:  # the next may be whole
-                after = info.attempt, info.step
-                warnings.warn(f"{info.spec} is passed over: {error}", stacklevel=2)
-                continue
             except (UnavailableError, BusyError, NotFoundError):
                 time.sleep(every)  # it is restarted, or removed what was seen; the next look tells
             if timeout is not None and time.monotonic() - waited > timeout:
