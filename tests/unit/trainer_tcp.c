@@ -173,6 +173,7 @@ static int one_is_killed(struct comm *world)
 {
     struct comm *group = NULL;
     ERR_TRY(comm_split(world, &group, 0, world->rank));
+    ERR_TRY(comm_barrier(group));
     if (world->rank == 2)
         raise(SIGKILL);
     int rc = comm_barrier(group);
@@ -182,9 +183,10 @@ static int one_is_killed(struct comm *world)
 
 static int the_first_is_killed(struct comm *world)
 {
+    int rc = comm_barrier(world);
     if (world->rank == 0)
         raise(SIGKILL);
-    return comm_barrier(world);
+    return rc == 0 ? comm_barrier(world) : rc;
 }
 
 /* Rank 1 has an error and does not call; it says so, or just ends. */
@@ -305,7 +307,7 @@ static void test_tcp__a_rank_that_is_killed_ends_the_others(void **state)
     assert_int_equal(run(one_is_killed), 0);
     for (uint32_t r = 0; r < RANKS; r++)
         if (r != 2)
-            want_said(r, ERR_UNAVAILABLE, "");
+            want_said(r, ERR_UNAVAILABLE, "rank 2 has ended");
     assert_int_equal(run(the_first_is_killed), 0);
     for (uint32_t r = 1; r < RANKS; r++)
         want_said(r, ERR_UNAVAILABLE, "lost its connection to rank 0");
@@ -316,7 +318,7 @@ static void test_tcp__a_rank_that_ends_ends_the_others(void **state)
     (void)state;
     assert_int_equal(run(one_ends), 0);
     want_said(1, ERR_IO, "this rank ends");
-    want_said(0, ERR_UNAVAILABLE, "a rank of the group has left it");
+    want_said(0, ERR_UNAVAILABLE, "rank 1 of a group has left it");
     assert_int_equal(run(one_fails), 0);
     want_said(1, ERR_IO, "this rank ends");
     want_said(3, ERR_UNAVAILABLE, "rank 1 has ended");

@@ -4,10 +4,10 @@
  * a group has asked, the hub compares what they ask, and answers all; it never waits for one alone,
  * except for the rest of a frame that has begun.
  *
- * A member that leaves breaks its group: the calls of others in it end, those under way and those
- * that come. When the connection of the world ends without TCP_KIND_BYE, its rank is lost: all
- * groups break, each rank is told which it was, and the hub ends. It also ends when every rank has
- * left in good order, and when not all have come in time: then each is told who is missing.
+ * A member that leaves with TCP_KIND_BYE breaks its group: the calls of others in it end, those
+ * under way and those that come. When a connection ends without, its rank is lost: each rank is
+ * told which it was, and the hub ends. It also ends when every rank has left the world in good
+ * order, and when not all have come in time: then each is told who is missing.
  *
  * A connection that says no hello is closed; a rank that is there already is refused, and the first
  * of that rank goes on. */
@@ -33,7 +33,7 @@ struct group;
 /* A connection, of a member when it has said hello. */
 struct link {
     int fd;
-    uint32_t rank;
+    uint32_t rank, world_rank;
     struct group *group; /* NULL: it has said nothing so far, or is the listener */
     struct link *next;   /* of the strangers */
     bool has_asked;
@@ -46,6 +46,7 @@ struct group {
     uint32_t id, size;
     uint32_t num_here, num_asked, num_left; /* members that came; wait for the answer; left */
     bool is_broken;
+    uint32_t left; /* the rank that broke it */
     struct link **members;
 };
 struct hub {
@@ -59,6 +60,7 @@ struct hub {
     uint32_t num_groups;    /* made */
     bool has_begun;         /* all ranks were there */
     bool is_over;
+    char reason[TCP_TEXT_MAX]; /* the first, for all that end after it; "": none */
 };
 
 /* ---- Answers ---- */
@@ -103,20 +105,25 @@ static void end_all(struct hub *hub, const char *text)
     if (hub->is_over)
         return;
     hub->is_over = true;
+    if (hub->reason[0] == '\0')
+        snprintf(hub->reason, sizeof(hub->reason), "%s", text);
     for (struct group *group = hub->groups; group != NULL; group = group->next)
         for (uint32_t r = 0; r < group->size; r++)
             if (group->members[r] != NULL) {
-                answer_text(group->members[r], ERR_UNAVAILABLE, text);
+                answer_text(group->members[r], ERR_UNAVAILABLE, hub->reason);
                 shutdown(group->members[r]->fd, SHUT_RDWR);
             }
 }
 
-static void break_group(struct group *group)
+static void break_group(struct hub *hub, struct group *group)
 {
     group->is_broken = true;
     for (uint32_t r = 0; r < group->size; r++)
         if (group->members[r] != NULL && group->members[r]->has_asked) {
-            answer_text(group->members[r], ERR_UNAVAILABLE, "a rank of the group has left it");
+            if (hub->reason[0] == '\0')
+                snprintf(hub->reason, sizeof(hub->reason), "rank %u of a group has left it",
+                         group->left);
+            answer_text(group->members[r], ERR_UNAVAILABLE, hub->reason);
             group->members[r]->has_asked = false;
         }
     group->num_asked = 0;
@@ -346,22 +353,23 @@ static void leave(struct hub *hub, struct link *link, bool is_bye)
 {
     struct group *group = link->group;
     char text[TCP_TEXT_MAX];
-    bool is_world = group != NULL && group->id == 0;
-    uint32_t rank = link->rank;
+    uint32_t rank = link->rank, world_rank = link->world_rank;
     drop(hub, link);
     if (group == NULL)
         return;
-    if (is_world && !is_bye) {
-        snprintf(text, sizeof(text), "rank %u has ended", rank);
+    if (!is_bye) {
+        snprintf(text, sizeof(text), "rank %u has ended", world_rank);
         if (!hub->is_over)
-            log_warn("comm", "rank %u has ended, so all ranks do", rank);
+            log_warn("comm", "%s, so all ranks do", text);
         end_all(hub, text);
         return;
     }
-    break_group(group);
+    if (!group->is_broken)
+        group->left = rank;
+    break_group(hub, group);
     if (++group->num_left < group->size)
         return;
-    if (is_world)
+    if (group->id == 0)
         hub->is_over = true;
     else
         free_group(hub, group);
@@ -384,7 +392,7 @@ static void take_call(struct hub *hub, struct link *link)
     }
     link->has_asked = true;
     if (group->is_broken)
-        break_group(group);
+        break_group(hub, group);
     else if (++group->num_asked == group->size)
         come_together(hub, group);
 }
@@ -430,6 +438,7 @@ static void take_hello(struct hub *hub, struct link *link)
     forget(hub, link);
     link->group = group;
     link->rank = hello.rank;
+    link->world_rank = hello.world_rank;
     group->members[hello.rank] = link;
     group->num_here++;
     welcome(hub, link);

@@ -10,14 +10,14 @@
 #define TCP_MAGIC 0x31706374666c6f68u
 #define TCP_FRAME_MAX ((uint64_t)1 << 30)
 #define TCP_TEXT_MAX 512u
-#define TCP_KIND_BYE NUM_COMM_KINDS /* the world's communicator is freed in good order */
+#define TCP_KIND_BYE NUM_COMM_KINDS /* the communicator is freed in good order */
 
 /* ---- Frames ---- */
 
 /* First on a connection: which communicator it is for; 0 is the world's. An answer follows. */
 struct tcp_hello {
     uint64_t magic;
-    uint32_t group, rank, size, zero;
+    uint32_t group, rank, size, world_rank;
 };
 /* A call; `bytes` follow. */
 struct tcp_ask {

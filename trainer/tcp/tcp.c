@@ -152,10 +152,13 @@ static int all_to_all(struct tcp *t, const struct comm_call *call)
 /* ---- Connections ---- */
 
 /* Says who comes, and waits until the hub lets it in. */
-static int say_hello(int fd, struct tcp_place as, const struct timespec *until)
+static int say_hello(int fd, struct tcp_place as, uint32_t world_rank, const struct timespec *until)
 {
-    struct tcp_hello hello = {
-        .magic = TCP_MAGIC, .group = as.group, .rank = as.rank, .size = as.size};
+    struct tcp_hello hello = {.magic = TCP_MAGIC,
+                              .group = as.group,
+                              .rank = as.rank,
+                              .size = as.size,
+                              .world_rank = world_rank};
     struct tcp_answer head;
     char text[TCP_TEXT_MAX + 1] = "";
     int rc = tcp_send(fd, &hello, sizeof(hello), until);
@@ -198,7 +201,7 @@ static int split(struct tcp *t, const struct comm_call *call)
     ERR_TRY(run_one(t, call, NULL, 0, &place, sizeof(place)));
     int rc = tcp_connect(&fd, options->host, t->world->port);
     if (rc == 0)
-        rc = say_hello(fd, place, &until);
+        rc = say_hello(fd, place, t->world->base.rank, &until);
     struct tcp *child = rc == 0 ? new_tcp(t, fd, place, t->base.flight) : NULL;
     if (rc == 0 && child == NULL)
         rc = report_error(ERR_MEMORY, NULL, "no memory for a communicator");
@@ -242,7 +245,7 @@ static void tcp_free(struct comm *comm)
     bool is_world = t->world == t;
     struct tcp_ask bye = {.sign.kind = TCP_KIND_BYE};
     struct timespec until = tcp_deadline(HUB_SECONDS);
-    if (is_world && !t->base.is_lost)
+    if (!t->world->base.is_lost)
         (void)tcp_send(t->fd, &bye, sizeof(bye), &until);
     close(t->fd);
     if (is_world) {
@@ -300,7 +303,7 @@ static int connect_world(struct tcp *t)
     if (until.tv_sec != 0)
         until.tv_sec += HUB_SECONDS;
     return say_hello(t->fd, (struct tcp_place){.rank = t->options.rank, .size = t->options.size},
-                     &until);
+                     t->options.rank, &until);
 }
 
 int comm_tcp_open(struct comm **out, const struct tcp_options *options)
