@@ -1,11 +1,11 @@
-/* nccl.c - the part of NCCL that trainer/comm/nccl.c calls, between simulated GPUs of one process.
+/* nccl.c - the part of NCCL that trainer/comm/nccl.c calls, between simulated GPUs.
  *
- * Ranks are threads. What a rank queues in one group is one operation of its stream. It may run
- * when each rank that it names has the operation that answers at the head of its own stream: then
- * it moves the bytes of both, so that neither goes on before they are moved. The n-th send from a
- * rank to another meets the n-th receive there, the n-th all-gather that of each rank, the n-th sum
- * that of each. What one communicator is given, on whichever streams, is done in the order of the
- * calls.
+ * Ranks are threads; with the setting `folder` each is a process (the chapter Processes). What a
+ * rank queues in one group is one operation of its stream. It may run when each rank that it names
+ * has the operation that answers at the head of its own stream: then it moves the bytes of both, so
+ * that neither goes on before they are moved. The n-th send from a rank to another meets the n-th
+ * receive there, the n-th all-gather that of each rank, the n-th sum that of each. What one
+ * communicator is given, on whichever streams, is done in the order of the calls.
  *
  * Sums are of floats, added one rank after the other; each element begins with another rank, as
  * NCCL's rings do, so bits are not those of a fixed order. What a sum reads and what it writes lie
@@ -16,8 +16,10 @@
  * until the caller's clock ends it. ncclCommAbort drops what is queued. */
 #include <math.h>
 #include <nccl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "proto/report.h"
 #include "tests/simgpu/private.h"
@@ -42,7 +44,7 @@ struct work {
     struct work *next;
     ncclComm_t comm;
     cudaStream_t stream;
-    bool has_arrived, is_over;
+    bool has_arrived, is_over, is_posted; /* the last: to other processes */
     uint32_t num;
     struct part parts[PARTS_MAX];
 };
@@ -56,8 +58,8 @@ struct world {
 struct ncclComm {
     struct world *world;
     int rank;
-    bool is_aborted;
-    ncclResult_t error; /* asynchronous */
+    bool is_aborted, is_connected; /* with all other processes */
+    ncclResult_t error;            /* asynchronous */
     uint64_t sent[RANKS_MAX], received[RANKS_MAX], gathered, summed;
     struct work *works, **last; /* not freed before the communicator is */
 };
@@ -78,6 +80,31 @@ static bool begins(const char *call)
 
 /* ---- Communicators ---- */
 
+/* What goes from one process to another: of which communicator, from and to whom, the how manieth.
+ */
+#define NAME_BYTES 128
+static void name_part(char out[NAME_BYTES], const struct ncclComm *comm, const char *what, int from,
+                      int to, uint64_t number)
+{
+    uint64_t id[2];
+    memcpy(id, comm->world->id.internal, sizeof(id));
+    snprintf(out, NAME_BYTES, "%llu.%llu.%s.%d.%d.%llu", (unsigned long long)id[1],
+             (unsigned long long)id[0], what, from, to, (unsigned long long)number);
+}
+
+/* Have all said that they are here? */
+static bool is_connected(struct ncclComm *comm)
+{
+    char name[NAME_BYTES];
+    for (int r = 0; r < comm->world->size && !comm->is_connected; r++) {
+        name_part(name, comm, "here", r, r, 0);
+        if (!simgpu_has_part(name))
+            return false;
+    }
+    comm->is_connected = true;
+    return true;
+}
+
 ncclResult_t ncclGetUniqueId(ncclUniqueId *out)
 {
     if (!begins(__func__))
@@ -86,6 +113,7 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId *out)
     pthread_mutex_lock(&simgpu.lock);
     num_ids++;
     memcpy(out->internal, &num_ids, sizeof(num_ids));
+    memcpy(out->internal + sizeof(num_ids), &(uint64_t){(uint64_t)getpid()}, sizeof(uint64_t));
     pthread_mutex_unlock(&simgpu.lock);
     return ncclSuccess;
 }
@@ -117,8 +145,12 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *out, int size, ncclUniqueId id, 
     comm->last = &comm->works;
     bool is_wrong = comm->world->size != size || comm->world->of[rank] != NULL;
     if (!is_wrong) {
+        char name[NAME_BYTES];
         comm->world->of[rank] = comm;
         comm->world->joined++;
+        name_part(name, comm, "here", rank, rank, 0);
+        if (simgpu_has_processes())
+            simgpu_post_part(name, "", 0);
     }
     pthread_mutex_unlock(&simgpu.lock);
     if (is_wrong) {
@@ -135,7 +167,9 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *out)
         return ncclSystemError;
     pthread_mutex_lock(&simgpu.lock);
     *out = comm->error;
-    if (*out == ncclSuccess && comm->world->joined < comm->world->size)
+    bool is_whole =
+        simgpu_has_processes() ? is_connected(comm) : comm->world->joined == comm->world->size;
+    if (*out == ncclSuccess && !is_whole)
         *out = ncclInProgress;
     pthread_mutex_unlock(&simgpu.lock);
     return ncclSuccess;
@@ -229,11 +263,85 @@ static const struct work *earlier(const struct work *work)
     return w != work ? w : NULL;
 }
 
+/* ---- Processes ---- */
+
+static bool has_outgoing(const struct part *part)
+{
+    return part->kind == PART_SEND || part->kind == PART_GATHER;
+}
+
+/* Its name, of what goes out or comes in. */
+static void name_of(char out[NAME_BYTES], const struct work *work, const struct part *part,
+                    bool is_outgoing)
+{
+    int me = work->comm->rank;
+    name_part(out, work->comm, part->kind == PART_GATHER ? "gather" : "message",
+              is_outgoing ? me : part->peer, is_outgoing ? part->peer : me, part->number);
+}
+
+/* What this rank gives goes out once, when its stream has come here. Sums are not between
+ * processes. */
+static void post_parts(struct work *work)
+{
+    char name[NAME_BYTES];
+    simgpu_protect_memory(SIMGPU_ALL_DEVICES, true);
+    for (uint32_t i = 0; i < work->num && !work->is_posted; i++) {
+        const struct part *part = &work->parts[i];
+        CHECK(part->kind != PART_SUM && part->kind != PART_SCATTER);
+        if (part->peer == work->comm->rank || !has_outgoing(part))
+            continue;
+        name_of(name, work, part, true);
+        simgpu_post_part(name, part->from, part->bytes);
+    }
+    simgpu_protect_memory(SIMGPU_ALL_DEVICES, false);
+    work->is_posted = true;
+}
+
+static bool have_come(const struct work *work)
+{
+    char name[NAME_BYTES];
+    for (uint32_t i = 0; i < work->num; i++) {
+        name_of(name, work, &work->parts[i], false);
+        if (work->parts[i].kind != PART_SEND && work->parts[i].peer != work->comm->rank &&
+            !simgpu_has_part(name))
+            return false;
+    }
+    return true;
+}
+
+static void take_part(struct work *work, struct part *part)
+{
+    char name[NAME_BYTES];
+    bool is_gather = part->kind == PART_GATHER;
+    char *to = part->to + (is_gather ? (size_t)part->peer * part->bytes : 0);
+    name_of(name, work, part, false);
+    part->is_done = true;
+    if (part->peer == work->comm->rank && part->from != to && part->bytes > 0)
+        memcpy(to, part->from, part->bytes);
+    else if (part->peer != work->comm->rank && !simgpu_take_part(name, to, part->bytes))
+        work->comm->error = ncclInvalidUsage;
+}
+
+static void run_in_process(struct work *work)
+{
+    for (uint32_t i = 0; i < work->num && !is_given_up(work); i++)
+        if (work->parts[i].kind != PART_SEND)
+            take_part(work, &work->parts[i]);
+    work->is_over = true;
+}
+
+/* ---- Its turn ---- */
+
 static bool work_is_ready(void *args)
 {
     struct work *work = *(struct work **)args, *other = NULL;
     if (earlier(work) != NULL && !is_given_up(work))
         return false;
+    if (simgpu_has_processes() && !is_given_up(work)) {
+        if (!work->is_posted)
+            post_parts(work);
+        return have_come(work);
+    }
     work->has_arrived = true;
     for (uint32_t i = 0; i < work->num && !is_given_up(work); i++) {
         struct part *part = &work->parts[i];
@@ -254,6 +362,8 @@ static void *work_blocker(void *args)
     struct work *work = *(struct work **)args, *other = NULL;
     if (earlier(work) != NULL)
         return earlier(work)->stream != work->stream ? earlier(work)->stream : NULL;
+    if (simgpu_has_processes())
+        return NULL;
     for (uint32_t i = 0; i < work->num; i++) {
         struct part *part = &work->parts[i];
         if (!part->is_done && part->peer != work->comm->rank &&
@@ -340,6 +450,10 @@ static void run_work(void *args)
 {
     struct work *work = *(struct work **)args, *other = NULL;
     int me = work->comm->rank;
+    if (simgpu_has_processes()) {
+        run_in_process(work);
+        return;
+    }
     for (uint32_t i = 0; i < work->num && !is_given_up(work); i++) {
         struct part *part = &work->parts[i];
         struct part *theirs = part->peer == me ? part : answer(work, part, &other);

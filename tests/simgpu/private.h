@@ -70,6 +70,7 @@ struct simgpu {
     char fail_call[48];
     uint64_t fail_at, fail_calls;
     bool fails_for_ever;
+    char folder[192]; /* of bytes between processes; "": there is one process */
     size_t flip_bytes;
     uint32_t flip_at;                     /* counts down; 0: no copy arrives with another bit */
     cudaError_t lost[SIMGPU_DEVICES_MAX]; /* of a device: every later call gives it */
@@ -89,6 +90,13 @@ uint64_t simgpu_draw(void);
 struct region *simgpu_region(const void *at);
 void simgpu_protect_memory(uint32_t devices, bool is_open);
 
+/* processes.c. With the lock. */
+bool simgpu_has_processes(void);
+void simgpu_post_part(const char *name, const void *data, size_t bytes);
+bool simgpu_has_part(const char *name);
+bool simgpu_take_part(const char *name, void *to, size_t bytes); /* false: it has another size */
+void simgpu_begin_processes(const char *folder);
+
 /* streams.c. With the lock. */
 void simgpu_drop_event(struct CUevent_st *event); /* one user less; NULL is none */
 bool simgpu_is_stream(const struct CUstream_st *stream);
@@ -100,6 +108,7 @@ bool simgpu_try(struct CUstream_st *stream);     /* one operation further; is al
 bool simgpu_try_event(struct CUevent_st *event); /* likewise */
 void simgpu_finish_event(struct CUevent_st *event, uint64_t point);
 void simgpu_finish_device(int device);
+bool simgpu_run_any(int device); /* one operation; false: none may run */
 
 /* Each call of the runtime begins with CALL, which ends in CUDA's error when it has to. */
 int simgpu_device(void); /* of this thread */

@@ -42,6 +42,8 @@ static void set_one(char *setting)
         simgpu.has_driver = number != 0;
     else if (strcmp(setting, "fail") == 0)
         set_fail(value);
+    else if (strcmp(setting, "folder") == 0)
+        simgpu_begin_processes(value);
     else if (strcmp(setting, "flip") == 0)
         CHECK(sscanf(value, "%zu:%u", &simgpu.flip_bytes, &simgpu.flip_at) == 2);
     else

@@ -37,6 +37,7 @@
  *                                   below `dropped` are not offered
  *   fail=CALL:N                     the N-th call of that name fails, once; N+: it and all later.
  *                                   "kernel": the launch succeeds and the device is lost later
+ *   folder=PATH                     GPUs of several processes exchange by files there
  *   flip=BYTES:N                    of the copies of at least so many bytes onto devices the N-th
  *                                   has another bit when it arrives
  */

@@ -133,6 +133,14 @@ static struct CUstream_st *any_of(int device)
     return chosen;
 }
 
+bool simgpu_run_any(int device)
+{
+    struct CUstream_st *stream = any_of(device);
+    if (stream != NULL)
+        run_first(stream);
+    return stream != NULL;
+}
+
 static bool is_at_random(void)
 {
     return simgpu.seed % 3 == 2;

@@ -447,13 +447,16 @@ static bool nccl_is_failed(struct comm *comm)
     .name = "nccl", .run = nccl_run, .free = nccl_free, .abort = nccl_abort, .fail = nccl_fail, \
     .is_failed = nccl_is_failed
 #define NCCL_FLAGS (COMM_UNTAGGED | COMM_SUMS_ON_DEVICE)
-static const struct comm_ops ops_of_processes = {NCCL_OPS, .flags = NCCL_FLAGS};
+static const struct comm_ops ops_of_one_thread = {NCCL_OPS, .flags = NCCL_FLAGS};
+static const struct comm_ops ops_of_processes = {NCCL_OPS, .flags = COMM_THREADS | NCCL_FLAGS};
 static const struct comm_ops ops_of_threads = {NCCL_OPS, .flags = COMM_THREADS | COMM_ONE_MEMORY |
                                                                   NCCL_FLAGS};
 
 static int new_nccl(struct comm **out, struct comm *host, struct nccl *world)
 {
-    bool are_threads = (host->ops->flags & COMM_ONE_MEMORY) != 0;
+    const struct comm_ops *ops = host->ops->flags & COMM_ONE_MEMORY ? &ops_of_threads
+                                 : host->ops->flags & COMM_THREADS  ? &ops_of_processes
+                                                                    : &ops_of_one_thread;
     struct nccl *n = calloc(1, sizeof(*n));
     if (n != NULL) {
         n->bytes = calloc(host->size, sizeof(*n->bytes));
@@ -469,8 +472,7 @@ static int new_nccl(struct comm **out, struct comm *host, struct nccl *world)
         free(n);
         return report_error(ERR_MEMORY, NULL, "no memory for a communicator of NCCL");
     }
-    n->base = comm_base(are_threads ? &ops_of_threads : &ops_of_processes, host->rank, host->size,
-                        host->flight);
+    n->base = comm_base(ops, host->rank, host->size, host->flight);
     n->host = host;
     n->world = world != NULL ? world : n;
     *out = &n->base;
