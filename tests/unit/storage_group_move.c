@@ -1,0 +1,521 @@
+/* storage_group_move.c - removals of a group that can be taken back: the trash.
+ *
+ * Goal: whatever is cut short, and whoever else acts in between, the group is whole in its place or
+ * in the trash, or it has been emptied; no marker is ever seen without its objects. Method: where
+ * names can be renamed every operation fails once, then the power; where none can, as in a bucket,
+ * what changes something is cut before and behind its effect.
+ * also without io_uring
+ */
+#include "tests/unit/group_bed.h"
+
+/* ---- the trash ---- */
+
+static int keep_item(void *user, const struct storage_trashed *item)
+{
+    *(struct storage_trashed *)user = *item;
+    return 0;
+}
+
+static struct storage *open_memory(void)
+{
+    struct storage *storage;
+    assert_int_equal(storage_open(&storage, &storage_memory, "", NULL), 0);
+    return storage;
+}
+
+static void test_move__what_is_held_does_not_go_into_the_trash(void **state)
+{
+    (void)state;
+    struct storage *storage = open_memory();
+    assert_int_equal(make_group(storage), 0);
+    for (int kept = STORAGE_PIN; kept <= STORAGE_QUARANTINE; kept++) {
+        assert_int_equal(storage_group_note(storage, (enum storage_note)kept, GROUP, "keep"), 0);
+        assert_int_equal(storage_trash_put(storage, &kind, GROUP, 1000, false), ERR_DENIED);
+        assert_true(is_whole(storage));
+        assert_int_equal(count_names(storage, "run/tombstones"), 0);
+        assert_int_equal(storage_group_unnote(storage, (enum storage_note)kept, GROUP), 0);
+    }
+    assert_int_equal(storage_group_note(storage, STORAGE_PIN, GROUP, "keep"), 0);
+    uint64_t count;
+    assert_int_equal(storage_trash_put_all(storage, &kind, "run", 1000, &count), ERR_DENIED);
+    assert_true(is_whole(storage) && count == 0);
+    storage_close(storage);
+}
+
+static void test_move__the_trash_holds_it_whole_until_it_is_taken_back_or_emptied(void **state)
+{
+    (void)state;
+    struct storage *storage = open_memory();
+    struct storage_trashed item = {.seconds = 0}, newer = {.seconds = 0};
+    assert_int_equal(make_group(storage), 0);
+    assert_int_equal(storage_group_note(storage, STORAGE_QUARANTINE, GROUP, "block 7"), 0);
+    assert_int_equal(storage_trash_put(storage, &kind, GROUP, 1000, true),
+                     0); /* a person names it */
+    assert_false(bed_exists(storage, GROUP "/manifest"));
+    assert_int_equal(count_names(storage, "run/quarantine"), 0);
+    assert_int_equal(count_names(storage, "run/tombstones"), 0);
+    assert_int_equal(storage_trash_list(storage, &kind, "run", keep_item, &item), 0);
+    assert_true(item.seconds == 1000 && item.files == SHARDS + 1 &&
+                item.bytes == SHARDS * BYTES + 2);
+    assert_string_equal(item.group, GROUP);
+    assert_int_equal(make_group(storage), 0); /* another one has its name */
+    assert_int_equal(storage_trash_take(storage, &kind, &item), ERR_EXISTS);
+    assert_int_equal(storage_trash_put(storage, &kind, GROUP, 1000, false),
+                     0); /* in the same second */
+    newer = item;
+    snprintf(newer.key, sizeof(newer.key), "run/trash/step-1.1001");
+    assert_int_equal(storage_trash_take(storage, &kind, &newer), 0);
+    assert_true(is_whole(storage));
+    assert_int_equal(storage_group_discard(storage, &kind, item.key), 0);
+    assert_int_equal(count_names(storage, "run/trash"), 0);
+    assert_true(is_whole(storage));
+    storage_close(storage);
+}
+
+static void test_move__the_term_of_the_trash_is_in_the_store(void **state)
+{
+    (void)state;
+    struct storage *storage = open_memory();
+    uint64_t seconds = 1;
+    assert_int_equal(storage_trash_term(storage, "run", &seconds), 0);
+    assert_true(seconds == 0);
+    for (uint64_t term = 0; term <= 604800; term += 302400) {
+        assert_int_equal(storage_trash_set_term(storage, "run", term), 0);
+        assert_int_equal(storage_trash_term(storage, "run", &seconds), 0);
+        assert_true(seconds == term);
+    }
+    assert_int_equal(storage_trash_set_term(storage, "run", 0), 0);
+    assert_int_equal(count_names(storage, "run/trash"), 0);
+    storage_close(storage);
+}
+
+/* Where the group is: under one of the two names, and whole. */
+static bool is_in_trash(struct storage *storage)
+{
+    bool is_there = bed_exists(storage, "run/trash/step-1.1000/manifest");
+    assert_true(is_there ? count_names(storage, "run/trash/step-1.1000") == SHARDS + 1 &&
+                               count_names(storage, GROUP) == 0
+                         : is_whole(storage));
+    return is_there;
+}
+
+/* Operation `n` of a removal into the trash fails, perhaps after it was carried out, then the
+ * power; then a start and the removal again. False when the operation was never reached. */
+static bool cut_trash_short(int n, const char *settings, int *made)
+{
+    char where[96];
+    snprintf(where, sizeof(where), "seed=%d,%s,fail_at=%d:memory:", n, settings, n);
+    struct storage *storage = open_fault(where);
+    if (make_group(storage) != 0) { /* it failed before the removal */
+        storage_close(storage);
+        return true;
+    }
+    int error = storage_trash_put(storage, &kind, GROUP, 1000, false);
+    assert_true(error == 0 || error == ERR_IO);
+    assert_int_equal(storage_fault_crash(storage), 0);
+    if (error == 0) /* the failing operation is still to come: meet it here */
+        assert_int_equal(storage_sync_names(storage, ""), ERR_IO);
+    assert_true(is_in_trash(storage) || error != 0);
+    assert_int_equal(storage_groups_recover(storage, &kind, "run"), 0);
+    assert_int_equal(count_names(storage, "run/tombstones"), 0);
+    if (!is_in_trash(storage))
+        assert_int_equal(storage_trash_put(storage, &kind, GROUP, 1000, false), 0);
+    assert_int_equal(storage_fault_crash(storage), 0);
+    assert_true(is_in_trash(storage));
+    *made += error != 0;
+    storage_close(storage);
+    return error != 0;
+}
+
+static void test_move__a_way_into_the_trash_cut_anywhere_leaves_it_whole(void **state)
+{
+    (void)state;
+    static const char *const settings[] = {"lost=0",        "lost=0.5",        "lost=1",
+                                           "lost=0,late=1", "lost=0.5,late=1", "lost=1,late=1"};
+    for (size_t i = 0; i < sizeof(settings) / sizeof(settings[0]); i++) {
+        int made = 0;
+        for (int n = 1; cut_trash_short(n, settings[i], &made); n++)
+            continue;
+        /* hold, other removers, a tool, tombstone, pin, quarantine, leases, rename, sync of both
+         * directories, leases, tombstone, its sync */
+        assert_int_equal(made, 13);
+    }
+}
+
+/* ---- the trash where nothing can be renamed, as in a bucket ---- */
+
+/* storage_memory without a rename; operation `cut` that changes something fails, and so do all
+ * behind it, as those of a process that was killed: before its effect, or behind it. */
+static int cut, made;
+static bool cuts_behind;
+
+static bool begins_cut(void)
+{
+    return cut > 0 && ++made >= cut && !(made == cut && cuts_behind);
+}
+
+static int end_cut(int error)
+{
+    return error == 0 && cut > 0 && made == cut ? report_error(ERR_IO, NULL, "cut behind it")
+                                                : error;
+}
+
+#define CUTS_MAX 1000 /* what has not ended then never will */
+
+/* What somebody else does just before the marker at `key` is published or removed. */
+static struct {
+    const char *key;
+    void (*act)(struct storage *storage);
+} other;
+
+static void let_other_act(struct storage *storage, const char *key)
+{
+    if (!other.key || strcmp(key, other.key) != 0)
+        return;
+    other.key = NULL; /* once */
+    other.act(storage);
+}
+
+static int publish_cut(struct storage *storage, const char *key, const void *data, size_t bytes)
+{
+    let_other_act(storage, key);
+    return begins_cut() ? report_error(ERR_IO, NULL, "cut")
+                        : end_cut(storage_memory.publish(storage, key, data, bytes));
+}
+
+/* A bucket has no directories but those of its objects. */
+static void drop_empty(struct storage *storage, const char *key)
+{
+    char folder[STORAGE_KEY_MAX + 1], *slash;
+    snprintf(folder, sizeof(folder), "%s", key);
+    while ((slash = strrchr(folder, '/')) != NULL) {
+        *slash = '\0';
+        if (storage_memory.remove(storage, folder) != 0)
+            return;
+    }
+}
+
+static const char *refused; /* its removal; NULL: none is */
+
+static int remove_cut(struct storage *storage, const char *key)
+{
+    let_other_act(storage, key);
+    if (refused && strcmp(key, refused) == 0)
+        return report_error(ERR_EXISTS, NULL, "a condition does not hold");
+    if (begins_cut())
+        return report_error(ERR_IO, NULL, "cut");
+    int error = storage_memory.remove(storage, key);
+    if (error == 0)
+        drop_empty(storage, key);
+    return end_cut(error);
+}
+
+static int sync_nothing(struct storage *storage, const char *prefix)
+{
+    (void)storage;
+    (void)prefix;
+    return 0;
+}
+
+static struct storage *open_parted(void)
+{
+    static struct storage_ops ops;
+    struct storage *storage;
+    ops = storage_memory;
+    ops.rename = NULL;
+    ops.publish = publish_cut;
+    ops.remove = remove_cut;
+    ops.sync_names = sync_nothing;
+    cut = made = 0;
+    assert_int_equal(storage_open(&storage, &storage_memory, "", NULL), 0);
+    assert_int_equal(make_group(storage), 0);
+    ((struct storage_base *)storage)->ops = &ops;
+    return storage;
+}
+
+static bool has_shards(struct storage *storage)
+{
+    int count = 0;
+    for (int i = 0; i < SHARDS; i++) {
+        char key[64];
+        snprintf(key, sizeof(key), "run/step-1/shard-%d", i);
+        count += bed_exists(storage, key);
+    }
+    assert_true(count == 0 || count == SHARDS || cut > 0);
+    return count == SHARDS;
+}
+
+static void collect_as(struct storage *storage, const struct storage_group_kind *as)
+{
+    struct storage_rubbish_list list = {0};
+    assert_int_equal(storage_groups_recover(storage, as, "run"), 0);
+    assert_int_equal(storage_rubbish_find(&list, storage, as, "run"), 0);
+    for (size_t i = 0; i < list.count; i++)
+        assert_int_equal(storage_rubbish_remove(storage, as, &list.items[i]), 0);
+    storage_rubbish_free(&list);
+}
+
+static void collect_all(struct storage *storage)
+{
+    collect_as(storage, &kind);
+}
+
+static const struct storage_trashed in_trash = {
+    .group = GROUP, .key = "run/trash/step-1.1000", .seconds = 1000};
+
+static void test_move__parted__the_marker_goes_alone_and_comes_back(void **state)
+{
+    (void)state;
+    struct storage *storage = open_parted();
+    struct storage_trashed item = {.seconds = 0};
+    enum storage_rest rest = STORAGE_REST_ASIDE;
+    assert_int_equal(storage_trash_put(storage, &kind, GROUP, 1000, false), 0);
+    assert_true(!bed_exists(storage, GROUP "/manifest") && has_shards(storage));
+    assert_int_equal(storage_group_rest(storage, &kind, GROUP, &rest), 0);
+    assert_int_equal(rest, STORAGE_REST_TRASHED);
+    assert_int_equal(storage_trash_list(storage, &kind, "run", keep_item, &item), 0);
+    assert_string_equal(item.key, in_trash.key);
+    assert_true(!item.is_back && item.files == SHARDS + 1 && item.bytes > SHARDS * BYTES);
+    collect_all(storage); /* gc keeps off what a marker in the trash names */
+    assert_true(has_shards(storage));
+    assert_int_equal(storage_group_remove(storage, &kind, GROUP), 0);
+    assert_true(has_shards(storage));
+    assert_int_equal(storage_trash_take(storage, &kind, &item), 0);
+    assert_true(is_whole(storage));
+    assert_int_equal(count_names(storage, "run/trash"), 0);
+    assert_int_equal(storage_trash_take(storage, &kind, &item), ERR_NOT_FOUND);
+    storage_close(storage);
+}
+
+/* A marker in the trash beside the group's own one names nothing that may go. */
+static void test_move__parted__a_marker_left_in_the_trash_costs_no_shard(void **state)
+{
+    (void)state;
+    struct storage *storage = open_parted();
+    struct storage_trashed item = {.seconds = 0};
+    assert_int_equal(storage_publish(storage, "run/trash/step-1.1000/manifest", "{}", 2), 0);
+    assert_int_equal(storage_trash_list(storage, &kind, "run", keep_item, &item), 0);
+    assert_true(item.is_back);
+    assert_int_equal(storage_trash_take(storage, &kind, &item), ERR_EXISTS);
+    assert_int_equal(storage_trash_empty(storage, &kind, &item), 0);
+    assert_true(is_whole(storage));
+    assert_int_equal(count_names(storage, "run/trash"), 0);
+    assert_int_equal(storage_trash_put(storage, &kind, GROUP, 2000, false), 0);
+    assert_int_equal(storage_publish(storage, "run/trash/step-1.1000/manifest", "{}", 2), 0);
+    assert_int_equal(storage_trash_empty(storage, &kind, &in_trash), 0); /* the other one stays */
+    assert_true(has_shards(storage) && bed_exists(storage, "run/trash/step-1.2000/manifest"));
+    storage_close(storage);
+}
+
+/* What a pin holds stays, also when its term in the trash is over. */
+static void test_move__parted__what_is_held_is_not_emptied(void **state)
+{
+    (void)state;
+    struct storage *storage = open_parted();
+    assert_int_equal(storage_trash_put(storage, &kind, GROUP, 1000, false), 0);
+    assert_int_equal(storage_group_note(storage, STORAGE_PIN, GROUP, "keep"), 0);
+    assert_int_equal(storage_trash_empty(storage, &kind, &in_trash), ERR_DENIED);
+    assert_true(has_shards(storage) && bed_exists(storage, "run/trash/step-1.1000/manifest"));
+    assert_int_equal(storage_group_unnote(storage, STORAGE_PIN, GROUP), 0);
+    assert_int_equal(storage_trash_take(storage, &kind, &in_trash), 0);
+    assert_true(is_whole(storage));
+    storage_close(storage);
+}
+
+static int check_all(struct storage *storage, const char *prefix, const void *text, size_t bytes)
+{
+    assert_string_equal(prefix, GROUP);
+    assert_true(bytes > 0 && text != NULL);
+    return has_shards(storage) ? 0 : report_error(ERR_CORRUPT, NULL, "a shard is missing");
+}
+
+static void test_move__parted__what_was_not_removed_is_not_told_as_emptied(void **state)
+{
+    (void)state;
+    struct storage *storage = open_parted();
+    assert_int_equal(storage_trash_put(storage, &kind, GROUP, 1000, false), 0);
+    refused = GROUP "/shard-1";
+    assert_int_equal(storage_trash_empty(storage, &kind, &in_trash), ERR_EXISTS);
+    refused = NULL;
+    collect_all(storage); /* the tombstone says that it is to go */
+    assert_int_equal(count_names(storage, GROUP), 0);
+    assert_int_equal(count_names(storage, "run/tombstones"), 0);
+    storage_close(storage);
+}
+
+static void test_move__parted__what_lacks_a_shard_does_not_come_back(void **state)
+{
+    (void)state;
+    struct storage *storage = open_parted();
+    struct storage_group_kind asking = kind;
+    asking.check = check_all;
+    assert_int_equal(storage_trash_put(storage, &kind, GROUP, 1000, false), 0);
+    assert_int_equal(storage_trash_take(storage, &asking, &in_trash), 0);
+    assert_int_equal(storage_trash_put(storage, &kind, GROUP, 1000, false), 0);
+    assert_int_equal(storage_remove(storage, "run/step-1/shard-1"), 0);
+    cut = 1000; /* has_shards() may find some */
+    assert_int_equal(storage_trash_take(storage, &asking, &in_trash), ERR_CORRUPT);
+    assert_false(bed_exists(storage, GROUP "/manifest"));
+    assert_true(bed_exists(storage, "run/trash/step-1.1000/manifest"));
+    storage_close(storage);
+}
+
+/* As an undelete's lease is whose holder could not renew it. */
+static int lose_lease(void *user, const struct storage_entry *entry)
+{
+    char key[STORAGE_KEY_MAX + 1];
+    snprintf(key, sizeof(key), "run/leases/%s", entry->name);
+    return entry->is_dir ? 0 : storage_memory.remove(user, key);
+}
+
+static void empty_without_lease(struct storage *storage)
+{
+    assert_int_equal(storage_list(storage, "run/leases", lose_lease, storage), 0);
+    assert_int_equal(storage_trash_empty(storage, &kind, &in_trash), 0);
+}
+
+static void bring_back_late(struct storage *storage)
+{
+    assert_int_equal(storage_memory.publish(storage, GROUP "/manifest", "{}", 2), 0);
+}
+
+/* Between an undelete's look at the shards and its publication its lease is lost. */
+static void test_move__parted__emptied_behind_a_lost_lease_it_does_not_come_back(void **state)
+{
+    (void)state;
+    struct storage *storage = open_parted();
+    struct storage_group_kind asking = kind;
+    asking.check = check_all;
+    assert_int_equal(storage_trash_put(storage, &kind, GROUP, 1000, false), 0);
+    other.key = GROUP "/manifest";
+    other.act = empty_without_lease;
+    assert_int_equal(storage_trash_take(storage, &asking, &in_trash), ERR_NOT_FOUND);
+    assert_false(bed_exists(storage, GROUP "/manifest") || has_shards(storage));
+    storage_close(storage);
+}
+
+/* Likewise it is published while others remove: it is whole then, or gone. */
+static void test_move__parted__brought_back_behind_a_lost_lease_it_is_whole_or_gone(void **state)
+{
+    (void)state;
+    for (int is_erased = 0; is_erased < 2; is_erased++) {
+        struct storage *storage = open_parted();
+        assert_int_equal(storage_trash_put(storage, &kind, GROUP, 1000, false), 0);
+        other.key = "run/trash/step-1.1000/manifest";
+        other.act = bring_back_late;
+        assert_int_equal(is_erased ? storage_group_erase(storage, &kind, GROUP)
+                                   : storage_trash_empty(storage, &kind, &in_trash),
+                         0);
+        assert_null(other.key);
+        assert_int_equal(has_shards(storage), !is_erased);
+        assert_int_equal(bed_exists(storage, GROUP "/manifest"), !is_erased);
+        storage_close(storage);
+    }
+}
+
+/* Lists of the trash show nothing yet: the tombstone of a killed put tells where the marker is. */
+static int list_behind(struct storage *storage, const char *prefix,
+                       int (*visit)(void *user, const struct storage_entry *entry), void *user)
+{
+    return strcmp(prefix, "run/trash") == 0 ? 0 : storage_memory.list(storage, prefix, visit, user);
+}
+
+static bool is_never(const char *prefix, const char *text)
+{
+    return prefix == text;
+}
+
+static void test_move__parted__a_list_that_lags_behind_costs_no_shard(void **state)
+{
+    (void)state;
+    struct storage_group_kind marked = kind; /* as checkpoints are */
+    marked.mark = "mark";
+    marked.is_marked = is_never;
+    for (int n = 1, error = ERR_IO; error != 0; n++) {
+        assert_true(n < CUTS_MAX);
+        struct storage *storage = open_parted();
+        struct storage_ops late = *((struct storage_base *)storage)->ops;
+        cut = n;
+        error = storage_trash_put(storage, &kind, GROUP, 1000, false);
+        cut = 0;
+        late.list = list_behind;
+        ((struct storage_base *)storage)->ops = &late;
+        collect_as(storage, &marked);
+        assert_true(has_shards(storage));
+        if (!bed_exists(storage, GROUP "/manifest"))
+            assert_int_equal(storage_trash_take(storage, &kind, &in_trash), 0);
+        assert_true(is_whole(storage));
+        storage_close(storage);
+    }
+}
+
+/* Each way, killed at each operation: the group is in the list or in the trash, and whole. */
+static void test_move__parted__cut_anywhere_it_is_in_one_of_two_places(void **state)
+{
+    (void)state;
+    for (int way = 0; way < 4; way++) {
+        cuts_behind = way % 2;
+        for (int n = 1, error = ERR_IO; error != 0; n++) {
+            assert_true(n < CUTS_MAX);
+            struct storage *storage = open_parted();
+            if (way >= 2)
+                assert_int_equal(storage_trash_put(storage, &kind, GROUP, 1000, false), 0);
+            cut = n;
+            error = way < 2 ? storage_trash_put(storage, &kind, GROUP, 1000, false)
+                            : storage_trash_take(storage, &kind, &in_trash);
+            assert_true(n > 1 || error != 0);
+            cut = 0;
+            collect_all(storage);
+            assert_true(has_shards(storage));
+            if (!bed_exists(storage, GROUP "/manifest"))
+                assert_int_equal(storage_trash_take(storage, &kind, &in_trash), 0);
+            assert_true(is_whole(storage));
+            assert_int_equal(count_names(storage, "run/tombstones"), 0);
+            storage_close(storage);
+        }
+    }
+}
+
+static void test_move__parted__emptied_and_cut_anywhere_nothing_stays_for_ever(void **state)
+{
+    (void)state;
+    for (int n = 1, error = ERR_IO; error != 0; n++) {
+        assert_true(n < CUTS_MAX);
+        struct storage *storage = open_parted();
+        assert_int_equal(storage_trash_put(storage, &kind, GROUP, 1000, false), 0);
+        cut = n;
+        error = storage_trash_empty(storage, &kind, &in_trash);
+        cut = 0;
+        if (bed_exists(storage, "run/trash/step-1.1000/manifest"))
+            assert_true(has_shards(storage));
+        collect_all(storage);
+        if (bed_exists(storage, "run/trash/step-1.1000/manifest"))
+            assert_int_equal(storage_trash_empty(storage, &kind, &in_trash), 0);
+        assert_int_equal(count_names(storage, "run/step-1"), 0);
+        assert_int_equal(count_names(storage, "run/trash"), 0);
+        assert_int_equal(count_names(storage, "run/tombstones"), 0);
+        storage_close(storage);
+    }
+}
+
+int main(void)
+{
+    tell_in_memory();
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_move__what_is_held_does_not_go_into_the_trash),
+        cmocka_unit_test(test_move__the_trash_holds_it_whole_until_it_is_taken_back_or_emptied),
+        cmocka_unit_test(test_move__the_term_of_the_trash_is_in_the_store),
+        cmocka_unit_test(test_move__a_way_into_the_trash_cut_anywhere_leaves_it_whole),
+        cmocka_unit_test(test_move__parted__the_marker_goes_alone_and_comes_back),
+        cmocka_unit_test(test_move__parted__a_marker_left_in_the_trash_costs_no_shard),
+        cmocka_unit_test(test_move__parted__what_is_held_is_not_emptied),
+        cmocka_unit_test(test_move__parted__what_was_not_removed_is_not_told_as_emptied),
+        cmocka_unit_test(test_move__parted__what_lacks_a_shard_does_not_come_back),
+        cmocka_unit_test(test_move__parted__emptied_behind_a_lost_lease_it_does_not_come_back),
+        cmocka_unit_test(test_move__parted__brought_back_behind_a_lost_lease_it_is_whole_or_gone),
+        cmocka_unit_test(test_move__parted__a_list_that_lags_behind_costs_no_shard),
+        cmocka_unit_test(test_move__parted__cut_anywhere_it_is_in_one_of_two_places),
+        cmocka_unit_test(test_move__parted__emptied_and_cut_anywhere_nothing_stays_for_ever),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
