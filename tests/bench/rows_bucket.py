@@ -29,18 +29,18 @@ PART, CONNECTIONS = 16 * MIB, 8
 LIST_CHECKPOINTS, QUICK_CHECKPOINTS = 10000, 300
 DRAIN_SECONDS = 600
 GOAL = 0.95
-BOTO = """import os, sys, time, resource
+BOTO = """import os, sys, time
 sys.path.insert(0, sys.argv[1])
 import boto3
 from boto3.s3.transfer import TransferConfig
 client = boto3.client("s3", endpoint_url=os.environ["AWS_ENDPOINT_URL"], region_name="us-east-1")
 how = TransferConfig(multipart_threshold=1, multipart_chunksize={part}, max_concurrency={count})
-began = time.monotonic()
+began, used = time.monotonic(), time.process_time()
 if sys.argv[2] == "put":
     client.upload_file(sys.argv[3], sys.argv[4], "boto", Config=how)
 else:
     client.download_file(sys.argv[4], "boto", sys.argv[3], Config=how)
-print(time.monotonic() - began)
+print(time.monotonic() - began, time.process_time() - used)
 """.format(part=PART, count=CONNECTIONS)
 
 
@@ -74,13 +74,18 @@ class Bucket:
         path = os.path.join(self.bench.tmp, "curl.conf")
         with open(path, "w") as file:
             file.write("\n".join(lines) + "\n")
-        before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
-        self.bench.run("curl", "-s", "-S", "-f", "-Z", "--parallel-immediate", "--parallel-max",
-                       str(parallel), "--aws-sigv4", "aws:amz:us-east-1:s3", "--user",
-                       f"{self.gateway.access_key}:{self.gateway.secret_key}", "-H",
-                       "x-amz-content-sha256: UNSIGNED-PAYLOAD", "-K", path)
-        seconds, after = time.monotonic() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
-        return seconds, (after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime)
+        return run_timed(self.bench, "curl", "-s", "-S", "-f", "-Z", "--parallel-immediate",
+                         "--parallel-max", str(parallel), "--aws-sigv4", "aws:amz:us-east-1:s3",
+                         "--user", f"{self.gateway.access_key}:{self.gateway.secret_key}", "-H",
+                         "x-amz-content-sha256: UNSIGNED-PAYLOAD", "-K", path)
+
+
+def run_timed(bench, *command):
+    """(seconds, CPU seconds) of a command, from its start to its end."""
+    before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
+    bench.run(*command)
+    seconds, after = time.monotonic() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
+    return seconds, (after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime)
 
 
 def transfer_size(bench):
@@ -147,13 +152,24 @@ def row_bucket_boto(bench):
         for _ in range(size // PART):
             file.write(os.urandom(PART))
     for command, path in (("put", source), ("get", target)):
-        yield bench.pairs(
-            f"bucket_{command}_s3transfer", "GB/s",
-            lambda: size / program.ask(f"{command} object")["seconds"] / 1e9,
-            lambda: size / float(bench.run(sys.executable, "-c", BOTO, libraries, command, path,
-                                           bucket.gateway.bucket)) / 1e9,
-            goal=1, note=f"{size // MIB} MiB, {CONNECTIONS} threads; from the call to its end, "
-                         "without the start of Python; into a file of the page cache")
+        cpu = [], []
+
+        def ours():
+            answer = program.ask(f"{command} object")
+            cpu[0].append(answer["cpu"] / size * 1e9)
+            return size / answer["seconds"] / 1e9
+
+        def boto():
+            seconds, used = map(float, bench.run(sys.executable, "-c", BOTO, libraries, command,
+                                                 path, bucket.gateway.bucket).split())
+            cpu[1].append(used / size * 1e9)
+            return size / seconds / 1e9
+
+        name = f"bucket_{command}_s3transfer"
+        yield bench.pairs(name, "GB/s", ours, boto, goal=1,
+                          note=f"{size // MIB} MiB, {CONNECTIONS} threads; from the call to its "
+                               "end, without the start of Python; into a file of the page cache")
+        yield cpu_row(name, cpu, "beside s3transfer")
     program.close()
     bucket.close()
 
@@ -180,17 +196,17 @@ def row_bucket_aws(bench):
     there = f"s3://{bucket.gateway.bucket}"
     back = [os.path.join(bench.tmp, name) for name in ("back", "back-aws")]
     rounds = {"put": 0, "get": 0}
+    cpu = {command: ([], []) for command in rounds}
 
     def ours(command):
         """Into a run of another name each time: what is there is not sent."""
         rounds[command] += 1
         to = f"{there}/cp:r{rounds[command]}" if command == "put" else f"{back[0]}:aws"
         shutil.rmtree(back[0], ignore_errors=True)
-        began = time.monotonic()
-        bench.run(bench.program("ckpt-cli"), "cp", "--store",
-                  store if command == "put" else f"{there}/cp",
-                  "aws" if command == "put" else f"r{rounds['put']}", to)
-        seconds = time.monotonic() - began
+        seconds, used = run_timed(bench, bench.program("ckpt-cli"), "cp", "--store",
+                                  store if command == "put" else f"{there}/cp",
+                                  "aws" if command == "put" else f"r{rounds['put']}", to)
+        cpu[command][0].append(used / size * 1e9)
         if command == "put" and rounds[command] > 1:
             bench.run(bench.program("ckpt-cli"), "rm", f"r{rounds[command] - 1}", "--yes",
                       "--store", f"{there}/cp")
@@ -198,16 +214,17 @@ def row_bucket_aws(bench):
 
     def theirs(command):
         shutil.rmtree(back[1], ignore_errors=True)
-        began = time.monotonic()
-        bench.run(*aws, *((store, f"{there}/aws") if command == "put" else
-                          (f"{there}/aws", back[1])))
-        return size / (time.monotonic() - began) / 1e9
+        seconds, used = run_timed(bench, *aws, *((store, f"{there}/aws") if command == "put" else
+                                                 (f"{there}/aws", back[1])))
+        cpu[command][1].append(used / size * 1e9)
+        return size / seconds / 1e9
 
     for command in ("put", "get"):
         yield bench.pairs(f"bucket_{command}_aws", "GB/s", lambda: ours(command),
                           lambda: theirs(command), goal=1,
                           note=f"{size // MIB} MiB in 2 shards, {CONNECTIONS} connections; ours "
                                "verifies each block and digest, and syncs what it gets")
+        yield cpu_row(f"bucket_{command}_aws", cpu[command], "beside aws s3 cp")
     bucket.close()
 
 
