@@ -35,7 +35,9 @@ ended() { # $status
 saved_last() { # RUN: the step after which it stopped is there, whole
     local step
     step=$(tail -n 1 "$tmp/$1.loss" | cut -d ' ' -f 1)
-    [ -n "$step" ] && "$BUILD/ckpt-cli" verify --store "$store" "$1@$step"
+    [ -n "$step" ] && "$BUILD/ckpt-cli" verify --store "$store" "$1@$step" && return
+    tail -n 12 "$tmp/$1.log" "$tmp/$1.loss" "$tmp/$1.dir/ckptd.log"
+    return 1
 }
 check_stop() { # RUN WHAT
     ended
