@@ -270,6 +270,7 @@ static int open_metrics(struct rank *r)
         .flops_per_token = model_flops_per_token(r->table, (uint32_t)r->config->seq_len),
         .recomputed_flops = parallel_recomputed_flops(r->parallel),
         .peak_tflops = peak > 0 ? peak : peaks_find(kernels_describe(r->kernels), is_float),
+        .connect_seconds = r->world->connect_seconds,
         .device = r->device};
     return metrics_open(&r->metrics, &options);
 }

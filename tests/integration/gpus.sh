@@ -11,7 +11,7 @@
 snapshots=(--checkpoint.async_mode async_with_pinned_mem)
 twins=(--parallelism.data_parallel_replicate_degree 2 --parallelism.data_parallel_shard_degree 1
     --kernels.graphs false)
-plan 39
+plan 40
 
 check "the CPU trains" train cpu - 1
 check "one GPU has its bits, work as late as allowed" train_same one $late 1
@@ -87,6 +87,8 @@ check "in float8, products of codes, two GPUs have its losses within 0.2 %" eigh
 check "the codes gathered by NCCL, they have the bits of codes made by each" gathers_codes
 check "a GPU below compute capability 8.9 refuses them in one line" refuses_float8
 check "two GPUs that exchange by NCCL have them" train_same nccl $random 2 --comm.backend nccl
+check "and the start says how long NCCL's communicators took" \
+    says nccl "NCCL's communicators: [0-9.]* s of init"
 apart() {
     train apart "$late,peers=0" 4 --comm.backend nccl "${pp[@]}" "${tp[@]}" --training.steps 1 &&
         [ "$(grep -c "each other's memory (pairs like these: 6)" "$tmp/apart.log")" = 1 ] &&

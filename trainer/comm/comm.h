@@ -112,7 +112,8 @@ struct comm {
      * host's memory always, those of floats as COMM_SUMS_ON_DEVICE says. Of a group: its owner sets
      * it. */
     struct lane *device_lane;
-    struct flight *flight; /* of the rank; all its communicators share it */
+    struct flight *flight;  /* of the rank; all its communicators share it */
+    double connect_seconds; /* of a world: what the device's library took for communicators */
 };
 
 /* `mpi`: MPI_Init_thread; the world communicator, whose free() is MPI_Finalize. Once per process.

@@ -19,6 +19,7 @@
  * looks at an event. Two ranks that send each other such messages have a communicator for each way
  * (run/channels.c). */
 #include "proto/report.h"
+#include "trainer/clock.h"
 #include "trainer/comm/private.h"
 
 #include <nccl.h>
@@ -190,8 +191,10 @@ static int split(struct nccl *n, const struct comm_call *call)
         host->ops->free(host);
         return rc;
     }
+    double began = clock_seconds();
     if (host->size > 1)
         rc = connect_ranks((struct nccl *)child, call);
+    n->world->base.connect_seconds += clock_seconds() - began;
     if (rc == 0)
         *call->out = child;
     else

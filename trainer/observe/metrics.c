@@ -23,7 +23,7 @@ struct metrics {
     const struct config *config;
     uint32_t rank, num_ranks;
     const struct data *data;
-    double flops_per_token, recomputed_flops, peak_tflops;
+    double flops_per_token, recomputed_flops, peak_tflops, connect_seconds;
     struct device *device; /* or NULL */
     FILE *loss_file;
     struct tensorboard *board;    /* or NULL */
@@ -98,6 +98,7 @@ int metrics_open(struct metrics **out, const struct metrics_options *options)
     m->flops_per_token = options->flops_per_token;
     m->recomputed_flops = options->recomputed_flops;
     m->peak_tflops = options->peak_tflops;
+    m->connect_seconds = options->connect_seconds;
     m->device = options->device;
     if (m->rank == 0 && m->config->loss_file[0] != 0) {
         m->loss_file = fopen(m->config->loss_file, "a");
@@ -185,12 +186,16 @@ static void log_start(const struct metrics *m, const struct progress *p,
 {
     double first_step = clock_seconds() - m->ready_at;
     double init = m->loaded_age - times->attempt_seconds - times->load_seconds;
+    char connect[64] = "";
+    if (m->connect_seconds > 0)
+        snprintf(connect, sizeof(connect), "; NCCL's communicators: %.3f s of init",
+                 m->connect_seconds);
     log_info("train",
              "start: init %.3f s, attempt %.3f s, load %.3f s (%.1f MiB), weights %.3f s, first "
-             "step (%" PRId64 ") %.3f s: %.2f s since the process began",
+             "step (%" PRId64 ") %.3f s: %.2f s since the process began%s",
              init, times->attempt_seconds, times->load_seconds,
              (double)times->loaded_bytes / 1048576.0, m->ready_at - m->loaded_at, p->step,
-             first_step, process_age());
+             first_step, process_age(), connect);
 }
 
 /* 1234567 -> "1,234,567" */

@@ -34,6 +34,7 @@ struct metrics_options {
     double flops_per_token;
     double recomputed_flops; /* beside them */
     double peak_tflops;      /* of a rank's processor; 0: not known */
+    double connect_seconds;  /* of the start, for communicators of the device's library */
     struct device *device;   /* must outlive the metrics; NULL: the CPU */
 };
 
