@@ -93,21 +93,16 @@ int ranks_run(const struct config *config, const volatile sig_atomic_t *want_sto
 {
     struct launch launch = {.config = config, .want_stop = want_stop, .work = work};
     struct comm *world = NULL;
-    int rc = flight_dump_on_signal(SIGUSR2);
-    if (rc != 0) {
-        log_error("train", "%s", report_line());
-        return exit_code_of(rc);
-    }
     if (strcmp(config->comm_backend, "nccl") == 0 && comm_nccl_open == NULL) {
         log_error("train", "comm.backend = nccl: this trainer was built without NCCL (set "
                            "comm.backend to local or mpi, or build where nvcc and nccl.h are)");
         return EXIT_DO_NOT_RETRY;
     }
     if (are_threads(config)) {
-        rc = comm_local_run((uint32_t)config->comm_ranks, rank_main, &launch);
+        int rc = comm_local_run((uint32_t)config->comm_ranks, rank_main, &launch);
         return rc != 0 ? exit_code_of(rc) : launch.exit_code;
     }
-    rc = open_world(&world, config);
+    int rc = open_world(&world, config);
     if (rc != 0) {
         log_error("train", "%s", report_line());
         return exit_code_of(rc);

@@ -14,35 +14,13 @@
 #include "trainer/run/optimizer.h"
 #include "trainer/run/schedule.h"
 #include "trainer/run/trace.h"
+#include "trainer/signals.h"
 
 #include <inttypes.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 
 static volatile sig_atomic_t stop_requested;
-
-static void on_signal(int number)
-{
-    (void)number;
-    stop_requested = 1;
-}
-
-/* What asks a rank to stop. A closed terminal asks nobody who was told to outlive it (nohup), nor
- * does Ctrl-C a background job of a script. A second Ctrl-C ends the process at once. */
-static void handle_signals(void)
-{
-    static const int unless_ignored[] = {SIGHUP, SIGINT};
-    struct sigaction stop = {.sa_handler = on_signal, .sa_flags = SA_RESTART}, before;
-    sigaction(SIGTERM, &stop, NULL);
-    sigaction(SIGUSR1, &stop, NULL);
-    for (size_t i = 0; i < sizeof(unless_ignored) / sizeof(unless_ignored[0]); i++) {
-        int number = unless_ignored[i];
-        stop.sa_flags = SA_RESTART | (number == SIGINT ? (int)SA_RESETHAND : 0);
-        if (sigaction(number, NULL, &before) == 0 && before.sa_handler != SIG_IGN)
-            sigaction(number, &stop, NULL);
-    }
-}
 
 /* A step under way, and the progress when it is made. */
 struct step_made {
@@ -280,6 +258,9 @@ int main(int argc, char **argv)
                      config.kill_switch);
         return EXIT_DO_NOT_RETRY;
     }
-    handle_signals();
+    if (signals_start(&stop_requested) != 0) {
+        log_error("train", "%s", report_line());
+        return EXIT_RUN_AGAIN;
+    }
     return ranks_run(&config, &stop_requested, work);
 }

@@ -5,10 +5,11 @@
 # processes, and also when it is stopped and resumed on any other of these. Method: the tiny model
 # is trained on one rank and one thread; every other way to run it must write the same loss file
 # (hexadecimal floats, compared with cmp) and a final checkpoint in which ckpt-cli finds no
-# differing tensor. A step has 7 micro-batches: most meshes have ranks without one at its end, 1x8
-# one in every step. Then one run visits all meshes in a ring, a stretch on each; resumes.py goes on
-# on random ones. make test takes one in three of meshes, threads and ranks: SEED, printed, says
-# which, and which pipelines are processes; SAMPLE=1 takes all.
+# differing tensor; so must one to which signals come all the time. A step has 7 micro-batches: most
+# meshes have ranks without one at its end, 1x8 one in every step. Then one run visits all meshes in
+# a ring, a stretch on each; resumes.py goes on on random ones. make test takes one in three of
+# meshes, threads and ranks: SEED, printed, says which, and which pipelines are processes; SAMPLE=1
+# takes all.
 . "$(dirname "$0")/lib.sh"
 . tests/integration/lib_tiny.sh
 
@@ -25,7 +26,7 @@ for mesh in "${meshes[@]}"; do
     ways+=("$mesh 1 local" "$mesh 1 mpi" "$mesh 2 local" "$mesh 2 mpi")
 done
 sample ways 3
-plan $((${#ways[@]} + 2 * ${#pipes[@]} + ${#meshes[@]} + 4))
+plan $((${#ways[@]} + 2 * ${#pipes[@]} + ${#meshes[@]} + 5))
 make_tiny
 start_ckptd --memory.pool_bytes 512MiB --memory.segment_bytes 8MiB
 
@@ -58,6 +59,11 @@ same() { # RUN: losses, norms and the final checkpoint equal the reference's
 train_same() { train "$@" && same "$1"; }
 
 check "the reference trains on 1x1 with one thread" train reference 1x1 1 local $steps
+signalled() { # a handler must never run on a thread that computes (trainer/signals.h)
+    LD_PRELOAD=$BUILD/shims/alarms.so ALARMS_FILE=$tmp/alarms \
+        train_same signalled 1x2 2 local $steps && [ "$(cat "$tmp/alarms")" -gt 20 ]
+}
+check "signals that come while it computes change no bit" signalled
 check_equal "its loss file has a line per step" "$(wc -l <"$tmp/reference.loss")" $steps
 differs() { # the comparison can fail
     train other 1x1 1 local $steps --debug.seed 1 &&

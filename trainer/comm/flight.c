@@ -5,7 +5,6 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -450,25 +449,4 @@ void flight_dump_all(const char *reason)
     for (struct flight *flight = all_flights; flight != NULL; flight = flight->next)
         flight_dump(flight, reason);
     pthread_mutex_unlock(&all_lock);
-}
-
-static void *wait_for_signal(void *set)
-{
-    int number;
-    while (sigwait(set, &number) == 0)
-        flight_dump_all("asked by a signal");
-    return NULL;
-}
-
-int flight_dump_on_signal(int number)
-{
-    static sigset_t set;
-    pthread_t thread;
-    sigemptyset(&set);
-    sigaddset(&set, number);
-    if (pthread_sigmask(SIG_BLOCK, &set, NULL) != 0 ||
-        pthread_create(&thread, NULL, wait_for_signal, &set) != 0)
-        return report_error(ERR_BUSY, "allow more threads", "no thread for the flight recorder");
-    pthread_detach(thread);
-    return 0;
 }

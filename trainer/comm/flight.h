@@ -106,8 +106,5 @@ void flight_write(struct flight *flight, const char *reason, FILE *out);
 /* To the log and the folder. */
 void flight_dump(struct flight *flight, const char *reason);
 void flight_dump_all(const char *reason);
-/* From here on that signal dumps all recorders of the process, also when every rank hangs: a thread
- * of its own waits for it. Before other threads are started. ERR_BUSY: no thread. */
-int flight_dump_on_signal(int number);
 
 #endif

@@ -81,7 +81,15 @@ static int run_tool(const char *const *arguments, const volatile sig_atomic_t *w
     posix_spawn_file_actions_t actions;
     posix_spawn_file_actions_init(&actions);
     posix_spawn_file_actions_adddup2(&actions, STDERR_FILENO, STDOUT_FILENO);
-    int error = posix_spawnp(&child, program, &actions, NULL, (char **)(uintptr_t)argv, environ);
+    posix_spawnattr_t attributes; /* it gets the signals that are blocked here (signals.h) */
+    sigset_t none;
+    sigemptyset(&none);
+    posix_spawnattr_init(&attributes);
+    posix_spawnattr_setsigmask(&attributes, &none);
+    posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK);
+    int error =
+        posix_spawnp(&child, program, &actions, &attributes, (char **)(uintptr_t)argv, environ);
+    posix_spawnattr_destroy(&attributes);
     posix_spawn_file_actions_destroy(&actions);
     if (error != 0)
         return report_error(ERR_INVALID, "install it beside the trainer, or add it to PATH",
