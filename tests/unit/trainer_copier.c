@@ -73,7 +73,16 @@ static int end(void *user, int rc)
     return rc == 0 && bed->end_rc != 0 ? report_error(bed->end_rc, NULL, "no end") : rc;
 }
 
-static int setup(void **out)
+enum { PIECE_SECONDS = 20 }; /* at one byte a second */
+
+static uint64_t piece_bytes(void *user, uint32_t piece)
+{
+    (void)user;
+    (void)piece;
+    return PIECE_SECONDS;
+}
+
+static int setup_at(void **out, uint64_t bytes_per_second)
 {
     static const struct model_tensor tensor = {.dims = 2};
     struct bed *bed = calloc(1, sizeof(*bed));
@@ -108,10 +117,22 @@ static int setup(void **out)
                                     .copied_at = bed->copied_at,
                                     .copy = copy,
                                     .end = end,
+                                    .bytes_per_second = bytes_per_second,
+                                    .piece_bytes = piece_bytes,
                                     .user = bed};
     assert_int_equal(copier_open(&bed->copier, &copier), 0);
     *out = bed;
     return 0;
+}
+
+static int setup(void **out)
+{
+    return setup_at(out, 0);
+}
+
+static int setup_slow(void **out)
+{
+    return setup_at(out, 1);
 }
 
 static int teardown(void **state)
@@ -262,6 +283,21 @@ static void test_copier__a_copy_that_cannot_be_ended_has_failed(void **state)
     assert_string_equal(report_message(), "no end");
 }
 
+static void test_copier__a_copy_keeps_to_its_rate_until_it_is_waited_for(void **state)
+{
+    struct bed *bed = *state;
+    struct copier_times times;
+    start(bed->copier);
+    while (atomic_load(&bed->num_copied) == 0) /* the first piece is due at once */
+        pause_us(1000);
+    pause_us(50000);
+    assert_int_equal(atomic_load(&bed->num_copied), 1);
+    copier_wait_slice(bed->copier, 1, bed->lane);
+    assert_int_equal(copier_wait(bed->copier, &times), 0);
+    assert_int_equal(atomic_load(&bed->num_copied), SLICES);
+    assert_true(times.copy_seconds < PIECE_SECONDS);
+}
+
 static void test_copier__without_a_copy_nothing_waits(void **state)
 {
     struct bed *bed = *state;
@@ -293,6 +329,8 @@ int main(void)
         CASE(test_copier__start_returns_while_nothing_is_copied),
         CASE(test_copier__a_failed_copy_lets_every_slice_go_and_says_why_to_who_waits),
         CASE(test_copier__a_copy_that_cannot_be_ended_has_failed),
+        cmocka_unit_test_setup_teardown(
+            test_copier__a_copy_keeps_to_its_rate_until_it_is_waited_for, setup_slow, teardown),
         CASE(test_copier__without_a_copy_nothing_waits),
         CASE(test_copier__closing_completes_the_copy_in_progress),
     };

@@ -125,6 +125,7 @@ struct config {
     char async_mode[32];               /* "disabled", "async", "async_with_pinned_mem" */
     char when_busy[8];         /* "skip", "wait": when ckptd still writes older saves; ours */
     int64_t busy_wait_seconds; /* bound of "wait" */
+    int64_t copy_rate;         /* bytes a second of a save's copy; 0: no bound; ours */
     int64_t final_seconds;     /* bound of the last save; ours */
     char durability[16];       /* "local", "replicated", "bucket": of the last save; ours */
     int64_t load_step;         /* -1: newest */

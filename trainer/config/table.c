@@ -319,6 +319,9 @@ const struct option config_table[] = {
         "or hold training up until it has (ours)"),
     INT(busy_wait_seconds, "checkpoint.busy_wait_seconds", 600, 1, 86400,
         "the longest that when_busy = wait waits; then the save is left out (ours)"),
+    INT(copy_rate, "checkpoint.copy_bytes_per_second", 0, 0, 9.2e18,
+        "how fast each rank copies a save beside training, until training waits for it, so that "
+        "the link of a GPU is left to others; 0: as fast as it goes (ours)"),
     INT(final_seconds, "checkpoint.final_seconds", 600, 1, 86400,
         "the longest that the end waits for the last checkpoint; then it ends with 75 (ours)"),
     CHOICE(

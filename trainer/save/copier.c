@@ -41,6 +41,7 @@ struct copier {
     enum copier_state state;
     uint32_t copied; /* pieces 0..copied-1 are */
     uint32_t posted; /* pieces 0..posted-1 may be */
+    bool is_hurried; /* it is waited for: no rate is kept to */
     int rc;
     double ended_at;
     struct report_text text; /* of a failure */
@@ -64,12 +65,36 @@ static void wait_until_posted(struct copier *c, uint32_t piece)
     pthread_mutex_unlock(&c->mutex);
 }
 
+/* Until that moment, or until somebody waits for the copy. */
+static void wait_until(struct copier *c, double moment)
+{
+    time_t whole = (time_t)moment;
+    struct timespec until = {whole, (long)((moment - (double)whole) * 1e9)};
+    pthread_mutex_lock(&c->mutex);
+    while (!c->is_hurried && pthread_cond_timedwait(&c->changed, &c->mutex, &until) == 0)
+        ;
+    pthread_mutex_unlock(&c->mutex);
+}
+
+/* The moment from which on the next piece may be copied, when this one was begun at `begun`. */
+static double due_after(const struct copier *c, uint32_t piece, double begun)
+{
+    const struct copier_options *o = &c->options;
+    if (o->bytes_per_second == 0)
+        return begun;
+    return begun + (double)o->piece_bytes(o->user, piece) / (double)o->bytes_per_second;
+}
+
 static int copy_pieces(struct copier *c)
 {
     const struct copier_options *o = &c->options;
+    double due = 0;
     int rc = 0;
     for (uint32_t i = 0; i < o->num_pieces && rc == 0; i++) {
         wait_until_posted(c, i);
+        if (clock_seconds() < due)
+            wait_until(c, due);
+        due = due_after(c, i, clock_seconds());
         rc = o->copy(o->user, i);
         pass_pieces(c, rc == 0 ? i + 1 : o->num_pieces);
     }
@@ -136,6 +161,13 @@ static void make_urgent(struct copier *c)
     c->is_urgent = true;
 }
 
+/* With the mutex held: the caller is going to wait. */
+static void hurry_locked(struct copier *c)
+{
+    c->is_hurried = true;
+    pthread_cond_signal(&c->changed);
+}
+
 /* The thread may hold the mutex and have no time to let go of it. */
 static void lock_as_opener(struct copier *c)
 {
@@ -162,7 +194,11 @@ int copier_open(struct copier **out, const struct copier_options *options)
     c->state = PARKED;
     c->policy = lowest_policy();
     pthread_mutex_init(&c->mutex, NULL);
-    pthread_cond_init(&c->changed, NULL);
+    pthread_condattr_t monotonic;
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&c->changed, &monotonic);
+    pthread_condattr_destroy(&monotonic);
     if (pthread_create(&c->thread, NULL, thread_main, c) != 0) {
         pthread_cond_destroy(&c->changed);
         pthread_mutex_destroy(&c->mutex);
@@ -182,6 +218,7 @@ void copier_close(struct copier *c)
     make_urgent(c);
     pthread_mutex_lock(&c->mutex);
     post_locked(c, c->options.num_pieces);
+    hurry_locked(c);
     while (c->state == COPYING)
         pthread_cond_wait(&c->changed, &c->mutex);
     c->state = CLOSING;
@@ -205,6 +242,7 @@ void copier_start(struct copier *c)
     pthread_mutex_lock(&c->mutex);
     CHECK(c->state == PARKED);
     c->copied = c->posted = 0;
+    c->is_hurried = false;
     c->state = COPYING;
     pthread_cond_signal(&c->changed);
     pthread_mutex_unlock(&c->mutex);
@@ -237,8 +275,10 @@ void copier_wait_slice(struct copier *c, uint32_t slice, struct lane *lane)
     CHECK(c->state != COPYING || c->posted >= copied_at);
     bool must_wait = c->state == COPYING && c->copied < copied_at;
     double start = must_wait ? clock_seconds() : 0;
-    if (must_wait)
+    if (must_wait) {
         make_urgent(c);
+        hurry_locked(c);
+    }
     while (c->state == COPYING && c->copied < copied_at)
         pthread_cond_wait(&c->changed, &c->mutex);
     pthread_mutex_unlock(&c->mutex);
@@ -255,6 +295,7 @@ int copier_wait(struct copier *c, struct copier_times *out)
     make_urgent(c);
     pthread_mutex_lock(&c->mutex);
     post_locked(c, c->options.num_pieces);
+    hurry_locked(c);
     while (c->state == COPYING)
         pthread_cond_wait(&c->changed, &c->mutex);
     c->state = PARKED;

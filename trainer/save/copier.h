@@ -39,6 +39,9 @@ struct copier_options {
     int (*copy)(void *user, uint32_t piece);
     /* After the last piece (rc 0) or the first failure (its code); the result is the copy's. */
     int (*end)(void *user, int rc);
+    /* At most so many are copied in a second until somebody waits for the copy; 0: no bound. */
+    uint64_t bytes_per_second;
+    uint64_t (*piece_bytes)(void *user, uint32_t piece); /* NULL where there is no bound */
     /* NULL, or called by copier_wait_slice, when the slice's pieces were posted. */
     void (*hold)(void *user, uint32_t slice, struct lane *lane);
     void *user;

@@ -103,6 +103,15 @@ static void hold_lane(void *user, uint32_t slice, struct lane *lane)
     device_copy_hold(s->device_copy, slice, lane);
 }
 
+static uint64_t piece_bytes(void *user, uint32_t piece)
+{
+    const struct snapshot *s = user;
+    uint32_t tensor = s->order[piece], num = s->state->num_slices;
+    enum state_part part = tensor / num;
+    return state_place(&s->state->slices[tensor % num], part)->count *
+           kernel_dtype_bytes(state_dtype(s->state, part));
+}
+
 static int end_image(void *user, int rc)
 {
     struct snapshot *s = user;
@@ -137,6 +146,8 @@ static int open_copier(struct snapshot *s)
                                      .copied_at = s->copied_at,
                                      .copy = copy_piece,
                                      .end = end_image,
+                                     .bytes_per_second = (uint64_t)s->config->copy_rate,
+                                     .piece_bytes = piece_bytes,
                                      .hold = s->device_copy != NULL ? hold_lane : NULL,
                                      .user = s};
     return copier_open(&s->copier, &options);
