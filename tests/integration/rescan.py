@@ -13,7 +13,7 @@ import os
 import shutil
 import subprocess
 
-from lib_store import PATIENCE, SAVER, World
+from lib_store import PATIENCE, SAVER, World, comes_to
 from lib_tap import end, skip, test
 
 VANISHED = {"cp": 1, "rsync": 24}  # their statuses when a file went while they copied
@@ -58,6 +58,16 @@ def copied_in(world, source):
          not os.path.exists(os.path.join(there, "quarantine")), world.log())
 
 
+def history_is_written(world):
+    """It is, behind the answer of what it tells: later, ckptd would make the directory again."""
+    folder = os.path.join(world.store, world.run, "history")
+    told = 0
+    for name in (name for name in os.listdir(folder) if not name.startswith(".")):
+        with open(os.path.join(folder, name)) as file:
+            told += file.read().count('"event":"attempt"')
+    return told == world.log().count("audit: attempt by")
+
+
 def moved(world):
     path = os.path.join(world.store, world.run)
     name = next(name for name in os.listdir(path) if name.startswith("step-00000002"))
@@ -67,6 +77,7 @@ def moved(world):
     test("and the log says so", "step 2" in world.log() and "has vanished" in world.log())
     shutil.move(aside, os.path.join(path, name))
     test("with its directory it comes back, whole", steps(world) == [1, 2, 3] and loads(world, 2))
+    assert comes_to(lambda: history_is_written(world), True)
     os.rename(path, aside)
     test("a whole run leaves the list", steps(world) == [])
     os.rename(aside, path)
