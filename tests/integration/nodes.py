@@ -194,6 +194,10 @@ def kills(folder, cluster, chance):
          (third.all_verify(), first.all_verify()))
 
 
+def same_behind(told, own):
+    return told["behind"]["checkpoints"] == own["behind"]["checkpoints"]
+
+
 def told(first):
     """n3 is away, and newer checkpoints are on n1 alone: status, its JSON and the numbers."""
     alarm, second = "node n3 has not answered for", first.nodes[1]
@@ -214,11 +218,16 @@ def told(first):
          run["checkpoints_behind"] > 1 and
          run["bytes_behind"] == run["checkpoints_behind"] * size and run["lag_seconds"] > 0,
          (status["alarms"], peers, run, size))
-    told, own = peers["n2"]["told"], json.loads(second.cli("status", "--json", *second.where)[1])
+    def told_and_own():
+        peer = json.loads(first.cli("status", "--json", *first.where)[1])["nodes"]["peers"]
+        return (next(one["told"] for one in peer if one["name"] == "n2"),
+                json.loads(second.cli("status", "--json", *second.where)[1]))
+    wait_until(lambda: same_behind(*told_and_own()), first.said)  # what changes is told later
+    told, own = told_and_own()
     test("the other node's disk, memory, saves, alarms and lag are what it tells itself",
          told["disk"]["bytes_total"] == own["disk"]["bytes_total"] and
          told["disk"]["bytes_left"] > 0 and told["pool"]["bytes"] == own["pool"]["bytes"] and
-         told["saves"] == [] and told["behind"]["checkpoints"] == own["behind"]["checkpoints"] and
+         told["saves"] == [] and same_behind(told, own) and
          "nodes" not in told and 0 <= told["seconds_ago"] < 60, (told, own))
     test("and what the silent one told last is there with its age",
          peers["n3"]["told"]["seconds_ago"] > peers["n3"]["silent_seconds"] and
