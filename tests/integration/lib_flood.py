@@ -24,7 +24,10 @@ HALF_CALLS = 128  # as many as a connection may have open
 CONNECTIONS, SENDERS, SECONDS = 40, 100, 5
 # Of an attack before the saves beside it: what a user has saved up of its budget is spent then, or
 # not, and what ckptd may spend on it.
-FIRST_SECONDS, ALONE_SECONDS, CORE_PART = 1, 2, 0.1
+FIRST_SECONDS, ALONE_SECONDS = 1, 2
+# The part of a core. Beside other work the same calls take more CPU time: caches and threads of a
+# core are shared. At a load of 20 on two cores up to 0.25 was seen.
+CORE_PART, BUSY_CORE_PART, BUSY_LOAD = 0.1, 0.3, 1.5
 TRIES = 3  # on a busy machine what was saved up may still be spent later
 PAIRS, SAVE_MIB, SETTLE_SECONDS = 7, 128, 0.3
 
@@ -278,14 +281,16 @@ def spent_on(world, action, where):
 def under(world, name, action, where, step):
     """(most MiB more, every save and look went well, what the attacker said) during an attack."""
     before, most, well, parts = resident(world), 0, True, []
+    is_busy = os.getloadavg()[0] > BUSY_LOAD * os.cpu_count()
+    most_part = BUSY_CORE_PART if is_busy else CORE_PART
     for _ in range(TRIES):
         attack, part = spent_on(world, action, where)
         parts.append(part)
-        if part < CORE_PART or len(parts) == TRIES:
+        if part < most_part or len(parts) == TRIES:
             break
         attack.end()
-    test(f"{name}: ckptd spends less than {CORE_PART:.0%} of a core on them",
-         min(parts) < CORE_PART or is_sanitized(), parts)
+    test(f"{name}: ckptd spends less than {most_part:.0%} of a core on them",
+         min(parts) < most_part or is_sanitized(), parts)
     while attack.runs():
         step += 1
         saved = world.try_save(step)
