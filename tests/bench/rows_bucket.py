@@ -92,9 +92,22 @@ def transfer_size(bench):
     return (256 if bench.quick else 1024) * MIB
 
 
-def cpu_row(name, cpu, note):
-    ours, theirs = cpu
-    return Row(f"{name}_cpu", "CPU s/GB", ours, theirs, direction="lower", note=note)
+def beside(bench, name, size, ours, theirs, what, goal, note):
+    """The rows of two ways to move `size` bytes, each of which gives (seconds, CPU seconds)."""
+    cpu = [], []
+
+    def rate(way, used):
+        seconds, cpu_seconds = way()
+        used.append(cpu_seconds / size * 1e9)
+        return size / seconds / 1e9
+    yield bench.pairs(name, "GB/s", lambda: rate(ours, cpu[0]), lambda: rate(theirs, cpu[1]),
+                      goal=goal, note=note)
+    yield Row(f"{name}_cpu", "CPU s/GB", *cpu, direction="lower", note=f"{note}; beside {what}")
+
+
+def timed(program, command):
+    answer = program.ask(f"{command} object")
+    return answer["seconds"], answer["cpu"]
 
 
 def row_bucket_put_and_get(bench):
@@ -113,21 +126,9 @@ def row_bucket_put_and_get(bench):
         f'url = "{bucket.url("ours/object")}"', f'range = "{i * PART}-{(i + 1) * PART - 1}"',
         'output = "/dev/null"', "next")]
     for command, lines in (("put", put), ("get", each_with_options(bucket, get))):
-        cpu = [], []
-
-        def ours():
-            answer = program.ask(f"{command} object")
-            cpu[0].append(answer["cpu"] / size * 1e9)
-            return size / answer["seconds"] / 1e9
-
-        def curl():
-            seconds, used = bucket.curl(lines)
-            cpu[1].append(used / size * 1e9)
-            return size / seconds / 1e9
-
         note = f"{size // MIB} MiB, parts of {PART // MIB} MiB, {CONNECTIONS} connections"
-        yield bench.pairs(f"bucket_{command}", "GB/s", ours, curl, goal=GOAL, note=note)
-        yield cpu_row(f"bucket_{command}", cpu, note + "; beside curl")
+        yield from beside(bench, f"bucket_{command}", size, lambda: timed(program, command),
+                          lambda: bucket.curl(lines), "curl", goal=GOAL, note=note)
     program.close()
     bucket.close()
 
@@ -152,24 +153,14 @@ def row_bucket_boto(bench):
         for _ in range(size // PART):
             file.write(os.urandom(PART))
     for command, path in (("put", source), ("get", target)):
-        cpu = [], []
-
-        def ours():
-            answer = program.ask(f"{command} object")
-            cpu[0].append(answer["cpu"] / size * 1e9)
-            return size / answer["seconds"] / 1e9
-
         def boto():
-            seconds, used = map(float, bench.run(sys.executable, "-c", BOTO, libraries, command,
-                                                 path, bucket.gateway.bucket).split())
-            cpu[1].append(used / size * 1e9)
-            return size / seconds / 1e9
+            return map(float, bench.run(sys.executable, "-c", BOTO, libraries, command, path,
+                                        bucket.gateway.bucket).split())
 
-        name = f"bucket_{command}_s3transfer"
-        yield bench.pairs(name, "GB/s", ours, boto, goal=1,
+        yield from beside(bench, f"bucket_{command}_s3transfer", size,
+                          lambda: timed(program, command), boto, "s3transfer", goal=1,
                           note=f"{size // MIB} MiB, {CONNECTIONS} threads; from the call to its "
                                "end, without the start of Python; into a file of the page cache")
-        yield cpu_row(name, cpu, "beside s3transfer")
     program.close()
     bucket.close()
 
@@ -196,7 +187,6 @@ def row_bucket_aws(bench):
     there = f"s3://{bucket.gateway.bucket}"
     back = [os.path.join(bench.tmp, name) for name in ("back", "back-aws")]
     rounds = {"put": 0, "get": 0}
-    cpu = {command: ([], []) for command in rounds}
 
     def ours(command):
         """Into a run of another name each time: what is there is not sent."""
@@ -206,25 +196,21 @@ def row_bucket_aws(bench):
         seconds, used = run_timed(bench, bench.program("ckpt-cli"), "cp", "--store",
                                   store if command == "put" else f"{there}/cp",
                                   "aws" if command == "put" else f"r{rounds['put']}", to)
-        cpu[command][0].append(used / size * 1e9)
         if command == "put" and rounds[command] > 1:
             bench.run(bench.program("ckpt-cli"), "rm", f"r{rounds[command] - 1}", "--yes",
                       "--store", f"{there}/cp")
-        return size / seconds / 1e9
+        return seconds, used
 
     def theirs(command):
         shutil.rmtree(back[1], ignore_errors=True)
-        seconds, used = run_timed(bench, *aws, *((store, f"{there}/aws") if command == "put" else
-                                                 (f"{there}/aws", back[1])))
-        cpu[command][1].append(used / size * 1e9)
-        return size / seconds / 1e9
+        return run_timed(bench, *aws, *((store, f"{there}/aws") if command == "put" else
+                                        (f"{there}/aws", back[1])))
 
     for command in ("put", "get"):
-        yield bench.pairs(f"bucket_{command}_aws", "GB/s", lambda: ours(command),
-                          lambda: theirs(command), goal=1,
+        yield from beside(bench, f"bucket_{command}_aws", size, lambda: ours(command),
+                          lambda: theirs(command), "aws s3 cp", goal=1,
                           note=f"{size // MIB} MiB in 2 shards, {CONNECTIONS} connections; ours "
                                "verifies each block and digest, and syncs what it gets")
-        yield cpu_row(f"bucket_{command}_aws", cpu[command], "beside aws s3 cp")
     bucket.close()
 
 
