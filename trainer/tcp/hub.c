@@ -16,7 +16,6 @@
 
 #include <errno.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -501,16 +500,13 @@ static void *serve(void *argument)
 
 static int start(struct hub *hub)
 {
-    sigset_t all, before;
     struct epoll_event event = {.events = EPOLLIN, .data.ptr = &hub->listener};
     hub->events = epoll_create1(EPOLL_CLOEXEC);
     if (hub->events < 0 || epoll_ctl(hub->events, EPOLL_CTL_ADD, hub->listener.fd, &event) != 0)
         return report_errno(ERR_IO, "could not watch a socket", NULL);
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int rc = pthread_create(&hub->thread, NULL, serve, hub);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return rc == 0 ? 0 : report_error(ERR_BUSY, NULL, "could not start the thread of the hub");
+    return pthread_create(&hub->thread, NULL, serve, hub) == 0
+               ? 0
+               : report_error(ERR_BUSY, NULL, "could not start the thread of the hub");
 }
 
 static void free_hub(struct hub *hub)
