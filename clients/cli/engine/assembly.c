@@ -1,10 +1,9 @@
 /* assembly.c - the 1 MiB blocks of an output, put together from the shards of a checkpoint.
  *
  * The outputs are walked from front to back. For each block of one, the blocks of the shards that
- * it needs are found (the saved order of a slice is that of the whole tensor with the rest left
- * out, so what a range of the output needs of one slice is a range too) and read by scan.c. A block
- * that was read is put, element by element, into every output block of the next ASSEMBLY_SPAN that
- * it holds a part of, converted on the way. An output block with nothing missing is complete.
+ * it needs are found (wants.c) and read by scan.c. A block that was read is put, element by
+ * element, into every output block of the next ASSEMBLY_SPAN that it holds a part of, converted on
+ * the way. An output block with nothing missing is complete.
  *
  * So a block is read again only for output further away than the span: never when tensors are cut
  * by rows or not at all; once per span when a slice is cut by columns.
@@ -17,20 +16,14 @@
  * The caller's thread owns the walk and opens blocks; workers fill them, counting down what is
  * missing; the lock guards the free rooms and the count of open blocks. */
 #include "clients/cli/engine/scan.h"
+#include "clients/cli/engine/wants.h"
 #include "clients/cli/hf/hf.h"
-#include "proto/array.h"
 
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
 #define NONE UINT32_MAX
-
-/* A block of a shard that is to be read for the output block at hand. */
-struct wanted {
-    uint32_t side, shard;
-    uint64_t block;
-};
 
 struct assembly {
     struct checkpoint *sides;
@@ -40,8 +33,8 @@ struct assembly {
     /* The walk. */
     struct output_file *file;
     uint64_t at, opened; /* in the file: the block at hand; how many are open or released */
-    struct wanted *wanted;
-    uint32_t num_wanted, next_wanted, room_wanted;
+    struct wants wants;  /* of the block at hand */
+    uint32_t next_wanted;
     bool is_last; /* there are no more files */
     /* By number among all files, modulo num_blocks. */
     struct output_block *blocks;
@@ -305,155 +298,6 @@ static int take_damaged(void *user, const struct scan_read *read, int error_numb
         (unsigned long long)start, (unsigned long long)(start + bytes));
 }
 
-/* ---- the walk: what an output block needs ---- */
-
-/* Notes a block of a shard, unless a read that is already under way fills this output block too. */
-static int want_block(struct assembly *assembly, uint32_t side, struct shard_file *shard,
-                      uint64_t block)
-{
-    uint64_t number = assembly->file->base + assembly->at;
-    if (shard->read_for == NULL)
-        shard->read_for = calloc(shard->geometry.num_blocks, sizeof *shard->read_for);
-    if (shard->read_for == NULL)
-        return report_error(ERR_MEMORY, NULL, "no memory for a shard's blocks");
-    CHECK(number < UINT32_MAX); /* an output of 4 PiB */
-    uint32_t *read_for = &shard->read_for[block];
-    if (*read_for != 0 && *read_for - 1 >= assembly->file->base &&
-        *read_for - 1 + assembly->span > number)
-        return 0;
-    *read_for = (uint32_t)number + 1;
-    ERR_TRY(array_reserve(&assembly->wanted, &assembly->room_wanted, assembly->num_wanted,
-                          sizeof *assembly->wanted));
-    assembly->wanted[assembly->num_wanted++] = (struct wanted){side, shard->shard, block};
-    return 0;
-}
-
-/* Elements [first, end) of the slice of `tensor` in a shard. */
-static int want_elements(struct assembly *assembly, uint32_t side, uint32_t shard, uint32_t tensor,
-                         uint64_t first, uint64_t end)
-{
-    struct checkpoint *checkpoint = &assembly->sides[side];
-    const struct layout_table *table = checkpoint->manifest->table;
-    uint32_t size = dtype_bytes(table->tensors[tensor].dtype), i = 0;
-    struct shard_file *file;
-    if (first == end)
-        return 0;
-    int error = shard_take(&file, checkpoint, shard);
-    if (error != 0)
-        return error;
-    uint32_t low = 0, high = file->num_tensors; /* by descending element size, then index */
-    while (low < high) {
-        i = (low + high) / 2;
-        uint32_t other = file->tensors[i].tensor, its = dtype_bytes(table->tensors[other].dtype);
-        if (its > size || (its == size && other < tensor))
-            low = i + 1;
-        else
-            high = i;
-    }
-    CHECK(low < file->num_tensors && file->tensors[low].tensor == tensor);
-    uint64_t begin = file->geometry.data_start + file->tensors[low].data_byte;
-    uint64_t last = (begin + end * size - 1) / SCAN_BLOCK;
-    for (uint64_t block = (begin + first * size) / SCAN_BLOCK; block <= last && error == 0; block++)
-        error = want_block(assembly, side, file, block);
-    shard_drop(file);
-    return error;
-}
-
-/* How many elements of a box come before the element `global` of its tensor. */
-static uint64_t elements_before(const struct box *box, const struct tensor_meta *tensor,
-                                uint64_t global)
-{
-    uint64_t inner = 1, inside = 1, count = 0;
-    for (uint32_t d = 0; d < tensor->dims; d++) {
-        inner *= tensor->shape[d];
-        inside *= box->extent[d];
-    }
-    if (global >= inner)
-        return inside;
-    for (uint32_t d = 0; d < tensor->dims; d++) {
-        inner /= tensor->shape[d];
-        inside /= box->extent[d];
-        uint64_t index = global / inner;
-        global %= inner;
-        if (index < box->offset[d])
-            return count;
-        if (index >= box->offset[d] + box->extent[d])
-            return count + box->extent[d] * inside;
-        count += (index - box->offset[d]) * inside;
-    }
-    return count;
-}
-
-/* Index in the whole tensor of an element of a box. */
-static uint64_t element_at(const struct box *box, const struct tensor_meta *tensor, uint64_t place)
-{
-    uint64_t global = 0, scale = 1;
-    for (uint32_t d = tensor->dims; d-- > 0;) {
-        global += (box->offset[d] + place % box->extent[d]) * scale;
-        place /= box->extent[d];
-        scale *= tensor->shape[d];
-    }
-    return global;
-}
-
-/* Elements [first, end) of an output tensor, from all slices that hold some of them; perhaps from
- * some more. */
-static int want_tensor(struct assembly *assembly, uint32_t side, const struct output_tensor *out,
-                       uint64_t first, uint64_t end)
-{
-    const struct layout_table *table = assembly->sides[side].manifest->table;
-    uint32_t tensor = out->tensor[side];
-    const struct tensor_meta *meta = &table->tensors[tensor];
-    const struct layout *layout = &table->layouts[table->layout_of[tensor]];
-    uint64_t cell = 0, last = layout_cells(layout), row = 1;
-    uint64_t from = element_at(&out->box, meta, first), to = element_at(&out->box, meta, end - 1);
-    int error = 0;
-    for (uint32_t d = 1; d < meta->dims; d++)
-        row *= meta->shape[d];
-    if (out->head_rows != 0) { /* of whole heads */
-        from = from / row / out->head_rows * out->head_rows * row;
-        to = (to / row / out->head_rows + 1) * out->head_rows * row - 1;
-    }
-    if (layout->dims > 0) { /* only the cells of the rows at hand */
-        uint64_t per_row = last / (layout->num_cuts[0] - 1);
-        cell = layout_find_cut(layout->cuts[0], layout->num_cuts[0], from / row) * per_row;
-        last = (layout_find_cut(layout->cuts[0], layout->num_cuts[0], to / row) + 1ull) * per_row;
-    }
-    for (; cell < last && error == 0; cell++) {
-        struct box box, part;
-        layout_cell_box(&box, layout, cell);
-        if (out->head_rows == 0 && box_equal(&box, &out->box, meta->dims))
-            error = want_elements(assembly, side, layout->owners[cell], tensor, first, end);
-        else if (out->head_rows != 0 || box_intersect(&part, &box, &out->box, meta->dims))
-            error = want_elements(assembly, side, layout->owners[cell], tensor,
-                                  elements_before(&box, meta, from),
-                                  elements_before(&box, meta, to + 1));
-    }
-    return error;
-}
-
-/* Likewise of a joined tensor, from all its parts: the order of a part is that of the whole with
- * the rest left out. */
-static int want_parts(struct assembly *assembly, uint32_t side, const struct output_tensor *out,
-                      uint64_t first, uint64_t end)
-{
-    const struct layout_table *table = assembly->sides[side].manifest->table;
-    const struct tensor_meta *whole = out->joined;
-    int error = 0;
-    for (uint32_t i = 0; i < out->num_parts && error == 0; i++) {
-        struct output_tensor part = {.tensor = {out->tensor[0] + i}, .dtype = out->dtype};
-        const struct tensor_meta *meta = &table->tensors[part.tensor[0]];
-        struct box box;
-        layout_joined_box(&box, meta);
-        output_tensor_whole(&part, meta);
-        uint64_t from = elements_before(&box, whole, first);
-        uint64_t to = elements_before(&box, whole, end);
-        if (from < to)
-            error = want_tensor(assembly, side, &part, from, to);
-    }
-    return error;
-}
-
 void output_tensor_whole(struct output_tensor *tensor, const struct tensor_meta *meta)
 {
     tensor->bytes = tensor_elements(meta) * dtype_bytes(tensor->dtype);
@@ -476,26 +320,7 @@ uint32_t output_tensor_behind(const struct output_file *file, uint64_t byte)
     return low;
 }
 
-static int want_for(struct assembly *assembly, const struct output_block *block)
-{
-    const struct output_file *file = block->file;
-    uint64_t end = block->start + block->bytes;
-    int error = 0;
-    for (uint32_t i = output_tensor_behind(file, block->start);
-         i < file->num_tensors && file->tensors[i].start < end && error == 0; i++) {
-        const struct output_tensor *tensor = &file->tensors[i];
-        uint64_t size = dtype_bytes(tensor->dtype), to = tensor->start + tensor->bytes;
-        uint64_t from = block->start > tensor->start ? block->start : tensor->start;
-        to = ((to < end ? to : end) - tensor->start) / size;
-        from = (from - tensor->start) / size;
-        for (uint32_t side = 0; side < assembly->num_sides && error == 0 && from < to; side++)
-            error = tensor->joined != NULL ? want_parts(assembly, side, tensor, from, to)
-                                           : want_tensor(assembly, side, tensor, from, to);
-    }
-    return error;
-}
-
-/* ---- the walk: files and blocks ---- */
+/* ---- the walk ---- */
 
 void output_file_deinit(struct output_file *file)
 {
@@ -605,8 +430,8 @@ static int next_read(void *user, struct scan_read *out)
 {
     struct assembly *assembly = user;
     int result = 0;
-    while (assembly->next_wanted == assembly->num_wanted && result == 0) {
-        assembly->num_wanted = assembly->next_wanted = 0;
+    while (assembly->next_wanted == assembly->wants.count && result == 0) {
+        assembly->wants.count = assembly->next_wanted = 0;
         if (assembly->is_last)
             return wait_for_release(assembly);
         if (assembly->file == NULL || assembly->at == assembly->file->num_blocks) {
@@ -616,12 +441,12 @@ static int next_read(void *user, struct scan_read *out)
         result = open_span(assembly);
         if (result != SCAN_READ)
             return result;
-        result = want_for(assembly, block_at(assembly, assembly->file, assembly->at));
+        result = wants_add(&assembly->wants, block_at(assembly, assembly->file, assembly->at));
         assembly->at++;
     }
     if (result != 0)
         return result;
-    const struct wanted *wanted = &assembly->wanted[assembly->next_wanted++];
+    const struct wanted *wanted = &assembly->wants.list[assembly->next_wanted++];
     *out = (struct scan_read){.block = wanted->block,
                               .side = wanted->side,
                               .output = assembly->file,
@@ -668,6 +493,7 @@ int assembly_run(struct checkpoint *sides, uint32_t num_sides, const struct asse
                                 .num_blocks = num_blocks,
                                 .span = num_blocks / 2,
                                 .hooks = hooks};
+    assembly.wants = (struct wants){.sides = sides, .num_sides = num_sides, .span = assembly.span};
     CHECK(num_blocks >= 2 && num_sides >= 1 && num_sides <= ASSEMBLY_SIDES_MAX);
     const struct scan_hooks scan_hooks = {.user = &assembly,
                                           .next = next_read,
@@ -687,6 +513,6 @@ int assembly_run(struct checkpoint *sides, uint32_t num_sides, const struct asse
     free(assembly.memory);
     free(assembly.rooms);
     free(assembly.blocks);
-    free(assembly.wanted);
+    free(assembly.wants.list);
     return error;
 }
