@@ -20,8 +20,9 @@ import sys
 from lib_network import bulk_socket, fetch_from, ticket_from, tls_channel
 from lib_nodes import cluster_in, damage_and_scrub, has, scratch, wait_until
 from lib_store import PATIENCE, SAVER
-from lib_tap import end, test
+from lib_tap import end, need, test
 
+need("grpc")
 if not shutil.which("openssl"):
     print("openssl is missing")
     sys.exit(77)
