@@ -71,10 +71,32 @@ static int fail(cudaError_t error, const char *what)
 
 /* ---- The device ---- */
 
+/* Versions are 1000 x major + 10 x minor; a driver's is that of the newest CUDA that it serves. */
+static int check_driver(int *driver, int *runtime)
+{
+    cudaError_t error = cudaDriverGetVersion(driver);
+    if (error == cudaSuccess)
+        error = cudaRuntimeGetVersion(runtime);
+    if (error != cudaSuccess)
+        return fail(error, "no GPU to compute on: the driver's version");
+    if (*driver == 0)
+        return report_error(ERR_UNAVAILABLE, NULL,
+                            "CUDA: no GPU to compute on: no driver of NVIDIA's is loaded");
+    if (*driver / 1000 < *runtime / 1000) /* within a major version older drivers do */
+        return report_error(ERR_UNAVAILABLE, NULL,
+                            "CUDA: no GPU to compute on: the driver serves CUDA up to %d.%d and "
+                            "this program is built with %d.%d: update the driver",
+                            *driver / 1000, *driver % 1000 / 10, *runtime / 1000,
+                            *runtime % 1000 / 10);
+    return 0;
+}
+
 static int check_device(struct cuda_device *device, const struct device_options *options)
 {
     struct cudaDeviceProp has;
     int driver = 0, runtime = 0, count = 0;
+    if (check_driver(&driver, &runtime) != 0)
+        return ERR_UNAVAILABLE;
     cudaError_t error = cudaGetDeviceCount(&count);
     if (error != cudaSuccess)
         return fail(error, "no GPU to compute on");
@@ -84,9 +106,7 @@ static int check_device(struct cuda_device *device, const struct device_options 
         return report_error(ERR_UNAVAILABLE, NULL, "CUDA: no GPU %d, there are %d", device->index,
                             count);
     if ((error = cudaSetDevice(device->index)) != cudaSuccess ||
-        (error = cudaGetDeviceProperties(&has, device->index)) != cudaSuccess ||
-        (error = cudaDriverGetVersion(&driver)) != cudaSuccess ||
-        (error = cudaRuntimeGetVersion(&runtime)) != cudaSuccess)
+        (error = cudaGetDeviceProperties(&has, device->index)) != cudaSuccess)
         return fail(error, "the GPU could not be opened");
     if (has.major < CAPABILITY_MIN)
         return report_error(ERR_INVALID, NULL,

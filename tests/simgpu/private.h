@@ -62,9 +62,9 @@ struct region {
 struct simgpu {
     pthread_mutex_t lock;
     pthread_cond_t changed; /* an operation has ended, or was queued */
-    bool is_set, has_driver, has_no_peers;
+    bool is_set, has_no_peers;
     uint64_t seed, random;
-    int num_devices, capability;
+    int num_devices, capability, driver;
     size_t memory_bytes;
     uint64_t algorithm, dropped; /* cuBLASLt's choice; those below are not offered */
     char fail_call[48];

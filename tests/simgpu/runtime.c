@@ -37,7 +37,7 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *out, int device)
 cudaError_t cudaDriverGetVersion(int *version)
 {
     cudaError_t error = simgpu_enter(__func__);
-    *version = CUDART_VERSION;
+    *version = simgpu.driver;
     return simgpu_leave(error);
 }
 

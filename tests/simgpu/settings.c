@@ -39,7 +39,7 @@ static void set_one(char *setting)
     else if (strcmp(setting, "dropped") == 0)
         simgpu.dropped = number;
     else if (strcmp(setting, "driver") == 0)
-        simgpu.has_driver = number != 0;
+        simgpu.driver = (int)number;
     else if (strcmp(setting, "fail") == 0)
         set_fail(value);
     else if (strcmp(setting, "folder") == 0)
@@ -55,7 +55,8 @@ static void set_all(const char *settings)
     char text[256], *rest = NULL;
     CHECK(strlen(settings) < sizeof(text));
     memcpy(text, settings, strlen(settings) + 1);
-    simgpu.is_set = simgpu.has_driver = true;
+    simgpu.is_set = true;
+    simgpu.driver = CUDART_VERSION;
     simgpu.seed = 0;
     simgpu.num_devices = 1;
     simgpu.capability = 90;

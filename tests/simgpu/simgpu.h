@@ -30,7 +30,7 @@
  *
  *   seed=N devices=N memory=BYTES   0, 1, 1 GiB for each device
  *   capability=N                    90: ten times the devices' compute capability
- *   driver=0                        as on a machine without a driver
+ *   driver=N                        serves CUDA N at most, 12080 is 12.8; 0: there is none
  *   peers=0                         no device reaches another's memory
  *   peers=0                         no device reaches another's memory
  *   algorithm=N dropped=N           0, 0: which algorithm cuBLASLt chooses for a product; those

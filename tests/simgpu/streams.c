@@ -246,6 +246,13 @@ int simgpu_device(void)
     return current_device;
 }
 
+/* Versions are told without a driver; else one of the runtime's major version is needed. */
+static bool is_too_old(const char *call)
+{
+    return simgpu.driver / 1000 < CUDART_VERSION / 1000 &&
+           strcmp(call, "cudaDriverGetVersion") != 0 && strcmp(call, "cudaRuntimeGetVersion") != 0;
+}
+
 /* Takes the lock; every call ends with simgpu_leave, which gives it back. */
 cudaError_t simgpu_enter(const char *call)
 {
@@ -253,7 +260,7 @@ cudaError_t simgpu_enter(const char *call)
     simgpu_first_call();
     if (is_in_host_function)
         return cudaErrorNotPermitted;
-    if (!simgpu.has_driver)
+    if (is_too_old(call))
         return cudaErrorInsufficientDriver;
     if (simgpu.lost[current_device] != cudaSuccess)
         return simgpu.lost[current_device];

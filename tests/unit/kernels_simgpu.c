@@ -568,8 +568,10 @@ static void test_simgpu__one_line_says_what_is_not_there(void **state)
 {
     (void)state;
     assert_int_equal(work("driver=0"), ERR_UNAVAILABLE);
-    assert_non_null(strstr(report_line(), "CUDA: no GPU to compute on: CUDA driver version is "
-                                          "insufficient"));
+    assert_non_null(strstr(report_line(), "CUDA: no GPU to compute on: no driver"));
+    assert_int_equal(work("driver=10020"), ERR_UNAVAILABLE);
+    assert_non_null(strstr(report_line(), "the driver serves CUDA up to 10.2"));
+    assert_non_null(strstr(report_line(), "update the driver"));
     assert_int_equal(work("devices=0"), ERR_UNAVAILABLE);
     assert_non_null(strstr(report_line(), "CUDA: no GPU to compute on: no CUDA-capable device"));
     assert_int_equal(work("capability=75"), ERR_INVALID);
