@@ -106,6 +106,7 @@ static int fill_part(struct reporting *reporting, const struct stage *stage)
     }
     if (stage->durable)
         return fill_durable(reporting, index, stage);
+    part->written = stage_written(stage);
     part->state =
         stage->ended ? HOLDFAST__V1__PART_STATE__PART_ENDED : HOLDFAST__V1__PART_STATE__PART_BEGUN;
     return 0;

@@ -394,6 +394,21 @@ static void chunk_advanced(struct image *image, struct chunk *chunk)
     advance_stage(stage);
 }
 
+uint64_t stage_written(const struct stage *stage)
+{
+    const struct image *image = stage->image;
+    uint32_t index = stage->released;
+    uint64_t start, end = 0;
+    if (!image || stage->stopping || (stage->rewritten && !stage->durable))
+        return 0;
+    while (index < image->num_chunks && index - stage->released < image->num_rooms &&
+           image_chunk(image, index)->is_written)
+        index++;
+    if (index > 0)
+        image_chunk_range(image, index - 1, &start, &end);
+    return end;
+}
+
 /* ---- announcements ---- */
 
 /* Index of the first interval that ends at or after `at`. */

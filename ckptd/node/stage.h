@@ -78,6 +78,9 @@ void stage_entry(struct session *session, const struct arena_entry *entry);
 void stage_leave_session(struct session *session);
 /* Somebody waits for it. gate_hurry() lets go what it holds back. */
 void stage_hurry(struct stage *stage);
+/* Bytes from the start of its file that are there, and final: a file that is written anew after a
+ * failed sync has none until it is durable. */
+uint64_t stage_written(const struct stage *stage);
 /* Stops the I/O and removes the file; events->stopped comes when it is done. */
 void stage_stop(struct stage *stage);
 

@@ -285,6 +285,8 @@ static inline Holdfast__V1__PartVerdict scale_report(struct scale *scale, uint32
         holdfast__v1__part__init(part);
         part->rank = node * SCALE_RANKS_PER_NODE + i;
         part->state = state;
+        if (state != HOLDFAST__V1__PART_STATE__PART_DURABLE)
+            part->written = scale->manifest.shards[part->rank].bytes;
         if (state != HOLDFAST__V1__PART_STATE__PART_DURABLE || scale->is_told[node])
             continue;
         part->bytes = scale->manifest.shards[part->rank].bytes;
