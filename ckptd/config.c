@@ -181,7 +181,7 @@ static const struct option table[] = {
     OPTION_INT(struct config, nodes_connections, "nodes.connections", 2, 1, 32,
                "parts under way at once to each peer"),
     OPTION_BYTES(struct config, nodes_rate, "nodes.rate", "256MiB", 0, (double)PACE_RATE_MAX,
-                 "bytes per second to each peer; 0: no limit"),
+                 "bytes per second to each peer, and from all of them; 0: no limit"),
     OPTION_INT(struct config, nodes_wait_ms, "nodes.wait_ms", 30000, 0, 3600000,
                "how long a start waits for a majority of the nodes"),
     OPTION_INT(struct config, nodes_silent_ms, "nodes.silent_ms", 10000, 1000, 3600000,

@@ -222,11 +222,17 @@ bool copies_goes(const struct checkpoint *checkpoint, enum tier_index tier)
                           tier == TIER_LOCAL ? 0 : (uint32_t)(tier - TIER_PEER) + 1);
 }
 
-bool copies_will_go(const struct checkpoint *promised, enum tier_index tier)
+bool copies_will_go(const struct checkpoint *promised, const struct places *places,
+                    enum tier_index tier)
 {
     struct checkpoint committed = *promised;
     committed.copies[TIER_LOCAL].is_there = committed.was_committed = true;
-    return copies_goes(&committed, tier);
+    committed.places = NULL;
+    committed.summary.shards = places->num_shards;
+    bool goes =
+        catalog_set_places(&committed, TIER_LOCAL, places) == 0 && copies_goes(&committed, tier);
+    free(committed.places);
+    return goes;
 }
 
 static bool is_replicated(const struct checkpoint *checkpoint, bool on_disks)

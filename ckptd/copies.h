@@ -8,6 +8,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+struct places;
+
 /* Was that shard saved there, or is the copy there whole? */
 bool copies_has_shard(const struct checkpoint *checkpoint, enum tier_index tier, uint32_t shard);
 /* A node that has shards of it, or all, which no other has, and does not answer; NUM_TIERS: there
@@ -17,8 +19,9 @@ enum tier_index copies_out_of_reach(const struct checkpoint *checkpoint);
 bool copies_were_lost(const struct checkpoint *checkpoint);
 /* Is that node to get a whole copy? placement.c */
 bool copies_goes(const struct checkpoint *checkpoint, enum tier_index tier);
-/* Of a save in work, all of whose shards are here: is it to, once it is committed? */
-bool copies_will_go(const struct checkpoint *promised, enum tier_index tier);
+/* Of a save in work, with shards at those places: is it to, once it is committed? */
+bool copies_will_go(const struct checkpoint *promised, const struct places *places,
+                    enum tier_index tier);
 /* Has this node a copy in memory, and no disk that is not lost has one? */
 bool copies_is_last_in_memory(const struct checkpoint *checkpoint);
 /* The name of its level: "replicated(mem)" where that takes copies in memory, else

@@ -71,6 +71,20 @@ int berth_read_part(const struct ship *ship, enum tier_index tier, struct storag
     return berth_hash_part(ship, index, data, bytes);
 }
 
+int berth_read_early(struct ship *ship, void *data, uint64_t start, uint32_t bytes)
+{
+    uint8_t *table = ship->table + ship->geometry.table_start % STORAGE_ALIGN;
+    ERR_TRY(storage_transfer(berth_storage(ship, ship->from), STORAGE_READ, ship->source, start,
+                             data, bytes));
+    for (uint32_t at = 0; at < bytes; at += CHECKSUM_BLOCK_BYTES) {
+        uint64_t block = (start + at) / CHECKSUM_BLOCK_BYTES;
+        shard_table_put(
+            table, block,
+            checksum_block((uint8_t *)data + at, CHECKSUM_BLOCK_BYTES, ship->identity, block));
+    }
+    return 0;
+}
+
 /* ---- the beginning, on the crew ---- */
 
 static int key_of(char key[SHIP_KEY_MAX], const struct ship *ship, bool is_new)
@@ -197,11 +211,44 @@ static bool take_up(struct ship *ship)
     return true;
 }
 
-void berth_close_target(struct ship *ship)
+static void close_target(struct ship *ship)
 {
     if (ship->target)
         storage_object_close(berth_storage(ship, ship->to), ship->target);
     ship->target = NULL;
+}
+
+void berth_close(struct ship *ship)
+{
+    close_target(ship);
+    if (ship->source)
+        storage_object_close(berth_storage(ship, ship->from), ship->source);
+    ship->source = NULL;
+}
+
+void berth_remove_early(struct ship *ship, struct storage *storage,
+                        const struct manifest_summary *summary)
+{
+    struct shard_identity identity;
+    char key[STORAGE_KEY_MAX];
+    manifest_identity(&identity, summary, ship->shard);
+    close_target(ship);
+    int error = shard_key(key, sizeof key, &identity);
+    if (error == 0)
+        error = storage_remove(storage, key);
+    if (error != 0)
+        log_warn("drain", "a shard that came before its commit stays: %s", report_line());
+    ship->is_ours = false;
+}
+
+/* It was taken, or goes: what is at a peer is proven there. */
+static void end_left(struct ship *left, const struct ship *ship, bool is_taken)
+{
+    berth_close(left);
+    left->num_sent = 0; /* it counts once: T7 of transfer.c */
+    if (left->is_ours && !is_taken)
+        berth_remove_early(left, berth_storage(ship, ship->to), &ship->manifest->summary);
+    left->is_ours = false;
 }
 
 void berth_prepare(struct job *job)
@@ -210,10 +257,8 @@ void berth_prepare(struct job *job)
     int error = prepare_source(ship);
     ship->is_of_source = error != 0;
     bool is_begun = error == 0 && take_up(ship);
-    if (ship->left) {
-        berth_close_target(ship->left);
-        ship->left->num_sent = 0; /* it counts once: T7 of transfer.c */
-    }
+    if (ship->left)
+        end_left(ship->left, ship, is_begun);
     if (error == 0 && !is_begun)
         error = prepare_target(ship);
     if (error != 0)
@@ -225,9 +270,13 @@ void berth_prepare_early(struct job *job)
     struct ship *ship = CONTAINER_OF(job, struct ship, job);
     char key[SHIP_KEY_MAX];
     int error = key_of(key, ship, false);
+    if (error == 0 && ship->from != TIER_LOCAL)
+        error = file_open(&ship->source, berth_storage(ship, ship->from), &ship->manifest->summary,
+                          ship->shard, ship->geometry.file_bytes);
     if (error == 0)
         error = storage_object_create(berth_storage(ship, ship->to), &ship->target, key,
                                       ship->geometry.file_bytes);
+    ship->is_made = ship->is_ours = error == 0 && ship->to == TIER_LOCAL;
     if (error != 0)
         fault_take(&ship->fault, error);
 }
@@ -269,10 +318,7 @@ void berth_end(struct job *job)
     int error = 0;
     if (ship->fault.code == 0 && ship->target)
         error = storage_transfer(storage, STORAGE_SYNC, ship->target, 0, NULL, 0);
-    berth_close_target(ship);
-    if (ship->source)
-        storage_object_close(berth_storage(ship, ship->from), ship->source);
-    ship->source = NULL;
+    berth_close(ship);
     if (error == 0 && ship->fault.code == 0 && ship->is_replacing)
         error = replace_target(ship);
     if (ship->is_replacing && (error != 0 || ship->fault.code != 0))

@@ -18,10 +18,15 @@ int berth_hash_part(const struct ship *ship, uint64_t index, const void *data, u
 /* Proven and hashed, too. */
 int berth_read_part(const struct ship *ship, enum tier_index tier, struct storage_object *object,
                     void *data, uint64_t index);
+/* Of a save, at another node: the table has its sums from now on. */
+int berth_read_early(struct ship *ship, void *data, uint64_t start, uint32_t bytes);
 /* Works of the ship's job. */
 void berth_prepare(struct job *job);
-void berth_prepare_early(struct job *job); /* of a save: the target alone */
+void berth_prepare_early(struct job *job); /* of a save: nothing is proven */
 void berth_end(struct job *job);
-void berth_close_target(struct ship *ship);
+void berth_close(struct ship *ship); /* what is open of both */
+/* What was made before the commit, and nobody has taken; closed, too. */
+void berth_remove_early(struct ship *ship, struct storage *storage,
+                        const struct manifest_summary *summary);
 
 #endif

@@ -4,6 +4,7 @@
 #ifndef HOLDFAST_CKPTD_DRAIN_CARGO_H
 #define HOLDFAST_CKPTD_DRAIN_CARGO_H
 
+#include "ckptd/ledger.h"
 #include "ckptd/loop.h"
 #include "ckptd/node/pace.h"
 #include "ckptd/tier.h"
@@ -53,7 +54,7 @@ struct ship {
     void (*arrived)(struct ship *ship); /* the shard is durable, or fault says why not */
     void (*at_rest)(struct ship *ship); /* of ship_start_early: nothing of it is under way */
     /* The shard under way. */
-    struct stage *stage; /* of a save: what is written of it may go; NULL: it is committed */
+    struct stage *stage; /* of a save, here: what is written of it may go; else NULL */
     struct checkpoint *checkpoint;
     const struct manifest *manifest;
     uint32_t shard;
@@ -65,6 +66,8 @@ struct ship {
     uint8_t *table;
     char (*sums)[CHECKSUM_SHA256_HEX]; /* per part */
     uint64_t num_parts, next_part, num_sent;
+    uint64_t written; /* of a save, at another node: bytes from the start that are final there */
+    struct ledger_promise room; /* of that, until its file is there */
     uint32_t in_flight;
     bool is_kept;      /* what was there already is whole */
     bool is_replacing; /* what was there is not: the target is written beside it */
@@ -72,6 +75,8 @@ struct ship {
     bool is_from_file; /* an image did not hold what it should */
     bool is_of_source; /* the fault is */
     bool is_early, is_stopped;
+    bool is_made;    /* of a save, here: its file was, before the commit; */
+    bool is_ours;    /* and nobody has taken it */
     bool is_working; /* `job` is under way */
     bool is_ending, is_under_way;
     struct fault fault;

@@ -14,9 +14,9 @@
  *                                                      TRANSFER_SETTLE   whose manifest is there?
  *   the catalog, who waits, one log line  ◄────────── TRANSFER_HELD
  *
- * What of a save goes to a peer before its commit: early.c. Each tier's manifest: marker.c. The
- * queue is what the tiers hold; a start looks at the far tier first and goes on where the last
- * process stopped. What somebody waits for goes first and unpaced.
+ * What of a save goes to a peer, or comes from one, before its commit: early.c. Each tier's
+ * manifest: marker.c. The queue is what the tiers hold; a start looks at the far tier first and
+ * goes on where the last process stopped. What somebody waits for goes first and unpaced.
  *
  * A checkpoint whose attempt number or place another store has taken is given up until a restart,
  * with an alarm: a person must act. So is one that is damaged here. */
@@ -32,6 +32,7 @@
 #include "ckptd/run/coordinator.h"
 #include "ckptd/service.h"
 #include "proto/manifest.h"
+#include "proto/places.h"
 #include "proto/report.h"
 #include "storage/storage.h"
 
@@ -96,7 +97,8 @@ static uint64_t bytes_missing(const struct drain *drain)
 {
     uint64_t bytes = 0;
     for (uint32_t i = 0; i < drain->manifest->summary.shards; i++)
-        if (!copies_has_shard(drain->checkpoint, drain->tier, i))
+        if (!copies_has_shard(drain->checkpoint, drain->tier, i) &&
+            !early_left_has_file(&drain->left_early, i))
             bytes += drain->manifest->shards[i].bytes;
     return bytes;
 }
@@ -107,6 +109,11 @@ static void given(struct early *early)
     struct drain *drain = CONTAINER_OF(early, struct drain, early);
     drain->left_early = early_take(early, &drain->manifest->summary);
     drain->claim = drain->left_early.claim;
+    if (drain_is_keeping(drain) && room_promise(&drain->room, drain->service, bytes_missing(drain),
+                                                drain->manifest->summary.shards) != 0) {
+        lacks_room(drain);
+        return;
+    }
     perform_action(drain, transfer_begin(&drain->machine, drain->manifest->summary.shards,
                                          drain->service->config->tier_retry_ms));
 }
@@ -116,11 +123,6 @@ static void begun(struct event *event)
     struct drain *drain = CONTAINER_OF(event, struct drain, job.done);
     if (drain->fault.code != 0) {
         begin_failed(drain);
-        return;
-    }
-    if (drain_is_keeping(drain) && room_promise(&drain->room, drain->service, bytes_missing(drain),
-                                                drain->manifest->summary.shards) != 0) {
-        lacks_room(drain);
         return;
     }
     if (early_give(&drain->early, &drain->manifest->summary, given))
@@ -179,13 +181,36 @@ void drain_phase_changed(struct service *service)
 
 /* ---- before the commit ---- */
 
+static void begin_early(struct service *service, unsigned tier, const struct checkpoint *promised,
+                        const struct early_save *save)
+{
+    if (service->drains[tier] && !service->draining && !service->tiers[tier].offline[0] &&
+        !service->tiers[tier].takes_nothing &&
+        copies_will_go(promised, save->places, (enum tier_index)tier))
+        early_begin(&service->drains[tier]->early, save);
+}
+
 void drain_save_begun(struct service *service, const struct checkpoint *promised,
                       const struct early_save *save)
 {
-    for (unsigned tier = TIER_PEER; tier < TIER_FAR && !service->draining; tier++)
-        if (service->drains[tier] && !service->tiers[tier].offline[0] &&
-            !service->tiers[tier].takes_nothing && copies_will_go(promised, (enum tier_index)tier))
-            early_begin(&service->drains[tier]->early, save);
+    if (save->places->num_shards > 0)
+        begin_early(service, TIER_LOCAL, promised, save);
+    for (unsigned tier = TIER_PEER; tier < TIER_FAR && save->places->num_shards == 0; tier++)
+        begin_early(service, tier, promised, save);
+}
+
+void drain_save_told(struct service *service, const struct stage *stages,
+                     const struct early_told *told)
+{
+    if (service->drains[TIER_LOCAL])
+        early_tell(&service->drains[TIER_LOCAL]->early, stages, told);
+}
+
+bool drain_save_left(struct service *service, const struct stage *stages, void (*left)(void *user),
+                     void *user)
+{
+    return !service->drains[TIER_LOCAL] ||
+           early_is_over(&service->drains[TIER_LOCAL]->early, stages, left, user);
 }
 
 void drain_save_advanced(struct service *service, const struct stage *stages)
@@ -197,7 +222,7 @@ void drain_save_advanced(struct service *service, const struct stage *stages)
 
 void drain_save_over(struct service *service, const struct stage *stages, bool is_committed)
 {
-    for (unsigned tier = TIER_PEER; tier < TIER_FAR; tier++)
+    for (unsigned tier = TIER_LOCAL; tier < TIER_FAR; tier++)
         if (service->drains[tier])
             early_end(&service->drains[tier]->early, stages, is_committed);
 }

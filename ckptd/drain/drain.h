@@ -11,6 +11,7 @@
 struct service;
 struct checkpoint;
 struct early_save;
+struct early_told;
 struct stage;
 struct json_t;
 
@@ -21,13 +22,20 @@ void drain_close(struct service *service); /* behind tier_close */
 void drain_look(struct service *service);
 /* A rank may have become quiet. */
 void drain_phase_changed(struct service *service);
-/* All ranks of a save have begun, here: what is written of it goes to peers before its commit. */
+/* Of a save what is written goes to peers before its commit, when all its ranks have begun, here;
+ * where some are at other nodes, their shards come here. */
 void drain_save_begun(struct service *service, const struct checkpoint *promised,
                       const struct early_save *save);
 /* A chunk of one of its stages is in its file. */
 void drain_save_advanced(struct service *service, const struct stage *stages);
+/* What another node has told of a shard of it. */
+void drain_save_told(struct service *service, const struct stage *stages,
+                     const struct early_told *told);
 /* It is committed, or given up: its stages are used no more. Also again. */
 void drain_save_over(struct service *service, const struct stage *stages, bool is_committed);
+/* Behind that: has nothing of it been left in its directory here? Else left(user) comes, once. */
+bool drain_save_left(struct service *service, const struct stage *stages, void (*left)(void *user),
+                     void *user);
 /* For Status. */
 struct json_t *drain_describe(const struct service *service, enum tier_index tier);
 

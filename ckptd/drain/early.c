@@ -1,4 +1,4 @@
-/* early.c - what of a save goes to a peer before its commit.
+/* early.c - what of a save goes to a peer before its commit, or comes from one.
  *
  *   all ranks have begun ──► GOING ──commit──► AWAITED ──► STOPPING ──► the drain's
  *                              │ error, given up  │ another goes first
@@ -12,6 +12,11 @@
  * there: it finds what went here, by name and nonce, holds the sums by which it was proven against
  * the manifest's table, and sends the rest.
  *
+ * Of ranks on several nodes the node of the first one becomes whole by fetching the other nodes'
+ * shards (queue.c). It does so part by part, too: a node tells how much of a file is written, and
+ * no byte of that changes any more. The sums are made here, of what came; the manifest's table says
+ * at the commit whether that is the shard. The files lie in the save's own directory.
+ *
  * Invariants (cited in the code):
  *   E1  Nothing is published here, so no peer lists, loads or counts what is not committed.
  *   E2  Only what was hashed and written goes, and it is proven again in the buffer that is sent.
@@ -20,10 +25,14 @@
  *       process, the peer removes what has no manifest (nodes/replica.c).
  *   E5  An error of the peer ends this transfer alone. The drain takes its own way at the commit.
  *   E6  The drain touches the directory only when nothing of this is under way in it.
+ *   E7  What comes here lies under the mark of its save, which stays until the last of it is
+ *       removed: a start removes it, too (I11 of commit.c).
+ *   E8  Of a shard at another node only what is final there is read, and it counts only when the
+ *       manifest's table has the same sums; else its file goes, and all of it comes again.
  *
- * One save at a time for each peer; the newest of the others waits for its end. A window's bytes
- * leave memory as they are written, and of ranks on several nodes nobody has all shards: those
- * saves go behind their commit. */
+ * One save at a time for each peer, and one that comes; the newest of the others waits for its end.
+ * A window's bytes leave memory as they are written: behind its commit it goes. So do copies to
+ * other nodes of what was saved at several. */
 #include "ckptd/drain/early.h"
 #include "ckptd/drain/berth.h"
 #include "ckptd/drain/ship.h"
@@ -59,10 +68,23 @@ uint64_t early_count_bytes(const struct early *early)
 
 /* ---- the end ---- */
 
+bool early_left_has_file(const struct early_left *left, uint32_t shard)
+{
+    return shard < left->count && left->ships[shard].is_made;
+}
+
+void early_left_drop(struct early_left *left, struct storage *storage,
+                     const struct manifest *manifest)
+{
+    for (uint32_t i = 0; i < left->count; i++)
+        if (left->ships[i].is_ours)
+            berth_remove_early(&left->ships[i], storage, &manifest->summary);
+}
+
 void early_left_leave(struct early_left *left)
 {
     for (uint32_t i = 0; i < left->count; i++)
-        berth_close_target(&left->ships[i]);
+        berth_close(&left->ships[i]);
 }
 
 void early_left_free(struct early_left *left)
@@ -80,6 +102,7 @@ static struct early_left take_out(struct early *early)
     early->claim = (struct claim){.storage = NULL};
     early->ships = NULL;
     early->num_ships = 0;
+    early->of = NULL;
     early->state = EARLY_FREE;
     return left;
 }
@@ -92,12 +115,28 @@ static void tell(struct early *early)
         given(early);
 }
 
+static void tell_save(struct early *early)
+{
+    void (*left)(void *) = early->left;
+    early->left = NULL;
+    if (left)
+        left(early->user);
+}
+
 static void begin_next(struct early *early)
 {
     const struct early_save next = early->next;
     early->next.stages = NULL;
     if (next.stages)
         early_begin(early, &next);
+}
+
+/* E7. */
+static void work_remove(struct job *job)
+{
+    struct early *early = CONTAINER_OF(job, struct early, job);
+    struct early_left left = {.ships = early->ships, .count = early->num_ships};
+    early_left_drop(&left, early->service->tiers[early->tier].storage, &early->manifest);
 }
 
 /* E4. */
@@ -118,6 +157,15 @@ static void closed(struct event *event)
     begin_next(early);
 }
 
+/* Its save does not wait for a peer. */
+static void removed(struct event *event)
+{
+    struct early *early = CONTAINER_OF(event, struct early, job.done);
+    early->of = NULL;
+    work_on(early, work_close, closed);
+    tell_save(early);
+}
+
 /* When nothing is under way the drain takes it, or it goes. */
 static void look_whether_stopped(struct early *early)
 {
@@ -128,7 +176,7 @@ static void look_whether_stopped(struct early *early)
         return;
     if (early->is_dropped) {
         early->state = EARLY_CLOSING;
-        work_on(early, work_close, closed);
+        work_on(early, work_remove, removed);
         return;
     }
     tell(early);
@@ -164,6 +212,16 @@ void early_end(struct early *early, const struct stage *stages, bool is_committe
     }
     early->state = EARLY_AWAITED;
     leave_stages(early);
+}
+
+bool early_is_over(struct early *early, const struct stage *stages, void (*left)(void *user),
+                   void *user)
+{
+    if (early->of != stages)
+        return true;
+    early->left = left;
+    early->user = user;
+    return false;
 }
 
 void early_pass(struct early *early)
@@ -216,10 +274,11 @@ void early_close(struct early *early)
 static void fail(struct early *early, const char *why)
 {
     const struct manifest_summary *summary = &early->manifest.summary;
+    bool is_coming = early->tier == TIER_LOCAL;
     if (!early->is_dropped)
-        log_info("drain", "run %s, step %llu goes to node %s behind its commit alone: %s",
-                 summary->run, (unsigned long long)summary->step,
-                 tier_name(early->service, early->tier), why);
+        log_info("drain", "run %s, step %llu %s %s behind its commit alone: %s", summary->run,
+                 (unsigned long long)summary->step, is_coming ? "comes" : "goes to node",
+                 is_coming ? "here" : tier_name(early->service, early->tier), why);
     drop(early);
 }
 
@@ -252,6 +311,17 @@ static void claimed(struct event *event)
     look_whether_stopped(early);
 }
 
+void early_tell(struct early *early, const struct stage *stages, const struct early_told *told)
+{
+    if (early->stages != stages || early->state != EARLY_GOING)
+        return;
+    struct ship *ship = &early->ships[told->rank];
+    if (told->written > 0 && !ship->is_early)
+        ship_start_pulled(ship, told->rank, told->from, told->geometry, &early->manifest);
+    ship->written = told->written;
+    fleet_look(early->fleet);
+}
+
 /* ---- the beginning ---- */
 
 static bool may_go(const struct early_save *save)
@@ -274,7 +344,8 @@ static void take_summary(struct manifest_summary *out, const struct early_save *
 
 void early_begin(struct early *early, const struct early_save *save)
 {
-    if (!may_go(save))
+    bool is_coming = early->tier == TIER_LOCAL;
+    if (!is_coming && !may_go(save))
         return;
     if (early->state != EARLY_FREE) {
         early->next = *save;
@@ -290,11 +361,12 @@ void early_begin(struct early *early, const struct early_save *save)
         early->ships[i].early = early;
         early->ships[i].at_rest = at_rest;
     }
-    early->stages = save->stages;
+    early->of = early->stages = save->stages;
     early->is_dropped = false;
-    early->is_claiming = true;
+    early->is_claiming = !is_coming; /* E7 */
     early->state = EARLY_GOING;
-    work_on(early, work_claim, claimed);
+    if (!is_coming)
+        work_on(early, work_claim, claimed);
 }
 
 void early_init(struct early *early, struct service *service, enum tier_index tier,

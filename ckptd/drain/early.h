@@ -1,4 +1,5 @@
-/* early.h - what of a save goes to a peer before its commit; see early.c. On the service thread. */
+/* early.h - what of a save goes to a peer before its commit, or comes from one; see early.c. On the
+ * service thread. */
 #ifndef HOLDFAST_CKPTD_DRAIN_EARLY_H
 #define HOLDFAST_CKPTD_DRAIN_EARLY_H
 
@@ -13,14 +14,26 @@
 
 struct service;
 struct stage;
+struct storage;
+struct places;
 
-/* A save of which every rank has begun, all of them here. Borrowed until early_end(). */
+/* A save of which every rank has begun, all of them here; or that this node coordinates, with
+ * shards at others, and has marked. Borrowed until early_end(). */
 struct early_save {
     const char *run;
     uint64_t step, attempt;
     const char *nonce;
     struct stage *stages; /* per rank */
     uint32_t world_size;
+    const struct places *places; /* of drain_save_begun() alone */
+};
+
+/* A shard at another node. */
+struct early_told {
+    uint32_t rank;
+    enum tier_index from;
+    const struct shard_geometry *geometry;
+    uint64_t written; /* bytes from the start that are in its file, and final */
 };
 
 enum early_state {
@@ -31,13 +44,14 @@ enum early_state {
     EARLY_CLOSING
 };
 
-/* One at a time for each peer. */
+/* One at a time for each peer, and one for what comes here. */
 struct early {
     struct service *service;
-    enum tier_index tier;
+    enum tier_index tier; /* TIER_LOCAL: other nodes' shards come */
     struct fleet *fleet;
     enum early_state state;
     struct stage *stages;     /* of the save; NULL: it is over */
+    const struct stage *of;   /* they were these, until it is free; compared alone */
     struct manifest manifest; /* its summary, as far as it is known */
     struct claim claim;
     bool is_claiming;
@@ -48,15 +62,22 @@ struct early {
     struct early_save next; /* begins when this one is out of the way; stages NULL: none */
     struct job job;
     void (*given)(struct early *early); /* who waits for it; NULL: nobody */
-    uint64_t bytes_sent;                /* since the start, without `ships` */
+    void (*left)(void *user);           /* so does its save, of early_is_over() */
+    void *user;
+    uint64_t bytes_sent; /* since the start, without `ships` */
 };
 
 void early_init(struct early *early, struct service *service, enum tier_index tier,
                 struct fleet *fleet);
 /* Takes the save, as soon as it is free. Without memory it takes none. */
 void early_begin(struct early *early, const struct early_save *save);
+/* Of a shard that comes: what has been told. */
+void early_tell(struct early *early, const struct stage *stages, const struct early_told *told);
 /* Those stages are over: committed, or given up. */
 void early_end(struct early *early, const struct stage *stages, bool is_committed);
+/* Behind that: is nothing of them left here? Else left(user) comes, once. */
+bool early_is_over(struct early *early, const struct stage *stages, void (*left)(void *user),
+                   void *user);
 /* The drain has nothing to do, or begins with another checkpoint: what is committed and was not
  * taken goes. */
 void early_pass(struct early *early);
@@ -73,6 +94,11 @@ struct early_left {
 };
 /* Behind early_give(). Nothing, where that had another nonce, or failed. */
 struct early_left early_take(struct early *early, const struct manifest_summary *summary);
+/* Was its file made here? Also when it has been taken. */
+bool early_left_has_file(const struct early_left *left, uint32_t shard);
+/* What was made here, of the checkpoint of that manifest, and not taken, is removed; blocks. */
+void early_left_drop(struct early_left *left, struct storage *storage,
+                     const struct manifest *manifest);
 void early_left_leave(struct early_left *left); /* closes what is open there; blocks */
 void early_left_free(struct early_left *left);  /* behind that */
 

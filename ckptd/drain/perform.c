@@ -46,6 +46,7 @@ static void work_close(struct job *job)
     struct drain *drain = CONTAINER_OF(job, struct drain, job);
     char prefix[STORAGE_KEY_MAX];
     memcpy(prefix, drain->claim.prefix, sizeof prefix);
+    early_left_drop(&drain->left_early, far_of(drain), drain->manifest);
     early_left_leave(&drain->left_early);
     claim_end(&drain->claim, drain->is_held);
     if (!drain->is_held && drain_is_keeping(drain) && !drain_is_completing(drain) && prefix[0])
@@ -262,7 +263,8 @@ void perform_arrived(struct ship *ship)
                    CHECKSUM_SHA256_HEX);
         forget_error(drain);
     }
-    if (ship->fault.code == 0 && drain_is_keeping(drain))
+    if (ship->fault.code == 0 && drain_is_keeping(drain) &&
+        !early_left_has_file(&drain->left_early, ship->shard))
         room_use(&drain->room, drain->service, ship->geometry.file_bytes);
     perform_action(drain, transfer_copied(&drain->machine, ship->shard, ship->fault.code,
                                           no_try_helps(drain, ship)));

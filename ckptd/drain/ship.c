@@ -18,8 +18,9 @@
  * right in an image is read from the file; what is not right there is damage of the source.
  *
  * Of a save that is not committed (early.c) a part goes when its chunks are in the file here: the
- * sums by which they were hashed become the table, entry by entry. ship_start() goes on behind the
- * last of those parts, where the entries are those of the manifest's table.
+ * sums by which they were hashed become the table, entry by entry. Where the shard is at another
+ * node the sums are made of what comes. ship_start() goes on behind the last of those parts, where
+ * the entries are those of the manifest's table.
  *
  * Parts wait for their time in pace.c: a rate, and the quiet phases of the ranks; for those a
  * checkpoint waits pace.quiet_wait_ms in all. When somebody waits for it nothing is held back.
@@ -30,6 +31,7 @@
 #include "ckptd/checkpoint.h"
 #include "ckptd/config.h"
 #include "ckptd/drain/berth.h"
+#include "ckptd/drain/room.h"
 #include "ckptd/node/image.h"
 #include "ckptd/node/session.h"
 #include "ckptd/node/stage.h"
@@ -109,6 +111,8 @@ static void work_take(struct job *job)
         error = berth_prove(ship, part->data, part->start, part->bytes);
         if (error == 0)
             error = berth_hash_part(ship, part->index, part->data, part->bytes);
+    } else if (ship->is_early) {
+        error = berth_read_early(ship, part->data, part->start, part->bytes);
     } else {
         error = berth_read_part(ship, ship->from, ship->source, part->data, part->index);
     }
@@ -132,8 +136,8 @@ static void taken(struct event *event);
 /* The image that has the shard, or NULL. */
 static struct image *find_image(const struct ship *ship)
 {
-    if (ship->stage)
-        return ship->stage->image;
+    if (ship->is_early)
+        return ship->stage ? ship->stage->image : NULL;
     struct image *image = ship->is_from_file ? NULL : catalog_image(ship->checkpoint, ship->shard);
     bool is_usable = image && image->state == IMAGE_RESIDENT && image->num_missing == 0 &&
                      !image->is_window &&
@@ -254,9 +258,11 @@ static bool is_time(struct ship *ship, uint32_t bytes)
 }
 
 /* Of a save: are the bytes final, hashed and in the file? What has been announced is, chunk by
- * chunk; the table is behind all of them. */
+ * chunk; the table is behind all of them. Of a file at another node a table proves nothing. */
 static bool is_written(const struct ship *ship, uint64_t start, uint64_t bytes)
 {
+    if (!ship->stage) /* E8 of early.c */
+        return start + bytes <= ship->written && start + bytes <= ship->geometry.table_start;
     const struct image *image = ship->stage->image;
     uint64_t size = (uint64_t)ship->service->config->block_bytes;
     for (uint64_t i = start / size; i * size < start + bytes; i++)
@@ -286,7 +292,7 @@ static void look_at(struct ship *ship)
         uint64_t start;
         uint32_t bytes;
         berth_part_range(ship, ship->next_part, &start, &bytes);
-        if (!part || !ship->target || (ship->stage && !is_written(ship, start, bytes)) ||
+        if (!part || !ship->target || (ship->is_early && !is_written(ship, start, bytes)) ||
             !is_time(ship, bytes))
             return;
         if (ship->stage)
@@ -318,6 +324,7 @@ static void prepared(struct event *event)
     struct ship *ship = CONTAINER_OF(event, struct ship, job.done);
     struct fleet *fleet = ship->fleet;
     ship->is_working = false;
+    room_end(&ship->room, ship->service); /* what it was promised is a file now */
     if (ship->is_kept)
         ship->num_sent = ship->num_parts;
     else if (ship->fault.code == 0 && pace_is_on(&fleet->pace) && !ship->is_early) {
@@ -356,6 +363,9 @@ static int make_sums(struct ship *ship)
 /* What cannot even begin has failed. */
 static void go(struct ship *ship, int error, void (*work)(struct job *))
 {
+    const struct config *config = ship->service->config;
+    bool is_of_nodes = tier_is_peer(ship->from) || tier_is_peer(ship->to);
+    ship->fleet->pace.options.write_rate = is_of_nodes ? config->nodes_rate : config->tier_rate;
     if (error != 0) {
         fault_take(&ship->fault, error);
         end(ship);
@@ -376,18 +386,33 @@ void ship_start(struct ship *ship, struct checkpoint *checkpoint, const struct m
     go(ship, error != 0 ? error : make_sums(ship), berth_prepare);
 }
 
-void ship_start_early(struct ship *ship, struct stage *stage, const struct manifest *manifest)
+static int begin_early(struct ship *ship, uint32_t shard, const struct shard_geometry *geometry,
+                       const struct manifest *manifest)
 {
-    const struct shard_geometry *geometry = &stage->image->geometry;
-    begin(ship, manifest, stage->rank);
+    begin(ship, manifest, shard);
     ship->is_early = true;
-    ship->stage = stage;
     ship->geometry = *geometry;
     ship->stamp = ship->fleet->pace.quiet_ms;
     ship->table = calloc(1, geometry->file_bytes - geometry->table_start +
                                 geometry->table_start % STORAGE_ALIGN);
-    int error = ship->table ? make_sums(ship)
-                            : report_error(ERR_MEMORY, NULL, "no memory for a checksum table");
+    return ship->table ? make_sums(ship)
+                       : report_error(ERR_MEMORY, NULL, "no memory for a checksum table");
+}
+
+void ship_start_early(struct ship *ship, struct stage *stage, const struct manifest *manifest)
+{
+    int error = begin_early(ship, stage->rank, &stage->image->geometry, manifest);
+    ship->stage = stage;
+    go(ship, error, berth_prepare_early);
+}
+
+void ship_start_pulled(struct ship *ship, uint32_t rank, enum tier_index from,
+                       const struct shard_geometry *geometry, const struct manifest *manifest)
+{
+    int error = begin_early(ship, rank, geometry, manifest);
+    ship->from = from;
+    if (error == 0)
+        error = room_promise(&ship->room, ship->service, geometry->file_bytes, 1);
     go(ship, error, berth_prepare_early);
 }
 
@@ -422,9 +447,8 @@ void ship_close(struct ship *ship)
     while (*at != ship)
         at = &(*at)->next;
     *at = ship->next;
-    berth_close_target(ship);
-    if (ship->source)
-        storage_object_close(berth_storage(ship, ship->from), ship->source);
+    berth_close(ship);
+    room_end(&ship->room, ship->service);
     free_shard(ship);
 }
 

@@ -31,6 +31,9 @@ void ship_start(struct ship *ship, struct checkpoint *checkpoint, const struct m
 /* Begins with the shard of a stage, of which what is in its file is sent; of the manifest only the
  * summary is read. Then at_rest() when it is durable there, or failed, or was stopped. */
 void ship_start_early(struct ship *ship, struct stage *stage, const struct manifest *manifest);
+/* The same of a rank's shard at node `from`: what of it is below ship->written is fetched. */
+void ship_start_pulled(struct ship *ship, uint32_t rank, enum tier_index from,
+                       const struct shard_geometry *geometry, const struct manifest *manifest);
 /* The stage is over: no more of it is begun. At rest at once, or at_rest() comes. */
 bool ship_stop(struct ship *ship);
 bool ship_is_at_rest(const struct ship *ship);

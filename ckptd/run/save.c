@@ -350,9 +350,18 @@ static void dir_removed(struct event *event)
     run_perform(run, &actions);
 }
 
+static void check_stopped(struct save *save);
+
+static void early_left(void *user)
+{
+    check_stopped(user);
+}
+
+/* The mark goes behind all shards, those of other nodes, too (E7 of drain/early.c). */
 static void check_stopped(struct save *save)
 {
-    if (save->num_stopped < save->num_begun)
+    if (save->num_stopped < save->num_begun ||
+        !drain_save_left(save->service, save->stages, early_left, save))
         return;
     save->job = (struct job){.work = work_remove_dir, .done.run = dir_removed};
     loop_work(save->service->loop, &save->job);
@@ -483,17 +492,43 @@ int save_begin_stage(struct save *save, struct session *session, uint32_t slot)
     return stage_begin(&save->stages[session->rank], &options, session, slot);
 }
 
-/* Of a part here, or with ranks elsewhere, this node has not all shards. */
-void save_all_begun(struct save *save)
+static void offer(const struct save *save)
 {
     const struct early_save early = {.run = save->run->name,
                                      .step = save->step,
                                      .attempt = save->attempt,
                                      .nonce = save->nonce,
                                      .stages = save->stages,
-                                     .world_size = save->world_size};
+                                     .world_size = save->world_size,
+                                     .places = &save->places};
+    drain_save_begun(save->service, save->checkpoint, &early);
+}
+
+/* Of a part here, or with ranks elsewhere, this node has not all shards. */
+void save_all_begun(struct save *save)
+{
     if (!save->is_part && save->places.num_shards == 0 && !save->discarding)
-        drain_save_begun(save->service, save->checkpoint, &early);
+        offer(save);
+}
+
+/* The node of the first rank becomes whole by itself (drain/queue.c). The mark is there since the
+ * file of that rank is. */
+void save_part_written(struct save *save, uint32_t rank, uint64_t bytes)
+{
+    const struct group_rank *of = &save->group->ranks[rank];
+    const struct stage *first = &save->stages[0];
+    if (save->is_part || save->discarding || of->node == 0 || bytes == 0 || !first->options.save ||
+        !first->created)
+        return;
+    if (!save->is_offered)
+        offer(save);
+    save->is_offered = true;
+    const struct early_told told = {
+        .rank = rank,
+        .from = (enum tier_index)(TIER_PEER + of->node - 1),
+        .geometry = &of->geometry,
+        .written = bytes < of->geometry.file_bytes ? bytes : of->geometry.file_bytes};
+    drain_save_told(save->service, save->stages, &told);
 }
 
 /* ---- AbortSave ---- */

@@ -61,6 +61,7 @@ struct save {
     struct timer report;
     struct places places; /* where its shards are; without shards: all here */
     bool is_whole;        /* of a part: the other nodes' shards and the manifest came, too */
+    bool is_offered;      /* the other nodes' shards may come here before the commit */
     char *manifest_text;  /* owned, once it was published, where other nodes need it */
     size_t manifest_bytes;
     uint32_t world_size;
@@ -109,6 +110,8 @@ extern const struct stage_events save_stage_events;
 void save_give_up_part(struct save *save, uint32_t rank, const char *why);
 /* Every rank has begun: it may go to peers while it is written. */
 void save_all_begun(struct save *save);
+/* So much of the shard of a rank at another node is in its file there: it may come here. */
+void save_part_written(struct save *save, uint32_t rank, uint64_t bytes);
 /* A rank begins its part, in the image of that slot. ERR_MEMORY. */
 int save_begin_stage(struct save *save, struct session *session, uint32_t slot);
 /* The manifest is durable here, and holders are to say that they have it: COMMIT_PLACE. */

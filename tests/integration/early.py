@@ -3,20 +3,24 @@
 
 Goal: while a rank still copies, what is written lies at the other node, which lists nothing; at the
 commit the rest alone is sent; of a save that is given up, or whose node has died, nothing stays
-there, and no memory is held; another node that ends meanwhile costs the save nothing. Method: two
-real ckptd on loopback addresses, a rank of libckpt in this process that stops before its last
-tensor, AbortSave, SIGKILL.
+there, and no memory is held; another node that ends meanwhile costs the save nothing. Where both
+nodes have a rank, what the second one's has written comes to the first in the same way: what is
+not final does not, and what the manifest does not confirm comes again. Method: two real ckptd on
+loopback addresses, ranks of libckpt in this process that stop before their last tensor, AbortSave,
+SIGKILL, SIGSTOP; a byte of a shard that is another one while it is fetched.
 """
 
 import glob
 import os
 import re
 import shutil
+import signal
 import sys
+import threading
 import time
 
 from lib_nodes import cluster_in, has, scratch, wait_until
-from lib_store import BUILD, is_sanitized
+from lib_store import BUILD, change, is_sanitized
 from lib_tap import end, need, test
 
 need("numpy")
@@ -32,33 +36,45 @@ sys.dont_write_bytecode = True
 import holdfast  # noqa: E402
 from holdfast import _lib, arrays  # noqa: E402
 
-RUN, MIB, TENSORS = "early", 1 << 20, 12
+RUN, PARTS, MIB, TENSORS = "early", "parts", 1 << 20, 12
 OPTIONS = ("--nodes.look_ms", "200", "--nodes.lost_ms", "5000", "--nodes.rate", "8MiB")
 
 
 class Rank(holdfast.Client):
     """Saves in two halves: all tensors but one, then that one."""
 
-    def __init__(self, node):
-        super().__init__(node.server, RUN, busy_seconds=10)
+    def __init__(self, node, run=RUN, rank=0, world_size=1):
+        super().__init__(node.server, run, rank, world_size, busy_seconds=10, take_over=True)
         random = numpy.random.default_rng(1)
-        self.tensors = {f"w{i:02}": random.random(MIB // 4, "float32") for i in range(TENSORS)}
+        self.tensors = {f"r{rank}w{i:02}": random.random(MIB // 4, "float32")
+                        for i in range(TENSORS)}
         self.begun = None
 
+    def describe(self):
+        self._describe([arrays.part(name, value) for name, value in self.tensors.items()])
+
     def begin(self, step):
+        self.open_save(step)
+        self.copy_most()
+
+    def open_save(self, step):
         for tensor in self.tensors.values():
             tensor[0] = step
-        parts = [arrays.part(name, value) for name, value in self.tensors.items()]
-        self._describe(parts)
+        self.describe()
         self.begun = _lib.ctypes.c_void_p()
         _lib.check(self._lib.ckpt_save_begin(self._handle, _lib.byref(self.begun), step, b"{}"))
+
+    def copy_most(self):
         for place in range(TENSORS - 1):
             self._lib.ckpt_save_copy(self.begun, self._lib.ckpt_save_order(self._handle, place))
 
-    def finish(self, step):
-        """Seconds between the commit and the copy."""
+    def copy_rest(self):
         self._lib.ckpt_save_copy(self.begun, self._lib.ckpt_save_order(self._handle, TENSORS - 1))
         _lib.check(self._lib.ckpt_save_end(self.begun))
+
+    def finish(self, step):
+        """Seconds between the commit and the copy."""
+        self.copy_rest()
         self.wait(step, "local")
         committed = time.monotonic()
         self.wait(step, "replicated")
@@ -68,17 +84,23 @@ class Rank(holdfast.Client):
         self._lib.ckpt_save_abort(self.begun)
 
 
-def come(node, step):
+def shard_of(node, step, run=RUN, shard=1):
+    """Where its file is there; "": it is not."""
+    found = glob.glob(os.path.join(node.store, run, f"step-{step:08}-a*", f"shard-{shard:05}-*"))
+    return found[0] if found else ""
+
+
+def come(node, step, run=RUN, shard=1):
     """Bytes of the shard that have come there."""
-    found = glob.glob(os.path.join(node.store, RUN, f"step-{step:08}-a*", "shard-*"))
-    if not found:
+    path = shard_of(node, step, run, shard)
+    if not path:
         return 0
-    with open(found[0], "rb") as file:
+    with open(path, "rb") as file:
         return sum(any(block) for block in iter(lambda: file.read(MIB), b"")) * MIB
 
 
-def has_directory(node, step):
-    return bool(glob.glob(os.path.join(node.store, RUN, f"step-{step:08}-a*")))
+def has_directory(node, step, run=RUN):
+    return bool(glob.glob(os.path.join(node.store, run, f"step-{step:08}-a*")))
 
 
 def begin(rank, first, second, step):
@@ -86,10 +108,10 @@ def begin(rank, first, second, step):
     wait_until(lambda: come(second, step) >= (TENSORS - 2) * MIB, first.said)
 
 
-def sent_behind(node, step):
+def sent_behind(node, step, run=RUN, tier="n2"):
     """Bytes that were sent behind the commit, and of all."""
-    found = re.search(rf"step {step}, attempt \d+ is in the tier n2: (\d+) of (\d+) bytes sent",
-                      node.log())
+    found = re.search(rf"{run}, step {step}, attempt \d+ is in the tier {tier}: (\d+) of (\d+) "
+                      "bytes sent", node.log())
     return int(found[1]), int(found[2])
 
 
@@ -103,7 +125,7 @@ def goes_before(rank, first, second):
     lag = rank.finish(1)
     wait_until(lambda: "is in the tier n2" in first.log(), first.said)
     sent, of = sent_behind(first, 1)
-    test("behind the commit the rest alone is sent", 0 < sent <= 3 * MIB and of > TENSORS * MIB,
+    test("behind the commit the rest alone is sent", sent <= 3 * MIB and of > TENSORS * MIB,
          (sent, of, first.said()))
     test("the copy is whole", second.all_verify() == [] and
          second.entry(RUN, 1).get("durability") == "replicated", second.said())
@@ -143,6 +165,132 @@ def saver_dies(rank, first, second):
          second.said())
 
 
+class Pair:
+    """A rank at each node."""
+
+    def __init__(self, first, second):
+        self.nodes = first, second
+        self.ranks = [Rank(node, PARTS, i, 2) for i, node in enumerate(self.nodes)]
+        attempt = self.ranks[0].start()
+        self.ranks[1].start(attempt)
+        waits = [threading.Thread(target=rank.describe) for rank in self.ranks]
+        for wait in waits:
+            wait.start()
+        for wait in waits:
+            wait.join()
+
+    def begin(self, step):
+        for rank in self.ranks:
+            rank.begin(step)
+
+    def begin_until_come(self, step):
+        self.begin(step)
+        wait_until(lambda: come(self.nodes[0], step, PARTS, 2) >= (TENSORS - 2) * MIB,
+                   lambda: self.nodes[0].said() + self.nodes[0].log()[-3000:])
+
+    def finish(self, step):
+        for rank in self.ranks:
+            rank.copy_rest()
+        for rank in self.ranks:
+            rank.wait(step, "local")
+        self.ranks[0].wait(step, "replicated")
+
+    def is_right(self, step):
+        """Is the second one's shard the same at both, and is all that they hold whole?"""
+        texts = []
+        for node in self.nodes:
+            with open(shard_of(node, step, PARTS, 2), "rb") as file:
+                texts.append(file.read())
+        return texts[0] == texts[1] and all(node.all_verify() == [] for node in self.nodes)
+
+    def close(self):
+        for rank in self.ranks:
+            rank.close()
+
+
+def comes_before(pair, first, second):
+    pair.begin_until_come(1)
+    time.sleep(0.5)  # in which what is not written would come, too
+    test("what another node's rank has written comes before the commit, and is not listed",
+         not has(first, PARTS, 1) and not has(second, PARTS, 1) and
+         1 not in [entry["step"] for entry in first.listed(*first.where)
+                   if entry["run"] == PARTS] and "comes here behind" not in first.log(),
+         first.said() + second.said())
+    pair.finish(1)
+    sent, of = sent_behind(first, 1, PARTS, "local")
+    test("behind the commit the rest alone comes", 0 < sent <= 3 * MIB and of > 2 * TENSORS * MIB,
+         (sent, of, first.said()))
+    test("both have all of it, bit for bit", pair.is_right(1), first.said())
+    print(f"# {sent} of {of // 2} bytes came behind the commit")
+
+
+def comes_again(pair, first, second):
+    """The first node fetches a byte that is another one when the shard is whole."""
+    pair.ranks[0].begin(2)
+    wait_until(lambda: come(first, 2, PARTS, 1) > 0, first.said)
+    pair.ranks[1].open_save(2)
+    first.process.send_signal(signal.SIGSTOP)
+    pair.ranks[1].copy_most()
+    wait_until(lambda: come(second, 2, PARTS, 2) >= (TENSORS - 2) * MIB, second.said)
+    path = shard_of(second, 2, PARTS, 2)
+    change(path, 8 * MIB)
+    first.process.send_signal(signal.SIGCONT)
+    wait_until(lambda: come(first, 2, PARTS, 2) >= (TENSORS - 2) * MIB, first.said)
+    change(path, 8 * MIB)
+    pair.finish(2)
+    sent, _ = sent_behind(first, 2, PARTS, "local")
+    test("what the manifest does not confirm comes again, all of it",
+         sent > TENSORS * MIB and pair.is_right(2), (sent, first.said()))
+
+
+def parts_given_up(pair, first, second):
+    pair.begin_until_come(3)
+    pair.ranks[1].abort()
+    for node in (first, second):
+        wait_until(lambda node=node: not has_directory(node, 3, PARTS), node.said)
+    pair.ranks[0].abort()
+    test("of a save that is given up nothing stays at either node, no mark either",
+         not has_directory(first, 3, PARTS) and not has_directory(second, 3, PARTS),
+         first.said() + second.said())
+    pair.begin_until_come(4)
+    pair.finish(4)
+    test("the next one comes, bit for bit", pair.is_right(4), first.said())
+
+
+def member_dies(pair, first, second):
+    pair.begin_until_come(5)
+    second.kill()
+    second.start(*OPTIONS)
+    for node in (first, second):
+        wait_until(lambda node=node: not has_directory(node, 5, PARTS), node.said)
+    steps = {(node.name, entry["step"]) for node in (first, second)
+             for entry in node.listed(*node.where) if entry["run"] == PARTS}
+    test("a node dies while its shard is fetched: its save alone is lost",
+         steps == {(name, step) for name in ("n1", "n2") for step in (1, 2, 4)} and
+         first.all_verify() == [] and second.all_verify() == [], (steps, first.said()))
+
+
+def lead_dies(pair, first, second):
+    pair.begin_until_come(6)
+    first.kill()
+    first.start(*OPTIONS)
+    wait_until(lambda: not has_directory(first, 6, PARTS), first.said)
+    test("the node that fetches dies: its start removes what came, and the rest is listed",
+         has(first, PARTS, 4) and first.all_verify() == [], first.said())
+
+
+def ranks_on_both(first, second):
+    pair = Pair(first, second)
+    comes_before(pair, first, second)
+    comes_again(pair, first, second)
+    parts_given_up(pair, first, second)
+    member_dies(pair, first, second)
+    pair.close()
+    pair = Pair(first, second)
+    lead_dies(pair, first, second)
+    pair.close()
+
+
 def main():
     with scratch("ea-") as folder, cluster_in(folder, ("a", "b"), *OPTIONS) as cluster:
         first, second = cluster.nodes
@@ -151,6 +299,8 @@ def main():
         given_up(rank, first, second)
         other_ends(rank, first, second)
         saver_dies(rank, first, second)
+        first.start(*OPTIONS)
+        ranks_on_both(first, second)
     end()
 
 
