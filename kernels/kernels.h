@@ -300,11 +300,13 @@ struct kernel_add {
     enum kernel_dtype dtype;
 };
 /* acc += leaf: one link of the canonical left fold. With `is_first` acc = 0 + leaf, so that a
- * leaf's -0 becomes 0: what was in acc is not read. */
+ * leaf's -0 becomes 0: what was in acc is not read. A sum of bf16, of the fast reduction alone, is
+ * rounded after each leaf. */
 struct kernel_fold {
-    float *acc;
+    void *acc;
     const float *leaf;
     size_t count;
+    enum kernel_dtype dtype; /* of acc */
     bool is_first;
 };
 struct kernel_convert {
@@ -397,8 +399,9 @@ struct kernel_exact_sum {
 double kernel_exact_value(const struct kernel_exact_sum *sum); /* host memory */
 struct kernel_sum_squares {
     struct kernel_exact_sum *sum; /* added to */
-    const float *x;               /* [rows,width] */
+    const void *x;                /* [rows,width] */
     uint64_t rows, width;
+    enum kernel_dtype dtype;
 };
 
 /* The digest of proto/checksum.h, which does not depend on how a tensor is cut: of a box, by where
@@ -432,7 +435,7 @@ struct kernel_adamw_numbers {
 struct kernel_adamw_piece { /* of a tensor */
     float *param;
     void *exp_avg, *exp_avg_sq; /* of `moments` */
-    const float *grad;
+    const void *grad;           /* of `gradients` */
     const struct kernel_adamw_numbers *numbers;
     void *copy; /* what param becomes, as bf16; or NULL */
     size_t count;
@@ -448,7 +451,7 @@ struct kernel_adamw {
     const struct kernel_adamw_piece *pieces; /* [num] */
     uint32_t end[KERNEL_ADAMW_PIECES];
     uint32_t num;
-    enum kernel_dtype moments;
+    enum kernel_dtype moments, gradients;
 };
 /* Counts the piece that comes next. */
 static inline void kernel_adamw_add(struct kernel_adamw *a, size_t count)
@@ -488,9 +491,9 @@ static inline void kernel_adamw_add(struct kernel_adamw *a, size_t count)
     X(FLOAT8_LARGEST, float8_largest, 2, dtype)                     \
     X(FLOAT8_ENCODE, float8_encode, 3, dtype)                       \
     X(FLOAT8_DECODE, float8_decode, 2, dtype)                       \
-    X(SUM_SQUARES, sum_squares, 2, width)                           \
+    X(SUM_SQUARES, sum_squares, 2, dtype)                           \
     X(DIGEST, digest, 2, dtype)                                     \
-    X(ADAMW, adamw, 1, moments)
+    X(ADAMW, adamw, 1, gradients)
 
 enum kernel_op {
 #define X(NAME, name, pointers, last) KERNEL_##NAME,

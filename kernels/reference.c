@@ -370,7 +370,8 @@ static void fold(const void *args, uint32_t item, const struct worker *worker)
     const struct flat_args *a = args;
     struct range range = item_range(item, FLAT_ITEM, a->count);
     for (size_t i = range.begin; i < range.end; i++)
-        ((float *)a->y)[i] = (a->is_first ? 0.0f : ((float *)a->y)[i]) + ((const float *)a->x)[i];
+        put(a->y, i, (a->is_first ? 0.0f : get(a->y, i, a->dtype)) + ((const float *)a->x)[i],
+            a->dtype);
 }
 
 static void convert(const void *args, uint32_t item, const struct worker *worker)
@@ -446,8 +447,10 @@ static void squares(const void *args, uint32_t item, const struct worker *worker
     struct range rows = item_range(item, SQUARES_ROWS, a->rows);
     for (size_t n = rows.begin; n < rows.end; n++) {
         double sum = 0;
-        for (size_t i = n * a->width; i < (n + 1) * a->width; i++)
-            sum += (double)a->x[i] * a->x[i];
+        for (size_t i = n * a->width; i < (n + 1) * a->width; i++) {
+            double x = get(a->x, i, a->dtype);
+            sum += x * x;
+        }
         exact_add(&a->partial[worker->index], sum);
     }
 }
@@ -485,12 +488,13 @@ static void put_stochastic(void *x, size_t i, float value, uint32_t noise)
 static void adamw(const void *args, uint32_t item, const struct worker *worker)
 {
     (void)worker;
-    const enum kernel_dtype moments = ((const struct kernel_adamw *)args)->moments;
+    const struct kernel_adamw *all = args;
+    const enum kernel_dtype moments = all->moments;
     struct range range;
     const struct kernel_adamw_piece *a = adamw_piece(args, item, &range);
     const struct kernel_adamw_numbers *o = a->numbers;
     for (size_t i = range.begin; i < range.end; i++) {
-        float g = a->grad[i] * o->grad_scale;
+        float g = get(a->grad, i, all->gradients) * o->grad_scale;
         if (o->l2 != 0)
             g += o->l2 * a->param[i];
         float m = o->beta1 * get(a->exp_avg, i, moments) + (1 - o->beta1) * g;

@@ -175,7 +175,7 @@ struct flat_args { /* add, fold, convert */
     void *y;
     const void *x;
     size_t count;
-    enum kernel_dtype dtype; /* of y; x too for add, float for convert */
+    enum kernel_dtype dtype; /* of y; x too for add, else float */
     bool is_first;           /* fold: y is not read */
 };
 
@@ -194,8 +194,9 @@ struct float8_args { /* out, x: numbers, or codes */
 
 struct squares_args {
     struct kernel_exact_sum *partial; /* one per worker */
-    const float *x;                   /* [rows,width] */
+    const void *x;                    /* [rows,width] */
     uint64_t rows, width;
+    enum kernel_dtype dtype;
 };
 
 struct digest_sums {

@@ -510,7 +510,8 @@ static void add(const struct job *j, const struct kernel_add *a)
 
 static void fold(const struct job *j, const struct kernel_fold *a)
 {
-    struct flat_args args = {.y = a->acc, .x = a->leaf, .count = a->count, .is_first = a->is_first};
+    struct flat_args args = {
+        .y = a->acc, .x = a->leaf, .count = a->count, .dtype = a->dtype, .is_first = a->is_first};
     run(j, j->k->ops->fold, &args, divide_up(a->count, FLAT_ITEM), 0);
 }
 
@@ -585,7 +586,8 @@ static void sum_squares(const struct job *j, const struct kernel_sum_squares *a)
     struct squares_args args = {.partial = shared_scratch(j, squares_scratch(j->k)),
                                 .x = a->x,
                                 .rows = a->rows,
-                                .width = a->width};
+                                .width = a->width,
+                                .dtype = a->dtype};
     memset(args.partial, 0, squares_scratch(j->k));
     run(j, j->k->ops->squares, &args, divide_up(a->rows, SQUARES_ROWS), 0);
     for (uint32_t i = 0; i < pool_threads(j->k->pool); i++)

@@ -187,9 +187,9 @@ template <bool BF16> KERNEL(THREADS, 4) void add(struct kernel_add a)
 }
 
 /* The first leaf of a sum: what was there is not read. */
-KERNEL(THREADS, 4) void fold_first(struct kernel_fold a)
+template <bool BF16> KERNEL(THREADS, 4) void fold_first(struct kernel_fold a)
 {
-    const unsigned N = wide<false>;
+    const unsigned N = wide<BF16>;
     size_t i = first_element<N>();
     if (i >= a.count)
         return;
@@ -198,7 +198,23 @@ KERNEL(THREADS, 4) void fold_first(struct kernel_fold a)
 #pragma unroll
     for (unsigned j = 0; j < N; j++)
         x[j] = 0.0f + x[j];
-    store_part<false>(a.acc, i, a.count, x);
+    store_part<BF16>(a.acc, i, a.count, x);
+}
+
+/* Another leaf, to a sum of bf16; one of float is add's. */
+KERNEL(THREADS, 4) void fold_narrow(struct kernel_fold a)
+{
+    const unsigned N = wide<true>;
+    size_t i = first_element<N>();
+    if (i >= a.count)
+        return;
+    float acc[N], x[N];
+    load_part<true>(acc, a.acc, i, a.count);
+    load_part<false>(x, a.leaf, i, a.count);
+#pragma unroll
+    for (unsigned j = 0; j < N; j++)
+        acc[j] = acc[j] + x[j];
+    store_part<true>(a.acc, i, a.count, acc);
 }
 
 template <bool BF16> KERNEL(THREADS, 4) void convert(struct kernel_convert a)
@@ -280,8 +296,9 @@ template <bool BF16> constexpr unsigned item_blocks = KERNEL_ADAMW_ITEM / (THREA
 
 /* Where pieces end is an argument, as near as a constant: the search reads no memory. It is
  * unrolled, because an array of arguments with an index of run time is copied to local memory. Each
- * field of the piece is read at its use, because all of them do not fit into the registers. */
-template <bool BF16> KERNEL(THREADS, 4) void adamw(struct kernel_adamw all)
+ * field of the piece is read at its use, because all of them do not fit into the registers.
+ * NARROW: of the gradients. */
+template <bool BF16, bool NARROW> KERNEL(THREADS, 4) void adamw(struct kernel_adamw all)
 {
     const unsigned N = wide<BF16>;
     uint32_t item = blockIdx.x / item_blocks<BF16>, before = 0, at = 0;
@@ -301,7 +318,7 @@ template <bool BF16> KERNEL(THREADS, 4) void adamw(struct kernel_adamw all)
     load_part<false>(param, a.param, i, a.count);
     load_part<BF16>(m, a.exp_avg, i, a.count);
     load_part<BF16>(v, a.exp_avg_sq, i, a.count);
-    load_part<false>(grad, a.grad, i, a.count);
+    load_part<NARROW>(grad, a.grad, i, a.count);
 #pragma unroll
     for (unsigned j = 0; j < N; j++)
         adamw_step(o, grad[j], param[j], m[j], v[j]);
@@ -347,8 +364,11 @@ extern "C" int cuda_fold(const struct cuda_call *call, const void *args)
 {
     const struct kernel_fold &a = *(const struct kernel_fold *)args;
     const struct kernel_add sum = {a.acc, a.leaf, a.count, KERNEL_F32};
+    if (a.dtype == KERNEL_BF16)
+        return a.is_first ? flat<true, fold_first<true>>(call, a)
+                          : flat<true, fold_narrow>(call, a);
     if (a.is_first)
-        return flat<false, fold_first>(call, a);
+        return flat<false, fold_first<false>>(call, a);
     return flat<false, add<false>>(call, sum);
 }
 
@@ -359,13 +379,18 @@ extern "C" int cuda_convert(const struct cuda_call *call, const void *args)
                                       : flat<false, convert<false>>(call, a);
 }
 
+template <bool BF16, bool NARROW>
+static int update(const struct cuda_call *call, const struct kernel_adamw &a)
+{
+    uint32_t blocks = a.end[a.num - 1] * item_blocks<BF16>;
+    return blocks == 0 ? 0 : LAUNCH(call->stream, blocks, THREADS, 0, (adamw<BF16, NARROW>), a);
+}
+
 extern "C" int cuda_adamw(const struct cuda_call *call, const void *args)
 {
     const struct kernel_adamw &a = *(const struct kernel_adamw *)args;
-    uint32_t items = a.end[a.num - 1];
-    if (items == 0)
-        return 0;
-    return a.moments == KERNEL_BF16
-               ? LAUNCH(call->stream, items * item_blocks<true>, THREADS, 0, adamw<true>, a)
-               : LAUNCH(call->stream, items * item_blocks<false>, THREADS, 0, adamw<false>, a);
+    if (a.gradients == KERNEL_BF16)
+        return a.moments == KERNEL_BF16 ? update<true, true>(call, a)
+                                        : update<false, true>(call, a);
+    return a.moments == KERNEL_BF16 ? update<true, false>(call, a) : update<false, false>(call, a);
 }

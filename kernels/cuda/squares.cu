@@ -45,7 +45,7 @@ DEVICE void add_value(int64_t *limbs, double value)
 }
 
 /* Of one row, right in thread 0; *turn is the half of `pieces` that is filled next. */
-template <unsigned N>
+template <bool BF16, unsigned N>
 DEVICE double row_sum(const struct kernel_sum_squares &a, uint64_t row, float *pieces,
                       unsigned *turn)
 {
@@ -54,7 +54,7 @@ DEVICE double row_sum(const struct kernel_sum_squares &a, uint64_t row, float *p
         uint32_t count = (uint32_t)(a.width - first < PIECE ? a.width - first : PIECE);
         float *piece = pieces + *turn * PIECE, x[N];
         for (uint32_t c = threadIdx.x * N; c < count; c += THREADS * N) {
-            load<false>(x, a.x, row * a.width + first + c);
+            load<BF16>(x, a.x, row * a.width + first + c);
 #pragma unroll
             for (unsigned j = 0; j < N; j++)
                 piece[c + j] = x[j];
@@ -71,7 +71,7 @@ DEVICE double row_sum(const struct kernel_sum_squares &a, uint64_t row, float *p
     return sum_tree(sum);
 }
 
-template <unsigned N> KERNEL(THREADS, 8) void row_squares(struct squares_args s)
+template <bool BF16, unsigned N> KERNEL(THREADS, 8) void row_squares(struct squares_args s)
 {
     SHARED(float[2 * PIECE], pieces);
     SHARED(int64_t[LIMBS], limbs);
@@ -80,7 +80,7 @@ template <unsigned N> KERNEL(THREADS, 8) void row_squares(struct squares_args s)
         limbs[threadIdx.x] = 0;
     BARRIER();
     for (uint64_t row = blockIdx.x; row < s.a.rows; row += s.blocks) {
-        double sum = row_sum<N>(s.a, row, pieces, &turn);
+        double sum = row_sum<BF16, N>(s.a, row, pieces, &turn);
         if (threadIdx.x == 0)
             add_value(limbs, sum);
     }
@@ -116,6 +116,13 @@ KERNEL(ADD_THREADS, 1) void add_limbs(struct squares_args s)
     s.a.sum->limb[limb] += sum;
 }
 
+template <bool BF16> static int launch(const struct cuda_call *call, const struct squares_args &s)
+{
+    return s.a.width % wide<BF16> == 0
+               ? LAUNCH(call->stream, s.blocks, THREADS, 0, (row_squares<BF16, wide<BF16>>), s)
+               : LAUNCH(call->stream, s.blocks, THREADS, 0, (row_squares<BF16, 1>), s);
+}
+
 extern "C" int cuda_sum_squares(const struct cuda_call *call, const void *args)
 {
     struct squares_args s = {};
@@ -124,7 +131,6 @@ extern "C" int cuda_sum_squares(const struct cuda_call *call, const void *args)
     s.blocks = (uint32_t)(s.a.rows < SCRATCH_SQUARES_BLOCKS ? s.a.rows : SCRATCH_SQUARES_BLOCKS);
     if (s.blocks == 0)
         return 0;
-    int error = s.a.width % 4 == 0 ? LAUNCH(call->stream, s.blocks, THREADS, 0, row_squares<4>, s)
-                                   : LAUNCH(call->stream, s.blocks, THREADS, 0, row_squares<1>, s);
+    int error = s.a.dtype == KERNEL_BF16 ? launch<true>(call, s) : launch<false>(call, s);
     return error != 0 ? error : LAUNCH(call->stream, 1, ADD_THREADS, 0, add_limbs, s);
 }

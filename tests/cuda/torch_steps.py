@@ -3,7 +3,7 @@
 
     python3 tests/cuda/torch_steps.py --dim D --layers L --heads H --kv-heads K --head-dim E
         --hidden F --vocab V --seq T --batch B --steps N [--tied] [--state float32|bf16]
-        [--attention cudnn,flash] [--no-compile] [--device cuda|cpu]
+        [--gradients float32|bf16] [--attention cudnn,flash] [--no-compile] [--device cuda|cpu]
 
 gpu_bench --torch runs it beside each row. The step is the trainer's on one GPU, written as a user
 of PyTorch would write it for speed: parameters, gradients and moments in float32, products and
@@ -11,7 +11,8 @@ the residual stream in bf16 by casts of the parameters, gradients clipped to a n
 fused=True, fused attention by cuDNN, or flash where cuDNN does not take the shape. torch.compile
 compiles one block, which serves every layer, and the head with its loss: a whole model takes
 minutes to compile. Nothing is recomputed on purpose. With --state bf16 both moments are bf16,
-rounded to nearest, and AdamW is one compiled function. The tokens are one random batch.
+rounded to nearest, and AdamW is one compiled function. With --gradients bf16, too, each gradient is
+rounded as soon as the backward has made it, and only that is kept. The tokens are one random batch.
 
 The last line is JSON: the median over the last three quarters of the steps (tokens_per_s, ms), the
 last loss, seconds of the first step (it compiles), the attention that was taken, the version of
@@ -130,6 +131,7 @@ class Llama(torch.nn.Module):
 
 def adamw_of_one(value, gradient, first, second, step):
     """A step of AdamW, all in one dimension; `step` counts from 1, on the device."""
+    gradient = gradient.float()
     mean = torch.lerp(first.float(), gradient, 1 - BETA1)
     square = torch.lerp(second.float(), gradient.square(), 1 - BETA2)
     first.copy_(mean)
@@ -139,30 +141,49 @@ def adamw_of_one(value, gradient, first, second, step):
 
 
 class NarrowAdamW:
-    """AdamW whose moments are bf16; of torch's interface, what step_once() needs."""
+    """AdamW whose moments are bf16, and gradients where that is wanted; of torch's interface, what
+    step_once() needs."""
 
-    def __init__(self, parameters, is_compiled):
+    def __init__(self, parameters, is_compiled, has_narrow_gradients):
         self.parameters = list(parameters)
+        self.narrow = {}
+        for value in self.parameters if has_narrow_gradients else ():
+            value.register_post_accumulate_grad_hook(self.keep_narrow)
         self.moments = [[torch.zeros(p.numel(), dtype=torch.bfloat16, device=p.device)
                          for _ in range(2)] for p in self.parameters]
         self.count = torch.zeros((), device=self.parameters[0].device)
         # One compilation for tensors of any length.
         self.update = torch.compile(adamw_of_one, dynamic=True) if is_compiled else adamw_of_one
 
+    def keep_narrow(self, value):
+        self.narrow[value] = value.grad.to(torch.bfloat16)
+        value.grad = None
+
+    def gradients(self):
+        return [self.narrow.get(value, value.grad) for value in self.parameters]
+
+    @torch.no_grad()
+    def clip(self):
+        gradients = self.gradients()
+        norms = torch._foreach_norm(gradients, 2, torch.float32)
+        scale = MAX_NORM / (torch.linalg.vector_norm(torch.stack(norms)) + 1e-6)
+        torch._foreach_mul_(gradients, scale.clamp(max=1.0))
+
     @torch.no_grad()
     def step(self):
         self.count += 1
-        for value, moments in zip(self.parameters, self.moments):
-            self.update(value.detach().view(-1), value.grad.view(-1), *moments, self.count)
+        for value, gradient, moments in zip(self.parameters, self.gradients(), self.moments):
+            self.update(value.detach().view(-1), gradient.view(-1), *moments, self.count)
 
     def zero_grad(self):
+        self.narrow.clear()
         for value in self.parameters:
             value.grad = None
 
 
 def new_optimizer(model, options):
     if options.state == "bf16":
-        return NarrowAdamW(model.parameters(), options.is_compiled)
+        return NarrowAdamW(model.parameters(), options.is_compiled, options.gradients == "bf16")
     return torch.optim.AdamW(model.parameters(), RATE, (BETA1, BETA2), EPS, DECAY,
                              fused=options.device == "cuda")
 
@@ -170,7 +191,10 @@ def new_optimizer(model, options):
 def step_once(model, optimizer, tokens, targets):
     loss = model(tokens, targets)
     loss.backward()
-    torch.nn.utils.clip_grad_norm_(model.parameters(), MAX_NORM)
+    if isinstance(optimizer, NarrowAdamW):
+        optimizer.clip()
+    else:
+        torch.nn.utils.clip_grad_norm_(model.parameters(), MAX_NORM)
     optimizer.step()
     optimizer.zero_grad()
     return loss.detach()
@@ -249,11 +273,16 @@ def read_options():
     parser.add_argument("--tied", action="store_true", help="the head is the embedding's table")
     parser.add_argument("--state", choices=("float32", "bf16"), default="float32",
                         help="of both moments")
+    parser.add_argument("--gradients", choices=("float32", "bf16"), default="float32",
+                        help="bf16 with --state bf16 alone")
     parser.add_argument("--attention", type=backends, default="cudnn,flash",
                         help="on a GPU: the first of these that takes the shape")
     parser.add_argument("--no-compile", dest="is_compiled", action="store_false")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
-    return parser.parse_args()
+    options = parser.parse_args()
+    if options.gradients == "bf16" and options.state != "bf16":
+        parser.error("--gradients bf16 is with --state bf16")
+    return options
 
 
 def main():

@@ -18,9 +18,11 @@ USED = re.compile(r"Used (\d+) registers")
 SHARED = re.compile(r"(\d+) bytes smem")
 THREADS = re.compile(r"\.maxntid (\d+)")
 BLOCKS = re.compile(r"\.minnctapersm (\d+)")
-# One step of a model of 8 billion parameters on 8,192 tokens: the shapes of the bounds.
+# One step of a model of 8 billion parameters on 8,192 tokens: the shapes of the bounds. `moments`
+# and `sums`: bytes of a moment, and of a number of the sums of gradients.
 SHAPES = {"rows": 8192, "seq": 8192, "dim": 4096, "hidden": 14336, "vocab": 128256, "heads": 32,
-          "kv_heads": 8, "head_dim": 128, "parameters": 8e9, "bf16": 2, "float": 4}
+          "kv_heads": 8, "head_dim": 128, "parameters": 8e9, "bf16": 2, "float": 4,
+          "moments": 4, "sums": 4}
 
 
 def load(path):

@@ -7,9 +7,10 @@
  * receive there, the n-th all-gather that of each rank, the n-th sum that of each. What one
  * communicator is given, on whichever streams, is done in the order of the calls.
  *
- * Sums are of floats, added one rank after the other; each element begins with another rank, as
- * NCCL's rings do, so bits are not those of a fixed order. What a sum reads and what it writes lie
- * apart, or as NCCL says for sums in place; else the result is NaN, and NCCL's is not defined.
+ * Sums are of floats or of bf16, added one rank after the other; each element begins with another
+ * rank, as NCCL's rings do, so bits are not those of a fixed order. What a sum reads and what it
+ * writes lie apart, or as NCCL says for sums in place; else the result is NaN, and NCCL's is not
+ * defined.
  *
  * Refused as by NCCL: parts outside of a group's ranks, and, as an asynchronous error of both,
  * answers of another kind or size. Where two ranks wait for what the other never calls, both wait
@@ -36,7 +37,7 @@ struct part {
     uint64_t number; /* of its kind between the two */
     const char *from;
     char *to;
-    size_t bytes;
+    size_t bytes, element; /* the latter: of a sum */
     bool is_done;
 };
 /* What a rank queued in one group. */
@@ -403,14 +404,38 @@ static bool is_apart(const struct part *part, int rank, int size)
            part->to + part->bytes <= part->from;
 }
 
+static float number_at(const char *from, size_t i, size_t element)
+{
+    uint32_t bits;
+    uint16_t half;
+    memcpy(&bits, from + i * element, element == 4 ? 4 : 0);
+    memcpy(&half, from + i * element, 2);
+    if (element == 2)
+        bits = (uint32_t)half << 16;
+    float x;
+    memcpy(&x, &bits, sizeof(x));
+    return x;
+}
+
+/* To the nearest number of bf16, to even. */
+static float narrowed(float x)
+{
+    int exponent;
+    float part = frexpf(x, &exponent);
+    return isfinite(x) ? ldexpf(rintf(part * 256), exponent - 8) : x;
+}
+
 /* Of element i of the sum that `rank` gets. */
 static float sum_of(struct part *const *of, int rank, int size, size_t i)
 {
     size_t at = of[rank]->kind == PART_SCATTER ? (size_t)rank * of[rank]->bytes : 0;
     float sum = 0;
     for (int k = 0; k < size; k++) {
-        const float *from = (const float *)(of[(i + (size_t)k) % (size_t)size]->from + at);
-        sum = k == 0 ? from[i] : sum + from[i];
+        const char *from = of[(i + (size_t)k) % (size_t)size]->from + at;
+        float x = number_at(from, i, of[rank]->element);
+        sum = k == 0 ? x : sum + x;
+        if (of[rank]->element == 2) /* each rank hands on what fits */
+            sum = narrowed(sum);
     }
     return sum;
 }
@@ -420,7 +445,7 @@ static void add_all(const struct work *work, const struct part *call)
 {
     struct world *world = work->comm->world;
     struct part *of[RANKS_MAX] = {NULL};
-    float *sums[RANKS_MAX] = {NULL};
+    char *sums[RANKS_MAX] = {NULL};
     int size = world->size;
     for (int r = 0; r < size; r++)
         CHECK((of[r] = sum_part(world->of[r], call)) != NULL);
@@ -429,8 +454,11 @@ static void add_all(const struct work *work, const struct part *call)
             continue;
         sums[r] = malloc(call->bytes + 1);
         CHECK(sums[r] != NULL);
-        for (size_t i = 0; i < call->bytes / sizeof(float); i++)
-            sums[r][i] = is_apart(of[r], r, size) ? sum_of(of, r, size, i) : NAN;
+        for (size_t i = 0; i < call->bytes / call->element; i++) {
+            float sum = is_apart(of[r], r, size) ? sum_of(of, r, size, i) : NAN;
+            const char *first = (const char *)&sum + sizeof(sum) - call->element;
+            memcpy(sums[r] + i * call->element, first, call->element);
+        }
     }
     for (int r = 0; r < size; r++) {
         if (sums[r] != NULL)
@@ -561,9 +589,10 @@ ncclResult_t ncclRecv(void *to, size_t count, ncclDataType_t type, int peer, ncc
 static ncclResult_t add_for_all(const char *call, ncclComm_t comm, cudaStream_t stream,
                                 ncclDataType_t type, struct part part)
 {
-    ncclDataType_t wanted = is_sum(&part) ? ncclFloat32 : ncclUint8;
+    bool is_wanted =
+        is_sum(&part) ? type == ncclFloat32 || type == ncclBfloat16 : type == ncclUint8;
     ncclResult_t result = begins(call) ? ncclSuccess : ncclSystemError;
-    if (result == ncclSuccess && (type != wanted || part.root >= comm->world->size))
+    if (result == ncclSuccess && (!is_wanted || part.root >= comm->world->size))
         result = ncclInvalidArgument;
     for (part.peer = 0; part.peer < comm->world->size && result == ncclSuccess; part.peer++)
         result = add(comm, stream, part);
@@ -581,12 +610,15 @@ ncclResult_t ncclAllGather(const void *from, void *to, size_t count, ncclDataTyp
                                      .bytes = count});
 }
 
+/* part.bytes: as many numbers. */
 static ncclResult_t add_sum(const char *call, ncclComm_t comm, cudaStream_t stream,
                             ncclDataType_t type, ncclRedOp_t op, struct part part)
 {
     if (op != ncclSum)
         return ncclInvalidArgument;
     part.number = comm->summed++;
+    part.element = type == ncclBfloat16 ? 2 : 4;
+    part.bytes *= part.element;
     return add_for_all(call, comm, stream, type, part);
 }
 
@@ -595,29 +627,22 @@ ncclResult_t ncclAllReduce(const void *from, void *to, size_t count, ncclDataTyp
 {
     return add_sum(
         __func__, comm, stream, type, op,
-        (struct part){
-            .kind = PART_SUM, .root = ALL, .from = from, .to = to, .bytes = count * sizeof(float)});
+        (struct part){.kind = PART_SUM, .root = ALL, .from = from, .to = to, .bytes = count});
 }
 
 ncclResult_t ncclReduce(const void *from, void *to, size_t count, ncclDataType_t type,
                         ncclRedOp_t op, int root, ncclComm_t comm, cudaStream_t stream)
 {
-    return add_sum(__func__, comm, stream, type, op,
-                   (struct part){.kind = PART_SUM,
-                                 .root = root,
-                                 .from = from,
-                                 .to = to,
-                                 .bytes = count * sizeof(float)});
+    return add_sum(
+        __func__, comm, stream, type, op,
+        (struct part){.kind = PART_SUM, .root = root, .from = from, .to = to, .bytes = count});
 }
 
 /* count: of each rank. */
 ncclResult_t ncclReduceScatter(const void *from, void *to, size_t count, ncclDataType_t type,
                                ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream)
 {
-    return add_sum(__func__, comm, stream, type, op,
-                   (struct part){.kind = PART_SCATTER,
-                                 .root = ALL,
-                                 .from = from,
-                                 .to = to,
-                                 .bytes = count * sizeof(float)});
+    return add_sum(
+        __func__, comm, stream, type, op,
+        (struct part){.kind = PART_SCATTER, .root = ALL, .from = from, .to = to, .bytes = count});
 }

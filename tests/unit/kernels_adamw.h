@@ -16,7 +16,7 @@ static inline void adamw_pieces(struct kernel_adamw_piece *out,
         out[i].param += at;
         out[i].exp_avg = (char *)all->exp_avg + at * width;
         out[i].exp_avg_sq = (char *)all->exp_avg_sq + at * width;
-        out[i].grad += at;
+        out[i].grad = (const char *)all->grad + at * kernel_dtype_bytes(args->gradients);
         out[i].copy = all->copy ? (uint16_t *)all->copy + at : NULL;
         out[i].count = counts[i];
         out[i].numbers += i % 2;
@@ -26,7 +26,8 @@ static inline void adamw_pieces(struct kernel_adamw_piece *out,
     }
     args->pieces = out;
 }
-static inline void adamw_with(KERNELS, float l2, enum kernel_dtype moments, bool has_copy)
+static inline void adamw_with(KERNELS, float l2, enum kernel_dtype moments,
+                              enum kernel_dtype gradients, bool has_copy)
 {
     size_t count = ROWS * s->dim, all = count + 5 * ADAMW_APART;
     float *param = random_buffer(run, all, KERNEL_F32);
@@ -41,7 +42,7 @@ static inline void adamw_with(KERNELS, float l2, enum kernel_dtype moments, bool
             ((float *)exp_avg_sq)[i] = fabsf(((float *)exp_avg_sq)[i]) + 0.1f;
         else
             ((uint16_t *)exp_avg_sq)[i] = (uint16_t)(0x3f00 | (((uint16_t *)exp_avg_sq)[i] & 0x7f));
-    const float *grad = random_buffer(run, all, KERNEL_F32);
+    const void *grad = random_buffer(run, all, gradients);
     struct kernel_adamw_numbers *numbers =
         new_buffer(run, 2 * sizeof(*numbers) / sizeof(float), KERNEL_F32);
     numbers[0] = numbers[1] = (struct kernel_adamw_numbers){
@@ -49,7 +50,7 @@ static inline void adamw_with(KERNELS, float l2, enum kernel_dtype moments, bool
     numbers[1].weight_decay = 0;
     struct kernel_adamw_piece *pieces =
         new_buffer(run, 4 * sizeof(*pieces) / sizeof(float), KERNEL_F32);
-    struct kernel_adamw args = {.moments = moments};
+    struct kernel_adamw args = {.moments = moments, .gradients = gradients};
     adamw_pieces(pieces,
                  &(struct kernel_adamw_piece){.param = param,
                                               .exp_avg = exp_avg,
@@ -66,15 +67,23 @@ static inline void adamw_with(KERNELS, float l2, enum kernel_dtype moments, bool
 }
 static inline void case_adamw(KERNELS)
 {
-    adamw_with(k, lane, s, run, 0, KERNEL_F32, true);
+    adamw_with(k, lane, s, run, 0, KERNEL_F32, KERNEL_F32, true);
 }
 static inline void case_adam(KERNELS)
 {
-    adamw_with(k, lane, s, run, 0.3f, KERNEL_F32, false);
+    adamw_with(k, lane, s, run, 0.3f, KERNEL_F32, KERNEL_F32, false);
 }
 static inline void case_adamw_bf16(KERNELS)
 {
-    adamw_with(k, lane, s, run, 0.3f, KERNEL_BF16, true);
+    adamw_with(k, lane, s, run, 0.3f, KERNEL_BF16, KERNEL_F32, true);
+}
+static inline void case_adamw_gradients_bf16(KERNELS)
+{
+    adamw_with(k, lane, s, run, 0.3f, KERNEL_F32, KERNEL_BF16, false);
+}
+static inline void case_adamw_all_bf16(KERNELS)
+{
+    adamw_with(k, lane, s, run, 0, KERNEL_BF16, KERNEL_BF16, true);
 }
 
 #endif

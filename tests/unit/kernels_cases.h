@@ -529,26 +529,35 @@ static inline void case_add(KERNELS)
                                     .count = ROWS * s->dim,
                                     .dtype = s->dtype});
 }
-static inline void case_fold(KERNELS)
+/* Nothing of a sum that begins is read: it is NaN. Some terms are -0, which 0 + x is not. */
+static inline void fold_to(KERNELS, enum kernel_dtype sums, bool is_first)
 {
-    float *sum = random_buffer(run, ROWS * s->dim, KERNEL_F32);
-    run->num_outputs = 1;
-    kernel_fold(k, lane,
-                &(struct kernel_fold){.acc = sum,
-                                      .leaf = random_buffer(run, ROWS * s->dim, KERNEL_F32),
-                                      .count = ROWS * s->dim});
-}
-/* Nothing of the sum is read: it is NaN. Some terms are -0, which 0 + x is not. */
-static inline void case_fold_first(KERNELS)
-{
-    float *sum = new_buffer(run, ROWS * s->dim, KERNEL_F32);
+    void *sum =
+        is_first ? new_buffer(run, ROWS * s->dim, sums) : random_buffer(run, ROWS * s->dim, sums);
     run->num_outputs = 1;
     float *leaf = random_buffer(run, ROWS * s->dim, KERNEL_F32);
-    for (size_t i = 0; i < ROWS * s->dim; i += 3)
+    for (size_t i = 0; i < ROWS * s->dim && is_first; i += 3)
         leaf[i] = -0.0f;
     kernel_fold(
         k, lane,
-        &(struct kernel_fold){.acc = sum, .leaf = leaf, .count = ROWS * s->dim, .is_first = true});
+        &(struct kernel_fold){
+            .acc = sum, .leaf = leaf, .count = ROWS * s->dim, .dtype = sums, .is_first = is_first});
+}
+static inline void case_fold(KERNELS)
+{
+    fold_to(k, lane, s, run, KERNEL_F32, false);
+}
+static inline void case_fold_first(KERNELS)
+{
+    fold_to(k, lane, s, run, KERNEL_F32, true);
+}
+static inline void case_fold_bf16(KERNELS)
+{
+    fold_to(k, lane, s, run, KERNEL_BF16, false);
+}
+static inline void case_fold_first_bf16(KERNELS)
+{
+    fold_to(k, lane, s, run, KERNEL_BF16, true);
 }
 static inline void case_convert(KERNELS)
 {
@@ -560,20 +569,28 @@ static inline void case_convert(KERNELS)
                                             .in = random_buffer(run, ROWS * s->dim, KERNEL_F32),
                                             .count = ROWS * s->dim});
 }
-static inline void case_sum_squares(KERNELS)
+static inline void sum_squares_of(KERNELS, enum kernel_dtype dtype)
 {
     float *value = new_buffer(run, 1, KERNEL_F32);
     run->num_outputs = 1;
     struct kernel_exact_sum *sum = new_buffer(run, sizeof(*sum) / sizeof(float), KERNEL_F32);
     memset(sum, 0, sizeof(*sum));
-    kernel_sum_squares(
-        k, lane,
-        &(struct kernel_sum_squares){.sum = sum,
-                                     .x = random_buffer(run, ROWS * s->dim, KERNEL_F32),
-                                     .rows = ROWS,
-                                     .width = s->dim});
+    kernel_sum_squares(k, lane,
+                       &(struct kernel_sum_squares){.sum = sum,
+                                                    .x = random_buffer(run, ROWS * s->dim, dtype),
+                                                    .rows = ROWS,
+                                                    .width = s->dim,
+                                                    .dtype = dtype});
     assert_int_equal(lane_settle(lane), 0);
     *value = (float)kernel_exact_value(sum);
+}
+static inline void case_sum_squares(KERNELS)
+{
+    sum_squares_of(k, lane, s, run, KERNEL_F32);
+}
+static inline void case_sum_squares_bf16(KERNELS)
+{
+    sum_squares_of(k, lane, s, run, KERNEL_BF16);
 }
 /* Of rows that lie on end in the tensor, and of a box of a wider one: as pieces of 16 bits. */
 static inline void case_digest(KERNELS)
@@ -639,6 +656,8 @@ static const struct kernel_case kernel_cases[] = {
     {"add", case_add, false, KERNEL_ADD},
     {"fold", case_fold, false, KERNEL_FOLD},
     {"fold_first", case_fold_first, false, KERNEL_FOLD},
+    {"fold_bf16", case_fold_bf16, false, KERNEL_FOLD},
+    {"fold_first_bf16", case_fold_first_bf16, false, KERNEL_FOLD},
     {"convert", case_convert, false, KERNEL_CONVERT},
     {"e4m3", case_e4m3, false, KERNEL_ROUND_FLOAT8},
     {"e5m2", case_e5m2, false, KERNEL_ROUND_FLOAT8},
@@ -646,10 +665,13 @@ static const struct kernel_case kernel_cases[] = {
     {"largest", case_largest, false, KERNEL_FLOAT8_LARGEST},
     {"coded", case_coded, false, KERNEL_FLOAT8_DECODE},
     {"sum_squares", case_sum_squares, false, KERNEL_SUM_SQUARES},
+    {"sum_squares_bf16", case_sum_squares_bf16, false, KERNEL_SUM_SQUARES},
     {"digest", case_digest, false, KERNEL_DIGEST},
     {"adamw", case_adamw, false, KERNEL_ADAMW},
     {"adam", case_adam, false, KERNEL_ADAMW},
     {"adamw_bf16", case_adamw_bf16, false, KERNEL_ADAMW},
+    {"adamw_gradients_bf16", case_adamw_gradients_bf16, false, KERNEL_ADAMW},
+    {"adamw_all_bf16", case_adamw_all_bf16, false, KERNEL_ADAMW},
 };
 #define NUM_CASES (int)(sizeof(kernel_cases) / sizeof(kernel_cases[0]))
 

@@ -159,23 +159,48 @@ static float sum_in_rank_order(uint32_t size, size_t i)
     return sum;
 }
 
+/* Small whole numbers as bf16, whose sums bf16 has, too. */
+static uint16_t narrow_of(float x)
+{
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof(bits));
+    return (uint16_t)(bits >> 16);
+}
+
+static float small_of(uint32_t rank, size_t i)
+{
+    return (float)(mix(rank * 7u + i) % 16);
+}
+
+static uint16_t small_sum(uint32_t size, size_t i)
+{
+    float sum = 0;
+    for (uint32_t j = 0; j < size; j++)
+        sum += small_of(j, i);
+    return narrow_of(sum);
+}
+
 static int sum_counts(struct comm *comm, void *user)
 {
     (void)user;
     for (size_t count = 0; count < 40; count++) {
         int64_t integers[40];
         float floats[40];
+        uint16_t narrow[40];
         for (size_t i = 0; i < count; i++) {
+            narrow[i] = narrow_of(small_of(comm->rank, i));
             integers[i] = (int64_t)mix(comm->rank + i) >> 8;
             floats[i] = float_of(comm->rank, i);
         }
         ERR_TRY(comm_all_reduce_i64(comm, integers, count));
-        ERR_TRY(comm_all_reduce_f32(comm, floats, count));
+        ERR_TRY(comm_all_reduce_floats(comm, floats, count, sizeof(float)));
+        ERR_TRY(comm_all_reduce_floats(comm, narrow, count, sizeof(uint16_t)));
         for (size_t i = 0; i < count; i++) {
             int64_t sum = 0;
             for (uint32_t j = 0; j < comm->size; j++)
                 sum += (int64_t)mix(j + i) >> 8;
             want(integers[i] == sum);
+            want(narrow[i] == small_sum(comm->size, i));
             want_sum(floats[i], sum_in_rank_order(comm->size, i));
         }
     }
@@ -186,17 +211,23 @@ static int scatter_sums(struct comm *comm, void *user)
 {
     (void)user;
     float send[RANKS_MAX * 16], recv[16] = {0};
+    uint16_t narrow[RANKS_MAX * 16], narrow_sums[16] = {0};
     size_t counts[RANKS_MAX], total = 0, mine_at = 0;
     for (uint32_t j = 0; j < comm->size; j++) {
         counts[j] = (j * 5) % 16;
         mine_at += j < comm->rank ? counts[j] : 0;
         total += counts[j];
     }
-    for (size_t i = 0; i < total; i++)
+    for (size_t i = 0; i < total; i++) {
         send[i] = float_of(comm->rank, i);
-    ERR_TRY(comm_reduce_scatter_f32(comm, send, recv, counts));
-    for (size_t i = 0; i < counts[comm->rank]; i++)
+        narrow[i] = narrow_of(small_of(comm->rank, i));
+    }
+    ERR_TRY(comm_reduce_scatter_floats(comm, send, recv, counts, sizeof(float)));
+    ERR_TRY(comm_reduce_scatter_floats(comm, narrow, narrow_sums, counts, sizeof(uint16_t)));
+    for (size_t i = 0; i < counts[comm->rank]; i++) {
         want_sum(recv[i], sum_in_rank_order(comm->size, mine_at + i));
+        want(narrow_sums[i] == small_sum(comm->size, mine_at + i));
+    }
     return 0;
 }
 

@@ -114,6 +114,11 @@ static const struct mode {
     {"sums in groups of leaves", KEY_OWN, 1, {"--canonical.groups", "5"}, {0}},
     {"loss in chunks", KEY_OWN, 1, {"--canonical.loss_chunks", "4"}, {0}},
     {"reduction fast", KEY_OWN, 1, {"--training.reduction", "fast"}, {0}},
+    {"reduction fast, sums of bfloat16",
+     KEY_OWN,
+     1,
+     {"--training.reduction", "fast", "--training.mixed_precision_reduce", "bfloat16"},
+     {0}},
 };
 #define NUM_MODES (sizeof(modes) / sizeof(modes[0]))
 
@@ -139,6 +144,10 @@ static const struct refusal {
      {"--parallelism.data_parallel_replicate_degree", "2",
       "--parallelism.data_parallel_shard_degree", "2"}},
     {1, {"--canonical.groups", "2"}},
+    {1, {"--training.mixed_precision_reduce", "bfloat16"}},
+    {4,
+     {"--training.mixed_precision_reduce", "bfloat16", "--training.reduction", "fast",
+      "--parallelism.data_parallel_replicate_degree", "2", "--parallelism.zero_stage", "2"}},
     {1, {"--canonical.loss_chunks", "7"}},
     {1,
      {"--canonical.tp_blocks", "4", "--model.n_heads", "12", "--model.n_kv_heads", "6",

@@ -336,6 +336,9 @@ static void test_config__older_float8_keys_decide_as_the_newer_ones(void **state
                      0);
     assert_string_equal(config_describe_type(type, &config),
                         "bfloat16, float8 products, e4m3 gradients");
+    assert_int_equal(load(&config, "--training.mixed_precision_reduce bfloat16"), 0);
+    assert_string_equal(config_describe_type(type, &config),
+                        "bfloat16, sums of gradients in bfloat16");
     check_refused("--float8.enable_float8_linear true", "float8.enable_float8_linear",
                   "model.converters");
 }

@@ -168,6 +168,8 @@ static void test_estimate__a_dry_rank_takes_what_the_real_one_takes(void **state
     WANT(4, "--parallelism.data_parallel_replicate_degree", "2", "--parallelism.zero_stage", "1",
          "--parallelism.bucket_cap_mb", "1");
     WANT(4, "--parallelism.data_parallel_replicate_degree", "2", "--training.reduction", "fast");
+    WANT(4, "--parallelism.data_parallel_replicate_degree", "2", "--training.reduction", "fast",
+         "--training.mixed_precision_reduce", "bfloat16", "--model.tied_embeddings", "true");
     WANT(6, "--parallelism.data_parallel_replicate_degree", "3", "--canonical.micro_batches", "12",
          "--canonical.groups", "4", "--model.tied_embeddings", "true");
     WANT(4, "--parallelism.tensor_parallel_degree", "4", "--canonical.tp_blocks", "4");
@@ -185,6 +187,43 @@ static void test_estimate__a_dry_rank_takes_what_the_real_one_takes(void **state
          "2", "--parallelism.context_parallel_degree", "2",
          "--parallelism.data_parallel_replicate_degree", "2",
          "--parallelism.pipeline_parallel_schedule", "Interleaved1F1B");
+}
+
+/* Bytes of the gradients that a rank keeps, of all that it keeps. */
+static uint64_t gradient_bytes(const char *reduce, uint64_t *out_kept)
+{
+    const char *settings[] = {"--model.flavor",
+                              "debugmodel",
+                              "--parallelism.data_parallel_replicate_degree",
+                              "2",
+                              "--training.reduction",
+                              "fast",
+                              "--training.mixed_precision_reduce",
+                              reduce};
+    struct config config = configure(settings, 8);
+    struct dry_rank rank;
+    struct kernels *kernels;
+    struct model_table *table;
+    struct model_shape shape;
+    uint64_t bytes = 0;
+    assert_int_equal(new_kernels(&kernels, 1), 0);
+    assert_int_equal(shape_of_settings(&shape, &config, VOCAB), 0);
+    assert_int_equal(model_table_new(&table, &shape), 0);
+    assert_int_equal(estimate_ranks(&rank, &config, table, kernels, 4, NULL), 0);
+    for (enum module m = 0; m < NUM_MODULES; m++)
+        bytes += rank.of[m].gradients;
+    *out_kept = rank.kept;
+    model_table_free(table);
+    kernels_free(kernels);
+    return bytes;
+}
+
+static void test_estimate__sums_of_bf16_take_half_the_bytes(void **state)
+{
+    (void)state;
+    uint64_t kept, kept_narrow, bytes = gradient_bytes("float32", &kept);
+    assert_int_equal(2 * gradient_bytes("bfloat16", &kept_narrow), bytes);
+    assert_int_equal(kept - kept_narrow, bytes / 2);
 }
 
 /* What the two stages of six layers each take; 0: it was refused. */
@@ -258,7 +297,7 @@ static void test_estimate__bytes_sent_are_those_that_leave_the_rank(void **state
     assert_int_equal(comm_all_to_all_v(world, to, send, at, to, recv, at), 0);
     assert_int_equal(comm_all_gather_v(world, to, 20, to, recv, at), 0);
     assert_int_equal(comm_all_reduce_i64(world, numbers, 6), 0);
-    assert_int_equal(comm_reduce_scatter_f32(world, to, to, counts), 0);
+    assert_int_equal(comm_reduce_scatter_floats(world, to, to, counts, sizeof(float)), 0);
     assert_int_equal(comm_broadcast(world, to, 50, 1), 0);
     assert_int_equal(comm_broadcast(world, to, 50, 2), 0);
     assert_int_equal(comm_send(world, 2, 16, to, 11, &request), 0);
@@ -406,6 +445,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_estimate__a_dry_rank_takes_what_the_real_one_takes),
+        cmocka_unit_test(test_estimate__sums_of_bf16_take_half_the_bytes),
         cmocka_unit_test(test_estimate__a_budget_in_bytes_is_filled_as_far_as_layers_allow),
         cmocka_unit_test(test_estimate__bytes_sent_are_those_that_leave_the_rank),
         cmocka_unit_test(test_estimate__codes_halve_what_shards_gather),

@@ -121,36 +121,51 @@ static int broadcast(struct gpu *g, struct comm *comm, uint32_t root)
     return 0;
 }
 
-/* Whole numbers: their sums are exact in any order. */
-static float number_of(uint32_t from, size_t i)
+/* Whole numbers: their sums are exact in any order, of bf16 too. */
+static float number_of(uint32_t from, size_t i, size_t element)
 {
-    return (float)(from * 1000 + i);
+    return element == 2 ? (float)((from * 5 + i) % 61) : (float)(from * 1000 + i);
+}
+
+/* As float, or its upper half as bf16. */
+static void put(unsigned char *numbers, size_t i, float x, size_t element)
+{
+    memcpy(numbers + i * element, (const char *)&x + sizeof(x) - element, element);
+}
+
+static float number_at(const unsigned char *numbers, size_t i, size_t element)
+{
+    float x = 0;
+    memcpy((char *)&x + sizeof(x) - element, numbers + i * element, element);
+    return x;
 }
 
 /* One reduce-scatter to parts of these sizes, then one sum in place of what was sent. */
-static int sums(struct gpu *g, struct comm *comm, bool is_even)
+static int sums(struct gpu *g, struct comm *comm, bool is_even, size_t element)
 {
-    size_t counts[RANKS], at = 0, num = BYTES / sizeof(float);
-    float *host = (float *)g->host, *back = (float *)(g->host + BYTES), all = 0;
+    size_t counts[RANKS], at = 0, num = BYTES / element;
+    unsigned char *back = g->host + BYTES;
+    float all[BYTES / 2] = {0};
     for (uint32_t r = 0; r < comm->size; r++) {
-        counts[r] = is_even ? PART / sizeof(float) : count_of(r, 0, false) / sizeof(float);
+        counts[r] = is_even ? PART / element : count_of(r, 0, false) / element;
         at += r < comm->rank ? counts[r] : 0;
-        all += number_of(r, 0);
+        for (size_t i = 0; i < num; i++)
+            all[i] += number_of(r, i, element);
     }
     for (size_t i = 0; i < num; i++)
-        host[i] = number_of(comm->rank, i);
-    lane_copy(g->lane, g->from, host, BYTES);
+        put(g->host, i, number_of(comm->rank, i, element), element);
+    lane_copy(g->lane, g->from, g->host, BYTES);
     lane_zero(g->lane, g->to, BYTES);
-    ERR_TRY(comm_reduce_scatter_f32(comm, (const float *)g->from, (float *)g->to, counts));
+    ERR_TRY(comm_reduce_scatter_floats(comm, g->from, g->to, counts, element));
     lane_copy(g->other, back, g->to, BYTES);
     ERR_TRY(lane_settle(g->other));
     for (size_t i = 0; i < num; i++)
-        want(back[i] == (i < counts[comm->rank] ? all + (float)(comm->size * (at + i)) : 0));
-    ERR_TRY(comm_all_reduce_f32(comm, (float *)g->from, num));
+        want(number_at(back, i, element) == (i < counts[comm->rank] ? all[at + i] : 0));
+    ERR_TRY(comm_all_reduce_floats(comm, g->from, num, element));
     lane_copy(g->other, back, g->from, BYTES);
     ERR_TRY(lane_settle(g->other));
     for (size_t i = 0; i < num; i++)
-        want(back[i] == all + (float)(comm->size * i));
+        want(number_at(back, i, element) == all[i]);
     return 0;
 }
 
@@ -167,8 +182,8 @@ static int exchanges(struct gpu *g, struct comm *world)
             rc = exchange(g, group[i], k / 2, k % 2);
         if (rc == 0)
             rc = broadcast(g, group[i], group[i]->size - 1);
-        for (int k = 0; k < 2 && rc == 0; k++)
-            rc = sums(g, group[i], k == 1);
+        for (int k = 0; k < 4 && rc == 0; k++)
+            rc = sums(g, group[i], k % 2, k < 2 ? sizeof(float) : sizeof(uint16_t));
     }
     comm_free(group[1]);
     comm_free(group[0]);
@@ -282,7 +297,7 @@ static int sums_of_less(struct gpu *g, struct comm *world)
     if (rc == 0) {
         group->device_lane = g->lane;
         lane_zero(g->lane, g->from, BYTES);
-        rc = comm_reduce_scatter_f32(group, (const float *)g->from, (float *)g->to, counts);
+        rc = comm_reduce_scatter_floats(group, g->from, g->to, counts, sizeof(float));
     }
     comm_free(group);
     return rc;

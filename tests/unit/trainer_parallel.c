@@ -150,6 +150,43 @@ static void test_parallel__fast_order_is_the_canonical_one_where_sums_are_divide
     }
 }
 
+/* Eleven leaves, each rounded to 8 bits when it is added: in six steps the loss stays within 2e-3
+ * of that of float, the norm within 5e-2. A step does not begin with what the one before has left.
+ */
+static void test_parallel__sums_of_bf16_are_near_and_a_mesh_repeats_their_bits(void **state)
+{
+    (void)state;
+    static const struct place meshes[] = {
+        {1, 1, 1, 0, 0, 0}, {2, 2, 1, 0, 0, 0}, {1, 1, 2, 2, 2, 0}};
+    static const char *const reduce = "--training.mixed_precision_reduce";
+    const char *extra[] = {"--canonical.cp_blocks",
+                           "2",
+                           "--model.tied_embeddings",
+                           "true",
+                           "--training.reduction",
+                           "fast",
+                           reduce,
+                           "bfloat16"};
+    struct outcome *reference = new_outcome();
+    run_on(reference, alone, 0, STEPS_MAX, extra, 6);
+    for (size_t i = 0; i < sizeof(meshes) / sizeof(meshes[0]); i++) {
+        struct outcome *narrow = new_outcome(), *resumed = new_outcome();
+        run_on(narrow, meshes[i], 0, STEPS_MAX, extra, 8);
+        run_on(resumed, meshes[i], 0, 2, extra, 8);
+        run_on(resumed, meshes[i], 2, STEPS_MAX, extra, 8);
+        want_same(narrow, resumed, meshes[i]);
+        for (int step = 1; step <= STEPS_MAX; step++) {
+            double loss = fabs(narrow->loss[step] / reference->loss[step] - 1);
+            double norm = fabs(narrow->grad_norm[step] / reference->grad_norm[step] - 1);
+            assert_true(loss < 2e-3);
+            assert_true(norm > 0 && norm < 5e-2);
+        }
+        free_outcome(narrow);
+        free_outcome(resumed);
+    }
+    free_outcome(reference);
+}
+
 static void test_parallel__one_rank_that_is_asked_to_stop_stops_all_before_a_step(void **state)
 {
     (void)state;
@@ -487,6 +524,7 @@ int main(void)
         cmocka_unit_test(test_parallel__a_run_that_moves_from_mesh_to_mesh_keeps_its_bits),
         cmocka_unit_test(test_parallel__fast_order_is_the_same_alone_and_near_elsewhere),
         cmocka_unit_test(test_parallel__fast_order_is_the_canonical_one_where_sums_are_divided),
+        cmocka_unit_test(test_parallel__sums_of_bf16_are_near_and_a_mesh_repeats_their_bits),
         cmocka_unit_test(test_parallel__one_rank_that_is_asked_to_stop_stops_all_before_a_step),
         cmocka_unit_test(test_parallel__all_ranks_of_a_step_get_what_rank_0_has_seen),
         cmocka_unit_test(test_parallel__samples_that_cannot_be_read_end_a_step_on_all_ranks_alike),

@@ -10,18 +10,21 @@
 #include "tests/unit/parallel_bed.h"
 
 /* Where `cp_blocks` is 1, attention is of whole sequences. */
-#define WAY(cp_blocks, key, value)                                                        \
-    {                                                                                     \
-        "--training.mixed_precision_param", "float32", "--kernels.isa", "avx2",           \
-            "--canonical.tp_blocks", "2", "--canonical.cp_blocks", cp_blocks, key, value, \
-            "--training.document_mask", "true", "--canonical.micro_batches", "2"          \
+#define WAY(cp_blocks, ...)                                                                    \
+    {                                                                                          \
+        "--training.mixed_precision_param", "float32", "--kernels.isa", "avx2",                \
+            "--canonical.tp_blocks", "2", "--canonical.cp_blocks", cp_blocks,                  \
+            "--training.document_mask", "true", "--canonical.micro_batches", "2", __VA_ARGS__, \
+            NULL                                                                               \
     }
 #define ROTATE "--parallelism.context_parallel_rotate_method"
-#define NUM_WAY 14
-static const char *const whole[NUM_WAY] = WAY("1", ROTATE, "allgather");
-static const char *const gathered[NUM_WAY] = WAY("2", ROTATE, "allgather");
-static const char *const ring[NUM_WAY] = WAY("2", ROTATE, "alltoall");
-static const char *const fast[NUM_WAY] = WAY("1", "--training.reduction", "fast");
+static const char *const whole[] = WAY("1", ROTATE, "allgather");
+static const char *const gathered[] = WAY("2", ROTATE, "allgather");
+static const char *const ring[] = WAY("2", ROTATE, "alltoall");
+static const char *const fast[] = WAY("1", "--training.reduction", "fast");
+static const char *const narrow[] =
+    WAY("1", "--training.reduction", "fast", "--training.mixed_precision_reduce", "bfloat16",
+        "--model.tied_embeddings", "true");
 
 static struct simgpu_counts since(const struct simgpu_counts *before)
 {
@@ -30,21 +33,30 @@ static struct simgpu_counts since(const struct simgpu_counts *before)
                                   .graph_launches = now.graph_launches - before->graph_launches};
 }
 
+static int num_of(const char *const *way)
+{
+    int num = 0;
+    while (way[num] != NULL)
+        num++;
+    return num;
+}
+
 static void want_same_on_gpus(const char *const *way, struct place place, int seed,
                               bool has_no_graphs)
 {
     char settings[32];
+    int num = num_of(way);
     struct device_options options = {.index = 0, .has_no_graphs = has_no_graphs};
     struct outcome *reference = new_outcome(), *outcome = new_outcome();
-    run_on(reference, alone, 0, 3, way, NUM_WAY);
+    run_on(reference, alone, 0, 3, way, num);
     snprintf(settings, sizeof(settings), "seed=%d", seed);
     simgpu_set(settings);
     assert_int_equal(device_open(&bed_device, device_find("cuda"), &options), 0);
     struct simgpu_counts start = simgpu_counts();
-    run_on(outcome, place, 0, 1, way, NUM_WAY);
+    run_on(outcome, place, 0, 1, way, num);
     struct simgpu_counts one = since(&start);
     start = simgpu_counts();
-    run_on(outcome, place, 1, 3, way, NUM_WAY);
+    run_on(outcome, place, 1, 3, way, num);
     struct simgpu_counts two = since(&start);
     assert_int_equal(two.captures, one.captures);
     assert_int_equal(two.graph_launches, 2 * one.graph_launches);
@@ -68,6 +80,14 @@ static void test_simgpu__with_the_fast_reduction_one_gpu_has_them_too(void **sta
 {
     (void)state;
     want_same_on_gpus(fast, (struct place){1, 1, 1, 0, 0, 0}, 2, false);
+}
+
+/* And are rounded alike, those of a tied matrix too. */
+static void test_simgpu__with_sums_of_bf16_one_gpu_has_them_too(void **state)
+{
+    (void)state;
+    want_same_on_gpus(narrow, (struct place){1, 1, 1, 0, 0, 0}, 2, false);
+    want_same_on_gpus(narrow, (struct place){1, 1, 1, 2, 0, 0}, 3, false);
 }
 
 static void test_simgpu__shards_have_the_bits_of_the_cpu(void **state)
@@ -137,7 +157,7 @@ static void test_simgpu__a_blocks_tensors_are_updated_by_one_launch(void **state
     assert_int_equal(device_open(&bed_device, device_find("cuda"), &options), 0);
     bed_at_update = count_update;
     updates = update_launches = 0;
-    run_on(outcome, (struct place){1, 1, 1, 0, 0, 0}, 0, 2, whole, NUM_WAY);
+    run_on(outcome, (struct place){1, 1, 1, 0, 0, 0}, 0, 2, whole, num_of(whole));
     bed_at_update = NULL;
     assert_int_equal(updates, 2 /* steps */ * (2 /* embedding, head */ + 2 /* layers */));
     assert_int_equal(update_launches, updates);
@@ -151,6 +171,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_simgpu__one_gpu_has_the_bits_of_the_cpu),
         cmocka_unit_test(test_simgpu__with_the_fast_reduction_one_gpu_has_them_too),
+        cmocka_unit_test(test_simgpu__with_sums_of_bf16_one_gpu_has_them_too),
         cmocka_unit_test(test_simgpu__shards_have_the_bits_of_the_cpu),
         cmocka_unit_test(test_simgpu__stages_and_tensor_parallel_have_the_bits_of_the_cpu),
         cmocka_unit_test(test_simgpu__cut_sequences_have_the_bits_of_the_cpu),

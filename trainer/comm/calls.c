@@ -11,7 +11,7 @@ static const char *const names[NUM_COMM_KINDS] = {
     [COMM_ALL_GATHER] = "all_gather",
     [COMM_ALL_TO_ALL] = "all_to_all",
     [COMM_SUM_I64] = "all_reduce of integers",
-    [COMM_SUM_F32] = "all_reduce of floats",
+    [COMM_SUM_FLOATS] = "all_reduce of floats",
     [COMM_REDUCE_SCATTER] = "reduce_scatter",
     [COMM_SEND] = "send",
     [COMM_RECEIVE] = "receive",
@@ -49,7 +49,7 @@ size_t comm_call_bytes(const struct comm *comm, const struct comm_call *call)
     case COMM_ALL_TO_ALL:
         return sum_of(call->recv_bytes, comm->size);
     case COMM_REDUCE_SCATTER:
-        return sum_of(call->counts, comm->size) * sizeof(float);
+        return sum_of(call->counts, comm->size) * call->element;
     default:
         return call->bytes;
     }
@@ -66,10 +66,10 @@ size_t comm_call_sent(const struct comm *comm, const struct comm_call *call)
     case COMM_ALL_TO_ALL:
         return sum_of(call->send_bytes, comm->size) - call->send_bytes[comm->rank];
     case COMM_SUM_I64:
-    case COMM_SUM_F32:
+    case COMM_SUM_FLOATS:
         return 2 * others * call->bytes / comm->size;
     case COMM_REDUCE_SCATTER:
-        return comm_call_bytes(comm, call) - call->counts[comm->rank] * sizeof(float);
+        return comm_call_bytes(comm, call) - call->counts[comm->rank] * call->element;
     case COMM_SEND:
         return call->bytes;
     default:

@@ -46,7 +46,7 @@ enum comm_kind {
     COMM_ALL_GATHER,
     COMM_ALL_TO_ALL,
     COMM_SUM_I64,
-    COMM_SUM_F32,
+    COMM_SUM_FLOATS,
     COMM_REDUCE_SCATTER,
     COMM_SEND,
     COMM_RECEIVE,
@@ -62,7 +62,8 @@ struct comm_call {
     size_t bytes;                       /* of what this rank sends, or broadcasts, sums, receives */
     const size_t *send_bytes, *send_at; /* per rank: all_to_all */
     const size_t *recv_bytes, *recv_at; /* per rank: all_gather, all_to_all */
-    const size_t *counts;               /* per rank: floats of a reduce_scatter */
+    const size_t *counts;               /* per rank: numbers of a reduce_scatter */
+    size_t element;                     /* of a sum's floats: 4 bytes, or 2 of bf16 */
     uint32_t peer;                      /* of a message; root of a broadcast */
     int tag;                            /* of a message */
     struct lane *device_lane;           /* of a receive, with `lane`: who makes it, where that is */
@@ -175,11 +176,13 @@ int comm_fail(struct comm *world, int error);
 /* Sums in place. */
 #define comm_all_reduce_i64(comm, data, count) \
     COMM_CALL(comm, .kind = COMM_SUM_I64, .recv = (data), .bytes = (count) * sizeof(int64_t))
-#define comm_all_reduce_f32(comm, data, count) /* fast mode */ \
-    COMM_CALL(comm, .kind = COMM_SUM_F32, .recv = (data), .bytes = (count) * sizeof(float))
+#define comm_all_reduce_floats(comm, data, count, size) /* fast mode */                 \
+    COMM_CALL(comm, .kind = COMM_SUM_FLOATS, .recv = (data), .bytes = (count) * (size), \
+              .element = (size))
 /* to[of[rank]] = sum over ranks of their from[sum(of)] part; fast mode */
-#define comm_reduce_scatter_f32(comm, from, to, of) \
-    COMM_CALL(comm, .kind = COMM_REDUCE_SCATTER, .send = (from), .recv = (to), .counts = (of))
+#define comm_reduce_scatter_floats(comm, from, to, of, size)                                   \
+    COMM_CALL(comm, .kind = COMM_REDUCE_SCATTER, .send = (from), .recv = (to), .counts = (of), \
+              .element = (size))
 /* Posts and returns: data stay untouched until wait, which returns when they may be changed. */
 #define comm_send(comm, to, by_tag, data, size, of)                                   \
     COMM_CALL(comm, .kind = COMM_SEND, .peer = (to), .tag = (by_tag), .send = (data), \

@@ -89,18 +89,19 @@ static int local_sum_i64(struct comm *comm, const struct comm_call *call)
     return local_end(l, call);
 }
 
-static int local_sum_f32(struct comm *comm, const struct comm_call *call)
+/* Of bf16 too, sums are of float and rounded once. */
+static int local_sum_floats(struct comm *comm, const struct comm_call *call)
 {
     struct local *l = (struct local *)comm;
-    size_t count = call->bytes / sizeof(float);
+    size_t element = call->element, count = call->bytes / element;
     ERR_TRY(local_begin(l, call));
     size_t end = part_start(count, comm->rank + 1, comm->size);
     for (size_t i = part_start(count, comm->rank, comm->size); i < end; i++) {
-        float sum = ((const float *)call_of(l, 0)->recv)[i];
+        float sum = comm_number_at(call_of(l, 0)->recv, i, element);
         for (uint32_t j = 1; j < comm->size; j++)
-            sum += ((const float *)call_of(l, j)->recv)[i];
+            sum += comm_number_at(call_of(l, j)->recv, i, element);
         for (uint32_t j = 0; j < comm->size; j++)
-            ((float *)call_of(l, j)->recv)[i] = sum;
+            comm_put_number(call_of(l, j)->recv, i, sum, element);
     }
     return local_end(l, call);
 }
@@ -109,14 +110,14 @@ static int local_reduce_scatter(struct comm *comm, const struct comm_call *call)
 {
     struct local *l = (struct local *)comm;
     size_t first = 0, count = call->counts[comm->rank];
-    float *recv = call->recv;
     for (uint32_t j = 0; j < comm->rank; j++)
         first += call->counts[j];
     ERR_TRY(local_begin(l, call));
-    for (uint32_t j = 0; j < comm->size; j++) {
-        const float *from = (const float *)call_of(l, j)->send + first;
-        for (size_t i = 0; i < count; i++)
-            recv[i] = j == 0 ? from[i] : recv[i] + from[i];
+    for (size_t i = 0; i < count; i++) {
+        float sum = comm_number_at(call_of(l, 0)->send, first + i, call->element);
+        for (uint32_t j = 1; j < comm->size; j++)
+            sum += comm_number_at(call_of(l, j)->send, first + i, call->element);
+        comm_put_number(call->recv, i, sum, call->element);
     }
     return local_end(l, call);
 }
@@ -228,7 +229,7 @@ int local_run(struct comm *comm, const struct comm_call *call)
         [COMM_ALL_GATHER] = local_all_gather,
         [COMM_ALL_TO_ALL] = local_all_to_all,
         [COMM_SUM_I64] = local_sum_i64,
-        [COMM_SUM_F32] = local_sum_f32,
+        [COMM_SUM_FLOATS] = local_sum_floats,
         [COMM_REDUCE_SCATTER] = local_reduce_scatter,
         [COMM_SEND] = local_send,
         [COMM_RECEIVE] = local_receive,

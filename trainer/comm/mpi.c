@@ -32,6 +32,7 @@ struct mpi {
     struct comm base;
     MPI_Comm comm;
     MPI_Datatype unit; /* MPI_UNIT_BYTES bytes */
+    MPI_Op narrow_sum; /* of numbers of bf16, which MPI does not know */
     struct mpi *world; /* itself for the world */
     int *counts;       /* room for four lists of `size` */
 };
@@ -86,6 +87,7 @@ static int wrap(struct comm **out, MPI_Comm comm, struct mpi *world, const struc
     m->comm = comm;
     m->world = world != NULL ? world : m;
     m->unit = world != NULL ? world->unit : MPI_DATATYPE_NULL;
+    m->narrow_sum = world != NULL ? world->narrow_sum : MPI_OP_NULL;
     *out = &m->base;
     return 0;
 }
@@ -107,6 +109,7 @@ static void mpi_free(struct comm *comm)
         return;
     if (m->world == m) {
         MPI_Type_free(&m->unit);
+        MPI_Op_free(&m->narrow_sum);
         MPI_Finalize();
         flight_free(m->base.flight);
     } else {
@@ -235,7 +238,18 @@ static int mpi_all_to_all(struct comm *comm, const struct comm_call *call)
     return finish(m, call, &request);
 }
 
-static int all_reduce(struct mpi *m, const struct comm_call *call, size_t width, MPI_Datatype type)
+/* to += from, of bf16. */
+static void add_narrow(void *from, void *to, int *count, MPI_Datatype *type)
+{
+    const size_t width = sizeof(uint16_t);
+    (void)type;
+    for (size_t i = 0; i < (size_t)*count; i++)
+        comm_put_number(to, i, comm_number_at(to, i, width) + comm_number_at(from, i, width),
+                        width);
+}
+
+static int all_reduce(struct mpi *m, const struct comm_call *call, size_t width, MPI_Datatype type,
+                      MPI_Op op)
 {
     size_t step = MPI_PIECE_BYTES / width, count = call->bytes / width;
     for (size_t at = 0; at < count; at += step) {
@@ -243,7 +257,7 @@ static int all_reduce(struct mpi *m, const struct comm_call *call, size_t width,
         MPI_Request request;
         ERR_TRY(IN_MPI(m,
                        MPI_Iallreduce(MPI_IN_PLACE, (char *)call->recv + at * width, (int)piece,
-                                      type, MPI_SUM, m->comm, &request),
+                                      type, op, m->comm, &request),
                        "all_reduce"));
         ERR_TRY(finish(m, call, &request));
     }
@@ -252,12 +266,19 @@ static int all_reduce(struct mpi *m, const struct comm_call *call, size_t width,
 
 static int mpi_sum_i64(struct comm *comm, const struct comm_call *call)
 {
-    return all_reduce((struct mpi *)comm, call, sizeof(int64_t), MPI_INT64_T);
+    return all_reduce((struct mpi *)comm, call, sizeof(int64_t), MPI_INT64_T, MPI_SUM);
 }
 
-static int mpi_sum_f32(struct comm *comm, const struct comm_call *call)
+static bool is_narrow(const struct comm_call *call)
 {
-    return all_reduce((struct mpi *)comm, call, sizeof(float), MPI_FLOAT);
+    return call->element == sizeof(uint16_t);
+}
+
+static int mpi_sum_floats(struct comm *comm, const struct comm_call *call)
+{
+    struct mpi *m = (struct mpi *)comm;
+    return all_reduce(m, call, call->element, is_narrow(call) ? MPI_UINT16_T : MPI_FLOAT,
+                      is_narrow(call) ? m->narrow_sum : MPI_SUM);
 }
 
 static int mpi_reduce_scatter(struct comm *comm, const struct comm_call *call)
@@ -271,11 +292,13 @@ static int mpi_reduce_scatter(struct comm *comm, const struct comm_call *call)
     }
     if (total > INT_MAX)
         return report_error(ERR_INVALID, "set training.reduction to canonical",
-                            "a reduce-scatter of %zu floats does not fit MPI's counts", total);
-    ERR_TRY(IN_MPI(m,
-                   MPI_Ireduce_scatter(call->send, call->recv, m->counts, MPI_FLOAT, MPI_SUM,
-                                       m->comm, &request),
-                   "reduce_scatter"));
+                            "a reduce-scatter of %zu numbers does not fit MPI's counts", total);
+    ERR_TRY(
+        IN_MPI(m,
+               MPI_Ireduce_scatter(call->send, call->recv, m->counts,
+                                   is_narrow(call) ? MPI_UINT16_T : MPI_FLOAT,
+                                   is_narrow(call) ? m->narrow_sum : MPI_SUM, m->comm, &request),
+               "reduce_scatter"));
     return finish(m, call, &request);
 }
 
@@ -349,7 +372,7 @@ static int mpi_run(struct comm *comm, const struct comm_call *call)
         [COMM_ALL_GATHER] = mpi_all_gather,
         [COMM_ALL_TO_ALL] = mpi_all_to_all,
         [COMM_SUM_I64] = mpi_sum_i64,
-        [COMM_SUM_F32] = mpi_sum_f32,
+        [COMM_SUM_FLOATS] = mpi_sum_floats,
         [COMM_REDUCE_SCATTER] = mpi_reduce_scatter,
         [COMM_SEND] = mpi_send,
         [COMM_RECEIVE] = mpi_receive,
@@ -398,5 +421,6 @@ int comm_mpi_open(struct comm **out)
                  provided);
     struct mpi *m = (struct mpi *)*out;
     ERR_TRY(IN_MPI(m, MPI_Type_contiguous((int)MPI_UNIT_BYTES, MPI_BYTE, &m->unit), "type"));
-    return IN_MPI(m, MPI_Type_commit(&m->unit), "type_commit");
+    ERR_TRY(IN_MPI(m, MPI_Type_commit(&m->unit), "type_commit"));
+    return IN_MPI(m, MPI_Op_create(add_narrow, 1, &m->narrow_sum), "op_create");
 }

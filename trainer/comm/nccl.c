@@ -257,36 +257,43 @@ static ncclResult_t broadcast(struct nccl *n, const struct comm_call *call, cuda
     return result;
 }
 
+static ncclDataType_t type_of(const struct comm_call *call)
+{
+    return call->element == sizeof(float) ? ncclFloat32 : ncclBfloat16;
+}
+
 static ncclResult_t all_reduce(struct nccl *n, const struct comm_call *call, cudaStream_t stream)
 {
-    return ncclAllReduce(call->recv, call->recv, call->bytes / sizeof(float), ncclFloat32, ncclSum,
-                         n->comm, stream);
+    return ncclAllReduce(call->recv, call->recv, call->bytes / call->element, type_of(call),
+                         ncclSum, n->comm, stream);
 }
 
 /* Parts of one size at once, others each to its rank. */
 static ncclResult_t reduce_scatter(struct nccl *n, const struct comm_call *call,
                                    cudaStream_t stream)
 {
-    const float *part = call->send;
+    const char *part = call->send;
     const size_t *counts = call->counts;
     ncclResult_t result = ncclSuccess;
     bool is_even = true;
     for (uint32_t r = 0; r < n->base.size; r++)
         is_even = is_even && counts[r] == counts[0];
     if (is_even)
-        return ncclReduceScatter(part, call->recv, counts[0], ncclFloat32, ncclSum, n->comm,
+        return ncclReduceScatter(part, call->recv, counts[0], type_of(call), ncclSum, n->comm,
                                  stream);
-    for (uint32_t r = 0; r < n->base.size && result == ncclSuccess; part += counts[r++])
+    for (uint32_t r = 0; r < n->base.size && result == ncclSuccess; r++) {
         if (counts[r] > 0)
-            result = ncclReduce(part, call->recv, counts[r], ncclFloat32, ncclSum, (int)r, n->comm,
-                                stream);
+            result = ncclReduce(part, call->recv, counts[r], type_of(call), ncclSum, (int)r,
+                                n->comm, stream);
+        part += counts[r] * call->element;
+    }
     return result;
 }
 
 typedef ncclResult_t move_fn(struct nccl *n, const struct comm_call *call, cudaStream_t stream);
 static move_fn *const moves[NUM_COMM_KINDS] = {
     [COMM_BROADCAST] = broadcast,           [COMM_ALL_GATHER] = all_gather,
-    [COMM_ALL_TO_ALL] = all_to_all,         [COMM_SUM_F32] = all_reduce,
+    [COMM_ALL_TO_ALL] = all_to_all,         [COMM_SUM_FLOATS] = all_reduce,
     [COMM_REDUCE_SCATTER] = reduce_scatter,
 };
 

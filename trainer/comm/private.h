@@ -4,6 +4,8 @@
 
 #include "trainer/comm/flight.h"
 
+#include <string.h>
+
 /* The head of a world's communicator. */
 struct comm comm_base(const struct comm_ops *ops, uint32_t rank, uint32_t size,
                       struct flight *flight);
@@ -24,5 +26,27 @@ int comm_compare(const struct comm *comm, const struct comm_call *call,
                  const struct comm_sign *all);
 /* ERR_UNAVAILABLE: the others did not come in time. */
 int comm_late(const struct comm *comm, const struct comm_call *call);
+
+/* A number of a sum: float, or of 2 bytes bf16, to nearest even. */
+static inline float comm_number_at(const void *numbers, size_t i, size_t element)
+{
+    uint32_t bits;
+    float x;
+    if (element == sizeof(float))
+        return ((const float *)numbers)[i];
+    bits = (uint32_t)((const uint16_t *)numbers)[i] << 16;
+    memcpy(&x, &bits, sizeof(x));
+    return x;
+}
+static inline void comm_put_number(void *numbers, size_t i, float x, size_t element)
+{
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof(bits));
+    if (element == sizeof(float))
+        ((float *)numbers)[i] = x;
+    else
+        ((uint16_t *)numbers)[i] =
+            (uint16_t)(x != x ? bits >> 16 | 0x40 : (bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
 
 #endif

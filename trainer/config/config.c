@@ -134,12 +134,18 @@ bool config_gradients_are_e4m3(const struct config *config)
     return strcmp(config->float8_gradients, "float8_e4m3fn") == 0;
 }
 
+bool config_sums_are_narrow(const struct config *config)
+{
+    return strcmp(config->mixed_precision_reduce, "bfloat16") == 0;
+}
+
 const char *config_describe_type(char out[CONFIG_TYPE_MAX], const struct config *config)
 {
-    snprintf(out, CONFIG_TYPE_MAX, "%s%s%s", config->mixed_precision_param,
-             config_is_float8(config) ? ", float8 products" : "",
-             config_is_float8(config) && config_gradients_are_e4m3(config) ? ", e4m3 gradients"
-                                                                           : "");
+    bool is_float8 = config_is_float8(config);
+    snprintf(out, CONFIG_TYPE_MAX, "%s%s%s%s", config->mixed_precision_param,
+             is_float8 ? ", float8 products" : "",
+             is_float8 && config_gradients_are_e4m3(config) ? ", e4m3 gradients" : "",
+             config_sums_are_narrow(config) ? ", sums of gradients in bfloat16" : "");
     return out;
 }
 

@@ -84,7 +84,7 @@ struct config {
     char kill_switch[CONFIG_TEXT_MAX]; /* a file; "": none */
     char dtype[16];                    /* of the master weights: "float32" */
     char mixed_precision_param[16];    /* "float32" or "bfloat16" */
-    char mixed_precision_reduce[16];   /* "float32" */
+    char mixed_precision_reduce[16];   /* of sums of gradients: "float32" or "bfloat16" */
     char reduction[16];                /* "canonical" or "fast" */
     /* canonical: fixed when the run is created, kept in the manifest */
     int64_t micro_batches; /* per step, the most of a ramp; > 0 after trainer_config_load() */
@@ -190,8 +190,10 @@ const char *trainer_config_data(const struct config *config);
 bool config_is_float8(const struct config *config);
 /* The gradients among them as e4m3, else e5m2. */
 bool config_gradients_are_e4m3(const struct config *config);
-/* "bfloat16, float8 products", "..., e4m3 gradients" */
-#define CONFIG_TYPE_MAX 64
+/* Are gradients summed, kept and reduced as bf16? */
+bool config_sums_are_narrow(const struct config *config);
+/* "bfloat16, float8 products", "..., e4m3 gradients", "..., sums of gradients in bfloat16" */
+#define CONFIG_TYPE_MAX 96
 const char *config_describe_type(char out[CONFIG_TYPE_MAX], const struct config *config);
 const char *trainer_config_validation_data(const struct config *config);
 /* The effective settings as JSON, to be freed. */

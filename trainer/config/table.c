@@ -181,8 +181,9 @@ const struct option config_table[] = {
     CHOICE(dtype, "training.dtype", "float32", "float32", "of weights"),
     CHOICE(mixed_precision_param, "training.mixed_precision_param", "bfloat16", "bfloat16,float32",
            "type that products are computed in"),
-    CHOICE(mixed_precision_reduce, "training.mixed_precision_reduce", "float32", "float32",
-           "type of gradients on their way"),
+    CHOICE(mixed_precision_reduce, "training.mixed_precision_reduce", "float32", "float32,bfloat16",
+           "type in which gradients are summed, kept and reduced; bfloat16 with the fast reduction "
+           "alone (ours: torchtitan has float32)"),
     CHOICE(reduction, "training.reduction", "canonical", "canonical,fast",
            "canonical: the same bits on any number of ranks (ours)"),
     FIXED("training.enable_cpu_offload", "false",

@@ -220,10 +220,10 @@ int collect_run(struct parallel *p, struct lane *lane, const struct op *op)
 {
     for (uint32_t b = op->block; b < op->block + op->num_blocks; b++)
         if (is_in_state(p, b))
-            ERR_TRY(
-                p->is_canonical
-                    ? pieces_run(p, lane, b, p->accumulators + p->blocks[b].piece_at, p->state.grad)
-                    : reduce_fast(p, lane, b));
+            ERR_TRY(p->is_canonical
+                        ? pieces_run(p, lane, b, (float *)p->accumulators + p->blocks[b].piece_at,
+                                     p->state.grad)
+                        : reduce_fast(p, lane, b));
     return 0;
 }
 

@@ -27,12 +27,14 @@ static void take_kept(struct parallel *p)
     p->state.exp_avg = memory_take(m, "exp_avg", 0, state_bytes(&p->state, STATE_EXP_AVG));
     p->state.exp_avg_sq = memory_take(m, "exp_avg_sq", 0, state_bytes(&p->state, STATE_EXP_AVG_SQ));
     p->accumulators =
-        memory_take(m, "gradient accumulators", 0, reduce_accumulator_count(p) * sizeof(float));
+        memory_take(m, "gradient accumulators", 0, sums_bytes(p, reduce_accumulator_count(p)));
     if (has_groups(p))
         p->group_sums = memory_take(m, "sums of a group", 0, p->group_count * sizeof(float));
     bool is_where_wanted =
         p->is_canonical ? !is_gathered_whole(p) : p->mesh.degree[AXIS_SHARD] == 1;
-    p->state.grad = is_where_wanted ? p->accumulators : memory_take(m, "gradient shard", 0, bytes);
+    p->state.grad = is_where_wanted
+                        ? p->accumulators
+                        : memory_take(m, "gradient shard", 0, sums_bytes(p, p->state.count));
     p->compute_params = p->state.param;
     if (p->dtype != KERNEL_F32 || has_codes(p))
         p->compute_params = memory_take(m, "parameters in compute dtype", 0, p->compute_bytes);
@@ -146,6 +148,19 @@ static bool sums_canonically(const struct config *config)
 {
     return strcmp(config->reduction, "canonical") == 0 || config->zero_stage == 2 ||
            config->groups > 1;
+}
+
+/* Sums of bf16 are rounded after each leaf: no other order has their bits. */
+static int check_sums(const struct parallel *p)
+{
+    if (p->state.gradients == KERNEL_F32 || !p->is_canonical)
+        return 0;
+    return report_error(ERR_INVALID,
+                        strcmp(p->config->reduction, "fast") != 0
+                            ? "set training.reduction to fast with it"
+                            : "leave parallelism.zero_stage below 2 and canonical.groups at 1",
+                        "training.mixed_precision_reduce = bfloat16: sums in the canonical order "
+                        "are float32");
 }
 
 static void choose_cut(struct parallel *p)
@@ -269,6 +284,7 @@ static int prepare(struct parallel *p, const uint8_t *keep)
     ERR_TRY(mesh_init(&p->mesh, config, world->rank, world->size));
     p->mesh.world = world;
     ERR_TRY(check_canonical(config));
+    ERR_TRY(check_sums(p));
     choose_cut(p);
     struct model_options model = model_options_of(p);
     ERR_TRY(model_cut_check(&model));
@@ -329,6 +345,7 @@ int parallel_try(struct parallel **out, const struct parallel_options *options, 
     p->mesh.world = options->world;
     p->dtype = strcmp(config->mixed_precision_param, "bfloat16") == 0 ? KERNEL_BF16 : KERNEL_F32;
     p->state.moments = strcmp(config->moments_dtype, "bfloat16") == 0 ? KERNEL_BF16 : KERNEL_F32;
+    p->state.gradients = config_sums_are_narrow(config) ? KERNEL_BF16 : KERNEL_F32;
     p->is_canonical = sums_canonically(config);
     p->mesh.has_sums = !p->is_canonical;
     int rc = options->device == NULL ? device_open(&p->own_device, &device_cpu, NULL) : 0;

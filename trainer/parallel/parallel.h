@@ -17,7 +17,7 @@
  *
  * Reduction "canonical" (the default) gives the same bits on every mesh and with every number of
  * threads; see reduce.c. "fast" sums per rank first and lets the library reduce once per step, of
- * GPUs NCCL. */
+ * GPUs NCCL. Its sums are float, or with training.mixed_precision_reduce bf16. */
 #ifndef HOLDFAST_TRAINER_PARALLEL_H
 #define HOLDFAST_TRAINER_PARALLEL_H
 
@@ -66,13 +66,13 @@ struct state {
                          * there the first slice, here the last */
     bool is_zero;       /* copies of a shard hold different rows of its moments */
     size_t count, moment_count; /* elements per buffer, padding included */
-    enum kernel_dtype moments;
+    enum kernel_dtype moments, gradients;
     float *param;
     void *copy; /* bf16 [count] that the update writes beside param; NULL: made behind it */
     void *exp_avg, *exp_avg_sq; /* of `moments`; all four are memory of the lane's device */
     struct lane *lane;
     struct state_update *update, *host_update; /* on the device and PINNED */
-    float *grad;                               /* valid between parallel_step and the next one */
+    void *grad; /* of `gradients`; valid between parallel_step and the next one */
 };
 
 /* What a checkpoint has of each slice. */

@@ -84,7 +84,7 @@ struct parallel {
     uint32_t *code_at;              /* likewise: of its parts in `largest` */
     uint32_t num_codes;             /* parts of this rank's blocks */
     size_t group_count;             /* floats of group_sums */
-    size_t piece_count, fast_count; /* floats of the accumulators, without those of a tied output
+    size_t piece_count, fast_count; /* numbers of the accumulators, without those of a tied output
                                      * beside its embedding */
     size_t *lists; /* four lists of as many byte counts or places as the largest group has ranks */
     size_t *lane_lists[NUM_LANES]; /* likewise, of each lane's thread; compute's are `lists` */
@@ -98,7 +98,7 @@ struct parallel {
     struct comm_request tied;    /* the sum of a tied matrix; not waited for where a call failed */
     struct comm **channels;      /* [NUM_WAYS][stages]; NULL: messages of the pipeline have tags */
     /* Buffers of the whole run. */
-    float *accumulators;
+    void *accumulators;   /* of state.gradients */
     float *group_sums;    /* of the group at hand, for all replicas' pieces; NULL: one group */
     void *compute_params; /* copy of state.param as it is gathered, or state.param itself */
     size_t compute_bytes;
@@ -151,6 +151,12 @@ static inline struct part shard_of(const struct parallel *p, const struct model_
 static inline uint64_t width_of(const struct parallel *p, const struct model_tensor *tensor)
 {
     return tp_box(p, tensor)->extent[1];
+}
+
+/* Bytes of so many numbers of the sums of gradients. */
+static inline size_t sums_bytes(const struct parallel *p, size_t count)
+{
+    return count * kernel_dtype_bytes(p->state.gradients);
 }
 
 static inline uint32_t num_data_ranks(const struct parallel *p)
@@ -295,7 +301,7 @@ void reduce_give(struct parallel *p, uint32_t first, uint32_t num);
 void join_take(struct parallel *p, uint32_t first, uint32_t num);
 int join_run(struct parallel *p, struct lane *lane, const struct op *op);
 void join_give(struct parallel *p, uint32_t first, uint32_t num);
-/* Floats of a rank's sums of a step, those of the tied output behind the others. */
+/* Numbers of a rank's sums of a step, those of the tied output behind the others. */
 size_t reduce_accumulator_count(const struct parallel *p);
 /* The fast sums of a block, over its shards and their copies. Collective in both groups. */
 int reduce_fast(struct parallel *p, struct lane *lane, uint32_t block);

@@ -7,14 +7,13 @@
  *       parallel computed it in parts, the parts are added as a balanced binary tree over the index
  *       of their block (model/products.c has the same tree inside of a rank).
  *   C3  Each element has one owner, who adds the leaves 0..S-1 to it one after the other: a left
- *       fold, started from zero. Only kernel_fold adds; the library moves bits. The first leaf of
- *       a step is added to no memory, so sums are not zeroed (fold_to).
- *   C4  Whoever runs the backwards of a stage runs them in leaf order (run/pipe.c).
- *   C5  A tied model's embedding has two folds, as embedding and as output; at the end of a step
- *       the second is added to the first, element by element.
- *   C6  With G groups (canonical.groups) C3 folds the S / G leaves of a group, and a second left
- *       fold, from zero, the groups' sums in the order of the groups; replicas compute whole groups
- *       (data/leaves.h).
+ *       fold, started from zero. Only kernel_fold adds leaves; the library moves bits. The first
+ * leaf of a step is added to no memory, so sums are not zeroed (fold_to). C4  Whoever runs the
+ * backwards of a stage runs them in leaf order (run/pipe.c). C5  A tied model's embedding has two
+ * folds, as embedding and as output; at the end of a step the second is added to the first, element
+ * by element. C6  With G groups (canonical.groups) C3 folds the S / G leaves of a group, and a
+ * second left fold, from zero, the groups' sums in the order of the groups; replicas compute whole
+ * groups (data/leaves.h).
  *
  * So an element is the same bits whatever the mesh. Per bucket of blocks and micro-step an
  * all-to-all in the group of owners (replicate x shard x cp) sends each owner its piece of every
@@ -25,27 +24,38 @@
  * shard are gathered among its copies (replicate x cp; gather.c), unless with ZeRO each of them
  * updates its own pieces.
  *
- * Fast. A rank adds its leaves; with the last of them a bucket's sums are reduce-scattered over the
- * shards and all-reduced over the copies, on the lane of the exchanges. Bits then depend on the
- * mesh and the library. With ZeRO-2 or groups, which divide that sum, the canonical order is made.
+ * Fast. A rank adds its leaves, as float or rounded to bf16 after each; with the last of them a
+ * bucket's sums are reduce-scattered over the shards and all-reduced over the copies, on the lane
+ * of the exchanges. Bits then depend on the mesh and the library. With ZeRO-2 or groups, which
+ * divide that sum, the canonical order is made.
  */
 #include "kernels/device.h"
 #include "proto/report.h"
 #include "trainer/parallel/private.h"
 #include "trainer/run/memory.h"
 
+/* From the place of so many numbers on. */
+static void *sums_at(const struct parallel *p, void *sums, size_t at)
+{
+    return (char *)sums + sums_bytes(p, at);
+}
+
+/* Parts of a leaf. */
 static void fold(struct parallel *p, struct lane *lane, float *acc, const float *leaf, size_t count)
 {
     kernel_fold(p->kernels, lane, &(struct kernel_fold){.acc = acc, .leaf = leaf, .count = count});
 }
 
 /* A leaf, or a group's sum, to the sum at `acc`. */
-static void fold_to(struct parallel *p, struct lane *lane, bool *has_sum, float *acc,
+static void fold_to(struct parallel *p, struct lane *lane, bool *has_sum, void *acc,
                     const float *leaf, size_t count)
 {
-    kernel_fold(
-        p->kernels, lane,
-        &(struct kernel_fold){.acc = acc, .leaf = leaf, .count = count, .is_first = !*has_sum});
+    kernel_fold(p->kernels, lane,
+                &(struct kernel_fold){.acc = acc,
+                                      .leaf = leaf,
+                                      .count = count,
+                                      .dtype = p->state.gradients,
+                                      .is_first = !*has_sum});
     *has_sum = true;
 }
 
@@ -138,7 +148,8 @@ static int exchange(struct parallel *p, struct lane *lane, const struct op *op)
     for (uint32_t r = 0; r < num_data_ranks(p) && rank_has_leaf(p, r, op->leaf); r++) {
         float *parts = first->recv + r * cp * mine;
         add_parts(p, lane, parts, mine);
-        fold_to(p, lane, &first->has_sum, p->accumulators + first->piece_at, parts, mine); /* C3 */
+        fold_to(p, lane, &first->has_sum, sums_at(p, p->accumulators, first->piece_at), parts,
+                mine); /* C3 */
     }
     return 0;
 }
@@ -221,8 +232,8 @@ int join_run(struct parallel *p, struct lane *lane, const struct op *op)
         ERR_TRY(comm_all_to_all_v(comm, p->group_sums, send_bytes, send_at, first->groups,
                                   recv_bytes, recv_at));
     for (uint32_t r = 0; r < num && leaves_has_group(&p->leaves, r, round); r++)
-        fold_to(p, lane, &first->has_sum, p->accumulators + first->piece_at, sums + r * mine,
-                mine); /* C6 */
+        fold_to(p, lane, &first->has_sum, sums_at(p, p->accumulators, first->piece_at),
+                sums + r * mine, mine); /* C6 */
     first->has_group_sum = false;
     return 0;
 }
@@ -235,7 +246,7 @@ static void add_packed_by_shard(struct parallel *p, struct lane *lane, struct bl
     for (uint32_t s = 0; s < shards; s++)
         for (uint32_t i = block->first; i < block->first + block->num; i++)
             at = pack_rows(p, lane, block, at, i, shard_of(p, &p->table->tensors[i], s));
-    fold_to(p, lane, &block->has_sum, p->accumulators + block->fast_at, block->send,
+    fold_to(p, lane, &block->has_sum, sums_at(p, p->accumulators, block->fast_at), block->send,
             sum_of(block->shard_counts, shards));
 }
 
@@ -258,7 +269,7 @@ void reduce_begin(struct parallel *p)
     for (uint32_t b = 0; b < num_all_blocks(p); b++)
         p->blocks[b].has_sum = p->blocks[b].has_group_sum = false;
     if (!is_exchanged(p) && !rank_has_leaf(p, my_data_rank(p), 0))
-        lane_zero(p->lane, p->accumulators, reduce_accumulator_count(p) * sizeof(float));
+        lane_zero(p->lane, p->accumulators, sums_bytes(p, reduce_accumulator_count(p)));
 }
 
 void reduce_take(struct parallel *p, uint32_t first, uint32_t num)
@@ -292,8 +303,8 @@ int reduce_run(struct parallel *p, struct lane *lane, const struct op *op)
         if (way_of(p, block) == PACK)
             add_packed_by_shard(p, lane, block);
         else
-            fold_to(p, lane, &block->has_sum, p->accumulators + block->fast_at, block->leaf,
-                    block->full_count);
+            fold_to(p, lane, &block->has_sum, sums_at(p, p->accumulators, block->fast_at),
+                    block->leaf, block->full_count);
     }
     return 0;
 }
@@ -318,28 +329,36 @@ int reduce_fast(struct parallel *p, struct lane *lane, uint32_t index)
     struct comm *shards = p->mesh.of[GROUP_SUMS], *copies = p->mesh.of[GROUP_COPIES];
     const struct block *block = &p->blocks[index];
     size_t count = block->shard_counts[p->mesh.place[AXIS_SHARD]];
-    float *sums = p->state.grad + block->at;
+    void *sums = sums_at(p, p->state.grad, block->at);
     if (shards != NULL) {
         shards->device_lane = lane; /* one lane after the other has the groups */
-        ERR_TRY(comm_reduce_scatter_f32(shards, p->accumulators + block->fast_at, sums,
-                                        block->shard_counts));
+        ERR_TRY(comm_reduce_scatter_floats(shards, sums_at(p, p->accumulators, block->fast_at),
+                                           sums, block->shard_counts, sums_bytes(p, 1)));
     }
     if (copies == NULL)
         return 0;
     copies->device_lane = lane;
-    return comm_all_reduce_f32(copies, sums, count);
+    return comm_all_reduce_floats(copies, sums, count, sums_bytes(p, 1));
 }
 
-/* The floats of a block's sums on this rank. */
+/* The numbers of a block's sums on this rank. */
 static size_t sum_count(const struct parallel *p, const struct block *block)
 {
     return p->is_canonical ? block->piece_counts[my_owner(p)]
                            : sum_of(block->shard_counts, p->mesh.degree[AXIS_SHARD]);
 }
 
-static float *sum_at(const struct parallel *p, const struct block *block)
+static void *sum_at(const struct parallel *p, const struct block *block)
 {
-    return p->accumulators + (p->is_canonical ? block->piece_at : block->fast_at);
+    return sums_at(p, p->accumulators, p->is_canonical ? block->piece_at : block->fast_at);
+}
+
+/* acc += the tied matrix's other sum. */
+static void add_sum(struct parallel *p, void *acc, const void *other, size_t count)
+{
+    kernel_add(
+        p->kernels, p->lane,
+        &(struct kernel_add){.y = acc, .x = other, .count = count, .dtype = p->state.gradients});
 }
 
 /* C5, where embedding and output are on the two ends of a pipeline: both ranks add the other's sum,
@@ -349,8 +368,8 @@ static int swap_tied(struct parallel *p, const struct block *block)
     struct comm *comm = p->mesh.of[GROUP_PP];
     uint32_t last = p->mesh.degree[AXIS_PP] - 1;
     uint32_t peer = p->mesh.place[AXIS_PP] == 0 ? last : 0;
-    size_t bytes = sum_count(p, block) * sizeof(float);
-    float *other = memory_take(p->memory, "sum of the tied matrix", 0, bytes);
+    size_t bytes = sums_bytes(p, sum_count(p, block));
+    void *other = memory_take(p->memory, "sum of the tied matrix", 0, bytes);
     int rc = 0;
     if (!memory_is_recording(p->memory)) {
         rc = comm_send(comm, peer, COMM_TAG_TIED, sum_at(p, block), bytes, &p->tied);
@@ -359,7 +378,7 @@ static int swap_tied(struct parallel *p, const struct block *block)
         if (rc == 0)
             rc = comm_wait(comm, &p->tied);
         if (rc == 0)
-            fold(p, p->lane, sum_at(p, block), other, sum_count(p, block));
+            add_sum(p, sum_at(p, block), other, sum_count(p, block));
     }
     memory_give(p->memory, "sum of the tied matrix", 0);
     return rc;
@@ -370,7 +389,7 @@ static int add_tied(struct parallel *p)
 {
     const struct block *in = &p->blocks[0], *out = &p->blocks[p->table->num_blocks];
     if (in->is_here && out->is_here && !memory_is_recording(p->memory))
-        fold(p, p->lane, sum_at(p, in), sum_at(p, out), sum_count(p, in));
+        add_sum(p, sum_at(p, in), sum_at(p, out), sum_count(p, in));
     if (in->is_here != out->is_here)
         return swap_tied(p, in->is_here ? in : out);
     return 0;
@@ -385,15 +404,15 @@ void reduce_sum_squares(struct parallel *p, struct kernel_exact_sum *sum)
 {
     bool by_piece = p->is_canonical && mesh_group_size(&p->mesh, GROUP_COPIES) > 1;
     if (!by_piece && mesh_group_place(&p->mesh, GROUP_COPIES) > 0)
-        return; /* the first copy answers for the shard */
-    const float *piece = p->accumulators;
+        return;       /* the first copy answers for the shard */
+    size_t piece = 0; /* in the accumulators */
     for (uint32_t i = 0; i < p->state.num_slices; i++) {
         const struct state_slice *slice = &p->state.slices[i];
         uint64_t rows = slice->param.box.extent[0], width = slice->param.box.extent[1];
-        const float *x = p->state.grad + slice->param.at;
+        const void *x = sums_at(p, p->state.grad, slice->param.at);
         if (by_piece) {
             rows = piece_of(p, slice->tensor, my_owner(p)).rows;
-            x = piece;
+            x = sums_at(p, p->accumulators, piece);
             piece += aligned(rows * width);
         }
         if (rows > 0 && slice->is_counted)
@@ -401,7 +420,8 @@ void reduce_sum_squares(struct parallel *p, struct kernel_exact_sum *sum)
                                &(struct kernel_sum_squares){.sum = sum,
                                                             .x = x,
                                                             .rows = rows * slice->segments,
-                                                            .width = width / slice->segments});
+                                                            .width = width / slice->segments,
+                                                            .dtype = p->state.gradients});
     }
 }
 

@@ -129,7 +129,7 @@ static enum module module_of_tensor(const struct parallel *p, const struct model
     return strstr(tensor->name, "attention") != NULL ? MODULE_ATTENTION : MODULE_FFN;
 }
 
-/* Floats of the sums of a tensor's gradient on this rank; of the embedding's `twice` where the
+/* Numbers of the sums of a tensor's gradient on this rank; of the embedding's `twice` where the
  * output is the same matrix and has sums of its own (reduce_accumulator_count). */
 static size_t sum_count(const struct parallel *p, const struct model_tensor *tensor)
 {
@@ -160,8 +160,8 @@ static void add_state(const struct parallel *p, struct dry_rank *out)
             m->weights += codes_packed_bytes(p, (uint32_t)(slice->tensor - p->table->tensors),
                                              shard_of(p, slice->tensor, p->mesh.place[AXIS_SHARD]));
         m->optimizer += 2 * aligned(slice->moment.count) * kernel_dtype_bytes(p->state.moments);
-        m->gradients += sums * (slice->tensor->block == 0 && has_both ? 2 : 1) * sizeof(float);
-        m->gradients += p->state.grad != p->accumulators ? count * sizeof(float) : 0;
+        m->gradients += sums_bytes(p, sums * (slice->tensor->block == 0 && has_both ? 2 : 1));
+        m->gradients += p->state.grad != p->accumulators ? sums_bytes(p, count) : 0;
     }
 }
 

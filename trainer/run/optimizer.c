@@ -42,6 +42,11 @@ static void *moment_at(const struct state *state, void *moment, size_t at)
     return (char *)moment + at * kernel_dtype_bytes(state->moments);
 }
 
+static const void *gradient_at(const struct state *state, size_t at)
+{
+    return (const char *)state->grad + at * kernel_dtype_bytes(state->gradients);
+}
+
 /* The first parameter of which this rank has the moments. */
 static size_t updated_at(const struct state_slice *slice)
 {
@@ -65,7 +70,7 @@ static struct kernel_adamw_piece piece_of(const struct state *state, const struc
         .param = state->param + updated_at(slice),
         .exp_avg = moment_at(state, state->exp_avg, moment->at),
         .exp_avg_sq = moment_at(state, state->exp_avg_sq, moment->at),
-        .grad = state->grad + slice->grad_at,
+        .grad = gradient_at(state, slice->grad_at),
         .numbers = &state->update->numbers[decays_not ? DECAYS_NOT : DECAYS],
         .copy = copy_of(state, slice),
         .count = moment->count};
@@ -108,7 +113,7 @@ void optimizer_begin(struct state *state, struct lane *lane, const struct config
 void optimizer_update(struct state *state, struct kernels *kernels, struct lane *lane,
                       uint32_t block)
 {
-    struct kernel_adamw args = {.moments = state->moments};
+    struct kernel_adamw args = {.moments = state->moments, .gradients = state->gradients};
     for (uint32_t i = 0; i <= state->num_slices; i++) {
         bool is_of = i < state->num_slices && state->slices[i].block == block;
         if (args.num > 0 && (!is_of || args.num == KERNEL_ADAMW_PIECES)) {

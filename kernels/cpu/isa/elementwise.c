@@ -170,18 +170,27 @@ void ISA_NAME(add)(const void *args, uint32_t item, const struct worker *worker)
         add_range(a->y, a->x, item_range(item, FLAT_ITEM, a->count), false);
 }
 
+INLINE void fold_range(void *y, const float *x, struct range range, bool bf16, bool is_first)
+{
+    const lanes zero = {0};
+    for (size_t i = range.begin; i < range.end; i += WIDTH) {
+        size_t count = part_of(i, range.end);
+        lanes sum = is_first ? zero : load_part(y, i, count, bf16);
+        store_part(y, i, sum + load_part(x, i, count, false), count, bf16);
+    }
+}
+
 void ISA_NAME(fold)(const void *args, uint32_t item, const struct worker *worker)
 {
     (void)worker;
     const struct flat_args *a = args;
     struct range range = item_range(item, FLAT_ITEM, a->count);
-    if (!a->is_first)
-        add_range(a->y, a->x, range, false);
-    const lanes zero = {0};
-    for (size_t i = range.begin; i < range.end && a->is_first; i += WIDTH) {
-        size_t count = part_of(i, range.end);
-        store_part(a->y, i, zero + load_part(a->x, i, count, false), count, false);
-    }
+    if (a->dtype == KERNEL_BF16)
+        fold_range(a->y, a->x, range, true, a->is_first);
+    else if (a->is_first)
+        fold_range(a->y, a->x, range, false, true);
+    else
+        fold_range(a->y, a->x, range, false, false);
 }
 
 /* As bf16. */
@@ -338,16 +347,19 @@ void ISA_NAME(float8_decode)(const void *args, uint32_t item, const struct worke
 
 /* ---- Optimizer ---- */
 
-/* has_l2 is known when this is compiled: a gradient of -0 stays one where there is no l2. */
-INLINE void adamw_range(const struct kernel_adamw_piece *a, struct range range, bool has_l2)
+/* has_l2 is known when this is compiled: a gradient of -0 stays one where there is no l2. So is
+ * bf16, of the gradients. */
+INLINE void adamw_range(const struct kernel_adamw_piece *a, struct range range, bool has_l2,
+                        bool bf16)
 {
     const struct kernel_adamw_numbers o = *a->numbers;
     float *restrict param = a->param, *restrict exp_avg = a->exp_avg;
     float *restrict exp_avg_sq = a->exp_avg_sq;
     const float *restrict grad = a->grad;
+    const uint16_t *restrict narrow_grad = a->grad;
     const float rest1 = 1.0f - o.beta1, rest2 = 1.0f - o.beta2;
     for (size_t i = range.begin; i < range.end; i++) {
-        float g = grad[i] * o.grad_scale;
+        float g = (bf16 ? widen_one(narrow_grad[i]) : grad[i]) * o.grad_scale;
         if (has_l2)
             g += o.l2 * param[i];
         float m = o.beta1 * exp_avg[i] + rest1 * g;
@@ -386,7 +398,7 @@ INLINE lanes square_root(lanes x)
 
 /* Moments of bf16: a part of one row; `column` is that of element i in the tensor. */
 INLINE void adamw_row(const struct kernel_adamw_piece *a, struct range range, uint32_t row,
-                      uint32_t column)
+                      uint32_t column, bool bf16)
 {
     const struct kernel_adamw_numbers o = *a->numbers;
     const uint32_t row_noise = noise_mix(row ^ o.noise[0] ^ a->noise[0]);
@@ -397,7 +409,7 @@ INLINE void adamw_row(const struct kernel_adamw_piece *a, struct range range, ui
     for (size_t i = range.begin; i < range.end; i += WIDTH, column += WIDTH) {
         size_t count = part_of(i, range.end);
         lanes param = load_part(a->param, i, count, false);
-        lanes g = load_part(a->grad, i, count, false) * o.grad_scale;
+        lanes g = load_part(a->grad, i, count, bf16) * o.grad_scale;
         if (o.l2 != 0)
             g += o.l2 * param;
         lanes m = o.beta1 * load_part(a->exp_avg, i, count, true) + (1.0f - o.beta1) * g;
@@ -412,14 +424,14 @@ INLINE void adamw_row(const struct kernel_adamw_piece *a, struct range range, ui
         narrow_range(a->copy, a->param, range);
 }
 
-static void adamw_rows(const struct kernel_adamw_piece *a, struct range range)
+INLINE void adamw_rows(const struct kernel_adamw_piece *a, struct range range, bool bf16)
 {
     while (range.begin < range.end) {
         size_t row = range.begin / a->columns, column = range.begin % a->columns;
         size_t rest = a->columns - column, left = range.end - range.begin;
         size_t end = range.begin + (rest < left ? rest : left);
         adamw_row(a, (struct range){range.begin, end}, a->first_row + (uint32_t)row,
-                  a->first_column + (uint32_t)column);
+                  a->first_column + (uint32_t)column, bf16);
         range.begin = end;
     }
 }
@@ -428,13 +440,19 @@ void ISA_NAME(adamw)(const void *args, uint32_t item, const struct worker *worke
 {
     (void)worker;
     struct range range;
-    const struct kernel_adamw_piece *a = adamw_piece(args, item, &range);
-    if (((const struct kernel_adamw *)args)->moments == KERNEL_BF16)
-        adamw_rows(a, range);
+    const struct kernel_adamw *all = args;
+    const struct kernel_adamw_piece *a = adamw_piece(all, item, &range);
+    const bool bf16 = all->gradients == KERNEL_BF16;
+    if (all->moments == KERNEL_BF16 && bf16)
+        adamw_rows(a, range, true);
+    else if (all->moments == KERNEL_BF16)
+        adamw_rows(a, range, false);
+    else if (bf16)
+        adamw_range(a, range, a->numbers->l2 != 0, true);
     else if (a->numbers->l2 != 0)
-        adamw_range(a, range, true);
+        adamw_range(a, range, true, false);
     else
-        adamw_range(a, range, false);
+        adamw_range(a, range, false, false);
 }
 
 /* Sixteen lanes of double: two registers for each register of floats. */
@@ -453,16 +471,30 @@ INLINE void add_squares(doubles *sum, const float *x)
     }
 }
 
+/* Sixteen values from element i on, as float. */
+INLINE void widen_sixteen(float *out, const uint16_t *x, size_t i, size_t count)
+{
+    for (size_t l = 0; l < count; l++)
+        out[l] = widen_one(x[i + l]);
+}
+
 /* The last elements are padded with zeros to sixteen; the lanes are added pairwise. */
-static double row_squares(const float *x, size_t width)
+INLINE double row_squares(const void *x, size_t first, size_t width, bool bf16)
 {
     doubles sum[LANES / DOUBLES] = {0};
     double s[LANES];
     float rest[LANES] = {0};
     size_t whole = width / LANES * LANES;
-    for (size_t i = 0; i < whole; i += LANES)
-        add_squares(sum, x + i);
-    memcpy(rest, x + whole, (width - whole) * sizeof(float));
+    for (size_t i = 0; i < whole; i += LANES) {
+        float wide[LANES];
+        if (bf16)
+            widen_sixteen(wide, x, first + i, LANES);
+        add_squares(sum, bf16 ? wide : (const float *)x + first + i);
+    }
+    if (bf16)
+        widen_sixteen(rest, x, first + whole, width - whole);
+    else
+        memcpy(rest, (const float *)x + first + whole, (width - whole) * sizeof(float));
     add_squares(sum, rest);
     memcpy(s, sum, sizeof(s));
     for (size_t half = LANES / 2; half > 0; half /= 2)
@@ -475,8 +507,11 @@ void ISA_NAME(squares)(const void *args, uint32_t item, const struct worker *wor
 {
     const struct squares_args *a = args;
     struct range rows = item_range(item, SQUARES_ROWS, a->rows);
-    for (size_t n = rows.begin; n < rows.end; n++)
-        exact_add(&a->partial[worker->index], row_squares(a->x + n * a->width, a->width));
+    for (size_t n = rows.begin; n < rows.end; n++) {
+        double sum = a->dtype == KERNEL_BF16 ? row_squares(a->x, n * a->width, a->width, true)
+                                             : row_squares(a->x, n * a->width, a->width, false);
+        exact_add(&a->partial[worker->index], sum);
+    }
 }
 
 /* Elements on end in the tensor: the compiler makes vectors of the keys. */

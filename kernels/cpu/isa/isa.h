@@ -68,6 +68,15 @@ INLINE lanes widen(lanes_u16 x)
 #endif
 }
 
+/* The same of one value. */
+INLINE float widen_one(uint16_t x)
+{
+    uint32_t bits = (uint32_t)x << 16;
+    float wide;
+    memcpy(&wide, &bits, sizeof(wide));
+    return wide;
+}
+
 /* Round to nearest even; a NaN stays one. */
 INLINE lanes_u16 narrow(lanes x)
 {
