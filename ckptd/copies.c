@@ -185,7 +185,8 @@ uint32_t catalog_sites(struct site out[MEMBERS_PEERS_MAX + 1], const struct chec
             .domain = i == 0 ? service->config->nodes_domain : members->peers[i - 1].domain,
             .has_copy = has_anywhere(checkpoint, at) && !tier->is_lost,
             .has_part = is_complete && is_home(checkpoint, at),
-            .is_away = tier->offline[0] || tier->takes_nothing || copy->is_given_up,
+            .is_away =
+                tier->offline[0] || tier->is_unknown || tier->takes_nothing || copy->is_given_up,
             .order =
                 i == 0 ? 0 : placement_order(checkpoint->run->name, members->peers[i - 1].name)};
     }

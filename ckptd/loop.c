@@ -1,8 +1,9 @@
 /* loop.c - the service thread's loop: events from other threads, timers, descriptors, and the
  * workers that do what blocks.
  *
- * Two chains under one mutex each: events for the service thread, jobs for a crew of workers. The
- * loop has a crew of its own; who waits long for what may not answer (a far tier) has another.
+ * Two queues under one mutex each: events for the service thread, jobs for a crew of workers. The
+ * loop has a crew of its own; who waits long for what may not answer (a far tier) has another, and
+ * so have all peers together, each with a lane of its own in it (proto/lanes.h).
  * Posting links an embedded struct, so it neither allocates nor fails, and whatever was written
  * before a post is seen by whoever takes it. The service thread sleeps in epoll and is woken by an
  * eventfd; it takes one ready descriptor at a time, so a callback may remove any other watch
@@ -26,13 +27,13 @@
 
 #define WORKERS_MAX 64u
 
-/* Threads that take jobs from one chain. */
+/* Threads that take jobs from lanes: one of its own, and those of several parties. */
 struct crew {
     struct loop *loop; /* hears when a job is done */
     pthread_mutex_t job_mutex;
     pthread_cond_t job_posted;
-    struct job *first_job, *last_job;
-    uint32_t num_running;
+    struct lanes lanes;
+    struct lane own;
     bool ending;
     pthread_t workers[WORKERS_MAX];
     uint32_t num_workers;
@@ -198,17 +199,30 @@ void loop_stop(struct loop *loop)
 
 /* ---- workers ---- */
 
-void crew_work(struct crew *crew, struct job *job)
+void crew_lane(struct crew *crew, struct lane *out, uint32_t limit)
 {
-    job->next = NULL;
+    lane_init(out, &crew->lanes, limit);
+}
+
+void crew_work_in(struct crew *crew, struct lane *lane, struct job *job)
+{
     pthread_mutex_lock(&crew->job_mutex);
-    if (crew->first_job)
-        crew->last_job->next = job;
-    else
-        crew->first_job = job;
-    crew->last_job = job;
+    lane_put(lane, &job->link);
     pthread_cond_signal(&crew->job_posted);
     pthread_mutex_unlock(&crew->job_mutex);
+}
+
+void crew_set_away(struct crew *crew, struct lane *lane, bool is_away)
+{
+    pthread_mutex_lock(&crew->job_mutex);
+    lane_set_away(lane, is_away);
+    pthread_cond_broadcast(&crew->job_posted);
+    pthread_mutex_unlock(&crew->job_mutex);
+}
+
+void crew_work(struct crew *crew, struct job *job)
+{
+    crew_work_in(crew, &crew->own, job);
 }
 
 void loop_work(struct loop *loop, struct job *job)
@@ -216,35 +230,38 @@ void loop_work(struct loop *loop, struct job *job)
     crew_work(loop->crew, job);
 }
 
+/* Waits for it; NULL: there will be none. */
+static struct job *take_job(struct crew *crew, struct lane **out_lane)
+{
+    struct lane_link *link = NULL;
+    pthread_mutex_lock(&crew->job_mutex);
+    while (!crew->ending && !(link = lanes_take(&crew->lanes, out_lane)))
+        pthread_cond_wait(&crew->job_posted, &crew->job_mutex);
+    pthread_mutex_unlock(&crew->job_mutex);
+    return link ? CONTAINER_OF(link, struct job, link) : NULL;
+}
+
 static void *run_worker(void *argument)
 {
     struct crew *crew = argument;
+    struct lane *lane;
+    struct job *job;
     /* Linux keeps it per thread, 0 is this one. Nobody may lower it again without a privilege, so
      * it stays; a ckptd that was started nicer stays as it is. */
     if (crew->worker_nice > getpriority(PRIO_PROCESS, 0) &&
         setpriority(PRIO_PROCESS, 0, crew->worker_nice) != 0)
         log_warn("loop", "could not lower the priority of a worker: %s", strerror(errno));
-    for (;;) {
-        pthread_mutex_lock(&crew->job_mutex);
-        while (!crew->first_job && !crew->ending)
-            pthread_cond_wait(&crew->job_posted, &crew->job_mutex);
-        struct job *job = crew->ending ? NULL : crew->first_job;
-        if (job) {
-            crew->first_job = job->next;
-            crew->num_running++;
-        }
-        pthread_mutex_unlock(&crew->job_mutex);
-        if (!job)
-            return NULL;
+    while ((job = take_job(crew, &lane))) {
         /* The work may hand its struct on; what is needed afterwards is read before. */
         bool has_done = job->done.run;
         job->work(job);
         if (has_done)
             loop_post(crew->loop, &job->done);
         pthread_mutex_lock(&crew->job_mutex);
-        crew->num_running--;
+        lane_done(lane);
         pthread_mutex_unlock(&crew->job_mutex);
     }
+    return NULL;
 }
 
 int crew_open(struct crew **out, struct loop *loop, uint32_t num_workers, int worker_nice)
@@ -257,6 +274,8 @@ int crew_open(struct crew **out, struct loop *loop, uint32_t num_workers, int wo
     crew->worker_nice = worker_nice;
     pthread_mutex_init(&crew->job_mutex, NULL);
     pthread_cond_init(&crew->job_posted, NULL);
+    lanes_init(&crew->lanes, (num_workers + 1) / 2);
+    crew_lane(crew, &crew->own, num_workers);
     for (uint32_t i = 0; i < num_workers; i++) {
         int number = pthread_create(&crew->workers[i], NULL, run_worker, crew);
         if (number == 0) {
@@ -291,7 +310,7 @@ void crew_close(struct crew *crew)
 bool loop_is_idle(struct loop *loop)
 {
     pthread_mutex_lock(&loop->crew->job_mutex);
-    bool idle = !loop->crew->first_job && loop->crew->num_running == 0;
+    bool idle = lane_is_idle(&loop->crew->own);
     pthread_mutex_unlock(&loop->crew->job_mutex);
     pthread_mutex_lock(&loop->event_mutex);
     idle = idle && !loop->first_event;

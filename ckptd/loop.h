@@ -11,6 +11,8 @@
 #ifndef HOLDFAST_CKPTD_LOOP_H
 #define HOLDFAST_CKPTD_LOOP_H
 
+#include "proto/lanes.h"
+
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -36,7 +38,7 @@ struct watch {
 };
 /* `work` runs on a worker; then `done`, unless its run is NULL, on the service thread. */
 struct job {
-    struct job *next;
+    struct lane_link link;
     void (*work)(struct job *job);
     struct event done;
 };
@@ -59,7 +61,12 @@ struct crew;
 int crew_open(struct crew **out, struct loop *loop, uint32_t num_workers, int worker_nice);
 void crew_close(struct crew *crew); /* before loop_close; as that. NULL is allowed */
 void crew_work(struct crew *crew, struct job *job); /* any thread */
-int64_t loop_now_ms(void);                          /* monotonic */
+/* A queue of one party among several: at most `limit` of its jobs at once (proto/lanes.h). */
+void crew_lane(struct crew *crew, struct lane *out, uint32_t limit);
+void crew_work_in(struct crew *crew, struct lane *lane, struct job *job); /* any thread */
+/* It does not answer: half of the workers, at most, are with those that do not. */
+void crew_set_away(struct crew *crew, struct lane *lane, bool is_away);
+int64_t loop_now_ms(void); /* monotonic */
 /* Nothing queued, nothing running. Only from a timer: an event's own chain does not count. */
 bool loop_is_idle(struct loop *loop);
 void loop_timer(struct loop *loop, struct timer *timer, int64_t ms);

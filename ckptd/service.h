@@ -23,6 +23,7 @@ struct service {
     struct loop *loop;
     struct storage *storage; /* the local tier's */
     struct tier tiers[NUM_TIERS];
+    struct crew *peer_crew; /* tier.c: of all peers; NULL: there is none */
     struct rpc_server *rpc;
     uint64_t boot_id;
     char arena_path[160];
@@ -68,6 +69,7 @@ struct service {
     struct journals *journals;       /* history.c */
     struct drain *drains[NUM_TIERS]; /* drain/drain.c; NULL: there is no such tier */
     struct far *fars[NUM_TIERS];     /* drain/far.c; likewise */
+    struct buffers *peer_buffers;    /* drain/ship.c: of all peers; NULL: there is none */
     struct drain_waiter *level_waiters; /* drain/level.c */
     struct serving *serving;            /* nodes/serve.c */
     struct followers *followers;        /* member/follow.c; NULL: there are no other nodes */

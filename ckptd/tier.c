@@ -17,6 +17,10 @@
  *
  * Who publishes again after UNKNOWN is safe: the same nonce's text has at most one effect.
  *
+ * All peers share one crew, of PEER_WORKERS threads at most, however many peers there are. Each has
+ * a lane in it: a peer that does not answer holds some of the threads for as long as its calls
+ * wait. When a look has found it silent it holds one, and all silent peers hold half of them.
+ *
  * The start of ckptd does not need the far tier: an outage there must not keep a node from saving
  * on its own disk, and from loading. Until the tier was reached storage_absent stands in its place,
  * which refuses all; each look (drain/far.c), the first of which a drain repeats every
@@ -45,6 +49,7 @@
 
 #define BUCKET_PART_MIN (5ll << 20) /* S3's, of every part but the last */
 #define CREW_BESIDE 2u              /* threads for looks, beside those that move parts */
+#define PEER_WORKERS 32u            /* of all peers, at most, while one needs no more */
 #define FIRST_S 5                   /* that a start waits for the first answer of the far tier */
 
 const char *tier_name(const struct service *service, enum tier_index tier)
@@ -66,10 +71,23 @@ bool tier_has_far(const struct service *service)
 
 void tier_work(struct service *service, enum tier_index tier, struct job *job)
 {
-    if (service->tiers[tier].crew)
-        crew_work(service->tiers[tier].crew, job);
+    struct tier *at = &service->tiers[tier];
+    if (at->crew)
+        crew_work_in(at->crew, &at->lane, job);
     else
         loop_work(service->loop, job);
+}
+
+void tier_work_peers(struct service *service, struct job *job)
+{
+    crew_work(service->peer_crew, job);
+}
+
+void tier_note_answer(struct service *service, enum tier_index tier, bool answers)
+{
+    struct tier *at = &service->tiers[tier];
+    if (tier_is_peer(tier) && at->crew)
+        crew_set_away(at->crew, &at->lane, !answers);
 }
 
 /* ---- publication ---- */
@@ -232,7 +250,7 @@ static int try_first(struct reach *reach)
     struct tier *far = &reach->service->tiers[TIER_FAR];
     struct fault fault;
     reach->job = (struct job){.work = work_reach};
-    crew_work(far->crew, &reach->job);
+    tier_work(reach->service, TIER_FAR, &reach->job);
     if (await_first(reach))
         fault = reach->first;
     else
@@ -265,8 +283,9 @@ static int open_reach(struct service *service)
     reach->bucket.connections = config->tier_connections;
     ERR_TRY(storage_open(&absent, &storage_absent, "", NULL));
     far->storage = absent;
-    ERR_TRY(crew_open(&far->crew, service->loop, (uint32_t)config->tier_connections + CREW_BESIDE,
-                      (int)config->tier_cpu_nice));
+    uint32_t num_workers = (uint32_t)config->tier_connections + CREW_BESIDE;
+    ERR_TRY(crew_open(&far->crew, service->loop, num_workers, (int)config->tier_cpu_nice));
+    crew_lane(far->crew, &far->lane, num_workers);
     return try_first(reach);
 }
 
@@ -292,9 +311,24 @@ static int open_peer(struct service *service, uint32_t index)
     ERR_TRY(storage_open(&storage, &storage_peer, peer->address, &options));
     tier->storage = storage;
     tier->is_unknown = true;
-    ERR_TRY(crew_open(&tier->crew, service->loop, (uint32_t)config->nodes_connections + CREW_BESIDE,
-                      (int)config->tier_cpu_nice));
+    tier->crew = service->peer_crew;
+    crew_lane(tier->crew, &tier->lane, (uint32_t)config->nodes_connections + CREW_BESIDE);
     log_info("tier", "node %s is at %s, in domain %s", peer->name, peer->address, peer->domain);
+    return 0;
+}
+
+/* Few peers have a worker for each job that they may have at once; many share PEER_WORKERS. */
+static int open_peers(struct service *service)
+{
+    const struct config *config = service->config;
+    uint32_t each = (uint32_t)config->nodes_connections + CREW_BESIDE;
+    uint32_t all = each * config->members.count, most = each > PEER_WORKERS ? each : PEER_WORKERS;
+    if (all == 0)
+        return 0;
+    ERR_TRY(crew_open(&service->peer_crew, service->loop, all < most ? all : most,
+                      (int)config->tier_cpu_nice));
+    for (uint32_t i = 0; i < config->members.count; i++)
+        ERR_TRY(open_peer(service, i));
     return 0;
 }
 
@@ -331,18 +365,18 @@ int tier_make_store(const struct config *config)
 int tier_open(struct service *service)
 {
     service->tiers[TIER_LOCAL] = (struct tier){.storage = service->storage};
-    for (uint32_t i = 0; i < service->config->members.count; i++)
-        ERR_TRY(open_peer(service, i));
+    ERR_TRY(open_peers(service));
     ERR_TRY(open_memory(service));
     return service->config->tier_store[0] ? open_reach(service) : 0;
 }
 
 void tier_end(struct service *service)
 {
-    for (unsigned tier = TIER_PEER; tier < NUM_TIERS; tier++) {
-        crew_close(service->tiers[tier].crew);
+    crew_close(service->tiers[TIER_FAR].crew);
+    crew_close(service->peer_crew);
+    service->peer_crew = NULL;
+    for (unsigned tier = TIER_PEER; tier < NUM_TIERS; tier++)
         service->tiers[tier].crew = NULL;
-    }
 }
 
 void tier_close(struct service *service)

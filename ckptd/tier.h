@@ -38,6 +38,7 @@ struct tier {
     _Atomic(struct storage *) storage; /* NULL: there is no such tier */
     struct reach *reach;               /* of the far tier; NULL: `storage` is open from the start */
     struct crew *crew;                 /* NULL: what blocks on it is the loop's workers' */
+    struct lane lane;                  /* its jobs in the crew, which all peers share */
     bool takes_nothing;                /* the last thing that was sent there was not taken */
     int64_t silent_since_ms; /* the first look of a row that had no answer; 0: it answers */
     bool is_unknown;         /* a peer that has not answered since the start */
@@ -74,6 +75,10 @@ static inline enum tier_index tier_of_crew(enum tier_index from, enum tier_index
 }
 /* Blocking work on that tier. */
 void tier_work(struct service *service, enum tier_index tier, struct job *job);
+/* Blocking work on many peers; there are some. */
+void tier_work_peers(struct service *service, struct job *job);
+/* A look at a peer has ended: one that does not answer takes no more than its share of the crew. */
+void tier_note_answer(struct service *service, enum tier_index tier, bool answers);
 
 /* storage_publish(), told apart: who finds the name taken, or hears no answer, reads what is there,
  * as its own first try may have had its effect. `nonce`, 32 random digits, stands in the text's

@@ -6,6 +6,7 @@
 #include "proto/rpc.h"
 
 #include "proto/address.h"
+#include "proto/checksum.h"
 #include "proto/report.h"
 #include "proto/rpc_text.h"
 #include "proto/rpc_wire.h"
@@ -17,6 +18,7 @@
 #include <grpc/support/time.h>
 
 #include <errno.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -35,8 +37,20 @@
 #define NUM_ALIVE_ARGS 3u
 #define CONNECT_WAIT_MS 100u /* a call waits so long for a connection that failed before */
 
+/* What a TLS directory says, for all clients of this process that found the same texts there: a
+ * node has two clients for each of its peers. */
+struct keys {
+    struct keys *next;
+    char digest[CHECKSUM_SHA256_HEX]; /* of the texts */
+    grpc_channel_credentials *credentials;
+    uint32_t num_clients;
+};
+static struct keys *all_keys;
+static pthread_mutex_t keys_mutex = PTHREAD_MUTEX_INITIALIZER;
+
 struct rpc_client {
     grpc_channel *channel; /* gRPC's own locking */
+    struct keys *keys;     /* NULL: it is no TLS */
     const volatile int *stop;
 };
 
@@ -78,7 +92,59 @@ static int read_pem(char **out, const char *directory, const char *name)
                         "%s could not be read, or is no certificate", path);
 }
 
-static int tls_credentials(grpc_channel_credentials **out, const char *directory)
+static int make_keys(struct keys **out, const char *digest, const char *authority,
+                     grpc_ssl_pem_key_cert_pair *pair)
+{
+    struct keys *keys = calloc(1, sizeof *keys);
+    if (!keys)
+        return report_error(ERR_MEMORY, NULL, "no memory for the keys of an RPC client");
+    keys->credentials = grpc_ssl_credentials_create(authority, pair, NULL, NULL);
+    if (!keys->credentials) {
+        free(keys);
+        return report_error(ERR_INVALID, "make them anew: deploy/certificates",
+                            "the files of the directory with the certificate do not fit each "
+                            "other");
+    }
+    snprintf(keys->digest, sizeof keys->digest, "%s", digest);
+    keys->next = all_keys;
+    *out = all_keys = keys;
+    return 0;
+}
+
+static int share_keys(struct keys **out, const char *authority, grpc_ssl_pem_key_cert_pair *pair)
+{
+    char digests[3][CHECKSUM_SHA256_HEX], digest[CHECKSUM_SHA256_HEX];
+    ERR_TRY(checksum_sha256_hex(digests[0], authority, strlen(authority)));
+    ERR_TRY(checksum_sha256_hex(digests[1], pair->cert_chain, strlen(pair->cert_chain)));
+    ERR_TRY(checksum_sha256_hex(digests[2], pair->private_key, strlen(pair->private_key)));
+    ERR_TRY(checksum_sha256_hex(digest, digests, sizeof digests));
+    pthread_mutex_lock(&keys_mutex);
+    struct keys *keys = all_keys;
+    while (keys && strcmp(keys->digest, digest) != 0)
+        keys = keys->next;
+    int error = keys ? 0 : make_keys(&keys, digest, authority, pair);
+    if (error == 0)
+        keys->num_clients++;
+    pthread_mutex_unlock(&keys_mutex);
+    *out = keys;
+    return error;
+}
+
+static void leave_keys(struct keys *keys)
+{
+    pthread_mutex_lock(&keys_mutex);
+    if (keys && --keys->num_clients == 0) {
+        struct keys **at = &all_keys;
+        while (*at != keys)
+            at = &(*at)->next;
+        *at = keys->next;
+        grpc_channel_credentials_release(keys->credentials);
+        free(keys);
+    }
+    pthread_mutex_unlock(&keys_mutex);
+}
+
+static int read_keys(struct keys **out, const char *directory)
 {
     char *authority = NULL, *certificate = NULL, *key = NULL;
     int error = read_pem(&authority, directory, "authority.pem");
@@ -86,13 +152,10 @@ static int tls_credentials(grpc_channel_credentials **out, const char *directory
         error = read_pem(&certificate, directory, "certificate.pem");
     if (error == 0)
         error = read_pem(&key, directory, "key.pem");
-    if (error == 0) {
-        grpc_ssl_pem_key_cert_pair pair = {.private_key = key, .cert_chain = certificate};
-        *out = grpc_ssl_credentials_create(authority, &pair, NULL, NULL);
-        if (!*out)
-            error = report_error(ERR_INVALID, "make them anew: deploy/certificates",
-                                 "the files of %s do not fit each other", directory);
-    }
+    if (error == 0)
+        error = share_keys(
+            out, authority,
+            &(grpc_ssl_pem_key_cert_pair){.private_key = key, .cert_chain = certificate});
     if (key)
         explicit_bzero(key, strlen(key));
     free(key);
@@ -102,16 +165,11 @@ static int tls_credentials(grpc_channel_credentials **out, const char *directory
 }
 
 /* gRPC would call a wrong target an internal error, at the first call. */
-static int make_credentials(grpc_channel_credentials **out, bool *out_is_tcp, const char *target,
-                            const char *directory)
+static int find_keys(struct keys **out, const char *target, const char *directory)
 {
     struct address address;
     ERR_TRY(address_parse(&address, target));
-    *out_is_tcp = address.kind == ADDRESS_TLS;
-    if (*out_is_tcp)
-        return tls_credentials(out, directory);
-    *out = grpc_insecure_credentials_create();
-    return 0;
+    return address.kind == ADDRESS_TLS ? read_keys(out, directory) : 0;
 }
 
 int rpc_client_open(struct rpc_client **out, const char *target)
@@ -119,15 +177,25 @@ int rpc_client_open(struct rpc_client **out, const char *target)
     return rpc_client_open_as(out, target, tls_client_directory());
 }
 
+static grpc_channel *open_channel(const struct keys *keys, const char *target,
+                                  const grpc_channel_args *args)
+{
+    if (keys)
+        return grpc_channel_create(target, keys->credentials, args);
+    grpc_channel_credentials *credentials = grpc_insecure_credentials_create();
+    grpc_channel *channel = grpc_channel_create(target, credentials, args);
+    grpc_channel_credentials_release(credentials);
+    return channel;
+}
+
 int rpc_client_open_as(struct rpc_client **out, const char *target, const char *tls_directory)
 {
-    grpc_channel_credentials *credentials = NULL;
-    bool is_tcp;
+    struct keys *keys = NULL;
     rpc_start();
-    ERR_TRY(make_credentials(&credentials, &is_tcp, target, tls_directory));
+    ERR_TRY(find_keys(&keys, target, tls_directory));
     struct rpc_client *client = calloc(1, sizeof *client);
     if (!client) {
-        grpc_channel_credentials_release(credentials);
+        leave_keys(keys);
         return report_error(ERR_MEMORY, NULL, "no memory for an RPC client");
     }
     grpc_arg args[] = {
@@ -145,10 +213,10 @@ int rpc_client_open_as(struct rpc_client **out, const char *target, const char *
         rpc_arg(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, ALIVE_ANSWER_MS),
         rpc_arg(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0),
     };
-    size_t num_args = sizeof args / sizeof args[0] - (is_tcp ? 0 : NUM_ALIVE_ARGS);
+    size_t num_args = sizeof args / sizeof args[0] - (keys ? 0 : NUM_ALIVE_ARGS);
     grpc_channel_args channel_args = {num_args, args};
-    client->channel = grpc_channel_create(target, credentials, &channel_args);
-    grpc_channel_credentials_release(credentials);
+    client->keys = keys;
+    client->channel = open_channel(keys, target, &channel_args);
     *out = client;
     return 0;
 }
@@ -158,6 +226,7 @@ void rpc_client_close(struct rpc_client *client)
     if (!client)
         return;
     grpc_channel_destroy(client->channel);
+    leave_keys(client->keys);
     free(client);
 }
 

@@ -77,6 +77,19 @@ int workers_open(struct workers **out, uint32_t num_threads, const char *thread_
                  void (*perform)(struct storage_request *request));
 void workers_submit(struct workers *workers, struct storage_request *request);
 void workers_close(struct workers *workers); /* waits for every request; NULL is allowed */
+/* Threads that several stores share: more of them as stores come, up to num_threads_max, and none
+ * when the last one has gone. */
+struct workers_pool;
+struct workers_shared {
+    const char *thread_name;
+    void (*perform)(struct storage_request *request);
+    uint32_t num_threads_max;
+    pthread_mutex_t mutex; /* of what follows */
+    struct workers_pool *pool;
+    uint32_t num_stores, num_wanted;
+};
+/* For a store that has at most so many requests under way; the others wait. */
+int workers_join(struct workers **out, struct workers_shared *shared, uint32_t num_at_once);
 
 static inline struct engine_file *engine_file_of(const struct storage_request *request)
 {

@@ -15,7 +15,8 @@
  * manifest: shards that were written are gone with the ckptd that had them, and are to be sent
  * again.
  *
- * Limits: calls of CALL_MS, those that wait for a disk of SYNC_MS. num_threads transfers at once.
+ * Limits: calls of CALL_MS, those that wait for a disk of SYNC_MS. num_threads transfers at once,
+ * by THREADS_MAX threads at most for all peers that a process has open.
  * The certificate is read when the store is opened, and again for bytes when none are under way and
  * the bulk plane could not be reached. */
 #include "proto/bulk/ask.h"
@@ -35,6 +36,7 @@
 #define SYNC_MS 60000u
 #define CHUNK_BYTES (1u << 20)
 #define THREADS_DEFAULT 2u
+#define THREADS_MAX 32u /* of all peers that are open in a process */
 #define METHOD "/holdfast.v1.Checkpoint/Peer"
 
 /* Transfers of one direction and plane that are under way, and since when there are any. */
@@ -280,6 +282,11 @@ static void perform(struct storage_request *request)
     request->bytes_done = request->error == 0 ? request->bytes : 0;
 }
 
+static struct workers_shared shared = {.thread_name = "peer",
+                                       .perform = perform,
+                                       .num_threads_max = THREADS_MAX,
+                                       .mutex = PTHREAD_MUTEX_INITIALIZER};
+
 static void peer_submit(struct storage *storage, struct storage_request *request)
 {
     request->error = request->error_number = 0;
@@ -486,7 +493,7 @@ static int peer_open(struct storage **out, const char *where, const struct stora
                                       .directory = peer->directory,
                                       .num_connections = num_threads};
     if (error == 0)
-        error = workers_open(&peer->workers, num_threads, "peer", perform);
+        error = workers_join(&peer->workers, &shared, num_threads);
     if (error != 0)
         peer_close((struct storage *)peer);
     else

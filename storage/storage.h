@@ -37,6 +37,7 @@
 #ifndef HOLDFAST_STORAGE_H
 #define HOLDFAST_STORAGE_H
 
+#include "proto/lanes.h"
 #include "proto/report.h"
 
 #include <semaphore.h>
@@ -80,7 +81,10 @@ struct storage_request {
     int error;
     int error_number;
     /* Private to the back-end until done(). */
-    struct storage_request *next;
+    union {
+        struct storage_request *next;
+        struct lane_link link; /* proto/lanes.h */
+    };
     uint32_t bytes_done;
     uint32_t retries;
 };

@@ -4,6 +4,7 @@
 #ifndef HOLDFAST_CKPTD_DRAIN_CARGO_H
 #define HOLDFAST_CKPTD_DRAIN_CARGO_H
 
+#include "ckptd/drain/buffers.h"
 #include "ckptd/ledger.h"
 #include "ckptd/loop.h"
 #include "ckptd/node/pace.h"
@@ -21,10 +22,10 @@ struct stage;
 struct early;
 struct ship;
 
-/* A buffer, and the part of the shard that it holds. */
+/* A part of a shard that is under way. */
 struct part {
     struct ship *ship;
-    void *data; /* tier.part_bytes, aligned */
+    void *data; /* while it is busy: a buffer of tier.part_bytes, aligned */
     bool is_busy;
     uint64_t index, start;
     uint32_t bytes;
@@ -33,12 +34,15 @@ struct part {
     struct job job;
 };
 
-/* The buffers of a tier, and when they are used; its ships share them, the first one first. */
+/* The parts that may be under way into a tier, and when they go; its ships share them, the first
+ * one first. */
 struct fleet {
     struct service *service;
     enum tier_index to;
     struct ship *ships;
     struct part *parts;
+    struct buffers *buffers; /* of all peers together, or the tier's own */
+    struct buffers_waiter waiter;
     uint32_t num_parts_max, in_flight;
     struct pace pace;
     struct timer timer;

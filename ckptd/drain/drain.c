@@ -185,7 +185,7 @@ static void begin_early(struct service *service, unsigned tier, const struct che
                         const struct early_save *save)
 {
     if (service->drains[tier] && !service->draining && !service->tiers[tier].offline[0] &&
-        !service->tiers[tier].takes_nothing &&
+        !service->tiers[tier].is_unknown && !service->tiers[tier].takes_nothing &&
         copies_will_go(promised, save->places, (enum tier_index)tier))
         early_begin(&service->drains[tier]->early, save);
 }
@@ -229,6 +229,20 @@ void drain_save_over(struct service *service, const struct stage *stages, bool i
 
 /* ---- beginning and end ---- */
 
+/* A peer is looked at every nodes.look_ms anyway; until it has answered once, or again, its own
+ * drain asks soon at first, and no more often than that in the end. */
+static int64_t pause_before_look(struct drain *drain)
+{
+    const struct config *config = drain->service->config;
+    int64_t pause_ms = config->tier_retry_ms << drain->looks_failed;
+    if (!tier_is_peer(drain->tier))
+        return config->tier_retry_ms;
+    if (pause_ms >= config->nodes_look_ms)
+        return config->nodes_look_ms;
+    drain->looks_failed++;
+    return pause_ms;
+}
+
 static void look_first(struct timer *timer)
 {
     struct drain *drain = CONTAINER_OF(timer, struct drain, look_again);
@@ -247,8 +261,10 @@ static void looked_first(struct look_waiter *waiter)
     if (drain->service->is_closing)
         return;
     drain->has_looked = waiter->fault.code == 0;
-    if (!drain->has_looked)
-        loop_timer(drain->service->loop, &drain->look_again, drain->service->config->tier_retry_ms);
+    if (drain->has_looked)
+        drain->looks_failed = 0;
+    else
+        loop_timer(drain->service->loop, &drain->look_again, pause_before_look(drain));
     drain_look(drain->service);
 }
 
@@ -309,6 +325,8 @@ void drain_close(struct service *service)
         free(drain);
         service->drains[tier] = NULL;
     }
+    buffers_close(service->peer_buffers);
+    service->peer_buffers = NULL;
 }
 
 /* ---- Status ---- */

@@ -27,7 +27,8 @@ struct drain {
     void (*look)(struct service *service);
     struct look_waiter first_look;
     struct timer look_again;
-    bool has_looked; /* at the far tier, since the start */
+    bool has_looked;       /* at the far tier, since the start */
+    uint32_t looks_failed; /* in a row, of a peer */
     /* The checkpoint under way. */
     struct transfer machine;
     struct fleet fleet;

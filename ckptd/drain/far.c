@@ -416,6 +416,7 @@ static void note_silence(struct service *service, enum tier_index at, bool answe
     struct tier *tier = &service->tiers[at];
     int64_t now = loop_now_ms();
     bool was_lost = tier->is_lost;
+    tier_note_answer(service, at, answers);
     if (answers)
         tier->silent_since_ms = 0;
     else if (tier->silent_since_ms == 0)

@@ -25,7 +25,8 @@
  * Parts wait for their time in pace.c: a rate, and the quiet phases of the ranks; for those a
  * checkpoint waits pace.quiet_wait_ms in all. When somebody waits for it nothing is held back.
  *
- * Memory: for each tier tier.connections buffers of tier.part_bytes, and 65 bytes per part. */
+ * Memory: tier.connections buffers of tier.part_bytes for the far tier, nodes.connections for each
+ * peer, but PEER_BUFFERS for all peers together (buffers.h); and 65 bytes per part. */
 #include "ckptd/drain/ship.h"
 #include "ckptd/catalog.h"
 #include "ckptd/checkpoint.h"
@@ -42,6 +43,8 @@
 #include "storage/storage.h"
 
 #include <stdlib.h>
+
+#define PEER_BUFFERS 16u /* of all peers, at most, while one needs no more */
 
 /* ---- the end ---- */
 
@@ -161,17 +164,20 @@ static void end_part(struct part *part)
     part->is_busy = false;
     part->ship->in_flight--;
     part->ship->fleet->in_flight--;
+    buffers_give(part->ship->fleet->buffers, part->data);
 }
 
 static void fail_part(struct part *part, bool is_of_source)
 {
     struct ship *ship = part->ship;
+    struct buffers *buffers = ship->fleet->buffers;
     end_part(part);
     if (ship->fault.code == 0) {
         ship->fault = part->fault;
         ship->is_of_source = is_of_source;
     }
     end_if_done(ship);
+    buffers_look(buffers);
 }
 
 static void sent(struct event *event)
@@ -186,6 +192,7 @@ static void sent(struct event *event)
     end_part(part);
     ship->num_sent++;
     ship->bytes_sent += part->bytes;
+    buffers_look(fleet->buffers);
     fleet_look(fleet);
     end_if_done(ship);
 }
@@ -231,6 +238,13 @@ static struct part *find_free(struct fleet *fleet)
         if (!fleet->parts[i].is_busy)
             return &fleet->parts[i];
     return NULL;
+}
+
+/* A part that may begin now has its buffer. */
+static bool take_buffer(struct part *part, struct fleet *fleet)
+{
+    part->data = buffers_take(fleet->buffers, &fleet->waiter);
+    return part->data;
 }
 
 /* May the next part begin? */
@@ -293,8 +307,12 @@ static void look_at(struct ship *ship)
         uint32_t bytes;
         berth_part_range(ship, ship->next_part, &start, &bytes);
         if (!part || !ship->target || (ship->is_early && !is_written(ship, start, bytes)) ||
-            !is_time(ship, bytes))
+            !take_buffer(part, ship->fleet))
             return;
+        if (!is_time(ship, bytes)) {
+            buffers_give(ship->fleet->buffers, part->data);
+            return;
+        }
         if (ship->stage)
             note_sums(ship, start, bytes);
         part->ship = ship;
@@ -317,6 +335,11 @@ void fleet_look(struct fleet *fleet)
 static void look_again(struct timer *timer)
 {
     fleet_look(CONTAINER_OF(timer, struct fleet, timer));
+}
+
+static void look_for_buffer(struct buffers_waiter *waiter)
+{
+    fleet_look(CONTAINER_OF(waiter, struct fleet, waiter));
 }
 
 static void prepared(struct event *event)
@@ -454,6 +477,20 @@ void ship_close(struct ship *ship)
 
 /* ---- the fleet ---- */
 
+static int open_buffers(struct fleet *fleet)
+{
+    struct service *service = fleet->service;
+    uint64_t bytes = (uint64_t)service->config->tier_part_bytes;
+    if (!tier_is_peer(fleet->to))
+        return buffers_open(&fleet->buffers, fleet->num_parts_max, bytes);
+    uint32_t each = fleet->num_parts_max, all = each * service->config->members.count;
+    uint32_t most = each > PEER_BUFFERS ? each : PEER_BUFFERS;
+    if (!service->peer_buffers)
+        ERR_TRY(buffers_open(&service->peer_buffers, all < most ? all : most, bytes));
+    fleet->buffers = service->peer_buffers;
+    return 0;
+}
+
 int fleet_open(struct fleet *fleet, struct service *service, enum tier_index to)
 {
     const struct config *config = service->config;
@@ -466,21 +503,15 @@ int fleet_open(struct fleet *fleet, struct service *service, enum tier_index to)
                                          .quiet_wait_ms = config->pace_quiet_wait_ms,
                                          .in_flight_max = connections,
                                          .chunk_bytes = (uint32_t)config->tier_part_bytes};
-    *fleet = (struct fleet){.service = service, .to = to, .timer.run = look_again};
+    *fleet = (struct fleet){.service = service,
+                            .to = to,
+                            .timer.run = look_again,
+                            .waiter.look = look_for_buffer,
+                            .num_parts_max = connections};
     pace_init(&fleet->pace, &options);
-    fleet->num_parts_max = connections;
-    fleet->parts = calloc(fleet->num_parts_max, sizeof *fleet->parts);
-    for (uint32_t i = 0; fleet->parts && i < fleet->num_parts_max; i++) {
-        if (posix_memalign(&fleet->parts[i].data, STORAGE_ALIGN, (size_t)config->tier_part_bytes) ==
-            0)
-            continue;
-        fleet_close(fleet);
-        break;
-    }
-    return fleet->parts ? 0
-                        : report_error(ERR_MEMORY, "lower tier.part_bytes or tier.connections",
-                                       "no memory for %u parts of %lld bytes", fleet->num_parts_max,
-                                       (long long)config->tier_part_bytes);
+    ERR_TRY(open_buffers(fleet));
+    fleet->parts = calloc(connections, sizeof *fleet->parts);
+    return fleet->parts ? 0 : report_error(ERR_MEMORY, NULL, "no memory for parts of shards");
 }
 
 void fleet_leave(struct fleet *fleet)
@@ -494,8 +525,9 @@ void fleet_leave(struct fleet *fleet)
 
 void fleet_close(struct fleet *fleet)
 {
-    for (uint32_t i = 0; fleet->parts && i < fleet->num_parts_max; i++)
-        free(fleet->parts[i].data);
+    if (!tier_is_peer(fleet->to))
+        buffers_close(fleet->buffers);
+    fleet->buffers = NULL;
     free(fleet->parts);
     fleet->parts = NULL;
 }

@@ -40,7 +40,11 @@ static void worked(struct event *event)
 void errand_send(struct errand *errand)
 {
     errand->job = (struct job){.work = work, .done.run = worked};
-    crew_work(errand->service->followers->crew, &errand->job);
+    struct followers *followers = errand->service->followers;
+    if (errand->method)
+        crew_work_in(followers->crew, &followers->lanes[errand->peer], &errand->job);
+    else
+        crew_work(followers->crew, &errand->job);
 }
 
 void errand_end(struct errand *errand)

@@ -18,6 +18,7 @@ struct rpc_client;
 /* Connections to the peers, for the calls of member/. */
 struct followers {
     struct crew *crew;
+    struct lane lanes[MEMBERS_PEERS_MAX]; /* its jobs, by peer */
     struct rpc_client *clients[MEMBERS_PEERS_MAX];
     struct service *service;
     struct timer timer; /* returned.c */

@@ -32,7 +32,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define CREW_THREADS 2u
+#define CREW_THREADS 8u /* at most; one more than there are peers */
+#define PEER_ERRANDS 2u /* of one peer at once: the others' go on while it does not answer */
 #define ENDED_MAX (2 * COMMIT_SAVES_MAX) /* parts of a rank that are told of */
 #define JOIN_MS 50
 #define PARTS_WAIT_MS 3000 /* for what the former coordinator decides */
@@ -592,7 +593,11 @@ int follow_open(struct service *service)
     for (uint32_t i = 0; i < config->members.count; i++)
         ERR_TRY(rpc_client_open_as(&followers->clients[i], config->members.peers[i].address,
                                    config->tls_directory));
-    ERR_TRY(crew_open(&followers->crew, service->loop, CREW_THREADS, (int)config->pace_cpu_nice));
+    uint32_t num_threads =
+        config->members.count < CREW_THREADS ? config->members.count + 1 : CREW_THREADS;
+    ERR_TRY(crew_open(&followers->crew, service->loop, num_threads, (int)config->pace_cpu_nice));
+    for (uint32_t i = 0; i < config->members.count; i++)
+        crew_lane(followers->crew, &followers->lanes[i], PEER_ERRANDS);
     returned_start(service);
     return 0;
 }

@@ -40,7 +40,8 @@ static void look(struct timer *timer)
     loop_timer(service->loop, timer, service->config->nodes_look_ms);
     serve_sweep(service);
     for (uint32_t i = 0; i < service->config->members.count; i++) {
-        told_ask(service, i);
+        if (!service->tiers[TIER_PEER + i].offline[0]) /* its next look says when it is back */
+            told_ask(service, i);
         if (rounds->is_looking[i])
             continue;
         rounds->is_looking[i] = true;

@@ -64,12 +64,13 @@ static void taken(struct event *event)
     run_perform(run, &actions);
 }
 
-/* On whose crew it may take long. */
-static enum tier_index tier_of_take(const struct service *service, bool has_quorum)
+/* By the crew of those who may take long. */
+static void start_take(struct service *service, struct attempt_work *work)
 {
-    if (has_quorum && service->config->members.count > 0)
-        return TIER_PEER;
-    return attempt_needs_far(service) ? TIER_FAR : TIER_LOCAL;
+    if (work->has_quorum && service->peer_crew)
+        tier_work_peers(service, &work->job);
+    else
+        tier_work(service, attempt_needs_far(service) ? TIER_FAR : TIER_LOCAL, &work->job);
 }
 
 /* Of a start without most of the nodes only its own count from now on. */
@@ -102,7 +103,7 @@ void open_take(struct run *run, const struct commit_action *action)
                                   .has_quorum = majority_is_needed(run->service, run)};
     int error = write_attempt(run, work);
     if (error == 0) {
-        tier_work(run->service, tier_of_take(run->service, work->has_quorum), &work->job);
+        start_take(run->service, work);
         return;
     }
     struct commit_actions actions = {0};

@@ -1,0 +1,85 @@
+#!/usr/bin/env python3
+"""many_nodes - a ckptd with as many peers as there may be, of which nearly none answers.
+
+Goal: what a peer costs is bounded: threads and buffers are shared by all, so their number does not
+follow that of the peers, and a silent peer costs little memory. Those that are silent take no more
+than their share of the threads: a save gets its copy at a node that answers.
+Method: three real ckptd. The first has SILENT further peers, before the others in its settings, at
+a socket that takes no connection: a call to one waits until it is given up.
+"""
+
+import os
+import socket
+import sys
+import types
+
+from lib_nodes import Cluster, scratch, wait_until
+from lib_tap import end, need, test
+
+need("grpc")
+
+SILENT = 61
+THREADS_MAX = 130  # 18 without peers; 32 workers and 32 for transfers; 8 for errands; gRPC's own
+RESIDENT_MAX = 0.7  # MB for each: two channels of gRPC, and what they have under way
+ADDRESSES_MAX = 1.6  # GB, for 16 buffers of 16 MiB, and the stacks of the threads
+
+
+def silent_nodes(port):
+    return [types.SimpleNamespace(name=f"s{i}", domain=f"away-{i}", address=f"127.0.0.1:{port}")
+            for i in range(SILENT)]
+
+
+def costs(node):
+    """Threads, resident MB of its own (the arena is filled in the background), GB of addresses."""
+    with open(f"/proc/{node.process.pid}/status") as file:
+        said = dict(line.split(":", 1) for line in file)
+    return (int(said["Threads"]), int(said["RssAnon"].split()[0]) / 1024,
+            int(said["VmSize"].split()[0]) / (1 << 20))
+
+
+def asked(node):
+    """Peers that it has found silent."""
+    return node.log().count("cannot be read")
+
+
+def measured(cluster):
+    options = ("--nodes.attempts", "local", "--nodes.look_ms", "1000", "--tier.part_bytes", "16MiB")
+    first, second, third = cluster.nodes
+    with socket.socket() as hole:
+        hole.bind(("127.0.0.1", 0))
+        hole.listen(1)
+        first.nodes = []
+        first.start(*options)
+        alone = costs(first)
+        first.kill()
+        first.nodes = silent_nodes(hole.getsockname()[1]) + cluster.nodes
+        for node in (first, second, third):
+            node.start(*options)
+        first.save_one(1)
+        run = first.listed(*first.where)[0]["run"]
+        wait_until(lambda: first.entry(run, 1).get("durability") == "replicated", first.said)
+        tiers = first.entry(run, 1).get("tiers")
+        test("a save gets its copy at a node that answers", tiers in ("local,n2", "local,n3"),
+             (tiers, first.said()))
+        wait_until(lambda: asked(first) >= SILENT, first.said)
+        now = costs(first)
+    test("threads do not follow the number of peers", now[0] <= THREADS_MAX, (alone, now))
+    test("nor do buffers", now[2] - alone[2] < ADDRESSES_MAX, (alone, now))
+    test("a silent peer costs little memory", now[1] - alone[1] < 10 + SILENT * RESIDENT_MAX,
+         (alone, now))
+    print(f"# {SILENT} silent peers: {now[0]} threads ({alone[0]} without peers), "
+          f"{now[1]:.0f} MB resident ({alone[1]:.0f}), {now[2]:.2f} GB of addresses "
+          f"({alone[2]:.2f})")
+
+
+def main():
+    with scratch("mn-") as folder:
+        cluster = Cluster(folder, ["a", "b", "c"])
+        try:
+            measured(cluster)
+        finally:
+            cluster.close()
+    end()
+
+
+main()

@@ -1,0 +1,85 @@
+/* ckptd_buffers.c - buffers that several fleets share (ckptd/drain/buffers.c).
+ *
+ * Goal: no more are out than there are, who finds none is called when one comes back, in the order
+ * in which they came, and nobody is forgotten. Method: waiters that take as many as they want. */
+#include "ckptd/drain/buffers.h"
+#include "ckptd/loop.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { COUNT = 3, FLEETS = 5 };
+
+struct fleet {
+    struct buffers_waiter waiter;
+    struct buffers *buffers;
+    void *held[COUNT];
+    uint32_t num_held, wants;
+    char *order; /* of who got one */
+    char name;
+};
+
+static void take(struct fleet *fleet)
+{
+    while (fleet->wants > 0) {
+        void *data = buffers_take(fleet->buffers, &fleet->waiter);
+        if (!data)
+            return;
+        memset(data, fleet->name, 4096);
+        fleet->held[fleet->num_held++] = data;
+        fleet->wants--;
+        strncat(fleet->order, &fleet->name, 1);
+    }
+}
+
+static void look(struct buffers_waiter *waiter)
+{
+    take(CONTAINER_OF(waiter, struct fleet, waiter));
+}
+
+static void give(struct fleet *fleet)
+{
+    buffers_give(fleet->buffers, fleet->held[--fleet->num_held]);
+    buffers_look(fleet->buffers);
+}
+
+static void test_buffers__who_found_none_gets_the_next_in_the_order_of_coming(void **state)
+{
+    struct buffers *buffers;
+    struct fleet fleets[FLEETS];
+    char order[32] = "";
+    (void)state;
+    assert_int_equal(buffers_open(&buffers, COUNT, 4096), 0);
+    for (int i = 0; i < FLEETS; i++) {
+        fleets[i] = (struct fleet){.waiter.look = look,
+                                   .buffers = buffers,
+                                   .wants = i == 0 ? COUNT : 2,
+                                   .order = order,
+                                   .name = (char)('a' + i)};
+        take(&fleets[i]);
+        take(&fleets[i]); /* whoever asks twice waits once */
+    }
+    assert_string_equal(order, "aaa");
+    for (int i = 0; i < COUNT; i++)
+        give(&fleets[0]);
+    assert_string_equal(order, "aaabcd");
+    for (int i = 1; i < FLEETS; i++)
+        give(&fleets[i]);
+    assert_string_equal(order, "aaabcdebcd");
+    give(&fleets[1]);
+    assert_string_equal(order, "aaabcdebcde");
+    buffers_close(buffers);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_buffers__who_found_none_gets_the_next_in_the_order_of_coming),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
