@@ -370,7 +370,9 @@ bool ckpt_save_is_window(const struct ckpt_save *save);
  * lie on a device; it may only post the copy. `copied` waits for all that was posted, and is called
  * before what is copied goes. Both return 0 or an error of this header, which the load returns.
  * All are called on threads that call libckpt with this handle. From now on, what is mapped
- * already included; NULL: no longer. CKPT_INVALID: of another size. */
+ * already included; NULL: no longer. CKPT_INVALID: of another size.
+ * memory_node: 1 + the NUMA node that the device is on, where ckptd then places the images of an
+ * attempt that is described from now on; 0: any. */
 struct ckpt_memory_hooks {
     uint32_t size;
     void (*came)(void *user, void *at, uint64_t bytes, bool is_writable);
@@ -378,6 +380,7 @@ struct ckpt_memory_hooks {
     int (*copy)(void *user, void *to, const void *from, uint64_t bytes);
     int (*copied)(void *user);
     void *user;
+    uint32_t memory_node; /* a program of before does not have it */
 };
 int ckpt_hook_memory(struct ckpt *ckpt, const struct ckpt_memory_hooks *hooks);
 

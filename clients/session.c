@@ -105,14 +105,17 @@ static void unmap(struct ckpt *ckpt, struct session_mapping *mapping)
 
 int ckpt_hook_memory(struct ckpt *ckpt, const struct ckpt_memory_hooks *hooks)
 {
-    if (hooks != NULL && hooks->size != sizeof *hooks)
+    const size_t least = offsetof(struct ckpt_memory_hooks, memory_node);
+    if (hooks != NULL && hooks->size != sizeof *hooks && hooks->size != least)
         return report_error(ERR_INVALID, "set it to sizeof(struct ckpt_memory_hooks)",
                             "the size of a ckpt_memory_hooks is %zu, and %u was given",
                             sizeof *hooks, hooks->size);
     for (uint32_t i = 0; hooks == NULL && i < ckpt->num_mappings; i++)
         if (ckpt->mappings[i].data != NULL)
             session_goes(ckpt, ckpt->mappings[i].data, ckpt->mapped_bytes);
-    ckpt->hooks = hooks != NULL ? *hooks : (struct ckpt_memory_hooks){0};
+    ckpt->hooks = (struct ckpt_memory_hooks){0};
+    if (hooks != NULL)
+        memcpy(&ckpt->hooks, hooks, hooks->size);
     for (uint32_t i = 0; hooks != NULL && i < ckpt->num_mappings; i++)
         if (ckpt->mappings[i].data != NULL)
             session_came(ckpt, ckpt->mappings[i].data, ckpt->mapped_bytes, true);
@@ -328,6 +331,7 @@ int session_describe(struct ckpt *ckpt, uint32_t timeout_ms, bool ahead)
     request.attempt = ckpt->attempt;
     request.rank = ckpt->rank;
     request.world_size = ckpt->world_size;
+    request.memory_node = ckpt->hooks.memory_node;
     request.n_slices = ckpt->tensors.count;
     int error = session_tensors_pack(&request.slices, &ckpt->tensors);
     if (error == 0)

@@ -46,6 +46,11 @@ bool device_owns(struct device *device, const void *at)
     return !device->ops->owns || device->ops->owns(device, at);
 }
 
+uint32_t device_memory_node(struct device *device)
+{
+    return device->ops->memory_node ? device->ops->memory_node(device) : 0;
+}
+
 int device_room(struct device *device, struct device_room *out)
 {
     *out = (struct device_room){0};

@@ -18,6 +18,12 @@
  * cheaper (arena.h), and every transfer, since the disk's driver is handed a few long pieces. It
  * comes first: memory that is registered is pinned, and what is pinned is not collapsed.
  *
+ * Nodes. A GPU copies from memory of its own NUMA node at the full rate of its link. So an owner
+ * may want its segments on a node: the kernel is told so (mbind, "preferred": where that node is
+ * full it takes another) before their memory is taken. A segment whose memory was taken elsewhere
+ * is made anew for that owner, once. Where the kernel knows no nodes, or refuses, one line says so
+ * and segments stay where they are.
+ *
  * Readers get a second descriptor, opened O_RDONLY through /proc, which cannot be mapped writable.
  * The mode of the file keeps other users from opening it again in the same way, for writing.
  *
@@ -54,11 +60,17 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #ifndef MADV_COLLAPSE
 #define MADV_COLLAPSE 25 /* since Linux 6.1; not in every C library yet */
 #endif
+
+/* Of the kernel's interface (linux/mempolicy.h), which no C library has. */
+#define POLICY_PREFERRED 1
+#define POLICY_ASKS_NODE 3 /* of the page at an address */
+#define NODES_MAX 1024u
 
 struct segment {
     /* A worker's while it cleans, under `lock`. */
@@ -73,6 +85,9 @@ struct segment {
     atomic_bool dirty; /* it may hold bytes of a run before that one */
     atomic_bool bare;  /* it has no memory yet; nobody ever had it */
     bool lent;
+    /* 1 + a NUMA node; 0: any. */
+    atomic_uint wanted;           /* by its owner; set on the service thread */
+    atomic_uint asked_for, is_on; /* by a worker: when its memory was taken, and what it got */
 };
 
 struct pool {
@@ -128,10 +143,47 @@ static int make_file(struct segment *segment, uint64_t bytes, uint32_t index)
     return 0;
 }
 
-static int take_memory(struct segment *segment, uint64_t bytes, uint32_t index, bool huge)
+/* Where the memory that a segment is going to have should be. The file keeps it, so it is so for
+ * pages that fallocate takes, too. */
+static void choose_node(const struct segment *segment, uint64_t bytes, uint32_t wanted)
 {
+    static atomic_flag is_said = ATOMIC_FLAG_INIT;
+    const uint32_t bits = 8 * sizeof(unsigned long);
+    unsigned long nodes[NODES_MAX / (8 * sizeof(unsigned long))] = {0};
+    if (wanted == 0)
+        return;
+    errno = EINVAL;
+    if (wanted <= NODES_MAX) {
+        nodes[(wanted - 1) / bits] = 1ul << (wanted - 1) % bits;
+        if (syscall(SYS_mbind, segment->base, bytes, POLICY_PREFERRED, nodes,
+                    (unsigned long)NODES_MAX, 0) == 0)
+            return;
+    }
+    if (!atomic_flag_test_and_set(&is_said))
+        log_warn("memory",
+                 "images are not placed on the NUMA node %u of the device that is copied from: %s",
+                 wanted - 1, strerror(errno));
+}
+
+/* 1 + the node of its first page; 0: the kernel does not say. */
+static uint32_t node_of(const struct segment *segment)
+{
+    int node = -1;
+    long error = syscall(SYS_get_mempolicy, &node, NULL, 0ul, segment->base,
+                         (unsigned long)POLICY_ASKS_NODE);
+    return error == 0 && node >= 0 ? (uint32_t)node + 1 : 0;
+}
+
+static int take_memory(struct segment *segment, uint64_t bytes, uint32_t index, bool huge,
+                       uint32_t wanted)
+{
+    choose_node(segment, bytes, wanted);
     segment->huge_bytes = huge ? collapse(segment, bytes) : 0;
-    return fallocate(segment->fd, 0, 0, (off_t)bytes) == 0 ? 0 : fail_backing(index, bytes);
+    if (fallocate(segment->fd, 0, 0, (off_t)bytes) != 0)
+        return fail_backing(index, bytes);
+    segment->asked_for = wanted;
+    segment->is_on = node_of(segment);
+    return 0;
 }
 
 static void close_files(const struct segment *segment)
@@ -229,9 +281,17 @@ static bool same_owner(struct pool_owner a, struct pool_owner b)
     return a.run == b.run && a.attempt == b.attempt;
 }
 
+/* Was its memory taken without a thought of where it is wanted? */
+static bool is_elsewhere(const struct segment *segment, uint32_t wanted)
+{
+    return wanted != 0 && wanted != segment->asked_for && wanted != segment->is_on &&
+           segment->is_on != 0;
+}
+
 /* `stale` first: see clean(). */
 static void change_owner(struct segment *segment, struct pool_owner owner)
 {
+    segment->wanted = owner.memory_node;
     if (segment->owner.attempt != 0 && !same_owner(segment->owner, owner))
         segment->stale = true;
     if (segment->owner.run != 0 && segment->owner.run != owner.run)
@@ -244,7 +304,8 @@ static bool is_ready(const struct segment *segment, struct pool_owner owner)
 {
     struct segment would = {.owner = segment->owner};
     change_owner(&would, owner);
-    return !segment->bare && !segment->stale && !segment->dirty && !would.stale && !would.dirty;
+    return !segment->bare && !segment->stale && !segment->dirty && !would.stale && !would.dirty &&
+           !is_elsewhere(segment, owner.memory_node);
 }
 
 uint32_t pool_ready_for(const struct pool *pool, struct pool_owner owner)
@@ -289,7 +350,8 @@ bool pool_is_dirty(const struct pool *pool, const uint32_t *segments, uint32_t c
 {
     for (uint32_t i = 0; i < count; i++) {
         const struct segment *segment = &pool->segments[segments[i]];
-        if (segment->bare || segment->stale || segment->dirty)
+        if (segment->bare || segment->stale || segment->dirty ||
+            is_elsewhere(segment, segment->wanted))
             return true;
     }
     return false;
@@ -314,7 +376,8 @@ static int fill(struct pool *pool, struct segment *segment)
     int error = check_available(pool->count * pool->segment_bytes,
                                 (pool->count - before) * pool->segment_bytes);
     if (error == 0)
-        error = take_memory(segment, pool->segment_bytes, index_of(pool, segment), pool->huge);
+        error = take_memory(segment, pool->segment_bytes, index_of(pool, segment), pool->huge,
+                            segment->wanted);
     if (error != 0) {
         atomic_fetch_sub(&pool->num_begun, 1);
         return error;
@@ -340,7 +403,7 @@ static int renew(struct pool *pool, struct segment *segment)
         log_warn("memory", "a segment's memory stays with those who had it: %s", strerror(errno));
     int error = make_file(&fresh, pool->segment_bytes, index);
     if (error == 0)
-        error = take_memory(&fresh, pool->segment_bytes, index, pool->huge);
+        error = take_memory(&fresh, pool->segment_bytes, index, pool->huge, segment->wanted);
     if (error != 0) { /* stale as before, whichever file is mapped */
         close_files(&fresh);
         return error;
@@ -351,6 +414,8 @@ static int renew(struct pool *pool, struct segment *segment)
     segment->fd = fresh.fd;
     segment->fd_read_only = fresh.fd_read_only;
     segment->huge_bytes = fresh.huge_bytes;
+    segment->asked_for = fresh.asked_for;
+    segment->is_on = fresh.is_on;
     segment->generation++;
     return 0;
 }
@@ -361,12 +426,13 @@ static int renew(struct pool *pool, struct segment *segment)
 static int clean(struct pool *pool, struct segment *segment)
 {
     bool dirty = segment->dirty, stale = segment->stale, bare = segment->bare;
+    bool elsewhere = !bare && is_elsewhere(segment, segment->wanted);
     int error = 0;
-    if (!dirty && !stale && !bare)
+    if (!dirty && !stale && !bare && !elsewhere)
         return 0; /* another worker was faster; it may be in use already */
     if (bare)
         error = fill(pool, segment);
-    else if (stale)
+    else if (stale || elsewhere)
         error = renew(pool, segment);
     else
         memset(segment->base, 0, pool->segment_bytes);

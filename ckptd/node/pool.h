@@ -11,9 +11,11 @@
 struct pool;
 
 /* Who gets a segment: a run (its tag, from 1), and the attempt of it whose ranks write there; 0:
- * nobody but ckptd writes, it is for a load. */
+ * nobody but ckptd writes, it is for a load. memory_node: 1 + the NUMA node where its memory had
+ * best be; 0: anywhere. */
 struct pool_owner {
     uint64_t run, attempt;
+    uint32_t memory_node;
 };
 
 /* Only the segments, bare: pool_renew takes their memory, and a clean one has it. With `huge` in

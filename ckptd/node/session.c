@@ -278,6 +278,7 @@ int session_new_rank(struct session **out, struct service *service,
     (*out)->is_rank = true;
     (*out)->attempt = options->attempt;
     (*out)->rank = options->rank;
+    (*out)->memory_node = options->memory_node;
     (*out)->geometry = options->geometry;
     (*out)->image_segments = options->image_segments;
     error = open_control(*out);
@@ -352,7 +353,8 @@ void session_end(struct session *session, const char *why)
         events_of(service)->part(session->connection, left);
     bool was_rank = session->is_rank;
     if (was_rank && is_alone(session))
-        renew_disown(service, (struct pool_owner){session->run->tag, session->attempt});
+        renew_disown(service,
+                     (struct pool_owner){.run = session->run->tag, .attempt = session->attempt});
     session->token = 0;
     service_retry_saves(service); /* its own call may be among those that wait */
     if (was_rank && !service->draining)

@@ -28,6 +28,7 @@ struct session {
     struct timer timer;            /* until the connection comes */
     uint32_t num_loads;
     /* Ranks only. */
+    uint32_t memory_node;           /* of its images, as pool_owner has it */
     struct shard_geometry geometry; /* of its shards */
     uint32_t image_segments;        /* fewer than the file needs: its images are windows */
     int control_fd, event_fd;
@@ -45,7 +46,7 @@ struct session {
 struct session_options {
     struct run *run;
     uint64_t attempt;
-    uint32_t rank;
+    uint32_t rank, memory_node;
     struct shard_geometry geometry;
     uint32_t image_segments;
 };

@@ -29,6 +29,11 @@ static int slot_rank(const struct session *session, uint32_t slot)
     return image->state == IMAGE_RESIDENT ? 1 : 0; /* the newest in memory: the last resort */
 }
 
+static struct pool_owner owner_of(const struct session *session)
+{
+    return (struct pool_owner){session->run->tag, session->attempt, session->memory_node};
+}
+
 static int fill_slot(struct session *session, uint32_t slot)
 {
     struct image *image = NULL;
@@ -38,8 +43,7 @@ static int fill_slot(struct session *session, uint32_t slot)
         return error;
     image->slot = &session->slots[slot];
     image->run = session->run;
-    error = image_take_segments(
-        image, (struct pool_owner){.run = session->run->tag, .attempt = session->attempt});
+    error = image_take_segments(image, owner_of(session));
     if (error != 0) {
         image_free(image);
         return error;
@@ -54,7 +58,7 @@ uint32_t slots_lend_ahead(uint32_t *out, struct session *session)
 {
     struct service *service = session->service;
     uint32_t need = session->image_segments, count = 0;
-    struct pool_owner owner = {session->run->tag, session->attempt};
+    struct pool_owner owner = owner_of(session);
     for (uint32_t slot = 0; slot < num_slots(session); slot++) {
         if (pool_ready_for(service->pool, owner) < need || fill_slot(session, slot) != 0)
             return count;

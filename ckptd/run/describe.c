@@ -157,6 +157,7 @@ static int new_session(struct session **out, struct group *group, uint32_t rank)
     struct session_options options = {.run = group->run,
                                       .attempt = group->attempt,
                                       .rank = rank,
+                                      .memory_node = group->ranks[rank].memory_node,
                                       .geometry = group->ranks[rank].geometry,
                                       .image_segments = group->ranks[rank].image_segments};
     int error = session_new_rank(out, group->run->service, &options);
@@ -455,6 +456,8 @@ void describe_rank(struct service *service, struct rpc_call *call,
     struct group *group = run ? run->coordinator->group : NULL;
     if (error == 0 && !group)
         error = new_group(&group, run, request->attempt);
+    if (error == 0)
+        group->ranks[request->rank].memory_node = request->memory_node;
     if (error == 0 && (group->planning || group->planned)) {
         error = describe_again(group, request->rank, call, slices, request->n_slices);
         free(slices);

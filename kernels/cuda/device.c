@@ -8,6 +8,7 @@
  * and queued as a graph (graphs.h).
  *
  * Lock: of the device guards its lists; `error` and `text` of a lane are guarded by its own. */
+#include <ctype.h>
 #include <cuda_runtime_api.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -220,6 +221,34 @@ static int cuda_room(struct device *base, struct device_room *out)
         return fail(error, "the GPU does not say how much memory it has");
     *out = (struct device_room){.all = all, .free = free_bytes, .devices = (uint32_t)count};
     return 0;
+}
+
+/* As the system has it of the GPU's place on the bus. */
+static int node_on_bus(int index)
+{
+    char bus[32] = "", path[96];
+    int node = -1;
+    if (cudaDeviceGetPCIBusId(bus, sizeof(bus), index) != cudaSuccess)
+        return -1;
+    for (char *at = bus; *at != '\0'; at++)
+        *at = (char)tolower((unsigned char)*at);
+    snprintf(path, sizeof(path), "/sys/bus/pci/devices/%s/numa_node", bus);
+    FILE *file = fopen(path, "re");
+    if (file != NULL && fscanf(file, "%d", &node) != 1)
+        node = -1;
+    if (file != NULL)
+        fclose(file);
+    return node;
+}
+
+/* Drivers before 12.2 do not know the attribute. */
+static uint32_t cuda_memory_node(struct device *base)
+{
+    int index = ((struct cuda_device *)base)->index, node = -1;
+    if (cudaDeviceGetAttribute(&node, cudaDevAttrHostNumaId, index) != cudaSuccess || node < 0)
+        node = node_on_bus(index);
+    (void)cudaGetLastError(); /* no error of what comes next */
+    return node >= 0 ? (uint32_t)node + 1 : 0;
 }
 
 /* An error is no reason to fail the next launch, which asks for the last one. */
@@ -493,6 +522,7 @@ const struct device_ops device_cuda = {
     .alloc = cuda_alloc,
     .free = cuda_free,
     .room = cuda_room,
+    .memory_node = cuda_memory_node,
     .pin = cuda_pin,
     .unpin = cuda_unpin,
     .lane_open = cuda_lane_open,

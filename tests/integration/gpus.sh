@@ -11,12 +11,14 @@
 snapshots=(--checkpoint.async_mode async_with_pinned_mem)
 twins=(--parallelism.data_parallel_replicate_degree 2 --parallelism.data_parallel_shard_degree 1
     --kernels.graphs false)
-plan 41
+plan 42
 
 check "the CPU trains" train cpu - 1
 check "one GPU has its bits, work as late as allowed" train_same one $late 1
 check "two GPUs with shards have them, snapshots during the step" \
-    train_same two $random 2 "${snapshots[@]}"
+    train_same two $random,node=900 2 "${snapshots[@]}"
+check_equal "where ckptd cannot place images near the GPUs one line says so" \
+    "$(grep -c 'placed on the NUMA node 900 ' "$tmp/ckptd.log")" 1
 check "and the saves of those steps have them" same_saves two
 check "so have those of replicas, without graphs, work as late as allowed" \
     eval 'train_same twins $late 2 "${snapshots[@]}" "${twins[@]}" && same_saves twins'

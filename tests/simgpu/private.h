@@ -64,7 +64,7 @@ struct simgpu {
     pthread_cond_t changed; /* an operation has ended, or was queued */
     bool is_set, has_no_peers;
     uint64_t seed, random;
-    int num_devices, capability, driver;
+    int num_devices, capability, driver, node;
     size_t memory_bytes;
     uint64_t algorithm, dropped; /* cuBLASLt's choice; those below are not offered */
     char fail_call[48];

@@ -34,6 +34,18 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *out, int device)
     return simgpu_leave(error);
 }
 
+cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, int device)
+{
+    cudaError_t error = simgpu_enter(__func__);
+    if (error == cudaSuccess && (device < 0 || device >= simgpu.num_devices))
+        error = cudaErrorInvalidDevice;
+    if (error == cudaSuccess && attribute != cudaDevAttrHostNumaId)
+        error = cudaErrorInvalidValue;
+    if (error == cudaSuccess)
+        *value = simgpu.node;
+    return simgpu_leave(error);
+}
+
 cudaError_t cudaDriverGetVersion(int *version)
 {
     cudaError_t error = simgpu_enter(__func__);

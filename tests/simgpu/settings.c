@@ -30,6 +30,8 @@ static void set_one(char *setting)
         simgpu.num_devices = (int)number;
     else if (strcmp(setting, "memory") == 0)
         simgpu.memory_bytes = number;
+    else if (strcmp(setting, "node") == 0)
+        simgpu.node = (int)number;
     else if (strcmp(setting, "capability") == 0)
         simgpu.capability = (int)number;
     else if (strcmp(setting, "peers") == 0)
@@ -60,6 +62,7 @@ static void set_all(const char *settings)
     simgpu.seed = 0;
     simgpu.num_devices = 1;
     simgpu.capability = 90;
+    simgpu.node = 0;
     simgpu.memory_bytes = (size_t)1 << 30;
     simgpu.algorithm = simgpu.dropped = 0;
     simgpu.has_no_peers = false;

@@ -4,7 +4,9 @@
  * run the bytes of another, and is out of reach of those who wrote into it before; a pool is filled
  * behind its opening, whoever needs a segment sooner has it filled, and one that cannot be filled
  * says so. Method: a pool of four small segments, no storage; the linker sends fallocate() and
- * fopen() through this file, which refuses memory, and says how much the host has. */
+ * fopen() through this file, which refuses memory, and says how much the host has; and syscall(),
+ * where a host may have two NUMA nodes, and take its memory from the first unless told otherwise.
+ */
 #include "ckptd/loop.h"
 #include "ckptd/node/pool.h"
 #include "proto/arena.h"
@@ -22,6 +24,7 @@
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -49,6 +52,51 @@ int __wrap_fallocate(int fd, int mode, off_t offset, off_t bytes)
     return -1;
 }
 
+static bool has_two_nodes, refuses_policies;
+static struct {
+    const void *base;
+    uint32_t node; /* that its memory is to be taken from */
+    bool was_empty;
+} told[8];
+static uint32_t num_told;
+
+static uint32_t node_told(const void *base)
+{
+    for (uint32_t i = num_told; i-- > 0;)
+        if (told[i].base == base)
+            return told[i].node;
+    return 0;
+}
+
+static bool has_no_page(void *base)
+{
+    unsigned char page = 1;
+    return mincore(base, 1, &page) == 0 && (page & 1) == 0;
+}
+
+long __real_syscall(long number, long a, long b, long c, long d, long e, long f);
+long __wrap_syscall(long number, long a, long b, long c, long d, long e, long f);
+long __wrap_syscall(long number, long a, long b, long c, long d, long e, long f)
+{
+    if (number == SYS_mbind && refuses_policies) {
+        errno = EPERM;
+        return -1;
+    }
+    if (has_two_nodes && number == SYS_mbind) {
+        unsigned long nodes = *(unsigned long *)d;
+        assert_true(b == SEGMENT && c == 1 && (nodes == 1 || nodes == 2) && num_told < 8);
+        told[num_told].was_empty = has_no_page((void *)a);
+        told[num_told].base = (void *)a;
+        told[num_told++].node = nodes == 2;
+        return 0;
+    }
+    if (has_two_nodes && number == SYS_get_mempolicy) {
+        *(int *)a = (int)node_told((void *)d);
+        return 0;
+    }
+    return __real_syscall(number, a, b, c, d, e, f);
+}
+
 FILE *__real_fopen(const char *path, const char *mode);
 FILE *__wrap_fopen(const char *path, const char *mode);
 FILE *__wrap_fopen(const char *path, const char *mode)
@@ -67,6 +115,8 @@ static int set_up_bare(void **state)
 {
     refusal = 0;
     available_bytes = 0;
+    has_two_nodes = refuses_policies = false;
+    num_told = 0;
     return pool_open((struct pool **)state, COUNT * SEGMENT, SEGMENT, true, NULL);
 }
 
@@ -534,6 +584,87 @@ static void test_pool__what_it_calls_huge_pages_are_huge_pages(void **state)
     }
 }
 
+#define NEAR(run_tag, number, node) \
+    ((struct pool_owner){.run = (run_tag), .attempt = (number), .memory_node = 1 + (node)})
+
+static void test_pool__a_bare_segment_is_placed_on_the_node_that_is_wanted(void **state)
+{
+    struct pool *pool = *state;
+    uint32_t segments[2], generations[2];
+    has_two_nodes = true;
+    assert_int_equal(pool_take(pool, segments, 2, NEAR(1, 1, 1)), 0);
+    assert_int_equal(pool_clean(pool, segments, 2), 0);
+    assert_int_equal(num_told, 2);
+    for (uint32_t i = 0; i < 2; i++) {
+        assert_true(told[i].was_empty);
+        assert_ptr_equal(told[i].base, pool_base(pool, segments[i]));
+        assert_int_equal(node_told(told[i].base), 1);
+    }
+    pool_generations(pool, generations, segments, 2);
+    assert_int_equal(generations[0] + generations[1], 0);
+    has_two_nodes = false;
+}
+
+static void test_pool__a_segment_that_lies_elsewhere_is_made_anew_once(void **state)
+{
+    struct pool *pool = *state;
+    uint32_t segment, generation;
+    has_two_nodes = true;
+    while (renews(pool)) /* in the background, on the first node */
+        continue;
+    assert_int_equal(num_told, 0);
+    assert_int_equal(pool_ready_for(pool, NEAR(1, 1, 0)), COUNT);
+    assert_int_equal(pool_ready_for(pool, NEAR(1, 1, 1)), 0);
+    assert_int_equal(pool_take(pool, &segment, 1, NEAR(1, 1, 1)), 0);
+    assert_true(pool_is_dirty(pool, &segment, 1));
+    assert_int_equal(pool_clean(pool, &segment, 1), 0);
+    pool_generations(pool, &generation, &segment, 1);
+    assert_int_equal(generation, 1);
+    assert_true(num_told == 1 && told[0].was_empty && told[0].node == 1);
+    assert_false(pool_is_dirty(pool, &segment, 1));
+    pool_give(pool, &segment, 1);
+    assert_int_equal(pool_ready_for(pool, NEAR(1, 1, 1)), 1);
+    assert_int_equal(pool_ready_for(pool, NEAR(1, 1, 0)), COUNT - 1);
+    has_two_nodes = false;
+}
+
+/* It is asked for once. */
+static void test_pool__where_the_kernel_refuses_segments_stay_where_they_are(void **state)
+{
+    struct pool *pool = *state;
+    uint32_t segment, before, after;
+    refuses_policies = true;
+    assert_int_equal(pool_take(pool, &segment, 1, NEAR(1, 1, 5)), 0);
+    assert_int_equal(pool_clean(pool, &segment, 1), 0);
+    pool_generations(pool, &before, &segment, 1);
+    pool_give(pool, &segment, 1);
+    assert_int_equal(pool_take(pool, &segment, 1, NEAR(1, 1, 5)), 0);
+    assert_false(pool_is_dirty(pool, &segment, 1));
+    assert_int_equal(pool_clean(pool, &segment, 1), 0);
+    pool_generations(pool, &after, &segment, 1);
+    assert_int_equal(after, before);
+}
+
+/* By the kernel that runs this. */
+static void test_pool__the_kernel_has_the_node_of_a_segment(void **state)
+{
+    struct pool *pool = *state;
+    uint32_t segment;
+    int policy = 0, node = -1;
+    unsigned long nodes[1024 / (8 * sizeof(unsigned long))] = {0};
+    assert_int_equal(pool_take(pool, &segment, 1, NEAR(1, 1, 0)), 0);
+    assert_int_equal(pool_clean(pool, &segment, 1), 0);
+    long at = (long)pool_base(pool, segment);
+    if (__real_syscall(SYS_get_mempolicy, (long)&policy, (long)nodes, 1024, at, 2, 0) != 0) {
+        print_message("# the kernel does not tell policies: %s\n", strerror(errno));
+        skip();
+    }
+    assert_int_equal(policy, 1); /* MPOL_PREFERRED */
+    assert_int_equal(nodes[0], 1);
+    assert_int_equal(__real_syscall(SYS_get_mempolicy, (long)&node, 0, 0, at, 3, 0), 0);
+    assert_int_equal(node, 0);
+}
+
 static void test_pool__more_memory_than_there_is_is_refused_in_words(void **state)
 {
     struct pool *pool = NULL;
@@ -563,6 +694,10 @@ int main(void)
         BARE(test_pool__it_is_filled_before_anything_is_renewed),
         BARE(test_pool__memory_that_is_refused_is_told_and_may_be_asked_for_again),
         BARE(test_pool__memory_that_others_took_meanwhile_is_not_taken),
+        BARE(test_pool__a_bare_segment_is_placed_on_the_node_that_is_wanted),
+        BARE(test_pool__a_segment_that_lies_elsewhere_is_made_anew_once),
+        BARE(test_pool__where_the_kernel_refuses_segments_stay_where_they_are),
+        BARE(test_pool__the_kernel_has_the_node_of_a_segment),
         cmocka_unit_test(test_pool__filled_by_several_at_once_it_is_filled_once),
         CASE(test_pool__another_user_cannot_open_for_writing_what_he_may_read),
         cmocka_unit_test(test_pool__what_it_calls_huge_pages_are_huge_pages),

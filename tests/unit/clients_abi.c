@@ -201,7 +201,8 @@ static const struct field fields[] = {
     AT(ckpt_memory_hooks, copy, 24),
     AT(ckpt_memory_hooks, copied, 32),
     AT(ckpt_memory_hooks, user, 40),
-    SIZE(ckpt_memory_hooks, 48),
+    AT(ckpt_memory_hooks, memory_node, 48),
+    SIZE(ckpt_memory_hooks, 56),
 };
 
 static void test_abi__fields_keep_their_places(void **state)

@@ -316,7 +316,13 @@ static void test_hooks__memory_is_announced_and_loads_are_copied_by_the_caller(v
 {
     struct ckpt_array arrays[ARRAYS];
     struct hooked hooked = {0};
-    struct ckpt_memory_hooks hooks = {sizeof hooks, came, goes, post, copied, &hooked};
+    struct ckpt_memory_hooks hooks = {.size = offsetof(struct ckpt_memory_hooks, memory_node),
+                                      .came = came,
+                                      .goes = goes,
+                                      .copy = post,
+                                      .copied = copied,
+                                      .user = &hooked,
+                                      .memory_node = UINT32_MAX}; /* which is not read */
     struct ckpt_place at = {.size = sizeof at};
     struct ckpt_save *save;
     struct ckpt *ckpt = open_single(*state, "arrays");
@@ -330,6 +336,8 @@ static void test_hooks__memory_is_announced_and_loads_are_copied_by_the_caller(v
     uint32_t mapped = hooked.num_ranges;
     assert_int_equal(ckpt_hook_memory(ckpt, NULL), 0); /* and what is mapped already */
     assert_int_equal(hooked.num_ranges, 0);
+    hooks.size = sizeof hooks;
+    hooks.memory_node = 1;
     assert_int_equal(ckpt_hook_memory(ckpt, &hooks), 0);
     assert_int_equal(hooked.num_ranges, mapped);
     assert_true(mapped > 0 && hooked.num_came[1] == 2 * mapped);

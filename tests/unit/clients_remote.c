@@ -113,8 +113,11 @@ static int copied_hooked(void *user)
 static int work_load_hooked(struct group *group, struct ckpt *ckpt, struct ckpt_tensor *tensors,
                             uint32_t rank)
 {
-    const struct ckpt_memory_hooks hooks = {sizeof hooks, ignore_came,   ignore_goes,
-                                            copy_hooked,  copied_hooked, NULL};
+    const struct ckpt_memory_hooks hooks = {.size = sizeof hooks,
+                                            .came = ignore_came,
+                                            .goes = ignore_goes,
+                                            .copy = copy_hooked,
+                                            .copied = copied_hooked};
     if (ckpt_hook_memory(ckpt, &hooks) != 0)
         return rank_failed(group, "hook", rank);
     return work_load(group, ckpt, tensors, rank);

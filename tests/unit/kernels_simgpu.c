@@ -613,6 +613,15 @@ static void test_simgpu__a_device_says_what_is_left_of_its_memory(void **state)
     close_bed(&bed);
 }
 
+static void test_simgpu__a_device_says_near_which_memory_it_is(void **state)
+{
+    (void)state;
+    struct bed bed;
+    assert_int_equal(open_bed(&bed, "node=3"), 0);
+    assert_int_equal(device_memory_node(bed.device), 1 + 3);
+    close_bed(&bed);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -632,6 +641,7 @@ int main(void)
         cmocka_unit_test(test_simgpu__one_line_says_what_is_not_there),
         cmocka_unit_test(test_simgpu__float8_products_need_capability_8_9),
         cmocka_unit_test(test_simgpu__a_device_says_what_is_left_of_its_memory),
+        cmocka_unit_test(test_simgpu__a_device_says_near_which_memory_it_is),
     };
     if (device_find("cuda") == NULL) {
         printf("skipped: NVIDIA's headers are not here (make deps-cuda)\n");

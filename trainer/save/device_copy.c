@@ -108,6 +108,12 @@ static int load_copied(void *user)
     return lane_settle(c->lane);
 }
 
+/* Of the device's memory node: where its link ends. */
+static uint32_t node_of(const struct device_copy *c)
+{
+    return c != NULL ? device_memory_node(c->lane->device) : 0;
+}
+
 int device_copy_hook(struct device_copy *c, struct ckpt *ckpt)
 {
     struct ckpt_memory_hooks hooks = {.size = sizeof(hooks),
@@ -115,7 +121,8 @@ int device_copy_hook(struct device_copy *c, struct ckpt *ckpt)
                                       .goes = goes,
                                       .copy = load_copy,
                                       .copied = load_copied,
-                                      .user = c};
+                                      .user = c,
+                                      .memory_node = node_of(c)};
     return c != NULL ? ckpt_hook_memory(ckpt, &hooks) : 0;
 }
 

@@ -16,8 +16,9 @@
  * A load. libckpt's copies out of ckptd's memory are posted on the same lane; what it reads from
  * elsewhere goes through a small buffer.
  *
- * ckptd's memory is page-locked when it is mapped (ckpt_hook_memory), and given back behind all
- * copies. Where that is refused copies still work, but hold the copy thread up: said once.
+ * ckptd places its memory on the device's NUMA node (device_memory_node). It is page-locked when it
+ * is mapped (ckpt_hook_memory), and given back behind all copies. Where that is refused copies
+ * still work, but hold the copy thread up: said once.
  *
  * Threads: save for device_copy_begin and device_copy_hold all is called by who owns the handle of
  * libckpt, one thread at a time. */
