@@ -33,7 +33,7 @@ struct asking {
     char run[RUN_NAME_MAX + 1];
     struct majority_waiter *waiter; /* NULL: it was told */
     struct look_waiter looks[MEMBERS_PEERS_MAX];
-    uint64_t looked; /* sites of placement.h: this node is the first */
+    struct node_set looked;
     uint32_t num_waiting;
 };
 
@@ -80,7 +80,7 @@ static void tell(struct asking *asking, const struct fault *fault)
     if (!waiter)
         return;
     waiter->fault = *fault;
-    waiter->num_looked = (uint32_t)__builtin_popcountll(asking->looked);
+    waiter->num_looked = node_set_count(&asking->looked);
     waiter->go_on(waiter);
 }
 
@@ -113,7 +113,7 @@ static void looked(struct look_waiter *look)
     struct look_waiter *all = look - (look->tier - TIER_PEER);
     struct asking *asking = CONTAINER_OF(all, struct asking, looks);
     if (look->fault.code == 0)
-        asking->looked |= UINT64_C(2) << (look->tier - TIER_PEER);
+        node_set_add(&asking->looked, (uint32_t)(look->tier - TIER_PEER) + 1);
     asking->num_waiting--;
     decide(asking);
     if (asking->num_waiting == 0)
@@ -133,7 +133,7 @@ void majority_look(struct service *service, const char *run, struct majority_wai
     asking->service = service;
     snprintf(asking->run, sizeof asking->run, "%s", run);
     asking->waiter = waiter;
-    asking->looked = 1;
+    node_set_add(&asking->looked, 0);
     asking->num_waiting = count;
     for (uint32_t i = 0; i < count; i++) { /* the last one may free it */
         asking->looks[i].go_on = looked;

@@ -20,50 +20,90 @@
 #include "proto/checksum.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
-static bool domain_has_copy(const struct site *sites, uint32_t count, const char *domain)
+/* What the sites of a domain have. */
+struct domain {
+    const char *name;
+    bool has_copy, has_part;
+};
+
+/* The sites by domain, sorted, so that whoever looks at all of them costs count * log(count). */
+struct domains {
+    const struct site *sites;
+    uint32_t count;    /* of sites */
+    uint32_t *by_name; /* the indexes of sites, those of a domain beside each other */
+    uint32_t *of;      /* per site the index in `all` */
+    struct domain *all;
+    uint32_t num;
+    bool is_any_part;   /* somewhere */
+    bool is_any_double; /* a domain has a copy and a part: R6 */
+};
+
+static int compare_sites(const void *a, const void *b, void *user)
 {
-    for (uint32_t i = 0; i < count; i++)
-        if (sites[i].has_copy && strcmp(sites[i].domain, domain) == 0)
-            return true;
-    return false;
+    const struct site *sites = user;
+    return strcmp(sites[*(const uint32_t *)a].domain, sites[*(const uint32_t *)b].domain);
 }
 
-static bool domain_has_part(const struct site *sites, uint32_t count, const char *domain)
+static void free_domains(struct domains *domains)
 {
-    for (uint32_t i = 0; i < count; i++)
-        if (sites[i].has_part && strcmp(sites[i].domain, domain) == 0)
-            return true;
-    return false;
+    free(domains->by_name);
+    free(domains->of);
+    free(domains->all);
 }
 
-/* R6. */
-static bool parts_are_a_copy(const struct site *sites, uint32_t count)
+/* False: no memory. */
+static bool find_domains(struct domains *out, const struct site *sites, uint32_t count)
 {
-    bool is_any = false;
+    *out = (struct domains){.sites = sites, .count = count};
+    out->by_name = calloc(count + 1, sizeof *out->by_name);
+    out->of = calloc(count + 1, sizeof *out->of);
+    out->all = calloc(count + 1, sizeof *out->all);
+    if (!out->by_name || !out->of || !out->all)
+        return false;
+    for (uint32_t i = 0; i < count; i++)
+        out->by_name[i] = i;
+    qsort_r(out->by_name, count, sizeof *out->by_name, compare_sites, (void *)(uintptr_t)sites);
     for (uint32_t i = 0; i < count; i++) {
-        if (sites[i].has_copy && domain_has_part(sites, count, sites[i].domain))
-            return false;
-        is_any |= sites[i].has_part;
+        const struct site *site = &sites[out->by_name[i]];
+        if (out->num == 0 || strcmp(out->all[out->num - 1].name, site->domain) != 0) /* R1 */
+            out->all[out->num++] = (struct domain){.name = site->domain};
+        struct domain *domain = &out->all[out->num - 1];
+        out->of[out->by_name[i]] = out->num - 1;
+        domain->has_copy |= site->has_copy;
+        domain->has_part |= site->has_part;
+        out->is_any_part |= site->has_part;
+        out->is_any_double |= domain->has_copy && domain->has_part;
     }
-    return is_any;
+    return true;
+}
+
+/* R1, R6. */
+static uint32_t count_domains(const struct domains *domains)
+{
+    uint32_t count = domains->is_any_part && !domains->is_any_double;
+    for (uint32_t i = 0; i < domains->num; i++)
+        count += domains->all[i].has_copy;
+    return count;
 }
 
 uint32_t placement_domains(const struct site *sites, uint32_t count)
 {
-    uint32_t domains = parts_are_a_copy(sites, count);
-    for (uint32_t i = 0; i < count; i++)
-        domains += sites[i].has_copy && !domain_has_copy(sites, i, sites[i].domain); /* R1 */
-    return domains;
+    struct domains domains;
+    uint32_t found = find_domains(&domains, sites, count) ? count_domains(&domains) : 0;
+    free_domains(&domains);
+    return found;
 }
 
-static bool is_before(const struct site *sites, uint32_t count, uint32_t a, uint32_t b)
+static bool is_before(const struct domains *domains, uint32_t a, uint32_t b)
 {
-    bool is_part = domain_has_part(sites, count, sites[a].domain);
+    const struct site *sites = domains->sites;
+    bool is_part = domains->all[domains->of[a]].has_part;
     if (sites[a].is_away != sites[b].is_away) /* R4 */
         return sites[b].is_away;
-    if (is_part != domain_has_part(sites, count, sites[b].domain))
+    if (is_part != domains->all[domains->of[b]].has_part)
         return !is_part;
     if (sites[a].has_part != sites[b].has_part) /* it lacks less than its neighbours */
         return sites[a].has_part;
@@ -72,59 +112,70 @@ static bool is_before(const struct site *sites, uint32_t count, uint32_t a, uint
     return sites[a].order < sites[b].order;
 }
 
-/* It may get one, and is the first of its domain. */
-static bool is_candidate(const struct site *sites, uint32_t count, uint32_t index)
+/* The site of that domain, from `*at` of by_name on, that may get a copy; -1: none may. */
+static int64_t find_candidate(const struct domains *domains, uint32_t *at)
 {
-    const struct site *site = &sites[index];
-    if (domain_has_copy(sites, count, site->domain)) /* R2 */
-        return false;
-    if (index == 0 && !site->has_part)
-        return false; /* what it has not is sent to it by who has it */
-    for (uint32_t i = 0; i < count; i++)
-        if (i != index && strcmp(sites[i].domain, site->domain) == 0 &&
-            is_before(sites, count, i, index))
-            return false;
-    return true;
+    uint32_t best = domains->by_name[*at], domain = domains->of[best];
+    for (; *at < domains->count && domains->of[domains->by_name[*at]] == domain; ++*at)
+        if (is_before(domains, domains->by_name[*at], best))
+            best = domains->by_name[*at];
+    if (domains->all[domain].has_copy) /* R2 */
+        return -1;
+    /* What this node has not is sent to it by who has it. */
+    return best == 0 && !domains->sites[best].has_part ? -1 : (int64_t)best;
 }
 
-/* The candidates, best first; so many. */
-static uint32_t rank(uint32_t out[PLACEMENT_SITES_MAX], const struct site *sites, uint32_t count)
+/* The best candidates, at most `most` of them; so many. */
+static uint32_t rank(uint32_t *out, uint32_t most, const struct domains *domains)
 {
     uint32_t num = 0;
-    for (uint32_t i = 0; i < count; i++) {
-        if (!is_candidate(sites, count, i))
+    for (uint32_t i = 0; i < domains->count;) {
+        int64_t site = find_candidate(domains, &i);
+        uint32_t at = num;
+        if (site < 0 || (num == most && !is_before(domains, (uint32_t)site, out[most - 1])))
             continue;
-        uint32_t at = num++;
-        for (; at > 0 && is_before(sites, count, i, out[at - 1]); at--)
+        at = num < most ? num++ : most - 1;
+        for (; at > 0 && is_before(domains, (uint32_t)site, out[at - 1]); at--)
             out[at] = out[at - 1];
-        out[at] = i;
+        out[at] = (uint32_t)site;
     }
     return num;
 }
 
 /* So many of the ranked are to get one: R3. None when all together gain nothing. */
-static uint32_t count_needed(const struct site *sites, uint32_t count, const uint32_t *ranked,
-                             uint32_t num, uint32_t replicas)
+static uint32_t count_needed(struct domains *domains, const uint32_t *ranked, uint32_t num,
+                             uint32_t replicas)
 {
-    struct site then[PLACEMENT_SITES_MAX];
-    uint32_t needed = 0, has = placement_domains(sites, count), gets = has;
-    memcpy(then, sites, count * sizeof *sites);
+    uint32_t needed = 0, has = count_domains(domains), gets = has;
     while (needed < num && gets < replicas) {
-        then[ranked[needed++]].has_copy = true;
-        gets = placement_domains(then, count);
+        struct domain *domain = &domains->all[domains->of[ranked[needed++]]];
+        domain->has_copy = true;
+        domains->is_any_double |= domain->has_part;
+        gets = count_domains(domains);
     }
     return gets > has ? needed : 0;
 }
 
+uint32_t placement_choose(uint32_t out[PLACEMENT_COPIES_MAX], const struct site *sites,
+                          uint32_t count, uint32_t replicas)
+{
+    struct domains domains;
+    uint32_t needed = 0;
+    CHECK(replicas < PLACEMENT_COPIES_MAX);
+    if (find_domains(&domains, sites, count) && count_domains(&domains) < replicas) {
+        uint32_t num = rank(out, replicas + 1, &domains);
+        needed = count_needed(&domains, out, num, replicas);
+    }
+    free_domains(&domains);
+    return needed;
+}
+
 bool placement_goes(const struct site *sites, uint32_t count, uint32_t replicas, uint32_t index)
 {
-    uint32_t ranked[PLACEMENT_SITES_MAX];
-    if (count > PLACEMENT_SITES_MAX || placement_domains(sites, count) >= replicas)
-        return false;
-    uint32_t num = rank(ranked, sites, count);
-    uint32_t needed = count_needed(sites, count, ranked, num, replicas);
-    for (uint32_t i = 0; i < needed; i++)
-        if (ranked[i] == index)
+    uint32_t chosen[PLACEMENT_COPIES_MAX];
+    uint32_t num = placement_choose(chosen, sites, count, replicas);
+    for (uint32_t i = 0; i < num; i++)
+        if (chosen[i] == index)
             return true;
     return false;
 }
@@ -143,14 +194,17 @@ bool placement_is_majority(uint32_t holders, uint32_t nodes)
 
 struct quorum quorum_begin(uint32_t nodes)
 {
-    uint64_t sites = nodes >= 64 ? UINT64_MAX : (UINT64_C(1) << nodes) - 1;
-    return (struct quorum){
-        .sites = nodes, .asked = 1, .holders = 1, .num_sets = 1, .sets = {{nodes, sites}}};
+    struct quorum quorum = {.sites = nodes, .asked = 1, .num_sets = 1};
+    quorum.sets[0].nodes = nodes;
+    for (uint32_t i = 0; i < nodes; i++)
+        node_set_add(&quorum.sets[0].sites, i);
+    node_set_add(&quorum.holders, 0);
+    return quorum;
 }
 
 uint32_t quorum_count(const struct quorum *quorum, const struct quorum_set *set)
 {
-    return (uint32_t)__builtin_popcountll(quorum->holders & set->sites);
+    return node_set_common(&quorum->holders, &set->sites);
 }
 
 const struct quorum_set *quorum_lacks(const struct quorum *quorum)
@@ -163,11 +217,11 @@ const struct quorum_set *quorum_lacks(const struct quorum *quorum)
 
 enum quorum_state quorum_heard(struct quorum *quorum, enum publication outcome)
 {
-    uint64_t site = UINT64_C(1) << quorum->asked++;
+    uint32_t site = quorum->asked++;
     if (outcome == PUBLICATION_TAKEN)
         return QUORUM_TAKEN;
     if (outcome == PUBLICATION_DURABLE) /* what is unknown is not held */
-        quorum->holders |= site;
+        node_set_add(&quorum->holders, site);
     if (!quorum_lacks(quorum))
         return QUORUM_HELD;
     return quorum->asked < quorum->sites ? QUORUM_ASKS : QUORUM_TOO_FEW;

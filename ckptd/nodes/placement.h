@@ -3,12 +3,11 @@
 #ifndef HOLDFAST_CKPTD_NODES_PLACEMENT_H
 #define HOLDFAST_CKPTD_NODES_PLACEMENT_H
 
+#include "ckptd/nodes/node_set.h"
 #include "ckptd/tier.h"
 
 #include <stdbool.h>
 #include <stdint.h>
-
-#define PLACEMENT_SITES_MAX 64u /* this node and 63 peers */
 
 /* A node, for one checkpoint. The first of a list is this node itself. */
 struct site {
@@ -21,6 +20,11 @@ struct site {
 
 /* n: any n - 1 failure domains may be lost, and every shard is left. */
 uint32_t placement_domains(const struct site *sites, uint32_t count);
+/* The sites that are to get a copy, at most `replicas` of them, best first; so many. Costs
+ * count * log(count). Without memory none is chosen, until the next look. */
+#define PLACEMENT_COPIES_MAX 16u
+uint32_t placement_choose(uint32_t out[PLACEMENT_COPIES_MAX], const struct site *sites,
+                          uint32_t count, uint32_t replicas);
 /* Is sites[index] to get a whole copy, so that that number becomes `replicas`? The first of the
  * list, when it has a part, is to fetch what it lacks. */
 bool placement_goes(const struct site *sites, uint32_t count, uint32_t replicas, uint32_t index);
@@ -35,11 +39,11 @@ bool placement_is_majority(uint32_t holders, uint32_t nodes);
 #define QUORUM_SETS_MAX 4u
 struct quorum {
     uint32_t sites, asked;
-    uint64_t holders; /* a bit per site */
+    struct node_set holders; /* of the sites */
     uint32_t num_sets;
     struct quorum_set {
         uint32_t nodes;
-        uint64_t sites;
+        struct node_set sites;
     } sets[QUORUM_SETS_MAX];
 };
 enum quorum_state {

@@ -109,28 +109,31 @@ int sets_next(struct sets *out, const struct sets *last, const struct members *m
     return error;
 }
 
-/* The site of a node; sites of placement.h. */
-static uint64_t site_of(const char *name, size_t length, const struct members *members,
+/* The number of a node in a node_set; NODE_SET_MAX: it is nobody's here. */
+static uint32_t site_of(const char *name, size_t length, const struct members *members,
                         const char *own)
 {
     if (strlen(own) == length && strncmp(own, name, length) == 0)
-        return 1;
+        return 0;
     for (uint32_t i = 0; i < members->count; i++)
         if (strlen(members->peers[i].name) == length &&
             strncmp(members->peers[i].name, name, length) == 0)
-            return UINT64_C(2) << i;
-    return 0;
+            return i + 1;
+    return NODE_SET_MAX;
 }
 
 struct quorum sets_quorum(const struct sets *sets, const struct members *members, const char *own)
 {
-    struct quorum quorum = {.sites = members->count + 1, .asked = 1, .holders = 1};
+    struct quorum quorum = {.sites = members->count + 1, .asked = 1};
+    node_set_add(&quorum.holders, 0);
     for (uint32_t i = 0; i < sets->count; i++) {
         struct quorum_set *set = &quorum.sets[quorum.num_sets++];
         for (const char *at = sets->names[i]; *at != '\0'; at += *at == ',') {
             size_t length = strcspn(at, ",");
+            uint32_t site = site_of(at, length, members, own);
             set->nodes++;
-            set->sites |= site_of(at, length, members, own);
+            if (site < NODE_SET_MAX)
+                node_set_add(&set->sites, site);
             at += length;
         }
     }

@@ -158,14 +158,14 @@ static bool look(struct world *world, struct start *start, uint32_t answering)
 {
     char own[MEMBER_NAME_MAX];
     struct sets known = {0}, found;
-    uint64_t looked = 1;
+    struct node_set looked = {.words = {1}};
     name_of(own, start->node);
     assert_int_equal(sets_find(&known, world->stores[start->node], "r"), 0);
     for (uint32_t i = 0; i < start->members.count; i++) {
         uint32_t peer = peer_at(start, i);
         if (!(answering >> peer & 1))
             continue;
-        looked |= UINT64_C(2) << i;
+        node_set_add(&looked, (uint32_t)i + 1);
         assert_int_equal(sets_find(&found, world->stores[peer], "r"), 0);
         sets_merge(&known, &found);
     }
