@@ -78,7 +78,7 @@ struct checkpoint {
     struct image **images;             /* per shard, or NULL; NULL while there is none */
     /* Saved by ranks of several nodes: per shard the tier of the node that it was saved on,
      * NUM_TIERS of one that is no peer; owned. NULL: every copy has all. */
-    uint8_t *places;
+    uint16_t *places;
     bool was_committed;        /* by this ckptd, since it started */
     bool is_led_elsewhere;     /* the node of its first shard sees to its copies */
     uint32_t num_images;       /* entered and not left yet */

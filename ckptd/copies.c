@@ -110,13 +110,13 @@ int catalog_set_places(struct checkpoint *checkpoint, enum tier_index of,
     checkpoint->copies[of].is_part = true;
     if (checkpoint->places)
         return 0;
-    checkpoint->places = calloc(places->num_shards, 1);
+    checkpoint->places = calloc(places->num_shards, sizeof *checkpoint->places);
     if (!checkpoint->places)
         return report_error(ERR_MEMORY, NULL, "no memory for the places of %u shards",
                             places->num_shards);
     for (uint32_t i = 0; i < places->num_shards; i++) {
         unsigned tier = catalog_tier_of(service, places->nodes[places->shards[i]]);
-        checkpoint->places[i] = (uint8_t)tier;
+        checkpoint->places[i] = (uint16_t)tier;
         if (tier < NUM_TIERS && tier != TIER_LOCAL)
             note_part(&checkpoint->copies[tier]);
     }
@@ -145,11 +145,6 @@ static bool parts_are_complete(const struct checkpoint *checkpoint)
 
 /* ---- what they survive ---- */
 
-static bool is_home(const struct checkpoint *checkpoint, enum tier_index tier)
-{
-    return memchr(checkpoint->places, (int)tier, checkpoint->summary.shards);
-}
-
 /* At that node: on its disk or in its memory. */
 static bool has_anywhere(const struct checkpoint *checkpoint, enum tier_index node)
 {
@@ -172,11 +167,16 @@ bool copies_is_last_in_memory(const struct checkpoint *checkpoint)
     return catalog_has_whole(checkpoint, TIER_MEMORY);
 }
 
+/* The number of a node among the sites, of its tier. */
+static uint32_t site_of(unsigned tier)
+{
+    return tier == TIER_LOCAL ? 0 : tier - TIER_PEER + 1;
+}
+
 uint32_t catalog_sites(struct site out[MEMBERS_PEERS_MAX + 1], const struct checkpoint *checkpoint)
 {
     const struct service *service = checkpoint->run->service;
     const struct members *members = &service->config->members;
-    bool is_complete = parts_are_complete(checkpoint);
     for (uint32_t i = 0; i <= members->count; i++) {
         enum tier_index at = i == 0 ? TIER_LOCAL : (enum tier_index)(TIER_PEER + i - 1);
         const struct tier *tier = &service->tiers[at];
@@ -184,19 +184,21 @@ uint32_t catalog_sites(struct site out[MEMBERS_PEERS_MAX + 1], const struct chec
         out[i] = (struct site){
             .domain = i == 0 ? service->config->nodes_domain : members->peers[i - 1].domain,
             .has_copy = has_anywhere(checkpoint, at) && !tier->is_lost,
-            .has_part = is_complete && is_home(checkpoint, at),
             .is_away =
                 tier->offline[0] || tier->is_unknown || tier->takes_nothing || copy->is_given_up,
             .order =
                 i == 0 ? 0 : placement_order(checkpoint->run->name, members->peers[i - 1].name)};
     }
+    uint32_t num_parts = parts_are_complete(checkpoint) ? checkpoint->summary.shards : 0;
+    for (uint32_t i = 0; i < num_parts; i++)
+        out[site_of(checkpoint->places[i])].has_part = true;
     return members->count + 1;
 }
 
 bool copies_were_lost(const struct checkpoint *checkpoint)
 {
     const struct service *service = checkpoint->run->service;
-    for (uint32_t i = 0; i < service->config->members.count; i++)
+    for (uint32_t i = 0; service->num_lost > 0 && i < service->config->members.count; i++)
         if (checkpoint->copies[TIER_PEER + i].is_there && service->tiers[TIER_PEER + i].is_lost)
             return true;
     return false;
@@ -213,14 +215,75 @@ static bool are_known(const struct checkpoint *checkpoint)
     return true;
 }
 
-bool copies_goes(const struct checkpoint *checkpoint, enum tier_index tier)
+/* What was chosen during the look that is under way; of another look: nothing. */
+struct chosen {
+    const struct checkpoint *checkpoint;
+    uint64_t look;
+    uint32_t num, sites[PLACEMENT_COPIES_MAX];
+};
+#define CHOSEN_MAX 64u
+
+struct choices {
+    uint64_t look, next_look; /* 0: none is under way */
+    struct chosen chosen[CHOSEN_MAX];
+};
+
+int copies_open(struct service *service)
 {
-    if (!are_known(checkpoint))
-        return false;
+    service->choices = calloc(1, sizeof *service->choices);
+    return service->choices ? 0 : report_error(ERR_MEMORY, NULL, "no memory for choices of nodes");
+}
+
+void copies_close(struct service *service)
+{
+    free(service->choices);
+    service->choices = NULL;
+}
+
+void copies_begin_look(struct service *service)
+{
+    service->choices->look = ++service->choices->next_look;
+}
+
+void copies_end_look(struct service *service)
+{
+    service->choices->look = 0;
+}
+
+static void choose(struct chosen *out, const struct checkpoint *checkpoint)
+{
     struct site sites[MEMBERS_PEERS_MAX + 1];
     uint32_t count = catalog_sites(sites, checkpoint);
-    return placement_goes(sites, count, (uint32_t)checkpoint->run->service->config->nodes_replicas,
-                          tier == TIER_LOCAL ? 0 : (uint32_t)(tier - TIER_PEER) + 1);
+    out->checkpoint = checkpoint;
+    out->num = placement_choose(out->sites, sites, count,
+                                (uint32_t)checkpoint->run->service->config->nodes_replicas);
+}
+
+/* All drains ask for the same few checkpoints, one after the other. */
+static const struct chosen *find_chosen(struct chosen *room, const struct checkpoint *checkpoint)
+{
+    struct choices *choices = checkpoint->run->service->choices;
+    uint64_t look = choices ? choices->look : 0;
+    struct chosen *at = room;
+    if (look != 0)
+        at = &choices->chosen[(uintptr_t)checkpoint / sizeof *checkpoint % CHOSEN_MAX];
+    if (look != 0 && at->look == look && at->checkpoint == checkpoint)
+        return at;
+    choose(at, checkpoint);
+    at->look = look;
+    return at;
+}
+
+bool copies_goes(const struct checkpoint *checkpoint, enum tier_index tier)
+{
+    struct chosen room;
+    if (!are_known(checkpoint))
+        return false;
+    const struct chosen *chosen = find_chosen(&room, checkpoint);
+    for (uint32_t i = 0; i < chosen->num; i++)
+        if (chosen->sites[i] == site_of(tier))
+            return true;
+    return false;
 }
 
 bool copies_will_go(const struct checkpoint *promised, const struct places *places,

@@ -10,6 +10,8 @@
 
 struct places;
 
+struct service;
+
 /* Was that shard saved there, or is the copy there whole? */
 bool copies_has_shard(const struct checkpoint *checkpoint, enum tier_index tier, uint32_t shard);
 /* A node that has shards of it, or all, which no other has, and does not answer; NUM_TIERS: there
@@ -17,6 +19,12 @@ bool copies_has_shard(const struct checkpoint *checkpoint, enum tier_index tier,
 enum tier_index copies_out_of_reach(const struct checkpoint *checkpoint);
 /* Had a node that is lost a copy of it, or a part? */
 bool copies_were_lost(const struct checkpoint *checkpoint);
+/* Between these nothing of what nodes hold changes, and a choice that was made counts for all
+ * drains that ask for it. */
+void copies_begin_look(struct service *service);
+void copies_end_look(struct service *service);
+int copies_open(struct service *service);
+void copies_close(struct service *service);
 /* Is that node to get a whole copy? placement.c */
 bool copies_goes(const struct checkpoint *checkpoint, enum tier_index tier);
 /* Of a save in work, with shards at those places: is it to, once it is committed? */

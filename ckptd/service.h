@@ -24,6 +24,7 @@ struct service {
     struct storage *storage; /* the local tier's */
     struct tier tiers[NUM_TIERS];
     struct crew *peer_crew; /* tier.c: of all peers; NULL: there is none */
+    uint32_t num_lost;      /* drain/far.c: peers that are lost */
     struct rpc_server *rpc;
     uint64_t boot_id;
     char arena_path[160];
@@ -69,6 +70,7 @@ struct service {
     struct journals *journals;       /* history.c */
     struct drain *drains[NUM_TIERS]; /* drain/drain.c; NULL: there is no such tier */
     struct far *fars[NUM_TIERS];     /* drain/far.c; likewise */
+    struct choices *choices;         /* copies.c; NULL: each is made anew */
     struct buffers *peer_buffers;    /* drain/ship.c: of all peers; NULL: there is none */
     struct drain_waiter *level_waiters; /* drain/level.c */
     struct serving *serving;            /* nodes/serve.c */

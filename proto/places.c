@@ -91,7 +91,7 @@ static int take_shards(struct places *out, const json_t *shards, uint32_t count)
 {
     if (json_array_size(shards) != count || count == 0)
         return refuse("tells of another number of shards");
-    out->shards = malloc(count);
+    out->shards = malloc(count * sizeof *out->shards);
     if (!out->shards)
         return report_error(ERR_MEMORY, NULL, "no memory for the places of %u shards", count);
     for (uint32_t i = 0; i < count; i++) {
@@ -99,7 +99,7 @@ static int take_shards(struct places *out, const json_t *shards, uint32_t count)
         if (!json_is_integer(value) || json_integer_value(value) < 0 ||
             json_integer_value(value) >= (json_int_t)out->num_nodes)
             return refuse("has a shard on no node");
-        out->shards[i] = (uint8_t)json_integer_value(value);
+        out->shards[i] = (uint16_t)json_integer_value(value);
     }
     out->num_shards = count;
     return 0;

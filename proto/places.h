@@ -21,7 +21,7 @@ struct places {
     char here[PLACES_NODE_BYTES];
     uint32_t num_nodes, num_shards; /* 0 shards: there is no such file, and all are here */
     char nodes[PLACES_NODES_MAX][PLACES_NODE_BYTES];
-    uint8_t *shards; /* which of `nodes` each is on; owned */
+    uint16_t *shards; /* which of `nodes` each is on; owned */
 };
 
 /* The text, to be freed, of a checkpoint with that nonce. ERR_MEMORY. */

@@ -160,9 +160,13 @@ static void look_at_queue(struct drain *drain)
 
 void drain_look(struct service *service)
 {
+    if (!service->choices) /* there is no other tier */
+        return;
+    copies_begin_look(service);
     for (unsigned tier = 0; tier < NUM_TIERS; tier++)
         if (service->drains[tier])
             look_at_queue(service->drains[tier]);
+    copies_end_look(service);
 }
 
 static void ended(struct drain *drain, struct run *run)
@@ -299,7 +303,7 @@ int drain_open(struct service *service)
     for (unsigned tier = TIER_PEER; tier < NUM_TIERS; tier++)
         if (service->drains[tier] && !service->drains[TIER_LOCAL])
             ERR_TRY(open_one(service, TIER_LOCAL)); /* what is damaged can be had from there */
-    return 0;
+    return service->drains[TIER_LOCAL] ? copies_open(service) : 0;
 }
 
 void drain_end(struct service *service)
@@ -327,6 +331,7 @@ void drain_close(struct service *service)
     }
     buffers_close(service->peer_buffers);
     service->peer_buffers = NULL;
+    copies_close(service);
 }
 
 /* ---- Status ---- */

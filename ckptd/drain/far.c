@@ -423,6 +423,7 @@ static void note_silence(struct service *service, enum tier_index at, bool answe
         tier->silent_since_ms = now;
     tier->is_lost = !answers && tier_is_peer(at) &&
                     now - tier->silent_since_ms >= service->config->nodes_lost_ms;
+    service->num_lost += (uint32_t)tier->is_lost - (uint32_t)was_lost;
     if (tier->is_lost && !was_lost)
         log_error(
             "nodes",

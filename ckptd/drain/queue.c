@@ -166,6 +166,20 @@ static bool is_to_spread(const struct checkpoint *checkpoint, enum tier_index ti
     return !is_spread || checkpoint == newest || copies_were_lost(checkpoint);
 }
 
+/* Which nodes get a copy costs the most, and is asked for what would go there alone. */
+static struct pick_item make_item(const struct checkpoint *c, enum tier_index tier,
+                                  const struct checkpoint *newest)
+{
+    struct pick_item item = {.step = c->summary.step,
+                             .is_local = has_source(c, tier),
+                             .is_wanted = queue_is_wanted(c, tier) || queue_is_damaged(c, tier),
+                             .is_given_up = c->copies[tier].is_given_up,
+                             .is_kept = is_to_spread(c, tier, newest)};
+    bool may_go = item.is_local && (item.is_wanted || item.is_kept);
+    item.is_far = !may_go || is_served(c, tier);
+    return item;
+}
+
 /* The run's, in the order of its list, marked; to be freed. NULL: no memory. */
 static struct pick_item *make_items(uint32_t *out_count, const struct run *run,
                                     enum tier_index tier)
@@ -177,13 +191,7 @@ static struct pick_item *make_items(uint32_t *out_count, const struct run *run,
         newest = !newest && has_source(c, tier) ? c : newest;
     struct pick_item *items = calloc(count + 1, sizeof *items);
     for (const struct checkpoint *c = run->checkpoints; c && items; c = c->next)
-        items[i++] =
-            (struct pick_item){.step = c->summary.step,
-                               .is_local = has_source(c, tier),
-                               .is_far = is_served(c, tier),
-                               .is_wanted = queue_is_wanted(c, tier) || queue_is_damaged(c, tier),
-                               .is_given_up = c->copies[tier].is_given_up,
-                               .is_kept = is_to_spread(c, tier, newest)};
+        items[i++] = make_item(c, tier, newest);
     if (items && tier == TIER_FAR && mark_kept(items, count, run) != 0) {
         free(items);
         items = NULL;

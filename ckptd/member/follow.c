@@ -125,7 +125,7 @@ static int take_nodes(struct places *out, const struct service *service,
 {
     memset(out, 0, sizeof *out);
     snprintf(out->here, sizeof out->here, "%s", service->config->nodes_name);
-    out->shards = calloc(reply->n_nodes + 1, 1);
+    out->shards = calloc(reply->n_nodes + 1, sizeof *out->shards);
     if (!out->shards)
         return report_error(ERR_MEMORY, NULL, "no memory for the places of the ranks");
     for (size_t i = 0; i < reply->n_nodes; i++) {
@@ -136,7 +136,7 @@ static int take_nodes(struct places *out, const struct service *service,
             return report_error(ERR_CORRUPT, NULL, "the coordinator names impossible nodes");
         if (at == out->num_nodes)
             strcpy(out->nodes[out->num_nodes++], reply->nodes[i]);
-        out->shards[i] = (uint8_t)at;
+        out->shards[i] = (uint16_t)at;
     }
     out->num_shards = (uint32_t)reply->n_nodes;
     return 0;

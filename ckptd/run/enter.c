@@ -73,10 +73,11 @@ static int copy_places(struct places *out, const struct places *places)
     *out = *places;
     if (places->num_shards == 0)
         return 0;
-    out->shards = malloc(places->num_shards);
+    size_t bytes = places->num_shards * sizeof *out->shards;
+    out->shards = malloc(bytes);
     if (!out->shards)
         return report_error(ERR_MEMORY, NULL, "no memory for the places of a save");
-    memcpy(out->shards, places->shards, places->num_shards);
+    memcpy(out->shards, places->shards, bytes);
     return 0;
 }
 

@@ -110,7 +110,7 @@ static int make_places(struct group *group)
     struct places *places = &group->places;
     if (!is_spread(group))
         return 0;
-    places->shards = calloc(group->world_size, 1);
+    places->shards = calloc(group->world_size, sizeof *places->shards);
     if (!places->shards)
         return report_error(ERR_MEMORY, NULL, "no memory for the places of the ranks");
     places->num_shards = group->world_size;
@@ -121,7 +121,7 @@ static int make_places(struct group *group)
         snprintf(places->nodes[i + 1], sizeof places->nodes[0], "%s",
                  config->members.peers[i].name);
     for (uint32_t i = 0; i < group->world_size; i++)
-        places->shards[i] = (uint8_t)group->ranks[i].node;
+        places->shards[i] = (uint16_t)group->ranks[i].node;
     return 0;
 }
 

@@ -34,7 +34,7 @@ struct world {
 
 static struct world *new_world(void)
 {
-    static uint8_t shards[] = {0, 0, 1, 2};
+    static uint16_t shards[] = {0, 0, 1, 2};
     struct places places = {
         .num_nodes = 3, .num_shards = 4, .nodes = {"n1", "n2", "n3"}, .shards = shards};
     struct world *w = calloc(1, sizeof *w);
@@ -108,6 +108,26 @@ static void test_copies__one_that_refuses_is_passed_over(void **state)
     free_world(w);
 }
 
+static void test_copies__what_is_chosen_counts_for_one_look(void **state)
+{
+    (void)state;
+    struct world *w = new_world();
+    assert_int_equal(copies_open(&w->service), 0);
+    copies_begin_look(&w->service);
+    assert_true(copies_goes(&w->checkpoint, N4));
+    w->service.tiers[N4].takes_nothing = true; /* which no look sees happen */
+    assert_true(copies_goes(&w->checkpoint, N4));
+    copies_end_look(&w->service);
+    assert_false(copies_goes(&w->checkpoint, N4));
+    assert_true(copies_goes(&w->checkpoint, TIER_LOCAL));
+    copies_begin_look(&w->service);
+    assert_false(copies_goes(&w->checkpoint, N4));
+    assert_true(copies_goes(&w->checkpoint, TIER_LOCAL));
+    copies_end_look(&w->service);
+    copies_close(&w->service);
+    free_world(w);
+}
+
 static void test_copies__shards_of_a_node_that_does_not_answer_are_out_of_reach(void **state)
 {
     (void)state;
@@ -167,6 +187,7 @@ int main(void)
             test_copies__a_whole_copy_elsewhere_makes_it_replicated_while_all_parts_are_there),
         cmocka_unit_test(test_copies__two_of_the_parts_must_become_whole),
         cmocka_unit_test(test_copies__one_that_refuses_is_passed_over),
+        cmocka_unit_test(test_copies__what_is_chosen_counts_for_one_look),
         cmocka_unit_test(test_copies__shards_of_a_node_that_does_not_answer_are_out_of_reach),
         cmocka_unit_test(test_copies__a_whole_one_on_a_node_that_does_not_answer_is_out_of_reach),
         cmocka_unit_test(test_copies__a_part_is_next_only_while_a_node_answers_for_each_shard),
