@@ -354,7 +354,8 @@ def steps_to_kill(killer):
     chance.shuffle(others)
     others.sort(key=lambda step: step not in FIRST_OF_KINDS)
     yield from first
-    for step in others:
+    again = () if "ROUNDS" in os.environ else chance.choices(steps, k=ROUNDS_ALL)
+    for step in itertools.chain(others, again):  # what a step works on is not the same each time
         if not killer.met.issuperset(STEPS):
             yield step
 
