@@ -64,7 +64,7 @@ def draw_mesh(draw, number):
                  "--parallelism.data_parallel_shard_degree", shards,
                  "--parallelism.data_parallel_replicate_degree", replicas,
                  "--parallelism.context_parallel_rotate_method",
-                 draw.choice(("allgather", "alltoall")),
+                 draw.choice(("allgather", "alltoall", "ulysses")[:3 if tp * cp <= 4 else 2]),
                  "--parallelism.zero_stage", draw.choice((0, 1, 2)),
                  "--activation_checkpoint.mode", mode, "--kernels.threads", threads]
     if option:

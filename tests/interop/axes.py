@@ -45,6 +45,8 @@ WAYS = {
     "CP 2": (RANKS, 2, SHARD, 1, CONTEXT, 2, CP_BLOCKS, 2),
     "CP 4": (RANKS, 4, SHARD, 1, CONTEXT, 4, CP_BLOCKS, 4),
     "CP 4 in a ring": (RANKS, 4, SHARD, 1, CONTEXT, 4, CP_BLOCKS, 4, ROTATE, "alltoall"),
+    "CP 4, heads shared": (
+        RANKS, 4, SHARD, 1, CONTEXT, 4, CP_BLOCKS, 4, TP_BLOCKS, 4, ROTATE, "ulysses"),
     "PP 2, 1F1B": (RANKS, 2, SHARD, 1, STAGES, 2, SCHEDULE, "1F1B"),
     "PP 2, GPipe": (RANKS, 2, SHARD, 1, STAGES, 2, SCHEDULE, "GPipe"),
     "PP 2, interleaved": (RANKS, 2, SHARD, 1, STAGES, 2, SCHEDULE, "Interleaved1F1B"),

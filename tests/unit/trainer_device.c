@@ -16,6 +16,10 @@ static const char *const ways[][16] = {
      "--canonical.tp_blocks", "2", "--canonical.cp_blocks", "1", "--training.document_mask", "true",
      "--canonical.micro_batches", "2", "--parallelism.context_parallel_rotate_method", "allgather",
      "--canonical.groups", "2"},
+    {"--training.mixed_precision_param", "float32", "--model.tied_embeddings", "false",
+     "--canonical.tp_blocks", "2", "--canonical.cp_blocks", "2", "--training.document_mask", "true",
+     "--canonical.micro_batches", "2", "--parallelism.context_parallel_rotate_method", "ulysses",
+     "--canonical.groups", "1"},
 };
 
 static void want_same_on_device(struct place place, int way, uint64_t seed)
@@ -57,6 +61,7 @@ static void test_device__tensor_and_context_parallel_have_the_bits_of_the_cpu(vo
 {
     (void)state;
     want_same_on_device((struct place){1, 1, 1, 0, 2, 2}, 0, 5);
+    want_same_on_device((struct place){1, 1, 1, 0, 2, 0}, 2, 6);
 }
 
 int main(void)

@@ -105,6 +105,7 @@ static void draw_mesh(struct any_mesh *out, const struct any_run *run)
     if (place.shards * place.replicas < left && place.tp * place.cp * place.pp == 8)
         place.shards = left;
     bool is_named = place.pp == 2 && next_random(3) == 0;
+    bool shares_heads = (int)run->tp_blocks / place.tp % place.cp == 0;
     const char *settings[NUM_OF_MESH] = {
         "--activation_checkpoint.mode",
         ONE_OF("none", "full", "selective"),
@@ -123,7 +124,7 @@ static void draw_mesh(struct any_mesh *out, const struct any_run *run)
                   : ONE_OF("tok_embeddings;layers.0,layers.1,norm,output",
                            "tok_embeddings,layers.0,layers.1;norm,output"),
         "--parallelism.context_parallel_rotate_method",
-        ONE_OF("allgather", "alltoall"),
+        shares_heads ? ONE_OF("allgather", "alltoall", "ulysses") : ONE_OF("allgather", "alltoall"),
         "--parallelism.zero_stage",
         ONE_OF("0", "1", "2"),
         "--parallelism.bucket_cap_mb",

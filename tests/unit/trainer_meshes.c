@@ -239,6 +239,8 @@ static void test_meshes__every_tensor_parallel_degree_gives_the_same_bits(void *
 static void want_same_with_chunks(const char *blocks, struct place place, const char *rotate,
                                   int way)
 {
+    static const char *const head_blocks[] = {[1] = "1", [2] = "2", [4] = "4"};
+    int sharers = degree(place.tp) * degree(place.cp);
     const char *extra[] = {"--activation_checkpoint.mode",
                            "none",
                            "--training.mixed_precision_param",
@@ -248,7 +250,7 @@ static void want_same_with_chunks(const char *blocks, struct place place, const 
                            "--canonical.cp_blocks",
                            blocks,
                            "--canonical.tp_blocks",
-                           place.tp > 1 ? "2" : "1",
+                           head_blocks[strcmp(rotate, "ulysses") == 0 ? sharers : degree(place.tp)],
                            "--training.local_batch_size",
                            way % 4 == 0 ? "2" : "1",
                            "--training.dataset_path",
@@ -277,6 +279,8 @@ static void test_meshes__every_context_parallel_degree_gives_the_same_bits(void 
         {"4", {2, 1, 1, 1, 2, 1}, "allgather"}, {"4", {2, 2, 1, 1, 4, 1}, "allgather"},
         {"2", {1, 1, 1, 2, 2, 1}, "allgather"}, {"2", {1, 1, 1, 1, 2, 2}, "allgather"},
         {"4", {1, 2, 1, 2, 2, 2}, "alltoall"},  {"4", {1, 1, 1, 2, 4, 2}, "alltoall"},
+        {"2", {1, 2, 1, 1, 2, 1}, "ulysses"},   {"4", {1, 1, 2, 1, 4, 1}, "ulysses"},
+        {"4", {2, 1, 1, 2, 2, 2}, "ulysses"},   {"4", {1, 1, 3, 1, 2, 1}, "ulysses"},
     };
     for (size_t i = 0; i < sizeof(list) / sizeof(list[0]); i += place_stride())
         want_same_with_chunks(list[i].blocks, list[i].place, list[i].rotate, (int)i);

@@ -21,6 +21,7 @@
 static const char *const whole[] = WAY("1", ROTATE, "allgather");
 static const char *const gathered[] = WAY("2", ROTATE, "allgather");
 static const char *const ring[] = WAY("2", ROTATE, "alltoall");
+static const char *const shared[] = WAY("2", ROTATE, "ulysses");
 static const char *const fast[] = WAY("1", "--training.reduction", "fast");
 static const char *const narrow[] =
     WAY("1", "--training.reduction", "fast", "--training.mixed_precision_reduce", "bfloat16",
@@ -107,6 +108,7 @@ static void test_simgpu__cut_sequences_have_the_bits_of_the_cpu(void **state)
     (void)state;
     want_same_on_gpus(gathered, (struct place){1, 1, 1, 0, 2, 0}, 2, false);
     want_same_on_gpus(ring, (struct place){1, 1, 1, 0, 2, 0}, 5, false);
+    want_same_on_gpus(shared, (struct place){1, 1, 1, 0, 2, 0}, 3, false);
 }
 
 /* Of a layer forward and of its weights: queries, keys with values, the output's, gate with up, and

@@ -100,7 +100,7 @@ struct config {
     bool receives_ahead;
     int64_t tp, pp, cp;
     bool disable_loss_parallel;
-    char cp_rotate_method[16]; /* "allgather", "alltoall" (a ring) */
+    char cp_rotate_method[16]; /* "allgather", "alltoall" (a ring), "ulysses" */
     char cp_load_balancer[16]; /* "headtail", "none" */
     int64_t ep;                /* accepted only as 1 by this version */
     char pipeline_schedule[32];

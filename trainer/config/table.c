@@ -241,8 +241,9 @@ const struct option config_table[] = {
     INT(cp, "parallelism.context_parallel_degree", 1, 1, 1024,
         "ranks that share each sequence, in chunks from its two ends"),
     CHOICE(cp_rotate_method, "parallelism.context_parallel_rotate_method", "allgather",
-           "allgather,alltoall",
-           "how keys and values come to all queries: at once, or from rank to rank in a ring"),
+           "allgather,alltoall,ulysses",
+           "how keys and values come to all queries: at once, from rank to rank in a ring, or with "
+           "them, where each rank takes all rows of its share of the blocks of heads"),
     CHOICE(cp_load_balancer, "parallelism.context_parallel_load_balancer", "headtail",
            "headtail,none",
            "which chunks of a sequence are a block of canonical.cp_blocks: head with tail, so that "

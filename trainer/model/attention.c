@@ -1,5 +1,7 @@
 /* attention.c - rotation and attention of a layer, by blocks of heads and chunks of positions (see
- * context.c). */
+ * context.c and heads.c). */
+#include <string.h>
+
 #include "proto/report.h"
 #include "trainer/model/private.h"
 
@@ -41,92 +43,135 @@ void attention_rotate(struct model *m, const struct slot *slot, void *x, uint32_
                                       .dtype = m->dtype});
 }
 
-/* Bytes of a row of a block of heads, and how many heads that are. */
-struct places {
-    size_t q, kv, d_kv;
-    uint32_t heads, kv_heads;
-};
+/* ---- what is computed here ---- */
 
-static struct places places_of(const struct model *m)
+/* How many heads a block has. */
+static uint32_t block_heads(const struct model *m)
 {
-    return (struct places){.q = m->q_width / m->blocks * m->element,
-                           .kv = m->kv_width / m->kv_blocks * m->element,
-                           .d_kv = m->d_kv_width / m->blocks * m->element,
-                           .heads = m->q_width / m->s.head_dim / m->blocks,
-                           .kv_heads = m->kv_width / m->s.head_dim / m->kv_blocks};
+    return m->q_width / m->s.head_dim / m->blocks;
 }
 
-/* ---- keys and values of whole sequences ---- */
-
-/* [kv blocks][B, T, K D / kvB] */
-struct keys {
-    void *key, *value;
-};
-
-static int take_keys(struct model *m, uint32_t slot, uint32_t layer, struct keys *out)
+void attention_parts(const struct slot *s, uint32_t layer, void *part[NUM_PARTS])
 {
-    const struct slot *s = &m->slots[slot];
-    void *const *a = s->layers[layer].saved;
-    void *all[] = {a[SAVED_K], a[SAVED_V]};
+    void *const *a = s->layers[layer].saved, *const *t = s->layers[layer].temporary;
+    void *const parts[NUM_PARTS] = {
+        [PART_Q] = a[SAVED_Q],         [PART_OUT] = a[SAVED_ATTENTION],
+        [PART_LSE] = a[SAVED_LSE],     [PART_D_OUT] = t[TEMPORARY_D_ATTENTION],
+        [PART_D_Q] = t[TEMPORARY_D_Q], [PART_D_K] = t[TEMPORARY_D_K],
+        [PART_D_V] = t[TEMPORARY_D_V],
+    };
+    memcpy(part, parts, sizeof(parts));
+}
+
+size_t attention_row_bytes(const struct model *m, enum attention_part part)
+{
+    if (part == PART_LSE)
+        return block_heads(m) * sizeof(float);
+    bool is_key = part == PART_D_K || part == PART_D_V;
+    return (is_key ? m->d_kv_width : m->q_width) / m->blocks * m->element;
+}
+
+static int take_view(struct model *m, const struct slot *s, uint32_t layer, bool is_backward,
+                     struct attention_view *out)
+{
+    void *const *a = s->layers[layer].saved, *keys[] = {a[SAVED_K], a[SAVED_V]};
+    if (model_shares_heads(m))
+        return heads_take(m, s, layer, is_backward, out);
     if (m->cut.cp_blocks > 1)
-        ERR_TRY(context_take_keys(m, s, layer, all));
-    *out = (struct keys){all[0], all[1]};
+        ERR_TRY(context_take_keys(m, s, layer, keys));
+    *out = (struct attention_view){.first_place = m->cut.cp_place,
+                                   .places = 1,
+                                   .blocks = m->blocks,
+                                   .starts = s->batch.starts,
+                                   .key = keys[0],
+                                   .value = keys[1]};
+    attention_parts(s, layer, out->part);
     return 0;
 }
 
-static void give_keys(struct model *m, uint32_t layer)
+/* has_keys: those that came around a ring stay for the backward. */
+static int give_view(struct model *m, const struct slot *s, uint32_t layer, bool is_backward,
+                     bool has_keys, const struct attention_view *view)
 {
-    if (m->cut.cp_blocks > 1)
+    if (model_shares_heads(m))
+        return heads_give(m, s, layer, is_backward, view);
+    if (m->cut.cp_blocks > 1 && !has_keys)
         context_give_keys(m, layer);
+    return 0;
 }
 
-/* Those that block b of heads reads. */
-static struct keys keys_of(const struct model *m, const struct keys *all, uint32_t b)
+/* A chunk of the rows at a place, of a block of heads. */
+struct piece {
+    uint32_t place, block, chunk; /* places and blocks from the view's first on */
+};
+
+static size_t piece_row(const struct model *m, const struct attention_view *v, struct piece at)
 {
+    return ((size_t)at.place * v->blocks + at.block) * m->rows + chunk_row(m, at.chunk);
+}
+
+static void *piece_of(const struct model *m, const struct attention_view *v, struct piece at,
+                      enum attention_part part)
+{
+    return at_byte(v->part[part], piece_row(m, v, at) * attention_row_bytes(m, part));
+}
+
+static const int32_t *piece_starts(const struct model *m, const struct attention_view *v,
+                                   struct piece at)
+{
+    return v->starts != NULL ? v->starts + (size_t)at.place * m->rows + chunk_row(m, at.chunk)
+                             : NULL;
+}
+
+static uint32_t piece_first(const struct model *m, const struct attention_view *v, struct piece at)
+{
+    return model_chunk_first(&m->cut, m->seq, v->first_place + at.place, at.chunk);
+}
+
+/* Of keys or values, those that a block of the view's reads. */
+static const void *keys_of(const struct model *m, const struct attention_view *v, const void *keys,
+                           uint32_t block)
+{
+    uint32_t sharers = m->blocks / m->kv_blocks;
     size_t bytes = (size_t)m->batch * m->seq * (m->kv_width / m->kv_blocks) * m->element;
-    size_t at = b / (m->blocks / m->kv_blocks) * bytes;
-    return (struct keys){at_byte(all->key, at), at_byte(all->value, at)};
+    return at_byte(keys, ((v->first_block + block) / sharers - v->first_block / sharers) * bytes);
 }
 
 /* ---- forward ---- */
 
-static void forward_chunk(struct model *m, const struct slot *s, void *const *a, struct keys keys,
-                          uint32_t b, uint32_t chunk)
+static void forward_piece(struct model *m, const struct attention_view *v, struct piece at)
 {
-    struct places at = places_of(m);
-    size_t row = (size_t)b * m->rows + chunk_row(m, chunk);
-    kernel_attention(m->kernels, m->lane,
-                     &(struct kernel_attention){.out = at_byte(a[SAVED_ATTENTION], row * at.q),
-                                                .lse = (float *)a[SAVED_LSE] + row * at.heads,
-                                                .q = at_byte(a[SAVED_Q], row * at.q),
-                                                .key = keys.key,
-                                                .value = keys.value,
-                                                .starts = chunk_starts(m, s, chunk),
-                                                .batch = m->batch,
-                                                .seq = m->seq,
-                                                .heads = at.heads,
-                                                .kv_heads = at.kv_heads,
-                                                .head_dim = m->s.head_dim,
-                                                .queries = model_chunk_length(&m->cut, m->seq),
-                                                .first = chunk_first(m, chunk),
-                                                .dtype = m->dtype});
+    kernel_attention(
+        m->kernels, m->lane,
+        &(struct kernel_attention){.out = piece_of(m, v, at, PART_OUT),
+                                   .lse = piece_of(m, v, at, PART_LSE),
+                                   .q = piece_of(m, v, at, PART_Q),
+                                   .key = keys_of(m, v, v->key, at.block),
+                                   .value = keys_of(m, v, v->value, at.block),
+                                   .starts = piece_starts(m, v, at),
+                                   .batch = m->batch,
+                                   .seq = m->seq,
+                                   .heads = block_heads(m),
+                                   .kv_heads = m->kv_width / m->s.head_dim / m->kv_blocks,
+                                   .head_dim = m->s.head_dim,
+                                   .queries = model_chunk_length(&m->cut, m->seq),
+                                   .first = piece_first(m, v, at),
+                                   .dtype = m->dtype});
 }
 
 int attention_forward(struct model *m, uint32_t slot, uint32_t layer, uint32_t wanted,
                       bool is_again)
 {
     const struct slot *s = &m->slots[slot];
-    void *const *a = s->layers[layer].saved;
-    struct keys all;
+    struct attention_view v;
     if ((wanted >> SAVED_ATTENTION & 1) == 0)
         return 0;
-    ERR_TRY(take_keys(m, slot, layer, &all));
-    for (uint32_t b = 0; b < m->blocks && s->is_active; b++)
-        for (uint32_t i = 0; i < model_num_chunks(&m->cut); i++)
-            forward_chunk(m, s, a, keys_of(m, &all, b), b, i);
-    if (!is_again || !model_has_ring(m))
-        give_keys(m, layer);
-    return 0;
+    ERR_TRY(take_view(m, s, layer, false, &v));
+    for (uint32_t place = 0; place < v.places && s->is_active; place++)
+        for (uint32_t b = 0; b < v.blocks; b++)
+            for (uint32_t i = 0; i < model_num_chunks(&m->cut); i++)
+                forward_piece(m, &v, (struct piece){place, b, i});
+    return give_view(m, s, layer, false, is_again && model_has_ring(m), &v);
 }
 
 /* ---- backward ---- */
@@ -137,58 +182,58 @@ struct key_gradients {
     bool is_partial, accumulate;
 };
 
-static void backward_chunk(struct model *m, const struct slot *s, const struct layer_buffers *l,
-                           struct keys keys, struct key_gradients to, uint32_t b, uint32_t chunk)
+static void backward_piece(struct model *m, const struct attention_view *v, struct key_gradients to,
+                           struct piece at)
 {
-    struct places at = places_of(m);
-    void *const *a = l->saved, *const *t = l->temporary;
-    size_t row = (size_t)b * m->rows + chunk_row(m, chunk);
     kernel_attention_backward(
         m->kernels, m->lane,
-        &(struct kernel_attention_backward){.dq = at_byte(t[TEMPORARY_D_Q], row * at.q),
+        &(struct kernel_attention_backward){.dq = piece_of(m, v, at, PART_D_Q),
                                             .dkey = to.key,
                                             .dvalue = to.value,
-                                            .dout = at_byte(t[TEMPORARY_D_ATTENTION], row * at.q),
-                                            .out = at_byte(a[SAVED_ATTENTION], row * at.q),
-                                            .lse = (float *)a[SAVED_LSE] + row * at.heads,
-                                            .q = at_byte(a[SAVED_Q], row * at.q),
-                                            .key = keys.key,
-                                            .value = keys.value,
-                                            .starts = chunk_starts(m, s, chunk),
+                                            .dout = piece_of(m, v, at, PART_D_OUT),
+                                            .out = piece_of(m, v, at, PART_OUT),
+                                            .lse = piece_of(m, v, at, PART_LSE),
+                                            .q = piece_of(m, v, at, PART_Q),
+                                            .key = keys_of(m, v, v->key, at.block),
+                                            .value = keys_of(m, v, v->value, at.block),
+                                            .starts = piece_starts(m, v, at),
                                             .batch = m->batch,
                                             .seq = m->seq,
-                                            .heads = at.heads,
-                                            .kv_heads = at.kv_heads,
+                                            .heads = block_heads(m),
+                                            .kv_heads = m->kv_width / m->s.head_dim / m->kv_blocks,
                                             .head_dim = m->s.head_dim,
                                             .queries = model_chunk_length(&m->cut, m->seq),
-                                            .first = chunk_first(m, chunk),
+                                            .first = piece_first(m, v, at),
                                             .is_partial = to.is_partial,
                                             .accumulate = to.accumulate,
                                             .dtype = m->dtype});
 }
 
 /* Block b of heads, where sequences are cut: a partial result of each block of rows. */
-static int backward_by_blocks(struct model *m, const struct slot *s, const struct layer_buffers *l,
-                              const struct keys *all, uint32_t b)
+static int backward_by_blocks(struct model *m, const struct slot *s, const struct attention_view *v,
+                              uint32_t b)
 {
     static const char *const name = "partial keys and values";
-    struct places at = places_of(m);
-    uint32_t width = m->d_kv_width / m->blocks;
-    size_t count = (size_t)m->batch * m->seq * width, row = (size_t)b * m->rows;
+    uint32_t width = m->d_kv_width / m->blocks, parts = v->places * m->row_blocks;
+    size_t count = (size_t)m->batch * m->seq * width;
     float *sum = model_take_bytes(m, name, 0, 2 * count * sizeof(*sum));
-    struct tree tree = tree_take(m, name, sum, 2 * count, m->row_blocks);
-    for (uint32_t p = 0; p < m->row_blocks && s->is_active; p++) {
+    struct tree tree = tree_take(m, name, sum, 2 * count, parts);
+    for (uint32_t p = 0; p < parts && s->is_active; p++) {
+        uint32_t place = p / m->row_blocks, chunk = 2 * (p % m->row_blocks);
         float *part = tree_at(&tree, p);
         struct key_gradients to = {part, part + count, true, false};
-        backward_chunk(m, s, l, keys_of(m, all, b), to, b, 2 * p);
+        backward_piece(m, v, to, (struct piece){place, b, chunk});
         to.accumulate = true;
-        backward_chunk(m, s, l, keys_of(m, all, b), to, b, 2 * p + 1);
+        backward_piece(m, v, to, (struct piece){place, b, chunk + 1});
         tree_add(m, &tree, p);
     }
-    void *const own[] = {at_byte(l->temporary[TEMPORARY_D_K], row * at.d_kv),
-                         at_byte(l->temporary[TEMPORARY_D_V], row * at.d_kv)};
-    ERR_TRY(context_reduce(m, own, sum, width, s->is_active));
-    tree_give(m, name, m->row_blocks);
+    const struct piece first = {0, b, 0};
+    void *const own[] = {piece_of(m, v, first, PART_D_K), piece_of(m, v, first, PART_D_V)};
+    if (model_shares_heads(m))
+        heads_put_key_gradients(m, v, b, sum, width, s->is_active);
+    else
+        ERR_TRY(context_reduce(m, own, sum, width, s->is_active));
+    tree_give(m, name, parts);
     model_give(m, name, 0);
     return 0;
 }
@@ -196,18 +241,15 @@ static int backward_by_blocks(struct model *m, const struct slot *s, const struc
 int attention_backward(struct model *m, uint32_t slot, uint32_t layer)
 {
     const struct slot *s = &m->slots[slot];
-    const struct layer_buffers *l = &s->layers[layer];
-    struct places at = places_of(m);
-    struct keys all;
-    ERR_TRY(take_keys(m, slot, layer, &all));
-    for (uint32_t b = 0; b < m->blocks && m->cut.cp_blocks > 1; b++)
-        ERR_TRY(backward_by_blocks(m, s, l, &all, b));
-    for (uint32_t b = 0; b < m->blocks && m->cut.cp_blocks == 1 && s->is_active; b++) {
-        size_t row = (size_t)b * m->rows * at.d_kv;
-        struct key_gradients to = {.key = at_byte(l->temporary[TEMPORARY_D_K], row),
-                                   .value = at_byte(l->temporary[TEMPORARY_D_V], row)};
-        backward_chunk(m, s, l, keys_of(m, &all, b), to, b, 0);
+    struct attention_view v;
+    ERR_TRY(take_view(m, s, layer, true, &v));
+    for (uint32_t b = 0; b < v.blocks && m->cut.cp_blocks > 1; b++)
+        ERR_TRY(backward_by_blocks(m, s, &v, b));
+    for (uint32_t b = 0; b < v.blocks && m->cut.cp_blocks == 1 && s->is_active; b++) {
+        const struct piece all = {0, b, 0};
+        struct key_gradients to = {.key = piece_of(m, &v, all, PART_D_K),
+                                   .value = piece_of(m, &v, all, PART_D_V)};
+        backward_piece(m, &v, to, all);
     }
-    give_keys(m, layer);
-    return 0;
+    return give_view(m, s, layer, true, false, &v);
 }

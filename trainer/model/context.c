@@ -6,18 +6,19 @@
  * blocks, one after the other. Its rows lie as [block][chunk of the block][sequence][position];
  * with one block as [sequence][position].
  *
- * Queries stay where they are. Keys and values come to them, so that a query's softmax runs over
- * its keys in the order of their positions: its bits are those of one rank. They come at once
- * (all-gather, in here), or in a ring, an operation of the program: in each of cp - 1 rounds a rank
- * hands what came last to the rank behind it, and lays it down in its place while it is on its way.
- * The order in which they come differs from rank to rank; where they lie, and so the order of sums,
- * does not. A ring holds two ranks' rows on their way, an all-gather those of cp; both hold a
- * layer's keys and values in the order of positions, and a ring beside compute the next layer's.
- * What the queries of a block add to the gradients of keys and values is a partial result, added as
- * products.c says: the queries of the block's two chunks in order, then the tree over the blocks,
- * rounded once. It goes to who has the rows. Bytes per layer and rank: forward (cp - 1) / cp x the
- * keys and values of a micro-batch, backward the same, and as many numbers in float. What a ring
- * brought for a recomputation stays for the backward behind it. */
+ * Queries stay where they are, unless ranks share the heads (heads.c). Keys and values come to
+ * them, so that a query's softmax runs over its keys in the order of their positions: its bits are
+ * those of one rank. They come at once (all-gather, in here), or in a ring, an operation of the
+ * program: in each of cp - 1 rounds a rank hands what came last to the rank behind it, and lays it
+ * down in its place while it is on its way. The order in which they come differs from rank to rank;
+ * where they lie, and so the order of sums, does not. A ring holds two ranks' rows on their way, an
+ * all-gather those of cp; both hold a layer's keys and values in the order of positions, and a ring
+ * beside compute the next layer's. What the queries of a block add to the gradients of keys and
+ * values is a partial result, added as products.c says: the queries of the block's two chunks in
+ * order, then the tree over the blocks, rounded once. It goes to who has the rows. Bytes per layer
+ * and rank: forward (cp - 1) / cp x the keys and values of a micro-batch, backward the same, and as
+ * many numbers in float. What a ring brought for a recomputation stays for the backward behind it.
+ */
 #include "proto/report.h"
 #include "trainer/comm/comm.h"
 #include "trainer/model/private.h"
@@ -45,14 +46,6 @@ uint32_t model_chunk_first(const struct model_cut *cut, uint32_t seq, uint32_t p
 }
 
 /* ---- rows of all ranks in the order of their sequences, and back ---- */
-
-/* A matrix in two orders: `full` [blocks][B, T, width], `by_rank` [cp][blocks][rows, width]. */
-struct context_rows {
-    struct lane *lane; /* that moves them */
-    void *full, *by_rank;
-    uint32_t blocks, width;
-    enum kernel_dtype dtype;
-};
 
 /* The rows of one chunk of one sequence. */
 static void move_chunk(const struct model *m, const struct context_rows *a, size_t at_rank,
@@ -93,7 +86,7 @@ static void move_block(const struct model *m, const struct context_rows *a, uint
     }
 }
 
-static void move_rows(struct model *m, const struct context_rows *a, bool to_full)
+void context_move_rows(const struct model *m, const struct context_rows *a, bool to_full)
 {
     for (uint32_t r = 0; r < m->cut.cp; r++)
         for (uint32_t block = 0; block < a->blocks; block++)
@@ -127,7 +120,7 @@ int context_gather(struct model *m, void *full, const void *own, const struct co
             comm_all_gather_v(m->cut.cp_group, own, mine, rows.by_rank, m->lists, m->lists + cp));
     }
     if (is_active)
-        move_rows(m, &rows, true);
+        context_move_rows(m, &rows, true);
     if (cp > 1)
         model_give(m, of->name, 0);
     return 0;
@@ -262,7 +255,7 @@ int context_reduce(struct model *m, void *const own[2], float *partial, uint32_t
     if (cp > 1)
         sum = model_take_bytes(m, name, 1, cp * both * sizeof(*sum));
     if (is_active)
-        move_rows(m, &rows, false);
+        context_move_rows(m, &rows, false);
     if (is_active && cp > 1) {
         struct comm *comm = m->cut.cp_group;
         size_t *bytes = m->lists, *at = m->lists + cp;

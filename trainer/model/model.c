@@ -43,6 +43,13 @@ int model_cut_check(const struct model_options *options)
     uint32_t tokens = options->batch * options->seq, kv = s->kv_heads;
     ERR_TRY(check_degree("tensor", cut->tp, "tp_blocks", cut->tp_blocks));
     ERR_TRY(check_degree("context", cut->cp, "cp_blocks", cut->cp_blocks));
+    if (cut->shares_heads && cut->tp_blocks / cut->tp % cut->cp != 0)
+        return report_error(ERR_INVALID,
+                            "set canonical.tp_blocks to a multiple of tp x cp, or "
+                            "parallelism.context_parallel_rotate_method to \"allgather\"",
+                            "%u blocks of heads (canonical.tp_blocks = %u, tp %u) are not shared "
+                            "by %u ranks of context parallel",
+                            cut->tp_blocks / cut->tp, cut->tp_blocks, cut->tp, cut->cp);
     if (s->heads % cut->tp_blocks != 0)
         return refuse("the number of heads", s->heads, key, cut->tp_blocks);
     if (kv % cut->tp_blocks != 0 && cut->tp_blocks % kv != 0)

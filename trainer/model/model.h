@@ -84,6 +84,7 @@ struct model_cut {
     bool is_in_order; /* a block's two chunks are neighbours, else one of the head, one of the tail
                        */
     bool is_ring; /* keys and values go from rank to rank of cp, else they are gathered at once */
+    bool shares_heads; /* or all rows of some heads come to each rank of cp, and the results back */
     /* The rows of a cp block go through the output and the loss in so many parts, one after the
      * other, and logits of one alone exist; 0 and 1: all at once. */
     uint32_t loss_chunks;

@@ -273,6 +273,14 @@ struct context_width {
 };
 int context_gather(struct model *m, void *full, const void *own, const struct context_width *of,
                    bool is_active);
+/* A matrix in two orders: `full` [blocks][B, T, width], `by_rank` [cp][blocks][rows, width]. */
+struct context_rows {
+    struct lane *lane; /* that moves them */
+    void *full, *by_rank;
+    uint32_t blocks, width;
+    enum kernel_dtype dtype;
+};
+void context_move_rows(const struct model *m, const struct context_rows *rows, bool to_full);
 /* Keys and values [kv blocks][B, T, K D / kvB] of a layer in the order of the sequences, from all
  * cp ranks: gathered here, or as they came around a ring. */
 int context_take_keys(struct model *m, const struct slot *s, uint32_t layer, void *out[2]);
@@ -281,7 +289,40 @@ void context_give_keys(struct model *m, uint32_t layer);
 int context_reduce(struct model *m, void *const own[2], float *partial, uint32_t width,
                    bool is_active);
 
-/* ---- attention.c ---- */
+/* ---- attention.c, heads.c ---- */
+
+/* Matrices of the attention, all [blocks][rows, width of a block]. */
+enum attention_part {
+    PART_Q,
+    PART_OUT,
+    PART_LSE,
+    PART_D_OUT,
+    PART_D_Q,
+    PART_D_K,
+    PART_D_V,
+    NUM_PARTS
+};
+/* What a rank computes: its own rows with all its blocks of heads, or the rows of all cp ranks with
+ * its share of the blocks. */
+struct attention_view {
+    uint32_t first_place, places; /* of context parallel: whose rows */
+    uint32_t first_block, blocks; /* of heads, of this rank's m->blocks */
+    const int32_t *starts;        /* [places][rows], or NULL */
+    void *part[NUM_PARTS];        /* [places][blocks][rows, width] */
+    void *key, *value;            /* [kv blocks of these blocks][B, T, K D / kvB] */
+};
+void attention_parts(const struct slot *s, uint32_t layer, void *part[NUM_PARTS]);
+size_t attention_row_bytes(const struct model *m, enum attention_part part); /* of a block */
+
+/* Context ranks share the heads: matrices come from all of them, and the results go back. */
+bool model_shares_heads(const struct model *m);
+int heads_take(struct model *m, const struct slot *s, uint32_t layer, bool is_backward,
+               struct attention_view *out);
+int heads_give(struct model *m, const struct slot *s, uint32_t layer, bool is_backward,
+               const struct attention_view *view);
+/* The gradients of keys and values of block b of the view: sum[2][B, T, width], of all rows. */
+void heads_put_key_gradients(struct model *m, const struct attention_view *view, uint32_t b,
+                             float *sum, uint32_t width, bool is_active);
 
 void attention_rotate(struct model *m, const struct slot *slot, void *x, uint32_t blocks,
                       uint32_t heads, bool inverse);

@@ -175,7 +175,8 @@ static void choose_cut(struct parallel *p)
                                 .loss_chunks = (uint32_t)config->loss_chunks,
                                 .is_loss_whole = config->disable_loss_parallel,
                                 .is_in_order = strcmp(config->cp_load_balancer, "none") == 0,
-                                .is_ring = p->mesh.has_ring};
+                                .is_ring = p->mesh.has_ring,
+                                .shares_heads = strcmp(config->cp_rotate_method, "ulysses") == 0};
 }
 
 static struct model_options model_options_of(const struct parallel *p)
