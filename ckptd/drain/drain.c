@@ -185,11 +185,21 @@ void drain_phase_changed(struct service *service)
 
 /* ---- before the commit ---- */
 
+/* Its own mark lies where its shards are. */
+static bool has_part(const struct service *service, unsigned tier, const struct places *places)
+{
+    for (uint32_t i = 0; i < places->num_shards; i++)
+        if (catalog_tier_of(service, places->nodes[places->shards[i]]) == tier)
+            return tier != TIER_LOCAL;
+    return false;
+}
+
 static void begin_early(struct service *service, unsigned tier, const struct checkpoint *promised,
                         const struct early_save *save)
 {
     if (service->drains[tier] && !service->draining && !service->tiers[tier].offline[0] &&
         !service->tiers[tier].is_unknown && !service->tiers[tier].takes_nothing &&
+        !has_part(service, tier, save->places) &&
         copies_will_go(promised, save->places, (enum tier_index)tier))
         early_begin(&service->drains[tier]->early, save);
 }
@@ -197,17 +207,16 @@ static void begin_early(struct service *service, unsigned tier, const struct che
 void drain_save_begun(struct service *service, const struct checkpoint *promised,
                       const struct early_save *save)
 {
-    if (save->places->num_shards > 0)
-        begin_early(service, TIER_LOCAL, promised, save);
-    for (unsigned tier = TIER_PEER; tier < TIER_FAR && save->places->num_shards == 0; tier++)
+    for (unsigned tier = TIER_LOCAL; tier < TIER_FAR; tier++)
         begin_early(service, tier, promised, save);
 }
 
 void drain_save_told(struct service *service, const struct stage *stages,
                      const struct early_told *told)
 {
-    if (service->drains[TIER_LOCAL])
-        early_tell(&service->drains[TIER_LOCAL]->early, stages, told);
+    for (unsigned tier = TIER_LOCAL; tier < TIER_FAR; tier++)
+        if (service->drains[tier])
+            early_tell(&service->drains[tier]->early, stages, told);
 }
 
 bool drain_save_left(struct service *service, const struct stage *stages, void (*left)(void *user),
@@ -220,8 +229,8 @@ bool drain_save_left(struct service *service, const struct stage *stages, void (
 void drain_save_advanced(struct service *service, const struct stage *stages)
 {
     for (unsigned tier = TIER_PEER; tier < TIER_FAR; tier++)
-        if (service->drains[tier] && service->drains[tier]->early.stages == stages)
-            fleet_look(&service->drains[tier]->fleet);
+        if (service->drains[tier])
+            early_advance(&service->drains[tier]->early, stages);
 }
 
 void drain_save_over(struct service *service, const struct stage *stages, bool is_committed)

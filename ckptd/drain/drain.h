@@ -23,7 +23,7 @@ void drain_look(struct service *service);
 /* A rank may have become quiet. */
 void drain_phase_changed(struct service *service);
 /* Of a save what is written goes to peers before its commit, when all its ranks have begun, here;
- * where some are at other nodes, their shards come here. */
+ * where some are at other nodes, their shards come here, or all go to a node that has none. */
 void drain_save_begun(struct service *service, const struct checkpoint *promised,
                       const struct early_save *save);
 /* A chunk of one of its stages is in its file. */

@@ -15,7 +15,8 @@
  * Of ranks on several nodes the node of the first one becomes whole by fetching the other nodes'
  * shards (queue.c). It does so part by part, too: a node tells how much of a file is written, and
  * no byte of that changes any more. The sums are made here, of what came; the manifest's table says
- * at the commit whether that is the shard. The files lie in the save's own directory.
+ * at the commit whether that is the shard. The files lie in the save's own directory. A node that
+ * has no part gets all shards, those of this node and those of others, through this one.
  *
  * Invariants (cited in the code):
  *   E1  Nothing is published here, so no peer lists, loads or counts what is not committed.
@@ -31,14 +32,15 @@
  *       manifest's table has the same sums; else its file goes, and all of it comes again.
  *
  * One save at a time for each peer, and one that comes; the newest of the others waits for its end.
- * A window's bytes leave memory as they are written: behind its commit it goes. So do copies to
- * other nodes of what was saved at several. */
+ * A window's bytes leave memory as they are written: behind its commit it goes. So does what a node
+ * lacks that has a part. */
 #include "ckptd/drain/early.h"
 #include "ckptd/drain/berth.h"
 #include "ckptd/drain/ship.h"
 #include "ckptd/node/image.h"
 #include "ckptd/node/stage.h"
 #include "ckptd/service.h"
+#include "proto/places.h"
 #include "proto/report.h"
 
 #include <stdio.h>
@@ -298,6 +300,16 @@ static void work_claim(struct job *job)
         claim_take(&early->claim, early->service, early->tier, &early->manifest.summary);
 }
 
+/* Of ranks on several nodes some here may begin later. */
+static void start_ships(struct early *early)
+{
+    for (uint32_t i = 0; i < early->num_ships && early->state == EARLY_GOING; i++) {
+        const struct image *image = early->stages[i].image;
+        if (early->tier != TIER_LOCAL && image && !image->is_window && !early->ships[i].is_early)
+            ship_start_early(&early->ships[i], &early->stages[i], &early->manifest);
+    }
+}
+
 static void claimed(struct event *event)
 {
     struct early *early = CONTAINER_OF(event, struct early, job.done);
@@ -306,14 +318,22 @@ static void claimed(struct event *event)
         fail(early, "its directory there could not be claimed");
         return;
     }
-    for (uint32_t i = 0; i < early->num_ships && early->state == EARLY_GOING; i++)
-        ship_start_early(&early->ships[i], &early->stages[i], &early->manifest);
+    start_ships(early);
     look_whether_stopped(early);
+}
+
+void early_advance(struct early *early, const struct stage *stages)
+{
+    if (early->stages != stages)
+        return;
+    if (!early->is_claiming)
+        start_ships(early);
+    fleet_look(early->fleet);
 }
 
 void early_tell(struct early *early, const struct stage *stages, const struct early_told *told)
 {
-    if (early->stages != stages || early->state != EARLY_GOING)
+    if (early->stages != stages || early->state != EARLY_GOING || early->is_claiming)
         return;
     struct ship *ship = &early->ships[told->rank];
     if (told->written > 0 && !ship->is_early)
@@ -326,6 +346,8 @@ void early_tell(struct early *early, const struct stage *stages, const struct ea
 
 static bool may_go(const struct early_save *save)
 {
+    if (save->places->num_shards > 0)
+        return true;
     for (uint32_t i = 0; i < save->world_size; i++)
         if (!save->stages[i].image || save->stages[i].image->is_window)
             return false;

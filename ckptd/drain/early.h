@@ -25,7 +25,7 @@ struct early_save {
     const char *nonce;
     struct stage *stages; /* per rank */
     uint32_t world_size;
-    const struct places *places; /* of drain_save_begun() alone */
+    const struct places *places; /* without shards: all are here */
 };
 
 /* A shard at another node. */
@@ -71,7 +71,9 @@ void early_init(struct early *early, struct service *service, enum tier_index ti
                 struct fleet *fleet);
 /* Takes the save, as soon as it is free. Without memory it takes none. */
 void early_begin(struct early *early, const struct early_save *save);
-/* Of a shard that comes: what has been told. */
+/* A chunk of a stage is in its file. */
+void early_advance(struct early *early, const struct stage *stages);
+/* Of a shard at another node: what has been told. */
 void early_tell(struct early *early, const struct stage *stages, const struct early_told *told);
 /* Those stages are over: committed, or given up. */
 void early_end(struct early *early, const struct stage *stages, bool is_committed);

@@ -434,7 +434,7 @@ void ship_start_pulled(struct ship *ship, uint32_t rank, enum tier_index from,
 {
     int error = begin_early(ship, rank, geometry, manifest);
     ship->from = from;
-    if (error == 0)
+    if (error == 0 && ship->to == TIER_LOCAL)
         error = room_promise(&ship->room, ship->service, geometry->file_bytes, 1);
     go(ship, error, berth_prepare_early);
 }

@@ -7,7 +7,8 @@ there, and no memory is held; another node that ends meanwhile costs the save no
 nodes have a rank, what the second one's has written comes to the first in the same way: what is
 not final does not, and what the manifest does not confirm comes again. Method: two real ckptd on
 loopback addresses, ranks of libckpt in this process that stop before their last tensor, AbortSave,
-SIGKILL, SIGSTOP; a byte of a shard that is another one while it is fetched.
+SIGKILL, SIGSTOP; a byte of a shard that is another one while it is fetched. A third node, which
+has no rank, gets all shards in the same way.
 """
 
 import glob
@@ -19,7 +20,7 @@ import sys
 import threading
 import time
 
-from lib_nodes import cluster_in, has, scratch, wait_until
+from lib_nodes import cluster_in, has, scratch, shards, wait_until
 from lib_store import BUILD, change, is_sanitized
 from lib_tap import end, need, test
 
@@ -212,6 +213,7 @@ def comes_before(pair, first, second):
     pair.begin_until_come(1)
     time.sleep(0.5)  # in which what is not written would come, too
     test("what another node's rank has written comes before the commit, and is not listed",
+         shards(first, PARTS, 1) == [1, 2] and shards(second, PARTS, 1) == [2] and
          not has(first, PARTS, 1) and not has(second, PARTS, 1) and
          1 not in [entry["step"] for entry in first.listed(*first.where)
                    if entry["run"] == PARTS] and "comes here behind" not in first.log(),
@@ -279,6 +281,30 @@ def lead_dies(pair, first, second):
          has(first, PARTS, 4) and first.all_verify() == [], first.said())
 
 
+def third_gets_all(first, second, third):
+    """It has no rank, and is the only one that can have a copy of what both have."""
+    pair = Pair(first, second)
+    pair.begin(1)
+    for shard in (1, 2):
+        wait_until(lambda shard=shard: come(third, 1, PARTS, shard) >= (TENSORS - 2) * MIB,
+                   lambda: first.said() + first.log()[-3000:])
+    test("what both nodes' ranks have written goes to a node without any before the commit",
+         third.listed(*third.where) == [] and not has(first, PARTS, 1) and
+         "behind its commit alone" not in first.log(), first.log()[-3000:])
+    pair.finish(1)
+    sent, of = sent_behind(first, 1, PARTS, "n3")
+    test("behind the commit the rest alone goes, and the copy is whole",
+         0 < sent <= 5 * MIB and of > 2 * TENSORS * MIB and third.all_verify() == [] and
+         not has(third, PARTS, 1, "places.json") and shards(third, PARTS, 1) == [1, 2],
+         (sent, of, third.said()))
+    pair.begin(2)
+    wait_until(lambda: come(third, 2, PARTS, 2) >= 2 * MIB, first.said)
+    pair.ranks[1].abort()
+    for node in (first, second, third):
+        wait_until(lambda node=node: not has_directory(node, 2, PARTS), node.said)
+    pair.close()
+
+
 def ranks_on_both(first, second):
     pair = Pair(first, second)
     comes_before(pair, first, second)
@@ -301,6 +327,8 @@ def main():
         saver_dies(rank, first, second)
         first.start(*OPTIONS)
         ranks_on_both(first, second)
+    with scratch("eb-") as folder, cluster_in(folder, ("a", "b", "c"), *OPTIONS) as cluster:
+        third_gets_all(*cluster.nodes)
     end()
 
 
