@@ -87,17 +87,24 @@ deps-now: # what the goals at hand need; a few milliseconds when nothing is miss
 all: $(PROGRAMS) $(BUILD)/libckpt.a $(BUILD)/libckpt.so.1 $(EXAMPLES) cuda ## build every program and library
 python: deps-now $(BUILD)/libckpt.so.1 ## a wheel of the Python package, libckpt inside, into $(BUILD)/wheel
 	@BUILD=$(BUILD) WHEEL_VENV=$${WHEEL_VENV:-build/wheel-venv} clients/python/make_wheel
-run: deps-now all ## train on real text, kill it, resume on other world sizes, compare bit for bit
+# Behind deps-now, which may install the compiler; on all processors, unless -j says otherwise.
+built = +@$(MAKE) --no-print-directory $(if $(filter -j% --jobserver%,$(MAKEFLAGS)),,-j$(shell nproc)) $(1)
+run: deps-now ## train on real text, kill it, resume on other world sizes, compare bit for bit
+	$(call built,all)
 	@BUILD=$(BUILD) deploy/main-job
 tests-built: $(TESTS) $(BUILD)/tests/ckptd $(SHIMS) $(FUZZERS) $(BENCHES)
 BOTH ?= --both
-test: deps-now all tests-built ## unit and integration tests; ends with "N passed, N failed"
+test: deps-now ## unit and integration tests; ends with "N passed, N failed"
+	$(call built,all tests-built)
 	@BUILD=$(BUILD) tests/run $(TEST_OPTIONS) $(BOTH) $(TESTS) $(INTEGRATION)
-test-no-uring: deps-now all tests-built ## the same where the system refuses io_uring
+test-no-uring: deps-now ## the same where the system refuses io_uring
+	$(call built,all tests-built)
 	@BUILD=$(BUILD) $(BUILD)/shims/no_uring tests/run $(TEST_OPTIONS) $(TESTS) $(INTEGRATION)
-torture: deps-now all $(TESTS) $(BUILD)/tests/ckptd $(SHIMS) ## the tests of failures and kills, for hours; SEED=, KILLS=5000, SECONDS= bound it
+torture: deps-now ## the tests of failures and kills, for hours; SEED=, KILLS=5000, SECONDS= bound it
+	$(call built,all $(TESTS) $(BUILD)/tests/ckptd $(SHIMS))
 	@BUILD=$(BUILD) TEST_OPTIONS="$(TEST_OPTIONS)" tests/torture
-sim: deps-now $(BUILD)/tests/ckptd_sim $(BUILD)/tests/ckptd_sim_nodes ## a million simulated schedules each, of nodes with a bucket and with trainers; SIM_WORLDS=, SIM_SEED= (one, again)
+sim: deps-now ## a million simulated schedules each, of nodes with a bucket and with trainers; SIM_WORLDS=, SIM_SEED= (one, again)
+	$(call built,$(BUILD)/tests/ckptd_sim $(BUILD)/tests/ckptd_sim_nodes)
 	@SIM_WORLDS=$${SIM_WORLDS:-1000000} $(BUILD)/tests/ckptd_sim
 	@SIM_WORLDS=$${SIM_WORLDS:-1000000} $(BUILD)/tests/ckptd_sim_nodes
 mutants: deps-now ## plant known bugs in a copy; each must be caught by the tests named for it
@@ -106,11 +113,14 @@ check: deps-now ## style, include arrows, both compilers, fuzzers; tests under s
 	@tests/check
 fuzz: deps-now ## libFuzzer on everything that is parsed, FUZZ_SECONDS=60 each
 	@tests/fuzz/run $(FUZZ_SECONDS)
-bench: deps-now all $(BENCHES) ## side-by-side measurements, into $(BUILD)/bench.json
+bench: deps-now ## side-by-side measurements, into $(BUILD)/bench.json
+	$(call built,all $(BENCHES))
 	@BUILD=$(BUILD) tests/bench/run
-bench-peers: deps-now all $(BUILD)/bench/peers/libckpt.so ## beside PyTorch and safetensors (installs them, some GB)
+bench-peers: deps-now ## beside PyTorch and safetensors (installs them, some GB)
+	$(call built,all $(BUILD)/bench/peers/libckpt.so)
 	@BUILD=$(BUILD) tests/bench/run peers
-interop: deps-now all python ## beside transformers, PyTorch's AdamW and tiktoken (installs them, some GB)
+interop: deps-now ## beside transformers, PyTorch's AdamW and tiktoken (installs them, some GB)
+	$(call built,all python)
 	@BUILD=$(BUILD) VENV=$${INTEROP_VENV:-build/interop-venv} tests/run -v --no-skip $(INTEROP)
 	@echo "equal within the tolerances above: our logits and those of transformers from our export;" \
 	    "our step and PyTorch's on an import; our tokens, those of transformers from our export and" \
