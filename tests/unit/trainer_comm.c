@@ -662,9 +662,10 @@ static void test_comm_local__a_group_goes_on_while_another_waits(void **state)
 
 static int run_under_mpi(void)
 {
-    int (*const rounds[])(struct comm *, void *) = {all_to_all_rounds, gather_rounds, sum_counts,
-                                                    scatter_sums,      split_twice,   far_places,
-                                                    messages_by_tag,   calls_behind,  calls_differ};
+    /* The first calls alone are compared. */
+    int (*const rounds[])(struct comm *, void *) = {calls_differ, all_to_all_rounds, gather_rounds,
+                                                    sum_counts,   scatter_sums,      split_twice,
+                                                    far_places,   messages_by_tag,   calls_behind};
     struct comm *world;
     int rc = comm_mpi_open(&world);
     sums_in_rank_order = false;
