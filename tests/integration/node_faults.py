@@ -250,6 +250,9 @@ def scenario(cluster, run, number, fault, chance):
         run.kill()
     left = [node for i, node in enumerate(cluster.nodes) if i != gone]
     count = advance(run, left, newest(left, run.name, "local") + 1)
+    if count > 0 and floor > 0:  # what has come may be a save of those that were killed
+        wait_until(lambda: len(starts(run)) > before or run.process.poll() is not None, run.said,
+                   PAUSE)
     later = starts(run)[before:]
     logs = [(node.name, node.log()[-int(os.environ.get("LOG", 1500)):]) for node in left]
     test(f"seed {SEED}, {number}: {what}: {count} starts, each from step {floor}, the newest that "
