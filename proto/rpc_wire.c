@@ -7,7 +7,6 @@
 #include <grpc/byte_buffer_reader.h>
 
 #include <malloc.h>
-#include <openssl/crypto.h>
 #include <pthread.h>
 #include <stdlib.h>
 
@@ -124,13 +123,6 @@ grpc_arg rpc_arg(const char *key, int value)
     grpc_arg arg = {.type = GRPC_ARG_INTEGER, .key = (char *)(uintptr_t)key};
     arg.value.integer = value;
     return arg;
-}
-
-/* gRPC's threads end with the process, so a handshake may be under way at its exit: nothing of
- * OpenSSL's is freed there. The first use of OpenSSL decides that, so this comes before main. */
-__attribute__((constructor)) static void keep_openssl(void)
-{
-    OPENSSL_init_crypto(OPENSSL_INIT_NO_ATEXIT, NULL);
 }
 
 void rpc_start(void)

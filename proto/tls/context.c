@@ -3,6 +3,7 @@
 #include "proto/report.h"
 #include "proto/tls/tls.h"
 
+#include <openssl/crypto.h>
 #include <openssl/err.h>
 #include <openssl/x509v3.h>
 
@@ -22,6 +23,13 @@
 #define ALIVE_S 5 /* silence before the peer's kernel is asked, and between two tries */
 #define ALIVE_TRIES 3
 #define UNACKED_MS 20000 /* bytes that the peer's kernel did not take for so long: it has gone */
+
+/* gRPC's threads end with the process, so a handshake may be under way at its exit: nothing of
+ * OpenSSL's is freed there. The first use of OpenSSL decides that, so this comes before main. */
+__attribute__((constructor)) static void keep_openssl(void)
+{
+    OPENSSL_init_crypto(OPENSSL_INIT_NO_ATEXIT, NULL);
+}
 
 void tls_path(char out[TLS_PATH_MAX], const char *directory, const char *name)
 {

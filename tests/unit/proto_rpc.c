@@ -10,6 +10,8 @@
 #include "tests/unit/rpc_bed.h"
 #include "tests/unit/wrap.h"
 
+#include <openssl/crypto.h>
+
 #include <errno.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -494,9 +496,30 @@ static void test_rpc__a_default_place_that_another_user_made_is_refused(void **s
     assert_int_equal(unlink(directory), 0);
 }
 
+static void cleaned_up(void)
+{
+    _exit(1);
+}
+
+static void test_rpc__a_program_that_ends_leaves_openssl_to_handshakes_under_way(void **state)
+{
+    (void)state;
+    int status;
+    fflush(NULL);
+    pid_t child = fork();
+    if (child == 0) {
+        OPENSSL_init_crypto(OPENSSL_INIT_LOAD_CRYPTO_STRINGS, NULL); /* it is in use */
+        OPENSSL_atexit(cleaned_up);
+        exit(0);
+    }
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_int_equal(status, 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_rpc__a_program_that_ends_leaves_openssl_to_handshakes_under_way),
         cmocka_unit_test(test_rpc__a_default_place_that_another_user_made_is_refused),
         cmocka_unit_test_setup_teardown(test_rpc__a_call_gets_its_reply, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_rpc__an_error_crosses_with_all_parts_of_its_text,
