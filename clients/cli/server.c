@@ -31,6 +31,7 @@
 #include <unistd.h>
 
 #define TURNED_AWAY_MS 100 /* a ckptd that turns somebody away does that at once */
+#define CALLS_MAX 3u       /* of one that had no place for a connection, and has one again */
 #define TELL_EVERY_NS 300000000l
 #define ADOPT_CALL_MS 600000u /* it reads the checksum tables of all shards */
 #define ADOPT_AGAIN_MS 200u
@@ -52,8 +53,9 @@ static bool may_come_in(int fd)
            server.uid == geteuid();
 }
 
-/* Nobody answered a call: nobody is there, or this user may not come in. */
-static int say_why(const struct cli *cli)
+/* Nobody answered a call: nobody is there, or this user may not come in. *out_is_there: it would
+ * answer by now. */
+static int say_why(const struct cli *cli, bool *out_is_there)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     struct address server;
@@ -82,7 +84,8 @@ static int say_why(const struct cli *cli)
         return report_error(ERR_UNAVAILABLE, "its log names who has them; or raise limits.sessions",
                             "the ckptd at %s hangs up: all its connections are in use, or it ends",
                             cli->server);
-    if (is_there) /* it is by now, and has room again */
+    *out_is_there = is_there;
+    if (is_there)
         return report_error(ERR_UNAVAILABLE, "try again; its log names who has them",
                             "the ckptd at %s hung up: all its connections were in use, or it ended",
                             cli->server);
@@ -151,9 +154,9 @@ static void tell_end(struct telling *telling)
     text_transient("");
 }
 
-int cli_call(ProtobufCMessage **out, const struct cli *cli, const char *method,
-             const ProtobufCMessage *request, const ProtobufCMessageDescriptor *type,
-             uint32_t timeout_ms)
+static int call_once(ProtobufCMessage **out, const struct cli *cli, const char *method,
+                     const ProtobufCMessage *request, const ProtobufCMessageDescriptor *type,
+                     uint32_t timeout_ms)
 {
     struct rpc_client *client = NULL;
     struct telling telling;
@@ -167,7 +170,23 @@ int cli_call(ProtobufCMessage **out, const struct cli *cli, const char *method,
     if (is_long)
         tell_end(&telling);
     rpc_client_close(client);
-    return error == ERR_UNAVAILABLE ? say_why(cli) : error;
+    return error;
+}
+
+/* Each call may be made again: who lost an answer does so, too. */
+int cli_call(ProtobufCMessage **out, const struct cli *cli, const char *method,
+             const ProtobufCMessage *request, const ProtobufCMessageDescriptor *type,
+             uint32_t timeout_ms)
+{
+    bool is_there = true;
+    int error = ERR_UNAVAILABLE;
+    for (uint32_t i = 0; i < CALLS_MAX && error == ERR_UNAVAILABLE && is_there; i++) {
+        is_there = false;
+        error = call_once(out, cli, method, request, type, timeout_ms);
+        if (error == ERR_UNAVAILABLE)
+            error = say_why(cli, &is_there);
+    }
+    return error;
 }
 
 const char *cli_address(char *out, size_t size, const struct cli *cli)

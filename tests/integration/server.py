@@ -19,6 +19,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import threading
 import time
 
 from lib_store import CLI, SAVER, World, mark, write_llama
@@ -177,6 +178,42 @@ def hung_up(world):
     serves = world.cli("health", *world.where)[0] == 0
     test("but not one that is to outlive its terminal", serves and world.end() == 0, world.log())
     world.launch()
+
+
+class Doorway:
+    """A socket in front of ckptd's that has no place for the first connections."""
+
+    def __init__(self, world, turns_away):
+        self.left, self.to = turns_away, world.server[5:]
+        self.path = os.path.join(world.folder, "doorway")
+        self.listener = socket.socket(socket.AF_UNIX)
+        self.listener.bind(self.path)
+        self.listener.listen()
+        threading.Thread(target=self.accept, daemon=True).start()
+
+    def accept(self):
+        while True:
+            client, _ = self.listener.accept()
+            if self.left > 0:
+                self.left -= 1
+                client.close()
+                continue
+            server = socket.socket(socket.AF_UNIX)
+            server.connect(self.to)
+            for a, b in ((client, server), (server, client)):
+                threading.Thread(target=self.move, args=(a, b), daemon=True).start()
+
+    @staticmethod
+    def move(a, b):
+        while data := a.recv(65536):
+            b.sendall(data)
+        b.shutdown(socket.SHUT_WR)
+
+
+def turned_away(world):
+    door = Doorway(world, turns_away=1)
+    said = world.cli("status", "--server", f"unix:{door.path}")
+    test("who finds no place for a connection comes again", said[0] == 0 and door.left == 0, said)
 
 
 def without_rules(world):
@@ -658,6 +695,7 @@ def main():
         who_asked(world)
         notified(world)
         hung_up(world)
+        turned_away(world)
         without_rules(world)
         made_of_another_store(world)
         killed_conversions(world)
