@@ -171,7 +171,8 @@ template <bool BF16> KERNEL(THREADS, 4) void swiglu_backward(struct kernel_swigl
 
 /* ---- Add, fold, convert ---- */
 
-template <bool BF16> KERNEL(THREADS, 4) void add(struct kernel_add a)
+/* BF16: of y; X_BF16: of x. */
+template <bool BF16, bool X_BF16> KERNEL(THREADS, 4) void add(struct kernel_add a)
 {
     const unsigned N = wide<BF16>;
     size_t i = first_element<N>();
@@ -179,7 +180,7 @@ template <bool BF16> KERNEL(THREADS, 4) void add(struct kernel_add a)
         return;
     float y[N], x[N];
     load_part<BF16>(y, a.y, i, a.count);
-    load_part<BF16>(x, a.x, i, a.count);
+    load_part<X_BF16>(x, a.x, i, a.count);
 #pragma unroll
     for (unsigned j = 0; j < N; j++)
         y[j] = y[j] + x[j];
@@ -199,22 +200,6 @@ template <bool BF16> KERNEL(THREADS, 4) void fold_first(struct kernel_fold a)
     for (unsigned j = 0; j < N; j++)
         x[j] = 0.0f + x[j];
     store_part<BF16>(a.acc, i, a.count, x);
-}
-
-/* Another leaf, to a sum of bf16; one of float is add's. */
-KERNEL(THREADS, 4) void fold_narrow(struct kernel_fold a)
-{
-    const unsigned N = wide<true>;
-    size_t i = first_element<N>();
-    if (i >= a.count)
-        return;
-    float acc[N], x[N];
-    load_part<true>(acc, a.acc, i, a.count);
-    load_part<false>(x, a.leaf, i, a.count);
-#pragma unroll
-    for (unsigned j = 0; j < N; j++)
-        acc[j] = acc[j] + x[j];
-    store_part<true>(a.acc, i, a.count, acc);
 }
 
 template <bool BF16> KERNEL(THREADS, 4) void convert(struct kernel_convert a)
@@ -356,20 +341,19 @@ extern "C" int cuda_swiglu_backward(const struct cuda_call *call, const void *ar
 extern "C" int cuda_add(const struct cuda_call *call, const void *args)
 {
     const struct kernel_add &a = *(const struct kernel_add *)args;
-    return a.dtype == KERNEL_BF16 ? flat<true, add<true>>(call, a)
-                                  : flat<false, add<false>>(call, a);
+    return a.dtype == KERNEL_BF16 ? flat<true, add<true, true>>(call, a)
+                                  : flat<false, add<false, false>>(call, a);
 }
 
 extern "C" int cuda_fold(const struct cuda_call *call, const void *args)
 {
     const struct kernel_fold &a = *(const struct kernel_fold *)args;
-    const struct kernel_add sum = {a.acc, a.leaf, a.count, KERNEL_F32};
+    const struct kernel_add sum = {a.acc, a.leaf, a.count, a.dtype};
     if (a.dtype == KERNEL_BF16)
         return a.is_first ? flat<true, fold_first<true>>(call, a)
-                          : flat<true, fold_narrow>(call, a);
-    if (a.is_first)
-        return flat<false, fold_first<false>>(call, a);
-    return flat<false, add<false>>(call, sum);
+                          : flat<true, add<true, false>>(call, sum);
+    return a.is_first ? flat<false, fold_first<false>>(call, a)
+                      : flat<false, add<false, false>>(call, sum);
 }
 
 extern "C" int cuda_convert(const struct cuda_call *call, const void *args)
