@@ -75,6 +75,14 @@ void model_give(struct model *m, const char *name, uint32_t index)
     memory_give(m->memory, name, index);
 }
 
+void model_set_lists(struct model *m, uint32_t ranks, size_t bytes_each)
+{
+    for (uint32_t r = 0; r < ranks; r++) {
+        m->lists[r] = bytes_each;
+        m->lists[ranks + r] = r * bytes_each;
+    }
+}
+
 uint32_t model_kept(const struct model *m, uint32_t layer)
 {
     uint32_t kept = 0;

@@ -93,14 +93,6 @@ void context_move_rows(const struct model *m, const struct context_rows *a, bool
             move_block(m, a, r, r, block, to_full);
 }
 
-static void set_lists(struct model *m, size_t bytes_each)
-{
-    for (uint32_t r = 0; r < m->cut.cp; r++) {
-        m->lists[r] = bytes_each;
-        m->lists[m->cut.cp + r] = r * bytes_each;
-    }
-}
-
 int context_gather(struct model *m, void *full, const void *own, const struct context_width *of,
                    bool is_active)
 {
@@ -115,7 +107,7 @@ int context_gather(struct model *m, void *full, const void *own, const struct co
     if (cp > 1)
         rows.by_rank = model_take_bytes(m, of->name, 0, cp * mine);
     if (is_active && cp > 1) {
-        set_lists(m, mine);
+        model_set_lists(m, cp, mine);
         ERR_TRY(
             comm_all_gather_v(m->cut.cp_group, own, mine, rows.by_rank, m->lists, m->lists + cp));
     }
@@ -259,7 +251,7 @@ int context_reduce(struct model *m, void *const own[2], float *partial, uint32_t
     if (is_active && cp > 1) {
         struct comm *comm = m->cut.cp_group;
         size_t *bytes = m->lists, *at = m->lists + cp;
-        set_lists(m, both * sizeof(*sum));
+        model_set_lists(m, cp, both * sizeof(*sum));
         rc = comm_all_to_all_v(comm, rows.by_rank, bytes, at, sum, bytes, at);
         if (rc == 0)
             tree_in_place(m, sum, cp, both, both);

@@ -51,10 +51,7 @@ static int take_own_rows(struct model *m, char *own, const char *all, char *rece
 {
     uint32_t tp = m->cut.tp, own_block = m->block_rows / tp;
     size_t row = m->s.dim * m->element, *bytes = m->lists, *at = m->lists + tp;
-    for (uint32_t r = 0; r < tp; r++) {
-        bytes[r] = own_block * row;
-        at[r] = r * bytes[r];
-    }
+    model_set_lists(m, tp, own_block * row);
     ERR_TRY(comm_all_to_all_v(m->cut.tp_group, all + p * m->block_rows * row, bytes, at, received,
                               bytes, at));
     embed(m, own + (size_t)p * own_block * row, owners + (size_t)p * own_block, received,

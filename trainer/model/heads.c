@@ -48,10 +48,7 @@ static int swap(struct model *m, void *to, const void *from, size_t row_bytes)
 {
     uint32_t cp = m->cut.cp;
     size_t *bytes = m->lists, *at = m->lists + cp;
-    for (uint32_t r = 0; r < cp; r++) {
-        bytes[r] = share(m) * m->rows * row_bytes;
-        at[r] = r * bytes[r];
-    }
+    model_set_lists(m, cp, share(m) * m->rows * row_bytes);
     return comm_all_to_all_v(m->cut.cp_group, from, bytes, at, to, bytes, at);
 }
 
@@ -72,18 +69,16 @@ static int gather_keys(struct model *m, void *full, const void *own, bool is_act
     static const char *const name = "keys or values by rank";
     uint32_t cp = m->cut.cp, width = m->kv_width / m->kv_blocks;
     size_t block = (size_t)m->rows * width * m->element;
-    size_t *bytes = m->lists, *from = m->lists + cp, *at = m->lists + 2 * cp;
+    size_t *bytes = m->lists, *at = m->lists + cp, *from = m->lists + 2 * cp;
     struct context_rows rows = {.lane = m->lane,
                                 .full = full,
                                 .by_rank = model_take_bytes(m, name, 0, cp * num_kv(m) * block),
                                 .blocks = num_kv(m),
                                 .width = width,
                                 .dtype = m->dtype};
-    for (uint32_t r = 0; r < cp; r++) {
-        bytes[r] = num_kv(m) * block;
+    model_set_lists(m, cp, num_kv(m) * block);
+    for (uint32_t r = 0; r < cp; r++)
         from[r] = first_kv(m, r) * block;
-        at[r] = r * bytes[r];
-    }
     if (is_active) {
         ERR_TRY(comm_all_to_all_v(m->cut.cp_group, own, bytes, from, rows.by_rank, bytes, at));
         context_move_rows(m, &rows, true);
@@ -115,10 +110,7 @@ static int take_starts(struct model *m, const struct slot *s, const int32_t **ou
     *out = s->batch.starts != NULL ? all : NULL;
     if (!s->is_active || *out == NULL)
         return 0;
-    for (uint32_t r = 0; r < cp; r++) {
-        bytes[r] = mine;
-        at[r] = r * mine;
-    }
+    model_set_lists(m, cp, mine);
     return comm_all_gather_v(m->cut.cp_group, s->batch.starts, mine, all, bytes, at);
 }
 

@@ -59,15 +59,6 @@ static uint32_t turned_rows(const struct model *m, const struct loss_rows *r)
     return has_loss_parallel(m) ? r->rows / m->cut.tp : r->rows;
 }
 
-/* Lists of as many bytes of each tp rank. */
-static void set_lists(struct model *m, size_t bytes_each)
-{
-    for (uint32_t i = 0; i < m->cut.tp; i++) {
-        m->lists[i] = bytes_each;
-        m->lists[m->cut.tp + i] = i * bytes_each;
-    }
-}
-
 /* One block of the vocabulary: columns of whole rows against dense ones. */
 static void move_columns(struct model *m, void *by_row, void *dense, uint32_t rows, uint32_t block,
                          bool is_back)
@@ -102,7 +93,7 @@ static int turn_block(struct model *m, const struct loss_rows *r, char *by_row, 
     uint32_t tp = m->cut.tp, rows = turned_rows(m, r);
     size_t *bytes = m->lists, *at = m->lists + tp;
     char *block = logits_of_block(m, r, b), *mine = tp > 1 ? part : block;
-    set_lists(m, (size_t)rows * columns_of(m) * m->element);
+    model_set_lists(m, tp, (size_t)rows * columns_of(m) * m->element);
     if (m->cut.is_loss_whole && is_back) {
         move_columns(m, by_row, block, rows, m->cut.tp_place * m->blocks + b, true);
         return 0;
@@ -139,7 +130,7 @@ static int losses_of_turned(struct model *m, const struct slot *s, const struct 
     ERR_TRY(turn_logits(m, r, by_row, part, true));
     if (!has_loss_parallel(m))
         return 0;
-    set_lists(m, rows * sizeof(*own));
+    model_set_lists(m, m->cut.tp, rows * sizeof(*own));
     return comm_all_gather_v(m->cut.tp_group, own, bytes[0], losses, bytes, at);
 }
 

@@ -60,10 +60,7 @@ static int norm_parts(struct model *m, const struct norm_gradient *a, float *par
         if (m->blocks > 1)
             lane_copy(m->lane, parts + p * c, parts + p * m->blocks * c, c * sizeof(float));
     }
-    for (uint32_t r = 0; r < tp; r++) {
-        bytes[r] = mine * sizeof(float);
-        at[r] = r * bytes[r];
-    }
+    model_set_lists(m, tp, mine * sizeof(float));
     if (tp > 1)
         ERR_TRY(comm_all_gather_v(m->cut.tp_group, parts, bytes[0], all, bytes, at));
     else

@@ -110,7 +110,7 @@ struct model {
     float *host_losses;         /* [B, T] PINNED */
     uint32_t num_slots;
     struct slot *slots;
-    size_t *lists; /* of a collective: bytes and places of the tp or cp ranks */
+    size_t *lists; /* of a collective: bytes and places of the tp or cp ranks; model_set_lists */
     struct {
         void *full[2]; /* keys, values: [kv blocks][B, T, K D / kvB] */
         void *passing[2];
@@ -121,6 +121,8 @@ struct model {
 
 void *model_take_bytes(struct model *m, const char *name, uint32_t index, size_t bytes);
 void model_give(struct model *m, const char *name, uint32_t index);
+/* Lists of a collective in which each of `ranks` has as many bytes, one behind the other. */
+void model_set_lists(struct model *m, uint32_t ranks, size_t bytes_each);
 /* The index of a buffer of the slot. */
 static inline uint32_t slot_index(const struct model *m, uint32_t slot, uint32_t layer)
 {

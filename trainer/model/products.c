@@ -90,10 +90,7 @@ int rows_gather(struct model *m, void *full, const void *own, size_t row_bytes)
     size_t *bytes = m->lists, *at = m->lists + tp;
     if (tp == 1)
         return 0;
-    for (uint32_t r = 0; r < tp; r++) {
-        bytes[r] = own_block * row_bytes;
-        at[r] = r * bytes[r];
-    }
+    model_set_lists(m, tp, own_block * row_bytes);
     for (uint32_t p = 0; p < m->row_blocks; p++)
         ERR_TRY(comm_all_gather_v(m->cut.tp_group, at_byte(own, p * own_block * row_bytes),
                                   bytes[0], at_byte(full, p * m->block_rows * row_bytes), bytes,
@@ -110,10 +107,7 @@ int rows_reduce(struct model *m, void *own_out, uint32_t p, float *partial, bool
     if (tp > 1)
         sum = model_take_bytes(m, "partial rows received", 0, tp * count * sizeof(float));
     if (is_active && tp > 1) {
-        for (uint32_t r = 0; r < tp; r++) {
-            bytes[r] = count * sizeof(float);
-            at[r] = r * bytes[r];
-        }
+        model_set_lists(m, tp, count * sizeof(float));
         ERR_TRY(comm_all_to_all_v(m->cut.tp_group, partial, bytes, at, sum, bytes, at));
         tree_in_place(m, sum, tp, count, count);
     }
