@@ -170,16 +170,6 @@ uint32_t placement_choose(uint32_t out[PLACEMENT_COPIES_MAX], const struct site 
     return needed;
 }
 
-bool placement_goes(const struct site *sites, uint32_t count, uint32_t replicas, uint32_t index)
-{
-    uint32_t chosen[PLACEMENT_COPIES_MAX];
-    uint32_t num = placement_choose(chosen, sites, count, replicas);
-    for (uint32_t i = 0; i < num; i++)
-        if (chosen[i] == index)
-            return true;
-    return false;
-}
-
 uint64_t placement_order(const char *run, const char *node)
 {
     char text[256];

@@ -20,14 +20,12 @@ struct site {
 
 /* n: any n - 1 failure domains may be lost, and every shard is left. */
 uint32_t placement_domains(const struct site *sites, uint32_t count);
-/* The sites that are to get a copy, at most `replicas` of them, best first; so many. Costs
+/* The sites that are to get a whole copy, so that that number becomes `replicas`: at most as many,
+ * best first; so many. The first of the list, when it has a part, is to fetch what it lacks. Costs
  * count * log(count). Without memory none is chosen, until the next look. */
 #define PLACEMENT_COPIES_MAX 16u
 uint32_t placement_choose(uint32_t out[PLACEMENT_COPIES_MAX], const struct site *sites,
                           uint32_t count, uint32_t replicas);
-/* Is sites[index] to get a whole copy, so that that number becomes `replicas`? The first of the
- * list, when it has a part, is to fetch what it lacks. */
-bool placement_goes(const struct site *sites, uint32_t count, uint32_t replicas, uint32_t index);
 /* Spreads the copies of several runs over the nodes: lower ones first. */
 uint64_t placement_order(const char *run, const char *node);
 /* May a number count that so many of all nodes, this one included, hold durably? */

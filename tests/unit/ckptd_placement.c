@@ -8,6 +8,7 @@
 #include "ckptd/nodes/placement.h"
 #include "proto/places.h"
 #include "proto/report.h"
+#include "tests/unit/placement_goes.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -3,6 +3,7 @@
 #ifndef HOLDFAST_TESTS_SIM_NODES_DISK_H
 #define HOLDFAST_TESTS_SIM_NODES_DISK_H
 
+#include "tests/unit/placement_goes.h"
 #include "tests/unit/sim_nodes_ckptd.h"
 
 /* ---- a node's disk and memory ---- */
