@@ -3,8 +3,7 @@
  * holds its mutex around every call.
  *
  *     lanes_init(&lanes, 16); lane_init(&lane, &lanes, 4);
- *     lane_put(&lane, &job->link) ──► a worker: lanes_take(&lanes, &lane) ──► works ──►
- * lane_done(lane)
+ *     lane_put(&lane, &job->link) ──► a worker: lanes_take(&lanes, &lane) ──► lane_done(lane)
  *
  * A lane is a party's queue, first in first out. Lanes take turns, one job each, and a lane has at
  * most `limit` jobs under way. A lane that is away (its party does not answer) has one, comes

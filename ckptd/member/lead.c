@@ -244,10 +244,10 @@ static void take_part(struct save *save, struct commit_actions *actions,
         commit_ended(machine, actions, save->id, part->rank);
         save_answer_accepted(save);
     }
-    if (part->state == HOLDFAST__V1__PART_STATE__PART_DURABLE)
+    bool is_durable = part->state == HOLDFAST__V1__PART_STATE__PART_DURABLE;
+    if (is_durable)
         commit_durable_at(machine, actions, save->id, part->rank, node);
-    bool is_all = part->state == HOLDFAST__V1__PART_STATE__PART_DURABLE;
-    save_part_written(save, part->rank, is_all ? UINT64_MAX : part->written);
+    save_part_written(save, part->rank, is_durable ? UINT64_MAX : part->written);
 }
 
 /* L1. ERR_DENIED: one of the parts is not of a rank of that node. */

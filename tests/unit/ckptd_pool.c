@@ -578,6 +578,8 @@ static void test_pool__what_it_calls_huge_pages_are_huge_pages(void **state)
     }
 }
 
+/* ---- NUMA nodes ---- */
+
 #define NEAR(run_tag, number, node) \
     ((struct pool_owner){.run = (run_tag), .attempt = (number), .memory_node = 1 + (node)})
 

@@ -8,12 +8,13 @@
  *       of their block (model/products.c has the same tree inside of a rank).
  *   C3  Each element has one owner, who adds the leaves 0..S-1 to it one after the other: a left
  *       fold, started from zero. Only kernel_fold adds leaves; the library moves bits. The first
- * leaf of a step is added to no memory, so sums are not zeroed (fold_to). C4  Whoever runs the
- * backwards of a stage runs them in leaf order (run/pipe.c). C5  A tied model's embedding has two
- * folds, as embedding and as output; at the end of a step the second is added to the first, element
- * by element. C6  With G groups (canonical.groups) C3 folds the S / G leaves of a group, and a
- * second left fold, from zero, the groups' sums in the order of the groups; replicas compute whole
- * groups (data/leaves.h).
+ *       leaf of a step is added to no memory, so sums are not zeroed (fold_to).
+ *   C4  Whoever runs the backwards of a stage runs them in leaf order (run/pipe.c).
+ *   C5  A tied model's embedding has two folds, as embedding and as output; at the end of a step
+ *       the second is added to the first, element by element.
+ *   C6  With G groups (canonical.groups) C3 folds the S / G leaves of a group, and a second left
+ *       fold, from zero, the groups' sums in the order of the groups; replicas compute whole groups
+ *       (data/leaves.h).
  *
  * So an element is the same bits whatever the mesh. Per bucket of blocks and micro-step an
  * all-to-all in the group of owners (replicate x shard x cp) sends each owner its piece of every
