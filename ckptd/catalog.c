@@ -80,11 +80,15 @@ static int find_room(struct run **out, struct service *service)
         if (!*out)
             return report_error(ERR_MEMORY, NULL, "no memory for a run");
         **out = (struct run){.service = service};
-        int error = catalog->events->made(*out);
-        if (error != 0)
+        (*out)->sets_seen = calloc(service->config->members.count + 1, sizeof(uint64_t));
+        int error = (*out)->sets_seen ? catalog->events->made(*out)
+                                      : report_error(ERR_MEMORY, NULL, "no memory for a run");
+        if (error != 0) {
+            free((*out)->sets_seen);
             free(*out);
-        else
+        } else {
             (*out)->tag = ++catalog->num_runs;
+        }
         return error;
     }
     struct run **at = &service->catalog->runs;
@@ -187,6 +191,7 @@ int catalog_new(struct checkpoint **out, struct run *run, uint64_t step, uint64_
     if (!checkpoint)
         return report_error(ERR_MEMORY, NULL, "no memory for a checkpoint");
     checkpoint->run = run;
+    copies_init(checkpoint);
     checkpoint->summary.step = step;
     checkpoint->summary.attempt = attempt;
     promise(checkpoint);
@@ -209,6 +214,7 @@ void catalog_drop(struct checkpoint *checkpoint)
     manifest_free(checkpoint->manifest);
     free(checkpoint->pin.note);
     free(checkpoint->far_pin.note);
+    copies_free(checkpoint);
     free(checkpoint->places);
     free(checkpoint->tier_text);
     free(checkpoint);
@@ -221,10 +227,10 @@ void catalog_enter(struct checkpoint *checkpoint, const struct manifest_summary 
     bool is_anywhere = false;
     CHECK(!is_at(*at, summary->step, summary->attempt));
     end_promise(checkpoint);
-    for (unsigned tier = 0; tier < NUM_TIERS; tier++)
-        is_anywhere |= checkpoint->copies[tier].is_there;
+    for (uint32_t i = 0; i < copies_count(checkpoint); i++)
+        is_anywhere |= copies_get(checkpoint, i)->is_there;
     if (!is_anywhere)
-        checkpoint->copies[TIER_LOCAL].is_there = true;
+        checkpoint->copies.local.is_there = true;
     checkpoint->summary = *summary;
     checkpoint->next = *at;
     *at = checkpoint;
@@ -233,9 +239,10 @@ void catalog_enter(struct checkpoint *checkpoint, const struct manifest_summary 
 
 void catalog_found(struct checkpoint *checkpoint, enum tier_index tier)
 {
-    struct copy *copy = &checkpoint->copies[tier];
-    if (!copy->is_there)
-        *copy = (struct copy){.is_there = true};
+    if (!copies_at(checkpoint, tier)->is_there)
+        copies_forget(checkpoint, tier);
+    struct copy *copy = copies_note(checkpoint, tier);
+    copy->is_there = true;
     if (copy->is_damaged || !catalog_has_flaw(checkpoint, FLAW_DAMAGED))
         return;
     /* What was damaged is so in the other tiers only: this one serves it. */
@@ -247,22 +254,23 @@ void catalog_found(struct checkpoint *checkpoint, enum tier_index tier)
 void catalog_completed(struct checkpoint *checkpoint, enum tier_index tier)
 {
     catalog_found(checkpoint, tier);
-    checkpoint->copies[tier].is_part = false;
+    copies_note(checkpoint, tier)->is_part = false;
 }
 
 void catalog_mended(struct checkpoint *checkpoint, enum tier_index tier)
 {
-    checkpoint->copies[tier].is_damaged = false;
+    copies_note(checkpoint, tier)->is_damaged = false;
     catalog_found(checkpoint, tier);
 }
 
 bool catalog_lost(struct checkpoint *checkpoint, enum tier_index tier)
 {
     bool is_elsewhere = false;
-    for (unsigned other = 0; other < NUM_TIERS; other++)
-        is_elsewhere |= other != tier && checkpoint->copies[other].is_there;
+    for (uint32_t i = 0; i < copies_count(checkpoint); i++)
+        is_elsewhere |=
+            copies_get(checkpoint, i)->tier != tier && copies_get(checkpoint, i)->is_there;
     if (is_elsewhere)
-        checkpoint->copies[tier] = (struct copy){0};
+        copies_forget(checkpoint, tier);
     if (is_elsewhere && tier == TIER_FAR)
         catalog_set_pin(checkpoint, tier, &(struct pin){0});
     return is_elsewhere;
@@ -430,6 +438,7 @@ void catalog_close(struct service *service)
         catalog->events->freed(run);
         free(run->history.lines);
         sets_free(&run->sets);
+        free(run->sets_seen);
         free(run);
     }
     free(catalog);

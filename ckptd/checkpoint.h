@@ -32,16 +32,27 @@ struct repeat {
 
 /* The checkpoint in one tier. */
 struct copy {
-    bool is_there;          /* committed, as far as ckptd has seen */
-    bool is_part;           /* only some shards: the others are on other nodes (places) */
-    bool is_damaged;        /* what damaged it is in the log, and in a note beside it */
-    bool is_given_up;       /* it is not sent there until a restart */
-    bool is_volatile;       /* in that node's memory: it goes with its ckptd */
-    int64_t proven;         /* all of it was, there; seconds since the epoch; 0: nobody knows */
-    int64_t tried_ms;       /* the scrub could not read it: that proves nothing;
-                               as loop_now_ms(), 0: not since the start */
-    uint64_t manifest_hash; /* of its text there, once it was sent or loaded; else 0; not of the
-                               local one */
+    struct checkpoint *checkpoint;
+    enum tier_index tier;
+    struct copy *next, **at; /* of all in that tier: tier.copies */
+    bool is_there;           /* committed, as far as ckptd has seen */
+    bool is_part;            /* only some shards: the others are on other nodes (places) */
+    bool is_damaged;         /* what damaged it is in the log, and in a note beside it */
+    bool is_given_up;        /* it is not sent there until a restart */
+    bool is_volatile;        /* in that node's memory: it goes with its ckptd */
+    int64_t proven;          /* all of it was, there; seconds since the epoch; 0: nobody knows */
+    int64_t tried_ms;        /* the scrub could not read it: that proves nothing;
+                                as loop_now_ms(), 0: not since the start */
+    uint64_t manifest_hash;  /* of its text there, once it was sent or loaded; else 0; not of the
+                                local one */
+};
+
+/* Those of a checkpoint: one for each tier of this node's own, and one for each peer that has, or
+ * had, something to do with it; copies.c. */
+struct copies {
+    struct copy local, memory, far;
+    struct copy **peers; /* by tier; owned, and so is each */
+    uint32_t num_peers, room_peers;
 };
 
 /* An operator's hold in one tier, as last seen. */
@@ -68,7 +79,7 @@ struct checkpoint {
     struct run *run;
     struct manifest_summary summary;
     struct pin pin, far_pin; /* in this node's store; in the far tier, whoever made it there */
-    struct copy copies[NUM_TIERS];
+    struct copies copies;
     bool damaged;     /* quarantined: no tier has it whole; reported, never deleted, never served */
     const char *flaw; /* while damaged: FLAW_..., proto/presence.h; it may be whole all the same */
     bool damage_is_proven;
@@ -135,19 +146,20 @@ struct run {
     char name[RUN_NAME_MAX + 1];
     uint64_t tag; /* number of the run within this process, from 1 */
     struct service *service;
-    struct fault unreadable;               /* why the start could not read it; code 0: it could */
-    uint64_t newest_attempt;               /* durable; from the store */
-    struct sets sets;                      /* the nodes that its newest attempt counts on */
-    uint64_t sets_seen[MEMBERS_PEERS_MAX]; /* drain/far.c: of which file at that peer */
-    struct checkpoint *checkpoints;        /* newest first */
-    struct checkpoint *promised;           /* not in the list: see catalog_is_promised() */
-    uint64_t adopting;                     /* the attempt of keep/admit.c's work; 0: none */
-    struct coordinator *coordinator;       /* run/: its attempt, and what is in work */
-    struct pruning *pruning;               /* keep/retain.c: under way, or NULL */
-    bool retain_again;                     /* there was a commit meanwhile */
-    struct scrub_cursor scrubbed;          /* keep/scrub.c, */
-    struct proven proven;                  /* in the far tier */
-    bool scrub_asked;                      /* likewise: a pass over it is due */
+    struct fault unreadable;         /* why the start could not read it; code 0: it could */
+    uint64_t newest_attempt;         /* durable; from the store */
+    struct sets sets;                /* the nodes that its newest attempt counts on */
+    uint64_t *sets_seen;             /* drain/far.c: of which file at each peer; owned */
+    uint32_t far_index;              /* likewise: among the runs of the look that begins */
+    struct checkpoint *checkpoints;  /* newest first */
+    struct checkpoint *promised;     /* not in the list: see catalog_is_promised() */
+    uint64_t adopting;               /* the attempt of keep/admit.c's work; 0: none */
+    struct coordinator *coordinator; /* run/: its attempt, and what is in work */
+    struct pruning *pruning;         /* keep/retain.c: under way, or NULL */
+    bool retain_again;               /* there was a commit meanwhile */
+    struct scrub_cursor scrubbed;    /* keep/scrub.c, */
+    struct proven proven;            /* in the far tier */
+    bool scrub_asked;                /* likewise: a pass over it is due */
     struct run_health health;
     struct history history; /* history.c */
     uint64_t looked_stamp;  /* rescan.c: of its directory, when its names were read last; 0: look
@@ -168,10 +180,20 @@ static inline const struct pin *catalog_pin(const struct checkpoint *checkpoint)
     return checkpoint->far_pin.is_made ? &checkpoint->far_pin : NULL;
 }
 
+/* What is known of its copy there, to be read: nothing is set in that of a peer that has none. */
+const struct copy *copies_at(const struct checkpoint *checkpoint, enum tier_index tier);
+/* Likewise, to be changed. Without memory what is noted of a peer is lost: the next look at it
+ * finds what is there. */
+struct copy *copies_note(struct checkpoint *checkpoint, enum tier_index tier);
+/* All that there are, nearest first: from 0 to copies_count() - 1. */
+uint32_t copies_count(const struct checkpoint *checkpoint);
+const struct copy *copies_get(const struct checkpoint *checkpoint, uint32_t index);
+
 /* Has that tier a whole copy? */
 static inline bool catalog_has_copy(const struct checkpoint *checkpoint, enum tier_index tier)
 {
-    return checkpoint->copies[tier].is_there && !checkpoint->copies[tier].is_damaged;
+    const struct copy *copy = copies_at(checkpoint, tier);
+    return copy->is_there && !copy->is_damaged;
 }
 
 /* The image of a shard, or NULL. */

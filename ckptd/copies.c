@@ -2,13 +2,16 @@
  *
  * A copy is whole, or a part: a node on which some ranks of several saved has their shards alone,
  * and places.json beside the manifest says so (proto/places.h). What nobody has told is whole.
- * Parts become whole copies by member/whole.c. A copy in the memory of a node counts for its
+ * Parts become whole copies by member/whole.c. A checkpoint has a record of each peer that has a
+ * copy of it, not of each peer, and what a peer has is found from its tier: so neither memory nor
+ * time follows the product of nodes and checkpoints. A copy in the memory of a node counts for its
  * failure domain beside one on a disk (M4 of nodes/replica.c); the level is named "replicated(mem)"
  * then. */
 #include "ckptd/copies.h"
 #include "ckptd/catalog.h"
 #include "ckptd/config.h"
 #include "ckptd/service.h"
+#include "proto/array.h"
 #include "proto/places.h"
 #include "proto/report.h"
 
@@ -16,20 +19,160 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* ---- which there are ---- */
+
+static void link_copy(struct copy *copy, struct checkpoint *checkpoint, enum tier_index tier)
+{
+    struct copy **first = &checkpoint->run->service->tiers[tier].copies;
+    *copy = (struct copy){.checkpoint = checkpoint, .tier = tier, .next = *first, .at = first};
+    if (*first)
+        (*first)->at = &copy->next;
+    *first = copy;
+}
+
+static void unlink_copy(struct copy *copy)
+{
+    *copy->at = copy->next;
+    if (copy->next)
+        copy->next->at = copy->at;
+}
+
+/* As if nothing had been heard of it. */
+static void clear(struct copy *copy)
+{
+    *copy = (struct copy){
+        .checkpoint = copy->checkpoint, .tier = copy->tier, .next = copy->next, .at = copy->at};
+}
+
+void copies_init(struct checkpoint *checkpoint)
+{
+    link_copy(&checkpoint->copies.local, checkpoint, TIER_LOCAL);
+    link_copy(&checkpoint->copies.memory, checkpoint, TIER_MEMORY);
+    link_copy(&checkpoint->copies.far, checkpoint, TIER_FAR);
+}
+
+void copies_free(struct checkpoint *checkpoint)
+{
+    struct copies *copies = &checkpoint->copies;
+    for (uint32_t i = 0; i < copies->num_peers; i++) {
+        unlink_copy(copies->peers[i]);
+        free(copies->peers[i]);
+    }
+    free(copies->peers);
+    unlink_copy(&copies->local);
+    unlink_copy(&copies->memory);
+    unlink_copy(&copies->far);
+}
+
+/* The first peer's from that tier on. */
+static uint32_t find_peer(const struct copies *copies, enum tier_index tier)
+{
+    uint32_t from = 0, to = copies->num_peers;
+    while (from < to) {
+        uint32_t middle = (from + to) / 2;
+        if (copies->peers[middle]->tier < tier)
+            from = middle + 1;
+        else
+            to = middle;
+    }
+    return from;
+}
+
+const struct copy *copies_at(const struct checkpoint *checkpoint, enum tier_index tier)
+{
+    static const struct copy none;
+    const struct copies *copies = &checkpoint->copies;
+    CHECK((unsigned)tier < NUM_TIERS);
+    if (!tier_is_peer(tier))
+        return tier == TIER_LOCAL    ? &copies->local
+               : tier == TIER_MEMORY ? &copies->memory
+                                     : &copies->far;
+    uint32_t i = find_peer(copies, tier);
+    return i < copies->num_peers && copies->peers[i]->tier == tier ? copies->peers[i] : &none;
+}
+
+/* Before the one at `place`; NULL: no memory. */
+static struct copy *add_peer(struct checkpoint *checkpoint, enum tier_index tier, uint32_t place)
+{
+    struct copies *copies = &checkpoint->copies;
+    if (array_reserve(&copies->peers, &copies->room_peers, copies->num_peers,
+                      sizeof *copies->peers) != 0)
+        return NULL;
+    struct copy *copy = malloc(sizeof *copy);
+    if (!copy)
+        return NULL;
+    memmove(&copies->peers[place + 1], &copies->peers[place],
+            (copies->num_peers - place) * sizeof *copies->peers);
+    copies->peers[place] = copy;
+    copies->num_peers++;
+    link_copy(copy, checkpoint, tier);
+    return copy;
+}
+
+struct copy *copies_note(struct checkpoint *checkpoint, enum tier_index tier)
+{
+    static struct copy nowhere;
+    const struct copy *known = copies_at(checkpoint, tier);
+    if (known->checkpoint)
+        return (struct copy *)(uintptr_t)known;
+    struct copy *made = add_peer(checkpoint, tier, find_peer(&checkpoint->copies, tier));
+    if (made)
+        return made;
+    log_warn("nodes", "run %s, step %llu: no memory for what node %s has of it",
+             checkpoint->run->name, (unsigned long long)checkpoint->summary.step,
+             tier_name(checkpoint->run->service, tier));
+    nowhere = (struct copy){.tier = tier};
+    return &nowhere;
+}
+
+void copies_forget(struct checkpoint *checkpoint, enum tier_index tier)
+{
+    struct copies *copies = &checkpoint->copies;
+    const struct copy *known = copies_at(checkpoint, tier);
+    if (!known->checkpoint)
+        return;
+    if (!tier_is_peer(tier)) {
+        clear(copies_note(checkpoint, tier));
+        return;
+    }
+    uint32_t place = find_peer(copies, tier);
+    struct copy *copy = copies->peers[place];
+    copies->num_peers--;
+    memmove(&copies->peers[place], &copies->peers[place + 1],
+            (copies->num_peers - place) * sizeof *copies->peers);
+    unlink_copy(copy);
+    free(copy);
+}
+
+uint32_t copies_count(const struct checkpoint *checkpoint)
+{
+    return checkpoint->copies.num_peers + 3;
+}
+
+const struct copy *copies_get(const struct checkpoint *checkpoint, uint32_t index)
+{
+    const struct copies *copies = &checkpoint->copies;
+    CHECK(index < copies_count(checkpoint));
+    if (index < 2)
+        return index == 0 ? &copies->local : &copies->memory;
+    return index - 2 < copies->num_peers ? copies->peers[index - 2] : &copies->far;
+}
+
 /* ---- where to read ---- */
 
 enum tier_index catalog_source(const struct checkpoint *checkpoint)
 {
     const struct tier *tiers = checkpoint->run->service->tiers;
-    unsigned first = NUM_TIERS;
-    for (unsigned tier = 0; tier < NUM_TIERS; tier++) {
-        if (!catalog_has_copy(checkpoint, (enum tier_index)tier))
+    enum tier_index first = NUM_TIERS;
+    for (uint32_t i = 0; i < copies_count(checkpoint); i++) {
+        const struct copy *copy = copies_get(checkpoint, i);
+        if (!copy->is_there || copy->is_damaged)
             continue;
-        if (!tiers[tier].offline[0])
-            return (enum tier_index)tier;
-        first = first < NUM_TIERS ? first : tier;
+        if (!tiers[copy->tier].offline[0])
+            return copy->tier;
+        first = first < NUM_TIERS ? first : copy->tier;
     }
-    return first < NUM_TIERS ? (enum tier_index)first : TIER_LOCAL;
+    return first < NUM_TIERS ? first : TIER_LOCAL;
 }
 
 unsigned catalog_tier_of(const struct service *service, const char *node)
@@ -37,22 +180,21 @@ unsigned catalog_tier_of(const struct service *service, const char *node)
     const struct members *members = &service->config->members;
     if (strcmp(service->config->nodes_name, node) == 0)
         return TIER_LOCAL;
-    for (uint32_t i = 0; i < members->count; i++)
-        if (strcmp(members->peers[i].name, node) == 0)
-            return TIER_PEER + i;
-    return NUM_TIERS;
+    uint32_t peer = members_find(members, node, strlen(node));
+    return peer < members->count ? TIER_PEER + peer : NUM_TIERS;
 }
 
 bool catalog_has_whole(const struct checkpoint *checkpoint, unsigned tier)
 {
-    return catalog_has_copy(checkpoint, (enum tier_index)tier) && !checkpoint->copies[tier].is_part;
+    const struct copy *copy = copies_at(checkpoint, (enum tier_index)tier);
+    return copy->is_there && !copy->is_damaged && !copy->is_part;
 }
 
 /* Of a local copy that is damaged the other shards are read all the same, as every block is proven:
  * another tier is asked for no more than what is missing here. */
 static bool may_read_here(const struct checkpoint *checkpoint, uint32_t shard)
 {
-    const struct copy *local = &checkpoint->copies[TIER_LOCAL];
+    const struct copy *local = &checkpoint->copies.local;
     return local->is_there && local->is_damaged && checkpoint->uses &&
            !checkpoint->uses[shard].is_bad_here;
 }
@@ -62,20 +204,21 @@ enum tier_index catalog_shard_source(const struct checkpoint *checkpoint, uint32
     const struct tier *tiers = checkpoint->run->service->tiers;
     if (!checkpoint->places)
         return may_read_here(checkpoint, shard) ? TIER_LOCAL : catalog_source(checkpoint);
-    unsigned place = checkpoint->places[shard], whole = NUM_TIERS;
+    enum tier_index place = (enum tier_index)checkpoint->places[shard], whole = NUM_TIERS;
     if (catalog_has_whole(checkpoint, TIER_LOCAL))
         return TIER_LOCAL;
     if (catalog_has_whole(checkpoint, TIER_MEMORY))
         return TIER_MEMORY;
-    if (place < NUM_TIERS && catalog_has_copy(checkpoint, (enum tier_index)place) &&
-        !tiers[place].offline[0])
-        return (enum tier_index)place;
-    for (unsigned tier = NUM_TIERS; tier-- > 0;)
+    if (place < NUM_TIERS && catalog_has_copy(checkpoint, place) && !tiers[place].offline[0])
+        return place;
+    for (uint32_t i = copies_count(checkpoint); i-- > 0;) {
+        enum tier_index tier = copies_get(checkpoint, i)->tier;
         if (catalog_has_whole(checkpoint, tier) && (whole == NUM_TIERS || !tiers[tier].offline[0]))
             whole = tier;
+    }
     if (whole < NUM_TIERS)
-        return (enum tier_index)whole;
-    return place < NUM_TIERS ? (enum tier_index)place : TIER_LOCAL;
+        return whole;
+    return place < NUM_TIERS ? place : TIER_LOCAL;
 }
 
 enum tier_index copies_out_of_reach(const struct checkpoint *checkpoint)
@@ -94,10 +237,14 @@ enum tier_index copies_out_of_reach(const struct checkpoint *checkpoint)
 
 /* ---- parts ---- */
 
-static void note_part(struct copy *copy)
+static struct copy *note_part(struct checkpoint *checkpoint, enum tier_index tier)
 {
-    if (!copy->is_there) /* it has the manifest, too: I10 of commit.c */
-        *copy = (struct copy){.is_there = true, .is_part = true};
+    struct copy *copy = copies_note(checkpoint, tier);
+    if (copy->is_there)
+        return copy;
+    clear(copy);
+    copy->is_there = copy->is_part = true; /* it has the manifest, too: I10 of commit.c */
+    return copy;
 }
 
 int catalog_set_places(struct checkpoint *checkpoint, enum tier_index of,
@@ -106,8 +253,7 @@ int catalog_set_places(struct checkpoint *checkpoint, enum tier_index of,
     const struct service *service = checkpoint->run->service;
     if (places->num_shards == 0)
         return 0;
-    note_part(&checkpoint->copies[of]);
-    checkpoint->copies[of].is_part = true;
+    note_part(checkpoint, of)->is_part = true;
     if (checkpoint->places)
         return 0;
     checkpoint->places = calloc(places->num_shards, sizeof *checkpoint->places);
@@ -118,7 +264,7 @@ int catalog_set_places(struct checkpoint *checkpoint, enum tier_index of,
         unsigned tier = catalog_tier_of(service, places->nodes[places->shards[i]]);
         checkpoint->places[i] = (uint16_t)tier;
         if (tier < NUM_TIERS && tier != TIER_LOCAL)
-            note_part(&checkpoint->copies[tier]);
+            note_part(checkpoint, (enum tier_index)tier);
     }
     checkpoint->is_led_elsewhere = checkpoint->places[0] != TIER_LOCAL;
     return 0;
@@ -126,7 +272,7 @@ int catalog_set_places(struct checkpoint *checkpoint, enum tier_index of,
 
 bool copies_has_shard(const struct checkpoint *checkpoint, enum tier_index tier, uint32_t shard)
 {
-    const struct copy *copy = &checkpoint->copies[tier];
+    const struct copy *copy = copies_at(checkpoint, tier);
     bool is_its = checkpoint->places && checkpoint->places[shard] == tier;
     return copy->is_there && (!copy->is_part || is_its);
 }
@@ -155,15 +301,16 @@ static bool has_anywhere(const struct checkpoint *checkpoint, enum tier_index no
 static bool is_on_disk(const struct checkpoint *checkpoint, enum tier_index tier)
 {
     return tier != TIER_MEMORY && catalog_has_copy(checkpoint, tier) &&
-           !checkpoint->copies[tier].is_volatile;
+           !copies_at(checkpoint, tier)->is_volatile;
 }
 
 bool copies_is_last_in_memory(const struct checkpoint *checkpoint)
 {
-    for (unsigned tier = 0; tier < NUM_TIERS; tier++)
-        if (is_on_disk(checkpoint, (enum tier_index)tier) &&
-            !checkpoint->run->service->tiers[tier].is_lost)
+    for (uint32_t i = 0; i < copies_count(checkpoint); i++) {
+        enum tier_index tier = copies_get(checkpoint, i)->tier;
+        if (is_on_disk(checkpoint, tier) && !checkpoint->run->service->tiers[tier].is_lost)
             return false;
+    }
     return catalog_has_whole(checkpoint, TIER_MEMORY);
 }
 
@@ -173,14 +320,19 @@ static uint32_t site_of(unsigned tier)
     return tier == TIER_LOCAL ? 0 : tier - TIER_PEER + 1;
 }
 
+static enum tier_index tier_of(uint32_t site)
+{
+    return site == 0 ? TIER_LOCAL : (enum tier_index)(TIER_PEER + site - 1);
+}
+
 uint32_t catalog_sites(struct site out[MEMBERS_PEERS_MAX + 1], const struct checkpoint *checkpoint)
 {
     const struct service *service = checkpoint->run->service;
     const struct members *members = &service->config->members;
     for (uint32_t i = 0; i <= members->count; i++) {
-        enum tier_index at = i == 0 ? TIER_LOCAL : (enum tier_index)(TIER_PEER + i - 1);
+        enum tier_index at = tier_of(i);
         const struct tier *tier = &service->tiers[at];
-        const struct copy *copy = &checkpoint->copies[at];
+        const struct copy *copy = copies_at(checkpoint, at);
         out[i] = (struct site){
             .domain = i == 0 ? service->config->nodes_domain : members->peers[i - 1].domain,
             .has_copy = has_anywhere(checkpoint, at) && !tier->is_lost,
@@ -198,9 +350,11 @@ uint32_t catalog_sites(struct site out[MEMBERS_PEERS_MAX + 1], const struct chec
 bool copies_were_lost(const struct checkpoint *checkpoint)
 {
     const struct service *service = checkpoint->run->service;
-    for (uint32_t i = 0; service->num_lost > 0 && i < service->config->members.count; i++)
-        if (checkpoint->copies[TIER_PEER + i].is_there && service->tiers[TIER_PEER + i].is_lost)
+    for (uint32_t i = 0; service->num_lost > 0 && i < copies_count(checkpoint); i++) {
+        const struct copy *copy = copies_get(checkpoint, i);
+        if (copy->is_there && service->tiers[copy->tier].is_lost)
             return true;
+    }
     return false;
 }
 
@@ -240,12 +394,12 @@ void copies_close(struct service *service)
     service->choices = NULL;
 }
 
-void copies_begin_look(struct service *service)
+void copies_begin_look(const struct service *service)
 {
     service->choices->look = ++service->choices->next_look;
 }
 
-void copies_end_look(struct service *service)
+void copies_end_look(const struct service *service)
 {
     service->choices->look = 0;
 }
@@ -274,29 +428,57 @@ static const struct chosen *find_chosen(struct chosen *room, const struct checkp
     return at;
 }
 
-bool copies_goes(const struct checkpoint *checkpoint, enum tier_index tier)
+uint32_t copies_chosen(enum tier_index out[PLACEMENT_COPIES_MAX],
+                       const struct checkpoint *checkpoint)
 {
     struct chosen room;
     if (!are_known(checkpoint))
-        return false;
+        return 0;
     const struct chosen *chosen = find_chosen(&room, checkpoint);
     for (uint32_t i = 0; i < chosen->num; i++)
-        if (chosen->sites[i] == site_of(tier))
+        out[i] = tier_of(chosen->sites[i]);
+    return chosen->num;
+}
+
+bool copies_goes(const struct checkpoint *checkpoint, enum tier_index tier)
+{
+    enum tier_index chosen[PLACEMENT_COPIES_MAX];
+    uint32_t num = copies_chosen(chosen, checkpoint);
+    for (uint32_t i = 0; i < num; i++)
+        if (chosen[i] == tier)
             return true;
     return false;
 }
 
-bool copies_will_go(const struct checkpoint *promised, const struct places *places,
-                    enum tier_index tier)
+/* As it will be known then. NULL: no memory. */
+static struct checkpoint *new_committed(const struct checkpoint *promised,
+                                        const struct places *places)
 {
-    struct checkpoint committed = *promised;
-    committed.copies[TIER_LOCAL].is_there = committed.was_committed = true;
-    committed.places = NULL;
-    committed.summary.shards = places->num_shards;
-    bool goes =
-        catalog_set_places(&committed, TIER_LOCAL, places) == 0 && copies_goes(&committed, tier);
-    free(committed.places);
-    return goes;
+    struct checkpoint *committed = calloc(1, sizeof *committed);
+    if (!committed)
+        return NULL;
+    committed->run = promised->run;
+    committed->summary = promised->summary;
+    committed->summary.shards = places->num_shards;
+    committed->is_promised = true;
+    copies_init(committed);
+    committed->copies.local.is_there = committed->was_committed = true;
+    return committed;
+}
+
+uint32_t copies_will_go(enum tier_index out[PLACEMENT_COPIES_MAX],
+                        const struct checkpoint *promised, const struct places *places)
+{
+    uint32_t num = 0;
+    struct checkpoint *committed = new_committed(promised, places);
+    if (!committed)
+        return 0; /* they go behind the commit */
+    if (catalog_set_places(committed, TIER_LOCAL, places) == 0)
+        num = copies_chosen(out, committed);
+    copies_free(committed);
+    free(committed->places);
+    free(committed);
+    return num;
 }
 
 static bool is_replicated(const struct checkpoint *checkpoint, bool on_disks)
@@ -305,8 +487,7 @@ static bool is_replicated(const struct checkpoint *checkpoint, bool on_disks)
     struct site sites[MEMBERS_PEERS_MAX + 1];
     uint32_t count = catalog_sites(sites, checkpoint);
     for (uint32_t i = 0; on_disks && i < count; i++)
-        sites[i].has_copy &=
-            is_on_disk(checkpoint, i == 0 ? TIER_LOCAL : (enum tier_index)(TIER_PEER + i - 1));
+        sites[i].has_copy &= is_on_disk(checkpoint, tier_of(i));
     return config->nodes_replicas > 1 &&
            placement_domains(sites, count) >= (uint32_t)config->nodes_replicas;
 }
@@ -314,11 +495,12 @@ static bool is_replicated(const struct checkpoint *checkpoint, bool on_disks)
 enum durability catalog_durability(const struct checkpoint *checkpoint)
 {
     enum durability best = DURABLE_NOT;
-    for (unsigned tier = 0; tier < NUM_TIERS; tier++) {
-        enum durability gives = tier == TIER_FAR                                ? DURABLE_BUCKET
-                                : is_on_disk(checkpoint, (enum tier_index)tier) ? DURABLE_LOCAL
-                                                                                : DURABLE_ACCEPTED;
-        if (catalog_has_copy(checkpoint, (enum tier_index)tier) && gives > best)
+    for (uint32_t i = 0; i < copies_count(checkpoint); i++) {
+        enum tier_index tier = copies_get(checkpoint, i)->tier;
+        enum durability gives = tier == TIER_FAR               ? DURABLE_BUCKET
+                                : is_on_disk(checkpoint, tier) ? DURABLE_LOCAL
+                                                               : DURABLE_ACCEPTED;
+        if (catalog_has_copy(checkpoint, tier) && gives > best)
             best = gives;
     }
     return best == DURABLE_LOCAL && is_replicated(checkpoint, false) ? DURABLE_REPLICATED : best;
@@ -331,21 +513,29 @@ const char *copies_level(const struct checkpoint *checkpoint)
                                                                            : durability_text(level);
 }
 
+/* Behind `used` bytes; so many are used then. */
+static size_t write_name(char out[COPIES_TEXT_MAX], size_t used, const struct copy *copy)
+{
+    const char *how = copy->is_part                                    ? " (part)"
+                      : copy->is_volatile && copy->tier != TIER_MEMORY ? " (memory)"
+                                                                       : "";
+    return used + (size_t)snprintf(out + used, COPIES_TEXT_MAX - used, "%s%s%s", used ? "," : "",
+                                   tier_name(copy->checkpoint->run->service, copy->tier), how);
+}
+
 char *copies_names(struct checkpoint *checkpoint)
 {
-    static const char volatile_[] = " (memory)";
-    char text[NUM_TIERS * (MEMBER_NAME_MAX + sizeof volatile_ + 1)] = "";
+    char text[COPIES_TEXT_MAX] = "";
+    uint32_t num_peers = 0;
     size_t used = 0;
-    for (unsigned tier = 0; tier < NUM_TIERS; tier++) {
-        const struct copy *copy = &checkpoint->copies[tier];
-        const char *how = copy->is_part                              ? " (part)"
-                          : copy->is_volatile && tier != TIER_MEMORY ? volatile_
-                                                                     : "";
-        if (copy->is_there)
-            used +=
-                (size_t)snprintf(text + used, sizeof text - used, "%s%s%s", used ? "," : "",
-                                 tier_name(checkpoint->run->service, (enum tier_index)tier), how);
+    for (uint32_t i = 0; i < copies_count(checkpoint); i++) {
+        const struct copy *copy = copies_get(checkpoint, i);
+        if (!copy->is_there || (tier_is_peer(copy->tier) && num_peers++ >= COPIES_NAMED_MAX))
+            continue;
+        used = write_name(text, used, copy);
     }
+    if (num_peers > COPIES_NAMED_MAX)
+        snprintf(text + used, sizeof text - used, ",%u more", num_peers - COPIES_NAMED_MAX);
     free(checkpoint->tier_text);
     checkpoint->tier_text = strdup(text);
     return checkpoint->tier_text ? checkpoint->tier_text : "";

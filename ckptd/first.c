@@ -13,30 +13,45 @@
 #define FAR_WAIT_MS 5000 /* for a far tier that does not answer */
 
 struct first {
-    struct look_waiter waiters[NUM_TIERS];
     struct service *service;
     uint32_t num_waiting;
     struct rpc_call *call;
     const ProtobufCMessage *request;
     void (*handle)(struct service *service, struct rpc_call *call, const ProtobufCMessage *request);
+    struct first_look {
+        struct look_waiter waiter;
+        struct first *first;
+    } looks[]; /* of each tier that was not looked at for long */
 };
 
 static void handle_now(struct look_waiter *waiter)
 {
-    struct look_waiter *all = waiter - waiter->tier;
-    struct first *first = CONTAINER_OF(all, struct first, waiters);
+    struct first *first = CONTAINER_OF(waiter, struct first_look, waiter)->first;
     if (--first->num_waiting > 0)
         return;
     first->handle(first->service, first->call, first->request);
     free(first);
 }
 
+/* Of the local tier, and of the others that are not fresh; so many. */
+static uint32_t find_old(enum tier_index out[NUM_TIERS], const struct service *service)
+{
+    uint32_t count = 0;
+    out[count++] = TIER_LOCAL;
+    for (enum tier_index tier = TIER_PEER; tier < NUM_TIERS; tier++)
+        if (!far_is_fresh(service, tier, service->config->tier_look_ms))
+            out[count++] = tier;
+    return count;
+}
+
 void look_first(struct service *service, struct rpc_call *call, const ProtobufCMessage *request,
                 void (*handle)(struct service *service, struct rpc_call *call,
                                const ProtobufCMessage *request))
 {
-    struct first *first = service->draining ? NULL : calloc(1, sizeof *first);
-    bool is_old[NUM_TIERS] = {[TIER_LOCAL] = true};
+    enum tier_index old[NUM_TIERS];
+    uint32_t count = service->draining ? 0 : find_old(old, service);
+    struct first *first =
+        count > 0 ? calloc(1, sizeof *first + count * sizeof first->looks[0]) : NULL;
     if (!first) {
         handle(service, call, request);
         return;
@@ -45,20 +60,14 @@ void look_first(struct service *service, struct rpc_call *call, const ProtobufCM
     first->call = call;
     first->request = request;
     first->handle = handle;
-    first->num_waiting = 1;
-    for (unsigned tier = TIER_PEER; tier < NUM_TIERS; tier++) {
-        is_old[tier] = !far_is_fresh(service, (enum tier_index)tier, service->config->tier_look_ms);
-        first->num_waiting += is_old[tier];
-    }
-    uint32_t count = first->num_waiting;
-    for (unsigned tier = 0; tier < NUM_TIERS && count > 0; tier++) {
-        if (!is_old[tier])
-            continue;
-        count--; /* the last may free it */
-        first->waiters[tier].go_on = handle_now;
-        if (tier == TIER_LOCAL)
-            rescan_wait(service, &first->waiters[tier]);
+    first->num_waiting = count;
+    for (uint32_t i = 0; i < count; i++) { /* the last may free it */
+        struct first_look *look = &first->looks[i];
+        look->first = first;
+        look->waiter.go_on = handle_now;
+        if (old[i] == TIER_LOCAL)
+            rescan_wait(service, &look->waiter);
         else
-            far_look(service, (enum tier_index)tier, &first->waiters[tier], FAR_WAIT_MS);
+            far_look(service, old[i], &look->waiter, FAR_WAIT_MS);
     }
 }

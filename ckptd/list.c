@@ -3,6 +3,7 @@
 #include "ckptd/list.h"
 #include "ckptd/catalog.h"
 #include "ckptd/checkpoint.h"
+#include "ckptd/copies.h"
 #include "ckptd/loop.h"
 #include "ckptd/service.h"
 #include "proto/arena.h"
@@ -24,8 +25,9 @@
 _Static_assert(LIST_PAGE_MAX *LIST_ENTRY_BYTES_MAX < RPC_MESSAGE_BYTES_MAX, "a page is one reply");
 #define LIST_UNREADABLE_MAX 256u /* runs that could not be read, in a list; Status has all */
 
-#define LIST_DAMAGED_BYTES_MAX \
-    (LIST_ENTRY_BYTES_MAX + sizeof((struct checkpoint *)0)->damage + PIN_NOTE_MAX + 16u)
+#define LIST_DAMAGED_BYTES_MAX                                                      \
+    (LIST_ENTRY_BYTES_MAX + sizeof((struct checkpoint *)0)->damage + PIN_NOTE_MAX + \
+     COPIES_TEXT_MAX + 16u)
 
 /* A page of a list: what it holds, and the name of the last one, behind which the next begins. So
  * pages stay right while checkpoints come and go between them. */
@@ -94,8 +96,9 @@ static int fill_page(struct page *page, struct run *run, struct checkpoint *chec
             continue;
         }
         const struct pin *pin = catalog_pin(checkpoint);
-        catalog_summary(add_entry(page), checkpoint);
-        page->room -= LIST_ENTRY_BYTES_MAX + strlen(checkpoint->damage) +
+        Holdfast__V1__CheckpointSummary *entry = add_entry(page);
+        catalog_summary(entry, checkpoint);
+        page->room -= LIST_ENTRY_BYTES_MAX + strlen(entry->tiers) + strlen(checkpoint->damage) +
                       (pin && pin->note ? strlen(pin->note) : 0);
         last = checkpoint;
         checkpoint = checkpoint->next;
@@ -141,8 +144,8 @@ struct showing {
     uint32_t num_skipped;
     struct rpc_call *call;
     char key[STORAGE_KEY_MAX + 1], prefix[STORAGE_KEY_MAX + 1];
-    const char *durability; /* static */
-    char tiers[320];        /* that have it */
+    const char *durability;      /* static */
+    char tiers[COPIES_TEXT_MAX]; /* that have it */
     bool is_read_back;
     char pin_note[PIN_NOTE_MAX];
     bool is_pinned;

@@ -34,7 +34,7 @@ void catalog_set_aside(struct checkpoint *checkpoint, const char *flaw, const ch
 void catalog_quarantine(struct checkpoint *checkpoint, const char *text, bool is_proven)
 {
     snprintf(checkpoint->damage, sizeof checkpoint->damage, "%s", text);
-    checkpoint->copies[catalog_source(checkpoint)].is_damaged = true;
+    copies_note(checkpoint, catalog_source(checkpoint))->is_damaged = true;
     checkpoint->damaged = true;
     checkpoint->flaw = FLAW_DAMAGED;
     checkpoint->damage_is_proven = is_proven;
@@ -97,7 +97,7 @@ void catalog_damage_text(char *out, size_t size, const struct fault *fault)
 static void report_damaged_copy(struct checkpoint *checkpoint, enum tier_index tier,
                                 const char *text)
 {
-    checkpoint->copies[tier].is_damaged = true;
+    copies_note(checkpoint, tier)->is_damaged = true;
     log_error("catalog",
               "run %s, step %llu, attempt %llu is damaged in the %s tier, and served "
               "from the %s one: %s",
@@ -113,8 +113,10 @@ void catalog_damage(struct checkpoint *checkpoint, enum tier_index tier, const s
     char text[sizeof checkpoint->damage];
     bool is_elsewhere = false;
     catalog_damage_text(text, sizeof text, fault);
-    for (unsigned other = 0; other < NUM_TIERS; other++)
+    for (uint32_t i = 0; i < copies_count(checkpoint); i++) {
+        enum tier_index other = copies_get(checkpoint, i)->tier;
         is_elsewhere |= other != tier && catalog_has_whole(checkpoint, other);
+    }
     if (is_elsewhere)
         report_damaged_copy(checkpoint, tier, text);
     else

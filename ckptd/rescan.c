@@ -343,8 +343,7 @@ static void take_look(struct service *service, struct look *look)
         struct newcomer *found = &look->found[i];
         uint64_t step = found->summary.step, attempt = found->summary.attempt;
         const struct checkpoint *known = catalog_find(run, step, attempt);
-        if ((known && known->copies[TIER_LOCAL].is_there) ||
-            catalog_is_promised(run, step, attempt))
+        if ((known && known->copies.local.is_there) || catalog_is_promised(run, step, attempt))
             continue;
         int error =
             found->fault.code != 0 ? fault_raise(&found->fault) : enter_newcomer(run, found);
@@ -386,7 +385,7 @@ static int note_known(struct rescan *rescan, const struct run *run)
     look->is_known = true;
     look->stamp = run->looked_stamp;
     for (const struct checkpoint *c = run->checkpoints; c; c = c->next) {
-        if (!c->copies[TIER_LOCAL].is_there)
+        if (!c->copies.local.is_there)
             continue;
         ERR_TRY(
             array_reserve(&look->known, &look->room_known, look->num_known, sizeof *look->known));

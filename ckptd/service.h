@@ -71,6 +71,9 @@ struct service {
     struct drain *drains[NUM_TIERS]; /* drain/drain.c; NULL: there is no such tier */
     struct far *fars[NUM_TIERS];     /* drain/far.c; likewise */
     struct choices *choices;         /* copies.c; NULL: each is made anew */
+    struct queue *queue;             /* drain/queue.c; NULL: there is no other tier */
+    struct timer drain_soon;         /* drain/drain.c, */
+    int64_t drain_looked_ms;         /* likewise: the last look at all queues */
     struct buffers *peer_buffers;    /* drain/ship.c: of all peers; NULL: there is none */
     struct drain_waiter *level_waiters; /* drain/level.c */
     struct serving *serving;            /* nodes/serve.c */

@@ -14,6 +14,7 @@
 #include <stddef.h>
 
 struct config;
+struct copy;
 struct service;
 struct reach;
 
@@ -39,6 +40,7 @@ struct tier {
     struct reach *reach;               /* of the far tier; NULL: `storage` is open from the start */
     struct crew *crew;                 /* NULL: what blocks on it is the loop's workers' */
     struct lane lane;                  /* its jobs in the crew, which all peers share */
+    struct copy *copies;               /* copies.c: of checkpoints in no list, too */
     bool takes_nothing;                /* the last thing that was sent there was not taken */
     int64_t silent_since_ms; /* the first look of a row that had no answer; 0: it answers */
     bool is_unknown;         /* a peer that has not answered since the start */

@@ -14,8 +14,32 @@
 
 void places_free(struct places *places)
 {
+    free(places->nodes);
     free(places->shards);
     memset(places, 0, sizeof *places);
+}
+
+int places_make(struct places *out, uint32_t num_nodes, uint32_t num_shards)
+{
+    *out = (struct places){.num_nodes = num_nodes, .num_shards = num_shards};
+    out->nodes = calloc((size_t)num_nodes + 1, sizeof *out->nodes);
+    out->shards = calloc((size_t)num_shards + 1, sizeof *out->shards);
+    if (out->nodes && out->shards)
+        return 0;
+    places_free(out);
+    return report_error(ERR_MEMORY, NULL, "no memory for the places of %u shards", num_shards);
+}
+
+int places_copy(struct places *out, const struct places *places)
+{
+    memset(out, 0, sizeof *out);
+    if (places->num_shards == 0)
+        return 0;
+    ERR_TRY(places_make(out, places->num_nodes, places->num_shards));
+    memcpy(out->here, places->here, sizeof out->here);
+    memcpy(out->nodes, places->nodes, places->num_nodes * sizeof *out->nodes);
+    memcpy(out->shards, places->shards, places->num_shards * sizeof *out->shards);
+    return 0;
 }
 
 bool places_is_here(const struct places *places, uint32_t shard)
@@ -78,30 +102,21 @@ static bool take_name(char out[PLACES_NODE_BYTES], const json_t *value)
 static int take_nodes(struct places *out, const json_t *nodes)
 {
     size_t count = json_array_size(nodes);
-    if (count == 0 || count > PLACES_NODES_MAX)
-        return refuse("names no nodes, or too many");
     for (size_t i = 0; i < count; i++)
         if (!take_name(out->nodes[i], json_array_get(nodes, i)))
             return refuse("names an impossible node");
-    out->num_nodes = (uint32_t)count;
     return 0;
 }
 
-static int take_shards(struct places *out, const json_t *shards, uint32_t count)
+static int take_shards(struct places *out, const json_t *shards)
 {
-    if (json_array_size(shards) != count || count == 0)
-        return refuse("tells of another number of shards");
-    out->shards = malloc(count * sizeof *out->shards);
-    if (!out->shards)
-        return report_error(ERR_MEMORY, NULL, "no memory for the places of %u shards", count);
-    for (uint32_t i = 0; i < count; i++) {
+    for (uint32_t i = 0; i < out->num_shards; i++) {
         const json_t *value = json_array_get(shards, i);
         if (!json_is_integer(value) || json_integer_value(value) < 0 ||
             json_integer_value(value) >= (json_int_t)out->num_nodes)
             return refuse("has a shard on no node");
         out->shards[i] = (uint16_t)json_integer_value(value);
     }
-    out->num_shards = count;
     return 0;
 }
 
@@ -116,10 +131,16 @@ static int take(struct places *out, const json_t *root, const struct manifest_su
                             "its " PLACES_NAME " is of another version");
     if (!nonce || strcmp(nonce, summary->nonce) != 0)
         return refuse("is of another checkpoint");
+    const json_t *nodes = json_object_get(root, "nodes"), *shards = json_object_get(root, "shards");
+    if (json_array_size(nodes) == 0 || json_array_size(nodes) > PLACES_NODES_MAX)
+        return refuse("names no nodes, or too many");
+    if (json_array_size(shards) != summary->shards || summary->shards == 0)
+        return refuse("tells of another number of shards");
+    ERR_TRY(places_make(out, (uint32_t)json_array_size(nodes), summary->shards));
     if (!take_name(out->here, json_object_get(root, "here")))
         return refuse("does not say where it lies");
-    ERR_TRY(take_nodes(out, json_object_get(root, "nodes")));
-    return take_shards(out, json_object_get(root, "shards"), summary->shards);
+    ERR_TRY(take_nodes(out, nodes));
+    return take_shards(out, shards);
 }
 
 int places_read(struct places *out, const char *text, size_t bytes,

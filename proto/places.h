@@ -19,10 +19,14 @@
 
 struct places {
     char here[PLACES_NODE_BYTES];
-    uint32_t num_nodes, num_shards; /* 0 shards: there is no such file, and all are here */
-    char nodes[PLACES_NODES_MAX][PLACES_NODE_BYTES];
-    uint16_t *shards; /* which of `nodes` each is on; owned */
+    uint32_t num_nodes, num_shards;   /* 0 shards: there is no such file, and all are here */
+    char (*nodes)[PLACES_NODE_BYTES]; /* owned */
+    uint16_t *shards;                 /* which of `nodes` each is on; owned */
 };
+
+/* Room for so many, which the caller fills. ERR_MEMORY. */
+int places_make(struct places *out, uint32_t num_nodes, uint32_t num_shards);
+int places_copy(struct places *out, const struct places *places);
 
 /* The text, to be freed, of a checkpoint with that nonce. ERR_MEMORY. */
 int places_write(char **out, const struct places *places, const char *nonce);

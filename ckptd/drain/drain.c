@@ -39,6 +39,9 @@
 #include <jansson.h>
 
 #include <stdlib.h>
+#include <string.h>
+
+#define LOOKS_APART_MS 50 /* of those that may come in bursts */
 
 /* ---- the next one ---- */
 
@@ -86,7 +89,7 @@ static void begin_failed(struct drain *drain)
 static void lacks_room(struct drain *drain)
 {
     drain->checkpoint->is_wanted_local = false;
-    drain->checkpoint->copies[TIER_LOCAL].is_given_up = drain_is_completing(drain);
+    drain->checkpoint->copies.local.is_given_up = drain_is_completing(drain);
     log_warn("drain", "run %s, step %llu is not kept on this node's disk: %s",
              drain->checkpoint->run->name, (unsigned long long)drain->checkpoint->summary.step,
              report_line());
@@ -162,11 +165,37 @@ void drain_look(struct service *service)
 {
     if (!service->choices) /* there is no other tier */
         return;
-    copies_begin_look(service);
+    service->drain_looked_ms = loop_now_ms();
+    queue_begin_look(service);
     for (unsigned tier = 0; tier < NUM_TIERS; tier++)
         if (service->drains[tier])
             look_at_queue(service->drains[tier]);
-    copies_end_look(service);
+    queue_end_look(service);
+}
+
+static void look_now(struct service *service)
+{
+    level_look(service);
+    drain_look(service);
+}
+
+static void look_later(struct timer *timer)
+{
+    struct service *service = CONTAINER_OF(timer, struct service, drain_soon);
+    if (!service->is_closing)
+        look_now(service);
+}
+
+void drain_look_soon(struct service *service)
+{
+    int64_t since_ms = loop_now_ms() - service->drain_looked_ms;
+    if (service->drain_soon.armed)
+        return;
+    service->drain_soon.run = look_later;
+    if (since_ms >= LOOKS_APART_MS)
+        look_now(service);
+    else
+        loop_timer(service->loop, &service->drain_soon, LOOKS_APART_MS - since_ms);
 }
 
 static void ended(struct drain *drain, struct run *run)
@@ -186,29 +215,33 @@ void drain_phase_changed(struct service *service)
 /* ---- before the commit ---- */
 
 /* Its own mark lies where its shards are. */
-static bool has_part(const struct service *service, unsigned tier, const struct places *places)
+static bool has_part(const struct service *service, enum tier_index tier,
+                     const struct places *places)
 {
+    const char *name = tier == TIER_LOCAL ? service->config->nodes_name : tier_name(service, tier);
     for (uint32_t i = 0; i < places->num_shards; i++)
-        if (catalog_tier_of(service, places->nodes[places->shards[i]]) == tier)
+        if (strcmp(places->nodes[places->shards[i]], name) == 0)
             return tier != TIER_LOCAL;
     return false;
 }
 
-static void begin_early(struct service *service, unsigned tier, const struct checkpoint *promised,
+static void begin_early(struct service *service, enum tier_index tier,
                         const struct early_save *save)
 {
     if (service->drains[tier] && !service->draining && !service->tiers[tier].offline[0] &&
         !service->tiers[tier].is_unknown && !service->tiers[tier].takes_nothing &&
-        !has_part(service, tier, save->places) &&
-        copies_will_go(promised, save->places, (enum tier_index)tier))
+        !has_part(service, tier, save->places))
         early_begin(&service->drains[tier]->early, save);
 }
 
 void drain_save_begun(struct service *service, const struct checkpoint *promised,
                       const struct early_save *save)
 {
-    for (unsigned tier = TIER_LOCAL; tier < TIER_FAR; tier++)
-        begin_early(service, tier, promised, save);
+    enum tier_index chosen[PLACEMENT_COPIES_MAX];
+    uint32_t num =
+        service->choices ? copies_will_go(chosen, promised, save->places) : 0; /* else to nobody */
+    for (uint32_t i = 0; i < num; i++)
+        begin_early(service, chosen[i], save);
 }
 
 void drain_save_told(struct service *service, const struct stage *stages,
@@ -278,7 +311,7 @@ static void looked_first(struct look_waiter *waiter)
         drain->looks_failed = 0;
     else
         loop_timer(drain->service->loop, &drain->look_again, pause_before_look(drain));
-    drain_look(drain->service);
+    drain_look_soon(drain->service);
 }
 
 static int open_one(struct service *service, enum tier_index tier)
@@ -312,7 +345,10 @@ int drain_open(struct service *service)
     for (unsigned tier = TIER_PEER; tier < NUM_TIERS; tier++)
         if (service->drains[tier] && !service->drains[TIER_LOCAL])
             ERR_TRY(open_one(service, TIER_LOCAL)); /* what is damaged can be had from there */
-    return service->drains[TIER_LOCAL] ? copies_open(service) : 0;
+    if (!service->drains[TIER_LOCAL])
+        return 0;
+    ERR_TRY(queue_open(service));
+    return copies_open(service);
 }
 
 void drain_end(struct service *service)
@@ -341,6 +377,7 @@ void drain_close(struct service *service)
     buffers_close(service->peer_buffers);
     service->peer_buffers = NULL;
     copies_close(service);
+    queue_close(service);
 }
 
 /* ---- Status ---- */
@@ -375,9 +412,8 @@ json_t *drain_describe(const struct service *service, enum tier_index tier)
         queue_next(service, tier, &left, &left_bytes);
     const char *unread = service->tiers[tier].offline; /* else it may take nothing */
     const char *offline = unread[0] ? unread : drain->newest_error;
-    for (const struct run *run = service->catalog->runs; run; run = run->next)
-        for (const struct checkpoint *c = run->checkpoints; c; c = c->next)
-            held += c->copies[tier].is_there;
+    for (const struct copy *copy = service->tiers[tier].copies; copy; copy = copy->next)
+        held += copy->is_there && !copy->checkpoint->is_promised;
     return json_pack("{s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:s, "
                      "s:o}",
                      "store", is_far ? service->config->tier_store : tier_name(service, tier),

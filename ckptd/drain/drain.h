@@ -20,6 +20,9 @@ void drain_end(struct service *service);   /* behind tier_end: no image is read 
 void drain_close(struct service *service); /* behind tier_close */
 /* What the tiers hold has changed, or who waits for it: is there something to do? */
 void drain_look(struct service *service);
+/* Likewise, and at calls that wait for a level; but once for what comes in a burst, as the answers
+ * of many peers do. */
+void drain_look_soon(struct service *service);
 /* A rank may have become quiet. */
 void drain_phase_changed(struct service *service);
 /* Of a save what is written goes to peers before its commit, when all its ranks have begun, here;

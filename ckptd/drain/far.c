@@ -301,7 +301,7 @@ static void enter_step(struct run *run, const struct far_step *step, enum tier_i
 {
     struct checkpoint *checkpoint = catalog_find(run, step->step, step->attempt);
     if (checkpoint &&
-        (checkpoint->copies[tier].is_there || catalog_has_flaw(checkpoint, FLAW_ASIDE)))
+        (copies_at(checkpoint, tier)->is_there || catalog_has_flaw(checkpoint, FLAW_ASIDE)))
         return;
     if (catalog_is_promised(run, step->step, step->attempt))
         return; /* the next look */
@@ -321,7 +321,7 @@ static void enter_step(struct run *run, const struct far_step *step, enum tier_i
                  (unsigned long long)step->step, report_line());
         return;
     }
-    checkpoint->copies[tier].is_there = true;
+    copies_note(checkpoint, tier)->is_there = true;
     note_places(checkpoint, step, tier);
     catalog_enter(checkpoint, &step->summary);
 }
@@ -330,7 +330,7 @@ static void enter_step(struct run *run, const struct far_step *step, enum tier_i
 static void complete_step(struct run *run, const struct far_step *step, enum tier_index tier)
 {
     struct checkpoint *checkpoint = catalog_find(run, step->step, step->attempt);
-    if (checkpoint && checkpoint->copies[tier].is_there && step->places.num_shards == 0 &&
+    if (checkpoint && copies_at(checkpoint, tier)->is_there && step->places.num_shards == 0 &&
         strcmp(checkpoint->summary.nonce, step->summary.nonce) == 0)
         catalog_completed(checkpoint, tier);
 }
@@ -339,9 +339,9 @@ static void complete_step(struct run *run, const struct far_step *step, enum tie
 static void leave_step(struct run *run, const struct far_step *step, enum tier_index tier)
 {
     struct checkpoint *checkpoint = catalog_find(run, step->step, step->attempt);
-    if (!checkpoint || !checkpoint->copies[tier].is_there)
+    if (!checkpoint || !copies_at(checkpoint, tier)->is_there)
         return;
-    bool was_volatile = checkpoint->copies[tier].is_volatile;
+    bool was_volatile = copies_at(checkpoint, tier)->is_volatile;
     if (!catalog_lost(checkpoint, tier)) {
         if (!catalog_take_out(checkpoint))
             return; /* in use: the next look */
@@ -360,14 +360,14 @@ static void leave_step(struct run *run, const struct far_step *step, enum tier_i
 static void note_volatile(struct run *run, const struct far_step *step, enum tier_index tier)
 {
     struct checkpoint *checkpoint = catalog_find(run, step->step, step->attempt);
-    if (checkpoint && checkpoint->copies[tier].is_there)
-        checkpoint->copies[tier].is_volatile = step->is_volatile;
+    if (checkpoint && copies_at(checkpoint, tier)->is_there)
+        copies_note(checkpoint, tier)->is_volatile = step->is_volatile;
 }
 
 static void take_pin(struct run *run, struct far_step *step)
 {
     struct checkpoint *checkpoint = catalog_find(run, step->step, step->attempt);
-    if (!checkpoint || !checkpoint->copies[TIER_FAR].is_there)
+    if (!checkpoint || !checkpoint->copies.far.is_there)
         return;
     catalog_set_pin(checkpoint, TIER_FAR, &step->pin);
     step->pin = (struct pin){0};
@@ -469,19 +469,27 @@ static void looked(struct event *event)
 
 /* ---- beginning ---- */
 
-static int note_known(struct look *look, const struct run *run)
+static int note_known(struct look *look, struct service *service)
 {
     struct far_run *far;
-    ERR_TRY(add_run(&far, look, run->name));
-    far->seen = tier_is_peer(look->tier) ? run->sets_seen[look->tier - TIER_PEER] : 0;
-    for (const struct checkpoint *c = run->checkpoints; c; c = c->next)
-        if (c->copies[look->tier].is_there)
-            ERR_TRY(add_step(
-                far, &(struct far_step){.step = c->summary.step,
-                                        .attempt = c->summary.attempt,
-                                        .is_known = true,
-                                        .is_part = c->copies[look->tier].is_part,
-                                        .was_volatile = c->copies[look->tier].is_volatile}));
+    for (struct run *run = service->catalog->runs; run; run = run->next) {
+        if (run->unreadable.code != 0)
+            continue;
+        run->far_index = look->num_runs;
+        ERR_TRY(add_run(&far, look, run->name));
+        far->seen = tier_is_peer(look->tier) ? run->sets_seen[look->tier - TIER_PEER] : 0;
+    }
+    for (const struct copy *copy = service->tiers[look->tier].copies; copy; copy = copy->next) {
+        const struct checkpoint *c = copy->checkpoint;
+        if (!copy->is_there || c->is_promised)
+            continue;
+        ERR_TRY(add_step(&look->runs[c->run->far_index],
+                         &(struct far_step){.step = c->summary.step,
+                                            .attempt = c->summary.attempt,
+                                            .is_known = true,
+                                            .is_part = copy->is_part,
+                                            .was_volatile = copy->is_volatile}));
+    }
     return 0;
 }
 
@@ -491,11 +499,10 @@ static void start_look(struct looks *looks)
     struct far *far = service->fars[looks->tier];
     struct look *look = calloc(1, sizeof *look);
     int error = look ? 0 : report_error(ERR_MEMORY, NULL, "no memory for a look at the far tier");
-    if (look)
+    if (look) {
         look->tier = looks->tier;
-    for (const struct run *run = service->catalog->runs; run && error == 0; run = run->next)
-        if (run->unreadable.code == 0)
-            error = note_known(look, run);
+        error = note_known(look, service);
+    }
     if (error != 0) {
         if (look)
             free_look(look);

@@ -62,7 +62,7 @@ static void work_close(struct job *job)
 static void note_proven(struct drain *drain)
 {
     struct checkpoint *checkpoint = drain->checkpoint;
-    checkpoint->copies[drain->tier].proven = (int64_t)time(NULL);
+    copies_note(checkpoint, drain->tier)->proven = (int64_t)time(NULL);
     checkpoint->run->proven.must_keep |= drain->tier == TIER_FAR;
 }
 
@@ -136,11 +136,11 @@ static void do_held(struct drain *drain, const struct transfer_action *action)
         return;
     }
     catalog_completed(checkpoint, drain->tier);
-    checkpoint->copies[drain->tier].is_volatile = drain->is_volatile;
+    copies_note(checkpoint, drain->tier)->is_volatile = drain->is_volatile;
     checkpoint->is_wanted_far &= drain->tier != TIER_FAR;
     checkpoint->is_wanted_local &= drain->tier != TIER_LOCAL;
     note_proven(drain);
-    checkpoint->copies[drain->tier].manifest_hash = drain->text_hash;
+    copies_note(checkpoint, drain->tier)->manifest_hash = drain->text_hash;
     drain->checkpoints++;
     drain->rate = seconds > 0 ? (double)sent / seconds : drain->rate;
     history_note(checkpoint->run, &(struct history_event){.name = event_name(drain),
@@ -160,7 +160,7 @@ static void do_held(struct drain *drain, const struct transfer_action *action)
 void perform_give_up(struct drain *drain, const char *why)
 {
     struct checkpoint *checkpoint = drain->checkpoint;
-    checkpoint->copies[drain->tier].is_given_up = true;
+    copies_note(checkpoint, drain->tier)->is_given_up = true;
     if (drain->tier == TIER_FAR)
         snprintf(checkpoint->given_up, sizeof checkpoint->given_up, "%s", why);
     drain->given_up++;

@@ -1,5 +1,9 @@
 /* queue.c - what is to drain, read off the catalog for pick.c, which decides. There is no list: the
- * queue is what the tiers hold, what the rules say, and who waits. */
+ * queue is what the tiers hold, what the rules say, and who waits.
+ *
+ * Of hundreds of peers few get something. So it is found for all of them in one pass over the
+ * checkpoints: each that may go says to which peers. Of those that a lost node had OLD_MAX are
+ * enough for a look: the others follow when these are sent. */
 #include "ckptd/drain/queue.h"
 #include "ckptd/catalog.h"
 #include "ckptd/checkpoint.h"
@@ -8,6 +12,7 @@
 #include "ckptd/drain/pick.h"
 #include "ckptd/policy.h"
 #include "ckptd/service.h"
+#include "proto/array.h"
 #include "proto/report.h"
 #include "proto/retain.h"
 
@@ -72,7 +77,7 @@ static int mark_kept(struct pick_item *items, uint32_t count, const struct run *
 
 bool queue_is_part(const struct checkpoint *checkpoint, enum tier_index tier)
 {
-    return checkpoint->copies[tier].is_there && checkpoint->copies[tier].is_part;
+    return copies_at(checkpoint, tier)->is_there && copies_at(checkpoint, tier)->is_part;
 }
 
 bool queue_is_wanted(const struct checkpoint *checkpoint, enum tier_index tier)
@@ -84,8 +89,8 @@ bool queue_is_wanted(const struct checkpoint *checkpoint, enum tier_index tier)
 
 bool queue_is_damaged(const struct checkpoint *checkpoint, enum tier_index tier)
 {
-    return !tier_is_peer(tier) && checkpoint->copies[tier].is_there &&
-           checkpoint->copies[tier].is_damaged;
+    return !tier_is_peer(tier) && copies_at(checkpoint, tier)->is_there &&
+           copies_at(checkpoint, tier)->is_damaged;
 }
 
 /* This node has a part of it, and is to have all: then copies to others go on from here. */
@@ -97,7 +102,7 @@ static bool fetches_rest(const struct checkpoint *checkpoint)
 /* It is there, or another node is to have it. A peer mends its own. */
 static bool is_served(const struct checkpoint *checkpoint, enum tier_index tier)
 {
-    const bool is_there = checkpoint->copies[tier].is_there;
+    const bool is_there = copies_at(checkpoint, tier)->is_there;
     if (queue_is_damaged(checkpoint, tier))
         return false;
     if (tier == TIER_LOCAL && queue_is_part(checkpoint, tier))
@@ -125,10 +130,12 @@ static bool sees_to_copies(const struct checkpoint *checkpoint)
 /* The nearest tier behind the local one that answers and has all shards; NUM_TIERS: none has. */
 static unsigned whole_elsewhere(const struct checkpoint *checkpoint)
 {
-    for (unsigned tier = TIER_LOCAL + 1; tier < NUM_TIERS; tier++)
+    for (uint32_t i = 1; i < copies_count(checkpoint); i++) {
+        enum tier_index tier = copies_get(checkpoint, i)->tier;
         if (catalog_has_whole(checkpoint, tier) &&
             !checkpoint->run->service->tiers[tier].offline[0])
             return tier;
+    }
     return NUM_TIERS;
 }
 
@@ -173,7 +180,7 @@ static struct pick_item make_item(const struct checkpoint *c, enum tier_index ti
     struct pick_item item = {.step = c->summary.step,
                              .is_local = has_source(c, tier),
                              .is_wanted = queue_is_wanted(c, tier) || queue_is_damaged(c, tier),
-                             .is_given_up = c->copies[tier].is_given_up,
+                             .is_given_up = copies_at(c, tier)->is_given_up,
                              .is_kept = is_to_spread(c, tier, newest)};
     bool may_go = item.is_local && (item.is_wanted || item.is_kept);
     item.is_far = !may_go || is_served(c, tier);
@@ -229,11 +236,117 @@ void queue_plan(struct run *run)
     free(items);
 }
 
+/* ---- to peers ---- */
+
+#define OLD_MAX 64u
+
+/* A checkpoint that goes to a peer. */
+struct due {
+    struct checkpoint *checkpoint;
+    uint32_t next; /* of that peer: 1 + its index; 0: none */
+};
+
+struct queue {
+    uint32_t looks; /* under way, one within the other */
+    struct due *dues;
+    uint32_t num_dues, room_dues;
+    uint32_t first[NUM_TIERS], last[NUM_TIERS]; /* by peer, as `next` */
+};
+
+int queue_open(struct service *service)
+{
+    service->queue = calloc(1, sizeof *service->queue);
+    return service->queue ? 0 : report_error(ERR_MEMORY, NULL, "no memory for a queue");
+}
+
+void queue_close(struct service *service)
+{
+    if (service->queue)
+        free(service->queue->dues);
+    free(service->queue);
+    service->queue = NULL;
+}
+
+/* Without memory: the next look. */
+static void add_due(struct queue *queue, enum tier_index tier, struct checkpoint *checkpoint)
+{
+    if (array_reserve(&queue->dues, &queue->room_dues, queue->num_dues, sizeof *queue->dues) != 0)
+        return;
+    queue->dues[queue->num_dues++] = (struct due){.checkpoint = checkpoint};
+    if (queue->first[tier] == 0)
+        queue->first[tier] = queue->num_dues;
+    else
+        queue->dues[queue->last[tier] - 1].next = queue->num_dues;
+    queue->last[tier] = queue->num_dues;
+}
+
+/* False: it goes to no peer. */
+static bool add_dues(struct queue *queue, struct checkpoint *checkpoint)
+{
+    enum tier_index chosen[PLACEMENT_COPIES_MAX];
+    uint32_t num = copies_chosen(chosen, checkpoint), before = queue->num_dues;
+    for (uint32_t i = 0; i < num; i++)
+        if (tier_is_peer(chosen[i]) && !copies_at(checkpoint, chosen[i])->is_given_up &&
+            !is_served(checkpoint, chosen[i]))
+            add_due(queue, chosen[i], checkpoint);
+    return queue->num_dues > before;
+}
+
+static void find_dues(struct queue *queue, const struct service *service)
+{
+    uint32_t num_old = 0;
+    for (const struct run *run = service->catalog->runs; run; run = run->next) {
+        const struct checkpoint *newest = NULL;
+        for (struct checkpoint *c = run->checkpoints; c; c = c->next) {
+            if (!has_source(c, TIER_PEER))
+                continue;
+            newest = newest ? newest : c;
+            bool is_old = c != newest && !c->is_wanted_replicated;
+            if ((c->is_wanted_replicated || is_to_spread(c, TIER_PEER, newest)) &&
+                (!is_old || num_old < OLD_MAX))
+                num_old += add_dues(queue, c) && is_old;
+        }
+    }
+}
+
+void queue_begin_look(const struct service *service)
+{
+    struct queue *queue = service->queue;
+    if (!queue || queue->looks++ > 0)
+        return;
+    copies_begin_look(service);
+    queue->num_dues = 0;
+    memset(queue->first, 0, sizeof queue->first);
+    if (service->config->members.count > 0)
+        find_dues(queue, service);
+}
+
+void queue_end_look(const struct service *service)
+{
+    if (service->queue && --service->queue->looks == 0)
+        copies_end_look(service);
+}
+
 static bool is_before(const struct checkpoint *a, const struct checkpoint *b, enum tier_index tier)
 {
     if (queue_is_wanted(a, tier) != queue_is_wanted(b, tier))
         return queue_is_wanted(a, tier);
-    return strcmp(a->summary.time, b->summary.time) > 0; /* the newest of all runs */
+    return a->run != b->run &&
+           strcmp(a->summary.time, b->summary.time) > 0; /* newest of all runs */
+}
+
+static struct checkpoint *next_for_peer(const struct queue *queue, enum tier_index tier,
+                                        uint64_t *out_left, uint64_t *out_left_bytes)
+{
+    struct checkpoint *best = NULL;
+    for (uint32_t i = queue->first[tier]; i != 0; i = queue->dues[i - 1].next) {
+        struct checkpoint *due = queue->dues[i - 1].checkpoint;
+        ++*out_left;
+        *out_left_bytes += due->summary.bytes;
+        if (!best || is_before(due, best, tier))
+            best = due;
+    }
+    return best;
 }
 
 struct checkpoint *queue_next(const struct service *service, enum tier_index tier,
@@ -241,6 +354,13 @@ struct checkpoint *queue_next(const struct service *service, enum tier_index tie
 {
     struct checkpoint *best = NULL;
     *out_left = *out_left_bytes = 0;
+    if (tier_is_peer(tier)) {
+        queue_begin_look(service);
+        best =
+            service->queue ? next_for_peer(service->queue, tier, out_left, out_left_bytes) : NULL;
+        queue_end_look(service);
+        return best;
+    }
     for (const struct run *run = service->catalog->runs; run; run = run->next) {
         struct checkpoint *found = next_of_run(run, tier, out_left, out_left_bytes);
         if (found && (!best || is_before(found, best, tier)))

@@ -15,6 +15,12 @@ struct run;
  * bytes. */
 struct checkpoint *queue_next(const struct service *service, enum tier_index tier,
                               uint64_t *out_left, uint64_t *out_left_bytes);
+/* Between these nothing of what tiers have changes: what goes to which peer is found once, in the
+ * time that the checkpoints and the chosen nodes take, and not that of their product. */
+void queue_begin_look(const struct service *service);
+void queue_end_look(const struct service *service);
+int queue_open(struct service *service);
+void queue_close(struct service *service);
 /* From which tier it goes into that one. */
 enum tier_index queue_source(const struct checkpoint *checkpoint, enum tier_index tier);
 /* Is there a copy in that tier which is to be mended? */

@@ -273,7 +273,7 @@ static void judge(struct far_scrub *scrub)
     struct checkpoint *checkpoint = scrub->checkpoint;
     bool is_damage = fault->code == ERR_CORRUPT || fault->code == ERR_NOT_FOUND;
     if (!is_damage || scrub->is_gone || scrub->is_away) {
-        checkpoint->copies[TIER_FAR].tried_ms = loop_now_ms();
+        checkpoint->copies.far.tried_ms = loop_now_ms();
         log_warn("scrub", "run %s, step %llu was not read in the far tier: %s",
                  checkpoint->run->name, (unsigned long long)checkpoint->summary.step,
                  fault->message);
@@ -313,7 +313,7 @@ static void was_read(struct event *event)
         checkpoint->run->proven.place = (struct proven_place){0};
         scrub->checkpoints_read += scrub->is_read;
         if (scrub->is_read)
-            checkpoint->copies[TIER_FAR].proven = (int64_t)time(NULL);
+            checkpoint->copies.far.proven = (int64_t)time(NULL);
         else
             judge(scrub);
         let_go(scrub);
@@ -351,7 +351,7 @@ static bool is_at_place(const struct checkpoint *checkpoint)
 
 static bool is_before(const struct checkpoint *a, const struct checkpoint *b)
 {
-    const struct copy *one = &a->copies[TIER_FAR], *other = &b->copies[TIER_FAR];
+    const struct copy *one = &a->copies.far, *other = &b->copies.far;
     if (is_at_place(a) != is_at_place(b))
         return is_at_place(a);
     return one->tried_ms != other->tried_ms ? one->tried_ms < other->tried_ms
@@ -364,8 +364,8 @@ static struct checkpoint *find_next(const struct service *service)
     struct checkpoint *next = NULL;
     for (struct run *run = service->catalog->runs; run; run = run->next)
         for (struct checkpoint *c = run->checkpoints; c; c = c->next)
-            if (catalog_has_copy(c, TIER_FAR) && !c->damaged &&
-                is_due(service, &c->copies[TIER_FAR]) && (!next || is_before(c, next)))
+            if (catalog_has_copy(c, TIER_FAR) && !c->damaged && is_due(service, &c->copies.far) &&
+                (!next || is_before(c, next)))
                 next = c;
     return next;
 }
@@ -376,7 +376,7 @@ static struct run *find_run(const struct service *service)
     for (struct run *run = service->catalog->runs; run; run = run->next)
         for (const struct checkpoint *c = run->checkpoints;
              c && (!run->proven.is_known || run->proven.must_keep); c = c->next)
-            if (c->copies[TIER_FAR].is_there)
+            if (c->copies.far.is_there)
                 return run;
     return NULL;
 }

@@ -149,7 +149,7 @@ static bool is_for_far(const struct pinning *pinning)
         catalog_find(pinning->run, pinning->step, pinning->attempt);
     if (!tier_has_far(pinning->service) || pinning->fault.code != 0)
         return false;
-    return checkpoint ? checkpoint->copies[TIER_FAR].is_there || checkpoint->is_going_far
+    return checkpoint ? checkpoint->copies.far.is_there || checkpoint->is_going_far
                       : pinning->is_unpin;
 }
 

@@ -36,8 +36,8 @@ char *proven_write(const struct run *run)
         fprintf(out, "place %" PRIu64 " %" PRIu64 " %" PRIu64 " %" PRIu64 " %" PRId64 "\n",
                 place->step, place->attempt, place->shard, place->byte, place->begun);
     for (const struct checkpoint *c = run->checkpoints; c; c = c->next) {
-        int64_t proven = c->copies[TIER_FAR].proven;
-        if (!c->copies[TIER_FAR].is_there || proven == 0 ||
+        int64_t proven = c->copies.far.proven;
+        if (!c->copies.far.is_there || proven == 0 ||
             ftell(out) > (long)(PROVEN_BYTES_MAX - LINE_BYTES))
             continue;
         fprintf(out, "%" PRIu64 " %" PRIu64 " %" PRId64 "\n", c->summary.step, c->summary.attempt,
@@ -52,7 +52,7 @@ char *proven_write(const struct run *run)
 static void take_time(struct run *run, uint64_t step, uint64_t attempt, int64_t proven)
 {
     struct checkpoint *checkpoint = catalog_find(run, step, attempt);
-    struct copy *copy = checkpoint ? &checkpoint->copies[TIER_FAR] : NULL;
+    struct copy *copy = checkpoint ? &checkpoint->copies.far : NULL;
     if (copy && copy->is_there && proven > copy->proven)
         copy->proven = proven;
 }

@@ -60,8 +60,8 @@ static void count(struct removal *removal, const struct checkpoint *checkpoint)
     reply->checkpoints++;
     reply->damaged += checkpoint->damaged;
     reply->bytes += checkpoint->summary.bytes;
-    for (unsigned tier = 0; tier < NUM_TIERS; tier++)
-        removal->is_on[tier] |= checkpoint->copies[tier].is_there;
+    for (uint32_t i = 0; i < copies_count(checkpoint); i++)
+        removal->is_on[copies_get(checkpoint, i)->tier] |= copies_get(checkpoint, i)->is_there;
 }
 
 static void name_others(struct removal *removal)

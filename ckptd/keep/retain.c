@@ -274,7 +274,7 @@ static void note_looks(struct pruning *pruning)
         if (!pruning->items[i].is_vanished)
             catalog_damage(checkpoint, pruning->tier, &candidate->fault);
         else if (catalog_lost(checkpoint, pruning->tier) || catalog_take_out(checkpoint)) {
-            if (checkpoint->copies[pruning->tier].is_there) /* it was the last one */
+            if (copies_at(checkpoint, pruning->tier)->is_there) /* it was the last one */
                 catalog_drop(checkpoint);
             history_note(pruning->run,
                          &(struct history_event){.name = "vanish",
@@ -311,7 +311,7 @@ static void planned(struct event *event)
 static bool is_led_by_peer(const struct checkpoint *checkpoint)
 {
     return checkpoint->is_led_elsewhere && checkpoint->places[0] < NUM_TIERS &&
-           checkpoint->copies[checkpoint->places[0]].is_there;
+           copies_at(checkpoint, checkpoint->places[0])->is_there;
 }
 
 static const struct checkpoint *newest_replicated(const struct run *run)
@@ -329,11 +329,11 @@ static void fill_items(struct pruning *pruning)
     uint32_t i = 0;
     queue_plan(pruning->run);
     for (const struct checkpoint *c = pruning->run->checkpoints; c; c = c->next) {
-        if (!c->copies[pruning->tier].is_there)
+        if (!copies_at(c, pruning->tier)->is_there)
             continue;
         pruning->candidates[i].summary = c->summary;
         pruning->candidates[i].manifest_hash =
-            pruning->tier == TIER_LOCAL ? c->manifest_hash : c->copies[TIER_FAR].manifest_hash;
+            pruning->tier == TIER_LOCAL ? c->manifest_hash : c->copies.far.manifest_hash;
         pruning->candidates[i].is_led = is_led_by_peer(c);
         pruning->candidates[i].is_spread = c == spread;
         pruning->candidates[i].has_read = !pruning->call && c->metric.is_known;
@@ -387,7 +387,7 @@ int retain_begin(struct run *run, const struct plan_options *options)
     if (!pruning)
         return report_error(ERR_MEMORY, NULL, "no memory for a prune");
     for (const struct checkpoint *c = run->checkpoints; c; c = c->next)
-        pruning->count += c->copies[options->tier].is_there;
+        pruning->count += copies_at(c, options->tier)->is_there;
     pruning->items = calloc(pruning->count + 1, sizeof *pruning->items);
     pruning->candidates = calloc(pruning->count + 1, sizeof *pruning->candidates);
     if (!pruning->items || !pruning->candidates) {

@@ -39,7 +39,7 @@ void tiers_note_other(struct other_copy *out, const struct checkpoint *checkpoin
                       enum tier_index tier)
 {
     const struct service *service = checkpoint->run->service;
-    const struct copy *far = &checkpoint->copies[TIER_FAR];
+    const struct copy *far = &checkpoint->copies.far;
     *out = (struct other_copy){.tier = TIER_FAR, .manifest_hash = far->manifest_hash};
     if (tier != TIER_LOCAL || !tier_has_far(service))
         return;

@@ -123,22 +123,23 @@ static int fill_present(struct joining *joining, const struct group *group)
 static int take_nodes(struct places *out, const struct service *service,
                       const Holdfast__V1__JoinReply *reply)
 {
-    memset(out, 0, sizeof *out);
+    uint32_t at = 0;
+    ERR_TRY(places_make(out, PLACES_NODES_MAX, (uint32_t)reply->n_nodes));
+    out->num_nodes = 0;
     snprintf(out->here, sizeof out->here, "%s", service->config->nodes_name);
-    out->shards = calloc(reply->n_nodes + 1, sizeof *out->shards);
-    if (!out->shards)
-        return report_error(ERR_MEMORY, NULL, "no memory for the places of the ranks");
     for (size_t i = 0; i < reply->n_nodes; i++) {
-        uint32_t at = 0;
+        if (at == out->num_nodes || strcmp(out->nodes[at], reply->nodes[i]) != 0)
+            at = 0; /* ranks of a node are often beside each other */
         while (at < out->num_nodes && strcmp(out->nodes[at], reply->nodes[i]) != 0)
             at++;
-        if (at == PLACES_NODES_MAX || strlen(reply->nodes[i]) >= PLACES_NODE_BYTES)
+        if (at == PLACES_NODES_MAX || strlen(reply->nodes[i]) >= PLACES_NODE_BYTES) {
+            places_free(out);
             return report_error(ERR_CORRUPT, NULL, "the coordinator names impossible nodes");
+        }
         if (at == out->num_nodes)
             strcpy(out->nodes[out->num_nodes++], reply->nodes[i]);
         out->shards[i] = (uint16_t)at;
     }
-    out->num_shards = (uint32_t)reply->n_nodes;
     return 0;
 }
 

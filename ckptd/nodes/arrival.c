@@ -91,8 +91,8 @@ static void looked(struct look_waiter *waiter)
     struct checkpoint *checkpoint =
         is_known ? catalog_find(run, summary->step, summary->attempt) : NULL;
     if (checkpoint && arrival->is_in_memory) /* damaged before, or new */
-        checkpoint->copies[TIER_MEMORY].is_damaged = false;
-    else if (checkpoint && checkpoint->copies[TIER_LOCAL].is_there)
+        checkpoint->copies.memory.is_damaged = false;
+    else if (checkpoint && checkpoint->copies.local.is_there)
         catalog_completed(checkpoint, TIER_LOCAL);
     else if (is_known)
         part_completed(run, summary);

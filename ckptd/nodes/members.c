@@ -29,6 +29,31 @@ static bool take_name(char out[MEMBER_NAME_MAX], const char **at, char end)
     return true;
 }
 
+/* The name's place among those that are sorted, or where it would be. */
+static uint32_t find_place(const struct members *members, const char *name, size_t length)
+{
+    uint32_t from = 0, to = members->count;
+    while (from < to) {
+        uint32_t middle = (from + to) / 2;
+        const char *other = members->peers[members->by_name[middle]].name;
+        int order = strncmp(other, name, length);
+        if (order < 0)
+            from = middle + 1;
+        else
+            to = middle;
+    }
+    return from;
+}
+
+uint32_t members_find(const struct members *members, const char *name, size_t length)
+{
+    uint32_t place = find_place(members, name, length);
+    uint32_t peer = place < members->count ? members->by_name[place] : members->count;
+    bool is_it = peer < members->count && strlen(members->peers[peer].name) == length &&
+                 strncmp(members->peers[peer].name, name, length) == 0;
+    return is_it ? peer : members->count;
+}
+
 static int add(struct members *members, const char *own, const char *item)
 {
     struct member *peer = &members->peers[members->count];
@@ -41,11 +66,15 @@ static int add(struct members *members, const char *own, const char *item)
     if (strlen(at) >= sizeof peer->address || address_parse(&address, at) != 0 ||
         address.kind != ADDRESS_TLS)
         return refuse(item, "has no address");
-    for (uint32_t i = 0; i < members->count; i++)
-        if (strcmp(members->peers[i].name, peer->name) == 0)
-            return refuse(item, "is there twice");
+    size_t length = strlen(peer->name);
+    if (members_find(members, peer->name, length) < members->count)
+        return refuse(item, "is there twice");
     if (strcmp(peer->name, own) == 0)
         return refuse(item, "is this node itself");
+    uint32_t place = find_place(members, peer->name, length);
+    memmove(&members->by_name[place + 1], &members->by_name[place],
+            (members->count - place) * sizeof members->by_name[0]);
+    members->by_name[place] = (uint16_t)members->count;
     snprintf(peer->address, sizeof peer->address, "%s", at);
     members->count++;
     return 0;

@@ -3,6 +3,7 @@
 #ifndef HOLDFAST_CKPTD_NODES_MEMBERS_H
 #define HOLDFAST_CKPTD_NODES_MEMBERS_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 #define MEMBERS_PEERS_MAX 63u
@@ -17,10 +18,13 @@ struct member {
 struct members {
     uint32_t count;
     struct member peers[MEMBERS_PEERS_MAX];
+    uint16_t by_name[MEMBERS_PEERS_MAX]; /* indexes of peers, sorted */
 };
 
 /* Of "NAME@DOMAIN=HOST:PORT, ..."; "" is none. `own` is this node's name. ERR_INVALID says what is
  * wrong with it. */
 int members_parse(struct members *out, const char *own, const char *text);
+/* The index of the peer of that name; count: there is none. */
+uint32_t members_find(const struct members *members, const char *name, size_t length);
 
 #endif

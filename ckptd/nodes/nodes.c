@@ -4,6 +4,7 @@
 #include "ckptd/checkpoint.h"
 #include "ckptd/config.h"
 #include "ckptd/drain/drain.h"
+#include "ckptd/drain/queue.h"
 #include "ckptd/loop.h"
 #include "ckptd/nodes/replica.h"
 #include "ckptd/nodes/sets.h"
@@ -107,8 +108,10 @@ json_t *nodes_describe(const struct service *service)
         json_decref(runs);
         return json_null();
     }
+    queue_begin_look(service);
     for (uint32_t i = 0; i < config->members.count; i++)
         json_array_append_new(peers, describe_peer(service, i));
+    queue_end_look(service);
     for (const struct run *run = service->catalog->runs; run; run = run->next)
         json_array_append_new(runs, describe_run(run));
     return json_pack("{s:s, s:s, s:I, s:o, s:o, s:o, s:o}", "name", config->nodes_name, "domain",

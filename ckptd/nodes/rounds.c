@@ -8,7 +8,6 @@
 #include "ckptd/config.h"
 #include "ckptd/drain/drain.h"
 #include "ckptd/drain/far.h"
-#include "ckptd/drain/level.h"
 #include "ckptd/nodes/serve.h"
 #include "ckptd/nodes/told.h"
 #include "ckptd/service.h"
@@ -29,8 +28,7 @@ static void looked(struct look_waiter *look)
     if (service->is_closing || !service->rounds)
         return;
     service->rounds->is_looking[look->tier - TIER_PEER] = false;
-    level_look(service);
-    drain_look(service);
+    drain_look_soon(service);
 }
 
 static void look(struct timer *timer)

@@ -115,11 +115,8 @@ static uint32_t site_of(const char *name, size_t length, const struct members *m
 {
     if (strlen(own) == length && strncmp(own, name, length) == 0)
         return 0;
-    for (uint32_t i = 0; i < members->count; i++)
-        if (strlen(members->peers[i].name) == length &&
-            strncmp(members->peers[i].name, name, length) == 0)
-            return i + 1;
-    return NODE_SET_MAX;
+    uint32_t peer = members_find(members, name, length);
+    return peer < members->count ? peer + 1 : NODE_SET_MAX;
 }
 
 struct quorum sets_quorum(const struct sets *sets, const struct members *members, const char *own)

@@ -67,7 +67,7 @@ bool lend_note_damage(const struct image *image, struct fault *fault)
         return false;
     if (image->tier == TIER_LOCAL && checkpoint->uses)
         checkpoint->uses[image->shard].is_bad_here = true;
-    if (!checkpoint->damaged && !checkpoint->copies[image->tier].is_damaged)
+    if (!checkpoint->damaged && !copies_at(checkpoint, image->tier)->is_damaged)
         catalog_damage(checkpoint, image->tier, fault);
     fault->code = ERR_CORRUPT;
     return !checkpoint->damaged;

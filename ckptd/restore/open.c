@@ -317,7 +317,7 @@ static int finish_opening(struct opening *opening)
     }
     if (session->is_rank && session->run == opening->run) {
         attempt_set_parent(opening->run, checkpoint->summary.step, checkpoint->summary.attempt);
-        checkpoint->is_wanted_local = !checkpoint->copies[TIER_LOCAL].is_there;
+        checkpoint->is_wanted_local = !checkpoint->copies.local.is_there;
     }
     log_debug("restore", "run %s: load %llu of step %llu, %u boxes", opening->run->name,
               (unsigned long long)load->number, (unsigned long long)checkpoint->summary.step,
@@ -331,8 +331,9 @@ static int finish_opening(struct opening *opening)
 static int hold_to_first_manifest(const struct opening *opening)
 {
     struct checkpoint *checkpoint = opening->checkpoint;
-    uint64_t *hash = opening->tier == TIER_LOCAL ? &checkpoint->manifest_hash
-                                                 : &checkpoint->copies[opening->tier].manifest_hash;
+    uint64_t *hash = opening->tier == TIER_LOCAL
+                         ? &checkpoint->manifest_hash
+                         : &copies_note(checkpoint, opening->tier)->manifest_hash;
     if (!opening->manifest)
         return 0;
     if (*hash == 0)
@@ -364,7 +365,7 @@ static void opened(struct event *event)
         fail_opening(opening, fault_raise(&opening->fault));
         return;
     }
-    if (!checkpoint->damaged && !checkpoint->copies[opening->tier].is_damaged)
+    if (!checkpoint->damaged && !copies_at(checkpoint, opening->tier)->is_damaged)
         catalog_damage(checkpoint, opening->tier, &opening->fault);
     let_go(opening);
     manifest_free(opening->manifest);

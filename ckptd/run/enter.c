@@ -68,19 +68,6 @@ static int promise_space(struct save *save, bool may_wait)
     return error;
 }
 
-static int copy_places(struct places *out, const struct places *places)
-{
-    *out = *places;
-    if (places->num_shards == 0)
-        return 0;
-    size_t bytes = places->num_shards * sizeof *out->shards;
-    out->shards = malloc(bytes);
-    if (!out->shards)
-        return report_error(ERR_MEMORY, NULL, "no memory for the places of a save");
-    memcpy(out->shards, places->shards, bytes);
-    return 0;
-}
-
 int enter_new(struct save **out, struct run *run, uint64_t step, bool may_wait)
 {
     struct save *save = calloc(1, sizeof *save);
@@ -90,7 +77,7 @@ int enter_new(struct save **out, struct run *run, uint64_t step, bool may_wait)
     int error = save && stages && remote ? manifest_new_nonce(save->nonce)
                                          : report_error(ERR_MEMORY, NULL, "no memory for a save");
     if (error == 0)
-        error = copy_places(&save->places, &run->coordinator->group->places);
+        error = places_copy(&save->places, &run->coordinator->group->places);
     if (error == 0)
         error = catalog_new(&checkpoint, run, step, run->coordinator->machine.attempt);
     if (error != 0) {

@@ -108,20 +108,21 @@ static int make_places(struct group *group)
 {
     const struct config *config = group->run->service->config;
     struct places *places = &group->places;
+    uint16_t places_of[MEMBERS_PEERS_MAX + 1] = {0}; /* 1 + their index, of nodes with ranks */
     if (!is_spread(group))
         return 0;
-    places->shards = calloc(group->world_size, sizeof *places->shards);
-    if (!places->shards)
-        return report_error(ERR_MEMORY, NULL, "no memory for the places of the ranks");
-    places->num_shards = group->world_size;
-    places->num_nodes = config->members.count + 1;
+    ERR_TRY(places_make(places, config->members.count + 1, group->world_size));
+    places->num_nodes = 0;
     snprintf(places->here, sizeof places->here, "%s", config->nodes_name);
-    snprintf(places->nodes[0], sizeof places->nodes[0], "%s", config->nodes_name);
-    for (uint32_t i = 0; i < config->members.count; i++)
-        snprintf(places->nodes[i + 1], sizeof places->nodes[0], "%s",
-                 config->members.peers[i].name);
-    for (uint32_t i = 0; i < group->world_size; i++)
-        places->shards[i] = (uint16_t)group->ranks[i].node;
+    for (uint32_t i = 0; i < group->world_size; i++) {
+        uint32_t node = group->ranks[i].node;
+        const char *name = node == 0 ? config->nodes_name : config->members.peers[node - 1].name;
+        if (places_of[node] == 0) {
+            snprintf(places->nodes[places->num_nodes++], sizeof *places->nodes, "%s", name);
+            places_of[node] = (uint16_t)places->num_nodes;
+        }
+        places->shards[i] = (uint16_t)(places_of[node] - 1);
+    }
     return 0;
 }
 

@@ -80,7 +80,7 @@ static uint64_t disk_of(const struct run *run)
 {
     uint64_t used = 0;
     for (const struct checkpoint *c = run->checkpoints; c; c = c->next)
-        used += c->copies[TIER_LOCAL].is_there ? c->summary.bytes : 0;
+        used += c->copies.local.is_there ? c->summary.bytes : 0;
     for (const struct save *save = run->coordinator->saves; save; save = save->next)
         used += save->bytes;
     return used;

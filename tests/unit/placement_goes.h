@@ -4,7 +4,8 @@
 
 #include "ckptd/nodes/placement.h"
 
-static inline bool placement_goes(const struct site *sites, uint32_t count, uint32_t replicas, uint32_t index)
+static inline bool placement_goes(const struct site *sites, uint32_t count, uint32_t replicas,
+                                  uint32_t index)
 {
     uint32_t chosen[PLACEMENT_COPIES_MAX];
     uint32_t num = placement_choose(chosen, sites, count, replicas);
