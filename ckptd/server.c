@@ -37,6 +37,7 @@
 #include "ckptd/node/renew.h"
 #include "ckptd/node/session.h"
 #include "ckptd/node/stage.h"
+#include "ckptd/nodes/majority.h"
 #include "ckptd/nodes/rounds.h"
 #include "ckptd/nodes/serve.h"
 #include "ckptd/nodes/told.h"
@@ -369,6 +370,7 @@ void service_close(struct service *service)
     drain_close(service);
     far_close(service);
     rounds_close(service);
+    majority_close(service);
     told_close(service);
     scrub_close(service);
     far_scrub_close(service);

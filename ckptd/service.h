@@ -80,6 +80,7 @@ struct service {
     struct followers *followers;        /* member/follow.c; NULL: there are no other nodes */
     struct lead *lead;                  /* member/lead.c; likewise */
     struct rounds *rounds;              /* nodes/rounds.c; likewise */
+    struct publishing *publishings;     /* nodes/majority.c: numbers on their way */
     struct told *told;                  /* nodes/told.c; likewise */
     struct metrics *metrics;            /* metrics.c; NULL: off */
     struct door *door;                  /* door.c */

@@ -78,11 +78,6 @@ void tier_work(struct service *service, enum tier_index tier, struct job *job)
         loop_work(service->loop, job);
 }
 
-void tier_work_peers(struct service *service, struct job *job)
-{
-    crew_work(service->peer_crew, job);
-}
-
 void tier_note_answer(struct service *service, enum tier_index tier, bool answers)
 {
     struct tier *at = &service->tiers[tier];

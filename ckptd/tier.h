@@ -77,8 +77,6 @@ static inline enum tier_index tier_of_crew(enum tier_index from, enum tier_index
 }
 /* Blocking work on that tier. */
 void tier_work(struct service *service, enum tier_index tier, struct job *job);
-/* Blocking work on many peers; there are some. */
-void tier_work_peers(struct service *service, struct job *job);
 /* A look at a peer has ended: one that does not answer takes no more than its share of the crew. */
 void tier_note_answer(struct service *service, enum tier_index tier, bool answers);
 

@@ -2,7 +2,8 @@
  *
  *   start of a run ──► looks at all peers at once; go on when most of the nodes, this one included,
  *   have been looked at ──► the number behind the highest that any of them holds ──► published at
- *   peers, exclusively, until most of the nodes hold it ──► published here ──► answered
+ *   one peer, exclusively, then at all others at once, until most of the nodes hold it ──►
+ * published here ──► answered
  *
  * Of which nodes most are needed sets.c says: of those in the settings, and of the last attempt's.
  *
@@ -23,6 +24,7 @@
 #include "ckptd/service.h"
 #include "proto/report.h"
 
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -32,9 +34,9 @@ struct asking {
     struct service *service;
     char run[RUN_NAME_MAX + 1];
     struct majority_waiter *waiter; /* NULL: it was told */
-    struct look_waiter looks[MEMBERS_PEERS_MAX];
     struct node_set looked;
     uint32_t num_waiting;
+    struct look_waiter looks[]; /* by peer */
 };
 
 int majority_next(struct sets *out_sets, struct quorum *out, const struct service *service,
@@ -123,8 +125,8 @@ static void looked(struct look_waiter *look)
 void majority_look(struct service *service, const char *run, struct majority_waiter *waiter,
                    int64_t ms)
 {
-    struct asking *asking = calloc(1, sizeof *asking);
     uint32_t count = service->config->members.count;
+    struct asking *asking = calloc(1, sizeof *asking + count * sizeof asking->looks[0]);
     if (!asking) {
         fault_take(&waiter->fault, report_error(ERR_MEMORY, NULL, "no memory to ask the nodes"));
         waiter->go_on(waiter);
@@ -145,39 +147,183 @@ void majority_look(struct service *service, const char *run, struct majority_wai
     }
 }
 
-int majority_publish(const struct service *service, struct quorum *quorum, const char *key,
-                     const char *text, const char *nonce)
+/* ---- a number on its way ---- */
+
+/* It lives until each peer has answered; who waits does not. */
+struct publishing {
+    struct publishing *next, **at; /* of the service */
+    struct service *service;
+    struct majority_waiter *waiter; /* NULL: it was told, or nobody waits */
+    struct quorum quorum;
+    char key[STORAGE_KEY_MAX + 16], nonce[33];
+    char *text;
+    atomic_bool is_over; /* whom it has not reached yet it does not go to */
+    bool has_asked_all;
+    uint32_t num_waiting;
+    struct fault refused; /* S2: a peer knows what this node does not */
+    struct publishing_peer {
+        struct publishing *publishing;
+        uint32_t peer;
+        enum publication outcome;
+        struct fault fault;
+        struct job job;
+    } peers[]; /* as those of the settings */
+};
+
+static void free_publishing(struct publishing *publishing)
 {
-    enum quorum_state state = quorum_lacks(quorum) ? QUORUM_ASKS : QUORUM_HELD;
-    struct report_text why;
-    bool is_refused = false;
-    for (uint32_t i = 0; state == QUORUM_ASKS && i < service->config->members.count; i++) {
-        enum publication outcome =
-            tier_publish(service->tiers[TIER_PEER + i].storage, key, text, strlen(text), nonce);
-        if (outcome == PUBLICATION_LOST)
-            report_keep(&why);
-        is_refused |= outcome == PUBLICATION_LOST; /* S2: it knows what this node does not */
-        state = quorum_heard(quorum, outcome);
-    }
-    if (state == QUORUM_HELD)
-        return 0;
-    if (state == QUORUM_TAKEN)
-        return ERR_EXISTS;
-    if (!is_refused)
-        return report_too_few(quorum);
-    report_restore(&why, ERR_UNAVAILABLE);
-    return ERR_UNAVAILABLE;
+    *publishing->at = publishing->next;
+    if (publishing->next)
+        publishing->next->at = publishing->at;
+    free(publishing->text);
+    free(publishing);
 }
 
-void majority_tell(const struct service *service, const char *key, const char *nonce)
+static void work_publish(struct job *job)
+{
+    struct publishing_peer *peer = CONTAINER_OF(job, struct publishing_peer, job);
+    struct publishing *publishing = peer->publishing;
+    struct storage *storage = publishing->service->tiers[TIER_PEER + peer->peer].storage;
+    peer->outcome = PUBLICATION_UNKNOWN;
+    if (atomic_load(&publishing->is_over))
+        return;
+    peer->outcome = tier_publish(storage, publishing->key, publishing->text,
+                                 strlen(publishing->text), publishing->nonce);
+    if (peer->outcome == PUBLICATION_LOST)
+        fault_take(&peer->fault, ERR_STALE);
+}
+
+/* Tells who waits what has become of it. */
+static void end_publishing(struct publishing *publishing, enum quorum_state state)
+{
+    struct majority_waiter *waiter = publishing->waiter;
+    publishing->waiter = NULL;
+    atomic_store(&publishing->is_over, true);
+    waiter->fault = (struct fault){0};
+    if (state == QUORUM_TAKEN)
+        fault_take(&waiter->fault,
+                   report_error(ERR_EXISTS, NULL, "another start has taken %s", publishing->key));
+    else if (state == QUORUM_TOO_FEW && publishing->refused.code == 0)
+        fault_take(&waiter->fault, report_too_few(&publishing->quorum));
+    else if (state == QUORUM_TOO_FEW)
+        waiter->fault = publishing->refused;
+    if (waiter->fault.code != 0 && waiter->fault.code != ERR_EXISTS)
+        waiter->fault.code = ERR_UNAVAILABLE;
+    waiter->go_on(waiter);
+}
+
+static void ask_peer(struct publishing *publishing, uint32_t index);
+
+static void ask_others(struct publishing *publishing, uint32_t first)
+{
+    publishing->has_asked_all = true;
+    for (uint32_t i = 0; i < publishing->service->config->members.count; i++)
+        if (i != first)
+            ask_peer(publishing, i);
+}
+
+static void published(struct event *event)
+{
+    struct publishing_peer *peer = CONTAINER_OF(event, struct publishing_peer, job.done);
+    struct publishing *publishing = peer->publishing;
+    publishing->num_waiting--;
+    if (publishing->service->is_closing)
+        return; /* majority_close() */
+    if (publishing->waiter) {
+        if (peer->outcome == PUBLICATION_LOST && publishing->refused.code == 0)
+            publishing->refused = peer->fault;
+        enum quorum_state state = quorum_heard(&publishing->quorum, peer->peer + 1, peer->outcome);
+        if (state != QUORUM_ASKS)
+            end_publishing(publishing, state);
+        else if (!publishing->has_asked_all)
+            ask_others(publishing, peer->peer);
+    }
+    if (publishing->num_waiting == 0)
+        free_publishing(publishing);
+}
+
+static void ask_peer(struct publishing *publishing, uint32_t index)
+{
+    struct publishing_peer *peer = &publishing->peers[index];
+    *peer = (struct publishing_peer){.publishing = publishing,
+                                     .peer = index,
+                                     .job = {.work = work_publish, .done.run = published}};
+    publishing->num_waiting++;
+    tier_work(publishing->service, (enum tier_index)(TIER_PEER + index), &peer->job);
+}
+
+/* Of two starts of a run the one that has this peer goes on, and the other has asked nobody else.
+ * The first by name of those that answer; count: none does. */
+static uint32_t find_first(const struct service *service)
+{
+    const struct members *members = &service->config->members;
+    for (uint32_t i = 0; i < members->count; i++) {
+        const struct tier *tier = &service->tiers[TIER_PEER + members->by_name[i]];
+        if (!tier->is_unknown && !tier->offline[0])
+            return members->by_name[i];
+    }
+    return members->count;
+}
+
+static struct publishing *new_publishing(struct service *service, const char *key, const char *text,
+                                         const char *nonce)
+{
+    uint32_t count = service->config->members.count;
+    struct publishing *publishing =
+        calloc(1, sizeof *publishing + count * sizeof publishing->peers[0]);
+    char *copy = publishing ? strdup(text) : NULL;
+    if (!copy) {
+        free(publishing);
+        return NULL;
+    }
+    publishing->service = service;
+    publishing->text = copy;
+    snprintf(publishing->key, sizeof publishing->key, "%s", key);
+    snprintf(publishing->nonce, sizeof publishing->nonce, "%s", nonce);
+    publishing->at = &service->publishings;
+    publishing->next = service->publishings;
+    if (publishing->next)
+        publishing->next->at = &publishing->next;
+    service->publishings = publishing;
+    return publishing;
+}
+
+void majority_publish(struct service *service, const struct quorum *quorum, const char *key,
+                      const char *text, const char *nonce, struct majority_waiter *waiter)
+{
+    uint32_t count = service->config->members.count;
+    struct publishing *publishing = new_publishing(service, key, text, nonce);
+    if (!publishing) {
+        fault_take(&waiter->fault, report_error(ERR_MEMORY, NULL, "no memory to ask the nodes"));
+        waiter->go_on(waiter);
+        return;
+    }
+    publishing->quorum = *quorum;
+    publishing->waiter = waiter;
+    if (count == 0 || !quorum_lacks(quorum)) {
+        end_publishing(publishing, quorum_lacks(quorum) ? QUORUM_TOO_FEW : QUORUM_HELD);
+        free_publishing(publishing);
+        return;
+    }
+    uint32_t first = find_first(service);
+    if (first < count)
+        ask_peer(publishing, first);
+    else
+        ask_others(publishing, count);
+}
+
+void majority_tell(struct service *service, const char *key, const char *nonce)
 {
     char held[STORAGE_KEY_MAX + 16];
     snprintf(held, sizeof held, "%s" SETS_HELD, key);
-    for (uint32_t i = 0; i < service->config->members.count; i++) {
-        int error =
-            storage_publish(service->tiers[TIER_PEER + i].storage, held, nonce, strlen(nonce));
-        if (error != 0 && error != ERR_EXISTS)
-            log_debug("nodes", "%s is not said to node %s: %s", held,
-                      service->config->members.peers[i].name, report_line());
-    }
+    struct publishing *publishing =
+        service->config->members.count > 0 ? new_publishing(service, held, nonce, nonce) : NULL;
+    if (publishing)
+        ask_others(publishing, service->config->members.count);
+}
+
+void majority_close(struct service *service)
+{
+    while (service->publishings)
+        free_publishing(service->publishings);
 }

@@ -31,12 +31,13 @@ struct majority_waiter {
 /* On the service thread; at most `ms`. */
 void majority_look(struct service *service, const char *run, struct majority_waiter *waiter,
                    int64_t ms);
-/* Publishes an attempt's number at so many peers that with this node they are the quorum, which
- * then has its holders. ERR_EXISTS: another has taken it. ERR_UNAVAILABLE: too few took it; nobody
- * may count on the number, nor take it again. Blocks; any thread. */
-int majority_publish(const struct service *service, struct quorum *quorum, const char *key,
-                     const char *text, const char *nonce);
-/* Tells the peers that it is held (sets.h), as far as they answer. Blocks; any thread. */
-void majority_tell(const struct service *service, const char *key, const char *nonce);
+/* Publishes an attempt's number at so many peers that with this node they are the quorum. `fault`:
+ * ERR_EXISTS: another has taken it. ERR_UNAVAILABLE: too few took it; nobody may count on the
+ * number, nor take it again. ERR_MEMORY. On the service thread, as what follows. */
+void majority_publish(struct service *service, const struct quorum *quorum, const char *key,
+                      const char *text, const char *nonce, struct majority_waiter *waiter);
+/* Tells the peers that it is held (sets.h), as far as they answer; nobody waits. */
+void majority_tell(struct service *service, const char *key, const char *nonce);
+void majority_close(struct service *service); /* no job is under way any more */
 
 #endif

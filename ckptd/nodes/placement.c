@@ -205,9 +205,10 @@ const struct quorum_set *quorum_lacks(const struct quorum *quorum)
     return NULL;
 }
 
-enum quorum_state quorum_heard(struct quorum *quorum, enum publication outcome)
+enum quorum_state quorum_heard(struct quorum *quorum, uint32_t site, enum publication outcome)
 {
-    uint32_t site = quorum->asked++;
+    CHECK(site > 0 && site < quorum->sites && quorum->asked < quorum->sites);
+    quorum->asked++;
     if (outcome == PUBLICATION_TAKEN)
         return QUORUM_TAKEN;
     if (outcome == PUBLICATION_DURABLE) /* what is unknown is not held */

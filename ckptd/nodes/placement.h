@@ -31,7 +31,7 @@ uint64_t placement_order(const char *run, const char *node);
 /* May a number count that so many of all nodes, this one included, hold durably? */
 bool placement_is_majority(uint32_t holders, uint32_t nodes);
 
-/* A number on its way to most of the nodes: the peers are asked one after the other. This node is
+/* A number on its way to most of the nodes: the peers answer in any order. This node is
  * site 0 and takes it last; it counts as a holder. Most of each set must hold it; a node that is no
  * site counts in a set, and holds nothing. */
 #define QUORUM_SETS_MAX 4u
@@ -52,8 +52,8 @@ enum quorum_state {
 };
 /* One set: these nodes, of which each is a site. */
 struct quorum quorum_begin(uint32_t nodes);
-/* What the next peer said. */
-enum quorum_state quorum_heard(struct quorum *quorum, enum publication outcome);
+/* What a peer said, of that site; each is heard once. */
+enum quorum_state quorum_heard(struct quorum *quorum, uint32_t site, enum publication outcome);
 /* The first set of which not most of the nodes are among the holders; NULL: there is none. */
 const struct quorum_set *quorum_lacks(const struct quorum *quorum);
 uint32_t quorum_count(const struct quorum *quorum, const struct quorum_set *set);

@@ -10,7 +10,6 @@
 #include "ckptd/checkpoint.h"
 #include "ckptd/config.h"
 #include "ckptd/loop.h"
-#include "ckptd/nodes/majority.h"
 #include "ckptd/run/commit.h"
 #include "ckptd/run/coordinator.h"
 #include "ckptd/service.h"
@@ -290,25 +289,17 @@ int attempt_read_back(struct attempt **out, const struct run *run, uint64_t numb
     return 0;
 }
 
-static void read_nonce(char out[33], const char *text)
+void attempt_key(char *out, size_t size, const struct run *run, uint64_t number)
+{
+    key_of(out, size, run->name, number, false);
+}
+
+void attempt_nonce(char out[33], const char *text)
 {
     const char *at = strstr(text, "\"nonce\":\"");
     CHECK(at && strlen(at) > 9 + 32); /* attempt_write */
     memcpy(out, at + 9, 32);
     out[32] = '\0';
-}
-
-static int take_majority(const struct run *run, const char *key, const char *text,
-                         struct quorum *quorum, bool is_alone)
-{
-    char nonce[33];
-    read_nonce(nonce, text);
-    int error = majority_publish(run->service, quorum, key, text, nonce);
-    if (error != ERR_UNAVAILABLE || !is_alone)
-        return error;
-    log_warn("session", "run %s: an attempt is opened without most of the nodes: %s", run->name,
-             report_line());
-    return 0;
 }
 
 /* Exclusively among all that share the far tier. Nothing is known while it does not answer: the
@@ -317,7 +308,7 @@ static int take_far(const struct run *run, const char *key, const char *text)
 {
     struct service *service = run->service;
     char nonce[33];
-    read_nonce(nonce, text);
+    attempt_nonce(nonce, text);
     switch (tier_publish(service->tiers[TIER_FAR].storage, key, text, strlen(text), nonce)) {
     case PUBLICATION_DURABLE:
         return 0;
@@ -330,21 +321,16 @@ static int take_far(const struct run *run, const char *key, const char *text)
     }
 }
 
-int attempt_publish(struct attempt **out, const struct run *run, uint64_t number, const char *text,
-                    struct quorum *quorum, bool is_alone)
+int attempt_publish(struct attempt **out, const struct run *run, uint64_t number, const char *text)
 {
     char key[STORAGE_KEY_MAX];
     struct sets sets;
     key_of(key, sizeof key, run->name, number, false);
-    if (quorum)
-        ERR_TRY(take_majority(run, key, text, quorum, is_alone));
     if (attempt_needs_far(run->service))
         ERR_TRY(take_far(run, key, text));
     int error = sets_take_last(&sets, run->service->storage, key, text);
     if (error == 0)
         error = read_attempt(out, text, strlen(text), key);
-    if (error == 0 && quorum && sets.count > 1)
-        majority_tell(run->service, key, sets.nonce);
     if (error == 0)
         (*out)->sets.is_held = true;
     sets_free(&sets);

@@ -54,12 +54,13 @@ int attempt_write(char **out, const struct run *run, uint64_t number,
                   const Holdfast__V1__OpenAttemptRequest *request);
 /* Is a number created in the far tier, too, before it is answered? */
 bool attempt_needs_far(const struct service *service);
-/* Makes that text durable, exclusively, on most of the nodes of the quorum (NULL: that is not
- * needed) and in the far tier first, where that is needed; `is_alone`: on as many nodes as answer.
- * Blocks; any thread. ERR_EXISTS; ERR_STALE: this node knows of a newer one; ERR_UNAVAILABLE: too
- * few nodes, or not the far tier, did answer. */
-int attempt_publish(struct attempt **out, const struct run *run, uint64_t number, const char *text,
-                    struct quorum *quorum, bool is_alone);
+/* "<run>/attempts/<number>", and the nonce of its text. */
+void attempt_key(char *out, size_t size, const struct run *run, uint64_t number);
+void attempt_nonce(char out[33], const char *text);
+/* Makes that text durable, exclusively, in the far tier first, where that is needed. Blocks; any
+ * thread. ERR_EXISTS; ERR_STALE: this node knows of a newer one; ERR_UNAVAILABLE: the far tier did
+ * not answer. */
+int attempt_publish(struct attempt **out, const struct run *run, uint64_t number, const char *text);
 /* From the store, with what it loaded. Blocks. */
 int attempt_read_back(struct attempt **out, const struct run *run, uint64_t number);
 /* From this node's or another's store, as it was opened. Blocks. ERR_NOT_FOUND. */

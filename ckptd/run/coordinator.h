@@ -4,6 +4,7 @@
 #define HOLDFAST_CKPTD_RUN_COORDINATOR_H
 
 #include "ckptd/loop.h"
+#include "ckptd/nodes/majority.h"
 #include "ckptd/nodes/placement.h"
 #include "ckptd/run/commit.h"
 #include "proto/ckpt.pb-c.h"
@@ -30,9 +31,10 @@ struct parked { /* a call that waits; its message lives as long as the call */
 struct attempt_work {
     struct job job;
     bool busy;
-    bool is_alone;        /* no majority of the nodes is needed */
-    bool has_quorum;      /* else neither is any other node */
-    struct quorum quorum; /* of a number to be taken */
+    bool is_alone;                /* no majority of the nodes is needed */
+    bool has_quorum;              /* else neither is any other node */
+    struct quorum quorum;         /* of a number to be taken */
+    struct majority_waiter asked; /* likewise */
     uint64_t number;
     char *text;              /* to be written */
     struct attempt *attempt; /* read back */

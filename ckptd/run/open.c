@@ -43,8 +43,7 @@ static void work_take(struct job *job)
 {
     struct attempt_work *work = CONTAINER_OF(job, struct attempt_work, job);
     struct run *run = CONTAINER_OF(work, struct coordinator, take)->run;
-    int error = attempt_publish(&work->attempt, run, work->number, work->text,
-                                work->has_quorum ? &work->quorum : NULL, work->is_alone);
+    int error = attempt_publish(&work->attempt, run, work->number, work->text);
     if (error != 0)
         fault_take(&work->fault, error);
     else if (storage_groups_prepare(run->service->storage, run->name) != 0)
@@ -52,10 +51,8 @@ static void work_take(struct job *job)
                  report_line());
 }
 
-static void taken(struct event *event)
+static void end_take(struct run *run, struct attempt_work *work)
 {
-    struct attempt_work *work = CONTAINER_OF(event, struct attempt_work, job.done);
-    struct run *run = CONTAINER_OF(work, struct coordinator, take)->run;
     struct commit_actions actions = {0};
     work->busy = false;
     free(work->text);
@@ -64,13 +61,48 @@ static void taken(struct event *event)
     run_perform(run, &actions);
 }
 
-/* By the crew of those who may take long. */
+static void taken(struct event *event)
+{
+    struct attempt_work *work = CONTAINER_OF(event, struct attempt_work, job.done);
+    struct run *run = CONTAINER_OF(work, struct coordinator, take)->run;
+    const struct attempt *attempt = work->attempt;
+    if (work->fault.code == 0 && work->has_quorum && attempt->sets.count > 1) {
+        char key[STORAGE_KEY_MAX + 1];
+        attempt_key(key, sizeof key, run, work->number);
+        majority_tell(run->service, key, attempt->sets.nonce);
+    }
+    end_take(run, work);
+}
+
 static void start_take(struct service *service, struct attempt_work *work)
 {
-    if (work->has_quorum && service->peer_crew)
-        tier_work_peers(service, &work->job);
-    else
-        tier_work(service, attempt_needs_far(service) ? TIER_FAR : TIER_LOCAL, &work->job);
+    tier_work(service, attempt_needs_far(service) ? TIER_FAR : TIER_LOCAL, &work->job);
+}
+
+/* Most of the nodes hold the number, or too few took it, or another start. */
+static void asked_quorum(struct majority_waiter *waiter)
+{
+    struct attempt_work *work = CONTAINER_OF(waiter, struct attempt_work, asked);
+    struct run *run = CONTAINER_OF(work, struct coordinator, take)->run;
+    bool goes_alone = waiter->fault.code == ERR_UNAVAILABLE && work->is_alone;
+    if (goes_alone)
+        log_warn("session", "run %s: an attempt is opened without most of the nodes: %s", run->name,
+                 waiter->fault.message);
+    if (waiter->fault.code == 0 || goes_alone) {
+        start_take(run->service, work);
+        return;
+    }
+    work->fault = waiter->fault;
+    end_take(run, work);
+}
+
+static void ask_quorum(struct run *run, struct attempt_work *work)
+{
+    char key[STORAGE_KEY_MAX + 1], nonce[33];
+    attempt_key(key, sizeof key, run, work->number);
+    attempt_nonce(nonce, work->text);
+    work->asked = (struct majority_waiter){.go_on = asked_quorum};
+    majority_publish(run->service, &work->quorum, key, work->text, nonce, &work->asked);
 }
 
 /* Of a start without most of the nodes only its own count from now on. */
@@ -102,15 +134,14 @@ void open_take(struct run *run, const struct commit_action *action)
                                   .is_alone = run->coordinator->is_alone,
                                   .has_quorum = majority_is_needed(run->service, run)};
     int error = write_attempt(run, work);
-    if (error == 0) {
+    if (error == 0 && work->has_quorum) {
+        ask_quorum(run, work);
+    } else if (error == 0) {
         start_take(run->service, work);
-        return;
+    } else {
+        fault_take(&work->fault, error);
+        end_take(run, work);
     }
-    struct commit_actions actions = {0};
-    fault_take(&work->fault, error);
-    work->busy = false;
-    commit_taken(&run->coordinator->machine, &actions, number, error);
-    run_perform(run, &actions);
 }
 
 static void reply_opened(struct run *run, uint64_t number)

@@ -289,11 +289,11 @@ static void test_placement__most_of_1024_nodes_are_513(void **state)
     struct quorum quorum = quorum_begin(MANY);
     (void)state;
     for (uint32_t i = 1; i < 512; i++)
-        assert_int_equal(quorum_heard(&quorum, PUBLICATION_DURABLE), QUORUM_ASKS);
+        assert_int_equal(quorum_heard(&quorum, i, PUBLICATION_DURABLE), QUORUM_ASKS);
     for (uint32_t i = 512; i < MANY - 1; i++)
-        assert_int_equal(quorum_heard(&quorum, PUBLICATION_UNKNOWN), QUORUM_ASKS);
+        assert_int_equal(quorum_heard(&quorum, i, PUBLICATION_UNKNOWN), QUORUM_ASKS);
     assert_int_equal(quorum_count(&quorum, &quorum.sets[0]), 512);
-    assert_int_equal(quorum_heard(&quorum, PUBLICATION_DURABLE), QUORUM_HELD);
+    assert_int_equal(quorum_heard(&quorum, MANY - 1, PUBLICATION_DURABLE), QUORUM_HELD);
     assert_true(node_set_has(&quorum.holders, MANY - 1) && !node_set_has(&quorum.holders, 600));
     assert_int_equal(node_set_count(&quorum.holders), 513);
 }

@@ -54,13 +54,13 @@ static void test_sets__a_change_of_nodes_needs_most_of_both(void **state)
     assert_int_equal(sets_next(&next, &last, &after, "n0"), 0);
     assert_int_equal(next.count, 2);
     struct quorum quorum = sets_quorum(&next, &after, "n0");
-    assert_int_equal(quorum_heard(&quorum, PUBLICATION_DURABLE), QUORUM_ASKS); /* n3: 2 of 3 */
-    assert_int_equal(quorum_heard(&quorum, PUBLICATION_DURABLE), QUORUM_TOO_FEW);
+    assert_int_equal(quorum_heard(&quorum, 1, PUBLICATION_DURABLE), QUORUM_ASKS); /* n3: 2 of 3 */
+    assert_int_equal(quorum_heard(&quorum, 2, PUBLICATION_DURABLE), QUORUM_TOO_FEW);
     sets_free(&next);
     assert_int_equal(sets_next(&next, &last, &before, "n0"), 0);
     assert_int_equal(next.count, 1);
     quorum = sets_quorum(&next, &before, "n0");
-    assert_int_equal(quorum_heard(&quorum, PUBLICATION_DURABLE), QUORUM_HELD);
+    assert_int_equal(quorum_heard(&quorum, 1, PUBLICATION_DURABLE), QUORUM_HELD);
     sets_free(&next);
     sets_free(&last);
 }
@@ -263,7 +263,7 @@ static void advance(struct world *world, struct start *start, uint64_t *random)
                                             : PUBLICATION_LOST;
         }
         sets_free(&sets);
-        state = quorum_heard(&start->quorum, outcome);
+        state = quorum_heard(&start->quorum, start->turn, outcome);
         if (state == QUORUM_ASKS || state == QUORUM_HELD)
             return;
     }

@@ -62,6 +62,7 @@ struct taking {
     bool is_busy;
     uint64_t number;
     uint32_t nonce, at; /* the next peer */
+    uint32_t heard;     /* bits of those that have answered */
     enum quorum_state state;
     struct quorum quorum;
 };

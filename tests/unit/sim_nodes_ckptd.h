@@ -170,7 +170,6 @@ static void perform(struct world *world, struct node *node, const struct commit_
             node->taking = (struct taking){.is_busy = true,
                                            .number = action->number,
                                            .nonce = ++world->nonces,
-                                           .at = (node->index + 1) % NODES,
                                            .quorum = quorum_begin(NODES)};
             break;
         case COMMIT_OPENED:
@@ -240,6 +239,9 @@ static void go_on_taking(struct world *world, struct node *node)
     if (!taking->is_busy)
         return;
     if (taking->state == QUORUM_ASKS) {
+        do
+            taking->at = below(&world->sim, NODES); /* peers answer in any order */
+        while (taking->at == node->index || (taking->heard >> taking->at & 1u));
         struct node *peer = &world->nodes[taking->at];
         uint32_t *owner = &peer->owner[taking->number];
         enum publication outcome = PUBLICATION_UNKNOWN;
@@ -250,8 +252,9 @@ static void go_on_taking(struct world *world, struct node *node)
                 outcome = *owner == taking->nonce ? PUBLICATION_DURABLE : PUBLICATION_TAKEN;
         }
         note(&world->sim, "take", taking->number, outcome);
-        taking->state = quorum_heard(&taking->quorum, outcome);
-        taking->at = (taking->at + 1) % NODES;
+        taking->heard |= 1u << taking->at;
+        taking->state =
+            quorum_heard(&taking->quorum, (taking->at + NODES - node->index) % NODES, outcome);
         return;
     }
     int error = taking->state == QUORUM_HELD    ? 0
