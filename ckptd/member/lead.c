@@ -51,6 +51,11 @@ struct lead {
 static void note_boot(struct lead *lead, uint32_t node, uint64_t boot_id);
 static bool give_up_save(struct save *save, uint32_t restarted);
 
+static const char *name_of(const struct service *service, uint32_t node)
+{
+    return tier_name(service, (enum tier_index)(TIER_PEER + node - 1));
+}
+
 /* Who asks: 1 + the index of the peer. ERR_INVALID. */
 static int find_node(uint32_t *out, struct service *service, struct rpc_call *call,
                      uint64_t boot_id)
@@ -262,18 +267,37 @@ static int check_parts(const struct save *save, const Holdfast__V1__ReportPartRe
     return 0;
 }
 
-static void reply_verdict(struct rpc_call *call, const struct save *save, bool is_placed)
+/* The manifest, or where it is. */
+static void hand_out(Holdfast__V1__ReportPartReply *reply, struct save *save, uint32_t node,
+                     bool has_missed)
+{
+    uint32_t from;
+    switch (spread_ask(&save->spread, &from, node, has_missed)) {
+    case SPREAD_HERE:
+        reply->manifest =
+            (ProtobufCBinaryData){save->manifest_bytes, (uint8_t *)save->manifest_text};
+        return;
+    case SPREAD_FROM:
+        reply->manifest_at = (char *)(uintptr_t)name_of(save->service, from);
+        reply->manifest_hash = save->manifest_hash;
+        return;
+    case SPREAD_WAIT:
+        reply->verdict = HOLDFAST__V1__PART_VERDICT__VERDICT_WAIT;
+    }
+}
+
+static void reply_verdict(struct rpc_call *call, struct save *save, uint32_t node,
+                          const Holdfast__V1__ReportPartRequest *request)
 {
     Holdfast__V1__ReportPartReply reply = HOLDFAST__V1__REPORT_PART_REPLY__INIT;
     const struct commit_save *known = commit_find(&save->run->coordinator->machine, save->id);
     if (known)
         verdict_of(&reply.verdict,
-                   &(struct verdict_facts){.says_placed = is_placed, .save = known});
+                   &(struct verdict_facts){.says_placed = request->placed, .save = known});
     if (reply.verdict == HOLDFAST__V1__PART_VERDICT__VERDICT_OVER)
         reply.reason = "its coordinator has given it up";
     if (reply.verdict == HOLDFAST__V1__PART_VERDICT__VERDICT_PLACE)
-        reply.manifest =
-            (ProtobufCBinaryData){save->manifest_bytes, (uint8_t *)save->manifest_text};
+        hand_out(&reply, save, node, request->missed);
     reply.accepted = known && known->num_ended == known->world_size;
     int error = rpc_call_check_reply(call, &reply.base);
     if (error == 0)
@@ -391,12 +415,13 @@ void lead_report(struct service *service, struct rpc_call *call,
         save = find_save(run, request);
     if (save && request->placed) {
         actions.count = 0;
+        spread_has(&save->spread, node);
         commit_placed(&run->coordinator->machine, &actions, save->id, node, 0);
         run_perform(run, &actions);
         save = find_save(run, request);
     }
     if (save)
-        reply_verdict(call, save, request->placed);
+        reply_verdict(call, save, node, request);
     else
         reply_past(run, call, request);
 }
@@ -437,7 +462,7 @@ static int report_left(const struct save *save, const struct commit_save *known,
 {
     const struct service *service = save->service;
     uint32_t node = save->group->ranks[rank].node;
-    const char *name = tier_name(service, (enum tier_index)(TIER_PEER + node - 1));
+    const char *name = name_of(service, node);
     if (is_restarted)
         return report_error(
             ERR_UNAVAILABLE, NULL,

@@ -5,6 +5,7 @@
  *        │ WAIT                                                 ▼
  *        └──────────────────────────────────────────── the coordinator's verdict
  *   PLACE      ──► places and manifest written here, the mark removed ──► reported
+ *                  (the manifest is in the answer, or at the node that it names: spread.c)
  *   COMMITTED  ──► into the catalog; who waits hears it: every holder has the manifest
  *   KEPT       ──► PLACE, into the catalog; who waits hears that nobody can tell
  *   OVER       ──► its shards are removed, then the mark
@@ -132,6 +133,7 @@ static int fill(struct reporting *reporting, const struct save *save)
     request->step = save->step;
     request->boot_id = save->service->boot_id;
     request->placed = save->is_placed; /* M3 */
+    request->missed = save->has_missed;
     for (uint32_t i = 0; i < save->world_size; i++)
         if (save->stages[i].options.save)
             ERR_TRY(fill_part(reporting, &save->stages[i]));
@@ -187,13 +189,34 @@ int part_place(struct manifest_summary *out, struct storage *storage, const void
     return 0;
 }
 
+/* From a node that has it already. */
+static int fetch_manifest(struct save *save)
+{
+    char key[STORAGE_KEY_MAX];
+    void *text = NULL;
+    size_t bytes = 0;
+    const struct tier *tier = &save->service->tiers[save->manifest_tier];
+    int length = snprintf(key, sizeof key, "%s/" MANIFEST_NAME, save->dir);
+    CHECK(length > 0 && (size_t)length < sizeof key);
+    ERR_TRY(storage_fetch_all(tier->storage, key, MANIFEST_BYTES_MAX, &text, &bytes));
+    save->manifest_text = text;
+    save->manifest_bytes = bytes;
+    if (checksum_bytes(text, bytes) == save->manifest_hash)
+        return 0;
+    return report_error(ERR_CORRUPT, NULL, "another manifest came from node %s",
+                        tier_name(save->service, save->manifest_tier));
+}
+
 static void work_place(struct job *job)
 {
     struct save *save = CONTAINER_OF(job, struct save, job);
-    int error = part_place(&save->summary, save->service->storage, save->manifest_text,
+    int error = save->manifest_tier == TIER_LOCAL ? 0 : fetch_manifest(save);
+    if (error == 0)
+        error = part_place(&save->summary, save->service->storage, save->manifest_text,
                            save->manifest_bytes, save->nonce, &save->places);
-    save->manifest_hash = checksum_bytes(save->manifest_text, save->manifest_bytes);
-    if (error != 0)
+    if (error == 0)
+        save->manifest_hash = checksum_bytes(save->manifest_text, save->manifest_bytes);
+    else
         fault_take(&save->fault, error);
 }
 
@@ -202,7 +225,9 @@ static void placed(struct event *event)
     struct save *save = CONTAINER_OF(event, struct save, job.done);
     free(save->manifest_text);
     save->manifest_text = NULL;
+    save->is_placing = false;
     save->is_placed = save->fault.code == 0;
+    save->has_missed = !save->is_placed && save->manifest_tier != TIER_LOCAL;
     if (!save->is_placed)
         log_error("commit", "run %s, step %llu: its manifest could not be written: %s",
                   save->run->name, (unsigned long long)save->step, save->fault.message);
@@ -214,16 +239,37 @@ static void placed(struct event *event)
         loop_timer(save->service->loop, &save->report, REPORT_MS);
 }
 
+/* Where the manifest is: in the answer, or at the node that it names. */
+static int take_manifest(struct save *save, const Holdfast__V1__ReportPartReply *reply)
+{
+    save->manifest_tier = TIER_LOCAL;
+    if (reply->manifest_at[0]) {
+        save->manifest_tier = catalog_tier_of(save->service, reply->manifest_at);
+        save->manifest_hash = reply->manifest_hash;
+        log_info("commit", "run %s, step %llu: its manifest comes from node %s", save->run->name,
+                 (unsigned long long)save->step, reply->manifest_at);
+        save->has_missed = save->manifest_tier == NUM_TIERS;
+        if (!save->has_missed)
+            return 0;
+        return report_error(ERR_NOT_FOUND, "name it in nodes.peers", "no peer is called %s",
+                            reply->manifest_at);
+    }
+    save->manifest_text = malloc(reply->manifest.len + 1);
+    if (!save->manifest_text)
+        return report_error(ERR_MEMORY, NULL, "no memory for a manifest");
+    memcpy(save->manifest_text, reply->manifest.data, reply->manifest.len);
+    save->manifest_bytes = reply->manifest.len;
+    return 0;
+}
+
 static void place(struct save *save, const Holdfast__V1__ReportPartReply *reply)
 {
-    save->manifest_text = malloc(reply->manifest.len + 1);
-    if (!save->manifest_text) {
+    if (take_manifest(save, reply) != 0) { /* asked again, the coordinator sends it itself */
+        log_warn("commit", "%s", report_line());
         loop_timer(save->service->loop, &save->report, REPORT_MS);
         return;
     }
-    memcpy(save->manifest_text, reply->manifest.data, reply->manifest.len);
-    save->manifest_bytes = reply->manifest.len;
-    save->is_reporting = true; /* until it is there */
+    save->is_placing = save->is_reporting = true; /* until it is there */
     save->durable_ms = save->named_ms = loop_now_ms();
     save->job = (struct job){.work = work_place, .done.run = placed};
     loop_work(save->service->loop, &save->job);
@@ -359,7 +405,7 @@ void part_report(struct save *save)
 void part_completed(struct run *run, const struct manifest_summary *summary)
 {
     for (struct save *save = run->coordinator->saves; save; save = save->next)
-        if (save->is_part && !save->manifest_text && save->step == summary->step &&
+        if (save->is_part && !save->is_placing && save->step == summary->step &&
             strcmp(save->nonce, summary->nonce) == 0) {
             save->is_whole = save->is_placed = true; /* M3: the manifest came with them */
             part_report(save);
@@ -371,7 +417,7 @@ void part_completed(struct run *run, const struct manifest_summary *summary)
 void part_leave(struct save *save)
 {
     uint32_t num_durable = 0;
-    if (save->discarding || save->manifest_text)
+    if (save->discarding || save->is_placing)
         return; /* it ends by itself */
     for (uint32_t i = 0; i < save->world_size; i++)
         num_durable += save->stages[i].durable;

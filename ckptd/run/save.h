@@ -5,6 +5,7 @@
 #include "ckptd/checkpoint.h"
 #include "ckptd/ledger.h"
 #include "ckptd/loop.h"
+#include "ckptd/member/spread.h"
 #include "ckptd/run/commit.h"
 #include "proto/ckpt.pb-c.h"
 #include "proto/durability.h"
@@ -56,7 +57,7 @@ struct save {
     struct stage *stages;       /* per rank; without an image that of another node's */
     struct remote_part *remote; /* per rank */
     /* Another node coordinates it, and this one holds parts: what has been told and heard. */
-    bool is_part, is_placed, is_accepted, is_reporting, must_report;
+    bool is_part, is_placing, is_placed, has_missed, is_accepted, is_reporting, must_report;
     uint32_t num_named; /* durable shards whose names are, too */
     struct timer report;
     struct places places; /* where its shards are; without shards: all here */
@@ -64,6 +65,8 @@ struct save {
     bool is_offered;      /* the other nodes' shards may come here before the commit */
     char *manifest_text;  /* owned, once it was published, where other nodes need it */
     size_t manifest_bytes;
+    struct spread spread;   /* who has it */
+    unsigned manifest_tier; /* of a part: the node to fetch it from; TIER_LOCAL: it came */
     uint32_t world_size;
     uint32_t num_begun, num_stopped; /* stages */
     bool discarding;

@@ -5,8 +5,8 @@
  * The ranks are simulated, eight on a node; what decides about them and the messages are real
  * (tests/unit/sim_scale.h). The command "commit" on stdin saves the next step, and is answered when
  * every node has heard that it is committed: CPU seconds of both ends, the packing of messages
- * included; messages and their bytes; and the bytes of the manifest, and of those that went to
- * nodes. */
+ * included; messages and their bytes; and the bytes of the manifest, of those that the coordinator
+ * sent, and of those that went from node to node. */
 #include "tests/bench/bench.h"
 #include "tests/unit/sim_scale.h"
 
@@ -26,9 +26,9 @@ int main(int argc, char **argv)
         seconds = bench_clock(CLOCK_PROCESS_CPUTIME_ID) - seconds;
         printf("{\"ranks\": %u, \"nodes\": %u, \"cpu_seconds\": %.6f, \"messages\": %" PRIu64
                ", \"bytes\": %" PRIu64 ", \"manifest_bytes\": %zu, \"manifests_bytes\": %" PRIu64
-               "}\n",
+               ", \"between_bytes\": %" PRIu64 ", \"rounds\": %" PRIu32 "}\n",
                scale.ranks, scale.nodes, seconds, scale.messages, scale.bytes_in + scale.bytes_out,
-               scale.text_bytes, scale.bytes_manifests);
+               scale.text_bytes, scale.bytes_manifests, scale.bytes_between, scale.rounds);
         fflush(stdout);
     }
     scale_close(&scale);

@@ -63,6 +63,9 @@ class Node(World):
     def start(self, *options):
         self.launch(*options)
 
+    def wait_until_it_answers(self):
+        wait_until(lambda: self.cli("health", *self.where)[0] in (0, 1), self.log)
+
     def kill(self):
         if self.process and self.process.poll() is None:
             self.process.send_signal(signal.SIGKILL)
@@ -103,7 +106,7 @@ class Cluster:
         for node in self.nodes:
             node.spawn(*options)
         for node in self.nodes:
-            wait_until(lambda node=node: node.cli("health", *node.where)[0] in (0, 1), node.log)
+            node.wait_until_it_answers()
 
     def close(self):
         for node in self.nodes:

@@ -1,9 +1,11 @@
 /* ckptd_sim_scale.c - what a commit costs the coordinator, by the number of ranks.
  *
- * Goal: messages and bytes of a commit grow no faster than the ranks, and a node gets the manifest
- * once. Method: sim_scale.h, with the real machine and messages, at 512 ranks on 64 nodes and at
- * 2,048 on 256; what is counted is no time. The largest, 16,384 ranks on 2,048 nodes, and CPU
- * seconds are a row of the bench (scale_nodes.c). */
+ * Goal: messages and bytes of a commit grow no faster than the ranks, manifests included: a node
+ * gets it once, few from the coordinator, the others from a node that has it. Those that have to
+ * wait ask in each round, of which there are as many as the logarithm of the nodes. Method:
+ * sim_scale.h, with the real machine and messages, at 512 ranks on 64 nodes and at 2,048 on 256;
+ * what is counted is no time. The largest, 16,384 ranks on 2,048 nodes, and CPU seconds are a row
+ * of the bench (scale_nodes.c). */
 #include "tests/unit/sim_scale.h"
 
 #include <setjmp.h>
@@ -29,11 +31,14 @@ test_sim_scale__a_commit_of_four_times_the_ranks_takes_four_times_the_bytes(void
     save_once(&small, few);
     save_once(&large, many);
     assert_int_equal(large.ranks, 4 * small.ranks);
-    assert_true(large.messages * 20 < small.messages * 4 * 21);
+    assert_true(large.messages * 10 < small.messages * 4 * 11);
     assert_true(large.bytes_in * 20 < small.bytes_in * 4 * 21);
     assert_true(large.bytes_out * 20 < small.bytes_out * 4 * 21);
     assert_true(large.text_bytes < small.text_bytes * 4);
-    assert_true(large.bytes_manifests * 5 < (large.nodes - 1) * large.text_bytes * 6);
+    assert_true(large.bytes_manifests < small.bytes_manifests * 5);
+    assert_true(large.bytes_manifests + large.bytes_between >=
+                (large.nodes - 1) * large.text_bytes);
+    assert_true(large.rounds < 2 * small.rounds);
 }
 
 int main(void)

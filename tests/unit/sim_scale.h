@@ -7,11 +7,13 @@
  * `scale` counts what crosses the coordinator's link.
  *
  * Left out: gRPC and TLS below the messages, the ranks' own rings, and the disks. The manifest goes
- * to each node on its own beside the messages (bytes_manifests): it is the one thing of which the
- * coordinator sends more than a part for each rank. */
+ * beside the messages: from the coordinator (bytes_manifests), or from one node to another
+ * (bytes_between), as member/spread.c says. A node that has to wait for it asks in the next round.
+ */
 #ifndef HOLDFAST_TESTS_SIM_SCALE_H
 #define HOLDFAST_TESTS_SIM_SCALE_H
 
+#include "ckptd/member/spread.h"
 #include "ckptd/member/verdict.h"
 #include "ckptd/run/commit.h"
 #include "proto/ckpt.pb-c.h"
@@ -46,8 +48,10 @@ struct scale {
     char *text;                /* of the manifest */
     size_t text_bytes;
     bool is_published, is_committed;
+    struct spread spread;
     /* Of the last save. */
-    uint64_t messages, bytes_in, bytes_out, bytes_manifests;
+    uint64_t messages, bytes_in, bytes_out, bytes_manifests, bytes_between;
+    uint32_t rounds; /* of reports until every node had the manifest */
 };
 
 static inline void scale_check(int error, const char *what)
@@ -210,6 +214,28 @@ static inline void scale_take(struct scale *scale, uint64_t save, const Holdfast
     scale_perform(scale, &actions);
 }
 
+/* As hand_out in member/lead.c. */
+static inline void scale_hand_out(struct scale *scale, Holdfast__V1__ReportPartReply *reply,
+                                  uint32_t node)
+{
+    static char name[16];
+    uint32_t from = 0;
+    switch (spread_ask(&scale->spread, &from, node, false)) {
+    case SPREAD_HERE:
+        scale->bytes_manifests += scale->text_bytes;
+        return;
+    case SPREAD_FROM:
+        scale_check(!scale->is_placed[from], "the node that is named has no manifest");
+        scale->bytes_between += scale->text_bytes;
+        snprintf(name, sizeof name, "node-%05u", from);
+        reply->manifest_at = name;
+        reply->manifest_hash = splitmix64(&scale->random);
+        return;
+    case SPREAD_WAIT:
+        reply->verdict = HOLDFAST__V1__PART_VERDICT__VERDICT_WAIT;
+    }
+}
+
 static inline Holdfast__V1__PartVerdict scale_hear(struct scale *scale, uint32_t node,
                                                    const Holdfast__V1__ReportPartRequest *request)
 {
@@ -219,8 +245,10 @@ static inline Holdfast__V1__PartVerdict scale_hear(struct scale *scale, uint32_t
     uint64_t id = save ? save->id : 0;
     for (size_t i = 0; save && i < request->n_parts; i++)
         scale_take(scale, id, request->parts[i], node);
-    if (request->placed)
+    if (request->placed && save) {
+        spread_has(&scale->spread, node);
         commit_placed(scale->machine, &actions, id, node, 0);
+    }
     scale_perform(scale, &actions);
     const struct verdict_facts facts = {.says_placed = request->placed,
                                         .save = commit_find(scale->machine, id),
@@ -228,7 +256,7 @@ static inline Holdfast__V1__PartVerdict scale_hear(struct scale *scale, uint32_t
                                         .was_committed = scale->is_committed};
     scale_check(!verdict_of(&reply.verdict, &facts), "verdict");
     if (reply.verdict == HOLDFAST__V1__PART_VERDICT__VERDICT_PLACE)
-        scale->bytes_manifests += scale->text_bytes;
+        scale_hand_out(scale, &reply, node);
     Holdfast__V1__ReportPartReply *there =
         (Holdfast__V1__ReportPartReply *)scale_send(scale, &reply.base, &scale->bytes_out);
     Holdfast__V1__PartVerdict verdict = there->verdict;
@@ -348,7 +376,9 @@ static inline bool scale_save(struct scale *scale)
 {
     const Holdfast__V1__PartState durable = HOLDFAST__V1__PART_STATE__PART_DURABLE;
     scale->step++;
-    scale->messages = scale->bytes_in = scale->bytes_out = scale->bytes_manifests = 0;
+    scale->messages = scale->bytes_in = scale->bytes_out = 0;
+    scale->bytes_manifests = scale->bytes_between = 0;
+    scale->spread = (struct spread){0};
     scale->is_published = scale->is_committed = false;
     free(scale->text);
     scale->text = NULL;
@@ -363,8 +393,8 @@ static inline bool scale_save(struct scale *scale)
                 HOLDFAST__V1__PART_VERDICT__VERDICT_WAIT);
     scale_own(scale, durable);
     scale_round(scale, durable, HOLDFAST__V1__PART_VERDICT__VERDICT_WAIT);
-    scale_round(scale, durable, HOLDFAST__V1__PART_VERDICT__VERDICT_PLACE);
-    scale_round(scale, durable, HOLDFAST__V1__PART_VERDICT__VERDICT_WAIT);
+    for (scale->rounds = 0; !scale->is_committed && scale->rounds < scale->nodes; scale->rounds++)
+        scale_round(scale, durable, HOLDFAST__V1__PART_VERDICT__VERDICT_PLACE);
     return scale->is_committed &&
            scale_round(scale, durable, HOLDFAST__V1__PART_VERDICT__VERDICT_COMMITTED) ==
                scale->nodes - 1;
