@@ -15,10 +15,10 @@
  * manifest: shards that were written are gone with the ckptd that had them, and are to be sent
  * again.
  *
- * Limits: calls of CALL_MS, those that wait for a disk of SYNC_MS. num_threads transfers at once,
- * by THREADS_MAX threads at most for all peers that a process has open.
- * The certificate is read when the store is opened, and again for bytes when none are under way and
- * the bulk plane could not be reached. */
+ * Limits: calls of CALL_MS, those that wait for a disk of SYNC_MS. num_threads connections for
+ * bytes, with EACH_CONNECTION transfers each, by THREADS_MAX threads at most for all peers that a
+ * process has open. The certificate is read when the store is opened, and again for bytes when none
+ * are under way and the bulk plane could not be reached. */
 #include "proto/bulk/ask.h"
 #include "proto/ckpt.pb-c.h"
 #include "proto/rpc.h"
@@ -36,7 +36,8 @@
 #define SYNC_MS 60000u
 #define CHUNK_BYTES (1u << 20)
 #define THREADS_DEFAULT 2u
-#define THREADS_MAX 32u /* of all peers that are open in a process */
+#define EACH_CONNECTION 2u /* transfers: the peer reads for the next while an answer comes */
+#define THREADS_MAX 32u    /* of all peers that are open in a process */
 #define METHOD "/holdfast.v1.Checkpoint/Peer"
 
 /* Transfers of one direction and plane that are under way, and since when there are any. */
@@ -493,7 +494,7 @@ static int peer_open(struct storage **out, const char *where, const struct stora
                                       .directory = peer->directory,
                                       .num_connections = num_threads};
     if (error == 0)
-        error = workers_join(&peer->workers, &shared, num_threads);
+        error = workers_join(&peer->workers, &shared, EACH_CONNECTION * num_threads);
     if (error != 0)
         peer_close((struct storage *)peer);
     else
