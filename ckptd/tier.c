@@ -40,6 +40,7 @@
 #include "ckptd/node/directory.h"
 #include "ckptd/service.h"
 #include "proto/report.h"
+#include "proto/rpc.h"
 
 #include <pthread.h>
 #include <stdio.h>
@@ -300,9 +301,11 @@ static int open_peer(struct service *service, uint32_t index)
     const struct config *config = service->config;
     const struct member *peer = &config->members.peers[index];
     struct tier *tier = &service->tiers[TIER_PEER + index];
-    const struct storage_options options = {.num_threads = (uint32_t)config->nodes_connections,
-                                            .tls_directory = config->tls_directory};
     struct storage *storage = NULL;
+    ERR_TRY(rpc_client_open_as(&tier->client, peer->address, config->tls_directory));
+    const struct storage_options options = {.num_threads = (uint32_t)config->nodes_connections,
+                                            .tls_directory = config->tls_directory,
+                                            .rpc = tier->client};
     ERR_TRY(storage_open(&storage, &storage_peer, peer->address, &options));
     tier->storage = storage;
     tier->is_unknown = true;
@@ -380,6 +383,8 @@ void tier_close(struct service *service)
         if (service->tiers[tier].storage)
             storage_close(service->tiers[tier].storage);
         service->tiers[tier].storage = NULL;
+        rpc_client_close(service->tiers[tier].client);
+        service->tiers[tier].client = NULL;
         close_reach(service->tiers[tier].reach);
         service->tiers[tier].reach = NULL;
     }

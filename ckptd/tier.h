@@ -15,6 +15,7 @@
 
 struct config;
 struct copy;
+struct rpc_client;
 struct service;
 struct reach;
 
@@ -37,6 +38,7 @@ const char *tier_name(const struct service *service, enum tier_index tier);
 
 struct tier {
     _Atomic(struct storage *) storage; /* NULL: there is no such tier */
+    struct rpc_client *client;         /* of a peer: all calls go by it, its storage's too */
     struct reach *reach;               /* of the far tier; NULL: `storage` is open from the start */
     struct crew *crew;                 /* NULL: what blocks on it is the loop's workers' */
     struct lane lane;                  /* its jobs in the crew, which all peers share */

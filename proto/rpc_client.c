@@ -38,7 +38,7 @@
 #define CONNECT_WAIT_MS 100u /* a call waits so long for a connection that failed before */
 
 /* What a TLS directory says, for all clients of this process that found the same texts there: a
- * node has two clients for each of its peers. */
+ * node has a client for each of its peers. */
 struct keys {
     struct keys *next;
     char digest[CHECKSUM_SHA256_HEX]; /* of the texts */

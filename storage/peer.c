@@ -50,7 +50,8 @@ struct moving {
 struct peer {
     struct storage_base base;
     struct rpc_client *rpc;
-    uint64_t client; /* of its handles: chosen when it is opened */
+    bool is_of_others; /* so is that */
+    uint64_t client;   /* of its handles: chosen when it is opened */
     struct workers *workers;
     struct bulk_asker asker;
     pthread_mutex_t mutex; /* of these */
@@ -463,7 +464,8 @@ static void peer_close(struct storage *storage)
     struct peer *peer = peer_of(storage);
     workers_close(peer->workers);
     bulk_close(peer->bulk);
-    rpc_client_close(peer->rpc);
+    if (!peer->is_of_others)
+        rpc_client_close(peer->rpc);
     pthread_mutex_destroy(&peer->mutex);
     pthread_mutex_destroy(&peer->link_mutex);
     free(peer);
@@ -485,9 +487,13 @@ static int peer_open(struct storage **out, const char *where, const struct stora
     snprintf(peer->directory, sizeof peer->directory, "%s",
              options->tls_directory ? options->tls_directory : tls_client_directory());
     snprintf(peer->text, sizeof peer->text, "peer at %.4000s, TLS", where);
+    peer->rpc = options->rpc;
+    peer->is_of_others = options->rpc != NULL;
     int error = getrandom(&peer->client, sizeof peer->client, 0) == (ssize_t)sizeof peer->client
-                    ? rpc_client_open_as(&peer->rpc, where, peer->directory)
+                    ? 0
                     : report_errno(ERR_IO, "could not choose a number", "getrandom");
+    if (error == 0 && !peer->rpc)
+        error = rpc_client_open_as(&peer->rpc, where, peer->directory);
     uint32_t num_threads = options->num_threads ? options->num_threads : THREADS_DEFAULT;
     peer->asker = (struct bulk_asker){.rpc = peer->rpc,
                                       .server = peer->where,

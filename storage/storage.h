@@ -58,6 +58,7 @@ bool storage_join(char out[STORAGE_KEY_MAX + 1], const char *prefix, const char 
 struct storage;        /* an open back-end */
 struct storage_object; /* an open big object */
 struct storage_hold;   /* a small object that ends with its holder */
+struct rpc_client;
 
 enum storage_op { STORAGE_READ, STORAGE_WRITE, STORAGE_SYNC };
 
@@ -173,6 +174,7 @@ struct storage_options {
     const struct storage_bucket *bucket; /* `s3`; NULL: as the environment says */
     bool opens_briefly; /* `s3`: the opening is tried for seconds only: who opens asks again */
     const char *tls_directory; /* `peer`: who asks, proto/tls/tls.h */
+    struct rpc_client *rpc;    /* (optional) `peer`: its calls go by this one, which outlives it */
 };
 
 /* Where a store is, as people write it: "s3://BUCKET[/PREFIX]", "dir:/PATH" (a directory that other

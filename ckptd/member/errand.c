@@ -16,7 +16,7 @@ static int perform(struct errand *errand)
     if (!errand->method)
         return 0;
     snprintf(path, sizeof path, "/holdfast.v1.Checkpoint/%s", errand->method);
-    ERR_TRY(rpc_client_call(errand->service->followers->clients[errand->peer], path,
+    ERR_TRY(rpc_client_call(errand->service->tiers[TIER_PEER + errand->peer].client, path,
                             errand->request, errand->reply_type, &errand->reply, CALL_MS));
     return errand->behind ? errand->behind(errand) : 0;
 }

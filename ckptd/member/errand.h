@@ -13,13 +13,11 @@
 #include <stdint.h>
 
 struct service;
-struct rpc_client;
 
-/* Connections to the peers, for the calls of member/. */
+/* Who makes the calls of member/ to peers. */
 struct followers {
     struct crew *crew;
     struct lane lanes[MEMBERS_PEERS_MAX]; /* its jobs, by peer */
-    struct rpc_client *clients[MEMBERS_PEERS_MAX];
     struct service *service;
     struct timer timer; /* returned.c */
     uint64_t turn;      /* likewise */

@@ -591,9 +591,6 @@ int follow_open(struct service *service)
     struct followers *followers = service->followers = calloc(1, sizeof *followers);
     if (!followers)
         return report_error(ERR_MEMORY, NULL, "no memory to follow other nodes");
-    for (uint32_t i = 0; i < config->members.count; i++)
-        ERR_TRY(rpc_client_open_as(&followers->clients[i], config->members.peers[i].address,
-                                   config->tls_directory));
     uint32_t num_threads =
         config->members.count < CREW_THREADS ? config->members.count + 1 : CREW_THREADS;
     ERR_TRY(crew_open(&followers->crew, service->loop, num_threads, (int)config->pace_cpu_nice));
@@ -613,9 +610,6 @@ void follow_end(struct service *service)
 
 void follow_close(struct service *service)
 {
-    for (uint32_t i = 0; service->followers && i < MEMBERS_PEERS_MAX; i++)
-        if (service->followers->clients[i])
-            rpc_client_close(service->followers->clients[i]);
     for (struct run *run = service->catalog ? service->catalog->runs : NULL; run; run = run->next)
         free_follow(run);
     free(service->followers);

@@ -93,7 +93,7 @@ static int measure(double *out, struct rpc_client *client)
 static void work_ask(struct job *job)
 {
     struct telling *telling = CONTAINER_OF(job, struct telling, job);
-    struct rpc_client *client = telling->service->followers->clients[telling->peer];
+    struct rpc_client *client = telling->service->tiers[TIER_PEER + telling->peer].client;
     Holdfast__V1__StatusRequest request = HOLDFAST__V1__STATUS_REQUEST__INIT;
     ProtobufCMessage *reply = NULL;
     request.own = true;

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""many_nodes - a ckptd with as many peers as there may be, of which nearly none answers.
+"""many_nodes - a ckptd with many peers, of which nearly none answers.
 
 Goal: what a peer costs is bounded: threads and buffers are shared by all, so their number does not
 follow that of the peers, and a silent peer costs little memory. Those that are silent take no more
@@ -20,7 +20,7 @@ need("grpc")
 
 SILENT = 61
 THREADS_MAX = 130  # 18 without peers; 32 workers and 32 for transfers; 8 for errands; gRPC's own
-RESIDENT_MAX = 0.7  # MB for each: two channels of gRPC, and what they have under way
+RESIDENT_MAX = 0.7  # MB for each: a channel of gRPC, and what it has under way
 ADDRESSES_MAX = 1.6  # GB, for 16 buffers of 16 MiB, and the stacks of the threads
 
 
@@ -35,6 +35,22 @@ def costs(node):
         said = dict(line.split(":", 1) for line in file)
     return (int(said["Threads"]), int(said["RssAnon"].split()[0]) / 1024,
             int(said["VmSize"].split()[0]) / (1 << 20))
+
+
+def connections(node, port):
+    """Of its own that are open to that port of this machine."""
+    own = set()
+    for number in os.listdir(f"/proc/{node.process.pid}/fd"):
+        try:
+            own.add(os.readlink(f"/proc/{node.process.pid}/fd/{number}"))
+        except FileNotFoundError:
+            pass
+    lines = []
+    for name in ("tcp", "tcp6"):  # gRPC's sockets are of both
+        with open(f"/proc/{node.process.pid}/net/{name}") as file:
+            lines += [line.split() for line in file][1:]
+    return sum(int(line[2].split(":")[1], 16) == port and line[3] == "01"
+               and f"socket:[{line[9]}]" in own for line in lines)
 
 
 def asked(node):
@@ -63,10 +79,12 @@ def measured(cluster):
              (tiers, first.said()))
         wait_until(lambda: asked(first) >= SILENT, first.said)
         now = costs(first)
+        calls = connections(first, int(second.address.rsplit(":", 1)[1]))
     test("threads do not follow the number of peers", now[0] <= THREADS_MAX, (alone, now))
     test("nor do buffers", now[2] - alone[2] < ADDRESSES_MAX, (alone, now))
     test("a silent peer costs little memory", now[1] - alone[1] < 10 + SILENT * RESIDENT_MAX,
          (alone, now))
+    test("all calls to a peer go by one connection", calls == 1, calls)
     print(f"# {SILENT} silent peers: {now[0]} threads ({alone[0]} without peers), "
           f"{now[1]:.0f} MB resident ({alone[1]:.0f}), {now[2]:.2f} GB of addresses "
           f"({alone[2]:.2f})")
