@@ -168,7 +168,7 @@ static const struct option table[] = {
     OPTION_STRING(struct config, nodes_domain, "nodes.domain", "",
                   "failure domain of this node: what is lost at once; empty: its name"),
     OPTION_STRING(struct config, nodes_peers, "nodes.peers", "",
-                  "NAME@DOMAIN=HOST:PORT, ...: the other nodes, at most 63; empty: none"),
+                  "NAME@DOMAIN=HOST:PORT, ...: the other nodes, at most 255; empty: none"),
     OPTION_INT(struct config, nodes_replicas, "nodes.replicas", 2, 1, 8,
                "failure domains that are to have the newest checkpoint of a run"),
     OPTION_CHOICE(struct config, nodes_replicas_in, "nodes.replicas_in", "disk", "disk,memory",

@@ -53,7 +53,8 @@ struct config {
     int64_t tier_verify_age_s;
     bool tier_quiet;
     int64_t tier_cpu_nice, tier_wait_ms, tier_retry_ms, tier_look_ms;
-    char nodes_name[33], nodes_domain[33], nodes_peers[8192], nodes_attempts[16];
+    char nodes_name[33], nodes_domain[33], nodes_attempts[16];
+    char nodes_peers[32768];   /* 128 bytes of each */
     char nodes_replicas_in[16]; /* "disk", "memory": copies that come to this node */
     int64_t nodes_memory_bytes; /* of the latter, beside the pool */
     int64_t nodes_replicas, nodes_connections, nodes_rate, nodes_wait_ms, nodes_silent_ms;

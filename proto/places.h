@@ -13,8 +13,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define PLACES_NODES_MAX 64u /* this node and 63 peers: ckptd/nodes/members.h */
-#define PLACES_NODE_BYTES 33 /* of a name, with its NUL */
+#define PLACES_NODES_MAX 1024u /* in a file; of a run fewer: ckptd/nodes/members.h */
+#define PLACES_NODE_BYTES 33   /* of a name, with its NUL */
 #define PLACES_BYTES_MAX (1u << 20)
 
 struct places {

@@ -60,7 +60,7 @@ static int add(struct members *members, const char *own, const char *item)
     struct address address;
     const char *at = item;
     if (members->count == MEMBERS_PEERS_MAX)
-        return refuse(item, "is one more than the 63 peers that a node has");
+        return refuse(item, "is one more than the 255 peers that a node has");
     if (!take_name(peer->name, &at, '@') || !take_name(peer->domain, &at, '='))
         return refuse(item, "names no node and domain");
     if (strlen(at) >= sizeof peer->address || address_parse(&address, at) != 0 ||

@@ -6,7 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define MEMBERS_PEERS_MAX 63u
+#define MEMBERS_PEERS_MAX 255u
 #define MEMBER_NAME_MAX 33u /* with the NUL: [A-Za-z0-9._-] */
 
 struct member {

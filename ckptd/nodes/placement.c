@@ -173,8 +173,11 @@ uint32_t placement_choose(uint32_t out[PLACEMENT_COPIES_MAX], const struct site 
 uint64_t placement_order(const char *run, const char *node)
 {
     char text[256];
-    int bytes = snprintf(text, sizeof text, "%s/%s", run, node);
-    return checksum_bytes(text, (size_t)bytes < sizeof text ? (size_t)bytes : sizeof text - 1);
+    size_t bytes = strnlen(run, sizeof text / 2), more = strnlen(node, sizeof text / 2 - 1);
+    memcpy(text, run, bytes);
+    text[bytes] = '/';
+    memcpy(text + bytes + 1, node, more);
+    return checksum_bytes(text, bytes + 1 + more);
 }
 
 bool placement_is_majority(uint32_t holders, uint32_t nodes)

@@ -15,6 +15,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
@@ -299,26 +300,38 @@ static void test_placement__most_of_1024_nodes_are_513(void **state)
 }
 
 /* A choice has room for as many nodes as the settings and places.json name. */
-static void test_placement__a_node_has_63_peers(void **state)
+static void test_placement__a_node_has_255_peers(void **state)
 {
     (void)state;
-    struct members members;
-    struct site sites[MEMBERS_PEERS_MAX + 1];
-    char text[63 * 24 + 1] = "";
-    assert_true(MEMBERS_PEERS_MAX + 1 <= NODE_SET_MAX);
-    assert_int_equal(MEMBERS_PEERS_MAX + 1, PLACES_NODES_MAX);
-    for (int i = 1; i <= 63; i++)
-        sprintf(text + strlen(text), "%sp%d@d%d=h:%d", i > 1 ? "," : "", i, i, i);
+    enum { PEERS = MEMBERS_PEERS_MAX, ITEM = 24 };
+    static struct members members;
+    struct site sites[PEERS + 1];
+    char *text = calloc(PEERS + 1, ITEM);
+    size_t used = 0;
+    assert_non_null(text);
+    assert_true(PEERS + 1 <= NODE_SET_MAX);
+    assert_true(PEERS + 1 <= PLACES_NODES_MAX);
+    for (int i = PEERS; i >= 1; i--) /* not by name */
+        used += (size_t)sprintf(text + used, "p%d@d%d=h:%d,", i, i, i);
     assert_int_equal(members_parse(&members, "n", text), 0);
-    assert_int_equal(members.count, 63);
+    assert_int_equal(members.count, 255);
+    for (uint32_t i = 0; i < PEERS; i++) {
+        const char *name = members.peers[i].name;
+        assert_int_equal(members_find(&members, name, strlen(name)), i);
+    }
+    assert_int_equal(members_find(&members, "p", 1), PEERS);
+    assert_int_equal(members_find(&members, "p10234", 6), PEERS);
     sites[0] = (struct site){.domain = "n", .has_copy = true};
-    for (uint32_t i = 0; i < 63; i++)
-        sites[i + 1] = (struct site){.domain = members.peers[i].domain, .order = 63 - i};
-    for (uint32_t i = 0; i < 64; i++)
-        assert_int_equal(placement_goes(sites, 64, 2, i), i == 63);
-    strcat(text, ",p64@d64=h:64");
+    for (uint32_t i = 0; i < PEERS; i++)
+        sites[i + 1] = (struct site){.domain = members.peers[i].domain, .order = PEERS - i};
+    for (uint32_t i = 0; i <= PEERS; i++)
+        assert_int_equal(placement_goes(sites, PEERS + 1, 2, i), i == PEERS);
+    strcpy(text + used, "p0@d0=h:64");
     assert_int_equal(members_parse(&members, "n", text), ERR_INVALID);
-    assert_non_null(strstr(report_line(), "63 peers"));
+    assert_non_null(strstr(report_line(), "255 peers"));
+    assert_int_equal(members_parse(&members, "n", "p7@d=h:1,p2@d=h:1,p7@e=h:2"), ERR_INVALID);
+    assert_non_null(strstr(report_line(), "twice"));
+    free(text);
 }
 
 int main(void)
@@ -328,7 +341,7 @@ int main(void)
         cmocka_unit_test(test_placement__a_copy_goes_to_another_domain_than_its_own),
         cmocka_unit_test(test_placement__a_neighbour_of_a_copy_gets_none),
         cmocka_unit_test(test_placement__one_who_is_away_is_replaced_and_not_when_it_alone_is_left),
-        cmocka_unit_test(test_placement__a_node_has_63_peers),
+        cmocka_unit_test(test_placement__a_node_has_255_peers),
         cmocka_unit_test(test_placement__a_choice_among_1024_nodes_costs_what_sorting_them_costs),
         cmocka_unit_test(test_placement__most_of_1024_nodes_are_513),
         cmocka_unit_test(test_placement__half_of_the_nodes_are_no_majority),
