@@ -313,8 +313,10 @@ static void keep_error(struct cuda_lane *lane, int error)
 }
 static void keep(struct cuda_lane *lane, cudaError_t error, const char *what)
 {
-    if (error != cudaSuccess)
-        keep_error(lane, fail(error, what));
+    if (error == cudaSuccess)
+        return;
+    keep_error(lane, fail(error, what));
+    (void)cudaGetLastError(); /* a launch asks for the thread's last one, on other lanes too */
 }
 static int error_of(struct cuda_lane *lane)
 {
