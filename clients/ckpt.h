@@ -361,6 +361,11 @@ int ckpt_save_place(struct ckpt_save *save, uint32_t index, uint64_t from_byte,
                     struct ckpt_place *out);
 int ckpt_save_announce(struct ckpt_save *save, const struct ckpt_place *place);
 bool ckpt_save_is_window(const struct ckpt_save *save);
+/* Before ckpt_save_end, once a tensor: the digest (struct ckpt_tensor_info) of what ckpt_save_place
+ * gives places for, made where it is copied from. Where ckptd finds another one in its memory the
+ * save is not committed: ckpt_save_wait is CKPT_ABORTED and names the tensor. A ckptd that is
+ * older, or reached over a network, does not compare. */
+int ckpt_save_digest(struct ckpt_save *save, uint32_t index, const uint64_t digest[2]);
 
 /* For who copies between ckptd's memory and a device: `came` is called when ckptd's memory was
  * mapped here, so that the device learns of it once (cudaHostRegister), `goes` before it is

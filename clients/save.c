@@ -252,6 +252,21 @@ int ckpt_save_announce(struct ckpt_save *save, const struct ckpt_place *place)
     return save->error;
 }
 
+int ckpt_save_digest(struct ckpt_save *save, uint32_t index, const uint64_t digest[2])
+{
+    CHECK(save->is_open);
+    CHECK(index < save->ckpt->tensors.count);
+    const struct session_item *item = find_item(save->ckpt, index, 0);
+    bool is_told = item != NULL && save->ckpt->takes_digests;
+    for (uint32_t i = 0; i < 2 && is_told && save->error == 0; i++)
+        save->error = announce(save, &(struct arena_entry){.kind = ARENA_ENTRY_DIGEST_0 + i,
+                                                           .image = save->image,
+                                                           .save = save->id,
+                                                           .offset = item->image_byte,
+                                                           .bytes = digest[i]});
+    return save->error;
+}
+
 int ckpt_save_copy(struct ckpt_save *save, uint32_t index)
 {
     struct ckpt_place place = {0};

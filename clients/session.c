@@ -291,6 +291,7 @@ static int begin_session(struct ckpt *ckpt, const Holdfast__V1__DescribeReply *r
         session_forget(ckpt);
     session_drop(ckpt);
     ckpt->boot_id = reply->boot_id;
+    ckpt->takes_digests = reply->takes_digests && !remote_is(ckpt);
     ckpt->mapped_bytes = ckpt->segment_bytes = reply->segment_bytes;
     int error = take_image_size(ckpt, reply);
     if (error == 0)

@@ -87,6 +87,7 @@ struct ckpt {
     struct session_item *items;
     uint32_t *first_item; /* per tensor, and one more for the end */
     uint32_t num_items;
+    bool takes_digests;  /* ckptd compares what ckpt_save_digest says */
     uint32_t *order;     /* tensors in the order of their places; those without one come last */
     uint64_t num_begins; /* BeginSaves that were no repetition */
     uint64_t *left;      /* per tensor: bytes that the save in progress has to announce yet */

@@ -36,7 +36,12 @@
 
 enum arena_entry_kind {
     ARENA_ENTRY_RANGE = 1, /* image bytes [offset, offset + bytes) are final */
-    ARENA_ENTRY_END = 2    /* the rank has announced all it has for this save */
+    ARENA_ENTRY_END = 2,   /* the rank has announced all it has for this save */
+    /* Where DescribeReply.takes_digests is set, before END: of the tensor that begins at image byte
+     * `offset` the rank has made the digest (checksum.h), whose first, or second, sum is `bytes`.
+     * ckptd compares it with that of the bytes in the image before it syncs the file. */
+    ARENA_ENTRY_DIGEST_0 = 3,
+    ARENA_ENTRY_DIGEST_1 = 4
 };
 
 struct arena_entry {

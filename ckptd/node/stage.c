@@ -9,7 +9,7 @@
  *                          table (worker: checksums into the image) ──► last chunks written
  *                                                        │ all, and the rank has announced END
  *                                                        ▼
- *                                       sync ──► closed ──► durable
+ *                          compared ──► sync ──► closed ──► durable
  *
  * Announcements come from shared memory and are hostile: the caller hands in private copies, and
  * every range is checked here. A range outside the tensors' bytes, or one that touches what was
@@ -20,6 +20,9 @@
  * An image that is a window holds a part of the file at a time. When its first chunks are in the
  * file it moves on, and the control page tells the rank, which waits for room. What is announced
  * beyond the window is a breach; ckptd goes by its own numbers, never by the page.
+ *
+ * A rank may say which digests its tensors have where they are copied from, as a GPU's memory. Then
+ * they are compared with those of the bytes that came: a copy that changed a bit fails the save.
  *
  * A sync that fails is final for that file: the shard is written once more to a new file, from the
  * image, and if the disk fails that too the store goes offline: nothing more is saved until a
@@ -314,6 +317,37 @@ static void start_sync(struct stage *stage)
     storage_submit(stage->service->storage, &stage->sync);
 }
 
+/* ---- what came, and what its rank has ---- */
+
+/* ERR_CORRUPT names the first tensor of which other bytes came than its rank has digested. */
+static int compare_told(const struct stage *stage)
+{
+    const struct image *image = stage->image;
+    for (uint32_t i = 0; stage->told && i < image->num_tensors; i++) {
+        const struct told_digest *told = &stage->told[i];
+        if (told->sums != TOLD_BOTH ||
+            memcmp(&told->digest, &image->digests[i], sizeof told->digest) == 0)
+            continue;
+        return report_error(
+            ERR_CORRUPT, "when it happens again test the GPU, its link and the memory of its host",
+            "tensor %s of shard %u has another digest in ckptd's memory than where it was copied "
+            "from",
+            image->metas[image->tensors[i].tensor].name, stage->rank);
+    }
+    return 0;
+}
+
+static void compare_and_sync(struct stage *stage)
+{
+    if (stage->fault.code != 0)
+        return; /* it has failed, and is not stopped yet */
+    int error = compare_told(stage);
+    if (error != 0)
+        fail_stage(stage, error, "a copy into ckptd's memory changed its bytes");
+    else
+        start_sync(stage);
+}
+
 /* ---- stopping ---- */
 
 static void work_remove(struct job *job)
@@ -364,7 +398,7 @@ static void advance_stage(struct stage *stage)
     }
     if (stage->tabled && stage->unwritten == 0 && stage->ended && !stage->syncing &&
         !stage->has_job && !stage->durable)
-        start_sync(stage);
+        compare_and_sync(stage);
 }
 
 /* A chunk ended: hashed (one that touches the table, the first time), or written, also hashed. */
@@ -510,6 +544,29 @@ static int announce_end(struct stage *stage)
     return 0;
 }
 
+/* One of the two sums of the tensor that begins at image byte `offset`. */
+static int take_digest(struct stage *stage, uint64_t offset, uint32_t which, uint64_t sum)
+{
+    const struct image *image = stage->image;
+    uint64_t data_start = image->geometry.data_start;
+    uint64_t data_byte = offset > data_start ? offset - data_start : 0;
+    if (stage->ended)
+        return report_error(ERR_INVALID, NULL, "a digest was announced after the end");
+    uint32_t at = layout_tensor_at(image->tensors, image->num_tensors, data_byte);
+    if (offset < data_start || at == image->num_tensors ||
+        image->tensors[at].data_byte != data_byte)
+        return report_error(ERR_INVALID, NULL, "a digest was announced of no tensor, at byte %llu",
+                            (unsigned long long)offset);
+    if (!stage->told)
+        stage->told = calloc(image->num_tensors, sizeof *stage->told);
+    if (!stage->told)
+        return report_error(ERR_MEMORY, NULL, "no memory for the digests of %u tensors",
+                            image->num_tensors);
+    stage->told[at].digest.sum[which] = sum;
+    stage->told[at].sums |= 1u << which;
+    return 0;
+}
+
 void stage_entry(struct session *session, const struct arena_entry *entry)
 {
     if (entry->kind == ARENA_ENTRY_END)
@@ -523,6 +580,8 @@ void stage_entry(struct session *session, const struct arena_entry *entry)
         error = announce_range(stage, entry->offset, entry->bytes);
     else if (entry->kind == ARENA_ENTRY_END)
         error = announce_end(stage);
+    else if (entry->kind == ARENA_ENTRY_DIGEST_0 || entry->kind == ARENA_ENTRY_DIGEST_1)
+        error = take_digest(stage, entry->offset, entry->kind - ARENA_ENTRY_DIGEST_0, entry->bytes);
     else
         report_error(ERR_INVALID, NULL, "an announcement of unknown kind %u came", entry->kind);
     if (error != 0) {

@@ -5,6 +5,7 @@
 #include "ckptd/ledger.h"
 #include "ckptd/loop.h"
 #include "proto/arena.h"
+#include "proto/checksum.h"
 #include "proto/layout.h"
 #include "proto/shard.h"
 #include "storage/storage.h"
@@ -19,6 +20,13 @@ struct image;
 
 struct interval {
     uint64_t start, end;
+};
+
+/* What a rank says of a tensor's bytes. */
+#define TOLD_BOTH 3u
+struct told_digest {
+    struct digest digest;
+    uint32_t sums; /* it has said the first (1), the second (2), or both */
 };
 
 struct stage;
@@ -56,6 +64,7 @@ struct stage {
     struct image *image;
     struct interval *announced; /* sorted, disjoint, merged */
     uint32_t num_announced, max_announced;
+    struct told_digest *told; /* per tensor; NULL: its rank has made no digests */
     uint64_t unannounced;
     uint32_t unwritten;          /* chunks */
     uint32_t num_tail, unhashed; /* chunks that touch the table; of them, with data to be hashed */

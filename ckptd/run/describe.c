@@ -198,6 +198,7 @@ static void reply_described(struct group *group, uint32_t rank, struct rpc_call 
         reply.items = pointers;
         reply.n_items = mine->num_items;
         reply.boot_id = service->boot_id;
+        reply.takes_digests = true;
         reply.segments = segments;
         reply.n_segments = reply.n_generations = slots_lend_ahead(segments, session);
         reply.generations = generations;

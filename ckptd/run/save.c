@@ -149,6 +149,7 @@ void save_free(struct save *save)
     for (uint32_t i = 0; i < save->world_size; i++) {
         release_image(&save->stages[i]);
         free(save->stages[i].announced);
+        free(save->stages[i].told);
     }
     free(save->stages);
     for (uint32_t i = 0; i < save->world_size; i++)

@@ -2,10 +2,10 @@
  *
  * Goal: the table waits for the last hash and the sync for the last write; what is given up is not
  * written any more; a write that fails while its chunk still waits to be hashed fails that save
- * alone. Method: a service in this process (ckptd_bed.h); the linker sends checksum_block_beside
- * and storage_submit through this file, which holds hashes or ends of writes back, or fails a
- * write. What was committed is read from the disk by a new service.
- * also without io_uring
+ * alone; digests that a rank announces decide, and none that is no tensor's. Method: a service in
+ * this process (ckptd_bed.h); the linker sends checksum_block_beside and storage_submit through
+ * this file, which holds hashes or ends of writes back, or fails a write. What was committed is
+ * read from the disk by a new service. also without io_uring
  */
 #include "tests/unit/ckptd_loading.h"
 
@@ -222,6 +222,43 @@ static void test_stage__a_write_that_fails_before_its_hash_fails_that_save_alone
     expect_on_disk(bed, 2);
 }
 
+static void test_stage__a_digest_of_no_tensor_or_after_the_end_is_a_breach(void **state)
+{
+    struct bed *bed = start(state, 8);
+    char reason[512];
+    const uint64_t wrong[] = {0, peers[0].data_byte - 8, peers[0].data_byte + 4,
+                              peers[0].data_byte + peers[0].bytes, UINT64_MAX};
+    uint64_t step = 1;
+    for (; step <= sizeof wrong / sizeof *wrong; step++) {
+        assert_int_equal(peer_begin_within(&peers[0], step, CALL_MS), 0);
+        peer_announce(&peers[0], ARENA_ENTRY_DIGEST_0, wrong[step - 1], 5);
+        assert_int_equal(wait_save(bed, step, reason), FAILED);
+        assert_non_null(strstr(reason, "of no tensor"));
+    }
+    hold(HASHES);
+    begin(step);
+    peer_announce(&peers[0], ARENA_ENTRY_DIGEST_1, peers[0].data_byte, 5);
+    sleep_ms(100);
+    atomic_store(&opened, true);
+    assert_int_equal(wait_save(bed, step, reason), FAILED);
+    assert_non_null(strstr(reason, "after the end"));
+}
+
+/* One sum alone says nothing; the second one of other bytes fails the save before its sync. */
+static void test_stage__what_came_is_compared_when_both_sums_are_there(void **state)
+{
+    struct bed *bed = start(state, 8);
+    for (uint64_t step = 1; step <= 2; step++) {
+        assert_int_equal(peer_begin_within(&peers[0], step, CALL_MS), 0);
+        for (uint32_t i = 0; i < step; i++)
+            peer_announce(&peers[0], ARENA_ENTRY_DIGEST_0 + i, peers[0].data_byte, 5);
+        peer_finish(&peers[0], step);
+        assert_int_equal(wait_save(bed, step, NULL), step == 1 ? COMMITTED : FAILED);
+    }
+    expect_on_disk(bed, 1);
+    assert_int_equal(load_all(bed, 2, NULL), ERR_NOT_FOUND);
+}
+
 int main(void)
 {
 #define CASE(name) cmocka_unit_test_setup_teardown(test_stage__##name, set_up, tear_down)
@@ -231,6 +268,8 @@ int main(void)
         CASE(hashes_do_not_wait_for_the_disk_and_the_sync_does),
         CASE(what_is_given_up_is_not_written_any_more),
         CASE(a_write_that_fails_before_its_hash_fails_that_save_alone),
+        CASE(a_digest_of_no_tensor_or_after_the_end_is_a_breach),
+        CASE(what_came_is_compared_when_both_sums_are_there),
     };
 #undef CASE
     return cmocka_run_group_tests_name("ckptd_stage", tests, NULL, NULL);

@@ -1,10 +1,11 @@
 /* clients_arrays.c - what version 2 of ckpt.h added: arrays of up to 8 dimensions, metadata, lists,
  * pins, moved pointers, copies by the caller, several boxes of a tensor on a rank, waits for a
- * level, bytes objects.
+ * level, bytes objects, digests of what is copied.
  *
  * Goal: each does what its comment in ckpt.h says, with any cut on the way back. Method: a real
  * ckptd (clients_bed.h) and one handle, or two that are ranks of one run; the value of an element
  * follows from its index, so a wrong place shows. */
+#include "proto/checksum.h"
 #include "tests/unit/clients_bed.h"
 
 #include <sys/mman.h>
@@ -241,6 +242,45 @@ static void test_place__the_caller_copies_in_an_order_of_its_own(void **state)
     assert_memory_equal(bytes, back, 20 << 20);
     free(bytes);
     free(back);
+    ckpt_close(ckpt);
+}
+
+/* A save of which the caller says digests: those of what it copied, or of `changed` another bit. */
+static void save_digested(struct ckpt *ckpt, uint64_t step, uint32_t changed)
+{
+    static void *const data[ARRAYS] = {conv_values, &step_value, mask_values, eight_values};
+    static const uint32_t elements[ARRAYS] = {840, 1, 9, 48}, bytes[ARRAYS] = {4, 8, 1, 1};
+    struct ckpt_save *save;
+    int error = CKPT_BUSY; /* while the save before is taken away */
+    for (uint32_t i = 0; i < 1000 && error == CKPT_BUSY; i++, sleep_ms(10))
+        error = ckpt_save_begin(ckpt, &save, step, NULL);
+    assert_int_equal(error, 0);
+    for (uint32_t i = 0; i < ARRAYS; i++) {
+        struct digest digest = {{0}};
+        digest_add(&digest, data[i], elements[i], bytes[i], 0);
+        digest.sum[1] ^= i == changed;
+        ckpt_save_copy(save, i);
+        assert_int_equal(ckpt_save_digest(save, i, digest.sum), 0);
+    }
+    assert_int_equal(ckpt_save_end(save), 0);
+}
+
+static void test_digest__a_copy_that_differs_from_its_origin_is_not_committed(void **state)
+{
+    struct ckpt_array arrays[ARRAYS];
+    struct ckpt_metadata *metadata;
+    struct ckpt *ckpt = open_described(*state, arrays);
+    save_digested(ckpt, 1, ARRAYS);
+    assert_int_equal(ckpt_save_wait(ckpt, 1, 30000), 0);
+    for (uint32_t i = 0; i < ARRAYS; i++) {
+        save_digested(ckpt, 2 + i, i);
+        assert_int_equal(ckpt_save_wait(ckpt, 2 + i, 30000), CKPT_ABORTED);
+        assert_non_null(strstr(ckpt_error(), wholes[i].name));
+        assert_non_null(strstr(ckpt_error(), "has another digest"));
+        assert_int_equal(ckpt_metadata(ckpt, 2 + i, 0, &metadata), CKPT_NOT_FOUND);
+    }
+    save_digested(ckpt, 2 + ARRAYS, ARRAYS);
+    assert_int_equal(ckpt_save_wait(ckpt, 2 + ARRAYS, 30000), 0);
     ckpt_close(ckpt);
 }
 
@@ -646,6 +686,7 @@ int main(void)
         BED_TEST(test_list__says_what_is_pinned_and_why),
         BED_TEST(test_move__the_save_takes_the_bytes_from_the_new_place),
         BED_TEST(test_place__the_caller_copies_in_an_order_of_its_own),
+        BED_TEST(test_digest__a_copy_that_differs_from_its_origin_is_not_committed),
         BED_TEST(test_hooks__memory_is_announced_and_loads_are_copied_by_the_caller),
         BED_TEST(test_place__what_is_announced_twice_fails_the_save),
         BED_TEST(test_place__a_tensor_without_data_cannot_be_copied),
