@@ -388,7 +388,7 @@ WRAP_ckptd_load = storage_object_open
 WRAP_ckptd_sparse = storage_object_close want_ask_from
 WRAP_ckptd_gc = storage_remove
 WRAP_ckptd_admit = storage_publish
-WRAP_trainer_device_copy = ckpt_hook_memory ckpt_save_place ckpt_save_announce ckpt_save_is_window
+WRAP_trainer_device_copy = ckpt_hook_memory ckpt_save_place ckpt_save_announce ckpt_save_is_window ckpt_save_digest
 WRAP_clients_lease = $(WRAP_CALLS) storage_hold
 # A unit test may use every part of the tree.
 $(BUILD)/tests/%: $(OBJ)/tests/unit/%.o $(FAULT_O) $(DEVICE_O) $(BUILD)/libckptd.a $(BUILD)/libcli.a $T $K $C $S $P

@@ -9,6 +9,7 @@
 
 #define THREADS 256
 #define BLOCKS SCRATCH_DIGEST_BLOCKS
+static_assert(BLOCKS * 2 * sizeof(uint64_t) <= KERNEL_DIGEST_SCRATCH_BYTES, "as kernels.h says");
 
 struct digest_args {
     struct kernel_digest a;

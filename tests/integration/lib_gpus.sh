@@ -40,13 +40,13 @@ same_as() { # RUN RUN: neither was resumed
         "$BUILD/ckpt-cli" diff "$1@$steps" "$2@$steps" --store "$store"
 }
 # Also those that were copied while the next step was made; straight from the GPUs, nothing staged.
-same_saves() { # RUN
+same_saves_of() { # RUN STEP...
     local step
-    for step in 2 4; do
+    for step in "${@:2}"; do
         "$BUILD/ckpt-cli" diff "cpu@$step" "$1@$step" --store "$store" || return
     done
-    ! says "$1" "page-locked"
 }
+same_saves() { same_saves_of "$1" 2 4 && ! says "$1" "page-locked"; } # RUN
 
 # Paused within step 4, killed: the save of step 2 is there.
 killed() { # RUN SIMGPU RANKS [SETTING...]

@@ -256,9 +256,11 @@ static uint32_t device_of(const void *at)
 
 static bool must_flip(const struct copy *copy)
 {
-    bool is_counted = simgpu.flip_at > 0 && copy->bytes >= simgpu.flip_bytes && !copy->is_value &&
-                      device_of(copy->to) != 0 && device_of(copy->from) == 0;
-    return is_counted && --simgpu.flip_at == 0;
+    bool comes = device_of(copy->from) == 0, goes = device_of(copy->to) == 0;
+    struct flip *flip = comes ? &simgpu.flip : &simgpu.torn;
+    bool is_counted =
+        flip->at > 0 && copy->bytes >= flip->bytes && !copy->is_value && comes != goes;
+    return is_counted && --flip->at == 0;
 }
 
 static void post_copy(cudaStream_t stream, const struct copy *from, bool is_staged)

@@ -71,8 +71,11 @@ struct simgpu {
     uint64_t fail_at, fail_calls;
     bool fails_for_ever;
     char folder[192]; /* of bytes between processes; "": there is one process */
-    size_t flip_bytes;
-    uint32_t flip_at;                     /* counts down; 0: no copy arrives with another bit */
+    /* Of copies onto devices, and from them: what arrives has another bit. */
+    struct flip {
+        size_t bytes;
+        uint32_t at; /* counts down; 0: none does */
+    } flip, torn;
     cudaError_t lost[SIMGPU_DEVICES_MAX]; /* of a device: every later call gives it */
     struct CUstream_st *streams;
     struct CUevent_st *events;

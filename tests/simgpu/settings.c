@@ -47,7 +47,9 @@ static void set_one(char *setting)
     else if (strcmp(setting, "folder") == 0)
         simgpu_begin_processes(value);
     else if (strcmp(setting, "flip") == 0)
-        CHECK(sscanf(value, "%zu:%u", &simgpu.flip_bytes, &simgpu.flip_at) == 2);
+        CHECK(sscanf(value, "%zu:%u", &simgpu.flip.bytes, &simgpu.flip.at) == 2);
+    else if (strcmp(setting, "torn") == 0)
+        CHECK(sscanf(value, "%zu:%u", &simgpu.torn.bytes, &simgpu.torn.at) == 2);
     else
         CHECK(!"a setting of simgpu.h");
 }
@@ -67,7 +69,7 @@ static void set_all(const char *settings)
     simgpu.algorithm = simgpu.dropped = 0;
     simgpu.has_no_peers = false;
     simgpu.fail_at = simgpu.fail_calls = 0;
-    simgpu.flip_at = 0;
+    simgpu.flip.at = simgpu.torn.at = 0;
     memset(simgpu.lost, 0, sizeof(simgpu.lost));
     for (char *one = strtok_r(text, ",", &rest); one != NULL; one = strtok_r(NULL, ",", &rest))
         set_one(one);

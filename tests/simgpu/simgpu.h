@@ -41,6 +41,7 @@
  *   folder=PATH                     GPUs of several processes exchange by files there
  *   flip=BYTES:N                    of the copies of at least so many bytes onto devices the N-th
  *                                   has another bit when it arrives
+ *   torn=BYTES:N                    the same of copies from devices
  */
 #ifndef HOLDFAST_TESTS_SIMGPU_H
 #define HOLDFAST_TESTS_SIMGPU_H

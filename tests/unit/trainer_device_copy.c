@@ -5,8 +5,9 @@
  * copies that fail spoil no later save. Method: the copy thread, the optimizer and device_copy.c on
  * the device of tests/device and on simulated GPUs, under several seeds. libckpt's calls come here
  * (the linker's --wrap): memory that is mapped and unmapped as ckptd's, read at the moment of the
- * announcement. */
+ * announcement. Digests are compared with those of the state before. */
 #include "kernels/device.h"
+#include "proto/checksum.h"
 #include "proto/report.h"
 #include "tests/device/async.h"
 #include "tests/simgpu/simgpu.h"
@@ -26,9 +27,12 @@
 #include <cmocka.h>
 
 enum { SLICES = 5, EACH = 3000, COUNT = SLICES * EACH, PARTS = NUM_STATE_PARTS, EMPTY = 2 };
+/* Slices are columns 2 to 11 of 300 rows each of one tensor; of one, others save the first rows. */
+enum { ROWS = EACH / 10, WIDTH = 10, COLUMNS = 13, LEFT = 2, CUT = 3, CUT_ROWS = 120 };
 #define BYTES (COUNT * sizeof(float))
 #define PIECE_BYTES ((uint64_t)5000)
 #define NEVER UINT32_MAX
+#define CUT_BYTES (CUT_ROWS * WIDTH * sizeof(float))
 
 struct ckpt_save {
     bool is_window;
@@ -36,8 +40,11 @@ struct ckpt_save {
     uint64_t place_bytes;
     sem_t *gate; /* an announcement waits here; NULL: none does */
     char seen[PARTS * BYTES];
+    bool is_summed[PARTS * SLICES];
+    uint64_t sums[PARTS * SLICES][2];
 };
 static struct ckpt_save image;
+static bool compares_nothing;
 static struct ckpt_memory_hooks hooks;
 static char *arena;
 
@@ -48,6 +55,7 @@ int __wrap_ckpt_save_place(struct ckpt_save *save, uint32_t index, uint64_t from
                            struct ckpt_place *out);
 int __wrap_ckpt_save_announce(struct ckpt_save *save, const struct ckpt_place *place);
 bool __wrap_ckpt_save_is_window(const struct ckpt_save *save);
+int __wrap_ckpt_save_digest(struct ckpt_save *save, uint32_t index, const uint64_t digest[2]);
 
 static void map_arena(void)
 {
@@ -87,6 +95,8 @@ int __wrap_ckpt_save_place(struct ckpt_save *save, uint32_t index, uint64_t from
         unmap_arena(); /* as when ckptd went away */
         return report_error(ERR_UNAVAILABLE, NULL, "ckptd went away");
     }
+    if (index % SLICES == CUT && from_byte < CUT_BYTES)
+        from_byte = CUT_BYTES;
     *out = (struct ckpt_place){.size = sizeof(*out), .index = index, .from_byte = from_byte};
     out->image_byte = index * EACH * sizeof(float) + from_byte;
     out->to = arena + out->image_byte;
@@ -101,6 +111,15 @@ int __wrap_ckpt_save_announce(struct ckpt_save *save, const struct ckpt_place *p
         sem_wait(save->gate);
     memcpy(save->seen + place->image_byte, place->to, place->bytes);
     save->num_unannounced--;
+    return 0;
+}
+
+int __wrap_ckpt_save_digest(struct ckpt_save *save, uint32_t index, const uint64_t digest[2])
+{
+    assert_int_equal(save->num_unannounced, 0);
+    assert_false(save->is_summed[index]);
+    save->is_summed[index] = true;
+    memcpy(save->sums[index], digest, sizeof(save->sums[index]));
     return 0;
 }
 
@@ -149,7 +168,7 @@ static void *take(struct bed *bed, size_t bytes, enum device_memory where)
 
 static void open_state(struct bed *bed)
 {
-    static const struct model_tensor tensor = {.dims = 2};
+    static const struct model_tensor tensor = {.dims = 2, .width = COLUMNS};
     bed->host = take(bed, PARTS * BYTES, PINNED);
     bed->state = (struct state){.num_slices = SLICES,
                                 .slices = bed->slices,
@@ -163,7 +182,10 @@ static void open_state(struct bed *bed)
                                 .update = take(bed, state_update_bytes(SLICES), ON_DEVICE),
                                 .host_update = take(bed, state_update_bytes(SLICES), PINNED)};
     for (uint32_t i = 0; i < SLICES; i++) {
-        const struct state_place place = {.at = i * EACH, .count = i == EMPTY ? 0 : EACH};
+        const struct state_place place = {
+            .at = i * EACH,
+            .count = i == EMPTY ? 0 : EACH,
+            .box = {.offset = {i * ROWS, LEFT}, .extent = {i == EMPTY ? 0 : ROWS, WIDTH}}};
         bed->slices[i] = (struct state_slice){
             .tensor = &tensor, .block = i, .param = place, .moment = place, .grad_at = place.at};
         bed->copied_at[i] = (PARTS - 1) * SLICES + i + 1;
@@ -187,7 +209,8 @@ static void open_bed(struct bed *bed, const struct device_ops *ops, uint64_t see
     assert_int_equal(lane_open(&bed->lane, bed->device, "compute"), 0);
     open_state(bed);
     image = (struct ckpt_save){.fails_at = NEVER};
-    assert_int_equal(device_copy_open(&bed->copy, &bed->state), 0);
+    assert_int_equal(
+        device_copy_open(&bed->copy, &bed->state, compares_nothing ? NULL : bed->kernels), 0);
     assert_non_null(bed->copy);
     assert_int_equal(device_copy_hook(bed->copy, NULL), 0);
     map_arena();
@@ -256,12 +279,30 @@ static void read_state(struct bed *bed, char *out)
     memcpy(out, bed->host, PARTS * BYTES);
 }
 
+/* The digest of a tensor's rows from `row` on, element by element as its box has them. */
+static struct digest digest_of(const char *data, uint32_t slice, uint32_t row)
+{
+    struct digest digest = {{0}};
+    for (; row < ROWS; row++)
+        digest_add(&digest, data + row * WIDTH * sizeof(float), WIDTH, sizeof(float),
+                   (uint64_t)(slice * ROWS + row) * COLUMNS + LEFT);
+    return digest;
+}
+
 /* Without a word of the empty slice. */
 static void want_saved(const char *before)
 {
-    for (uint32_t i = 0; i < PARTS * SLICES; i++)
-        if (i % SLICES != EMPTY)
-            assert_memory_equal(image.seen + i * EACH * 4, before + i * EACH * 4, EACH * 4);
+    for (uint32_t i = 0; i < PARTS * SLICES; i++) {
+        size_t at = i * EACH * sizeof(float), cut = i % SLICES == CUT ? CUT_BYTES : 0;
+        assert_true(image.is_summed[i] == (i % SLICES != EMPTY && !compares_nothing));
+        if (i % SLICES == EMPTY)
+            continue;
+        assert_memory_equal(image.seen + at + cut, before + at + cut, EACH * sizeof(float) - cut);
+        struct digest digest = digest_of(before + at, i % SLICES, cut > 0 ? CUT_ROWS : 0);
+        if (!compares_nothing)
+            assert_memory_equal(image.sums[i], digest.sum, sizeof(digest.sum));
+    }
+    memset(image.is_summed, 0, sizeof(image.is_summed));
 }
 
 /* A save that begins behind an update, which has not run, and beside which the next one is posted.
@@ -316,6 +357,14 @@ static void test_device_copy__in_a_window_each_piece_is_announced_before_the_nex
 {
     (void)state;
     on_all(save_through_a_window);
+}
+
+static void test_device_copy__without_kernels_nothing_is_digested(void **state)
+{
+    (void)state;
+    compares_nothing = true;
+    on_all(save_beside_updates);
+    compares_nothing = false;
 }
 
 static void update_while_none_is_announced(struct bed *bed)
@@ -420,6 +469,7 @@ int main(void)
         cmocka_unit_test(test_device_copy__a_save_beside_an_update_holds_the_state_before_it),
         cmocka_unit_test(test_device_copy__a_save_comes_behind_the_update_that_was_posted),
         cmocka_unit_test(test_device_copy__in_a_window_each_piece_is_announced_before_the_next),
+        cmocka_unit_test(test_device_copy__without_kernels_nothing_is_digested),
         cmocka_unit_test(test_device_copy__who_updates_waits_for_no_announcement),
         cmocka_unit_test(
             test_device_copy__memory_goes_behind_the_copies_and_the_next_save_is_right),

@@ -135,6 +135,7 @@ struct config {
     bool new_order; /* checkpoint.new_order: sizes of a step may change at a resume; ours */
     bool checkpoint_required;    /* checkpoint.required: a failed save stops training; ours */
     bool compare_replicas;       /* before a save; ours */
+    bool compare_copies;         /* from a GPU into ckptd's memory; ours */
     bool create_seed_checkpoint; /* save step 0, then end */
     bool first_step_checkpoint; /* checkpoint.enable_first_step_checkpoint: save after step 1 too */
     char exclude_from_loading[CONFIG_TEXT_MAX]; /* of "optimizer,lr_scheduler,dataloader" */

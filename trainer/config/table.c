@@ -348,6 +348,9 @@ const struct option config_table[] = {
         compare_replicas, "checkpoint.compare_replicas", "true",
         "before a save all replicas of the state compare digests of it; where one differs training "
         "ends with 75 (ours)"),
+    BOOL(compare_copies, "checkpoint.compare_copies", "true",
+         "a GPU digests what is saved beside its copy, and ckptd refuses a save whose bytes came "
+         "otherwise; the GPU reads the state once more for it (ours)"),
     BOOL(create_seed_checkpoint, "checkpoint.create_seed_checkpoint", "false",
          "save step 0 and end"),
     BOOL(first_step_checkpoint, "checkpoint.enable_first_step_checkpoint", "false",

@@ -127,6 +127,9 @@ int state_zero_moments(const struct state *state);
  * in the device's memory. Those of all boxes of a tensor add up to the tensor's. */
 void state_digest(const struct state *state, struct kernels *kernels,
                   const struct state_slice *slice, enum state_part part, uint64_t *sum);
+/* All of it but the sum, for a caller who posts it elsewhere, or for some rows. */
+struct kernel_digest state_digested(const struct state *state, const struct state_slice *slice,
+                                    enum state_part part);
 /* What recomputation adds to a token's work, in FLOPs as model_flops_per_token() counts them: the
  * forwards of layers that keep nothing. Of the whole model. */
 /* How many of this rank's layers keep what: [NUM_MODEL_KEEPS]. */

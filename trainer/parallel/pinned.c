@@ -112,18 +112,24 @@ int state_zero_moments(const struct state *state)
 }
 
 /* First and stride are of the tensor, so are its keys. */
-void state_digest(const struct state *state, struct kernels *kernels,
-                  const struct state_slice *slice, enum state_part part, uint64_t *sum)
+struct kernel_digest state_digested(const struct state *state, const struct state_slice *slice,
+                                    enum state_part part)
 {
     const struct state_place *place = state_place(slice, part);
     const struct box *box = &place->box;
     uint64_t columns = slice->tensor->width;
-    kernel_digest(kernels, state->lane,
-                  &(struct kernel_digest){.sum = sum,
-                                          .x = state_at(state, part, place->at),
-                                          .rows = box->extent[0],
-                                          .width = box->extent[1],
-                                          .first = box->offset[0] * columns + box->offset[1],
-                                          .stride = columns,
-                                          .dtype = state_dtype(state, part)});
+    return (struct kernel_digest){.x = state_at(state, part, place->at),
+                                  .rows = box->extent[0],
+                                  .width = box->extent[1],
+                                  .first = box->offset[0] * columns + box->offset[1],
+                                  .stride = columns,
+                                  .dtype = state_dtype(state, part)};
+}
+
+void state_digest(const struct state *state, struct kernels *kernels,
+                  const struct state_slice *slice, enum state_part part, uint64_t *sum)
+{
+    struct kernel_digest digest = state_digested(state, slice, part);
+    digest.sum = sum;
+    kernel_digest(kernels, state->lane, &digest);
 }

@@ -10,6 +10,12 @@
 #define BOUNCE_BYTES ((size_t)1 << 20)
 
 struct device_copy {
+    const struct state *state;
+    struct kernels *kernels; /* NULL: ckptd compares nothing */
+    void *scratch;           /* of the lane */
+    uint64_t *sums;          /* [tensors,2], of the save in work */
+    uint64_t *host_sums;     /* PINNED, the same */
+    bool *is_summed;         /* per tensor */
     struct lane *state_lane, *lane;
     struct mark ready;   /* of the state's lane: the state to be saved */
     struct mark *copied; /* per slice, of the last save that copied it */
@@ -24,21 +30,59 @@ struct device_copy {
     bool is_said;    /* that memory could not be page-locked */
 };
 
-int device_copy_open(struct device_copy **out, const struct state *state)
+static size_t num_tensors(const struct device_copy *c)
+{
+    return NUM_STATE_PARTS * (size_t)c->num_slices;
+}
+
+static size_t sums_bytes(const struct device_copy *c)
+{
+    return num_tensors(c) * 2 * sizeof(*c->sums);
+}
+
+static int open_lane(struct lane **out, const struct device_copy *c)
+{
+    ERR_TRY(lane_open(out, c->state_lane->device, "snapshot"));
+    if (c->kernels != NULL)
+        lane_set_scratch(*out, c->scratch, KERNEL_DIGEST_SCRATCH_BYTES);
+    return 0;
+}
+
+static int open_sums(struct device_copy *c)
+{
+    void *sums = NULL, *host = NULL;
+    struct device *device = c->state_lane->device;
+    if (c->kernels == NULL)
+        return 0;
+    int rc = device_alloc(device, &c->scratch, KERNEL_DIGEST_SCRATCH_BYTES, ON_DEVICE);
+    if (rc == 0)
+        rc = device_alloc(device, &sums, sums_bytes(c), ON_DEVICE);
+    if (rc == 0)
+        rc = device_alloc(device, &host, sums_bytes(c), PINNED);
+    c->sums = sums;
+    c->host_sums = host;
+    return rc;
+}
+
+int device_copy_open(struct device_copy **out, const struct state *state, struct kernels *kernels)
 {
     *out = NULL;
     if (state_is_on_host(state))
         return 0;
     struct device_copy *c = calloc(1, sizeof(*c));
-    struct mark *copied = calloc(state->num_slices + (size_t)1, sizeof(*copied));
-    if (c == NULL || copied == NULL) {
-        free(c);
-        free(copied);
+    if (c == NULL)
         return report_error(ERR_MEMORY, NULL, "no memory for copies of the state");
-    }
-    *c = (struct device_copy){
-        .state_lane = state->lane, .copied = copied, .num_slices = state->num_slices};
-    int rc = lane_open(&c->lane, state->lane->device, "snapshot");
+    *c = (struct device_copy){.state = state,
+                              .kernels = kernels,
+                              .state_lane = state->lane,
+                              .num_slices = state->num_slices};
+    c->copied = calloc(c->num_slices + (size_t)1, sizeof(*c->copied));
+    c->is_summed = calloc(num_tensors(c) + 1, sizeof(*c->is_summed));
+    int rc = c->copied != NULL && c->is_summed != NULL
+                 ? open_sums(c)
+                 : report_error(ERR_MEMORY, NULL, "no memory for copies of the state");
+    if (rc == 0)
+        rc = open_lane(&c->lane, c);
     if (rc == 0)
         *out = c;
     else
@@ -51,8 +95,11 @@ void device_copy_close(struct device_copy *c)
     if (c == NULL)
         return;
     lane_close(c->lane);
-    device_free(c->state_lane->device, c->bounce);
+    void *const all[] = {c->bounce, c->scratch, c->sums, c->host_sums};
+    for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
+        device_free(c->state_lane->device, all[i]);
     free(c->copied);
+    free(c->is_summed);
     free(c);
 }
 
@@ -131,9 +178,8 @@ int device_copy_hook(struct device_copy *c, struct ckpt *ckpt)
 /* A lane keeps its error until it is closed. */
 static int renew_lane(struct device_copy *c)
 {
-    struct device *device = c->lane->device;
     struct lane *lane = NULL;
-    ERR_TRY(lane_open(&lane, device, "snapshot"));
+    ERR_TRY(open_lane(&lane, c));
     lane_close(c->lane);
     c->lane = lane;
     for (uint32_t i = 0; i < c->num_slices; i++)
@@ -152,7 +198,30 @@ int device_copy_begin(struct device_copy *c)
         ERR_TRY(renew_lane(c));
     lane_mark(c->state_lane, &c->ready);
     lane_wait(c->lane, &c->ready);
+    if (c->kernels != NULL)
+        lane_zero(c->lane, c->sums, sums_bytes(c));
+    memset(c->is_summed, 0, num_tensors(c) * sizeof(*c->is_summed));
     return 0;
+}
+
+/* Of bytes of a tensor that were copied, which are whole rows, as ckptd cuts them. Behind their
+ * copies, and so before the slice may be changed. */
+static void digest_rows(struct device_copy *c, uint32_t tensor, uint64_t from_byte,
+                        uint64_t end_byte)
+{
+    if (c->kernels == NULL || from_byte >= end_byte)
+        return;
+    struct kernel_digest of =
+        state_digested(c->state, &c->state->slices[tensor % c->num_slices], tensor / c->num_slices);
+    uint64_t row_bytes = of.width * kernel_dtype_bytes(of.dtype);
+    if (from_byte % row_bytes != 0 || end_byte % row_bytes != 0)
+        return;
+    of.sum = c->sums + (size_t)tensor * 2;
+    of.x = (const char *)of.x + from_byte;
+    of.first += from_byte / row_bytes * of.stride;
+    of.rows = (end_byte - from_byte) / row_bytes;
+    kernel_digest(c->kernels, c->lane, &of);
+    c->is_summed[tensor] = true;
 }
 
 static int announce_oldest(struct device_copy *c, struct ckpt_save *save)
@@ -168,6 +237,7 @@ int device_copy_tensor(struct device_copy *c, struct ckpt_save *save, uint32_t t
                        const void *from)
 {
     uint32_t ahead = ckpt_save_is_window(save) ? 0 : PIECES_MAX - 1;
+    uint64_t first = UINT64_MAX;
     for (uint64_t next = 0;;) {
         while (c->num > ahead)
             ERR_TRY(announce_oldest(c, save));
@@ -175,8 +245,11 @@ int device_copy_tensor(struct device_copy *c, struct ckpt_save *save, uint32_t t
         struct ckpt_place *place = &piece->place;
         place->size = sizeof(*place);
         ERR_TRY(ckpt_save_place(save, tensor, next, place));
-        if (place->bytes == 0)
+        if (place->bytes == 0) {
+            digest_rows(c, tensor, first, next);
             return 0;
+        }
+        first = first < place->from_byte ? first : place->from_byte;
         lane_copy(c->lane, place->to, (const char *)from + place->from_byte, place->bytes);
         lane_mark(c->lane, &piece->mark);
         next = place->from_byte + place->bytes;
@@ -198,8 +271,14 @@ int device_copy_end(struct device_copy *c, struct ckpt_save *save, int rc)
 {
     while (rc == 0 && c->num > 0)
         rc = announce_oldest(c, save);
+    if (rc == 0 && c->kernels != NULL)
+        lane_copy(c->lane, c->host_sums, c->sums, sums_bytes(c));
     int settled = lane_settle(c->lane);
     c->has_failed = settled != 0;
     c->first = c->num = 0;
-    return rc != 0 ? rc : settled;
+    rc = rc != 0 ? rc : settled;
+    for (uint32_t i = 0; rc == 0 && i < num_tensors(c); i++)
+        if (c->is_summed[i])
+            rc = ckpt_save_digest(save, i, c->host_sums + (size_t)i * 2);
+    return rc;
 }

@@ -10,6 +10,9 @@
  *     device_copy_hold(c, slice, compute);           -- training: before the slice is changed
  *     rc = device_copy_end(c, save, rc);             -- the copy thread: all is announced
  *
+ * With kernels the device digests each tensor behind its copies. ckptd digests what came, and
+ * commits no save that a copy changed (ckpt_save_digest).
+ *
  * So the update of a tensor waits, on its lane, for the copies of that tensor and for nothing else,
  * and the host waits for no copy. At most PIECES_MAX pieces are under way.
  *
@@ -31,14 +34,16 @@
 struct device_copy;
 
 /* *out is NULL where the host has the state, and then all that takes it does nothing, but
- * device_copy_tensor, _mark, _hold and _end may not be called. ERR_MEMORY, ERR_BUSY. */
-int device_copy_open(struct device_copy **out, const struct state *state);
+ * device_copy_tensor, _mark, _hold and _end may not be called. kernels: the device's; NULL: ckptd
+ * compares nothing. State and kernels are borrowed. ERR_MEMORY, ERR_BUSY. */
+int device_copy_open(struct device_copy **out, const struct state *state, struct kernels *kernels);
 /* The hooked handles of libckpt are closed before. */
 void device_copy_close(struct device_copy *copy);
 int device_copy_hook(struct device_copy *copy, struct ckpt *ckpt);
 
 /* What follows comes after all that the state's lane was given so far. */
 int device_copy_begin(struct device_copy *copy);
+/* `tensor`: part * slices + slice. */
 int device_copy_tensor(struct device_copy *copy, struct ckpt_save *save, uint32_t tensor,
                        const void *from);
 void device_copy_mark(struct device_copy *copy, uint32_t slice);

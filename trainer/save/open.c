@@ -286,7 +286,8 @@ int snapshot_open(struct snapshot **out, const struct snapshot_options *options)
         if (rc == 0)
             rc = describe_tensors(s);
         if (rc == 0)
-            rc = device_copy_open(&s->device_copy, s->state);
+            rc = device_copy_open(&s->device_copy, s->state,
+                                  s->config->compare_copies ? s->kernels : NULL);
         if (rc == 0 && s->config->compare_replicas)
             rc = replicas_open(&s->replicas, s->mesh, s->state, options->kernels);
         rc = parallel_agree(s->mesh->world, rc);
