@@ -21,6 +21,7 @@
 #include "ckptd/member/returned.h"
 #include "ckptd/node/session.h"
 #include "ckptd/node/stage.h"
+#include "ckptd/nodes/node_set.h"
 #include "ckptd/run/attempt.h"
 #include "ckptd/run/commit.h"
 #include "ckptd/run/describe.h"
@@ -418,9 +419,22 @@ struct arrival {
     struct rpc_call *call;
     const Holdfast__V1__DescribeRequest *request; /* lives as long as the call */
     struct attempt *attempt;
+    struct node_set answering; /* peers, by their index, that did when they were looked at last */
     struct timer timer;
     int64_t came_ms;
 };
+
+/* At those peers that answer, or at the others. */
+static int find_at_peers(struct arrival *arrival, bool is_answering)
+{
+    const struct service *service = arrival->errand.service;
+    for (uint32_t i = 0; i < service->config->members.count; i++)
+        if (node_set_has(&arrival->answering, i) == is_answering &&
+            attempt_read_from(&arrival->attempt, service->tiers[TIER_PEER + i].storage,
+                              arrival->request->run, arrival->request->attempt) == 0)
+            return 0;
+    return ERR_NOT_FOUND;
+}
 
 /* Its file: here where most of the nodes got it, else at a peer. */
 static int find_attempt(struct errand *errand)
@@ -430,11 +444,10 @@ static int find_attempt(struct errand *errand)
     struct service *service = errand->service;
     int error =
         attempt_read_from(&arrival->attempt, service->storage, request->run, request->attempt);
-    for (uint32_t i = 0; error == ERR_NOT_FOUND && i < service->config->members.count; i++) {
-        int other = attempt_read_from(&arrival->attempt, service->tiers[TIER_PEER + i].storage,
-                                      request->run, request->attempt);
-        error = other == 0 ? 0 : error;
-    }
+    if (error == ERR_NOT_FOUND)
+        error = find_at_peers(arrival, true);
+    if (error == ERR_NOT_FOUND) /* each of these may take as long as a call waits */
+        error = find_at_peers(arrival, false);
     return error;
 }
 
@@ -578,6 +591,9 @@ void follow_describe(struct service *service, struct rpc_call *call,
         .request = request,
         .timer.run = settle_again,
         .came_ms = loop_now_ms()};
+    for (uint32_t i = 0; i < service->config->members.count; i++)
+        if (!service->tiers[TIER_PEER + i].offline[0] && !service->tiers[TIER_PEER + i].is_unknown)
+            node_set_add(&arrival->answering, i);
     errand_send(&arrival->errand);
 }
 

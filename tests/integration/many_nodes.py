@@ -16,7 +16,7 @@ import types
 from lib_nodes import Cluster, scratch, wait_until
 from lib_tap import end, need, test
 
-need("grpc")
+need("grpc", "grpc_reflection", "google.protobuf")
 
 SILENT = 61
 THREADS_MAX = 130  # 18 without peers; 32 workers and 32 for transfers; 8 for errands; gRPC's own
@@ -53,6 +53,23 @@ def connections(node, port):
                and f"socket:[{line[9]}]" in own for line in lines)
 
 
+def ranks_of(node):
+    import grpc
+    from lib_ranks import Ranks
+
+    return Ranks(types.SimpleNamespace(channel=lambda *_: grpc.insecure_channel(node.where[1])), "")
+
+
+def follows(first, second):
+    """A rank of the first comes to an attempt that the second alone has a file of."""
+    attempt = ranks_of(second).call("OpenAttempt", run="other", world_size=2).attempt
+    whole = {"name": "w", "dtype": "F32", "shape": [1 << 20], "offset": [0], "extent": [1 << 20]}
+    described = ranks_of(first).begin("Describe", run="other", attempt=attempt, rank=1,
+                                      world_size=2, slices=[whole])
+    wait_until(lambda: "is coordinated by node" in first.log() or described.done(), first.said)
+    return "is coordinated by node" in first.log()
+
+
 def asked(node):
     """Peers that it has found silent."""
     return node.log().count("cannot be read")
@@ -78,6 +95,8 @@ def measured(cluster):
         test("a save gets its copy at a node that answers", tiers in ("local,n2", "local,n3"),
              (tiers, first.said()))
         wait_until(lambda: asked(first) >= SILENT, first.said)
+        test("a node finds who coordinates an attempt behind peers that do not answer",
+             follows(first, second), first.said())
         now = costs(first)
         calls = connections(first, int(second.address.rsplit(":", 1)[1]))
     test("threads do not follow the number of peers", now[0] <= THREADS_MAX, (alone, now))
