@@ -29,7 +29,7 @@ static bool take_name(char out[MEMBER_NAME_MAX], const char **at, char end)
     return true;
 }
 
-/* The name's place among those that are sorted, or where it would be. */
+/* In by_name: the place of the name, or of the first one behind it. */
 static uint32_t find_place(const struct members *members, const char *name, size_t length)
 {
     uint32_t from = 0, to = members->count;

@@ -22,9 +22,7 @@ import sys
 import lib_tap
 
 lib_tap.need("grpc")
-if not shutil.which("openssl"):
-    print("openssl is missing")
-    sys.exit(77)
+lib_tap.need_programs("openssl")
 import grpc  # noqa: E402
 from lib_network import Network, soon  # noqa: E402
 from lib_nodes import field  # noqa: E402

@@ -9,7 +9,6 @@ namespace whose link passes nothing on while a client is connected that says not
 """
 
 import os
-import shutil
 import socket
 import sys
 import time
@@ -18,9 +17,7 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import lib_tap  # noqa: E402
 import lib_train  # noqa: E402
 
-if not shutil.which("openssl"):
-    print("openssl is missing")
-    sys.exit(77)
+lib_tap.need_programs("openssl")
 import ssl  # noqa: E402
 import subprocess  # noqa: E402
 

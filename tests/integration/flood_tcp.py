@@ -16,7 +16,6 @@ makes, too, make test takes one in three (SEED= repeats which; SAMPLE=1 takes al
 
 import os
 import random
-import shutil
 import socket
 import ssl
 import struct
@@ -26,9 +25,7 @@ import time
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import lib_tap  # noqa: E402
 
-if not shutil.which("openssl"):
-    print("openssl is missing")
-    sys.exit(77)
+lib_tap.need_programs("openssl")
 lib_tap.need("grpc")
 import lib_flood  # noqa: E402
 from lib_flood import (CONNECTIONS, Attack, drain, greet, pairs, send_calls,  # noqa: E402

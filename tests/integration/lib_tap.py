@@ -5,6 +5,7 @@ A script tells each finding with test() and ends with end(), or gives run() its 
 
 import importlib
 import os
+import shutil
 import sys
 import traceback
 
@@ -22,6 +23,14 @@ def need(*modules):
             os.execve(python, [python] + sys.argv, dict(os.environ, RETRIED="1"))
         print(f"the Python module {missing.name} is missing")
         sys.exit(77)
+
+
+def need_programs(*programs):
+    """Ends with 77 when one is missing."""
+    for name in programs:
+        if not shutil.which(name):
+            print(f"{name} is missing")
+            sys.exit(77)
 
 
 def _remark(text):

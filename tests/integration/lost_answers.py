@@ -8,7 +8,6 @@ comes directly. Those between nodes (Peer, Join, BeginPart, ReportPart) are lost
 """
 
 import os
-import shutil
 import sys
 import time
 
@@ -16,9 +15,7 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import lib_tap  # noqa: E402
 
 lib_tap.need("grpc", "grpc_reflection", "google.protobuf")
-if not shutil.which("openssl"):
-    print("openssl is missing")
-    sys.exit(77)
+lib_tap.need_programs("openssl")
 import grpc  # noqa: E402
 from lib_network import Network, soon  # noqa: E402
 from lib_ranks import ELEMENTS, Ranks  # noqa: E402

@@ -12,8 +12,6 @@ coordinator alone.
 import glob
 import os
 import re
-import shutil
-import sys
 
 import lib_tap
 import lib_train
@@ -24,9 +22,7 @@ NODES, STEPS = 10, 2
 OPTIONS = "--nodes.replicas", "1", "--nodes.look_ms", "1000"
 
 lib_tap.need("grpc")
-if not shutil.which("openssl") or not shutil.which("mpirun"):
-    print("openssl or mpirun is missing")
-    sys.exit(77)
+lib_tap.need_programs("openssl", "mpirun")
 
 
 def manifests(cluster, run, step):

@@ -12,20 +12,16 @@ Method: two real ckptd on loopback addresses, SIGKILL, removed directories.
 import glob
 import json
 import os
-import shutil
 import ssl
 import subprocess
-import sys
 
 from lib_network import bulk_socket, fetch_from, ticket_from, tls_channel
 from lib_nodes import cluster_in, damage_and_scrub, has, scratch, wait_until
 from lib_store import PATIENCE, SAVER
-from lib_tap import end, need, test
+from lib_tap import end, need, need_programs, test
 
 need("grpc")
-if not shutil.which("openssl"):
-    print("openssl is missing")
-    sys.exit(77)
+need_programs("openssl")
 
 IN_MEMORY = ("--nodes.replicas_in", "memory", "--nodes.look_ms", "200", "--nodes.lost_ms", "1500")
 

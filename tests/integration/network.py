@@ -22,9 +22,7 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import lib_tap  # noqa: E402
 
 lib_tap.need("grpc")
-if not shutil.which("openssl"):
-    print("openssl is missing")
-    sys.exit(77)
+lib_tap.need_programs("openssl")
 import grpc  # noqa: E402
 from lib_network import (HELLO, REQUEST, Network, answer_of, fetch_from, say_hello, soon,
                          ticket_from)  # noqa: E402

@@ -21,7 +21,6 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 
@@ -29,7 +28,7 @@ import lib_train
 from lib_hosts import Disk, Refused, own_mounts
 from lib_nodes import Node, Run, certificates, wait_until
 from lib_switch import Switch, bad
-from lib_tap import end, skip, test
+from lib_tap import end, need_programs, skip, test
 
 SEED = int(os.environ.get("SEED", random.randrange(1 << 30)))
 SCENARIOS = int(os.environ.get("SCENARIOS", 8))
@@ -41,9 +40,7 @@ DOMAINS = "a", "b", "c", "d"
 CALLS = 7070  # a port; the bulk plane has the next
 OPTIONS = "--nodes.silent_ms", "2000", "--retention.keep_last", "4"
 
-if not shutil.which("openssl") or not shutil.which("mpirun"):
-    print("openssl or mpirun is missing")
-    sys.exit(77)
+need_programs("openssl", "mpirun")
 
 
 class Cluster:

@@ -14,7 +14,6 @@ import glob
 import json
 import os
 import shutil
-import sys
 
 import lib_tap
 import lib_train
@@ -27,9 +26,7 @@ DOMAINS = "a", "b", "c", "d"
 OPTIONS = "--nodes.look_ms", "500", "--nodes.lost_ms", "15000"
 
 lib_tap.need("grpc")
-if not shutil.which("openssl") or not shutil.which("mpirun"):
-    print("openssl or mpirun is missing")
-    sys.exit(77)
+lib_tap.need_programs("openssl", "mpirun")
 
 
 def is_replicated(node, run, step):

@@ -17,7 +17,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 
@@ -25,14 +24,12 @@ import lib_train
 from lib_nodes import Cluster, Run, certificates, has, shards, wait_until
 from lib_relay import Relay
 from lib_store import BUILD, CLI, PATIENCE, make_tier
-from lib_tap import end, test
+from lib_tap import end, need_programs, test
 
 STEPS = 8
 ALONE = "--nodes.replicas", "1", "--nodes.silent_ms", "2000"  # no copies
 
-if not shutil.which("openssl") or not shutil.which("mpirun"):
-    print("openssl or mpirun is missing")
-    sys.exit(77)
+need_programs("openssl", "mpirun")
 
 
 def whole(folder, cluster):

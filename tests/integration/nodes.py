@@ -15,9 +15,7 @@ import json
 import os
 import random
 import re
-import shutil
 import subprocess
-import sys
 import time
 
 import lib_tap
@@ -31,9 +29,7 @@ STEPS = 8
 KILLS = int(os.environ.get("KILLS", 4))
 
 lib_tap.need("grpc")
-if not shutil.which("openssl"):
-    print("openssl is missing")
-    sys.exit(77)
+lib_tap.need_programs("openssl")
 
 
 def train(folder, node, run, *options):

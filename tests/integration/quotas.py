@@ -11,7 +11,6 @@ ranks, whose message types the server describes itself, and ckpt-cli those of pe
 
 import os
 import re
-import shutil
 import sys
 import time
 
@@ -19,9 +18,7 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import lib_tap  # noqa: E402
 
 lib_tap.need("grpc", "grpc_reflection", "google.protobuf")
-if not shutil.which("openssl"):
-    print("openssl is missing")
-    sys.exit(77)
+lib_tap.need_programs("openssl")
 import grpc  # noqa: E402
 from google.protobuf.descriptor_pool import DescriptorPool  # noqa: E402
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (  # noqa: E402

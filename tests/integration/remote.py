@@ -10,7 +10,6 @@ the bulk plane, and cuts its connections every so many bytes.
 """
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -20,9 +19,7 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import lib_tap  # noqa: E402
 import lib_train  # noqa: E402
 
-if not shutil.which("openssl"):
-    print("openssl is missing")
-    sys.exit(77)
+lib_tap.need_programs("openssl")
 from lib_network import Network, soon  # noqa: E402
 from lib_relay import Relay  # noqa: E402
 from lib_store import PATIENCE  # noqa: E402
