@@ -3,7 +3,8 @@ BUILD ?= build
 # One name for one place, or objects that were made under the other are taken for old or new ones.
 override BUILD := $(patsubst $(CURDIR)/%,%,$(abspath $(BUILD)))
 PREFIX ?= /usr/local
-SYSCONFDIR ?= /etc
+# A prefix of a user's own has all: who may not write into /etc can install as well.
+SYSCONFDIR ?= $(if $(filter /usr /usr/local,$(PREFIX)),/etc,$(PREFIX)/etc)
 OBJ = $(BUILD)/obj
 CC = gcc
 CXX = g++
@@ -29,6 +30,8 @@ MPICC_L = $(shell mpicc --showme:link 2>/dev/null)
 LIBS = $(PKG_LIBS) -lstdc++ -lm -pthread
 # What only the trainer and the tokenizer need: packed corpora.
 T_LIBS = -lz -lzstd
+# What only ckptd needs: its HTTP page.
+D_LIBS = $(shell pkg-config --libs libmicrohttpd)
 
 FUZZ_SECONDS = 60
 src = $(wildcard $(1)/*.c $(1)/*/*.c)
@@ -92,11 +95,10 @@ built = +@$(MAKE) --no-print-directory $(if $(filter -j% --jobserver%,$(MAKEFLAG
 run: deps-now ## train on real text, kill it, resume on other world sizes, compare bit for bit
 	$(call built,all)
 	@BUILD=$(BUILD) deploy/main-job
-tests-built: $(TESTS) $(BUILD)/tests/ckptd $(SHIMS) $(FUZZERS) $(BENCHES)
-BOTH ?= --both
+tests-built: $(TESTS) $(BUILD)/tests/ckptd $(BUILD)/tests/saver $(SHIMS) $(FUZZERS) $(BENCHES)
 test: deps-now ## unit and integration tests; ends with "N passed, N failed"
 	$(call built,all tests-built)
-	@BUILD=$(BUILD) tests/run $(TEST_OPTIONS) $(BOTH) $(TESTS) $(INTEGRATION)
+	@BUILD=$(BUILD) tests/run $(TEST_OPTIONS) $(TESTS) $(INTEGRATION)
 test-no-uring: deps-now ## the same where the system refuses io_uring
 	$(call built,all tests-built)
 	@BUILD=$(BUILD) $(BUILD)/shims/no_uring tests/run $(TEST_OPTIONS) $(TESTS) $(INTEGRATION)
@@ -141,12 +143,17 @@ install: deps-now all ## programs, man pages, ckpt.h, libckpt, ckptd's unit, bel
 	sed 's|@PREFIX@|$(PREFIX)|; s|@VERSION@|$(VERSION)|' clients/libckpt.pc.in \
 	    >$(DESTDIR)$(PREFIX)/lib/pkgconfig/libckpt.pc
 	install -m 644 deploy/ckptd.conf deploy/network.conf $(DESTDIR)$(PREFIX)/share/holdfast
+	for folder in deploy/slurm deploy/grafana deploy/kubernetes trainer/configs; do \
+	    install -d $(DESTDIR)$(PREFIX)/share/holdfast/$${folder#*/} && \
+	    install -m 644 $$folder/*.* $(DESTDIR)$(PREFIX)/share/holdfast/$${folder#*/} || exit; done
 	install -d $(addprefix $(DESTDIR),$(PREFIX)/lib/systemd/system $(SYSCONFDIR)/holdfast)
 	sed 's|@PREFIX@|$(PREFIX)|g; s|@SYSCONFDIR@|$(SYSCONFDIR)|g' deploy/ckptd.service.in \
 	    >$(DESTDIR)$(PREFIX)/lib/systemd/system/ckptd.service
 	test -e $(DESTDIR)$(SYSCONFDIR)/holdfast/ckptd.conf || sed 's/^#\(listen\|store\) = /\1 = /' deploy/ckptd.conf \
 	    >$(DESTDIR)$(SYSCONFDIR)/holdfast/ckptd.conf
 	install deploy/launch $(DESTDIR)$(PREFIX)/bin/holdfast-launch
+	install deploy/launch-rank $(DESTDIR)$(PREFIX)/bin/holdfast-launch-rank
+	install deploy/certificates $(DESTDIR)$(PREFIX)/bin/holdfast-certificates
 clean: ## remove what was built
 	rm -rf $(BUILD)
 
@@ -200,7 +207,10 @@ $(foreach i,sse2 avx2 avx512,$(eval $(call ISA_RULE,$(i))))
 # sanitizers, and their loops stay loops: what they copy between fibers is no access of a kernel.
 CU = $(wildcard kernels/cuda/*.cu)
 LANES_C_O = $(OBJ)/kernels/cuda/cpu/lanes.o $(OBJ)/kernels/cuda/run.o
-LANES_FLAGS = -x c++ -ffp-contract=off -Wno-unknown-pragmas
+# `#pragma unroll` is nvcc's: gcc does not know it, clang says where it did not.
+# A kernel's fma is one instruction where the machine has it, and else a call of libm: the bits are the same.
+LANES_FLAGS = -x c++ -ffp-contract=off -Wno-unknown-pragmas -Wno-pass-failed \
+    $(shell grep -qw fma /proc/cpuinfo && echo -mfma)
 $(OBJ)/lanes/%.o: %.cu | deps-now
 	$(call say,c++ )
 	$(Q)$(CXX) $(CXXFLAGS_ALL) $(LANES_FLAGS) -c -o $@ $<
@@ -329,7 +339,8 @@ $(BUILD)/%.a:
 
 define link
 $(call say,link)
-$(Q)$(CC) $(OPT) $(SAN) $(HARDEN_LINK) -pthread -o $@ $(filter %.o,$^) -Wl,--start-group $(filter %.a,$^) -Wl,--end-group $(LIBS)
+$(Q)$(CC) $(OPT) $(SAN) $(HARDEN_LINK) -pthread -o $@ $(filter %.o,$^) -Wl,--start-group $(filter %.a,$^) -Wl,--end-group $(LIBS) \
+    $(if $(filter %/libckptd.a,$^),$(D_LIBS))
 endef
 P = $(BUILD)/libproto.a
 S = $(BUILD)/libstorage.a
@@ -390,6 +401,9 @@ WRAP_ckptd_gc = storage_remove
 WRAP_ckptd_admit = storage_publish
 WRAP_trainer_device_copy = ckpt_hook_memory ckpt_save_place ckpt_save_announce ckpt_save_is_window ckpt_save_digest
 WRAP_clients_lease = $(WRAP_CALLS) storage_hold
+# What the tests in other languages save and load by.
+$(BUILD)/tests/saver: $(OBJ)/tests/integration/saver.o $(BUILD)/libckpt.a $S $P
+	$(link)
 # A unit test may use every part of the tree.
 $(BUILD)/tests/%: $(OBJ)/tests/unit/%.o $(FAULT_O) $(DEVICE_O) $(BUILD)/libckptd.a $(BUILD)/libcli.a $T $K $C $S $P
 	$(link) $(MPICC_L) -ldnnl -lgomp $(T_LIBS) -lcmocka $(addprefix -Wl$(,)--wrap=,$(WRAP_$*))

@@ -6,9 +6,11 @@
 #include "ckptd/config.h"
 #include "ckptd/health.h"
 #include "ckptd/ledger.h"
+#include "ckptd/network.h"
 #include "ckptd/node/session.h"
 #include "ckptd/service.h"
 #include "ckptd/tier.h"
+#include "proto/process.h"
 #include "storage/storage.h"
 
 #include <jansson.h>
@@ -64,6 +66,16 @@ static void look_at_ranks(json_t *list, const struct run *run)
                     ranks.silent, ranks.count, (long long)ranks.silent_ms / 1000);
 }
 
+/* The disk fills up, and no rule helps. */
+static void look_at_rules(json_t *list, const struct run *run)
+{
+    for (int at = 0; at < 2; at++)
+        if (run->unpruned[at].code != 0)
+            raise_alarm(list, "run %s: the rules remove nothing%s: %s (%s)", run->name,
+                        at == 0 ? "" : " in the far tier", run->unpruned[at].message,
+                        run->unpruned[at].hint);
+}
+
 static void look_at_runs(json_t *list, const struct service *service)
 {
     for (const struct run *run = service->catalog->runs; run; run = run->next) {
@@ -77,6 +89,7 @@ static void look_at_runs(json_t *list, const struct service *service)
                         run->health.failures, run->health.reason);
         if (run->unreadable.code != 0)
             raise_alarm(list, "run %s cannot be read: %s", run->name, run->unreadable.message);
+        look_at_rules(list, run);
         look_at_drain(list, run);
         look_at_ranks(list, run);
     }
@@ -98,6 +111,38 @@ static void look_at_tiers(json_t *list, const struct service *service)
     }
 }
 
+/* A leak, or clients that make it hold more than was planned for. */
+static void look_at_memory(json_t *list, const struct service *service)
+{
+    const uint64_t most = (uint64_t)service->config->limit_private_bytes;
+    struct process_memory memory;
+    if (most == 0)
+        return;
+    process_measure(&memory, "");
+    if (memory.private_memory > most)
+        raise_alarm(list,
+                    "ckptd takes %llu bytes of memory beside its pool, and limits.private_bytes is "
+                    "%llu: a restart between two saves gives them back",
+                    (unsigned long long)memory.private_memory, (unsigned long long)most);
+}
+
+static void look_at_certificates(json_t *list, const struct service *service)
+{
+    int64_t left_s;
+    if (!network_seconds_left(&left_s, service) || left_s >= NETWORK_END_DAYS * 86400)
+        return;
+    if (left_s < 0)
+        raise_alarm(list,
+                    "the certificate or the authority in %s has ended: nobody comes in over "
+                    "the network (deploy/certificates makes new ones)",
+                    service->config->tls_directory);
+    else
+        raise_alarm(list,
+                    "the certificate or the authority in %s ends in %.1f days: then nobody "
+                    "comes in over the network (deploy/certificates makes new ones)",
+                    service->config->tls_directory, (double)left_s / 86400);
+}
+
 json_t *alarms_describe(const struct service *service)
 {
     json_t *list = json_array();
@@ -105,6 +150,8 @@ json_t *alarms_describe(const struct service *service)
         look_at_saving(list, service);
         look_at_runs(list, service);
         look_at_tiers(list, service);
+        look_at_certificates(list, service);
+        look_at_memory(list, service);
     }
     return list;
 }

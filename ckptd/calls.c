@@ -5,6 +5,7 @@
  * once, now or later. */
 #include "ckptd/calls.h"
 #include "ckptd/bulk/plane.h"
+#include "ckptd/config.h"
 #include "ckptd/door.h"
 #include "ckptd/first.h"
 #include "ckptd/health.h"
@@ -32,8 +33,10 @@
 #include "ckptd/rights.h"
 #include "ckptd/run/begin.h"
 #include "ckptd/run/force.h"
+#include "ckptd/run/give_up.h"
 #include "ckptd/run/open.h"
 #include "ckptd/run/save.h"
+#include "ckptd/run/stop.h"
 #include "ckptd/service.h"
 #include "ckptd/status.h"
 #include "proto/ckpt.pb-c.h"
@@ -111,14 +114,15 @@ static void post_request(void *user, struct rpc_call *call, const ProtobufCMessa
 }
 
 /* What one field of a request says, behind what is there: ", step 10"; nothing of what is not set,
- * or long. */
+ * or long: lists, and texts of JSON (NAME_json). */
 static size_t put_field(char *out, size_t size, const ProtobufCFieldDescriptor *field,
                         const ProtobufCMessage *message)
 {
     const void *value = (const char *)message + field->offset;
+    const char *end = strrchr(field->name, '_');
     int bytes = 0;
-    if (field->label == PROTOBUF_C_LABEL_REPEATED)
-        return 0; /* a list is long */
+    if (field->label == PROTOBUF_C_LABEL_REPEATED || (end && strcmp(end, "_json") == 0))
+        return 0;
     if (field->type == PROTOBUF_C_TYPE_UINT64 && *(const uint64_t *)value != 0)
         bytes = snprintf(out, size, ", %s %llu", field->name,
                          (unsigned long long)*(const uint64_t *)value);
@@ -207,16 +211,16 @@ static bool is_granted(struct service *service, struct rpc_call *call,
 }
 
 /* Handlers that tell of checkpoints look first whether some came or went without ckptd. */
-#define LOOKS_FIRST(name, type, function)                                       \
-    static void now_##name(struct service *service, struct rpc_call *call,      \
-                           const ProtobufCMessage *request)                     \
-    {                                                                           \
-        function(service, call, (const Holdfast__V1__##type *)request);         \
-    }                                                                           \
-    static void look_and_##name(struct service *service, struct rpc_call *call, \
-                                const Holdfast__V1__##type *request)            \
-    {                                                                           \
-        look_first(service, call, &request->base, now_##name);                  \
+#define LOOKS_FIRST(name, type, function)                                                     \
+    static void now_##name(struct service *service, struct rpc_call *call,                    \
+                           const ProtobufCMessage *request)                                   \
+    {                                                                                         \
+        function(service, call, (const Holdfast__V1__##type *)request);                       \
+    }                                                                                         \
+    static void look_and_##name(struct service *service, struct rpc_call *call,               \
+                                const Holdfast__V1__##type *request)                          \
+    {                                                                                         \
+        look_first(service, service->config->tier_look_ms, call, &request->base, now_##name); \
     }
 LOOKS_FIRST(list, ListRequest, list_call)
 LOOKS_FIRST(show, ShowRequest, list_show)
@@ -254,6 +258,7 @@ LOOKS_FIRST(load, OpenLoadRequest, restore_open_load)
     X(Undelete, UndeleteRequest, undelete, undelete_call, UNLESS_DRY(RIGHT_OPERATE), true, false) \
     X(ForceAttempt, ForceAttemptRequest, force_attempt, force_call, UNLESS_DRY(RIGHT_OPERATE),    \
       true, false)                                                                                \
+    X(Stop, StopRequest, stop, stop_call, RIGHT_STOP, true, false)                                \
     X(Reload, ReloadRequest, reload, reload_call, RIGHT_OPERATE, true, false)                     \
     X(OpenBulk, OpenBulkRequest, open_bulk, plane_open_bulk, RIGHT_LOAD, false, false)            \
     X(Peer, PeerRequest, peer, serve_peer, serve_right(request), false, false)                    \

@@ -212,6 +212,7 @@ void catalog_drop(struct checkpoint *checkpoint)
         return;
     end_promise(checkpoint);
     manifest_free(checkpoint->manifest);
+    free(checkpoint->uses); /* at the end of ckptd what still holds a lease is cut off */
     free(checkpoint->pin.note);
     free(checkpoint->far_pin.note);
     copies_free(checkpoint);

@@ -104,6 +104,7 @@ struct checkpoint {
     struct shard_use *uses;    /* while leased; per shard */
     uint32_t leases;           /* loads, their opening, and passes for them */
     bool is_scrubbed;          /* the scrub is reading it */
+    bool is_suspect;           /* a tool found damage: the scrub reads it first */
     uint32_t loads;            /* over the socket; restore/held.c's, */
     bool is_awaited;           /* with one that a reader of the ckptd before may open again, */
     struct storage_hold *hold; /* and the file that says so; NULL: there is none */
@@ -116,6 +117,7 @@ struct checkpoint {
 /* The saves of a run since its last commit, or since ckptd started. */
 struct run_health {
     uint32_t failures; /* in a row, for whatever reason */
+    int code;          /* of the newest; 0 or ERR_ABORTED: its ranks gave it up */
     bool is_store;     /* the store or ckptd caused one of them: `reason` is the newest of those */
     char reason[512];  /* else of the newest; "": none */
 };
@@ -157,6 +159,7 @@ struct run {
     struct coordinator *coordinator; /* run/: its attempt, and what is in work */
     struct pruning *pruning;         /* keep/retain.c: under way, or NULL */
     bool retain_again;               /* there was a commit meanwhile */
+    struct fault unpruned[2];        /* why the rules removed nothing: in the local, the far tier */
     struct scrub_cursor scrubbed;    /* keep/scrub.c, */
     struct proven proven;            /* in the far tier */
     bool scrub_asked;                /* likewise: a pass over it is due */

@@ -25,6 +25,10 @@
 #define MIB (1024.0 * KIB)
 #define GIB (1024.0 * MIB)
 #define TIB (1024.0 * GIB)
+/* Those of the debug lines. */
+#define LOG_AREAS                                                                           \
+    "all, catalog, commit, door, drain, history, memory, restore, retain, scrub, session, " \
+    "storage, tier, tls"
 
 /* The texts of the table below. */
 _Static_assert(RPC_BUDGET_PER_SECOND == 5000 && RPC_BUDGET_BURST == 32768, "limits.identity_*");
@@ -53,8 +57,7 @@ static const struct option table[] = {
     OPTION_BOOL(struct config, make_store, "make_store", "false",
                 "make the directory a store, and that of tier.store = dir:/path, then end"),
     OPTION_STRING(struct config, log, "log", "",
-                  "debug lines of these areas: disk, door, memory, restore, retain, session, "
-                  "storage; or all"),
+                  "debug lines of these areas: " LOG_AREAS),
     OPTION_STRING(struct config, access_uids, "access.uids", "",
                   "further user ids that may connect, comma separated"),
     OPTION_STRING(struct config, access_operators, "access.operators", "",
@@ -102,6 +105,8 @@ static const struct option table[] = {
                "for a session to get its arena connection, and for any first request"),
     OPTION_BYTES(struct config, limit_request_bytes, "limits.request_bytes", "64MiB", 16 * MIB,
                  64 * GIB, "memory for requests that are not answered yet; more are refused"),
+    OPTION_BYTES(struct config, limit_private_bytes, "limits.private_bytes", "0", 0, 64 * TIB,
+                 "memory of its own, the pool aside, above which ckptd has an alarm; 0: none"),
     OPTION_INT(struct config, limit_load_wait_ms, "limits.load_wait_ms", 30000, 0, 86400000,
                "wait of a load for memory"),
     OPTION_INT(struct config, limit_lease_ms, "limits.lease_ms", 600000, 1000, 86400000,
@@ -200,6 +205,12 @@ static const struct option table[] = {
                   "file for the numbers of Status, in Prometheus' text format; empty: none"),
     OPTION_INT(struct config, metrics_every_ms, "metrics.every_ms", 15000, 100, 3600000,
                "how often it is written"),
+    OPTION_STRING(struct config, http_listen, "http.listen", "",
+                  "host:port of the page for browsers, Prometheus and probes; empty: none"),
+    OPTION_BOOL(struct config, http_public, "http.public", "false",
+                "http.listen may be no loopback address: whoever reaches it reads the status"),
+    OPTION_INT(struct config, http_request_ms, "http.request_ms", 30000, 100, 3600000,
+               "the longest that a request takes, from its connection to the end of its answer"),
     OPTION_END,
 };
 /* clang-format on */
@@ -306,6 +317,23 @@ static int check_access(const struct config *config)
     return error == 0 ? check_uids("access.operators", config->access_operators) : error;
 }
 
+/* Words and commas, as log_setup reads them. */
+static int check_log(const char *list)
+{
+    for (const char *at = list; *at != '\0';) {
+        char word[16];
+        at += strspn(at, " ");
+        at += *at == '-';
+        size_t length = strcspn(at, ",");
+        snprintf(word, sizeof word, " %.*s,", (int)length, at);
+        if (length + 2 >= sizeof word || strstr(" " LOG_AREAS ",", word) == NULL)
+            return report_error(ERR_INVALID, "the areas are " LOG_AREAS,
+                                "log = \"%s\": there is no area \"%.*s\"", list, (int)length, at);
+        at += length + (at[length] == ',');
+    }
+    return 0;
+}
+
 /* ---- relations ---- */
 
 static int check_pace(const struct config *config)
@@ -326,14 +354,55 @@ static int check_pace(const struct config *config)
     return error;
 }
 
+/* Tests' ckptd has stores of tests. */
+static bool is_fault_store(const char *text)
+{
+    return strncmp(text, "fault:", 6) == 0;
+}
+
+static int check_store(const struct config *config)
+{
+    struct storage_where where;
+    if (config->store[0] == '\0')
+        return report_error(ERR_INVALID, "give --store DIRECTORY, or store = in the config file",
+                            "no store was named");
+    if (is_fault_store(config->store) || strncmp(config->store, "memory:", 7) == 0)
+        return 0;
+    if (storage_where_parse(&where, config->store) == 0 && where.ops == &storage_local &&
+        !where.is_shared)
+        return 0;
+    return report_error(ERR_INVALID, "name a directory; a bucket can be the far tier, tier.store",
+                        "store = \"%s\" is no directory of this machine", config->store);
+}
+
+/* What a disk of this node keeps is no far tier: a path without "dir:" is refused. */
+static int check_tier_store(const struct config *config)
+{
+    struct storage_where where;
+    if (config->tier_store[0] == '\0' || is_fault_store(config->tier_store))
+        return 0;
+    if (storage_where_parse(&where, config->tier_store) == 0 &&
+        (where.ops == &storage_s3 || (where.is_shared && where.place[0] == '/')))
+        return 0;
+    return report_error(ERR_INVALID, "write s3://BUCKET/PREFIX, or dir:/PATH",
+                        "tier.store = \"%s\" is no bucket and no shared directory",
+                        config->tier_store);
+}
+
 static int check_tier(const struct config *config)
 {
+    ERR_TRY(check_tier_store(config));
     if (config->tier_part_bytes % CHECKSUM_BLOCK_BYTES != 0)
         return report_error(ERR_INVALID, NULL, "tier.part_bytes is not a multiple of 1 MiB");
     if (config->tier_rate != 0 && config->tier_rate < PACE_RATE_MIN)
         return report_error(ERR_INVALID, "0 is no limit",
                             "tier.rate is below %lld bytes per second", (long long)PACE_RATE_MIN);
     return 0;
+}
+
+static bool is_loopback(const struct address *address)
+{
+    return strcmp(address->host, "127.0.0.1") == 0 || strcmp(address->host, "::1") == 0;
 }
 
 static int check_bulk(const struct config *config)
@@ -348,8 +417,7 @@ static int check_bulk(const struct config *config)
         return report_error(ERR_INVALID, "set tls.listen too",
                             "tls.bulk = \"%s\" is of no use: tickets for it come over tls.listen",
                             config->tls_bulk);
-    if (config->tls_bulk_plain && strcmp(address.host, "127.0.0.1") != 0 &&
-        strcmp(address.host, "::1") != 0)
+    if (config->tls_bulk_plain && !is_loopback(&address))
         return report_error(ERR_INVALID, "listen on 127.0.0.1 or [::1], or leave it off",
                             "tls.bulk_plain is for this machine alone, and tls.bulk is \"%s\"",
                             config->tls_bulk);
@@ -359,6 +427,24 @@ static int check_bulk(const struct config *config)
                             "tls.bulk_advertise = \"%s\" is not an address and a port",
                             config->tls_bulk_advertise);
     return 0;
+}
+
+static int check_http(const struct config *config)
+{
+    struct address address;
+    if (config->http_listen[0] == '\0')
+        return 0;
+    if (address_parse(&address, config->http_listen) != 0 || address.kind != ADDRESS_TLS)
+        return report_error(ERR_INVALID, "use HOST:PORT, as 127.0.0.1:9464",
+                            "http.listen = \"%s\" is not an address and a port",
+                            config->http_listen);
+    if (config->http_public || is_loopback(&address))
+        return 0;
+    return report_error(ERR_INVALID,
+                        "listen on 127.0.0.1 or [::1], or set http.public = true: whoever reaches "
+                        "it may then read the status",
+                        "http.listen = \"%s\" is no loopback address, and http.public is false",
+                        config->http_listen);
 }
 
 static int check_nodes(struct config *config)
@@ -387,6 +473,7 @@ static int check_addresses(const struct config *config)
         return report_error(ERR_INVALID, "use unix:/path, at most 100 bytes",
                             "listen = \"%s\" is not the path of a unix socket", config->listen);
     ERR_TRY(check_bulk(config));
+    ERR_TRY(check_http(config));
     if (config->tls_listen[0] == '\0')
         return 0;
     if (address_parse(&address, config->tls_listen) != 0 || address.kind != ADDRESS_TLS)
@@ -397,13 +484,13 @@ static int check_addresses(const struct config *config)
 
 static int check_relations(struct config *config)
 {
-    if (config->store[0] == 0)
-        return report_error(ERR_INVALID, "give --store DIRECTORY, or store = in the config file",
-                            "no store was named");
+    ERR_TRY(check_store(config));
     int error =
         config->listen[0] == 0 ? rpc_default_address(config->listen, sizeof config->listen) : 0;
     if (error == 0)
         error = check_access(config);
+    if (error == 0)
+        error = check_log(config->log);
     if (error != 0)
         return error;
     error = check_addresses(config);

@@ -32,6 +32,7 @@ struct config {
     int64_t threads_workers, threads_rpc;
     int64_t limit_sessions, limit_loads, limit_runs, limit_checkpoints;
     int64_t limit_request_bytes;
+    int64_t limit_private_bytes;                              /* 0: no alarm */
     int64_t limit_identity_saves, limit_identity_arena_bytes; /* 0: no limit */
     int64_t limit_identity_disk_bytes;                        /* likewise */
     int64_t limit_identity_rate, limit_identity_burst;
@@ -46,6 +47,9 @@ struct config {
     struct policies policies; /* as read at the start */
     char metrics_file[256];
     int64_t metrics_every_ms;
+    char http_listen[280]; /* "host:port"; "": none */
+    bool http_public;
+    int64_t http_request_ms;
     char tier_store[512]; /* "": there is no far tier */
     char tier_what[8], tier_attempts[8];
     int64_t tier_every;
@@ -54,7 +58,7 @@ struct config {
     bool tier_quiet;
     int64_t tier_cpu_nice, tier_wait_ms, tier_retry_ms, tier_look_ms;
     char nodes_name[33], nodes_domain[33], nodes_attempts[16];
-    char nodes_peers[32768];   /* 128 bytes of each */
+    char nodes_peers[32768];    /* 128 bytes of each */
     char nodes_replicas_in[16]; /* "disk", "memory": copies that come to this node */
     int64_t nodes_memory_bytes; /* of the latter, beside the pool */
     int64_t nodes_replicas, nodes_connections, nodes_rate, nodes_wait_ms, nodes_silent_ms;

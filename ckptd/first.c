@@ -34,22 +34,24 @@ static void handle_now(struct look_waiter *waiter)
 }
 
 /* Of the local tier, and of the others that are not fresh; so many. */
-static uint32_t find_old(enum tier_index out[NUM_TIERS], const struct service *service)
+static uint32_t find_old(enum tier_index out[NUM_TIERS], const struct service *service,
+                         int64_t max_age_ms)
 {
     uint32_t count = 0;
     out[count++] = TIER_LOCAL;
     for (enum tier_index tier = TIER_PEER; tier < NUM_TIERS; tier++)
-        if (!far_is_fresh(service, tier, service->config->tier_look_ms))
+        if (!far_is_fresh(service, tier, max_age_ms))
             out[count++] = tier;
     return count;
 }
 
-void look_first(struct service *service, struct rpc_call *call, const ProtobufCMessage *request,
+void look_first(struct service *service, int64_t max_age_ms, struct rpc_call *call,
+                const ProtobufCMessage *request,
                 void (*handle)(struct service *service, struct rpc_call *call,
                                const ProtobufCMessage *request))
 {
     enum tier_index old[NUM_TIERS];
-    uint32_t count = service->draining ? 0 : find_old(old, service);
+    uint32_t count = service->draining ? 0 : find_old(old, service, max_age_ms);
     struct first *first =
         count > 0 ? calloc(1, sizeof *first + count * sizeof first->looks[0]) : NULL;
     if (!first) {

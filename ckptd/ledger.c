@@ -42,11 +42,10 @@ int ledger_promise(struct ledger *ledger, struct ledger_promise *out,
     if (bytes > ledger_room(ledger, space))
         return report_error(ERR_SPACE, "remove checkpoints, or raise storage.usable_fraction",
                             "a checkpoint of %llu bytes does not fit: %llu of %llu usable bytes "
-                            "are in use, %llu promised to other saves, %llu free",
+                            "are in use, %llu promised",
                             (unsigned long long)bytes, (unsigned long long)ledger_used(space),
                             (unsigned long long)ledger_usable(ledger, space),
-                            (unsigned long long)ledger->promised.bytes,
-                            (unsigned long long)space->bytes_free);
+                            (unsigned long long)ledger->promised.bytes);
     int error = check_inodes(ledger, space, inodes);
     if (error != 0)
         return error;
@@ -123,8 +122,9 @@ bool ledger_must_warn(struct ledger *ledger, const struct storage_space *space, 
     double hours = ledger_hours_to_full(ledger, space, now_ms);
     bool is_short =
         ledger_room(ledger, space) < 2 * bytes || (hours >= 0 && hours < LEDGER_WARN_HOURS);
-    if (!is_short || (ledger->warned_ms != 0 && now_ms - ledger->warned_ms < LEDGER_WARN_MS))
-        return false;
-    ledger->warned_ms = now_ms;
-    return true;
+    bool is_recent = ledger->warned_ms != 0 && now_ms - ledger->warned_ms < LEDGER_WARN_MS;
+    bool must_warn = is_short && !ledger->is_short && !is_recent;
+    ledger->is_short = is_short && (ledger->is_short || must_warn);
+    ledger->warned_ms = must_warn ? now_ms : ledger->warned_ms;
+    return must_warn;
 }

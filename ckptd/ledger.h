@@ -19,8 +19,8 @@
 #define LEDGER_CHANGES_MAX 32u
 #define LEDGER_INODES_KEPT 64u
 #define LEDGER_SPAN_MS_MIN 60000 /* over less, the rate of a few saves says nothing about hours */
-#define LEDGER_WARN_HOURS 24.0   /* a commit warns when the disk will be full sooner, */
-#define LEDGER_WARN_MS 3600000   /* not more often than this */
+#define LEDGER_WARN_HOURS 24.0   /* a commit warns once when the disk will be full sooner, */
+#define LEDGER_WARN_MS 3600000   /* and again when it was better meanwhile, not before this */
 
 struct ledger_promise {
     uint64_t bytes, inodes;
@@ -34,7 +34,8 @@ struct ledger {
         int64_t bytes;             /* negative: removed */
     } changes[LEDGER_CHANGES_MAX]; /* a ring */
     uint32_t num_changes;          /* since the start */
-    int64_t warned_ms;             /* 0: never */
+    bool is_short;                 /* that was said */
+    int64_t warned_ms;             /* when; 0: never */
 };
 
 /* The sum of the two is promised to all in work when it fits; *out is what this one may take. */
@@ -61,7 +62,7 @@ double ledger_growth(const struct ledger *ledger, int64_t now_ms);
 /* Hours until the room is used up; negative: it is not getting less. */
 double ledger_hours_to_full(const struct ledger *ledger, const struct storage_space *space,
                             int64_t now_ms);
-/* After a commit of `bytes`: it is time for a warning that the room gets short. */
+/* After a commit of `bytes`: the room got short, and that was not said yet. */
 bool ledger_must_warn(struct ledger *ledger, const struct storage_space *space, int64_t now_ms,
                       uint64_t bytes);
 

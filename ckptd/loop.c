@@ -230,6 +230,14 @@ void loop_work(struct loop *loop, struct job *job)
     crew_work(loop->crew, job);
 }
 
+void loop_depth(struct loop *loop, uint32_t *out_waiting, uint32_t *out_under_way)
+{
+    pthread_mutex_lock(&loop->crew->job_mutex);
+    *out_waiting = loop->crew->own.waiting;
+    *out_under_way = loop->crew->own.under_way;
+    pthread_mutex_unlock(&loop->crew->job_mutex);
+}
+
 /* Waits for it; NULL: there will be none. */
 static struct job *take_job(struct crew *crew, struct lane **out_lane)
 {

@@ -56,6 +56,8 @@ void loop_post(struct loop *loop, struct event *event); /* any thread */
  * `under_way`, and the service thread is woken only by the one that brings it to 0 or is urgent. */
 void loop_post_counted(struct loop *loop, struct event *event, atomic_uint *under_way, bool urgent);
 void loop_work(struct loop *loop, struct job *job); /* any thread */
+/* Jobs of loop_work that no worker has begun yet, and those that one does. */
+void loop_depth(struct loop *loop, uint32_t *out_waiting, uint32_t *out_under_way);
 /* Further workers, whose jobs may block for long without those of the loop waiting. */
 struct crew;
 int crew_open(struct crew **out, struct loop *loop, uint32_t num_workers, int worker_nice);

@@ -22,6 +22,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <time.h>
 #include <unistd.h>
 
 #define BACKLOG 256
@@ -138,6 +139,20 @@ int network_listen(int *out, const char *text, const char *key)
     return rc;
 }
 
+int network_check_certificate(const char *directory)
+{
+    struct principal self;
+    int error = tls_directory_identify(&self, directory);
+    if (error == ERR_NOT_FOUND || (error == 0 && self.role == ROLE_NODE))
+        return 0;
+    return error != 0 ? error
+                      : report_error(ERR_DENIED,
+                                     "issue one for holdfast://node/NAME: "
+                                     "deploy/certificates",
+                                     "the certificate in %s is that of %s, and a ckptd is a node",
+                                     directory, self.name);
+}
+
 int network_open(struct service *service)
 {
     const struct config *config = service->config;
@@ -157,12 +172,20 @@ int network_open(struct service *service)
                                                                  RPC_CONNECTIONS_BESIDE,
                                               .user = service,
                                               .verified = verified};
+    ERR_TRY(network_check_certificate(config->tls_directory));
     ERR_TRY(tls_relay_open(&network->relay, &options));
     ERR_TRY(network_listen(&network->fd, config->tls_listen, "tls.listen"));
     ERR_TRY(loop_watch(service->loop, &network->watch, network->fd));
     log_info("tls", "listening on %s, with the files of %s", config->tls_listen,
              config->tls_directory);
     return 0;
+}
+
+bool network_seconds_left(int64_t *out, const struct service *service)
+{
+    if (service->network)
+        *out = tls_relay_end_s(service->network->relay) - time(NULL);
+    return service->network != NULL;
 }
 
 void network_close(struct service *service)

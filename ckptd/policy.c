@@ -9,6 +9,7 @@
 #include "proto/arena.h"
 #include "proto/options.h"
 #include "proto/report.h"
+#include "proto/shard.h"
 #include "proto/toml.h"
 
 #include <stdio.h>
@@ -56,9 +57,13 @@ static int find_run(struct run_policy **out, struct policies *policies, const ch
     if (policies->num_runs == POLICY_RUNS_MAX)
         return report_error(ERR_INVALID, "let [retention] keep what most runs need",
                             "%s: more than %u runs have a section", where, POLICY_RUNS_MAX);
-    *out = &policies->runs[policies->num_runs++];
+    *out = &policies->runs[policies->num_runs];
     memset(*out, 0, sizeof **out);
     memcpy((*out)->run, name, bytes);
+    if (!shard_run_is_valid((*out)->run))
+        return report_error(ERR_INVALID, "use letters, digits, '_', '-' and '.'",
+                            "%s: [run.\"%.40s\"] can be of no run", where, (*out)->run);
+    policies->num_runs++;
     return 0;
 }
 

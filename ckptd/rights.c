@@ -9,8 +9,8 @@
 #define MAY_LOOK (MAY(CONNECT) | MAY(LOOK))
 
 static const unsigned rights[NUM_ROLES] = {
-    [ROLE_USER] = MAY_LOOK | MAY(LOAD) | MAY(SAVE) | MAY(PIN),
-    [ROLE_TRAINER] = MAY_LOOK | MAY(LOAD) | MAY(SAVE) | MAY(PIN),
+    [ROLE_USER] = MAY_LOOK | MAY(LOAD) | MAY(SAVE) | MAY(STOP) | MAY(PIN),
+    [ROLE_TRAINER] = MAY_LOOK | MAY(LOAD) | MAY(SAVE) | MAY(STOP) | MAY(PIN),
     [ROLE_READER] = MAY_LOOK | MAY(LOAD),
     [ROLE_PRUNER] = MAY_LOOK | MAY(PIN) | MAY(PRUNE),
     [ROLE_OPERATOR] = ((1u << NUM_RIGHTS) - 1) & ~MAY(PEER),
@@ -22,6 +22,7 @@ static const char *const what[NUM_RIGHTS] = {
     [RIGHT_LOOK] = "look at checkpoints",
     [RIGHT_LOAD] = "load checkpoints",
     [RIGHT_SAVE] = "save checkpoints",
+    [RIGHT_STOP] = "stop a run",
     [RIGHT_PIN] = "pin checkpoints",
     [RIGHT_PRUNE] = "prune checkpoints",
     [RIGHT_OPERATE] = "remove, free or add checkpoints",

@@ -9,6 +9,7 @@ enum right {
     RIGHT_LOOK,    /* list, show, status, history; a dry run of anything */
     RIGHT_LOAD,
     RIGHT_SAVE,    /* open an attempt, save */
+    RIGHT_STOP,    /* end a run: who may save into one could also take it over */
     RIGHT_PIN,     /* protect a checkpoint */
     RIGHT_PRUNE,   /* remove by rules, which spare what is pinned or in use */
     RIGHT_OPERATE, /* remove by name, free, add, take a protection away, reload */

@@ -54,6 +54,7 @@
 #include "ckptd/run/run.h"
 #include "ckptd/scan.h"
 #include "ckptd/service.h"
+#include "ckptd/web/web.h"
 #include "proto/ckpt.pb-c.h"
 #include "proto/report.h"
 #include "proto/rpc.h"
@@ -66,6 +67,7 @@
 #include <sys/random.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <time.h>
 
 #define CLOSE_GRACE_MS 1000u
 #define DRAIN_POLL_MS 10
@@ -208,7 +210,7 @@ static int (*const parts[])(struct service *service) = {
     open_runs,   open_catalog, scan_store,   held_open,      far_open,      scrub_open,
     retain_open, trash_open,   drain_open,   far_scrub_open, lead_open,     follow_open,
     told_open,   rounds_open,  place_watch,  metrics_open,   open_rpc,      health_open,
-    door_open,   network_open, plane_open};
+    door_open,   network_open, plane_open,   web_open};
 
 /* ---- opening ---- */
 
@@ -221,6 +223,7 @@ int service_open(struct service **out, const struct config *config)
         return report_error(ERR_MEMORY, NULL, "no memory for the service");
     service->config = config;
     service->policies = config->policies;
+    service->start_s = time(NULL);
     service->drain_event.run = drain;
     service->ledger.usable_fraction = config->usable_fraction;
     snprintf(service->socket_path, sizeof service->socket_path, "%s", config->listen + 5);
@@ -343,6 +346,7 @@ void service_close(struct service *service)
     service->draining = true;
     service->takes_last_saves = false;
     fail_waiting(service);
+    web_end(service);
     plane_close(service);
     network_close(service);
     if (service->rpc)
@@ -375,6 +379,7 @@ void service_close(struct service *service)
     scrub_close(service);
     far_scrub_close(service);
     metrics_close(service);
+    web_close(service);
     serve_close(service); /* what is open may lie on a peer */
     tier_close(service);
     if (service->storage)

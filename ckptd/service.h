@@ -27,6 +27,7 @@ struct service {
     uint32_t num_lost;      /* drain/far.c: peers that are lost */
     struct rpc_server *rpc;
     uint64_t boot_id;
+    int64_t start_s; /* by the wall clock */
     char arena_path[160];
     char socket_path[128];
     atomic_bool drain_asked;
@@ -83,6 +84,7 @@ struct service {
     struct publishing *publishings;     /* nodes/majority.c: numbers on their way */
     struct told *told;                  /* nodes/told.c; likewise */
     struct metrics *metrics;            /* metrics.c; NULL: off */
+    struct web *web;                    /* web/web.c; likewise */
     struct door *door;                  /* door.c */
     struct network *network;            /* network.c; NULL: no other machine comes in */
     struct bulk_plane *bulk;            /* bulk/plane.c; NULL: nor do bytes */

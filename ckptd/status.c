@@ -13,6 +13,7 @@
 #include "ckptd/keep/trash.h"
 #include "ckptd/ledger.h"
 #include "ckptd/loop.h"
+#include "ckptd/network.h"
 #include "ckptd/node/gate.h"
 #include "ckptd/node/image.h"
 #include "ckptd/node/place.h"
@@ -26,13 +27,17 @@
 #include "ckptd/run/outcomes.h"
 #include "ckptd/run/save.h"
 #include "ckptd/service.h"
+#include "proto/process.h"
 #include "proto/report.h"
+#include "proto/retain.h"
 #include "storage/storage.h"
 
 #include <jansson.h>
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 static json_t *describe_saves(const struct service *service)
@@ -164,6 +169,39 @@ static json_t *describe_disk(const struct service *service)
         ledger_growth(ledger, now), "hours_to_full", hours < 0 ? json_null() : json_real(hours));
 }
 
+/* Requests to the store, and what the process takes of the machine. */
+static json_t *describe_io(const struct service *service)
+{
+    static const char *const names[STORAGE_OPS] = {"read", "write", "sync"};
+    struct storage_measured measured;
+    storage_measured(service->storage, &measured);
+    json_t *io = json_pack("{s:i}", "in_work", (int)measured.in_work);
+    for (uint32_t op = 0; op < STORAGE_OPS; op++) {
+        const struct storage_measured_op *of = &measured.of[op];
+        json_object_set_new(io, names[op],
+                            json_pack("{s:I, s:I, s:f, s:f}", "operations",
+                                      (json_int_t)of->operations, "bytes", (json_int_t)of->bytes,
+                                      "p50_seconds", of->p50_seconds, "p99_seconds",
+                                      of->p99_seconds));
+    }
+    return io;
+}
+
+static json_t *describe_process(const struct service *service)
+{
+    struct process_memory memory;
+    uint32_t waiting, under_way;
+    process_measure(&memory, "");
+    loop_depth(service->loop, &waiting, &under_way);
+    return json_pack(
+        "{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:i, s:i}", "bytes_resident",
+        (json_int_t)memory.resident, "bytes_private", (json_int_t)memory.private_memory,
+        "bytes_private_max", (json_int_t)service->config->limit_private_bytes, "bytes_shared",
+        (json_int_t)memory.shared, "bytes_files", (json_int_t)memory.files, "bytes_pinned",
+        (json_int_t)memory.pinned, "bytes_locked", (json_int_t)memory.locked, "jobs_waiting",
+        (int)waiting, "jobs_under_way", (int)under_way);
+}
+
 static json_t *describe_scrub(const struct service *service)
 {
     struct scrub_state state;
@@ -198,6 +236,18 @@ static json_t *describe_health(const struct service *service)
     return json_pack("{s:b, s:s}", "saving", (int)can_save, "reason", why);
 }
 
+/* How old the newest is that the far tier has whole: so much training goes with this node. */
+static json_t *describe_far_age(const struct run *run)
+{
+    const struct checkpoint *newest = run->checkpoints;
+    while (newest && !catalog_has_copy(newest, TIER_FAR))
+        newest = newest->next;
+    if (!newest)
+        return json_null();
+    int64_t age = (int64_t)time(NULL) - retain_time(newest->summary.time);
+    return json_integer(age > 0 ? age : 0);
+}
+
 static json_t *describe_run(const struct run *run)
 {
     const struct session_ranks ranks = session_ranks_of(run);
@@ -212,15 +262,15 @@ static json_t *describe_run(const struct run *run)
     }
     while (newest && newest->damaged)
         newest = newest->next;
-    return json_pack("{s:s, s:i, s:i, s:I, s:o, s:o, s:o, s:i, s:s, s:i, s:o}", "run", run->name,
-                     "checkpoints", checkpoints, "damaged", damaged, "bytes", bytes, "newest_step",
-                     newest ? json_integer((json_int_t)newest->summary.step) : json_null(),
-                     "newest_attempt",
-                     newest ? json_integer((json_int_t)newest->summary.attempt) : json_null(),
-                     "newest_age_seconds", age >= 0 ? json_integer(age) : json_null(),
-                     "failures_in_row", (int)run->health.failures, "last_failure",
-                     run->health.reason, "ranks", (int)ranks.count, "silent_seconds",
-                     ranks.silent_ms >= 0 ? json_integer(ranks.silent_ms / 1000) : json_null());
+    return json_pack(
+        "{s:s, s:i, s:i, s:I, s:o, s:o, s:o, s:o, s:i, s:s, s:i, s:o}", "run", run->name,
+        "checkpoints", checkpoints, "damaged", damaged, "bytes", bytes, "newest_step",
+        newest ? json_integer((json_int_t)newest->summary.step) : json_null(), "newest_attempt",
+        newest ? json_integer((json_int_t)newest->summary.attempt) : json_null(),
+        "newest_age_seconds", age >= 0 ? json_integer(age) : json_null(), "far_age_seconds",
+        describe_far_age(run), "failures_in_row", (int)run->health.failures, "last_failure",
+        run->health.reason, "ranks", (int)ranks.count, "silent_seconds",
+        ranks.silent_ms >= 0 ? json_integer(ranks.silent_ms / 1000) : json_null());
 }
 
 static json_t *describe_runs(const struct service *service)
@@ -229,6 +279,14 @@ static json_t *describe_runs(const struct service *service)
     for (const struct run *run = service->catalog->runs; run; run = run->next)
         json_array_append_new(list, describe_run(run));
     return list;
+}
+
+static json_t *describe_tls(const struct service *service)
+{
+    int64_t left_s;
+    return network_seconds_left(&left_s, service)
+               ? json_pack("{s:I}", "certificate_seconds_left", (json_int_t)left_s)
+               : json_null();
 }
 
 static json_t *describe_tier(const struct service *service)
@@ -248,16 +306,29 @@ static const struct {
     json_t *(*describe)(const struct service *service);
     bool is_told;
 } status_parts[] = {
-    {"health", describe_health, false},      {"alarms", alarms_describe, true},
-    {"runs", describe_runs, false},          {"pool", describe_pool, true},
-    {"sessions", describe_sessions, false},  {"catalog", describe_catalog, false},
-    {"disk", describe_disk, true},           {"tier", describe_tier, true},
-    {"mending", describe_mending, false},    {"nodes", nodes_describe, false},
-    {"behind", nodes_describe_behind, true}, {"bulk", plane_describe, true},
-    {"scrub", describe_scrub, false},        {"far_scrub", far_scrub_describe, false},
-    {"saves", describe_saves, true},         {"images", describe_images, false},
-    {"last_commit", describe_commit, false}, {"last_unchanged", describe_unchanged, false},
-    {"pace", describe_pace, false},          {"since_start", describe_totals, false},
+    {"health", describe_health, false},
+    {"alarms", alarms_describe, true},
+    {"runs", describe_runs, false},
+    {"pool", describe_pool, true},
+    {"sessions", describe_sessions, false},
+    {"catalog", describe_catalog, false},
+    {"disk", describe_disk, true},
+    {"io", describe_io, false},
+    {"process", describe_process, false},
+    {"tier", describe_tier, true},
+    {"mending", describe_mending, false},
+    {"nodes", nodes_describe, false},
+    {"behind", nodes_describe_behind, true},
+    {"bulk", plane_describe, true},
+    {"tls", describe_tls, false},
+    {"scrub", describe_scrub, false},
+    {"far_scrub", far_scrub_describe, false},
+    {"saves", describe_saves, true},
+    {"images", describe_images, false},
+    {"last_commit", describe_commit, false},
+    {"last_unchanged", describe_unchanged, false},
+    {"pace", describe_pace, false},
+    {"since_start", describe_totals, false},
 };
 
 /* What grows with the number of runs is bounded where it goes to other nodes. */
@@ -272,10 +343,11 @@ char *service_status(const struct service *service, bool own)
     const struct place *place = service->place;
     const char *store =
         place && place->directory.path ? place->directory.path : service->config->store;
-    json_t *root = json_pack("{s:s, s:s, s:s, s:i, s:b, s:s, s:s}", "version", report_version,
-                             "store", store, "store_id", place ? place->directory.id : "", "uid",
-                             (int)geteuid(), "draining", (int)service->draining, "offline",
-                             service->offline, "storage", storage_describe(service->storage));
+    json_t *root = json_pack("{s:s, s:I, s:s, s:s, s:i, s:b, s:s, s:s}", "version", report_version,
+                             "start_time_seconds", (json_int_t)service->start_s, "store", store,
+                             "store_id", place ? place->directory.id : "", "uid", (int)geteuid(),
+                             "draining", (int)service->draining, "offline", service->offline,
+                             "storage", storage_describe(service->storage));
     bool whole = root != NULL;
     for (size_t i = 0; i < sizeof status_parts / sizeof status_parts[0]; i++)
         if (status_parts[i].is_told || !own)

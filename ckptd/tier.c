@@ -135,13 +135,8 @@ enum publication tier_publish(struct storage *storage, const char *key, const vo
 static int find_place(struct storage_where *out, bool *out_is_real, const char *text)
 {
     *out_is_real = strncmp(text, "fault:", 6) != 0;
-    if (*out_is_real) {
-        ERR_TRY(storage_where_parse(out, text));
-        return out->ops != &storage_peer
-                   ? 0
-                   : report_error(ERR_INVALID, "name it in nodes.peers",
-                                  "another ckptd is no far tier: \"%s\"", text);
-    }
+    if (*out_is_real)
+        return storage_where_parse(out, text);
     *out = (struct storage_where){.ops = storage_find("fault")};
     snprintf(out->place, sizeof out->place, "%s", text + 6);
     return out->ops ? 0

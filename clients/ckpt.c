@@ -6,6 +6,7 @@
 #include "clients/session.h"
 
 #include "proto/durability.h"
+#include "proto/process.h"
 #include "proto/report.h"
 #include "proto/shard.h"
 
@@ -194,7 +195,7 @@ static int open_attempt(struct ckpt *ckpt, uint64_t *out_attempt, struct ckpt_in
     request.mesh_json = json_or_empty(options->mesh_json);
     request.data_json = json_or_empty(options->data_json);
     request.code_version = (char *)(options->code_version != NULL ? options->code_version : "");
-    gethostname(host, sizeof host - 1);
+    process_host(host, sizeof host);
     report_make_printable(host);
     launch_token(launch, sizeof launch);
     request.host = host;

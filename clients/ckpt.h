@@ -177,6 +177,15 @@ void ckpt_loaded_free(struct ckpt_loaded *loaded);
  * that was given up may be begun again, by all ranks. */
 int ckpt_save_begin(struct ckpt *ckpt, struct ckpt_save **out, uint64_t step,
                     const char *state_json /* rank 0; NULL elsewhere */);
+/* The same, but waits for an image at most `busy_ms`, whatever ckpt_options.busy_ms says. */
+int ckpt_save_begin_within(struct ckpt *ckpt, struct ckpt_save **out, uint64_t step,
+                           const char *state_json, uint32_t busy_ms);
+/* One rank, when a rank's ckpt_save_begin was CKPT_BUSY and no rank has that save open: of the
+ * run's saves in work the newest that waits behind another one is given up, for all ranks, and its
+ * images come free; then begin again, within some time. Its step goes to *out_step. CKPT_BUSY: none
+ * waits behind another; the earliest is never given up, so that one is committed however often this
+ * is called. */
+int ckpt_save_make_way(struct ckpt *ckpt, uint64_t *out_step);
 /* The tensor that lies i-th in the image. Valid after ckpt_describe, and the same for the whole
  * attempt. Copy in this order: where ckptd's memory is smaller than the images of its ranks, an
  * image is a window that the disk empties from the front. ckpt_save_copy then waits for the disk,
@@ -191,7 +200,8 @@ void ckpt_save_abort(struct ckpt_save *save);
 /* Until the save of `step` is committed. CKPT_ABORTED with the reason when it failed. A save that
  * somebody waits for does not wait for ckptd's manners (its settings pace.*).
  * A timeout of 0 asks only: CKPT_TIMEOUT when it is not committed yet, or ckptd does not answer
- * within 0.1 s; then a timeout of 0 does not ask again for 1 s, doubling to 60 s, until ckptd has
+ * within 0.1 s; CKPT_UNAVAILABLE when there is none, which says nothing about the save: the next
+ * ckptd knows. Then a timeout of 0 does not ask again for 1 s, doubling to 60 s, until ckptd has
  * answered something. One of 1 to 10 ms gives ckptd those 0.1 s, too, but is a wait. */
 int ckpt_save_wait(struct ckpt *ckpt, uint64_t step, uint32_t timeout_ms);
 /* What is wrong with the save that the last ckpt_save_wait found committed: one line, "" for
@@ -225,6 +235,14 @@ void ckpt_heed_stop(const volatile int *stop);
 #define CKPT_TAKE_OVER 1u
 int ckpt_attempt_take(struct ckpt *ckpt, uint64_t *out_attempt, struct ckpt_info *out_newest,
                       const struct ckpt_attempt_options *options, uint32_t flags);
+
+/* What `ckpt-cli stop` asks of the ranks of the handle's run: to end behind the step that they are
+ * in, and without NO_SAVE to save it; 0: nothing. All ranks must agree on what they do, as not all
+ * see it at once. Cheap enough for every step: one load. A rank on another node than its ckptd sees
+ * it from its next ckpt_save_begin. */
+#define CKPT_ASKED_STOP 1u
+#define CKPT_ASKED_NO_SAVE 2u
+uint32_t ckpt_asked(const struct ckpt *ckpt);
 
 /* Of the line that ckpt_error() gives, what to do about it; "": nobody knows. */
 const char *ckpt_error_hint(void);

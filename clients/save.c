@@ -65,9 +65,9 @@ static int map_image(struct ckpt_save *save, const Holdfast__V1__BeginSaveReply 
 /* BeginSave, again while all images are busy and the time is not over, and once where the network
  * may have lost the answer. */
 static int ask_for_image(struct ckpt *ckpt, Holdfast__V1__BeginSaveRequest *request,
-                         ProtobufCMessage **answer)
+                         ProtobufCMessage **answer, uint32_t busy_ms)
 {
-    uint64_t end = session_clock_ns() + (uint64_t)ckpt->busy_ms * 1000000u;
+    uint64_t end = session_clock_ns() + (uint64_t)busy_ms * 1000000u;
     uint64_t answer_ms = BEGIN_CALL_MS + ckpt->image_bytes / BEGIN_CALL_BYTES_PER_MS;
     answer_ms = answer_ms < SESSION_CALL_MS ? answer_ms : SESSION_CALL_MS;
     for (bool has_lost = ckpt->remote == NULL;;) {
@@ -88,7 +88,7 @@ static int ask_for_image(struct ckpt *ckpt, Holdfast__V1__BeginSaveRequest *requ
     }
 }
 
-static int call_begin(struct ckpt *ckpt, uint64_t step, const char *state_json)
+static int call_begin(struct ckpt *ckpt, uint64_t step, const char *state_json, uint32_t busy_ms)
 {
     Holdfast__V1__BeginSaveRequest request = HOLDFAST__V1__BEGIN_SAVE_REQUEST__INIT;
     ProtobufCMessage *answer = NULL;
@@ -96,7 +96,7 @@ static int call_begin(struct ckpt *ckpt, uint64_t step, const char *state_json)
     request.step = step;
     request.asked = ++ckpt->num_begins;
     request.state_json = (char *)(state_json != NULL ? state_json : "");
-    int error = ask_for_image(ckpt, &request, &answer);
+    int error = ask_for_image(ckpt, &request, &answer, busy_ms);
     if (error == ERR_MEMORY) /* perhaps for the reply: then nobody here knows what was begun */
         session_drop(ckpt);
     if (error != 0)
@@ -104,6 +104,7 @@ static int call_begin(struct ckpt *ckpt, uint64_t step, const char *state_json)
     Holdfast__V1__BeginSaveReply *reply = (Holdfast__V1__BeginSaveReply *)answer;
     struct ckpt_save *save = &ckpt->save;
     save->id = reply->save;
+    arena_want(ckpt->control, reply->asked); /* of a ckptd on another node */
     save->image = reply->image;
     save->step = step;
     save->error = 0;
@@ -116,8 +117,8 @@ static int call_begin(struct ckpt *ckpt, uint64_t step, const char *state_json)
     return error;
 }
 
-int ckpt_save_begin(struct ckpt *ckpt, struct ckpt_save **out, uint64_t step,
-                    const char *state_json)
+int ckpt_save_begin_within(struct ckpt *ckpt, struct ckpt_save **out, uint64_t step,
+                           const char *state_json, uint32_t busy_ms)
 {
     int error = 0;
     if (ckpt->attempt == 0 || ckpt->save.is_open)
@@ -129,9 +130,9 @@ int ckpt_save_begin(struct ckpt *ckpt, struct ckpt_save **out, uint64_t step,
         error = session_renew(ckpt);
     if (error != 0)
         return error;
-    error = remote_wait(ckpt, ckpt->busy_ms);
+    error = remote_wait(ckpt, busy_ms);
     if (error == 0)
-        error = call_begin(ckpt, step, state_json);
+        error = call_begin(ckpt, step, state_json, busy_ms);
     if (error == 0)
         *out = &ckpt->save;
     /* ckptd is gone, or is another one that does not know the session: the next save renews it. */
@@ -141,6 +142,28 @@ int ckpt_save_begin(struct ckpt *ckpt, struct ckpt_save **out, uint64_t step,
                              "ckptd at %s lost the session", ckpt->server);
     }
     return error;
+}
+
+int ckpt_save_begin(struct ckpt *ckpt, struct ckpt_save **out, uint64_t step,
+                    const char *state_json)
+{
+    return ckpt_save_begin_within(ckpt, out, step, state_json, ckpt->busy_ms);
+}
+
+int ckpt_save_make_way(struct ckpt *ckpt, uint64_t *out_step)
+{
+    Holdfast__V1__AbortSaveRequest request = HOLDFAST__V1__ABORT_SAVE_REQUEST__INIT;
+    ProtobufCMessage *answer = NULL;
+    if (!session_alive(ckpt))
+        return report_error(ERR_UNAVAILABLE, "the next save reconnects",
+                            "there is no session with ckptd at %s", ckpt->server);
+    request.session = ckpt->link.token;
+    request.waiting = true;
+    ERR_TRY(session_call(ckpt, &answer, "AbortSave", &request.base,
+                         &holdfast__v1__abort_save_reply__descriptor, ABORT_CALL_MS));
+    *out_step = ((Holdfast__V1__AbortSaveReply *)answer)->step;
+    protobuf_c_message_free_unpacked(answer, NULL);
+    return 0;
 }
 
 static void wake_ckptd(const struct ckpt *ckpt)
@@ -155,6 +178,11 @@ void ckpt_phase(struct ckpt *ckpt, enum ckpt_phase phase)
 {
     if (ckpt->control != NULL && arena_set_phase(ckpt->control, (enum arena_phase)phase))
         wake_ckptd(ckpt);
+}
+
+uint32_t ckpt_asked(const struct ckpt *ckpt)
+{
+    return ckpt->control != NULL ? arena_asked(ckpt->control) : 0;
 }
 
 /* Pushes one entry; waits while the ring is full. */
@@ -384,7 +412,7 @@ static int wait_for_level(struct ckpt *ckpt, uint64_t step, enum durability leve
         int error = session_call(
             ckpt, &answer, "WaitSave", &request.base, &holdfast__v1__wait_save_reply__descriptor,
             timeout_ms <= PROBE_MS ? PROBE_CALL_MS : request.timeout_ms + SESSION_CALL_MS);
-        if (error == ERR_TIMEOUT && timeout_ms == 0)
+        if ((error == ERR_TIMEOUT || error == ERR_UNAVAILABLE) && timeout_ms == 0)
             put_off_questions(ckpt);
         if (error != 0)
             return error;

@@ -3,12 +3,18 @@
 
 #include "proto/report.h"
 
+#include <errno.h>
+#include <netdb.h>
+#include <poll.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #define SCHEME "unix:"
+#define CONNECT_MS 2000
 
 static int parse_unix(struct address *out, const char *path)
 {
@@ -57,4 +63,31 @@ int address_parse(struct address *out, const char *text)
                             "'%s' is no address of a ckptd", text);
     snprintf(out->port, sizeof out->port, "%s", colon + 1);
     return 0;
+}
+
+int address_connect(int *out, const struct address *address)
+{
+    const struct addrinfo hints = {.ai_socktype = SOCK_STREAM};
+    struct addrinfo *found = NULL;
+    int rc = getaddrinfo(address->host, address->port, &hints, &found), fd = -1;
+    if (rc != 0)
+        return report_error(ERR_UNAVAILABLE, "look at the address", "%s cannot be resolved: %s",
+                            address->host, gai_strerror(rc));
+    rc = ERR_UNAVAILABLE;
+    for (const struct addrinfo *at = found; at && rc != 0; at = at->ai_next) {
+        fd = socket(at->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+        int reason = 0;
+        socklen_t size = sizeof reason;
+        struct pollfd state = {.fd = fd, .events = POLLOUT};
+        if (fd >= 0 && (connect(fd, at->ai_addr, at->ai_addrlen) == 0 ||
+                        (errno == EINPROGRESS && poll(&state, 1, CONNECT_MS) == 1 &&
+                         getsockopt(fd, SOL_SOCKET, SO_ERROR, &reason, &size) == 0 && reason == 0)))
+            rc = 0;
+        else if (fd >= 0)
+            close(fd);
+        errno = reason ? reason : errno == EINPROGRESS ? ETIMEDOUT : errno;
+    }
+    freeaddrinfo(found);
+    *out = fd;
+    return rc == 0 ? 0 : report_errno(ERR_UNAVAILABLE, "could not connect", address->host);
 }

@@ -14,5 +14,7 @@ struct address {
 
 /* ERR_INVALID says what is wrong with it. */
 int address_parse(struct address *out, const char *text);
+/* A socket of an ADDRESS_TLS, connected, which does not block. ERR_UNAVAILABLE: not within 2 s. */
+int address_connect(int *out, const struct address *address);
 
 #endif

@@ -190,6 +190,18 @@ bool arena_is_busy(struct arena_control *control)
     return __atomic_load_n(&control->phase, __ATOMIC_SEQ_CST) == ARENA_PHASE_BUSY;
 }
 
+/* ---- what is asked ---- */
+
+void arena_want(struct arena_control *control, uint32_t asked)
+{
+    __atomic_or_fetch(&control->asked, asked, __ATOMIC_RELAXED);
+}
+
+uint32_t arena_asked(const struct arena_control *control)
+{
+    return __atomic_load_n(&control->asked, __ATOMIC_RELAXED);
+}
+
 /* ---- copies ---- */
 
 #define STREAM_BYTES_MIN 4096u /* of a copy; smaller ones may well be in the cache */

@@ -60,6 +60,12 @@ enum arena_phase {
     ARENA_PHASE_QUIET = 2 /* it costs least */
 };
 
+/* What is asked of the rank; or-ed. */
+enum arena_asked {
+    ARENA_ASKED_STOP = 1,    /* to end behind the step that it is in */
+    ARENA_ASKED_NO_SAVE = 2, /* and not to save it */
+};
+
 struct arena_control {
     uint64_t magic;
     uint32_t version;
@@ -72,7 +78,8 @@ struct arena_control {
     uint32_t phase_asked;    /* tell me when the busy phase ends; cleared by the rank */
     uint32_t phase;          /* written by the rank: an enum arena_phase, or anything */
     uint32_t spoke_s; /* written by the rank: CLOCK_MONOTONIC at the newest phase; 0: unknown */
-    uint8_t pad0[8];
+    uint32_t asked;   /* written by ckptd: enum arena_asked */
+    uint8_t pad0[4];
     uint64_t head; /* written by the rank: next entry to fill; free-running */
     uint8_t pad1[56];
     uint64_t tail; /* written by ckptd: next entry to read; free-running */
@@ -102,6 +109,10 @@ void arena_window_wait(const struct arena_control *control, uint32_t changes, ui
 bool arena_set_phase(struct arena_control *control, enum arena_phase phase);
 /* ckptd: is the rank in a busy phase? If so, the eventfd tells when it ends. */
 bool arena_is_busy(struct arena_control *control);
+
+/* ckptd asks the rank for what is in `asked` too, from now on; the rank looks. */
+void arena_want(struct arena_control *control, uint32_t asked);
+uint32_t arena_asked(const struct arena_control *control);
 
 enum arena_request_kind {
     ARENA_REQUEST_CONTROL = 1,  /* reply carries: control memfd, eventfd to write after pushing */

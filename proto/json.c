@@ -271,3 +271,74 @@ int json_copy_objects(char **const outs[], const char *const names[], int count,
     }
     return error;
 }
+
+const json_t *json_at(const json_t *item, const char *path)
+{
+    const char *dot;
+    while ((dot = strchr(path, '.')) != NULL) {
+        char key[64];
+        snprintf(key, sizeof key, "%.*s", (int)(dot - path), path);
+        item = json_object_get(item, key);
+        path = dot + 1;
+    }
+    return json_object_get(item, path);
+}
+
+/* ---- what differs ---- */
+
+struct comparison {
+    json_tell_fn *tell;
+    void *user;
+    char place[JSON_PLACE_MAX];
+};
+
+static bool can_go_into(const json_t *a, const json_t *b)
+{
+    return (a == NULL || json_is_object(a)) && (b == NULL || json_is_object(b));
+}
+
+static int compare_at(struct comparison *c, size_t length, const json_t *a, const json_t *b,
+                      uint32_t depth);
+
+static int compare_member(struct comparison *c, size_t length, const char *key, const json_t *a,
+                          const json_t *b, uint32_t depth)
+{
+    size_t room = sizeof c->place - length;
+    int more = snprintf(c->place + length, room, "%s%s", length > 0 ? "." : "", key);
+    size_t taken = (size_t)more < room ? (size_t)more : room - 1;
+    int rc = compare_at(c, length + taken, a, b, depth + 1);
+    c->place[length] = '\0';
+    return rc;
+}
+
+static int compare_at(struct comparison *c, size_t length, const json_t *a, const json_t *b,
+                      uint32_t depth)
+{
+    json_t *left = (json_t *)(uintptr_t)a, *right = (json_t *)(uintptr_t)b, *value;
+    const char *key;
+    int rc = 0;
+    if (json_equal(a, b))
+        return 0;
+    if (!can_go_into(a, b) || depth == JSON_DEPTH_MAX)
+        return c->tell(c->user, c->place, a, b);
+    json_object_foreach(left, key, value)
+    {
+        rc = compare_member(c, length, key, value, json_object_get(b, key), depth);
+        if (rc != 0)
+            return rc;
+    }
+    json_object_foreach(right, key, value)
+    {
+        if (json_object_get(a, key) == NULL)
+            rc = compare_member(c, length, key, NULL, value, depth);
+        if (rc != 0)
+            return rc;
+    }
+    return 0;
+}
+
+int json_compare(const json_t *a, const json_t *b, json_tell_fn *tell, void *user)
+{
+    struct comparison comparison = {.tell = tell, .user = user};
+    return compare_at(&comparison, 0, a, b, 0);
+}

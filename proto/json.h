@@ -47,6 +47,14 @@ int json_copy_objects(char **const outs[], const char *const names[], int count,
 /* A flag for json_dumps(): the fewest digits, from 15 on, with which every number in `value` is
  * read back as the same. Without it 1e-06 is written as 9.9999999999999995e-7. */
 size_t json_shortest(const json_t *value);
+/* What lies there by a path such as "disk.bytes_left"; NULL: nothing does. Borrowed from `item`. */
+const json_t *json_at(const json_t *item, const char *path);
+/* Tells of each place where two values differ: its dotted name, and what is there, NULL where there
+ * is nothing. What is an object on both sides, or on the only one that has it, is gone into; names
+ * are cut at JSON_PLACE_MAX. Ends with what `tell` returns that is not 0. */
+#define JSON_PLACE_MAX 512u
+typedef int json_tell_fn(void *user, const char *place, const json_t *a, const json_t *b);
+int json_compare(const json_t *a, const json_t *b, json_tell_fn *tell, void *user);
 /* Around other uses of jansson by this thread: false when memory was short in between. */
 void json_begin(void);
 bool json_end(void);

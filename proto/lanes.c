@@ -62,6 +62,7 @@ void lane_put(struct lane *lane, struct lane_link *job)
     else
         lane->first = job;
     lane->last = job;
+    lane->waiting++;
     await_turn(lane);
 }
 
@@ -75,6 +76,7 @@ struct lane_link *lanes_take(struct lanes *lanes, struct lane **out)
     struct lane_link *job = lane->first;
     leave_turn(lane);
     lane->first = job->next;
+    lane->waiting--;
     lane->under_way++;
     lanes->away_under_way += lane->is_away;
     await_turn(lane);

@@ -24,7 +24,7 @@ struct lane {
     struct lanes *lanes; /* NULL: it has no workers */
     struct lane *next;   /* of those whose turn comes */
     struct lane_link *first, *last;
-    uint32_t under_way, limit;
+    uint32_t waiting, under_way, limit;
     bool is_away;
     bool is_due; /* its turn comes */
 };

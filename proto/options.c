@@ -16,6 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define NO_LIMIT 1e18 /* a maximum from here on is none that a person needs to know */
 #define OPTION_FILE_BYTES_MAX 1048576 /* a longer TOML file is refused */
 
 /* ---- the table ---- */
@@ -167,17 +168,27 @@ void options_format_number(char out[40], double value)
     }
 }
 
+void options_format_range(char out[96], const struct option *option)
+{
+    char low[40], high[40];
+    options_format_number(low, option->min);
+    options_format_number(high, option->max);
+    if (option->max < NO_LIMIT)
+        snprintf(out, 96, "%s to %s", low, high);
+    else
+        snprintf(out, 96, "%s or more", low);
+}
+
 static int store_number(const struct option *option, void *field, const char *value,
                         const char *where)
 {
-    char low[40], high[40], wanted[192];
+    char range[96], wanted[192];
     const char *rest = "";
     int64_t whole = 0;
     double real = 0;
     bool ok = false;
     const char *kind = "a number";
-    options_format_number(low, option->min);
-    options_format_number(high, option->max);
+    options_format_range(range, option);
     if (option->type == OPTION_TYPE_DOUBLE) {
         ok = parse_double(&real, value);
     } else if (option->type == OPTION_TYPE_INT) {
@@ -190,7 +201,7 @@ static int store_number(const struct option *option, void *field, const char *va
         real = (double)whole;
     }
     if (!ok || real < option->min || real > option->max) {
-        snprintf(wanted, sizeof(wanted), "%s from %s to %s is wanted", kind, low, high);
+        snprintf(wanted, sizeof(wanted), "%s, %s, is wanted", kind, range);
         return fail_value(option, value, where, wanted);
     }
     if (option->type == OPTION_TYPE_DOUBLE)
@@ -205,7 +216,9 @@ static int store_text(const struct option *option, void *field, const char *valu
 {
     char wanted[512];
     if (option->type == OPTION_TYPE_CHOICE && !is_choice(option->choices, value)) {
-        snprintf(wanted, sizeof(wanted), "one of %s is wanted", option->choices);
+        bool is_refused = option->refused != NULL && is_choice(option->refused, value);
+        snprintf(wanted, sizeof(wanted), "%s%sone of %s is wanted", is_refused ? option->why : "",
+                 is_refused ? "; " : "", option->choices);
         return fail_value(option, value, where, wanted);
     }
     if (strlen(value) >= option->size) {
@@ -377,6 +390,22 @@ int options_read_toml(const struct options *options, const char *path)
     return error;
 }
 
+/* Behind an alias. */
+static const struct option *find_meant(const struct option *table, const char *key)
+{
+    const struct option *option = find_option(table, key);
+    if (option && option->type == OPTION_TYPE_ALIAS)
+        option = find_option(table, option->choices);
+    return option;
+}
+
+/* Keys with nothing to decide may be booleans: the table does not say. */
+static bool may_be_bool(const struct option *option)
+{
+    return option && (option->type == OPTION_TYPE_BOOL || option->type == OPTION_TYPE_IGNORED ||
+                      option->type == OPTION_TYPE_FIXED);
+}
+
 /* "section.no_key" of a boolean "section.key"; NULL when the key is none. */
 static const struct option *find_negated(const struct option *table, const char *key)
 {
@@ -387,18 +416,8 @@ static const struct option *find_negated(const struct option *table, const char 
         (strncmp(part, "no_", 3) != 0 && strncmp(part, "no-", 3) != 0))
         return NULL;
     snprintf(positive, sizeof(positive), "%.*s%s", (int)section, key, part + 3);
-    const struct option *option = find_option(table, positive);
-    if (option && option->type == OPTION_TYPE_ALIAS)
-        option = find_option(table, option->choices);
-    return option && option->type == OPTION_TYPE_BOOL ? option : NULL;
-}
-
-static bool is_bool_key(const struct option *table, const char *key)
-{
-    const struct option *option = find_option(table, key);
-    if (option && option->type == OPTION_TYPE_ALIAS)
-        option = find_option(table, option->choices);
-    return option && option->type == OPTION_TYPE_BOOL;
+    const struct option *option = find_meant(table, positive);
+    return may_be_bool(option) ? option : NULL;
 }
 
 static const char command_line[] = "command line";
@@ -416,11 +435,13 @@ static int set_argument(const struct options *options, const char *key, const ch
     }
     if (inline_value)
         return options_set(options, key, inline_value, command_line);
-    if (is_bool_key(options->table, key)) {
-        *used = next && parse_bool(&flag, next);
+    const struct option *option = find_meant(options->table, key);
+    bool has_next = next && strncmp(next, "--", 2) != 0;
+    if (may_be_bool(option)) {
+        *used = has_next && (option->type != OPTION_TYPE_BOOL || parse_bool(&flag, next));
         return options_set(options, key, *used ? next : "true", command_line);
     }
-    if (!next || strncmp(next, "--", 2) == 0)
+    if (!has_next)
         return report_error(ERR_INVALID, NULL, "%s: --%s has no value", command_line, key);
     *used = true;
     return options_set(options, key, next, command_line);

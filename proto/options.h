@@ -2,9 +2,9 @@
  *
  * A program describes its settings once, as an array of struct option over a config struct. Values
  * come from, in rising precedence: the table's defaults, a TOML file, `--section.key value` on the
- * command line (`--section.key` and `--section.no_key` for booleans, `--key=value` too). An unknown
- * key is ERR_INVALID with the nearest known key as its hint; so is a value outside its range. The
- * message names file, line, key and value.
+ * command line (`--section.key` and `--section.no_key` for booleans and for keys that store
+ * nothing, `--key=value` too). An unknown key is ERR_INVALID with the nearest known key as its
+ * hint; so is a value outside its range. The message names file, line, key and value.
  *
  *     static const struct option table[] = {
  *         OPTION_INT(struct config, steps, "training.steps", 10000, 1, 1 << 30, "optimizer steps"),
@@ -46,27 +46,34 @@ struct option {
     double min, max;     /* numbers only */
     const char *choices; /* CHOICE, FIXED: "a,b,c"; ALIAS: the key it stands for */
     const char *help;    /* one line: meaning and unit */
+    /* (optional) CHOICE: values that such programs have and this one has not, and why. */
+    const char *refused, *why;
 };
 
 #define OPTION_FIELD_(type, field) offsetof(type, field), sizeof(((type *)0)->field)
 /* An initializer is not a block. */
 /* clang-format off */
 #define OPTION_BOOL(t, f, key, def, help) \
-    { key, OPTION_TYPE_BOOL, OPTION_FIELD_(t, f), def, 0, 0, NULL, help }
+    { key, OPTION_TYPE_BOOL, OPTION_FIELD_(t, f), def, 0, 0, NULL, help, NULL, NULL }
 #define OPTION_INT(t, f, key, def, min, max, help) \
-    { key, OPTION_TYPE_INT, OPTION_FIELD_(t, f), #def, min, max, NULL, help }
+    { key, OPTION_TYPE_INT, OPTION_FIELD_(t, f), #def, min, max, NULL, help, NULL, NULL }
 #define OPTION_BYTES(t, f, key, def, min, max, help) \
-    { key, OPTION_TYPE_BYTES, OPTION_FIELD_(t, f), def, min, max, NULL, help }
+    { key, OPTION_TYPE_BYTES, OPTION_FIELD_(t, f), def, min, max, NULL, help, NULL, NULL }
 #define OPTION_DOUBLE(t, f, key, def, min, max, help) \
-    { key, OPTION_TYPE_DOUBLE, OPTION_FIELD_(t, f), #def, min, max, NULL, help }
+    { key, OPTION_TYPE_DOUBLE, OPTION_FIELD_(t, f), #def, min, max, NULL, help, NULL, NULL }
 #define OPTION_STRING(t, f, key, def, help) \
-    { key, OPTION_TYPE_STRING, OPTION_FIELD_(t, f), def, 0, 0, NULL, help }
+    { key, OPTION_TYPE_STRING, OPTION_FIELD_(t, f), def, 0, 0, NULL, help, NULL, NULL }
 #define OPTION_CHOICE(t, f, key, def, choices, help) \
-    { key, OPTION_TYPE_CHOICE, OPTION_FIELD_(t, f), def, 0, 0, choices, help }
-#define OPTION_ALIAS(key, target) { key, OPTION_TYPE_ALIAS, 0, 0, NULL, 0, 0, target, NULL }
-#define OPTION_IGNORED(key, why) { key, OPTION_TYPE_IGNORED, 0, 0, NULL, 0, 0, NULL, why }
-#define OPTION_FIXED(key, values, why) { key, OPTION_TYPE_FIXED, 0, 0, NULL, 0, 0, values, why }
-#define OPTION_END { NULL, OPTION_TYPE_BOOL, 0, 0, NULL, 0, 0, NULL, NULL }
+    { key, OPTION_TYPE_CHOICE, OPTION_FIELD_(t, f), def, 0, 0, choices, help, NULL, NULL }
+#define OPTION_CHOICE_BUT(t, f, key, def, choices, refused, why, help) \
+    { key, OPTION_TYPE_CHOICE, OPTION_FIELD_(t, f), def, 0, 0, choices, help, refused, why }
+#define OPTION_ALIAS(key, target) \
+    { key, OPTION_TYPE_ALIAS, 0, 0, NULL, 0, 0, target, NULL, NULL, NULL }
+#define OPTION_IGNORED(key, why) \
+    { key, OPTION_TYPE_IGNORED, 0, 0, NULL, 0, 0, NULL, why, NULL, NULL }
+#define OPTION_FIXED(key, values, why) \
+    { key, OPTION_TYPE_FIXED, 0, 0, NULL, 0, 0, values, why, NULL, NULL }
+#define OPTION_END { NULL, OPTION_TYPE_BOOL, 0, 0, NULL, 0, 0, NULL, NULL, NULL, NULL }
 /* clang-format on */
 
 /* A table with its struct. `is_set[i]`, when not NULL, tells whether key i was given explicitly. */

@@ -97,15 +97,14 @@ static const char *type_name(const struct option *option)
 /* The remarks behind the help text: default and range. */
 static void print_remarks(FILE *out, const struct option *option)
 {
-    char low[40], high[40];
+    char range[96];
     if (option->text_default && option->text_default[0])
         fprintf(out, " (default %s", option->text_default);
     else
         fprintf(out, " (default: none");
     if (option->type == OPTION_TYPE_INT || option->type == OPTION_TYPE_DOUBLE) {
-        options_format_number(low, option->min);
-        options_format_number(high, option->max);
-        fprintf(out, ", %s to %s", low, high);
+        options_format_range(range, option);
+        fprintf(out, ", %s", range);
     }
     fprintf(out, ")\n");
 }

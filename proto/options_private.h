@@ -14,5 +14,7 @@ static inline bool is_stored(const struct option *option)
 
 /* As it is read: the shortest text that is the same number. */
 void options_format_number(char out[40], double value);
+/* "1 to 10"; "1 or more" where the maximum is but what the type can hold. */
+void options_format_range(char out[96], const struct option *option);
 
 #endif

@@ -283,6 +283,19 @@ static int add_lines(struct vocab *vocab, uint32_t *by_rank, const char *path,
     return 0;
 }
 
+/* SentencePiece's begins with the message of a piece of a few bytes, field 1 of a protocol buffer:
+ * byte 0x0a. No other has a zero. */
+enum vocab_file vocab_file_of(const char *text, size_t bytes)
+{
+    size_t at = 0;
+    if (bytes > 1 && text[0] == '\n' && (unsigned char)text[1] < 0x80 &&
+        memchr(text, '\0', bytes) != NULL)
+        return VOCAB_FILE_SENTENCEPIECE;
+    while (at < bytes && memchr(" \t\r\n", text[at], 4) != NULL)
+        at++;
+    return at < bytes && text[at] == '{' ? VOCAB_FILE_JSON : VOCAB_FILE_RANKS;
+}
+
 int vocab_parse(struct vocab *out, const char *name, const char *text, size_t bytes)
 {
     struct lines lines = {0};

@@ -53,7 +53,12 @@ uint32_t vocab_num_special(const struct vocab *vocab);
 /* Name of special token `index`, whose number is vocab->num_tokens + index. */
 void vocab_special_name(char out[VOCAB_SPECIAL_BYTES], const struct vocab *vocab, uint32_t index);
 
-/* The text of a file; `name` is for messages. ERR_CORRUPT with the line's number, ERR_MEMORY. */
+/* What a tokenizer's file is, by its first bytes: tokenizer.json of Hugging Face, SentencePiece's
+ * model, or what is neither, which tiktoken's file is parsed from. */
+enum vocab_file { VOCAB_FILE_RANKS, VOCAB_FILE_JSON, VOCAB_FILE_SENTENCEPIECE };
+enum vocab_file vocab_file_of(const char *text, size_t bytes);
+/* The text of a file of ranks; `name` is for messages. ERR_CORRUPT with the line's number,
+ * ERR_MEMORY. */
 int vocab_parse(struct vocab *out, const char *name, const char *text, size_t bytes);
 /* Writes beside the path, syncs, then renames: the file is whole or not there. */
 int vocab_write(const struct vocab *vocab, const char *path);

@@ -329,12 +329,11 @@ static int look_at_entry(struct storage_entry *out, int directory, const char *n
     if (!S_ISREG(status.st_mode) && !S_ISDIR(status.st_mode))
         return 1;
     bool is_dir = S_ISDIR(status.st_mode);
-    *out = (struct storage_entry){name,
-                                  is_dir,
-                                  is_dir ? 0 : (uint64_t)status.st_size,
-                                  (uint64_t)status.st_nlink,
-                                  status.st_uid != geteuid(),
-                                  false};
+    *out = (struct storage_entry){.name = name,
+                                  .is_dir = is_dir,
+                                  .bytes = is_dir ? 0 : (uint64_t)status.st_size,
+                                  .links = (uint64_t)status.st_nlink,
+                                  .is_foreign = status.st_uid != geteuid()};
     return 0;
 }
 

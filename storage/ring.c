@@ -87,6 +87,21 @@ bool ring_may_lock(uint64_t bytes)
            (data[CAP_TO_INDEX(CAP_IPC_LOCK)].effective & CAP_TO_MASK(CAP_IPC_LOCK)) != 0;
 }
 
+int storage_try_ring(void)
+{
+    struct io_uring ring;
+    int result = ring_open(&ring, 1);
+    if (result == 0)
+        io_uring_queue_exit(&ring);
+    return -result;
+}
+
+bool storage_may_lock(uint64_t bytes)
+{
+    ring_raise_memlock();
+    return ring_may_lock(bytes);
+}
+
 int storage_forbid_rings(void)
 {
     /* Its number is the same on every architecture but alpha and mips. */

@@ -5,6 +5,7 @@
  * but plain characters. Also here: what is made of the table's functions alone (storage_transfer,
  * storage_fetch_all, numbered objects) and the translation of errno. */
 #include "storage/engine.h"
+#include "storage/meter.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -146,13 +147,18 @@ int storage_open(struct storage **out, const struct storage_ops *ops, const char
     *out = NULL;
     int error = ops->open(out, where ? where : "", options ? options : &default_options);
     CHECK((error == 0) == (*out != NULL));
+    if (error == 0)
+        ((struct storage_base *)(void *)*out)->meter = storage_meter_new();
     return error;
 }
 
 void storage_close(struct storage *storage)
 {
-    if (storage != NULL)
-        ops_of(storage)->close(storage);
+    if (storage == NULL)
+        return;
+    struct storage_meter *meter = ((struct storage_base *)(void *)storage)->meter;
+    ops_of(storage)->close(storage); /* which waits for all requests */
+    storage_meter_free(meter);
 }
 
 int storage_register_buffers(struct storage *storage, const struct iovec *buffers, uint32_t count)
@@ -218,6 +224,7 @@ void storage_submit(struct storage *storage, struct storage_request *request)
     request->next = NULL;
     request->bytes_done = 0;
     request->retries = 0;
+    storage_meter_begin(((struct storage_base *)(void *)storage)->meter, request);
     ops_of(storage)->submit(storage, request);
 }
 

@@ -61,6 +61,7 @@ struct storage_hold;   /* a small object that ends with its holder */
 struct rpc_client;
 
 enum storage_op { STORAGE_READ, STORAGE_WRITE, STORAGE_SYNC };
+#define STORAGE_OPS 3u
 
 struct storage_request {
     enum storage_op op;
@@ -88,6 +89,8 @@ struct storage_request {
     };
     uint32_t bytes_done;
     uint32_t retries;
+    struct storage_meter *meter; /* meter.c */
+    uint64_t begun_us;
 };
 
 /* How the servers of buckets are reached. Texts that are "" are taken from the environment
@@ -172,7 +175,8 @@ struct storage_options {
      * open-file-description locks on, and the log says so. */
     bool is_shared;
     const struct storage_bucket *bucket; /* `s3`; NULL: as the environment says */
-    bool opens_briefly; /* `s3`: the opening is tried for seconds only: who opens asks again */
+    bool opens_briefly;   /* `s3`: the opening is tried for seconds only: who opens asks again */
+    bool lists_all_names; /* `s3`: also those that no key can have; else lists leave them out */
     const char *tls_directory; /* `peer`: who asks, proto/tls/tls.h */
     struct rpc_client *rpc;    /* (optional) `peer`: its calls go by this one, which outlives it */
 };
@@ -207,13 +211,16 @@ struct storage_link {
     double rtt_seconds; /* of STORAGE_BULK, as the kernel measured it; 0: not known */
 };
 
+#define STORAGE_TAG_BYTES 128u
 struct storage_entry {
     const char *name; /* last component; borrowed during the callback */
     bool is_dir;
     uint64_t bytes;
     uint64_t links;   /* names of the same bytes; 0 where the tier has no such thing */
+    const char *tag;  /* changes with the bytes (an ETag); NULL where the tier has no such thing */
     bool is_foreign;  /* of another user than this process; likewise */
     bool is_volatile; /* it goes with the process that has it */
+    bool is_no_key;   /* with lists_all_names: no key can have this name */
 };
 
 /* Temporary files that publications left when they were cut short. */
@@ -325,6 +332,7 @@ const struct storage_ops *storage_find(const char *name);
 /* First in every struct storage and struct storage_object, so the wrappers find the table. */
 struct storage_base {
     const struct storage_ops *ops;
+    struct storage_meter *meter; /* meter.c; of an object NULL */
     bool is_locked;       /* storage_lock() has gone well: this process is the store's one writer */
     uint32_t num_at_once; /* looks that it answers side by side; 0: storage_for_many() has one */
 };
@@ -347,6 +355,17 @@ void storage_object_close(struct storage *storage, struct storage_object *object
 /* Of sizes, offsets and buffers of requests: STORAGE_ALIGN, or 1 with STORAGE_BYTES. */
 uint32_t storage_align(struct storage *storage);
 void storage_submit(struct storage *storage, struct storage_request *request);
+void storage_done(struct storage_request *request); /* a back-end's, in place of request->done() */
+/* What the requests of this store were since it was opened. Percentiles are of the last few
+ * thousand, from submit to done; 0: there was none. */
+struct storage_measured {
+    struct storage_measured_op {
+        uint64_t operations, bytes;
+        double p50_seconds, p99_seconds;
+    } of[STORAGE_OPS];
+    uint32_t in_work; /* submitted, and not done yet */
+};
+void storage_measured(struct storage *storage, struct storage_measured *out);
 int storage_sync_names(struct storage *storage, const char *prefix);
 int storage_publish(struct storage *storage, const char *key, const void *data, size_t bytes);
 int storage_fetch(struct storage *storage, const char *key, void *data, size_t size,
@@ -386,6 +405,11 @@ const char *storage_describe(struct storage *storage);
  * it has go on. What it starts inherits that and gains no rights (no_new_privs). A `local` that is
  * opened later takes threads. ERR_DENIED: the kernel has no such filters. */
 int storage_forbid_rings(void);
+/* What `local` would find here, before it is opened: 0, or the errno by which io_uring is refused;
+ * and whether this process may have so many bytes of buffers registered (RLIMIT_MEMLOCK, as far as
+ * it may be raised). Without either it works, and is slower. */
+int storage_try_ring(void);
+bool storage_may_lock(uint64_t bytes);
 /* For files beside a store, too: renames one in the open directory, or AT_FDCWD, and replaces none;
  * where the file system lacks that rename, as NFS, by a link and an unlink. 0, or -1 with errno. */
 int storage_place(int parent, const char *temporary, const char *name);

@@ -150,7 +150,7 @@ static void start_waiting(struct uring_engine *engine)
         if (engine->waiting == NULL)
             engine->waiting_tail = &engine->waiting;
         if (!engine_accept(request)) {
-            request->done(request);
+            storage_done(request);
             continue;
         }
         atomic_fetch_add(&engine->in_flight, 1);
@@ -170,7 +170,7 @@ static void complete(struct uring_engine *engine, struct storage_request *reques
         return;
     }
     atomic_fetch_sub(&engine->in_flight, 1);
-    request->done(request);
+    storage_done(request);
 }
 
 /* What the kernel cannot do now for want of memory it is asked for again, a little later. */

@@ -3,9 +3,12 @@
  *   s3://BUCKET[/PREFIX]   a bucket of an S3 server, or all below a prefix in it
  *   dir:/PATH              a directory that other machines use, too: NFS, Lustre, GPFS
  *   peer:HOST:PORT         what the ckptd that answers there has; tools that read write it alone
- *   /PATH, PATH            a directory of this machine */
+ *   /PATH, PATH            a directory of this machine
+ *
+ * "gs://b" and "s3:/b" name no store and are refused; "./s3:/b" is a directory of that name. */
 #include "storage/engine.h"
 
+#include <ctype.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -22,13 +25,23 @@ static const struct scheme schemes[] = {
     {"", &storage_local, false},
 };
 
+/* As "gs://b" and "s3:/b" do. */
+static bool begins_like_scheme(const char *text)
+{
+    const char *at = text;
+    while (isalnum((unsigned char)*at))
+        at++;
+    return at > text && at[0] == ':' && at[1] == '/';
+}
+
 int storage_where_parse(struct storage_where *out, const char *text)
 {
     const struct scheme *scheme = schemes;
     while (strncmp(text, scheme->begin, strlen(scheme->begin)) != 0)
         scheme++;
     const char *place = text + strlen(scheme->begin);
-    if (place[0] == '\0' || strlen(place) >= sizeof out->place)
+    if (place[0] == '\0' || strlen(place) >= sizeof out->place ||
+        (scheme->begin[0] == '\0' && begins_like_scheme(text)))
         return report_error(ERR_INVALID, "write s3://BUCKET/PREFIX, dir:/PATH or /PATH",
                             "\"%s\" names no store", text);
     *out = (struct storage_where){.ops = scheme->ops, .is_shared = scheme->is_shared};

@@ -54,7 +54,7 @@ static void *run_worker(void *argument)
     while ((request = take_request(pool, &lane)) != NULL) {
         pool->perform(request);
         pthread_mutex_lock(&pool->done_mutex);
-        request->done(request);
+        storage_done(request);
         pthread_mutex_unlock(&pool->done_mutex);
         pthread_mutex_lock(&pool->mutex);
         lane_done(lane);

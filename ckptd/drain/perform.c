@@ -11,6 +11,7 @@
 #include "ckptd/member/whole.h"
 #include "ckptd/service.h"
 #include "proto/manifest.h"
+#include "proto/origin.h"
 #include "proto/report.h"
 #include "proto/retain.h"
 #include "storage/storage.h"
@@ -41,6 +42,16 @@ static void remove_rest(const struct drain *drain, const char *prefix)
         log_warn("drain", "%s stays until the next start: %s", prefix, report_line());
 }
 
+/* What `ckpt-cli verify` found in a copy that was damaged is so no more. */
+static void forget_verify(struct storage *storage, const char *prefix)
+{
+    char key[STORAGE_KEY_MAX + sizeof "/" VERIFIED_NAME];
+    snprintf(key, sizeof key, "%s/" VERIFIED_NAME, prefix);
+    int error = storage_remove(storage, key);
+    if (error != 0 && error != ERR_NOT_FOUND)
+        log_warn("drain", "%s tells what was mended: %s", key, report_line());
+}
+
 static void work_close(struct job *job)
 {
     struct drain *drain = CONTAINER_OF(job, struct drain, job);
@@ -56,6 +67,7 @@ static void work_close(struct job *job)
     int error = storage_group_unnote(far_of(drain), STORAGE_QUARANTINE, prefix);
     if (error != 0 && error != ERR_NOT_FOUND) /* an error of a read leaves none */
         log_warn("drain", "%s stays in quarantine for the next start: %s", prefix, report_line());
+    forget_verify(far_of(drain), prefix);
 }
 
 /* For retention, which gives up the local copy, and for the scrub of the far tier. */

@@ -94,6 +94,8 @@ static void answer(struct pruning *pruning)
 
 static void finish(struct pruning *pruning)
 {
+    if (!pruning->call)
+        pruning->run->unpruned[pruning->tier == TIER_FAR] = pruning->fault;
     if (pruning->fault.code != 0) {
         int error = fault_raise(&pruning->fault);
         if (pruning->call)

@@ -24,8 +24,10 @@
 /* Has a plan begun? */
 static bool apply(struct run *run, const struct plan_options *options)
 {
-    if ((retain_check(&options->rules) != 0 && !options->only_reads) || run->pruning ||
-        run->service->draining)
+    bool has_rule = retain_check(&options->rules) == 0;
+    if (!has_rule)
+        run->unpruned[options->tier == TIER_FAR] = (struct fault){0};
+    if ((!has_rule && !options->only_reads) || run->pruning || run->service->draining)
         return false;
     int error = retain_begin(run, options);
     if (error != 0)

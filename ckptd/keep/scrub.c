@@ -25,6 +25,9 @@
  * scrub until the next start of it or of ckptd. Paused, it holds no checkpoint; the cursor keeps
  * its place.
  *
+ * Where a tool has found damage, that checkpoint is read before all others, also behind the cursor,
+ * which keeps its place meanwhile.
+ *
  * What is read stays until it is read whole: neither retention nor a prune takes it. A run that
  * saves and removes faster than this reads would otherwise never have one that was read back, and
  * the rule that keeps the last of those would keep nothing. */
@@ -62,12 +65,14 @@ struct scrub {
     struct timer timer;
     struct job job;
     struct run *run;         /* that the pass is in, or NULL */
+    struct run *read_run;    /* of what was read last: another, where that is a suspect */
     struct checkpoint *held; /* that is being read, or NULL */
     /* The newest when it came to that run; what is saved meanwhile waits for the next pass, or a
      * run that saves faster than this reads would keep it from the others. */
     uint64_t last_attempt, last_step;
     int64_t yielded_ms, saved_ms;
     bool must_save, is_paused, is_working; /* a job is under way */
+    bool is_aside;                         /* a suspect is read: the cursor stays */
     struct scrub_note note;                /* the cursor that is being kept */
     uint8_t *buffer;                       /* a block */
     struct scrub_state state;
@@ -215,6 +220,16 @@ static struct checkpoint *find_next(const struct scrub *scrub)
     return next;
 }
 
+/* What a tool found damaged, in any run, or NULL. */
+static struct checkpoint *find_suspect(const struct scrub *scrub)
+{
+    for (const struct run *run = scrub->service->catalog->runs; run; run = run->next)
+        for (struct checkpoint *c = run->checkpoints; c; c = c->next)
+            if (c->is_suspect && catalog_has_copy(c, TIER_LOCAL))
+                return c;
+    return NULL;
+}
+
 static bool is_due(struct run *run, int64_t now)
 {
     struct scrub_cursor *cursor = &run->scrubbed;
@@ -326,13 +341,15 @@ static void judge(struct scrub *scrub)
 {
     const struct fault *fault = &scrub->fault;
     struct checkpoint *checkpoint =
-        catalog_find(scrub->run, scrub->summary.step, scrub->summary.attempt);
+        catalog_find(scrub->read_run, scrub->summary.step, scrub->summary.attempt);
     if (!checkpoint || strcmp(checkpoint->summary.nonce, scrub->summary.nonce) != 0)
         return; /* removed while it was read */
+    checkpoint->is_suspect = false;
     if (fault->code != ERR_CORRUPT && fault->code != ERR_NOT_FOUND && fault->code != ERR_IO) {
-        log_warn("scrub", "run %s, step %" PRIu64 " was not read: %s", scrub->run->name,
+        log_warn("scrub", "run %s, step %" PRIu64 " was not read: %s", scrub->read_run->name,
                  scrub->summary.step, fault->message);
-        except(scrub->run, &scrub->summary);
+        if (!scrub->is_aside)
+            except(scrub->run, &scrub->summary);
         return;
     }
     scrub->state.damaged++;
@@ -340,13 +357,17 @@ static void judge(struct scrub *scrub)
         catalog_damage(checkpoint, TIER_LOCAL, fault);
 }
 
-/* Every block was as its checksum says: retention may count on it, and List says so. */
+/* Every block was as its checksum says: retention may count on it, and List says so. What was read
+ * aside says nothing of those before it. */
 static void note_proven(struct scrub *scrub)
 {
-    struct scrub_cursor *cursor = &scrub->run->scrubbed;
+    struct scrub_cursor *cursor = &scrub->read_run->scrubbed;
     const struct manifest_summary *summary = &scrub->summary;
-    struct checkpoint *checkpoint = catalog_find(scrub->run, summary->step, summary->attempt);
+    struct checkpoint *checkpoint = catalog_find(scrub->read_run, summary->step, summary->attempt);
     if (!checkpoint || strcmp(checkpoint->summary.nonce, summary->nonce) != 0)
+        return;
+    checkpoint->is_suspect = false;
+    if (scrub->is_aside)
         return;
     except_doubtful(scrub->run);
     if (!is_older(checkpoint, cursor->proven_attempt, cursor->proven_step)) {
@@ -355,35 +376,40 @@ static void note_proven(struct scrub *scrub)
     }
 }
 
-static void was_read(struct event *event)
+static void move_cursor(struct scrub *scrub, bool is_over)
 {
-    struct scrub *scrub = CONTAINER_OF(event, struct scrub, job.done);
     struct scrub_cursor *cursor = &scrub->run->scrubbed;
     cursor->shard = scrub->at.shard;
     cursor->block = scrub->at.block;
+    if (is_over) {
+        cursor->step = scrub->summary.step + 1; /* the next of this attempt, or of a later one */
+        cursor->shard = cursor->block = 0;
+    }
+    if (is_over || loop_now_ms() - scrub->saved_ms >= CURSOR_MS)
+        scrub->must_save = true;
+}
+
+static void was_read(struct event *event)
+{
+    struct scrub *scrub = CONTAINER_OF(event, struct scrub, job.done);
+    bool is_over = scrub->fault.code != 0 || scrub->is_read;
     scrub->state.bytes += scrub->bytes;
+    scrub->state.checkpoints += scrub->is_read;
     if (scrub->fault.code != 0)
         judge(scrub);
     else if (scrub->is_read)
         note_proven(scrub);
-    if (scrub->fault.code != 0 || scrub->is_read) {
+    if (is_over)
         hold(scrub, NULL);
-        scrub->state.checkpoints += scrub->is_read;
-        cursor->step = scrub->summary.step + 1; /* the next of this attempt, or of a later one */
-        cursor->shard = cursor->block = 0;
-        scrub->must_save = true;
-    }
-    if (loop_now_ms() - scrub->saved_ms >= CURSOR_MS)
-        scrub->must_save = true;
+    if (!scrub->is_aside)
+        move_cursor(scrub, is_over);
     int64_t ms = (int64_t)(scrub->bytes * 1000 / (uint64_t)scrub->service->config->scrub_rate);
     wait_ms(scrub, scrub->fault.code != 0 && ms < FAULT_MS ? FAULT_MS : ms);
 }
 
-static void start_read(struct scrub *scrub, struct checkpoint *checkpoint)
+/* The cursor comes to it. */
+static void place_cursor(struct scrub_cursor *cursor, const struct manifest_summary *summary)
 {
-    struct scrub_cursor *cursor = &scrub->run->scrubbed;
-    const struct manifest_summary *summary = &checkpoint->summary;
-    bool goes_on = scrub->manifest && strcmp(scrub->summary.nonce, summary->nonce) == 0;
     if (cursor->attempt != summary->attempt || cursor->step != summary->step ||
         cursor->shard >= summary->shards)
         cursor->shard = cursor->block = 0;
@@ -391,12 +417,26 @@ static void start_read(struct scrub *scrub, struct checkpoint *checkpoint)
     cursor->step = summary->step;
     if (cursor->begun == 0)
         cursor->begun = time(NULL);
+}
+
+static void start_read(struct scrub *scrub, struct checkpoint *checkpoint, bool is_aside)
+{
+    const struct manifest_summary *summary = &checkpoint->summary;
+    bool goes_on = scrub->manifest && scrub->is_aside == is_aside &&
+                   strcmp(scrub->summary.nonce, summary->nonce) == 0;
+    if (!is_aside)
+        place_cursor(&checkpoint->run->scrubbed, summary);
     if (!goes_on)
         close_checkpoint(scrub);
     hold(scrub, checkpoint);
+    scrub->read_run = checkpoint->run;
     scrub->summary = *summary;
-    scrub->at = *cursor;
+    scrub->is_aside = is_aside;
     scrub->is_read = false;
+    if (!is_aside)
+        scrub->at = checkpoint->run->scrubbed;
+    else if (!goes_on)
+        scrub->at = (struct scrub_cursor){0};
     start_job(scrub, work_read, was_read);
 }
 
@@ -446,6 +486,11 @@ static void go_on(struct timer *timer)
         start_job(scrub, work_save, saved);
         return;
     }
+    struct checkpoint *suspect = find_suspect(scrub);
+    if (suspect) {
+        start_read(scrub, suspect, true);
+        return;
+    }
     if (!scrub->run)
         find_run(scrub);
     if (!scrub->run) {
@@ -457,7 +502,7 @@ static void go_on(struct timer *timer)
     }
     struct checkpoint *next = find_next(scrub);
     if (next) {
-        start_read(scrub, next);
+        start_read(scrub, next, false);
         return;
     }
     hold(scrub, NULL);
@@ -522,11 +567,16 @@ static int ask(struct service *service, const Holdfast__V1__ScrubRequest *reques
 {
     struct scrub *scrub = service->scrub;
     struct run *run = NULL;
+    struct checkpoint *suspect = NULL;
     if (!scrub)
         return report_error(ERR_INVALID, "set it, and start ckptd again",
                             "the scrub is off: scrub.rate is 0");
     if (request->run[0])
         ERR_TRY(run_find(&run, service, request->run, false));
+    if (run && request->attempt != 0)
+        suspect = catalog_find(run, request->step, request->attempt);
+    if (suspect)
+        suspect->is_suspect = true;
     scrub->is_paused = request->action == HOLDFAST__V1__SCRUB_ACTION__SCRUB_PAUSE;
     log_info("scrub", scrub->is_paused ? "paused" : "started");
     for (struct run *one = service->catalog->runs; one && !scrub->is_paused; one = one->next)

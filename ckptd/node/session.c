@@ -213,6 +213,20 @@ uint32_t session_num_alive(const struct run *run, int64_t since_ms)
     return count;
 }
 
+uint32_t session_ask(const struct run *run, uint32_t asked)
+{
+    const struct service *service = run->service;
+    uint32_t count = 0;
+    for (int64_t i = 0; i < service->config->limit_sessions; i++) {
+        const struct session *session = &service->sessions->rows[i];
+        if (session->token == 0 || session->run != run || !session->control)
+            continue;
+        arena_want(session->control, asked);
+        count++;
+    }
+    return count;
+}
+
 bool session_any_of(const struct run *run)
 {
     const struct service *service = run->service;

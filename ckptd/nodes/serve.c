@@ -292,19 +292,19 @@ static const struct operation {
     bool is_placed; /* where replica_place() says; the others on the disk, or as their handle is */
 } operations[] = {
     [HOLDFAST__V1__PEER_OP__PEER_CREATE] = {do_create, NEW_HANDLE, KEY_SHARD, RIGHT_PEER, true},
-    [HOLDFAST__V1__PEER_OP__PEER_OPEN] = {do_open, NEW_HANDLE, KEY_SHARD, RIGHT_LOAD},
-    [HOLDFAST__V1__PEER_OP__PEER_CLOSE] = {do_close, LAST_OF_HANDLE, KEY_NONE, RIGHT_LOAD},
-    [HOLDFAST__V1__PEER_OP__PEER_WRITE] = {do_write, USES_HANDLE, KEY_NONE, RIGHT_PEER},
-    [HOLDFAST__V1__PEER_OP__PEER_READ] = {do_read, USES_HANDLE, KEY_NONE, RIGHT_LOAD},
-    [HOLDFAST__V1__PEER_OP__PEER_SYNC] = {do_sync, USES_HANDLE, KEY_NONE, RIGHT_PEER},
+    [HOLDFAST__V1__PEER_OP__PEER_OPEN] = {do_open, NEW_HANDLE, KEY_SHARD, RIGHT_LOAD, false},
+    [HOLDFAST__V1__PEER_OP__PEER_CLOSE] = {do_close, LAST_OF_HANDLE, KEY_NONE, RIGHT_LOAD, false},
+    [HOLDFAST__V1__PEER_OP__PEER_WRITE] = {do_write, USES_HANDLE, KEY_NONE, RIGHT_PEER, false},
+    [HOLDFAST__V1__PEER_OP__PEER_READ] = {do_read, USES_HANDLE, KEY_NONE, RIGHT_LOAD, false},
+    [HOLDFAST__V1__PEER_OP__PEER_SYNC] = {do_sync, USES_HANDLE, KEY_NONE, RIGHT_PEER, false},
     [HOLDFAST__V1__PEER_OP__PEER_SYNC_NAMES] = {do_sync_names, NO_HANDLE, KEY_ANY, RIGHT_PEER,
                                                 true},
     [HOLDFAST__V1__PEER_OP__PEER_PUBLISH] = {do_publish, NO_HANDLE, KEY_SMALL, RIGHT_PEER, true},
-    [HOLDFAST__V1__PEER_OP__PEER_FETCH] = {do_fetch, NO_HANDLE, KEY_ANY, RIGHT_LOAD},
-    [HOLDFAST__V1__PEER_OP__PEER_LIST] = {do_list, NO_HANDLE, KEY_ANY, RIGHT_LOAD},
+    [HOLDFAST__V1__PEER_OP__PEER_FETCH] = {do_fetch, NO_HANDLE, KEY_ANY, RIGHT_LOAD, false},
+    [HOLDFAST__V1__PEER_OP__PEER_LIST] = {do_list, NO_HANDLE, KEY_ANY, RIGHT_LOAD, false},
     [HOLDFAST__V1__PEER_OP__PEER_REMOVE] = {do_remove, NO_HANDLE, KEY_ANY, RIGHT_PEER, true},
-    [HOLDFAST__V1__PEER_OP__PEER_HOLD] = {do_hold, NEW_HANDLE, KEY_LEASE, RIGHT_LOAD},
-    [HOLDFAST__V1__PEER_OP__PEER_RELEASE] = {do_close, LAST_OF_HANDLE, KEY_NONE, RIGHT_LOAD},
+    [HOLDFAST__V1__PEER_OP__PEER_HOLD] = {do_hold, NEW_HANDLE, KEY_LEASE, RIGHT_LOAD, false},
+    [HOLDFAST__V1__PEER_OP__PEER_RELEASE] = {do_close, LAST_OF_HANDLE, KEY_NONE, RIGHT_LOAD, false},
 };
 
 static bool is_known(const Holdfast__V1__PeerRequest *request)

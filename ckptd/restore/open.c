@@ -4,12 +4,14 @@
  *
  * A load of "the newest" passes over what is damaged when its manifest tells, quarantines it, and
  * says so in `skipped` (the first SKIPPED_MAX). So it does with what lies on a node that does not
- * answer, where an older one is in reach: what is replicated is. A plan that is too large for its
+ * answer, where an older one is in reach: what is replicated is. A step that is named and not known
+ * is looked for on all tiers. A plan that is too large for its
  * answer, by its bytes or by BOXES_MAX, is refused (ERR_INVALID). The daemon's own lack of memory,
  * descriptors or rights says nothing about a checkpoint. */
 #include "ckptd/restore/open.h"
 #include "ckptd/catalog.h"
 #include "ckptd/copies.h"
+#include "ckptd/first.h"
 #include "ckptd/loop.h"
 #include "ckptd/node/pool.h"
 #include "ckptd/node/session.h"
@@ -376,8 +378,8 @@ static void opened(struct event *event)
     start_opening(opening); /* the next one, or the error that says why there is none */
 }
 
-void restore_open_load(struct service *service, struct rpc_call *call,
-                       const Holdfast__V1__OpenLoadRequest *request)
+static void open_load(struct service *service, struct rpc_call *call,
+                      const Holdfast__V1__OpenLoadRequest *request)
 {
     struct opening *opening = calloc(1, sizeof *opening);
     struct session *session;
@@ -399,4 +401,32 @@ void restore_open_load(struct service *service, struct rpc_call *call,
         fail_opening(opening, error);
     else
         start_opening(opening);
+}
+
+static void open_known(struct service *service, struct rpc_call *call,
+                       const ProtobufCMessage *request)
+{
+    open_load(service, call, (const Holdfast__V1__OpenLoadRequest *)request);
+}
+
+static bool is_known(struct service *service, const Holdfast__V1__OpenLoadRequest *request)
+{
+    struct run *run = NULL;
+    const struct checkpoint *checkpoint = NULL;
+    if (run_find(&run, service, request->run, false) == 0)
+        checkpoint = run->checkpoints;
+    while (checkpoint && !wanted(request, checkpoint))
+        checkpoint = checkpoint->next;
+    report_clear();
+    return checkpoint != NULL;
+}
+
+/* Who names a step may have heard of it on a node that it was saved at just now. */
+void restore_open_load(struct service *service, struct rpc_call *call,
+                       const Holdfast__V1__OpenLoadRequest *request)
+{
+    if (request->step >= 0 && !is_known(service, request))
+        look_first(service, -1, call, &request->base, open_known);
+    else
+        open_load(service, call, request);
 }

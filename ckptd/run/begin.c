@@ -111,6 +111,7 @@ static void reply_begun(const struct beginning *beginning, const struct save *sa
     pool_generations(image->service->pool, image->generations, image->segments,
                      image->num_segments);
     reply.save = save->id;
+    reply.asked = session->control ? arena_asked(session->control) : 0;
     reply.image = slot;
     reply.segments = image->segments;
     reply.generations = image->generations;

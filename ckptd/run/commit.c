@@ -5,8 +5,8 @@
  *                    commit_begin (first rank)
  *        (free) ────────────────────────────────► STAGING ───┐ a rank fails, dies, skips it,
  *           ▲                                        │       │ gives it up; a new attempt comes
- *           │            commit_durable of the last  │       │ before every rank ended
- *           │            rank, and no earlier step   ▼       ▼
+ *           │            commit_durable of the last  │       │ before every rank ended; it makes
+ *           │            rank, and no earlier step   ▼       ▼ way for a later one (I12)
  *           │            in work (I8)      SYNC_NAMES│    DISCARDING ◄──────────┐
  *           │                                        ▼       │ commit_discarded │
  *           │                                     NAMING ────┼── sync failed ───┤
@@ -49,6 +49,8 @@
  *   I11 The first file of a save is created when the mark of the save is durable in its directory,
  *       and the mark goes behind the manifest, or behind the last of its files: what nothing proves
  *       to be unfinished work is never deleted (mark.c; checked by tests/unit/ckptd_power.c).
+ *   I12 Of the saves in work the earliest is never given up for a later one (commit_give_way): so
+ *       where saves come faster than they are written, one always goes on to its end.
  *
  * What a crash finds. The machine is memory only: after a restart there are no saves, whatever
  * their state was. Without a manifest the files are rubbish, which their mark proves (I11; scan.c
@@ -219,6 +221,21 @@ void commit_abort_all(struct commit *commit, struct commit_actions *actions, con
     for (uint32_t i = 0; i < COMMIT_SAVES_MAX; i++)
         if (commit->saves[i].state == COMMIT_STAGING)
             discard(commit, &commit->saves[i], actions, -1, ERR_ABORTED, reason);
+}
+
+uint64_t commit_give_way(struct commit *commit, struct commit_actions *actions)
+{
+    struct commit_save *newest = NULL;
+    for (uint32_t i = 0; i < COMMIT_SAVES_MAX; i++) {
+        struct commit_save *save = &commit->saves[i];
+        if (save->state == COMMIT_STAGING && must_wait(commit, save) && /* I12 */
+            (!newest || save->step > newest->step))
+            newest = save;
+    }
+    if (!newest)
+        return 0;
+    discard(commit, newest, actions, -1, ERR_ABORTED, "it made way for a later save");
+    return newest->id;
 }
 
 /* ---- attempts ---- */

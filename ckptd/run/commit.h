@@ -163,6 +163,9 @@ void commit_discarded(struct commit *commit, struct commit_actions *actions, uin
 /* The rank is gone: saves that it has not ended are given up. */
 void commit_rank_died(struct commit *commit, struct commit_actions *actions, uint64_t attempt,
                       uint32_t rank);
+/* A later save finds no image: the newest of those in work that waits behind another one is given
+ * up. Its id, or 0: none waits behind another. */
+uint64_t commit_give_way(struct commit *commit, struct commit_actions *actions);
 /* Gives up every save that may still be given up. */
 void commit_abort_all(struct commit *commit, struct commit_actions *actions, const char *reason);
 

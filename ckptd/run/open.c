@@ -195,9 +195,11 @@ void open_done(struct run *run, const struct commit_action *action)
     attempt_free(run->coordinator->attempt);
     run->coordinator->attempt = attempt;
     struct checkpoint *newest = catalog_newest(run);
-    log_info("session", "run %s: attempt %llu of %u ranks is open; newest checkpoint: step %lld",
-             run->name, (unsigned long long)number, attempt->world_size,
-             newest ? (long long)newest->summary.step : -1LL);
+    char step[32] = "none";
+    if (newest)
+        snprintf(step, sizeof step, "step %llu", (unsigned long long)newest->summary.step);
+    log_info("session", "run %s: attempt %llu of %u ranks is open; newest checkpoint: %s",
+             run->name, (unsigned long long)number, attempt->world_size, step);
     run->coordinator->holder.opened_ms = loop_now_ms();
     reply_opened(run, number);
     run->coordinator->opening.call = NULL;

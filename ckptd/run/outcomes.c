@@ -22,6 +22,13 @@ void outcomes_close(struct service *service)
     service->outcomes = NULL;
 }
 
+/* A save that is refused as the one before it was is no news: health tells how many they are. */
+static bool is_repeat(const struct run *run, int code)
+{
+    return run->health.failures > 0 && run->health.code == code &&
+           (code == ERR_SPACE || code == ERR_BUSY);
+}
+
 static void note_failure(struct run *run, int code, const char *reason)
 {
     bool is_store = code != 0 && code != ERR_ABORTED;
@@ -30,10 +37,12 @@ static void note_failure(struct run *run, int code, const char *reason)
         snprintf(run->health.reason, sizeof run->health.reason, "%s", reason);
     report_make_printable(run->health.reason); /* it may have been cut */
     run->health.is_store |= is_store;
+    run->health.code = code;
     service_look(run->service);
 }
 
-void outcomes_failed(struct run *run, uint64_t step, uint64_t attempt, int code, const char *reason)
+/* For WaitSave. */
+static void remember(struct run *run, uint64_t step, uint64_t attempt, const char *reason)
 {
     struct outcomes *outcomes = run->service->outcomes;
     struct failure *failure = &outcomes->failures[outcomes->num_failures++ % FAILURES_MAX];
@@ -41,9 +50,22 @@ void outcomes_failed(struct run *run, uint64_t step, uint64_t attempt, int code,
     snprintf(failure->reason, sizeof failure->reason, "%s", reason);
     failure->step = step;
     failure->attempt = attempt;
-    outcomes->failed++;
-    log_warn("commit", "run %s, step %llu, attempt %llu failed: %s", run->name,
+}
+
+void outcomes_made_way(struct run *run, uint64_t step, uint64_t attempt, const char *reason)
+{
+    remember(run, step, attempt, reason);
+    log_info("commit", "run %s, step %llu, attempt %llu is not committed: %s", run->name,
              (unsigned long long)step, (unsigned long long)attempt, reason);
+}
+
+void outcomes_failed(struct run *run, uint64_t step, uint64_t attempt, int code, const char *reason)
+{
+    remember(run, step, attempt, reason);
+    run->service->outcomes->failed++;
+    log_print(is_repeat(run, code) ? LOG_DEBUG : LOG_WARN, "commit",
+              "run %s, step %llu, attempt %llu failed: %s", run->name, (unsigned long long)step,
+              (unsigned long long)attempt, reason);
     note_failure(run, code, reason);
 }
 

@@ -34,6 +34,8 @@ void outcomes_close(struct service *service);
  * it up, which says nothing about the store. */
 void outcomes_failed(struct run *run, uint64_t step, uint64_t attempt, int code,
                      const char *reason);
+/* A save made way for a later one: no failure. */
+void outcomes_made_way(struct run *run, uint64_t step, uint64_t attempt, const char *reason);
 /* A save that does not fit is over before it began; what WaitSave says of it is this thread's last
  * error. Each rank is refused: once is enough. */
 void outcomes_refused(struct run *run, uint64_t step, uint64_t attempt, int error);

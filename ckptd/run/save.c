@@ -70,12 +70,6 @@ static const struct fault *first_fault(const struct save *save)
     return fault;
 }
 
-static void remember_failure(struct save *save, const char *reason)
-{
-    outcomes_failed(save->run, save->step, save->attempt, first_fault(save)->code, reason);
-    save_answer_waiters(save, HOLDFAST__V1__SAVE_STATE__SAVE_FAILED, reason);
-}
-
 static uint64_t disk_of(const struct run *run)
 {
     uint64_t used = 0;
@@ -173,10 +167,17 @@ static double seconds_between(int64_t from_ms, int64_t to_ms)
     return (double)(to_ms - from_ms) / 1000.0;
 }
 
+static int64_t later(int64_t a_ms, int64_t b_ms)
+{
+    return a_ms > b_ms ? a_ms : b_ms;
+}
+
+/* What is here may be durable before the last rank of another node has staged. */
 static void report_commit(struct save *save)
 {
     struct outcomes *outcomes = save->service->outcomes;
-    int64_t now = loop_now_ms();
+    int64_t now = loop_now_ms(), durable_ms = later(save->ended_ms, save->durable_ms);
+    int64_t named_ms = later(durable_ms, save->named_ms);
     double seconds = seconds_between(save->begun_ms, now);
     outcomes->commits++;
     outcomes->bytes_written += save->bytes;
@@ -186,9 +187,9 @@ static void report_commit(struct save *save)
     outcomes->newest.bytes = save->bytes;
     outcomes->newest.seconds = seconds;
     outcomes->newest.staging_seconds = seconds_between(save->begun_ms, save->ended_ms);
-    outcomes->newest.sync_seconds = seconds_between(save->ended_ms, save->durable_ms);
-    outcomes->newest.names_seconds = seconds_between(save->durable_ms, save->named_ms);
-    outcomes->newest.manifest_seconds = seconds_between(save->named_ms, now);
+    outcomes->newest.sync_seconds = seconds_between(save->ended_ms, durable_ms);
+    outcomes->newest.names_seconds = seconds_between(durable_ms, named_ms);
+    outcomes->newest.manifest_seconds = seconds_between(named_ms, now);
     log_info("commit",
              "run %s, step %llu, attempt %llu committed: %llu bytes in %.3f s (%.3f GB/s; staging "
              "%.3f, write and sync %.3f, names %.3f, manifest %.3f), %u shards, durability local",
@@ -375,7 +376,11 @@ void save_discard(struct run *run, const struct commit_action *action)
     save->discarding = true;
     drain_save_over(run->service, save->stages, false);
     failure_text(reason, sizeof reason, save, action);
-    remember_failure(save, reason);
+    if (save->has_made_way)
+        outcomes_made_way(run, save->step, save->attempt, reason);
+    else
+        outcomes_failed(run, save->step, save->attempt, first_fault(save)->code, reason);
+    save_answer_waiters(save, HOLDFAST__V1__SAVE_STATE__SAVE_FAILED, reason);
     /* Stopping is never synchronous, so `save` lives until the loop comes round. */
     for (uint32_t i = 0; i < save->world_size; i++)
         if (save->stages[i].options.save)
@@ -388,7 +393,8 @@ void save_keep(struct run *run, const struct commit_action *action)
     struct save *save = save_find(run, action->save);
     char reason[512];
     failure_text(reason, sizeof reason, save, action);
-    remember_failure(save, reason);
+    outcomes_failed(run, save->step, save->attempt, first_fault(save)->code, reason);
+    save_answer_waiters(save, HOLDFAST__V1__SAVE_STATE__SAVE_FAILED, reason);
     if (save->outcome == OUTCOME_DURABLE) /* here: of the other holders nobody can tell */
         enter_catalog(save);
     else
@@ -532,7 +538,7 @@ void save_part_written(struct save *save, uint32_t rank, uint64_t bytes)
     drain_save_told(save->service, save->stages, &told);
 }
 
-/* ---- AbortSave ---- */
+/* ---- given up ---- */
 
 void save_give_up_part(struct save *save, uint32_t rank, const char *why)
 {
@@ -544,37 +550,4 @@ void save_give_up_part(struct save *save, uint32_t rank, const char *why)
         fault_take(&stage->fault, ERR_ABORTED);
     }
     tell_coordinator(save);
-}
-
-void save_abort(struct service *service, struct rpc_call *call,
-                const Holdfast__V1__AbortSaveRequest *request)
-{
-    Holdfast__V1__AbortSaveReply reply = HOLDFAST__V1__ABORT_SAVE_REPLY__INIT;
-    struct session *session;
-    struct commit_actions actions = {0};
-    int error = session_find(&session, service, request->session);
-    if (error == 0 && !session->is_rank)
-        error = report_error(ERR_NOT_FOUND, "describe first", "the session is not a rank's");
-    if (error != 0) {
-        rpc_call_fail(call, error);
-        return;
-    }
-    struct save *save = save_find(session->run, request->save);
-    const struct commit_save *known =
-        commit_find(&session->run->coordinator->machine, request->save);
-    /* Not its own, over, or about to be committed (a worker holds it): nothing is given up. */
-    if (save && known && known->state == COMMIT_STAGING &&
-        save->stages[session->rank].session == session) {
-        if (save->fault.code == 0) {
-            report_error(ERR_ABORTED, NULL, "%.200s", request->reason);
-            fault_take(&save->fault, ERR_ABORTED);
-        }
-        commit_failed(&session->run->coordinator->machine, &actions, save->id, session->rank,
-                      ERR_ABORTED, "a rank gave it up");
-        run_perform(session->run, &actions);
-    }
-    if (save && save->stages[session->rank].session == session)
-        save_give_up_part(save, session->rank, request->reason);
-    session_let_go(session, request->save);
-    rpc_call_reply(call, &reply.base);
 }

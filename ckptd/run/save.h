@@ -70,7 +70,8 @@ struct save {
     uint32_t world_size;
     uint32_t num_begun, num_stopped; /* stages */
     bool discarding;
-    bool urgent; /* somebody waits for it: gate.c holds nothing of it back */
+    bool has_made_way; /* for a later one: no failure */
+    bool urgent;       /* somebody waits for it: gate.c holds nothing of it back */
     struct save_waiter *waiters;
     struct job job;
     struct fault fault;
@@ -91,8 +92,6 @@ struct save {
     int64_t begun_ms, ended_ms, durable_ms, named_ms;
 };
 
-void save_abort(struct service *service, struct rpc_call *call,
-                const Holdfast__V1__AbortSaveRequest *request);
 void save_identity(struct shard_identity *out, const struct save *save, uint32_t rank);
 struct save *save_find(struct run *run, uint64_t id); /* or NULL */
 /* What a save makes on the disk: shards, the manifest, the mark and the directory. */

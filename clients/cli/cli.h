@@ -51,10 +51,13 @@ struct cli {
     char sample[32], from[4200];
     char queued[1024], on_alarm[1024]; /* of a shell */
     int64_t silent_s, age_s;
+    char mtbf[32], restart_time[32];
+    double step_time, save_time;
+    int64_t nodes;
     int64_t seed;
     bool is_released, is_all, is_pin;
     bool is_json, is_weights_only, is_forced, is_quick, is_help;
-    bool is_dry_run, may_remove_most, is_yes, is_now;
+    bool is_dry_run, may_remove_most, is_yes, is_now, is_unsaved, is_settings;
     const char *args[2];
     bool is_path[2];       /* that argument is no checkpoint */
     char resolved[2][200]; /* of those that were tags, the checkpoints */
@@ -86,6 +89,7 @@ int cli_from_safetensors(const struct cli *cli);
 int cli_to_safetensors(const struct cli *cli);
 int cli_reshard(const struct cli *cli);
 int cli_prune(const struct cli *cli);
+int cli_advise(const struct cli *cli);
 int cli_rm(const struct cli *cli);
 int cli_undelete(const struct cli *cli);
 int cli_adopt(const struct cli *cli);
@@ -100,6 +104,7 @@ int cli_status(const struct cli *cli);
 int cli_health(const struct cli *cli);
 int cli_watchdog(const struct cli *cli);
 int cli_reload(const struct cli *cli);
+int cli_stop(const struct cli *cli);
 int cli_attempt(const struct cli *cli);
 int cli_rescan(const struct cli *cli);
 int cli_scrub(const struct cli *cli);
@@ -135,6 +140,10 @@ int server_prepare_write(const struct cli *cli, uint64_t bytes);
  * whether it did. */
 int server_adopt(const struct cli *cli, const void *manifest, size_t bytes, bool begins_run,
                  const char *run);
+/* Has it read a run again at once, "" all, and what is damaged there (or NULL) before all others;
+ * or pause that. */
+int server_scrub(const struct cli *cli, bool pauses, const char *run,
+                 const struct manifest_summary *suspect);
 /* Has it take a checkpoint out of quarantine. */
 int server_release(const struct cli *cli, const struct manifest_summary *summary);
 
@@ -190,6 +199,11 @@ struct failure {
 void failure_keep(struct failure *failure, int error);
 /* Makes it the calling thread's last error; returns it, or 0. */
 int failure_report(const struct failure *failure);
+
+/* ---- retain.c ---- */
+
+/* "7d", "12h", "30m", "45s" in seconds; 0 of "". ERR_INVALID names the option. */
+int span_parse(uint64_t *out, const char *option, const char *text);
 
 /* ---- undelete.c ---- */
 
@@ -316,6 +330,14 @@ int tensors_check_wanted(const struct layout_table *table, const struct cli *cli
  * can be read. Errors as of checkpoint_open(). */
 int checkpoint_manifest(struct manifest **out, struct storage *store,
                         const struct selection *selection);
+
+/* ---- settings.c: with what two checkpoints were made ---- */
+
+/* An array of {"what", "first", "second"}, to be json_decref()ed; a side that lacks it is left out.
+ * ERR_MEMORY. */
+int settings_compare(struct json_t **out, const struct manifest *a, const struct manifest *b);
+/* A table of it, below an empty line; of none nothing. ERR_MEMORY. */
+int settings_print(const struct json_t *found);
 
 /* ---- verified.c: what the last verify of a checkpoint found ---- */
 

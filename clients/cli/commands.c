@@ -68,7 +68,7 @@ const struct option command_settings[] = {
                         "of verify: every checkpoint; of status: everything that is known"),
     [SAMPLE] = OPTION_STRING(struct cli, sample, "sample", "",
                              "read so many of the blocks, chosen at random: 5%"),
-    [SEED] = OPTION_INT(struct cli, seed, "seed", 0, 0, INT64_MAX,
+    [SEED] = OPTION_INT(struct cli, seed, "seed", 0, 0, 1ll << 62,
                         "choose the blocks of --sample as then; 0: anew"),
     [FROM] = OPTION_STRING(struct cli, from, "from", "",
                            "where its good shards are: STORE or STORE:RUN"),
@@ -84,6 +84,21 @@ const struct option command_settings[] = {
                              "started: 'squeue -h -n NAME -t PD,CF'"),
     [ON_ALARM] = OPTION_STRING(struct cli, on_alarm, "on-alarm", "",
                                "a shell command for an alarm, which $HOLDFAST_ALARM has"),
+    [MTBF] = OPTION_STRING(struct cli, mtbf, "mtbf", "",
+                           "mean time between failures of a node: 30d, 12h"),
+    [NODES] = OPTION_INT(struct cli, nodes, "nodes", 1, 1, 1 << 24,
+                         "of the job, whatever --mtbf "
+                         "is the time of"),
+    [RESTART_TIME] = OPTION_STRING(struct cli, restart_time, "restart-time", "",
+                                   "from a failure to the first new step: 90s, 5m; without it 0"),
+    [STEP_TIME] = OPTION_DOUBLE(struct cli, step_time, "step-time", 0, 0, 1e9,
+                                "seconds of a step, instead of what the checkpoint says"),
+    [SAVE_TIME] = OPTION_DOUBLE(struct cli, save_time, "save-time", 0, 0, 1e9,
+                                "seconds that training waits for a save, instead of those"),
+    [WITHOUT_SAVE] = OPTION_BOOL(struct cli, is_unsaved, "without-save", "false",
+                                 "what was trained since the last save is lost"),
+    [SETTINGS] = OPTION_BOOL(struct cli, is_settings, "settings", "false",
+                             "compare with what they were made, and no tensors"),
     [JSON] = OPTION_BOOL(struct cli, is_json, "json", "false", "one JSON document on stdout"),
     [HELP] = OPTION_BOOL(struct cli, is_help, "help", "false", "this text"),
     [NUM_SETTINGS] = OPTION_END,
@@ -97,9 +112,8 @@ const struct option command_settings[] = {
     "killed gc removes, --force does not.\n"
 
 #define PYTHON_NOTES                                                                               \
-    "Memory does not\ngrow with the checkpoint. It is done by the Python package holdfast, which " \
-    "needs NumPy but no\nPyTorch; HOLDFAST_PYTHON names the Python that has it (default "          \
-    "python3).\n"
+    "Memory does not grow with the checkpoint. The Python package holdfast does it, which needs\n" \
+    "NumPy but no PyTorch; HOLDFAST_PYTHON names the Python that has it (default python3).\n"
 
 #define TRASH_NOTES                                                                     \
     "Where the store has a trash\n(retention.trash_s of ckptd) undelete takes it back " \
@@ -138,9 +152,16 @@ const struct command commands[] = {
      "still match those checksums: a flipped bit on the disk is found without --quick only.\n"
      "--sample 5% reads that part of the blocks, chosen at random; the seed is printed, and the\n"
      "same --seed chooses the same. --all goes through every checkpoint of the store, or of RUN.\n"
-     "The result and its time are kept (not of --quick), and list and show tell them.\n"},
+     "The result and its time are kept (not of --quick), and list and show tell them.\n"
+     "Damage is told and left as it is. Where a ckptd has another copy, `ckpt-cli scrub start\n"
+     "RUN` lets it find the damage and mend it; repair takes the bytes from a store you name.\n"},
     {"diff", "CHECKPOINT CHECKPOINT", "compare the values of two, whatever their world sizes", 2, 2,
-     WHERE | READS, cli_diff, ""},
+     WHERE | READS | BIT(SETTINGS), cli_diff,
+     "Digests are compared first, and only tensors that differ are read. Below them stands with\n"
+     "what the two were made, where that differs: code, mesh, config, identity of the numerics,\n"
+     "environment (hosts, CPU, libraries, variables) and data. The exit code 1 tells of tensors\n"
+     "alone; with --settings, which reads no tensor, of a setting. With --json: tensors, same,\n"
+     "different; settings, each with what, first, second.\n"},
     {"export", "CHECKPOINT --output PATH", "whole tensors in safetensors files", 1, 1,
      WHERE | READS | BIT(OUTPUT) | BIT(DTYPE) | BIT(EXCEPT) | BIT(ONLY) | BIT(WEIGHTS_ONLY) |
          BIT(FORMAT) | BIT(SHARD_SIZE) | BIT(TOKENIZER) | BIT(FORCE),
@@ -149,8 +170,9 @@ const struct command commands[] = {
      "objects are no tensors, and stay behind: show --object NAME has them. --format hf\n"
      "leaves a folder that other programs load: config.json, the weights under Hugging Face's\n"
      "names and in its order of rows, an index of several files, and with --tokenizer what\n"
-     "loaders read of it: tokenizer.json, tokenizer_config.json. It is what --weights-only alone\n"
-     "leaves. Patterns of --except are held against our names in both; --only is for one file, as\n"
+     "loaders read of it: tokenizer.json, tokenizer_config.json. A tokenizer.json goes as it is,\n"
+     "and so does SentencePiece's tokenizer.model. It is what --weights-only alone leaves.\n"
+     "Patterns of --except are held against our names in both; --only is for one file, as\n"
      "such a folder has all weights. PATH may be s3://BUCKET/NAME: then files are objects of a\n"
      "bucket, config.json the last. What was sent stays when it is cut short, and the same\n"
      "command goes on; --force sends everything anew.\n"},
@@ -164,28 +186,25 @@ const struct command commands[] = {
      "does not.\n"},
     {"from-dcp", "FOLDER RUN@STEP", "a checkpoint from a folder of PyTorch's DCP", 2, 2,
      BIT(SERVER), cli_from_dcp,
-     "FOLDER is what torch.distributed.checkpoint saved, or Megatron as torch_dist. It becomes "
-     "that\n"
-     "step of a new attempt of RUN. Every tensor keeps its name, type and bits, whatever ranks it\n"
-     "was cut for. What is no tensor goes along as the bytes that it is, common.pt of Megatron "
-     "too:\n"
-     "no pickle is loaded. " PYTHON_NOTES},
+     "FOLDER is what torch.distributed.checkpoint saved, or Megatron as torch_dist. It becomes\n"
+     "that step of a new attempt of RUN. Every tensor keeps its name, type and bits, whatever\n"
+     "ranks it was cut for. What is no tensor goes along as the bytes that it is, common.pt of\n"
+     "Megatron too: no pickle is loaded.\n" PYTHON_NOTES},
     {"to-dcp", "CHECKPOINT FOLDER", "a folder that PyTorch's DCP loads on any mesh", 2, 2, WHERE,
      cli_to_dcp,
      "Of what from-dcp read, or holdfast.dcp saved; what came from Megatron is torch_dist again.\n"
      "FOLDER has .metadata when all is there and durable: until then it is no checkpoint, and the\n"
-     "same command begins it anew. One that has .metadata is not replaced. " PYTHON_NOTES},
+     "same command begins it anew. One that has .metadata is not replaced.\n" PYTHON_NOTES},
     {"from-safetensors", "FOLDER RUN@STEP", "a checkpoint from safetensors of any names", 2, 2,
      BIT(SERVER), cli_from_safetensors,
-     "It becomes that step of a new attempt of RUN. Every tensor keeps its name, type and bits; "
-     "the\n"
-     "parts that DCP's safetensors writer left are put together. A Llama of Hugging Face that a\n"
-     "trainer is to start from is for import. " PYTHON_NOTES},
+     "It becomes that step of a new attempt of RUN. Every tensor keeps its name, type and bits;\n"
+     "the parts that DCP's safetensors writer left are put together. A Llama of Hugging Face\n"
+     "that a trainer is to start from is for import.\n" PYTHON_NOTES},
     {"to-safetensors", "CHECKPOINT FOLDER", "a folder of safetensors, each tensor whole", 2, 2,
      WHERE, cli_to_safetensors,
-     "Of any checkpoint, under the names that it has; of several files "
-     "model.safetensors.index.json\n"
-     "is the last. A folder that has safetensors is not written into. " PYTHON_NOTES},
+     "Of any checkpoint, under the names that it has; of several files\n"
+     "model.safetensors.index.json is the last. A folder that has safetensors is not written\n"
+     "into.\n" PYTHON_NOTES},
     {"convert", "CHECKPOINT --output STORE", "the checkpoint with another dtype, in another store",
      1, 1,
      WHERE | READS | BIT(OUTPUT) | BIT(DTYPE) | BIT(EXCEPT) | BIT(ONLY) | BIT(WEIGHTS_ONLY) |
@@ -205,6 +224,16 @@ const struct command commands[] = {
      cli_prune,
      "Always stays: the last two that are whole, the last two that the scrub has read back, and "
      "what is\npinned, in use, or damaged. " TRASH_NOTES},
+    {"advise", "CHECKPOINT", "how often to save: the interval that loses least time", 1, 1,
+     WHERE | OF_A_RUN | BIT(MTBF) | BIT(NODES) | BIT(RESTART_TIME) | BIT(STEP_TIME) |
+         BIT(SAVE_TIME),
+     cli_advise,
+     "By Daly's formula (2006), of the time of a step and the wait of training for a save, which\n"
+     "the trainer leaves in its checkpoints, and of --mtbf, which nobody can measure here. now:\n"
+     "with the interval that the checkpoint was saved with. Lost are the waits for saves,\n"
+     "the training since the last save that was durable, and --restart-time. A ckptd whose last\n"
+     "save was the run's also tells how long that took until it was durable: no shorter interval\n"
+     "is advised. checkpoint.interval is what to set.\n"},
     {"rm", "RUN | RUN@STEP-aATTEMPT",
      "remove a checkpoint, or a whole run, whatever state it is in", 1, 1,
      WHERE | BIT(DRY_RUN) | BIT(YES) | BIT(NOW), cli_rm,
@@ -286,7 +315,8 @@ const struct command commands[] = {
      WHERE | BIT(ALL), cli_status,
      "One screen: can it save, how much room is there, which runs, saves in work. --all prints\n"
      "everything that is known, by dotted names, and --json the same as a document.\n"
-     "saving: does ckptd expect the next save to succeed? disk: what saves may still use. memory:\n"
+     "saving: does ckptd expect the next save to succeed? disk: what saves may still use. read,\n"
+     "write, sync: requests to the disk, and the times of the last few thousand. memory:\n"
      "segments of the pool that are lent to ranks or hold images. connected: ranks and loads now.\n"
      "unreadable: runs that could not be read, and why. On a directory: in use says whether "
      "somebody\n"
@@ -314,6 +344,14 @@ const struct command commands[] = {
      "[retention] and [run.NAME] of its configuration file hold from then on, and are applied to\n"
      "all runs. Other keys that have changed are named: they need a restart. A file that is\n"
      "refused changes nothing. SIGUSR1 does the same.\n"},
+    {"stop", "RUN", "let the ranks of a run save and end", 1, 1,
+     BIT(SERVER) | OF_A_RUN | BIT(WITHOUT_SAVE) | BIT(YES), cli_stop,
+     "The trainer saves behind the step that it is in and ends with 78, as with the file of\n"
+     "training.kill_switch_path: no launcher starts it again. A person may, at once: nothing of\n"
+     "the request is kept. Who may save into the run may stop it; history and the log say who "
+     "did.\n"
+     "Ranks of another program end if it asks libckpt (ckpt_asked). 66: no rank of the run is\n"
+     "connected to this ckptd. Of several nodes any that has a rank will do.\n"},
     {"attempt", "RUN", "do most nodes answer a start of the run? --force: it needs none", 1, 1,
      BIT(SERVER) | BIT(FORCE) | BIT(YES), cli_attempt,
      "A start needs most of the nodes (nodes.peers), so that two sides of a cut never train one\n"

@@ -48,6 +48,13 @@ enum setting {
     AGE,
     QUEUED,
     ON_ALARM,
+    MTBF,
+    NODES,
+    RESTART_TIME,
+    STEP_TIME,
+    SAVE_TIME,
+    WITHOUT_SAVE,
+    SETTINGS,
     JSON,
     HELP,
     NUM_SETTINGS

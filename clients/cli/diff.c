@@ -4,8 +4,10 @@
  * reading a byte of tensor data. Only tensors whose digests differ are read: those of both sides
  * are put together block by block, whatever their cuts (assembly.c), and compared for the number of
  * differing elements (by bits) and the largest absolute difference (by value; a NaN on one side
- * only makes it infinite). The largest differences are told first. */
+ * only makes it infinite). The largest differences are told first, and last with what the two were
+ * made, where that differs (settings.c). */
 #include "clients/cli/engine/scan.h"
+#include "proto/json.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -28,6 +30,7 @@ struct diff {
     uint64_t counts[NUM_STATES];
     uint32_t num_taken;
     bool any_printed;
+    json_t *settings; /* that differ */
     struct progress progress;
 };
 
@@ -194,7 +197,8 @@ static void print_begin(const struct diff *diff)
     text_json(stdout, diff->sides[0].name);
     printf(", \"second\": ");
     text_json(stdout, diff->sides[1].name);
-    printf(", \"tensors\": [");
+    if (!diff->cli->is_settings)
+        printf(", \"tensors\": [");
 }
 
 static uint64_t count_different(const struct diff *diff)
@@ -209,7 +213,7 @@ static void print_end(const struct diff *diff)
 {
     uint64_t different = count_different(diff);
     if (diff->cli->is_json)
-        printf("%s], \"same\": %llu, \"different\": %llu}\n", diff->any_printed ? "\n" : "",
+        printf("%s], \"same\": %llu, \"different\": %llu", diff->any_printed ? "\n" : "",
                (unsigned long long)diff->counts[SAME], (unsigned long long)different);
     else if (different == 0)
         printf("%s (%s) and %s (%s) are equal: %s, bit for bit, by digest.\n", diff->sides[0].name,
@@ -221,6 +225,32 @@ static void print_end(const struct diff *diff)
         printf("%s and %s differ in %llu of %s.\n", diff->sides[0].name, diff->sides[1].name,
                (unsigned long long)different,
                text_count(different + diff->counts[SAME], "tensor").text);
+}
+
+static int print_settings(const struct diff *diff)
+{
+    if (!diff->cli->is_json)
+        return settings_print(diff->settings);
+    printf(", \"settings\": ");
+    json_begin();
+    int error = text_json_value(stdout, diff->settings, 0);
+    if (!json_end())
+        error = report_error(ERR_MEMORY, NULL, "no memory to write the settings");
+    printf("}\n");
+    return error;
+}
+
+static int tell_settings(const struct diff *diff)
+{
+    size_t count = json_array_size(diff->settings);
+    print_begin(diff);
+    if (!diff->cli->is_json && count == 0)
+        printf("%s and %s were made with the same settings.\n", diff->sides[0].name,
+               diff->sides[1].name);
+    else if (!diff->cli->is_json)
+        printf("%s and %s differ in %s.\n", diff->sides[0].name, diff->sides[1].name,
+               text_count(count, "setting").text);
+    return print_settings(diff);
 }
 
 /* What is told of one tensor. */
@@ -282,12 +312,16 @@ static int tell_all(struct diff *diff)
     if (diff->cli->is_json)
         print_end(diff);
     free(findings);
-    return 0;
+    return print_settings(diff);
 }
 
 static int compare_sides(struct diff *diff)
 {
-    int error = plan_file(diff);
+    int error = settings_compare(&diff->settings, diff->sides[0].manifest, diff->sides[1].manifest);
+    if (error == 0 && diff->cli->is_settings)
+        return tell_settings(diff);
+    if (error == 0)
+        error = plan_file(diff);
     if (error == 0 && diff->file.num_tensors > 0)
         error = read_values(diff);
     if (error != 0)
@@ -312,5 +346,8 @@ int cli_diff(const struct cli *cli)
     for (int side = 0; side < 2; side++)
         checkpoint_close(&diff.sides[side]);
     storage_close(store);
-    return error != 0 ? error : count_different(&diff) > 0 ? CLI_DIFFERS : 0;
+    bool differs =
+        cli->is_settings ? json_array_size(diff.settings) > 0 : count_different(&diff) > 0;
+    json_decref(diff.settings);
+    return error != 0 ? error : differs ? CLI_DIFFERS : 0;
 }

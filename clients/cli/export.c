@@ -108,6 +108,8 @@ static int publish_tokenizer(struct export *export)
     size_t bytes = 0;
     json_t *config = NULL;
     int (*publish)(struct export *, const char *, const void *, size_t) = export->place->publish;
+    if (tokenizer->name != NULL)
+        return publish(export, tokenizer->name, tokenizer->text, tokenizer->bytes);
     int error = publish(export, HF_TOKENIZER_FILE, tokenizer->text, tokenizer->bytes);
     if (error == 0)
         error = hf_tokenizer_json(&text, &bytes, tokenizer);
@@ -122,13 +124,17 @@ static int publish_tokenizer(struct export *export)
 static int publish_hf(struct export *export)
 {
     json_t *config = NULL;
+    struct hf_ends ends = {0};
     bool has_tokenizer = export->cli->tokenizer[0] != '\0';
     int error = export->num_parts > 1 ? publish_index(export) : 0;
     if (error == 0 && has_tokenizer)
         error = publish_tokenizer(export);
     if (error == 0)
-        error = hf_model_config(&config, &export->model, export->items[0].dtype,
-                                has_tokenizer ? &export->tokenizer : NULL);
+        error = hf_ends_of(&ends, export->checkpoint.manifest,
+                           has_tokenizer ? &export->tokenizer : NULL);
+    if (error == 0)
+        error = hf_model_config(&config, &export->model, export->items[0].dtype, &ends);
+    hf_ends_close(&ends);
     if (error == 0)
         error = publish_json(export, HF_CONFIG, config);
     return error != 0 ? error : storage_sync_names(export->folder, "");

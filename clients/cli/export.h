@@ -54,7 +54,7 @@ struct export
     struct dtype_rules dtypes;
     struct tensor_meta *tensors; /* the checkpoint's, boxes joined (layout_join) */
     uint32_t *first, num_tensors;
-    struct item *items; /* by file, then place */
+    struct item *items;              /* by file, then place */
     uint32_t num_items, num_objects; /* objects stay in the checkpoint */
     struct part *parts;
     uint32_t num_parts, num_opened, num_created;

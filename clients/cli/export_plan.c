@@ -178,7 +178,9 @@ static int read_tokenizer(struct export *export, const char *sha256)
 {
     struct hf_tokenizer *tokenizer = &export->tokenizer;
     int error = hf_tokenizer_open(tokenizer, export->cli->tokenizer, sha256);
-    if (error == 0 && tokenizer->vocab.num_tokens + VOCAB_NUM_SPECIAL > export->model.vocab)
+    if (error != 0 || tokenizer->name != NULL)
+        return error;
+    if (tokenizer->vocab.num_tokens + VOCAB_NUM_SPECIAL > export->model.vocab)
         error =
             report_error(ERR_MISMATCH, "name the tokenizer that the run was trained with",
                          "%s has %s and %u special ones, the model only %u", export->cli->tokenizer,
@@ -196,7 +198,8 @@ static void warn_no_tokenizer(const json_t *config, const char *sha256)
     const json_t *model = json_object_get(config, "model");
     const char *path = json_string_value(json_object_get(model, "hf_assets_path"));
     log_warn("export", "the folder gets no tokenizer: add --tokenizer %s, whose SHA-256 is %s",
-             path != NULL && path[0] != '\0' ? path : "FILE", sha256);
+             path != NULL && path[0] != '\0' ? path : "FILE (of a trainer: model.hf_assets_path)",
+             sha256);
 }
 
 static int plan_tokenizer(struct export *export)

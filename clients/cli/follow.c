@@ -36,7 +36,7 @@
 struct want {
     const struct ckpt_tensor_info *info; /* NULL: it is stored as boxes, and has no digest */
     struct tensor_meta meta;             /* of the whole tensor, as it is stored */
-    enum dtype dtype;        /* as it is given */
+    enum dtype dtype;                    /* as it is given */
     struct box box;
     uint64_t elements, start, bytes; /* as given; start: from the begin of the data */
     unsigned char *data, *raw;       /* as given, and as stored: the same when nothing changes */

@@ -12,6 +12,7 @@
 #include "proto/address.h"
 #include "proto/rpc.h"
 
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -33,9 +34,11 @@ static const char EXIT_CODES[] =
 static void print_help(FILE *out)
 {
     fprintf(out, "usage: ckpt-cli COMMAND [ARGUMENTS] [--store DIR | --server ADDRESS]\n\n");
-    for (size_t i = 0; i < num_commands; i++)
-        fprintf(out, "  %-7s %-26s %s\n", commands[i].name, commands[i].arguments,
-                commands[i].summary);
+    for (size_t i = 0; i < num_commands; i++) {
+        char command[64];
+        snprintf(command, sizeof command, "%-7s %s", commands[i].name, commands[i].arguments);
+        fprintf(out, "  %-34s %s\n", command, commands[i].summary);
+    }
     fprintf(out,
             "\n%sADDRESS is unix:/PATH, or HOST:PORT of a ckptd on another machine: then "
             "$HOLDFAST_TLS\n"
@@ -191,10 +194,16 @@ static int check_usage(const struct command *command, struct cli *cli, const boo
         return report_error(ERR_INVALID, "add --keep-best N",
                             "--%s is about which --keep-best keeps",
                             command_settings[is_set[METRIC] ? METRIC : BEST].key);
-    if (num_args < command->args_min || num_args > command->args_max)
-        return report_error(ERR_INVALID, hint, "%s takes %s%s, not %d", command->name,
-                            command->args_min < command->args_max ? "at most " : "",
-                            text_count((uint64_t)command->args_max, "argument").text, num_args);
+    bool is_short = num_args < command->args_min;
+    if (is_short || num_args > command->args_max)
+        return report_error(
+            ERR_INVALID, hint, "%s takes %s%s, not %d", command->name,
+            command->args_min == command->args_max ? ""
+            : is_short                             ? "at least "
+                                                   : "at most ",
+            text_count((uint64_t)(is_short ? command->args_min : command->args_max), "argument")
+                .text,
+            num_args);
     if (is_set[STORE] && is_set[SERVER])
         return report_error(ERR_INVALID, "choose one", "--store and --server were both given");
     struct address address;
@@ -327,6 +336,7 @@ int main(int argc, char **argv)
     bool is_set[NUM_SETTINGS + 1] = {false}, is_offered[NUM_SETTINGS + 1] = {false};
     const struct options options = {
         .table = command_settings, .config = &cli, .is_set = is_set, .is_offered = is_offered};
+    setenv("GRPC_VERBOSITY", "NONE", 0); /* server.c says why; with --json stderr is one object */
     if (argc > 1 && strcmp(argv[1], "--complete") == 0) {
         complete(&options, &cli, argv + 2, argc - 2);
         return CLI_FINE;

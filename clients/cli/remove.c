@@ -103,11 +103,13 @@ static int remove_stored(struct loss *out, const struct cli *cli, const struct s
     return error;
 }
 
-/* `lost` or `kept`: for good, or into the trash. */
+/* `lost` or `kept`: for good, or into the trash. JSON has it too, so it is for who is asked. */
 static void tell(const struct cli *cli, const char *lost, const char *kept, const struct loss *loss)
 {
     char size[32];
     FILE *to = cli->is_json ? stderr : stdout;
+    if (cli->is_json && (cli->is_yes || cli->is_dry_run || !isatty(STDIN_FILENO)))
+        return;
     fprintf(to, "%s: %s, %s", cli->args[0], text_count(loss->checkpoints, "checkpoint").text,
             text_bytes(size, sizeof size, loss->bytes));
     if (loss->damaged > 0)

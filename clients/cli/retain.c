@@ -51,8 +51,7 @@ static int new_outcomes(struct outcomes *out, size_t count)
 
 /* ---- the command line ---- */
 
-/* "7d", "12h", "30m", "45s". */
-static int parse_span(uint64_t *out, const char *text)
+int span_parse(uint64_t *out, const char *option, const char *text)
 {
     static const struct {
         char unit;
@@ -72,7 +71,7 @@ static int parse_span(uint64_t *out, const char *text)
         }
     }
     return report_error(ERR_INVALID, "a number and s, m, h, d or w, such as 12h",
-                        "--keep-within '%s' is not a span of time", text);
+                        "--%s '%s' is not a span of time", option, text);
 }
 
 static int parse_rules(struct retain_rules *out, const struct cli *cli)
@@ -82,7 +81,7 @@ static int parse_rules(struct retain_rules *out, const struct cli *cli)
                                  .keep_best = (uint32_t)cli->keep_best,
                                  .best_is_highest = strcmp(cli->best, "highest") == 0,
                                  .may_remove_most = cli->may_remove_most};
-    int error = parse_span(&out->keep_within, cli->keep_within);
+    int error = span_parse(&out->keep_within, "keep-within", cli->keep_within);
     return error != 0 ? error : retain_check(out);
 }
 

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #define LIST_MAX 8u
+#define TEXT_BYTES 1200u /* of what ckptd says: the longest of alarms.c */
 
 static uint64_t number(const json_t *object, const char *name)
 {
@@ -16,15 +17,15 @@ static uint64_t number(const json_t *object, const char *name)
     return value > 0 ? (uint64_t)value : 0;
 }
 
-static const char *text_of(char out[200], const json_t *object, const char *name)
+static const char *text_of(char out[TEXT_BYTES], const json_t *object, const char *name)
 {
     const char *text = json_string_value(json_object_get(object, name));
-    return text_safe(out, 200, text != NULL ? text : "");
+    return text_safe(out, TEXT_BYTES, text != NULL ? text : "");
 }
 
 static void print_state(const json_t *root)
 {
-    char text[200];
+    char text[TEXT_BYTES];
     const json_t *health = json_object_get(root, "health");
     printf("%-12s %s\n", "store", text_of(text, root, "store"));
     printf("%-12s %s\n", "version", text_of(text, root, "version"));
@@ -47,15 +48,16 @@ static void print_room(const json_t *root)
     const json_t *sessions = json_object_get(root, "sessions");
     char have[32], all[32];
     bool is_promised = json_object_get(disk, "bytes_left") != NULL;
-    if (disk != NULL)
+    if (number(disk, "bytes_total") > 0) /* a bucket has no end */
         printf(
             "%-12s %s %s of %s\n", "disk",
             text_bytes(have, sizeof have, number(disk, is_promised ? "bytes_left" : "bytes_free")),
             is_promised ? "left for saves" : "free",
             text_bytes(all, sizeof all, number(disk, "bytes_total")));
-    if (json_is_number(json_object_get(disk, "hours_to_full")))
-        printf("%-12s in %.0f h\n", "full",
-               json_number_value(json_object_get(disk, "hours_to_full")));
+    const json_t *hours = json_object_get(disk, "hours_to_full");
+    if (json_is_number(hours))
+        printf("%-12s in %.*f h\n", "full", json_number_value(hours) < 10 ? 1 : 0,
+               json_number_value(hours));
     if (pool != NULL)
         printf("%-12s %llu of %s lent or holding images\n", "memory",
                (unsigned long long)number(pool, "segments_used"),
@@ -65,12 +67,28 @@ static void print_room(const json_t *root)
                text_count(number(sessions, "loads"), "load").text);
 }
 
+/* Requests to the disk, each from when ckptd asked for it. */
+static void print_io(const json_t *io)
+{
+    static const char *const names[] = {"read", "write", "sync"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        const json_t *of = json_object_get(io, names[i]);
+        char bytes[32];
+        if (number(of, "operations") > 0)
+            printf("%-12s %s, %s; p50 %.2f ms, p99 %.2f ms\n", names[i],
+                   text_count(number(of, "operations"), "request").text,
+                   text_bytes(bytes, sizeof bytes, number(of, "bytes")),
+                   1e3 * json_number_value(json_object_get(of, "p50_seconds")),
+                   1e3 * json_number_value(json_object_get(of, "p99_seconds")));
+    }
+}
+
 static void print_catalog(const json_t *root)
 {
     const json_t *catalog = json_object_get(root, "catalog");
     const json_t *unreadable = json_object_get(catalog, "unreadable"), *item;
     uint64_t damaged = number(catalog, "damaged");
-    char run[200], why[200];
+    char run[TEXT_BYTES], why[TEXT_BYTES];
     size_t index;
     json_array_foreach(json_object_get(root, "runs"), index, item) damaged +=
         number(item, "damaged");
@@ -86,9 +104,13 @@ static void print_catalog(const json_t *root)
 
 static void print_run(const json_t *run)
 {
-    char name[200], why[200];
+    char name[TEXT_BYTES], why[TEXT_BYTES];
+    const json_t *newest = json_object_get(run, "newest_step");
     printf("  %-24s", text_of(name, run, "run"));
-    if (json_object_get(run, "newest_step") != NULL)
+    if (json_is_null(newest))
+        printf(number(run, "checkpoints") > 0 ? " every checkpoint is damaged"
+                                              : " no checkpoint yet");
+    else if (newest != NULL)
         printf(" newest step %llu, %llu s ago", (unsigned long long)number(run, "newest_step"),
                (unsigned long long)number(run, "newest_age_seconds"));
     if (number(run, "ranks") > 0)
@@ -103,7 +125,7 @@ static void print_work(const json_t *root)
 {
     const json_t *runs = json_object_get(root, "runs"), *saves = json_object_get(root, "saves");
     const json_t *last = json_object_get(root, "last_commit"), *item;
-    char text[200];
+    char text[TEXT_BYTES];
     size_t index;
     json_array_foreach((json_t *)runs, index, item)
     {
@@ -141,7 +163,8 @@ static const char *part_of(char out[32], const json_t *object, const char *have,
 static void print_said(const json_t *node, const json_t *said)
 {
     const json_t *disk = json_object_get(said, "disk"), *behind = json_object_get(said, "behind");
-    char name[200], domain[200], left[32] = "-", used[32], pool[32], saves[32] = "-", lag[32] = "-";
+    char name[TEXT_BYTES], domain[TEXT_BYTES], left[32] = "-", used[32], pool[32], saves[32] = "-",
+                                               lag[32] = "-";
     if (disk != NULL)
         text_bytes(left, sizeof left, number(disk, "bytes_left"));
     if (said != NULL)
@@ -179,7 +202,7 @@ static void print_link(const json_t *node)
 /* Why the line may be old, or nothing goes there. */
 static void print_silence(const json_t *node)
 {
-    char why[200];
+    char why[TEXT_BYTES];
     bool is_lost = json_is_true(json_object_get(node, "lost"));
     bool is_silent = number(node, "silent_seconds") > 0;
     if (is_lost || is_silent)
@@ -202,7 +225,7 @@ static void print_node(const json_t *node)
 
 static void print_lag(const json_t *run)
 {
-    char name[200], bytes[32];
+    char name[TEXT_BYTES], bytes[32];
     if (number(run, "checkpoints_behind") > 0)
         printf("  %-24s %s not replicated, %s: %llu s of training\n", text_of(name, run, "run"),
                text_count(number(run, "checkpoints_behind"), "checkpoint").text,
@@ -213,7 +236,7 @@ static void print_lag(const json_t *run)
 /* Where its last attempt counts on others than those in the settings. */
 static void print_sets(const json_t *run, const json_t *members)
 {
-    char name[200], names[2200];
+    char name[TEXT_BYTES], names[2200];
     const json_t *sets = json_object_get(run, "attempt_nodes"), *item;
     size_t index;
     bool is_held = json_is_true(json_object_get(run, "attempt_held"));
@@ -237,12 +260,16 @@ static void print_memory(const json_t *memory)
 /* How much is to go, and of what is on its way how far it is and when it ends. */
 static void print_drain(const json_t *tier)
 {
-    char run[200], all[32];
+    char run[TEXT_BYTES], all[32], speed[32];
     const json_t *now = json_object_get(tier, "now");
-    uint64_t bytes = number(now, "bytes");
-    printf("%-12s %s to go, %.3f GB/s\n", "far tier",
+    uint64_t bytes = number(now, "bytes"), waiting = number(tier, "waiting_bytes");
+    double rate = json_number_value(json_object_get(tier, "bytes_per_second"));
+    printf("%-12s %s to go, %s, %s/s", "far tier",
            text_count(number(tier, "waiting"), "checkpoint").text,
-           json_number_value(json_object_get(tier, "bytes_per_second")) / 1e9);
+           text_bytes(all, sizeof all, waiting), text_bytes(speed, sizeof speed, (uint64_t)rate));
+    if (waiting > 0 && rate >= 1)
+        printf(", %.0f s left", (double)waiting / rate);
+    printf("\n");
     if (!json_is_object(now))
         return;
     printf("  %s@%llu-a%llu  %.0f %% of %s", text_of(run, now, "run"),
@@ -286,7 +313,7 @@ static void print_nodes(const json_t *root)
 
 static void print_alarms_of(const char *node, const json_t *status)
 {
-    char text[200];
+    char text[TEXT_BYTES];
     const char *said;
     const json_t *item;
     size_t index;
@@ -301,7 +328,7 @@ static void print_alarms_of(const char *node, const json_t *status)
 /* Its own, and those of the nodes beside it, as they told them last. */
 static void print_alarms(const json_t *root)
 {
-    char name[200];
+    char name[TEXT_BYTES];
     const json_t *node;
     size_t index;
     print_alarms_of("", root);
@@ -314,6 +341,7 @@ void status_print_screen(const json_t *root)
     print_state(root);
     print_alarms(root);
     print_room(root);
+    print_io(json_object_get(root, "io"));
     print_nodes(root);
     print_catalog(root);
     print_work(root);

@@ -80,6 +80,43 @@ static int print_position(const char *state_json)
     return 0;
 }
 
+/* A member of an object that is long, and what is left without it; NULL: it has none. To be freed.
+ */
+static int take_apart(char **out_rest, char **out_apart, const char *text, const char *name)
+{
+    json_error_t reason;
+    json_t *object;
+    *out_rest = *out_apart = NULL;
+    if (json_read(&object, text, strlen(text), &reason) == ERR_MEMORY)
+        return ERR_MEMORY;
+    json_begin();
+    const json_t *member = json_object_get(object, name);
+    char *apart = member != NULL ? json_dumps(member, JSON_COMPACT) : NULL;
+    json_object_del(object, name);
+    *out_rest = apart != NULL ? json_dumps(object, JSON_COMPACT | json_shortest(object)) : NULL;
+    *out_apart = apart;
+    json_decref(object);
+    return json_end() ? 0 : report_error(ERR_MEMORY, NULL, "no memory for what a manifest says");
+}
+
+/* The environment is long: it has a line of its own. The losses of the run are none to read. */
+static int print_apart(const char *name, const char *json, const char *member, bool is_printed)
+{
+    char *rest, *apart;
+    const char *text = json != NULL ? json : "{}";
+    int error = take_apart(&rest, &apart, text, member);
+    if (error == 0) {
+        print_member(name, rest != NULL ? rest : text);
+        if (is_printed)
+            print_member(member, apart);
+        else if (apart != NULL)
+            printf("%-12s %zu bytes (--json shows them)\n", member, strlen(apart));
+    }
+    free(apart);
+    free(rest);
+    return error;
+}
+
 /* A checkpoint's manifest, and what only the store or the server knows. */
 struct shown {
     const struct manifest *manifest;
@@ -158,9 +195,13 @@ static int print_manifest(const struct shown *shown, const struct lineage *linea
     if (manifest->code_version[0] != '\0')
         printf("%-12s %s\n", "code", text_safe(text, sizeof text, manifest->code_version));
     print_member("mesh", manifest->mesh_json);
-    print_member("identity", manifest->identity_json);
+    error = print_apart("identity", manifest->identity_json, "environment", true);
+    if (error != 0)
+        return error;
     print_member("data", manifest->data_json);
-    print_member("state", manifest->state_json);
+    error = print_apart("state", manifest->state_json, "history", false);
+    if (error != 0)
+        return error;
     print_member("config", manifest->config_json);
     print_tensors(manifest);
     objects_print(&shown->objects);

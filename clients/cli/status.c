@@ -315,6 +315,8 @@ static int judge_health(const struct cli *cli, const json_t *status, bool servin
 {
     const char *why =
         json_string_value(json_object_get(json_object_get(status, "health"), "reason"));
+    const char *offline = json_string_value(json_object_get(status, "offline"));
+    bool is_offline = offline != NULL && offline[0] != '\0';
     char safe[768];
     size_t index;
     json_t *run;
@@ -324,8 +326,9 @@ static int judge_health(const struct cli *cli, const json_t *status, bool servin
                             "ckptd at %s is not serving", cli->server);
     if (!saving)
         return report_error(ERR_UNAVAILABLE,
-                            "mend that; then the next save that is committed, or "
-                            "a restart, ends it",
+                            is_offline ? "mend that, then restart ckptd"
+                                       : "mend that; then the next save that is committed, or "
+                                         "a restart, ends it",
                             "ckptd at %s cannot save: %s", cli->server,
                             text_safe(safe, sizeof safe, why != NULL ? why : "?"));
     json_array_foreach(json_object_get(status, "runs"), index, run)

@@ -137,19 +137,6 @@ int cli_rescan(const struct cli *cli)
 
 /* ---- scrub ---- */
 
-static int ask_scrub(const struct cli *cli, Holdfast__V1__ScrubAction action, const char *run)
-{
-    Holdfast__V1__ScrubRequest request = HOLDFAST__V1__SCRUB_REQUEST__INIT;
-    ProtobufCMessage *answer = NULL;
-    request.action = action;
-    request.run = (char *)(uintptr_t)run;
-    int error = cli_call(&answer, cli, "/holdfast.v1.Checkpoint/Scrub", &request.base,
-                         &holdfast__v1__scrub_reply__descriptor, CLI_CALL_MS);
-    if (error == 0)
-        protobuf_c_message_free_unpacked(answer, NULL);
-    return error;
-}
-
 static uint64_t number_in(const json_t *object, const char *key)
 {
     json_int_t value = json_integer_value(json_object_get(object, key));
@@ -188,13 +175,51 @@ int cli_scrub(const struct cli *cli)
     const char *action = cli->args[0], *run = cli->num_args > 1 ? cli->args[1] : "";
     int error = 0;
     if (strcmp(action, "start") == 0)
-        error = ask_scrub(cli, HOLDFAST__V1__SCRUB_ACTION__SCRUB_START, run);
+        error = server_scrub(cli, false, run, NULL);
     else if (strcmp(action, "pause") == 0 && run[0] == '\0')
-        error = ask_scrub(cli, HOLDFAST__V1__SCRUB_ACTION__SCRUB_PAUSE, run);
+        error = server_scrub(cli, true, run, NULL);
     else if (strcmp(action, "progress") != 0 || run[0] != '\0')
         error = report_error(ERR_INVALID, "use start [RUN], pause or progress",
                              "scrub does not know that action");
     return error == 0 ? print_progress(cli) : error;
+}
+
+/* ---- stop ---- */
+
+static int print_stop(const struct cli *cli, uint32_t ranks)
+{
+    if (!cli->is_json) {
+        printf("%s of run '%s' %s to %s behind the step in work\n", text_count(ranks, "rank").text,
+               cli->args[0], ranks == 1 ? "is" : "are",
+               cli->is_unsaved ? "end without a save" : "save and end");
+        return 0;
+    }
+    json_begin();
+    json_t *root = json_pack("{ss sI sb}", "run", cli->args[0], "ranks", (json_int_t)ranks, "saves",
+                             (int)!cli->is_unsaved);
+    int error = json_end() && root != NULL
+                    ? text_document(root)
+                    : report_error(ERR_MEMORY, NULL, "no memory to print what was asked");
+    json_decref(root);
+    return error;
+}
+
+int cli_stop(const struct cli *cli)
+{
+    Holdfast__V1__StopRequest request = HOLDFAST__V1__STOP_REQUEST__INIT;
+    ProtobufCMessage *answer = NULL;
+    struct selection selection;
+    ERR_TRY(selection_parse_run(&selection, cli->args[0]));
+    if (cli->is_unsaved)
+        ERR_TRY(text_confirm(cli, "stop it, and lose what was trained since its last save",
+                             "it goes on"));
+    request.run = selection.run;
+    request.without_save = cli->is_unsaved;
+    ERR_TRY(cli_call(&answer, cli, "/holdfast.v1.Checkpoint/Stop", &request.base,
+                     &holdfast__v1__stop_reply__descriptor, CLI_CALL_MS));
+    int error = print_stop(cli, ((const Holdfast__V1__StopReply *)answer)->ranks);
+    protobuf_c_message_free_unpacked(answer, NULL);
+    return error;
 }
 
 /* ---- history ---- */

@@ -10,7 +10,8 @@
  * right from a copy, or the disk read badly once. Through a server that serves it again at once.
  *
  * --sample reads a part of the blocks, chosen by a seed that is told; digests need all of them.
- * What was found is kept beside the manifest (verified.c).
+ * What was found is kept beside the manifest (verified.c). A ckptd that serves the store is told of
+ * damage, so that its scrub looks at once.
  *
  * --quick ends before the blocks. It proves that the files are there, whole in size, of this
  * checkpoint (by the hash at the end of each header), and that the table of their checksums is the
@@ -259,6 +260,21 @@ static int release(const struct verify *verify)
     return error == ERR_NOT_FOUND ? 0 : error;
 }
 
+/* ckptd believes nobody: it reads this one again itself, then the run, and quarantines what it
+ * finds damaged. */
+static void tell_server(const struct verify *verify)
+{
+    const struct manifest_summary *summary = &verify->checkpoint.manifest->summary;
+    const char *run = summary->run;
+    if (server_scrub(verify->cli, false, run, summary) != 0)
+        log_warn("verify", "ckptd was not told: %s; an operator can: ckpt-cli scrub start %s",
+                 report_line(), run);
+    else if (!verify->cli->is_json)
+        printf("ckptd was told: it reads this one again at once, then run %s, and quarantines "
+               "what is damaged\n",
+               run);
+}
+
 static int verify_one(bool *out_is_damaged, struct verify *verify, struct storage *store,
                       const char *name)
 {
@@ -273,6 +289,9 @@ static int verify_one(bool *out_is_damaged, struct verify *verify, struct storag
                       &(struct verified){.percent = verify->percent,
                                          .seed = verify->seed,
                                          .damages = verify->num_damages});
+    if (error == 0 && verify->num_damages > 0 && cli->server[0] != '\0' &&
+        verify->checkpoint.quarantine[0] == '\0')
+        tell_server(verify);
     if (error == 0 && verify->num_damages == 0 && cli->is_released) {
         error = release(verify);
         verify->checkpoint.quarantine[0] = '\0';

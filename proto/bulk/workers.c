@@ -8,7 +8,6 @@
  *
  * A job belongs to a group: one bulk_get or bulk_write, or the puts of a save. The first error of a
  * group ends its other jobs. */
-#include "proto/bulk/connect.h"
 #include "proto/bulk/private.h"
 #include "proto/checksum.h"
 
@@ -169,7 +168,7 @@ static int open_connection(struct worker *worker)
     uint8_t ticket[BULK_TICKET_BYTES];
     struct tls_stream *stream;
     int fd = -1;
-    ERR_TRY(bulk_connect(&fd, &bulk->address));
+    ERR_TRY(address_connect(&fd, &bulk->address));
     ERR_TRY(tls_stream_open(&stream, bulk->keys, fd, bulk->keys ? bulk->address.host : NULL,
                             BULK_STALL_MS, NULL));
     pthread_mutex_lock(&bulk->mutex);

@@ -15,6 +15,7 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <time.h>
 
 #define CERTIFICATE "certificate.pem"
 #define KEY "key.pem"
@@ -63,14 +64,15 @@ const char *tls_error_text(void)
     return text ? text : "no reason given";
 }
 
-static int64_t changed_ns(const char *directory, const char *name)
+static uint64_t changed_ns(const char *directory, const char *name)
 {
     char path[TLS_PATH_MAX];
     struct stat info;
     tls_path(path, directory, name);
     if (stat(path, &info) != 0)
         return 0;
-    return (int64_t)info.st_mtim.tv_sec * 1000000000 + info.st_mtim.tv_nsec + (int64_t)info.st_ino;
+    return (uint64_t)info.st_mtim.tv_sec * 1000000000 + (uint64_t)info.st_mtim.tv_nsec +
+           info.st_ino;
 }
 
 void tls_stamp(struct tls_stamp *out, const char *directory)
@@ -192,6 +194,35 @@ int tls_context_open(SSL_CTX **out, const char *directory, enum tls_side side, c
     return error;
 }
 
+/* ---- until when ---- */
+
+static int64_t end_s_of(const X509 *certificate)
+{
+    struct tm end;
+    return ASN1_TIME_to_tm(X509_get0_notAfter(certificate), &end) == 1 ? timegm(&end) : 0;
+}
+
+int64_t tls_context_end_s(SSL_CTX *context)
+{
+    STACK_OF(X509) *authorities = X509_STORE_get1_all_certs(SSL_CTX_get_cert_store(context));
+    int64_t own_s = end_s_of(SSL_CTX_get0_certificate(context)), trust_s = 0;
+    for (int i = 0; i < (authorities ? sk_X509_num(authorities) : 0); i++) {
+        int64_t one_s = end_s_of(sk_X509_value(authorities, i));
+        trust_s = one_s > trust_s ? one_s : trust_s;
+    }
+    sk_X509_pop_free(authorities, X509_free);
+    return own_s < trust_s ? own_s : trust_s;
+}
+
+int tls_directory_look(int64_t *out_end_s, const char *directory)
+{
+    SSL_CTX *context;
+    ERR_TRY(tls_context_open(&context, directory, TLS_SERVER, "look"));
+    *out_end_s = tls_context_end_s(context);
+    SSL_CTX_free(context);
+    return 0;
+}
+
 /* ---- identity ---- */
 
 /* Takes the name if it is one of ours; *out_count counts those. */
@@ -208,15 +239,35 @@ static void take_name(struct principal *out, uint32_t *out_count, const GENERAL_
     }
 }
 
-int tls_identify(struct principal *out, const SSL *ssl)
+/* How many identities it names; *out is the last of them. */
+static uint32_t identify(struct principal *out, const X509 *certificate)
 {
-    X509 *certificate = SSL_get1_peer_certificate(ssl);
     GENERAL_NAMES *names =
         certificate ? X509_get_ext_d2i(certificate, NID_subject_alt_name, NULL, NULL) : NULL;
     uint32_t count = 0;
     for (int i = 0; i < (names ? sk_GENERAL_NAME_num(names) : 0); i++)
         take_name(out, &count, sk_GENERAL_NAME_value(names, i));
     GENERAL_NAMES_free(names);
+    return count;
+}
+
+int tls_directory_identify(struct principal *out, const char *directory)
+{
+    SSL_CTX *context;
+    ERR_TRY(tls_context_open(&context, directory, TLS_SERVER, "look"));
+    uint32_t count = identify(out, SSL_CTX_get0_certificate(context));
+    SSL_CTX_free(context);
+    return count > 0 ? 0
+                     : report_error(ERR_NOT_FOUND,
+                                    "proto/principal.h lists the names that there "
+                                    "are",
+                                    "the certificate in %s names no identity", directory);
+}
+
+int tls_identify(struct principal *out, const SSL *ssl)
+{
+    X509 *certificate = SSL_get1_peer_certificate(ssl);
+    uint32_t count = identify(out, certificate);
     X509_free(certificate);
     if (count == 1)
         return 0;

@@ -10,7 +10,7 @@
 
 /* When the files changed last; 0 for one that is not there. */
 struct tls_stamp {
-    int64_t own_ns, trust_ns; /* certificate and key; authority and revoked */
+    uint64_t own, trust; /* certificate and key; authority and revoked */
 };
 void tls_stamp(struct tls_stamp *out, const char *directory);
 /* From the files of the directory. `protocol`: the only one that is spoken, as ALPN has it. Errors
@@ -18,6 +18,8 @@ void tls_stamp(struct tls_stamp *out, const char *directory);
 enum tls_side { TLS_SERVER, TLS_CLIENT };
 int tls_context_open(SSL_CTX **out, const char *directory, enum tls_side side,
                      const char *protocol);
+/* When the certificate ends, or all authorities have, if that is sooner; seconds since 1970. */
+int64_t tls_context_end_s(SSL_CTX *context);
 /* Who is at the other end of a handshake that is done. ERR_DENIED: its certificate names no
  * identity, or several. */
 int tls_identify(struct principal *out, const SSL *ssl);

@@ -52,6 +52,7 @@ struct tls_relay {
     struct link *arrived;
     bool is_closing;
     int epoll, wake;
+    _Atomic int64_t end_s; /* of the context's files */
     /* The thread's alone. */
     SSL_CTX *context;
     struct tls_stamp stamp;
@@ -369,8 +370,8 @@ static void reload(struct tls_relay *relay)
     struct tls_stamp stamp;
     SSL_CTX *context;
     tls_stamp(&stamp, relay->options.directory);
-    bool has_new_own = stamp.own_ns != relay->stamp.own_ns;
-    bool has_new_trust = stamp.trust_ns != relay->stamp.trust_ns;
+    bool has_new_own = stamp.own != relay->stamp.own;
+    bool has_new_trust = stamp.trust != relay->stamp.trust;
     if (!has_new_own && !has_new_trust)
         return;
     relay->stamp = stamp;
@@ -381,6 +382,7 @@ static void reload(struct tls_relay *relay)
     }
     SSL_CTX_free(relay->context);
     relay->context = context;
+    relay->end_s = tls_context_end_s(context);
     log_info("tls", "read %s again%s", relay->options.directory,
              has_new_trust ? "; connections that are open have to come again" : "");
     while (has_new_trust && relay->links)
@@ -486,13 +488,20 @@ int tls_relay_open(struct tls_relay **out, const struct tls_relay_options *optio
     pthread_mutex_init(&relay->mutex, NULL);
     tls_stamp(&relay->stamp, options->directory);
     int error = tls_context_open(&relay->context, options->directory, TLS_SERVER, PROTOCOL);
-    if (error == 0)
+    if (error == 0) {
+        relay->end_s = tls_context_end_s(relay->context);
         error = start(relay);
+    }
     if (error == 0)
         *out = relay;
     else
         free_relay(relay);
     return error;
+}
+
+int64_t tls_relay_end_s(const struct tls_relay *relay)
+{
+    return relay->end_s;
 }
 
 void tls_relay_close(struct tls_relay *relay)

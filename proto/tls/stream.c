@@ -81,8 +81,8 @@ bool tls_keys_look(struct tls_keys *keys)
     struct tls_stamp stamp;
     SSL_CTX *context;
     tls_stamp(&stamp, keys->directory);
-    bool has_new_own = stamp.own_ns != keys->stamp.own_ns;
-    bool has_new_trust = stamp.trust_ns != keys->stamp.trust_ns;
+    bool has_new_own = stamp.own != keys->stamp.own;
+    bool has_new_trust = stamp.trust != keys->stamp.trust;
     if (!has_new_own && !has_new_trust)
         return false;
     keys->stamp = stamp;

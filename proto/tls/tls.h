@@ -38,6 +38,12 @@ void tls_path(char out[TLS_PATH_MAX], const char *directory, const char *name);
 /* The directory that a client uses: $HOLDFAST_TLS, else /etc/holdfast/tls. */
 const char *tls_client_directory(void);
 
+/* Until when the files of a directory are good: their certificate, or the last of the authorities,
+ * if that ends sooner; seconds since 1970. Errors as tls_relay_open. */
+int tls_directory_look(int64_t *out_end_s, const char *directory);
+/* Whom its own certificate names. ERR_NOT_FOUND: nobody that we know; else errors as above. */
+int tls_directory_identify(struct principal *out, const char *directory);
+
 struct tls_relay;
 struct tls_relay_options {
     const char *directory; /* borrowed, as long as the relay */
@@ -52,6 +58,8 @@ int tls_relay_open(struct tls_relay **out, const struct tls_relay_options *optio
 /* Takes over a connected socket, which does not block. `from`: its address, for the log and the
  * bounds. Any thread. */
 void tls_relay_adopt(struct tls_relay *relay, int socket, const char *from);
+/* As tls_directory_look, of the files that are in use now. Any thread. */
+int64_t tls_relay_end_s(const struct tls_relay *relay);
 /* Ends every connection. NULL is fine. */
 void tls_relay_close(struct tls_relay *relay);
 

@@ -281,6 +281,7 @@ static int bucket_open(struct storage **out, const char *where,
     bucket->base.ops = &storage_s3;
     bucket->read_only = options->read_only;
     bucket->is_quiet = options->read_only || options->is_quiet;
+    bucket->lists_all_names = options->lists_all_names;
     bucket->tokens = BUDGET_FIRST;
     pthread_mutex_init(&bucket->mutex, NULL);
     pthread_mutex_init(&bucket->left_mutex, NULL);

@@ -42,7 +42,7 @@ struct bucket {
     struct storage_bucket settings;
     char name[128], prefix[STORAGE_KEY_MAX + 1]; /* without a '/' at its ends; may be "" */
     char scheme[8], host[640], path[160];        /* path: "/BUCKET" or "" */
-    bool read_only, is_quiet;
+    bool read_only, is_quiet, lists_all_names;
     uint64_t retry_s; /* for how long a request is tried */
     enum exclusive exclusive;
     bool is_conditional_complete;

@@ -268,6 +268,7 @@ struct page {
     void *user;
     char key[S3_KEY_BYTES];
     uint64_t bytes;
+    char tag[STORAGE_TAG_BYTES];
     char next[S3_QUERY_BYTES / 2]; /* where the next page goes on; "": nowhere */
     bool is_told, is_truncated;
 };
@@ -300,8 +301,10 @@ static int visit_key(struct page *page, bool is_dir)
                             page->prefix);
     char *name = page->key + length;
     name[strcspn(name, "/")] = '\0';
-    struct storage_entry entry = {
-        .name = name, .is_dir = is_dir, .bytes = is_dir ? 0 : page->bytes};
+    struct storage_entry entry = {.name = name,
+                                  .is_dir = is_dir,
+                                  .bytes = is_dir ? 0 : page->bytes,
+                                  .tag = is_dir ? NULL : page->tag};
     return name[0] == '\0' ? 0 : page->visit(page->user, &entry);
 }
 
@@ -323,6 +326,8 @@ static int take_listed(void *user, const char *path, const char *text)
         decode(page->key);
     } else if (strcmp(path, "Contents/Size") == 0) {
         page->bytes = strtoull(text, NULL, 10);
+    } else if (strcmp(path, "Contents/ETag") == 0) {
+        snprintf(page->tag, sizeof page->tag, "%s", text);
     } else if (strcmp(path, "IsTruncated") == 0) {
         page->is_told = true;
         page->is_truncated = strcmp(text, "true") == 0;
@@ -387,6 +392,7 @@ int bucket_list_at(struct bucket *bucket, const char *prefix,
 }
 
 struct filter {
+    bool lists_all_names;
     int (*visit)(void *user, const struct storage_entry *entry);
     void *user;
 };
@@ -394,9 +400,9 @@ struct filter {
 static int visit_valid(void *user, const struct storage_entry *entry)
 {
     const struct filter *filter = user;
-    return storage_name_is_valid(entry->name, strlen(entry->name))
-               ? filter->visit(filter->user, entry)
-               : 0;
+    struct storage_entry told = *entry;
+    told.is_no_key = !storage_name_is_valid(entry->name, strlen(entry->name));
+    return told.is_no_key && !filter->lists_all_names ? 0 : filter->visit(filter->user, &told);
 }
 
 /* With the '/' at its end, but "" of the whole bucket. */
@@ -412,7 +418,7 @@ int bucket_list(struct storage *storage, const char *prefix,
                 int (*visit)(void *user, const struct storage_entry *entry), void *user)
 {
     struct bucket *bucket = bucket_of(storage);
-    struct filter filter = {visit, user};
+    struct filter filter = {bucket->lists_all_names, visit, user};
     char whole[S3_KEY_BYTES];
     directory_key(whole, bucket, prefix);
     return bucket_list_at(bucket, whole, visit_valid, &filter);

@@ -147,7 +147,7 @@ static int note_part(void *user, const struct s3_open_part *found)
     uint32_t index = found->number - 1;
     if (found->number > 0 && index < object->num_parts &&
         found->bytes == size_of_part(object, index) && strlen(found->etag) == HASH_MD5_HEX - 1)
-        snprintf(object->parts[index].there, HASH_MD5_HEX, "%s", found->etag);
+        memcpy(object->parts[index].there, found->etag, HASH_MD5_HEX);
     return 0;
 }
 

@@ -140,7 +140,7 @@ static void finish(struct requests *requests, struct work *work, struct storage_
         if (!finish_piece(requests, one, error, work->count > 0))
             continue;
         pthread_mutex_lock(&requests->done_mutex);
-        one->done(one);
+        storage_done(one);
         pthread_mutex_unlock(&requests->done_mutex);
     }
 }

@@ -4,8 +4,8 @@
 #define HOLDFAST_TESTS_CUDA_BED_H
 
 #include "kernels/cuda/run.h"
+#include "proto/sanitized.h"
 #include "tests/unit/kernels_cases.h"
-#include "tests/unit/sanitized.h"
 
 /* Has the operation of this case a kernel? */
 static inline bool cuda_has_case(int which)

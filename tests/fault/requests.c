@@ -168,7 +168,7 @@ static void run_step(struct fault *fault, struct fault_io *io)
     if (submit)
         storage_submit(fault->inner, &io->inner);
     else
-        io->outer->done(io->outer);
+        storage_done(io->outer);
     pthread_mutex_lock(&fault->mutex);
     if (submit)
         return;

@@ -79,6 +79,8 @@ static const ProtobufCMessageDescriptor *const types[] = {
     &holdfast__v1__undelete_reply__descriptor,
     &holdfast__v1__reload_request__descriptor,
     &holdfast__v1__reload_reply__descriptor,
+    &holdfast__v1__stop_request__descriptor,
+    &holdfast__v1__stop_reply__descriptor,
     &holdfast__v1__force_attempt_request__descriptor,
     &holdfast__v1__force_attempt_reply__descriptor,
 };

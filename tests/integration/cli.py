@@ -4,7 +4,7 @@
 Goal: every shard and every export is a genuine safetensors file with the right values; list, show,
 verify, diff and export tell the truth, name damage exactly, and end with the documented exit codes;
 hostile files make them fail cleanly, and none of them changes the store.
-Method: a real ckptd; `clients_ckpt save` stores tensors whose every element follows from tensor,
+Method: a real ckptd; `saver save` stores tensors whose every element follows from tensor,
 step and index, so this script computes them again with NumPy. Files are then damaged byte by byte.
 """
 
@@ -180,6 +180,43 @@ def diff_compares_other_world_sizes_by_digest_and_other_values_by_reading(bed):
             assert found[name]["largest"] == float(
                 numpy.max(numpy.abs(as_double(one, dtype) - as_double(two, dtype)))
             )
+
+
+def made_with(store, step, attempt, **sections):
+    """Gives a manifest other sections, each a line of it."""
+    path = os.path.join(store, "trip", f"step-{step:08}-a{attempt:04}", "manifest.json")
+    text = read(path)
+    for name, value in sections.items():
+        line = re.compile(b'^"%s":.*,$' % name.encode(), re.MULTILINE)
+        said = f'"{name}":{json.dumps(value)},'.encode()
+        text, count = line.subn(lambda _, said=said: said, text)
+        assert count == 1, name
+    with open(path, "wb") as file:
+        file.write(sealed(text))
+
+
+@test
+def diff_tells_with_which_settings_and_libraries_two_were_made(bed):
+    store = bed.copy("settings")
+    one = {"isa": "avx2", "environment": {"cpu": "A", "hosts": {"n1": "0-2"}}}
+    two = {"isa": "avx2", "environment": {"cpu": "B\x1b[2J", "hosts": {"n1": "0-2"}}}
+    made_with(store, 1, 1, config={"training": {"steps": 10, "seq_len": 8}}, identity=one)
+    made_with(store, 1, 3, config={"training": {"steps": 20, "seq_len": 8}, "job": {"run": "x"}},
+              identity=two)
+    pair = ("diff", "trip@1-a1", "trip@1-a3", "--store", store)
+    want = [{"what": "config.training.steps", "first": 10, "second": 20},
+            {"what": "config.job.run", "second": "x"},
+            {"what": "environment.cpu", "first": "A", "second": "B\x1b[2J"}]
+    found = json.loads(cli(*pair, "--json"))  # the tensors are equal: 0
+    assert found["settings"] == want and found["different"] == 0 and found["same"] > 0, found
+    found = json.loads(cli(*pair, "--json", "--settings", want=1))
+    assert found == {"first": "trip@1-a1", "second": "trip@1-a3", "settings": want}, found
+    lines = [re.split(" {2,}", line) for line in cli(*pair, "--settings", want=1).splitlines()]
+    assert lines == [["trip@1-a1 and trip@1-a3 differ in 3 settings."], [""],
+                     ["WHAT", "FIRST", "SECOND"], ["config.training.steps", "10", "20"],
+                     ["config.job.run", "-", "x"], ["environment.cpu", "A", "B?[2J"]], lines
+    os.remove(os.path.join(store, "trip/step-00000001-a0001/shard-00001-of-00003.safetensors"))
+    assert "same settings" in cli("diff", "trip@1-a1", "trip@1-a1", "--store", store, "--settings")
 
 
 def imported(bed, store, run, vocab, dice):
@@ -662,8 +699,8 @@ def metrics_of_the_disk(path, after):
         assert time.monotonic() < deadline, path
         time.sleep(0.02)
     text = read(path).decode()
-    return {name: float(value) for name, value in
-            re.findall(r"^holdfast_disk_(\w+) (\S+)$", text, re.M)}
+    return {{"bytes": "bytes_total", "inodes": "inodes_total"}.get(name, name): float(value)
+            for name, value in re.findall(r"^holdfast_disk_(\w+) (\S+)$", text, re.M)}
 
 
 @test

@@ -14,24 +14,21 @@ has no rank, gets all shards in the same way.
 import glob
 import os
 import re
-import shutil
 import signal
 import sys
 import threading
 import time
 
 from lib_nodes import cluster_in, has, scratch, shards, wait_until
-from lib_store import BUILD, change, is_sanitized
-from lib_tap import end, need, test
+from lib_store import change, take_libckpt
+from lib_tap import end, need, need_programs, test
 
 need("numpy")
 import numpy  # noqa: E402
 
-if not shutil.which("openssl") or is_sanitized("libckpt.so.1"):
-    print("openssl is missing, or a library with a sanitizer cannot be loaded into Python")
-    sys.exit(77)
+need_programs("openssl")
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-os.environ["HOLDFAST_LIBCKPT"] = os.path.join(BUILD, "libckpt.so.1")
+take_libckpt()
 sys.path.insert(0, os.path.join(ROOT, "clients/python/src"))
 sys.dont_write_bytecode = True
 import holdfast  # noqa: E402

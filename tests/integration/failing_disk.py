@@ -6,7 +6,6 @@ losses of an undisturbed run; what was committed before is listed, whole, and lo
 when its last save was written, else with 75, and started again on a good disk with 0.
 Method: the real trainer, and ckptd over the back-end that fails operations with an errno; a store
 for each fault, three faults at a time: most of it is pauses between tries of the last save.
-also without io_uring
 """
 
 import concurrent.futures
@@ -72,6 +71,9 @@ def failing(tokens, fault, right):
             late = " within checkpoint.final_seconds" if options else ""
             found.append(("and says that the last one is missing, and why it gave up", re.search(
                 f"the last checkpoint, of step {STEPS}, could not be saved{late} \\(", said), said))
+        warned = [line.split(" warn ")[1] for line in said.splitlines() if " warn " in line]
+        found.append(("it warns again only of something else", all(
+            one != other for one, other in zip(warned, warned[1:])), said))
         found.append(("ckptd ends well", world.end() == 0, world.log()))
         world.store = store
         steps = world.steps()

@@ -5,7 +5,6 @@ Goal: a save that does not fit fails and says so, ckptd goes on, what was commit
 loads, a prune works on the full disk and makes room, and then saves are committed again. Method: a
 small ext4 in a file, mounted by this test in a mount namespace of its own; a filler takes the
 space, empty files take the inodes. Needs root and loop devices, else skipped.
-also without io_uring
 """
 
 import os

@@ -50,6 +50,8 @@ def full(world):
          "the store holds 2 checkpoints already" in said["reason"] and
          "the store holds 2 checkpoints already" in err and
          said["runs"][0]["failures_in_row"] == 2, (refused, code, out, err))
+    test("the log tells of the first of them alone", world.log().count("warn commit: ") == 1,
+         world.log())
     label = f'holdfast_run_failures_in_row{{run="{world.run}"}}'
     time.sleep(0.3)
     test("the metrics tell failures and age with the run as a label",
@@ -71,6 +73,24 @@ def damaged(world):
     test("through a ckptd too", world.cli("list", *world.where)[0] == 1)
     code, out, _ = world.cli("health", *world.where)
     test("and so is health", code == 1 and "every checkpoint is damaged" in out, (code, out))
+    world.stop()
+
+
+def large(world):
+    """Memory of its own, above its limit and below it."""
+    world.launch("--limits.private_bytes", "1MiB")
+    status = json.loads(world.cli("status", "--json", *world.where)[1])
+    process, pool = status["process"], status["pool"]["bytes_ready"]
+    test("a ckptd that takes more memory of its own than it should says so, with the numbers",
+         any("limits.private_bytes is 1048576" in text for text in status["alarms"]), status)
+    test("the pool is not of its own, and all parts make the whole",
+         pool <= process["bytes_shared"] and 0 < process["bytes_private"] < 64 << 20 and
+         process["bytes_private"] + process["bytes_shared"] + process["bytes_files"] ==
+         process["bytes_resident"] and process["jobs_waiting"] >= 0, process)
+    world.stop()
+    world.launch("--limits.private_bytes", "1GiB")
+    test("within the limit there is no alarm", "limits.private_bytes" not in
+         world.cli("status", *world.where)[1])
     world.stop()
 
 
@@ -120,6 +140,7 @@ def main():
     try:
         full(world)
         damaged(world)
+        large(world)
         watched(world)
     finally:
         world.close()

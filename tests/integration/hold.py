@@ -6,7 +6,7 @@ step, never removed, and given free only by a proof; what a tool reads is not re
 nor by another tool, and goes when its reader is gone, killed too; where pins cannot be read a prune
 has no plan.
 Method: a real ckptd and store; a byte changed in a shard; readers stopped by SIGSTOP while they
-read. also without io_uring
+read.
 """
 
 import contextlib

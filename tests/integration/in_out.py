@@ -128,7 +128,9 @@ def ends(bed):
     _, said = bed.train("last", *export[:2], os.path.join(bed.folder, "no", "such"), steps=MORE,
                         want=78)
     test("and one that cannot be made", steps_of(bed, "last")[-1] == STEPS, said)
-    bed.train("last", export[0], steps=MORE)
+    _, said = bed.train("last", export[0], steps=MORE)
+    test("a run that goes on without the optimizer's state says so",
+         f"step {STEPS} has no optimizer state" in said, said)
     test("unless told otherwise its name has run and step", os.path.exists(
         os.path.join(bed.folder, "out-last", "hf", f"last-step-{MORE}", "config.json")))
 

@@ -5,11 +5,14 @@
 # and as C++, saves and loads; the shared library exports ckpt.h's functions with a version, and
 # nothing else. Method: an installation into a fresh folder; the example of the documentation.
 . "$(dirname "$0")/lib.sh"
-plan 27
+plan 28
 root=$tmp/root
 
 # Who runs the tests has built everything: nothing is compiled again here.
 check "make install works" make -s BUILD="$BUILD" PREFIX=/usr DESTDIR="$root" install
+own() { make -sn BUILD="$BUILD" PREFIX=/home/me/holdfast install | grep -o '[^ >|]*/etc/holdfast'; }
+check_equal "another prefix takes the configuration along" \
+    "$(own | grep -cv '^/home/me/holdfast/etc/')" 0
 sed 's|^prefix=.*|prefix='"$root"'/usr|' -i "$root/usr/lib/pkgconfig/libckpt.pc"
 export PKG_CONFIG_PATH=$root/usr/lib/pkgconfig
 check "pkg-config knows libckpt" pkg-config --exists libckpt
@@ -39,10 +42,15 @@ check "and nothing that ckpt.h does not declare" test -z "$extra"
 
 pages=$root/usr/share/man/man1
 absent=()
-for name in ckptd trainer tokenizer holdfast-launch ckpt-cli; do
+for name in ckptd trainer tokenizer holdfast-launch holdfast-certificates ckpt-cli; do
+    test -x "$root/usr/bin/$name" || absent+=("bin/$name")
     test -s "$pages/$name.1" || absent+=("$name")
 done
-check_equal "every program has a man page" "${absent[*]}" ""
+for name in slurm/train.sbatch grafana/ckptd.json kubernetes/ckptd.yaml configs/README.md; do
+    test -s "$root/usr/share/holdfast/$name" || absent+=("$name")
+done
+check_equal "every program is there, with a man page, and what batch systems are given" \
+    "${absent[*]}" ""
 mapfile -t commands < <("$BUILD/ckpt-cli" --help | awk '/^  [a-z]/ { print $1 }')
 check "ckpt-cli tells its commands" test ${#commands[@]} -ge 16
 for name in "${commands[@]}"; do # help2man escapes what groff would take for something else

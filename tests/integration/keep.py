@@ -3,7 +3,7 @@
 
 Goal: a disk that is not mounted, a store that is moved away: nothing is removed, and the reason is
 told. Method: a real ckptd on a directory, which this script moves, empties and fills as a person
-would; `clients_ckpt save` makes checkpoints.
+would; `saver save` makes checkpoints.
 """
 
 import json
@@ -127,6 +127,9 @@ def removed_by_name(world, *where):
     code, out, err = world.cli("rm", names[0], *where)
     test(f"{from_where}: without a yes nothing goes", code == 74 and "--yes" in err and
          "will be lost" in out and os.path.exists(step_of(world, 11)), (code, out, err))
+    code, out, err = world.cli("rm", names[0], *where, "--json")
+    test(f"{from_where}: and JSON alone says so with --json", code == 74 and out == "" and
+         json.loads(err), (code, out, err))
     said = [world.cli("rm", name, *where, "--yes") for name in names]
     run = os.path.join(world.store, world.run)
     test(f"{from_where}: what is set aside or damaged goes",

@@ -27,6 +27,7 @@ ROWS = {
     "round to float8": ("bits: round_float8",),
     "codes of parts": ("bits: float8_largest", "bits: float8_decode"),
     "cross entropy": ("bits: cross_entropy",),
+    "extremes": ("bits: extremes",),
     "exact sum": ("bits: sum_squares",),
     "digest": ("bits: digest",),
     "products: float": products("bits"),

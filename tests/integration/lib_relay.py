@@ -65,23 +65,15 @@ class Relay:
         """A held way keeps new connections waiting, too."""
         self.wait("out")
         try:
-            server = self.reach()
+            host, port = self.to.split(":")
+            server = socket.create_connection((host, int(port)), 10)
+            server.settimeout(None)
         except OSError:
             client.close()
             return
         for way, a, b, chance in (("out", client, server, chances[0]),
                                   ("back", server, client, chances[1])):
             threading.Thread(target=self.move, args=(way, a, b, chance), daemon=True).start()
-
-    def reach(self):
-        host, port = self.to.split(":")
-        server = socket.socket()
-        if self.room is not None:  # what the kernel takes in comes, whatever becomes of the server
-            server.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, CHUNK)
-        server.settimeout(10)
-        server.connect((host, int(port)))
-        server.settimeout(None)
-        return server
 
     def take(self, way, count):
         if self.room is not None and way == "back":

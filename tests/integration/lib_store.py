@@ -1,6 +1,6 @@
 """lib_store - a ckptd on a store of its own, for the scripts that test what happens to checkpoints.
 
-World starts and stops a real ckptd, makes checkpoints through libckpt (`clients_ckpt save`), and
+World starts and stops a real ckptd, makes checkpoints through libckpt (`saver save`), and
 asks ckpt-cli, through the server or on the directory. write_llama() makes models to import,
 change() and sealed() damage; Clock moves the wall clock.
 """
@@ -15,19 +15,36 @@ import shutil
 import signal
 import struct
 import subprocess
+import sys
 import tempfile
 import time
 
 BUILD = os.path.abspath(os.environ.get("BUILD", "build"))
 CLI = os.path.join(BUILD, "ckpt-cli")
-SAVER = os.path.join(BUILD, "tests/clients_ckpt")
+SAVER = os.path.join(BUILD, "tests/saver")
 YEAR = 365 * 86400
 
 
 def is_sanitized(program="ckptd"):
-    """Then nothing can be loaded before the runtime of the sanitizer, which takes memory too."""
+    """Its runtime takes memory, and cannot come into a program that is there already."""
     with open(os.path.join(BUILD, program), "rb") as file:
         return b"san_init" in file.read()
+
+
+def take_libckpt():
+    """What is imported from now on takes the built libckpt. The runtime of a sanitizer in that must
+    come first: the script begins again behind it, and leaks, of which Python has its own, stay."""
+    library = os.environ["HOLDFAST_LIBCKPT"] = os.path.join(BUILD, "libckpt.so.1")
+    if not is_sanitized("libckpt.so.1") or "libasan" in os.environ.get("LD_PRELOAD", ""):
+        return
+    needed = subprocess.run(["ldd", library], check=True, capture_output=True, text=True).stdout
+    runtime = re.search(r"=> (\S*libasan\S*)", needed)
+    if not runtime:
+        print("a library with this sanitizer cannot be loaded into Python")
+        sys.exit(77)
+    os.environ.update(LD_PRELOAD=runtime[1],
+                      ASAN_OPTIONS=os.environ.get("ASAN_OPTIONS", "") + ":detect_leaks=0")
+    os.execv(sys.executable, [sys.executable, *sys.argv])
 
 
 def comes_to(look, value):

@@ -3,16 +3,22 @@
 real_text() is 1 MB of what people wrote: Perl's manuals where installed, and this repository.
 random_text() is seeded random Unicode, of characters that Unicode 3.2 had already, so that the
 tables of two libraries, which may be of different years, agree on them. SEED=n gives another one.
+
+A TokenizerBed has these and what else is known to differ, and runs the program tokenizer on them.
 """
 import glob
 import os
 import random
 import subprocess
+import tempfile
 import unicodedata
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 SEED = int(os.environ.get("SEED", "1"))
 TEXT_BYTES = 1 << 20
+TOKENIZER = os.path.join(os.path.abspath(os.environ.get("BUILD", "build")), "tokenizer")
+META = "\u2581"
+SPECIAL = ["<s>", "</s>", "<|eot_id|>", "<|eot_id|>x"]
 
 
 def real_text():
@@ -46,3 +52,44 @@ def first_difference(ours, theirs, name):
         if a != b:
             return f"seed {SEED}: token {at}: ours {ours[at:at + 4]}, {name} {theirs[at:at + 4]}"
     return f"seed {SEED}: {len(ours)} tokens, {name} {len(theirs)}"
+
+
+def adversarial():
+    draw = random.Random(SEED)
+    parts = SPECIAL + ["<tool>", "<left>", "<right>", "norm_al", "norm_al_er", "of the", " ", "  ",
+                       "   ", "\n", "\n\n", " \n", "\t", "a", "the", META, META + META, "<0x41>",
+                       "\u00e9", "\u65e5\u672c", "\U0001F600", "'s", "12345", "\r\n", "\u00a0",
+                       "<", "<unk>", "..", "\x00"]
+    return "".join(draw.choice(parts) for _ in range(3000))
+
+
+def tests_of(forms, check, what):
+    """A test per form: check(bed, form); its name ends with `what`."""
+    def of(form):
+        def test(bed):
+            check(bed, form)
+        test.__name__ = f"{form}_{what}".replace(" ", "_")
+        return test
+    return [of(form) for form in forms]
+
+
+class TokenizerBed:
+    def __init__(self):
+        self.root = tempfile.mkdtemp(prefix="tokenizer-", dir=os.environ.get("TMPDIR"))
+        self.texts = [real_text()[:150000], random_text(20000), adversarial(),
+                      " begins with a space", "", "\n", "\nx", META, "<tool>", " <s> </s> a",
+                      "a" * 30000, "ab " * 9000, "   " * 5000]
+
+    def path(self, name):
+        return os.path.join(self.root, name)
+
+    def run(self, command, file, content, *options):
+        with open(self.path("in"), "wb") as out:
+            out.write(content)
+        return subprocess.run([TOKENIZER, command, "--tokenizer", self.path(file), *options,
+                               self.path("in")], capture_output=True)
+
+    def tokens(self, file, text, *options):
+        done = self.run("encode", file, text.encode(), *options)
+        assert done.returncode == 0, done.stderr
+        return [int(word) for word in done.stdout.split()]

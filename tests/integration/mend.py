@@ -107,11 +107,16 @@ def is_mended_or_lost(world, before, folder, run):
 def by_scrub(world, options, run, folder, before, shard):
     world.start(*options)
     change(shard, os.path.getsize(shard) // 3)
+    found = world.cli("verify", run, *world.where)
+    test("what verify found is in the list", found[0] == 1 and
+         world.listed(*world.where)[0]["verified"]["damages"] > 0, found)
     world.cli("scrub", "start", *world.where)
     wait_until(lambda: is_mended(world, before, folder)() and
                status(world)["mending"]["mended"] == 1, lambda: world.log()[-3000:])
     test("what the scrub finds is mended, too", status(world)["mending"]["mended"] == 1,
          status(world)["mending"])
+    test("and the list does not tell any more what verify found before", "verified" not in
+         world.listed(*world.where)[0], world.listed(*world.where))
     world.stop()
 
 

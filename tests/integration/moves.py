@@ -23,8 +23,8 @@ class Bed(World):
 
     def load(self, run, step):
         """By ckptd, from the disk, every element compared with what was saved."""
-        done = subprocess.run([SAVER, "read", self.server, str(step), "1000"], timeout=60,
-                              env=dict(os.environ, READ_RUN=run), capture_output=True, text=True)
+        done = subprocess.run([SAVER, "read", self.server, str(step), "1000", run], timeout=60,
+                              capture_output=True, text=True)
         assert done.returncode == 0, done.stdout + done.stderr
 
     def states(self, run, *where):

@@ -10,6 +10,7 @@ Method: a real ckptd on loopback, certificates by deploy/certificates, ckpt-cli 
 as clients. Every call is made with every identity, and the answer compared with a table of its own.
 """
 
+import json
 import os
 import shutil
 import socket
@@ -17,6 +18,7 @@ import ssl
 import struct
 import subprocess
 import sys
+import time
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import lib_tap  # noqa: E402
@@ -24,15 +26,15 @@ import lib_tap  # noqa: E402
 lib_tap.need("grpc")
 lib_tap.need_programs("openssl")
 import grpc  # noqa: E402
-from lib_network import (HELLO, REQUEST, Network, answer_of, fetch_from, say_hello, soon,
-                         ticket_from)  # noqa: E402
+from lib_network import (HELLO, REQUEST, Network, answer_of, fetch_from, free_port, say_hello,
+                         soon, ticket_from)  # noqa: E402
 from lib_store import PATIENCE  # noqa: E402
 from lib_tap import test  # noqa: E402
 
 LOOK = {"Hello"}
 SEE = {"List", "Show", "History", "WaitSave"}
 OF_ALL = {"Status", "Rescan"}  # name no run
-SAVE = {"OpenAttempt", "Describe"}
+SAVE = {"OpenAttempt", "Describe", "Stop"}
 SESSION_SAVE = {"BeginSave", "AbortSave"}  # name a session, here one that is not there
 OPERATE = {"Release", "Adopt", "Gc", "Scrub", "Remove", "Undelete", "Reload",
            "ForceAttempt"}
@@ -54,7 +56,8 @@ MAY = {
 }
 # The run a, in the field that each request has for it; the others have none.
 RUN = {**dict.fromkeys(("OpenAttempt", "Describe", "WaitSave", "List", "Show", "Prune", "Pin",
-                        "Release", "History", "Remove", "Undelete", "ForceAttempt"), b"\x0a\x01a"),
+                        "Release", "History", "Remove", "Undelete", "ForceAttempt", "Stop"),
+                       b"\x0a\x01a"),
        "OpenLoad": b"\x12\x01a", "OpenBulk": b"\x12\x01a", "Scrub": b"\x12\x01a",
        **dict.fromkeys(("Join", "BeginPart", "ReportPart"), b"\x0a\x01a"),
        "Adopt": b"\x1a\x01a", "Peer": b"\x08\x09"}  # of Peer: list the store
@@ -87,10 +90,11 @@ def roles(world):
          "Gc refused to holdfast://reader/a" in world.log(), world.log())
 
 
-def requested(world, name, uri):
-    """As an authority of one's own answers a request."""
+def requested(world, name, uri, says=None):
+    """As an authority of one's own answers a request; `says`: with another identity."""
     out, authority = world.path(name), world.path("authority")
     world.certificates("request", out, uri)
+    change_text(os.path.join(out, "extensions.cnf"), uri, says or uri)
     subprocess.run(["openssl", "x509", "-req", "-in", os.path.join(out, "request.pem"), "-CA",
                     os.path.join(authority, "authority.pem"), "-CAkey",
                     os.path.join(authority, "authority.key"), "-CAcreateserial", "-days", "1",
@@ -98,6 +102,13 @@ def requested(world, name, uri):
                     os.path.join(out, "certificate.pem")],
                    check=True, capture_output=True)
     shutil.copy(os.path.join(authority, "authority.pem"), out)
+
+
+def change_text(path, old, new):
+    with open(path) as file:
+        text = file.read()
+    with open(path, "w") as file:
+        file.write(text.replace(old, new))
 
 
 def identities(world):
@@ -111,21 +122,35 @@ def identities(world):
     world.issue("stranger", "holdfast://operator/anna", authority=other)
     world.issue("late", "holdfast://operator/anna", STARTDATE="20200101000000Z",
                 ENDDATE="20200201000000Z")
-    world.issue("king", "holdfast://king/anna")
-    world.issue("bare", "holdfast://trainer")
-    for name, what, why in (
-            ("stranger", "another authority's", "unable to get local issuer certificate"),
-            ("late", "an expired", "certificate has expired"),
-            ("king", "an unknown role's", "names 0 identities"),
-            ("bare", "a trainer's of no run", "names 0 identities")):
+    requested(world, "king", "holdfast://operator/anna", "holdfast://king/anna")
+    requested(world, "bare", "holdfast://trainer/a", "holdfast://trainer")
+    for uri in ("holdfast://king/anna", "holdfast://trainer", "operator/anna"):
+        code, said = world.try_certificates("issue", world.authority, world.path("none"), uri)
+        test(f"certificates makes none for {uri}", code == 78 and "no identity" in said and
+             not os.path.exists(world.path("none")), said)
+    for name, what, why, said in (
+            ("stranger", "another authority's", "unable to get local issuer certificate",
+             "is not believed"),
+            ("late", "an expired", "certificate has expired", "has ended"),
+            ("king", "an unknown role's", "names 0 identities", "hung up on the certificate"),
+            ("bare", "a trainer's of no run", "names 0 identities", "hung up on the certificate")):
         test(f"{what} certificate is refused, and the log says why",
              soon(lambda: not world.comes_in(name) and why in world.log()), world.log())
+        code, heard = world.ask(name, "list", "--json")
+        test("and so does the client, in one object", code == 69 and
+             said in json.loads(heard)["message"], heard)
     requested(world, "berta", "holdfast://operator/berta")
     test("a certificate that an authority of one's own made of a request comes in",
          world.ask("berta", "list")[0] == 0, world.log())
     code, said = world.ask("anna", "list", address="localhost:" + world.address.split(":")[1])
     test("the client refuses a server whose certificate names another host", code != 0 and
-         "refused" in said, said)
+         "not believed" in said and "mismatch" in said, said)
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        code, said = world.ask("anna", "list", "--json",
+                               address=f"127.0.0.1:{unused.getsockname()[1]}")
+    test("where nobody listens a client says so, with --json in one object", code == 69 and
+         "Connection refused" in json.loads(said)["message"], said)
     code, said = world.ask("nowhere", "list")
     test("a client without files names the one that is missing", code == 66 and
          "authority.pem" in said, said)
@@ -223,6 +248,43 @@ def reload(world):
          not world.comes_in("gone"), world.log())
 
 
+def ending(world):
+    """In the certificate of ckptd itself."""
+    os.unlink(world.path("node", "revoked.pem"))
+
+    def told(days, words):
+        end = time.strftime("%Y%m%d%H%M%SZ", time.gmtime(time.time() + days * 86400))
+        world.issue("node", "holdfast://node/n1", "127.0.0.1", STARTDATE="20200101000000Z",
+                    ENDDATE=end)
+        return soon(lambda: words in world.cli("status", *world.where)[1])
+    status = json.loads(world.cli("status", "--json", *world.where)[1])
+    test("a certificate that is good for long is no alarm, and its time is a number",
+         not status["alarms"] and status["tls"]["certificate_seconds_left"] > 30 * 86400, status)
+    test("one that ends within two weeks is", told(3, "ends in 3.0 days"), world.log())
+    test("and one that has ended", told(-1, "has ended"), world.log())
+    world.stop()
+    done = subprocess.run([world.ckptd, "--check", "--store", world.store,
+                           "--listen", world.server, "--memory.pool_bytes", "64MiB",
+                           "--memory.segment_bytes", "1MiB", "--tls.listen", world.address,
+                           "--tls.directory", world.path("node")], capture_output=True, text=True)
+    test("--check tells of it before a start", done.returncode == 78 and
+         "has ended" in done.stdout, done)
+
+
+def another_role(world):
+    world.issue("other", "holdfast://reader", "127.0.0.1")
+    for check in ([], ["--check"]):
+        done = subprocess.run([world.ckptd, *check, "--store", world.store + "2", "--listen",
+                               world.server + "2", "--memory.pool_bytes", "64MiB",
+                               "--memory.segment_bytes", "1MiB", "--tls.listen",
+                               f"127.0.0.1:{free_port()}", "--tls.directory", world.path("other")],
+                              capture_output=True, text=True, timeout=PATIENCE)
+        said = done.stdout + done.stderr
+        test(f"ckptd {''.join(check)} refuses a certificate of another role, and names both",
+             done.returncode == 78 and "holdfast://reader" in said and
+             "holdfast://node/NAME" in said, done)
+
+
 def crowd(world):
     host, port = world.address.split(":")
     silent = []
@@ -245,13 +307,14 @@ def main():
     world = Network()
     try:
         readable_key(world)
+        another_role(world)
         world.serve()
         identities(world)
         roles(world)
         bulk(world)
         reload(world)
         crowd(world)
-        world.stop()
+        ending(world)
     finally:
         world.close()
     lib_tap.end()

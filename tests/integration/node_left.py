@@ -12,7 +12,7 @@ import sys
 import time
 
 from lib_nodes import cluster_in, scratch
-from lib_store import BUILD, is_sanitized
+from lib_store import take_libckpt
 from lib_tap import end, need, test
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -20,11 +20,8 @@ SILENT_S, PATIENCE_S = 2, 30
 need("numpy")
 import numpy  # noqa: E402
 
-os.environ["HOLDFAST_LIBCKPT"] = os.path.join(BUILD, "libckpt.so.1")
 sys.path.insert(0, os.path.join(ROOT, "clients/python/src"))
-if is_sanitized("libckpt.so.1"):
-    print("a library with a sanitizer cannot be loaded into Python")
-    sys.exit(77)
+take_libckpt()
 import holdfast  # noqa: E402
 
 

@@ -21,6 +21,7 @@ import time
 import lib_tap
 import lib_train
 from lib_nodes import PUBLISH, REMOVE, cluster_in, damage_and_scrub, refusal, scratch, wait_until
+from lib_store import PATIENCE, SAVER
 from lib_tap import end, test
 
 DOMAINS = "a", "a", "b"
@@ -270,6 +271,19 @@ def kept(cluster):
     third.start()
 
 
+def named(cluster):
+    """n2 gets no copy, and its looks at the others are far apart."""
+    first, second, _ = cluster.nodes
+    second.kill()
+    second.start("--tier.look_ms", "3600000")
+    second.listed(*second.where)
+    first.save_one(60, ranks=2)
+    done = subprocess.run([SAVER, "read", second.server, "60", "1000"], timeout=PATIENCE,
+                          capture_output=True, text=True)
+    test("a load that names a step which another node has just saved finds it",
+         done.returncode == 0, done.stderr)
+
+
 def returned(cluster):
     """n1 trains, is away while n3 goes on, and comes back."""
     first, second, third = cluster.nodes
@@ -298,6 +312,7 @@ def main():
         with cluster_in(folder, DOMAINS, *slow) as cluster:
             kills(folder, cluster, random.Random(SEED))
             kept(cluster)
+            named(cluster)
             returned(cluster)
         os.rename(os.path.join(folder, "authority"), os.path.join(folder, "before"))
         with cluster_in(folder, DOMAINS) as cluster:

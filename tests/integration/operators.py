@@ -4,10 +4,9 @@
 Goal: a user of access.uids saves, loads, looks and pins, and is refused what removes, frees or adds
 checkpoints, with exit code 74, the setting's name and a line in the log; nothing is changed then. A
 user of access.operators may do these things, and ckptd's own user always.
-Method: a real ckptd of root's, and one of another user's; copies of ckpt-cli and of `clients_ckpt
-save` that run as other users. One checkpoint is in quarantine by a note alone, so releasing it has
+Method: a real ckptd of root's, and one of another user's; copies of ckpt-cli and of the saver
+that run as other users. One checkpoint is in quarantine by a note alone, so releasing it has
 nothing to repair; a file without a checkpoint is there for gc.
-also without io_uring
 """
 
 import os

@@ -17,7 +17,7 @@ import sys
 import time
 
 from lib_network import Network
-from lib_store import BUILD, CLI, World, change, is_sanitized
+from lib_store import CLI, World, change, take_libckpt
 from lib_tap import Skip, need, run
 
 need("numpy")
@@ -25,12 +25,9 @@ import numpy  # noqa: E402
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 SOURCE = os.path.join(ROOT, "clients/python/src")
-os.environ["HOLDFAST_LIBCKPT"] = os.path.join(BUILD, "libckpt.so.1")
 sys.path.insert(0, SOURCE)
 sys.dont_write_bytecode = True
-if is_sanitized("libckpt.so.1"):
-    print("a library with a sanitizer cannot be loaded into Python")
-    sys.exit(77)
+take_libckpt()
 import holdfast  # noqa: E402
 from holdfast import arrays, catalog, checkpoint, client, dtypes, errors  # noqa: E402
 from importlib import import_module  # noqa: E402
@@ -163,6 +160,17 @@ def arrays_that_moved_are_saved_from_where_they_are(world):
         assert saver.load({"a": back}, step=2).step == 2 and (back == 2).all()
 
 
+def a_save_without_tensors_is_one(world):
+    with holdfast.Client(world.server, run="bare") as saver:
+        saver.save(1, {}, state={"only": "words"}).wait()
+        saver.save(2, {"a": numpy.zeros(3)}).wait()
+        saver.save(3, {}, state={}).wait()
+        raises(holdfast.InvalidError, lambda: saver.save(4, {}))
+        saver.save(4, {"a": numpy.ones(3)}).wait()
+        assert [info.step for info in saver.list()] == [4, 3, 2, 1]
+        assert saver.metadata(1).state == {"only": "words"} and not saver.metadata(3).tensors
+
+
 def objects_grow_and_come_back(world):
     with holdfast.Client(world.server, run="objects") as saver:
         for step, length in ((1, 0), (2, 3000), (3, 4080), (4, 100000)):
@@ -264,14 +272,23 @@ def mistakes_are_exceptions_with_hints(world):
         raises(holdfast.InvalidError, lambda: user.load({"bool": numpy.zeros(7, bool)[::2]}))
         raises(holdfast.InvalidError, lambda: user.wait(1, "cloud"), "accepted, local")
         raises(holdfast.NotFoundError, lambda: user.metadata(77), "77")
+        for step in (-1, 1.5, "2"):
+            raises(holdfast.InvalidError, lambda: user.save(step, {"w": numpy.zeros(3)}),
+                   f"{step!r} is no step")
+        raises(holdfast.InvalidError, lambda: user.save(9, {5: numpy.zeros(3)}), "name a tensor")
         raises(holdfast.InvalidError, lambda: holdfast.open("a@b@c", server=world.server),
                "run@step")
+        raises(holdfast.InvalidError, lambda: holdfast.open("dir:store"),
+               "dir:/path/run@step")
         with holdfast.open("types", server=world.server) as found:
             raises(KeyError, lambda: found["nothing"], "nothing")
         user.pin(1, 1, "kept for a test")
         assert [info.pin_note for info in user.list()][0].endswith("kept for a test")
-        user.unpin(1, 1)
+        user.unpin(numpy.int64(1), 1)
         assert not user.list()[0].pinned
+    for call in (user.list, lambda: user.save(9, {"a": numpy.zeros(1)}), lambda: user.wait(1),
+                 lambda: user.load({"bool": numpy.zeros(7, bool)})):
+        raises(holdfast.InvalidError, call, "is closed")
     raises(holdfast.InvalidError, lambda: holdfast.Client(f"dir:{world.store}", "x").save(
         1, {"a": numpy.zeros(1)}), "only read")
 
@@ -384,6 +401,7 @@ def the_command_line_lists_shows_and_gets(world):
 
     out = os.path.join(world.folder, "a.npy")
     assert "slices@1-a1" in command("--server", world.server, "list").stdout
+    assert " KiB  " in command("list", "slices", "--server", world.server).stdout
     assert "a  I64  [7, 5, 6]" in command("--store", world.store, "show", "slices@1").stdout
     assert command("--store", world.store, "get", "slices@1", "a", out).returncode == 0
     assert numpy.load(out).shape == (7, 5, 6)
@@ -400,7 +418,7 @@ if __name__ == "__main__":
              arrays_of_every_type_come_back_bit_for_bit,
              floats_that_numpy_lacks_need_ml_dtypes_and_say_so, slices_are_those_of_numpy,
              a_slice_reads_little_more_than_itself, arrays_that_moved_are_saved_from_where_they_are,
-             objects_grow_and_come_back, ckpt_cli_shows_objects,
+             a_save_without_tensors_is_one, objects_grow_and_come_back, ckpt_cli_shows_objects,
              ranks_save_slices_and_others_load_theirs,
              an_accepted_save_of_a_killed_process_commits, what_does_not_fit_is_told_by_name,
              mistakes_are_exceptions_with_hints, every_code_of_libckpt_has_an_exception,

@@ -18,19 +18,16 @@ import sys
 import threading
 import zlib
 
-from lib_store import BUILD, CLI, World, is_sanitized
+from lib_store import CLI, World, take_libckpt
 from lib_tap import need, run
 
 need("numpy")
 import numpy  # noqa: E402
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-os.environ["HOLDFAST_LIBCKPT"] = os.path.join(BUILD, "libckpt.so.1")
 sys.path.insert(0, os.path.join(ROOT, "clients/python/src"))
 sys.dont_write_bytecode = True
-if is_sanitized("libckpt.so.1"):
-    print("a library with a sanitizer cannot be loaded into Python")
-    sys.exit(77)
+take_libckpt()
 import holdfast  # noqa: E402
 from holdfast import dtypes, sharded  # noqa: E402
 from holdfast.sharded import Item, Saver  # noqa: E402

@@ -12,7 +12,7 @@ import signal
 import subprocess
 import time
 
-from lib_store import PATIENCE, World, change
+from lib_store import BUILD, PATIENCE, World, change
 from lib_tap import end, test
 
 
@@ -26,8 +26,8 @@ class Configured(World):
         with open(self.file, "w") as file:
             file.write(text)
 
-    def check(self, *options):
-        done = subprocess.run([self.ckptd, "--check", "--listen", self.server, "--store",
+    def check(self, *options, before=()):
+        done = subprocess.run([*before, self.ckptd, "--check", "--listen", self.server, "--store",
                                self.store, "--memory.pool_bytes", "64MiB",
                                "--memory.segment_bytes", "1MiB", *options],
                               capture_output=True, text=True, timeout=PATIENCE)
@@ -44,10 +44,25 @@ def checked(world):
     code, out, _ = world.check()
     test("--check of a store that is not there says that a start makes it", code == 0 and
          "a start makes it" in out and not os.path.exists(world.store), (code, out))
+    code, out, _ = world.check("--store", world.folder + "/deeper/store")
+    test("but not those above it", code == 78 and
+         "the store's directory cannot be made there: " + world.folder + "/deeper" in out,
+         (code, out))
+    code, out, _ = world.check("--metrics.file", world.folder + "/deeper/a.prom")
+    test("a file of metrics that cannot be written is told", code == 0 and
+         f"metrics: {world.folder}/deeper/a.prom cannot be written" in out and
+         "metrics:" not in world.check("--metrics.file", world.folder + "/a.prom")[1], (code, out))
+    sockets = os.path.join(world.folder, "sockets")
+    made, not_made = (world.check("--listen", f"unix:{sockets}/{name}")
+                      for name in ("ckptd.sock", "deeper/ckptd.sock"))
+    test("nor is the directory of the socket needed, which a start makes, but the one above it is",
+         made[0] == 0 and not_made[0] == 78 and "no socket can be made" in not_made[1],
+         (made, not_made))
     world.write("[run.a]\nquota = \"1GiB\"\n[limits]\nlease_ms = 600000\n")
     test("a section of a run, and a key of earlier versions, are accepted",
          world.check("--config", world.file)[0] == 0)
     for text, why in (("[run.a]\nquota = \"much\"\n", "quota"),
+                      ('[run."a/b"]\nquota = 3\n', "can be of no run"),
                       ("[run.a]\nkeep = 3\n", "'run.a.keep' is unknown"),
                       ("[retention]\nkeep_lots = 3\n", "did you mean")):
         world.write(text)
@@ -59,9 +74,55 @@ def checked(world):
          (code, out))
 
 
+def system_allows(world):
+    shm = os.statvfs("/dev/shm")
+    code, out, _ = world.check()
+    test("--check tells the size of /dev/shm", code == 0 and
+         f"/dev/shm: {shm.f_blocks * shm.f_frsize} bytes" in out, out)
+    code, out, _ = world.check(before=[os.path.join(BUILD, "shims/no_uring")])
+    test("where io_uring is refused it would start, and it says what to do", code == 0 and
+         "io_uring: refused" in out and "io_uring_disabled" in out, (code, out))
+    bound = ["setpriv", "--bounding-set=-ipc_lock"] if os.geteuid() == 0 else []
+    code, out, _ = world.check(before=[*bound, "prlimit", "--memlock=1048576:1048576"])
+    test("likewise where less memory may be locked than the pool has", code == 0 and
+         "memlock: RLIMIT_MEMLOCK is less than memory.pool_bytes = 67108864" in out, (code, out))
+    code, out, _ = world.check("--memory.pool_bytes", "1MiB",
+                               before=[*bound, "prlimit", "--memlock=1048576:1048576"])
+    test("and not where it is enough", code == 0 and "memlock: the pool may be" in out, (code, out))
+
+
+def outgrown(world):
+    """By a run of 5 checkpoints, of which a new rule would let 3 go."""
+    def reload(rules):
+        world.write(f"[retention]\n{rules}")
+        world.cli("reload", *world.where)
+        time.sleep(0.2)
+        return world.cli("status", *world.where)[1]
+    reload("")
+    world.save_one(8)
+    world.save_one(9)
+    said = reload("keep_last = 1\n")
+    test("rules that would let most go remove nothing, and that is an alarm, whole",
+         world.steps() == [5, 6, 7, 8, 9] and "the rules remove nothing: 3 of 5 checkpoints" in
+         said and "retention.may_remove_most, allows it)\n" in said, said)
+    test("no rules, no alarm", "the rules remove nothing" not in reload(""))
+    reload("keep_last = 1\n")
+    said = reload("keep_last = 1\nmay_remove_most = true\n")
+    test("it ends when they remove", world.comes_to([8, 9]) and "the rules remove nothing" not in
+         world.cli("status", *world.where)[1], said)
+
+
 def limited(world):
-    world.write("")
+    world.write("[run.trip]\nquota = 1\n")
     world.launch("--config", world.file)
+    world.try_save(1)
+    said = world.cli("status", *world.where)[1]
+    test("a run that has not saved yet has no newest step in status", "no checkpoint yet" in said
+         and "newest step" not in said, said)
+    test("what ckptd says is there to its end", max(map(len, said.split("\n"))) > 220 and
+         said.count("or raise the quota and `ckpt-cli reload`)\n") == 4, said)
+    world.write("")
+    world.cli("reload", *world.where)
     world.save([1, 2, 3])
     size = world.listed()[0]["bytes"]
     world.write(f"[run.{world.run}]\nquota = {3 * size + size // 2}\n")
@@ -92,9 +153,12 @@ def limited(world):
     code, out, _ = world.check("--config", world.file)
     test("--check of a store that is served says so", code == 0 and
          "1 runs, 3 checkpoints, 0 damaged" in out and "in use now" in out, out)
+    test("and which process must end before a start", out.splitlines()[-1] == "ckptd would start "
+         "once the one has ended that has the store open: a start beside it ends with 75", out)
+    outgrown(world)
     world.process.send_signal(signal.SIGHUP)
     test("SIGHUP ends ckptd", world.process.wait(PATIENCE) == 0)
-    manifest = glob.glob(os.path.join(world.store, world.run, "step-00000007-*", "manifest.json"))
+    manifest = glob.glob(os.path.join(world.store, world.run, "step-00000009-*", "manifest.json"))
     os.chmod(manifest[0], 0o600)
     change(manifest[0], 20)
     out = world.check()[1]
@@ -106,6 +170,7 @@ def main():
     world = Configured()
     try:
         checked(world)
+        system_allows(world)
         limited(world)
     finally:
         world.close()

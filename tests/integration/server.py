@@ -5,7 +5,7 @@ Goal: with --server a command answers what it answers on the directory; a store 
 reached from here is named; what is released from quarantine is served at once; an import, a
 conversion or another cut into a served store is whole or gone whatever is killed at whatever
 moment, and gc takes the rest, never what is being written; the log tells who asked for what.
-Method: a real ckptd; `clients_ckpt save` makes checkpoints; models for the import are random bits
+Method: a real ckptd; `saver save` makes checkpoints; models for the import are random bits
 in a Llama's shapes. Tool and ckptd are killed while shards are written, between the last shard and
 the answer, and before the question is heard (a stopped ckptd). SEED= repeats the moments.
 """
@@ -22,7 +22,7 @@ import subprocess
 import threading
 import time
 
-from lib_store import CLI, SAVER, World, mark, write_llama
+from lib_store import CLI, SAVER, World, change, comes_to, mark, write_llama
 from lib_tap import end, skip, test
 
 SHARDS = 4
@@ -143,7 +143,8 @@ def who_asked(world):
             bad.append((words, err, lines))
     test("the log tells who asked for what changes the store, and for what", not bad, bad)
     test("and who began an attempt, which shuts the one before out",
-         f"OpenAttempt asked for by user {os.getuid()}, process" in world.log(), world.log())
+         f"OpenAttempt asked for by user {os.getuid()}, process" in world.log() and
+         "_json" not in world.log(), world.log())
     world.stop()
     test("and who told ckptd to end",
          f"told to end by user {os.getuid()}, process {os.getpid()}" in world.log(), world.log())
@@ -680,6 +681,27 @@ def offline():
         world.close()
 
 
+def told_of_damage():
+    world = World()
+    try:
+        world.launch()
+        world.save((1, 2))
+        (shard,) = glob.glob(os.path.join(world.store, "*", "step-00000001*", "shard-00001*"))
+        os.chmod(shard, 0o600)
+        change(shard, os.path.getsize(shard) // 2)
+        code, out, err = world.cli("verify", *world.where, f"{world.run}@1-a1")
+
+        def damaged():
+            return json.loads(world.cli("status", "--json", *world.where)[1])["runs"][0]["damaged"]
+        test("ckptd hears of damage that verify finds in its store, and proves it itself",
+             code == 1 and "ckptd was told" in out and comes_to(damaged, 1), (code, out, err))
+        _, out, _ = world.cli("verify", *world.where, f"{world.run}@1-a1")
+        test("and not again of what it knows", "ckptd was told" not in out, out)
+        world.stop()
+    finally:
+        world.close()
+
+
 def main():
     print(f"# SEED={seed}")
     world = Served()
@@ -707,6 +729,7 @@ def main():
     finally:
         world.close()
     offline()
+    told_of_damage()
     saved_by_another_user()
     served_by_another_user()
     end()

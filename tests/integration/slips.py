@@ -46,6 +46,7 @@ def names(world):
             "prune", world.run, *world.where, "--keep-last", "1", "--best", "highest")
     refused(world, "help is of one command", 2, "help takes at most 1 argument", "help", "list",
             "show")
+    refused(world, "too few arguments are called so", 2, "at least 1 argument, not 0", "scrub")
     refused(world, "a span of time has a unit", 2, "not a span of time", "prune", world.run,
             *world.where, "--keep-within", "7")
     refused(world, "a pattern that fits no tensor is refused", 2, "fits no tensor", "export",

@@ -7,7 +7,6 @@ harms nothing; watch tells saves and rates, and goes on when ckptd comes back; o
 status tell what its files do.
 Method: a real ckptd and real saves (lib_cli.py); what a crash would leave is made by hand in
 copies of the store, byte counts are taken with os.walk.
-also without io_uring
 """
 
 import fcntl

@@ -4,7 +4,7 @@
 Goal: a ckptd that is told to end while a write hangs leaves OVERTIME_MS (10 s) after
 limits.drain_ms, as if it had been killed, whatever signals arrive meanwhile and wherever the wall
 clock goes; what was committed before is there at the next start. Method: a real ckptd over the
-back-end that delays every request by minutes; `clients_ckpt save` saves into it; SIGTERM, and then
+back-end that delays every request by minutes; `saver save` saves into it; SIGTERM, and then
 SIGUSR1 and another year (build/shims/clock.so) several times a second.
 """
 
@@ -13,7 +13,7 @@ import signal
 import subprocess
 import time
 
-from lib_store import SAVER, Clock, World, is_sanitized
+from lib_store import SAVER, Clock, World
 from lib_tap import end, test
 
 DELAY_US = 10**9  # at most; no save's requests are all spared
@@ -39,16 +39,15 @@ def seconds_to_end(process, clock):
         if time.monotonic() - start > OVERTIME_S + 2 * SLACK_S:
             return None
         process.send_signal(signal.SIGUSR1)
-        if clock:
-            years = 30 if years < 0 else years - 20  # back and forth
-            clock.set(years)
+        years = 30 if years < 0 else years - 20  # back and forth
+        clock.set(years)
         time.sleep(0.2)
     return time.monotonic() - start
 
 
 def main():
     world = World()
-    clock = None if is_sanitized() else Clock(world.folder)
+    clock = Clock(world.folder)
     saver = None
     try:
         world.launch()

@@ -27,7 +27,7 @@ seed = int(os.environ.get("SEED", time.time_ns() % 10**9))
 chance = random.Random(seed)
 SHORT = {"rm", "undelete", "adopt", "rename", "tag", "untag", "list", "show", "pin", "unpin",
          "watch", "follow", "status", "health", "watchdog", "reload", "attempt", "rescan",
-         "history", "scrub"}  # which have no bar
+         "history", "scrub", "advise", "stop"}  # which have no bar
 IN_PYTHON = {"from-dcp", "to-dcp", "from-safetensors", "to-safetensors"}  # python_convert.py
 SUMMARY_BYTES = 4096  # MANIFEST_SUMMARY_BYTES
 TABLES = ("layouts", "tensors", "shard_table")  # read as they are written, behind all others

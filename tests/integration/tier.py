@@ -234,7 +234,12 @@ def taken(world, other, options):
          f"another store has taken attempt 1 of run {run} there" in other.log() and
          verified(world, run) is None, other.log()[-2000:])
     alarm = f"run {run}: 1 checkpoints do not go into the far tier until a restart: another store"
-    told = json.loads(other.cli("status", "--json", *other.where)[1])["alarms"]
+    status, of_world = (json.loads(one.cli("status", "--json", *one.where)[1])
+                        for one in (other, world))
+    told = status["alarms"]
+    test("status says how old the newest is that the far tier has of a run, if it has one",
+         status["runs"][0]["far_age_seconds"] is None and
+         0 <= of_world["runs"][0]["far_age_seconds"] < PATIENCE, (status, of_world))
     health = other.cli("health", *other.where)
 
     def written():
@@ -360,6 +365,7 @@ def collected(world, options):
         return (now["seconds_left"] and now["bytes_per_second"] > 0 and
                 0 < now["bytes_sent"] < now["bytes"] and
                 re.search(r"@1-a1  \d+ % of .* s left", screen) and
+                re.search(r"tier +\d checkpoints? to go, .*B, .*B/s", screen) and
                 "holdfast_tier_now_seconds_left" in lines)
 
     wait_until(told, lambda: (tier_of(world), world.cli("status", *world.where)))

@@ -21,18 +21,14 @@ sys.path.insert(0, os.path.join(ROOT, "tests/integration"))
 sys.path.insert(0, os.path.join(ROOT, "clients/python/src"))
 sys.dont_write_bytecode = True
 
-from lib_drive import BUILD  # noqa: E402
 from lib_server import Server  # noqa: E402
-from lib_store import World, is_sanitized  # noqa: E402
+from lib_store import World, take_libckpt  # noqa: E402
 from lib_tap import need, run  # noqa: E402
 
 need("numpy")
 import numpy  # noqa: E402
 
-os.environ["HOLDFAST_LIBCKPT"] = os.path.join(BUILD, "libckpt.so.1")
-if is_sanitized("libckpt.so.1"):
-    print("a library with a sanitizer cannot be loaded into Python")
-    sys.exit(77)
+take_libckpt()
 import holdfast  # noqa: E402
 from mend import status  # noqa: E402
 from tier import drained, wait_until  # noqa: E402

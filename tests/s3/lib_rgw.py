@@ -123,9 +123,12 @@ class Gateway:
             found["AWS_CA_BUNDLE"] = self.certificate
         return found
 
+    def of_its_programs(self):
+        return {**os.environ, "CEPH_CONF": self.config, "LD_PRELOAD": ""}  # which is for ours
+
     def run(self, *command, check=True):
         return subprocess.run(command, check=check, capture_output=True, text=True, timeout=60,
-                              env={**os.environ, "CEPH_CONF": self.config})
+                              env=self.of_its_programs())
 
     def until(self, what, look, seconds=30):
         end = time.monotonic() + seconds
@@ -143,7 +146,7 @@ class Gateway:
         """In the foreground of a process of its own, which is remembered."""
         log = open(os.path.join(self.folder, "out.log"), "ab")
         process = subprocess.Popen([*command, "-f", "-c", self.config], stdout=log, stderr=log,
-                                   env={**os.environ, "CEPH_CONF": self.config})
+                                   env=self.of_its_programs())
         log.close()
         self.pids.append(process)
 

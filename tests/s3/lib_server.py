@@ -363,7 +363,8 @@ class Server:
         body = "".join(
             f"<CommonPrefixes><Prefix>{urllib.parse.quote(key)}</Prefix></CommonPrefixes>"
             if found is None else f"<Contents><Key>{urllib.parse.quote(key)}</Key>"
-            f"<Size>{len(found.data)}</Size></Contents>" for key, found in entries[:limit])
+            f"<ETag>&quot;{found.etag}&quot;</ETag><Size>{len(found.data)}</Size></Contents>"
+            for key, found in entries[:limit])
         is_cut = len(entries) > limit
         token = (f"<NextContinuationToken>+{escape(entries[limit - 1][0])}"
                  "</NextContinuationToken>" if is_cut else "")

@@ -25,7 +25,7 @@ import lib_rgw  # noqa: E402
 import lib_server  # noqa: E402
 import lib_tap  # noqa: E402
 from lib_drive import environment  # noqa: E402
-from lib_store import CLI, write_llama  # noqa: E402
+from lib_store import CLI, is_sanitized, write_llama  # noqa: E402
 
 MIB = 1 << 20
 PART = 5 * MIB  # the least that the gateway takes
@@ -238,6 +238,8 @@ def weights(data):
 
 
 def memory_does_not_follow_the_models_size(bed):
+    if is_sanitized("ckpt-cli"):
+        raise lib_tap.Skip("a sanitizer keeps freed memory")
     model, store, where = bed.path("large"), bed.path("large.store"), "s3://checkpoints/hf/large"
     os.mkdir(model)
     size = write_llama(model, DIM, HIDDEN, 4 * VOCAB, lambda size: b"")

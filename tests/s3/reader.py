@@ -25,18 +25,15 @@ sys.path.insert(0, os.path.join(ROOT, "clients/python/src"))
 sys.dont_write_bytecode = True
 
 import lib_rgw  # noqa: E402
-from lib_drive import BUILD, environment  # noqa: E402
+from lib_drive import environment  # noqa: E402
 from lib_server import Crowd, Fault, Object, Server  # noqa: E402
-from lib_store import CLI, World, at_step, is_sanitized  # noqa: E402
+from lib_store import CLI, World, at_step, take_libckpt  # noqa: E402
 from lib_tap import Skip, need, run  # noqa: E402
 
 need("numpy")
 import numpy  # noqa: E402
 
-os.environ["HOLDFAST_LIBCKPT"] = os.path.join(BUILD, "libckpt.so.1")
-if is_sanitized("libckpt.so.1"):
-    print("a library with a sanitizer cannot be loaded into Python")
-    sys.exit(77)
+take_libckpt()
 import holdfast  # noqa: E402
 
 MIB = 1 << 20

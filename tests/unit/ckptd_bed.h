@@ -13,6 +13,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <jansson.h>
+#include <semaphore.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -48,7 +49,32 @@ struct bed {
     struct rpc_client *rpc;
     const char *run; /* whose attempt is opened; RUN unless a test says so */
     uint64_t attempt;
+    struct event turn; /* of bed_hold() */
+    sem_t is_held, may_go_on;
 };
+
+/* Between hold and go_on the service thread stands still: what a test changes meanwhile is seen by
+ * it and by all that it has done afterwards. */
+static inline void bed_stand_still(struct event *event)
+{
+    struct bed *bed = CONTAINER_OF(event, struct bed, turn);
+    sem_post(&bed->is_held);
+    while (sem_wait(&bed->may_go_on) != 0)
+        ;
+}
+static inline void bed_hold(struct bed *bed)
+{
+    bed->turn.run = bed_stand_still;
+    assert_int_equal(sem_init(&bed->is_held, 0, 0), 0);
+    assert_int_equal(sem_init(&bed->may_go_on, 0, 0), 0);
+    loop_post(bed->service->loop, &bed->turn);
+    while (sem_wait(&bed->is_held) != 0)
+        ;
+}
+static inline void bed_go_on(struct bed *bed)
+{
+    sem_post(&bed->may_go_on);
+}
 
 /* One rank, or a reader. */
 struct peer {

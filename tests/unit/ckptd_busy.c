@@ -1,11 +1,11 @@
 /* ckptd_busy.c - saves that overlap, and ranks that find every image in use.
  *
  * Goal: two saves of a run are in work at once and are committed in their order; a third is told at
- * once that there is no image, or waits as long as its ranks are ready to; whatever ends the wait
- * is answered as what it is. Method: a service in this process (ckptd_bed.h) in which rank 0
- * is two saves ahead of rank 1, so that both its images stay in use until the test lets rank 1
- * come. The store holds each request back for a random time (the fault back-end): the later save is
- * often on disk first. */
+ * once that there is no image, waits as long as its ranks are ready to, or takes the image of the
+ * second, which makes way; whatever ends the wait is answered as what it is. Method: a service in
+ * this process (ckptd_bed.h) in which rank 0 is two saves ahead of rank 1, so that both its images
+ * stay in use until the test lets rank 1 come. The store holds each request back for a random time
+ * (the fault back-end): the later save is often on disk first. */
 #include "tests/unit/ckptd_loading.h"
 
 #include <stdatomic.h>
@@ -218,6 +218,48 @@ static void test_busy__a_third_save_that_may_wait_begins_when_the_first_is_commi
     assert_int_equal(load_all(bed, 3, NULL), 0);
 }
 
+/* A rank has found no image. The step that makes way goes to *out_step. */
+static int call_make_way(struct peer *peer, uint64_t *out_step)
+{
+    Holdfast__V1__AbortSaveRequest request = HOLDFAST__V1__ABORT_SAVE_REQUEST__INIT;
+    Holdfast__V1__AbortSaveReply *reply;
+    request.session = peer->token;
+    request.waiting = true;
+    int error = call(peer->bed, "AbortSave", &request.base,
+                     &holdfast__v1__abort_save_reply__descriptor, &reply);
+    if (error == 0) {
+        *out_step = reply->step;
+        FREE_REPLY(reply);
+    }
+    return error;
+}
+
+static void test_busy__a_third_save_takes_the_image_of_the_second_that_makes_way(void **state)
+{
+    struct bed *bed = *state;
+    uint64_t step = 0;
+    char reason[512];
+    get_ahead(1);
+    assert_int_equal(call_make_way(&peers[1], &step), 0);
+    assert_int_equal(step, 2);
+    assert_int_equal(ask_save(bed, 2, 0, reason), HOLDFAST__V1__SAVE_STATE__SAVE_FAILED);
+    assert_non_null(strstr(reason, "made way for a later save"));
+    assert_int_equal(call_make_way(&peers[0], &step), ERR_BUSY); /* the first goes on */
+    json_t *status = bed_status(bed), *totals = json_object_get(status, "since_start");
+    assert_true(json_is_integer(json_object_get(totals, "failed_saves")));
+    assert_int_equal(json_integer_value(json_object_get(totals, "failed_saves")), 0);
+    json_decref(status);
+    assert_int_equal(peer_begin_within(&peers[0], 3, 15000), 0);
+    peer_finish(&peers[1], 1);
+    assert_int_equal(peer_begin_within(&peers[1], 3, 15000), 0);
+    for (uint32_t i = 0; i < RANKS; i++)
+        peer_finish(&peers[i], 3);
+    assert_int_equal(wait_save(bed, 3, NULL), HOLDFAST__V1__SAVE_STATE__SAVE_COMMITTED);
+    assert_int_equal(num_commits(bed), 2);
+    assert_int_equal(load_all(bed, 1, NULL), 0);
+    assert_int_equal(load_all(bed, 3, NULL), 0);
+}
+
 static void test_busy__a_wait_ends_when_its_time_is_over(void **state)
 {
     struct waiting waiting;
@@ -321,6 +363,7 @@ int main(void)
         CASE(test_busy__two_saves_are_in_work_at_once_and_commit_in_order),
         CASE(test_busy__a_third_save_is_told_at_once_that_there_is_no_image),
         CASE(test_busy__a_third_save_that_may_wait_begins_when_the_first_is_committed),
+        CASE(test_busy__a_third_save_takes_the_image_of_the_second_that_makes_way),
         CASE(test_busy__a_wait_ends_when_its_time_is_over),
         CASE(test_busy__a_wait_ends_with_the_step_it_is_for),
         CASE(test_busy__a_wait_ends_with_its_rank),

@@ -413,6 +413,25 @@ static void test_commit__too_many_saves_are_busy(void **state)
     expect_none();
 }
 
+static void test_commit__the_newest_save_that_waits_behind_another_makes_way(void **state)
+{
+    (void)state;
+    uint64_t saves[3];
+    open_attempt(1);
+    for (uint32_t i = 0; i < 3; i++) {
+        saves[i] = begin_all(1, i + 1);
+        commit_ended(&machine, &actions, saves[i], 0);
+    }
+    assert_int_equal(commit_give_way(&machine, &actions), saves[2]);
+    assert_int_equal(expect_action(COMMIT_DISCARD).save, saves[2]);
+    commit_durable(&machine, &actions, saves[0], 0);
+    expect_action(COMMIT_SYNC_NAMES); /* what is about to be committed still counts as earlier */
+    assert_int_equal(commit_give_way(&machine, &actions), saves[1]);
+    assert_int_equal(expect_action(COMMIT_DISCARD).save, saves[1]);
+    assert_int_equal(commit_give_way(&machine, &actions), 0); /* I12 */
+    expect_none();
+}
+
 static void test_commit__the_largest_world_commits_and_a_larger_one_is_refused(void **state)
 {
     (void)state;
@@ -477,6 +496,7 @@ int main(void)
         CASE(test_commit__a_step_that_may_have_a_manifest_is_not_begun_again),
         CASE(test_commit__a_death_after_the_end_harms_nothing),
         CASE(test_commit__too_many_saves_are_busy),
+        CASE(test_commit__the_newest_save_that_waits_behind_another_makes_way),
         CASE(test_commit__the_largest_world_commits_and_a_larger_one_is_refused),
         CASE(test_commit__ranks_of_a_larger_world_before_count_for_nothing),
     };

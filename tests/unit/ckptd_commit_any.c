@@ -1,12 +1,12 @@
 /* ckptd_commit_any.c - the state machine that decides when a checkpoint exists, in any order.
  *
- * Goal: the invariants I1 to I10 of commit.c under any order of events. Method: a seeded scheduler
- * plays ranks, disk and operator against the machine; completions come late, in any order, twice,
- * or for saves that are gone; I/O fails or its outcome is unknown; ranks die, give up, begin again;
- * the daemon crashes at any point and starts from what its disk shows. After every event the world
- * is checked: no acknowledged checkpoint is lost, nothing with a manifest lacks a file. At the end
- * the faults stop and everything must settle. Replay one world with SIM_SEED=<seed>;
- * SIM_WORLDS=<n> sets how many. */
+ * Goal: the invariants I1 to I10 and I12 of commit.c under any order of events. Method: a seeded
+ * scheduler plays ranks, disk and operator against the machine; completions come late, in any
+ * order, twice, or for saves that are gone; I/O fails or its outcome is unknown; ranks die, give
+ * up, begin again; the daemon crashes at any point and starts from what its disk shows. After every
+ * event the world is checked: no acknowledged checkpoint is lost, nothing with a manifest lacks a
+ * file. At the end the faults stop and everything must settle. Replay one world with
+ * SIM_SEED=<seed>; SIM_WORLDS=<n> sets how many. */
 #include "ckptd/run/commit.h"
 #include "proto/report.h"
 #include "tests/unit/sim.h"
@@ -314,6 +314,21 @@ static void rank_lets_go(struct world *world, uint32_t rank)
     perform(world, &list);
 }
 
+/* Somebody finds no image. */
+static void one_makes_way(struct world *world)
+{
+    struct commit_actions list = {0};
+    uint64_t earliest = UINT64_MAX, id = commit_give_way(&world->machine, &list);
+    const struct commit_save *given = id != 0 ? commit_find(&world->machine, id) : NULL;
+    for (uint32_t i = 0; i < COMMIT_SAVES_MAX; i++) {
+        const struct commit_save *save = &world->machine.saves[i];
+        if (save->state != COMMIT_FREE && save->state != COMMIT_DISCARDING && save->step < earliest)
+            earliest = save->step;
+    }
+    require(&world->sim, !given || given->step > earliest, "I12: the earliest goes on");
+    perform(world, &list);
+}
+
 static struct truth *any_live(struct world *world)
 {
     uint32_t count = 0;
@@ -446,6 +461,8 @@ static void one_event(struct world *world)
         perform(world, &list);
     } else if (choice == 98)
         rank_lets_go(world, rank);
+    else if (choice == 99)
+        one_makes_way(world);
 }
 
 /* Without faults: answers arrive, an attempt opens, and a save of all ranks is committed. */

@@ -64,6 +64,26 @@ static void test_config__sizes_that_do_not_fit_each_other_are_refused(void **sta
     assert_non_null(strstr(report_message(), "memory.pool_bytes"));
 }
 
+static void test_config__a_store_is_a_directory_and_the_far_tier_is_none(void **state)
+{
+    static const char *const no_store[] = {"s3://bucket/x", "s3:/bucket/x", "dir:/x", "peer:n:1"};
+    static const char *const no_tier[] = {
+        "s3:/bucket/x", "S3://bucket/x", "gs://bucket/x", "/x", "x", "dir:x", "peer:n:1", "s3://"};
+    struct config config;
+    (void)state;
+    for (size_t i = 0; i < sizeof no_store / sizeof *no_store; i++) {
+        assert_int_equal(load(&config, "--store", no_store[i], NULL), ERR_INVALID);
+        assert_non_null(strstr(report_message(), no_store[i]));
+    }
+    for (size_t i = 0; i < sizeof no_tier / sizeof *no_tier; i++) {
+        assert_int_equal(load(&config, "--store", "/x", "--tier.store", no_tier[i], NULL),
+                         ERR_INVALID);
+        assert_non_null(strstr(report_message(), "tier.store"));
+    }
+    assert_int_equal(load(&config, "--store", "x", "--tier.store", "s3://b/x", NULL), 0);
+    assert_int_equal(load(&config, "--store", "memory:1048576", "--tier.store", "dir:/x", NULL), 0);
+}
+
 static void test_config__a_socket_path_must_be_absolute_and_short(void **state)
 {
     struct config config;
@@ -136,6 +156,16 @@ static void test_config__manners_that_mean_nothing_are_refused_by_name(void **st
     assert_non_null(strstr(report_message(), "pace.write_rate"));
     assert_int_equal(load(&config, "--store", "/x", "--pace.write_rate", "1MiB", NULL), 0);
     assert_int_equal(load(&config, "--store", "/x", "--pace.cpu_nice", "20", NULL), ERR_INVALID);
+}
+
+static void test_config__an_area_of_the_log_that_is_not_there_is_named(void **state)
+{
+    struct config config;
+    (void)state;
+    assert_int_equal(load(&config, "--store", "/x", "--log", "tier, -door,all", NULL), 0);
+    assert_int_equal(load(&config, "--store", "/x", "--log", "door,tiers", NULL), ERR_INVALID);
+    assert_non_null(strstr(report_message(), "no area \"tiers\""));
+    assert_int_equal(load(&config, "--store", "/x", "--log", "doo", NULL), ERR_INVALID);
 }
 
 static void test_config__an_unknown_key_or_word_is_refused(void **state)
@@ -227,10 +257,12 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_config__a_store_is_all_that_must_be_given),
         cmocka_unit_test(test_config__sizes_that_do_not_fit_each_other_are_refused),
+        cmocka_unit_test(test_config__a_store_is_a_directory_and_the_far_tier_is_none),
         cmocka_unit_test(test_config__a_socket_path_must_be_absolute_and_short),
         cmocka_unit_test(test_config__only_numbers_are_users),
         cmocka_unit_test(test_config__operators_are_let_in_and_no_others_are_operators),
         cmocka_unit_test(test_config__manners_that_mean_nothing_are_refused_by_name),
+        cmocka_unit_test(test_config__an_area_of_the_log_that_is_not_there_is_named),
         cmocka_unit_test(test_config__an_unknown_key_or_word_is_refused),
         cmocka_unit_test(test_config__arguments_win_over_the_file),
         cmocka_unit_test(test_config__the_manual_names_every_key_with_its_default),

@@ -4,7 +4,7 @@
  * of room back; after a failed sync nothing is believed that was not written anew; what nobody can
  * be sure of takes the store offline. Method: a service in this process, a raw client
  * (ckptd_bed.h), a store that is small or fails where it is told to. ckptd_faults.c lets each
- * operation fail in turn. also without io_uring
+ * operation fail in turn.
  */
 #include "tests/unit/ckptd_loading.h"
 

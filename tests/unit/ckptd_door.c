@@ -7,10 +7,10 @@
  * messages without end take no more memory than they may; ranks that are there save all the while.
  * Method: the service and the raw client of ckptd_bed.h, so descriptors and memory of the daemon
  * are those of this process, and a peer that makes its HTTP/2 frames by hand. */
+#include "proto/sanitized.h"
 #include "tests/unit/ckptd_bed.h"
 #include "tests/unit/descriptors.h"
 #include "tests/unit/http2_bed.h"
-#include "tests/unit/sanitized.h"
 
 #include <poll.h>
 #include <sys/stat.h>

@@ -3,7 +3,6 @@
  * Goal: saves in work are finished, ranks that are connected may save a last time, all else is
  * refused; and the end comes: nobody who is idle or never ends his save holds it up. Method: the
  * daemon inside the test with raw peers (ckptd_bed.h), told to end in the middle of what they do.
- * also without io_uring
  */
 #include "tests/unit/ckptd_loading.h"
 

@@ -5,7 +5,6 @@
  * it with the reason. Method: the linker sends fallocate() through this file, which lets the memory
  * of one segment wait (the first, so that the background's work stands still with it) until the
  * test says so, or refuses one.
- * also without io_uring
  */
 #include "tests/shims/segment.h"
 #include "tests/unit/ckptd_loading.h"

@@ -61,6 +61,13 @@ static bool comes_to(struct bed *bed, bool saving, const char *reason)
     return false;
 }
 
+static void set_usable(struct bed *bed, double fraction)
+{
+    bed_hold(bed);
+    bed->service->ledger.usable_fraction = fraction;
+    bed_go_on(bed);
+}
+
 static int failures_in_row(struct bed *bed)
 {
     json_t *status = bed_status(bed);
@@ -74,12 +81,14 @@ static void test_health__false_before_the_next_save_would_not_fit(void **state)
 {
     struct bed *bed = *state;
     assert_true(looks(bed, true, ""));
-    bed->service->ledger.usable_fraction = 0;
+    set_usable(bed, 0);
     assert_true(comes_to(bed, false, "the next save of run bed would be refused: a checkpoint of"));
     assert_int_equal(failures_in_row(bed), 0);
-    bed->service->ledger.usable_fraction = 1;
+    set_usable(bed, 1);
     assert_true(comes_to(bed, true, ""));
+    bed_hold(bed);
     bed->config.limit_checkpoints = 0;
+    bed_go_on(bed);
     assert_true(comes_to(bed, false, "the store holds 0 checkpoints already"));
 }
 
@@ -87,12 +96,12 @@ static void test_health__false_from_a_failed_save_to_the_next_commit(void **stat
 {
     struct bed *bed = *state;
     assert_true(save_step(peers, RANKS, 1));
-    bed->service->ledger.usable_fraction = 0;
+    set_usable(bed, 0);
     for (uint64_t step = 2; step <= 3; step++) {
         assert_int_equal(peer_begin(&peers[0], step), ERR_SPACE);
         assert_int_equal(failures_in_row(bed), (int)step - 1);
     }
-    bed->service->ledger.usable_fraction = 1; /* there is room again, but no save has said so */
+    set_usable(bed, 1); /* there is room again, but no save has said so */
     sleep_ms(50);
     assert_true(looks(bed, false, "the last save of run bed failed: a checkpoint of"));
     assert_true(save_step(peers, RANKS, 4));

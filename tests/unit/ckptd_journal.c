@@ -59,7 +59,9 @@ static void test_journal__one_that_is_being_written_goes_with_its_run(void **sta
     slow = storage_local;
     slow.publish = publish_slowly;
     slow.object_create = create_as_ours;
+    bed_hold(bed);
     ((struct storage_base *)bed->service->storage)->ops = &slow;
+    bed_go_on(bed);
     bed_open_world(bed, &peer, 1);
     assert_true(save_step(&peer, 1, 1));
     assert_int_equal(wait_save(bed, 1, NULL), HOLDFAST__V1__SAVE_STATE__SAVE_COMMITTED);

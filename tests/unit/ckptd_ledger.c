@@ -122,14 +122,18 @@ static void test_ledger__only_the_last_changes_count(void **state)
     assert_true(growth > 59.999 * (double)GB && growth < 60.001 * (double)GB);
 }
 
-static void test_ledger__a_warning_comes_once_an_hour(void **state)
+static void test_ledger__a_warning_comes_once_until_it_was_better(void **state)
 {
     struct ledger ledger = {.usable_fraction = 0.8};
     (void)state;
     assert_false(ledger_must_warn(&ledger, &disk, 1, 15 * GB)); /* two more fit */
     assert_true(ledger_must_warn(&ledger, &disk, 1, 16 * GB));
     assert_false(ledger_must_warn(&ledger, &disk, HOUR, 16 * GB));
-    assert_true(ledger_must_warn(&ledger, &disk, HOUR + 1, 16 * GB));
+    assert_false(ledger_must_warn(&ledger, &disk, HOUR + 1, 16 * GB));
+    assert_false(ledger_must_warn(&ledger, &disk, HOUR + 1, 15 * GB));
+    assert_true(ledger_must_warn(&ledger, &disk, HOUR + 2, 16 * GB));
+    assert_false(ledger_must_warn(&ledger, &disk, HOUR + 3, 15 * GB));
+    assert_false(ledger_must_warn(&ledger, &disk, HOUR + 4, 16 * GB)); /* it was said just now */
     ledger_note(&ledger, 0, 1);
     ledger_note(&ledger, HOUR, 2 * (int64_t)GB);                         /* 15 hours are left */
     assert_true(ledger_must_warn(&ledger, &disk, 3 * HOUR, 1) == false); /* 45 by now */
@@ -146,7 +150,7 @@ int main(void)
         cmocka_unit_test(test_ledger__the_deficit_is_what_a_promise_lacks),
         cmocka_unit_test(test_ledger__hours_follow_what_comes_and_goes),
         cmocka_unit_test(test_ledger__only_the_last_changes_count),
-        cmocka_unit_test(test_ledger__a_warning_comes_once_an_hour),
+        cmocka_unit_test(test_ledger__a_warning_comes_once_until_it_was_better),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

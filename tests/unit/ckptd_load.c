@@ -5,7 +5,7 @@
  * proven at once, and what it changed on the way out is found; a reader may wait for its first
  * shard for as long as that takes, and one that goes meanwhile is noticed. Method: a service in
  * this process and raw clients (ckptd_bed.h) that go through their plans step by step; Status tells
- * what is in memory, what is proven and what was read. also without io_uring
+ * what is in memory, what is proven and what was read.
  */
 #include "tests/unit/ckptd_loading.h"
 

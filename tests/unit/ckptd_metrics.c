@@ -48,7 +48,7 @@ static double read_metric(const char *name)
         check_line(line);
         if (strncmp(line, name, strlen(name)) == 0 && line[strlen(name)] == ' ')
             found = strtod(line + strlen(name), NULL);
-        ended = strncmp(line, "holdfast_info{version=", 22) == 0;
+        ended = strncmp(line, "holdfast_build_info{version=", 28) == 0;
     }
     fclose(file);
     assert_true(ended);
@@ -58,17 +58,21 @@ static double read_metric(const char *name)
 static void test_metrics__the_numbers_of_status_are_in_the_file(void **state)
 {
     struct bed *bed = *state;
-    assert_true(read_metric("holdfast_since_start_commits") == 0);
+    assert_true(read_metric("holdfast_commits_total") == 0);
     assert_true(read_metric("holdfast_last_commit_bytes") == -1); /* there is none */
     bed_open_world(bed, peers, RANKS);
     assert_true(save_step(peers, RANKS, 7));
-    for (int i = 0; i < 1000 && read_metric("holdfast_since_start_commits") < 1; i++)
+    for (int i = 0; i < 1000 && read_metric("holdfast_commits_total") < 1; i++)
         sleep_ms(5);
-    assert_true(read_metric("holdfast_since_start_commits") == 1);
+    assert_true(read_metric("holdfast_commits_total") == 1);
     assert_true(read_metric("holdfast_last_commit_step") == 7);
     assert_true(read_metric("holdfast_disk_bytes_left") > 0);
+    assert_true(read_metric("holdfast_io_write_operations_total") >= RANKS);
+    assert_true(read_metric("holdfast_io_write_p99_seconds") > 0);
+    assert_true(read_metric("holdfast_io_in_work") >= 0);
+    assert_true(read_metric("holdfast_process_bytes_resident") > 0);
     assert_true(read_metric("holdfast_disk_bytes_promised") == 0);
-    assert_true(read_metric("holdfast_scrub_damaged") == 0);
+    assert_true(read_metric("holdfast_scrub_damaged_total") == 0);
     assert_true(read_metric("holdfast_offline") == 0);
     assert_true(read_metric("holdfast_draining") == 0);
     assert_true(read_metric("holdfast_saves") == 0);
@@ -91,7 +95,7 @@ static void test_metrics__a_store_that_went_offline_is_told(void **state)
     for (int i = 0; i < 1000 && read_metric("holdfast_offline") == 0; i++)
         sleep_ms(5);
     assert_true(read_metric("holdfast_offline") == 1);
-    assert_true(read_metric("holdfast_since_start_failed_saves") == 1);
+    assert_true(read_metric("holdfast_failed_saves_total") == 1);
 }
 
 static void test_metrics__the_file_goes_with_ckptd_and_a_bad_place_stops_nobody(void **state)

@@ -53,6 +53,7 @@ static const struct ask asks[] = {
     {"Undelete", "dry_run", false, false},
     {"ForceAttempt", "", true, false},
     {"ForceAttempt", "dry_run", false, false},
+    {"Stop", "", false, false},
     {"OpenBulk", "", false, false},
     {"Peer", "", false, true},
     {"Join", "", false, true},

@@ -1,7 +1,8 @@
 /* ckptd_scrub.c - the scrub of the daemon.
  *
  * Goal: damage that nobody loads is found, named and kept through restarts; a pass goes on where a
- * restart cut it short, keeps its rate, gives way to loads, and comes once a period; List and Show
+ * restart cut it short, keeps its rate, gives way to loads, and comes once a period; what a tool
+ * found damaged is read first; List and Show
  * say of each checkpoint whether it was read back, and so does ckpt-cli on the directory. Method:
  * the service of ckptd_bed.h over a few checkpoints of 4 MiB, bytes changed on the disk, files
  * moved away; the numbers of Status. */
@@ -409,6 +410,38 @@ static void test_scrub__what_a_tool_brings_behind_the_cursor_is_not_read_back(vo
     expect_read_by_a_new_pass(bed);
 }
 
+/* As `ckpt-cli verify` that found damage there. */
+static void tell_of_damage(struct bed *bed, uint64_t step)
+{
+    Holdfast__V1__ScrubRequest request = HOLDFAST__V1__SCRUB_REQUEST__INIT;
+    Holdfast__V1__ScrubReply *reply;
+    request.run = RUN;
+    request.step = step;
+    request.attempt = 1;
+    assert_int_equal(
+        call(bed, "Scrub", &request.base, &holdfast__v1__scrub_reply__descriptor, &reply), 0);
+    FREE_REPLY(reply);
+}
+
+static void test_scrub__where_a_tool_found_damage_is_read_first_also_behind_the_cursor(void **state)
+{
+    struct bed *bed = *state;
+    bed->config.scrub_rate = 16 * MIB;
+    bed->config.scrub_start_ms = 3600000;
+    assert_int_equal(bed_start(bed), 0);
+    tell_of_damage(bed, STEPS); /* that is whole */
+    wait_until(bed, "checkpoints_read", 1);
+    assert_false(is_shown_as_read(bed, STEPS - 1));
+    wait_until(bed, "checkpoints_read", 2);
+    change_byte(bed, 1, "shard-00001-of-00002.safetensors", MIB + 77);
+    tell_of_damage(bed, 1);
+    wait_until(bed, "damaged", 1);
+    assert_true(scrubbed(bed, "passes") == 0);
+    expect_damage(bed, 1, "block 1 of shard-00001-of-00002 is damaged");
+    wait_until(bed, "passes", 1);
+    assert_true(scrubbed(bed, "checkpoints_read") == STEPS + 1);
+}
+
 /* Each checkpoint is there for two saves, less than its reading takes. */
 static void
 test_scrub__a_run_that_removes_faster_than_it_reads_still_has_one_read_back(void **state)
@@ -447,6 +480,7 @@ int main(void)
         CASE(test_scrub__what_could_not_be_read_is_not_read_back_for_a_later_start),
         CASE(test_scrub__nor_for_a_start_in_the_middle_of_the_pass),
         CASE(test_scrub__what_a_tool_brings_behind_the_cursor_is_not_read_back),
+        CASE(test_scrub__where_a_tool_found_damage_is_read_first_also_behind_the_cursor),
         CASE(test_scrub__a_run_that_removes_faster_than_it_reads_still_has_one_read_back),
     };
 #undef CASE

@@ -3,7 +3,6 @@
  * Goal: breaches fail one save and nothing else; the dead, the late and the stale are told apart;
  * damage in memory and on disk never reaches a reader. Method: a service in
  * this process, a raw client (ckptd_bed.h). ckptd_disk.c has a store that is full or fails.
- * also without io_uring
  */
 #include "proto/json.h"
 #include "tests/unit/ckptd_loading.h"

@@ -7,7 +7,6 @@
  * next; a model of which chunks are in memory says to the byte what may be read. Rows are of 4 KiB
  * and lie in one chunk each; the table of a file that holds all of them has a chunk of its own. The
  * gate holds a worker where a race needs it.
- * also without io_uring
  */
 #define ROWS 1023u
 #define COLUMNS 1024u

@@ -5,7 +5,7 @@
  * alone; digests that a rank announces decide, and none that is no tensor's. Method: a service in
  * this process (ckptd_bed.h); the linker sends checksum_block_beside and storage_submit through
  * this file, which holds hashes or ends of writes back, or fails a write. What was committed is
- * read from the disk by a new service. also without io_uring
+ * read from the disk by a new service.
  */
 #include "tests/unit/ckptd_loading.h"
 

@@ -4,7 +4,6 @@
  * never the daemon its life.
  * Method: a service in this process (ckptd_bed.h). fsync is ours here: it can be slowed down, so
  * that something else happens meanwhile, and it remembers which directories it made durable.
- * also without io_uring
  */
 #include "tests/unit/ckptd_loading.h"
 

@@ -6,7 +6,6 @@
  * file several times; raw clients which keep the rules of the window, or break them; and a store in
  * which each operation fails once. What was saved is read back part by part, and by a service with
  * a larger pool.
- * also without io_uring
  */
 #include "tests/unit/ckptd_loading.h"
 

@@ -68,6 +68,8 @@ static void test_abi__constants_keep_their_numbers(void **state)
     assert_int_equal(CKPT_PHASE_BUSY, 1);
     assert_int_equal(CKPT_PHASE_QUIET, 2);
     assert_int_equal(CKPT_ARRAY_DIMS_MAX, 8);
+    assert_int_equal(CKPT_ASKED_STOP, 1);
+    assert_int_equal(CKPT_ASKED_NO_SAVE, 2);
     assert_int_equal(CKPT_LEVEL_ACCEPTED, 1);
     assert_int_equal(CKPT_LEVEL_LOCAL, 2);
     assert_int_equal(CKPT_LEVEL_REPLICATED, 3);

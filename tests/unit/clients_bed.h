@@ -333,6 +333,31 @@ static inline int work_load(struct group *group, struct ckpt *ckpt, struct ckpt_
     return 0;
 }
 
+/* Loads a step of `run` into these slices by a handle of its own, as who trains nothing does:
+ * without an attempt. `connect_ms`: for how long it looks for ckptd, 0: as long as libckpt does. */
+static inline int load_alone(struct group *group, struct ckpt_tensor *tensors, const char *run,
+                             uint64_t step, uint32_t connect_ms)
+{
+    struct ckpt *reader = NULL;
+    struct ckpt_loaded *loaded = NULL;
+    int error = ckpt_open(&reader, &(struct ckpt_options){.server = group->server,
+                                                          .run = run,
+                                                          .world_size = 1,
+                                                          .connect_ms = connect_ms});
+    if (error == 0)
+        error = ckpt_load(reader,
+                          &(struct ckpt_load_options){
+                              .step = (int64_t)step, .tensors = tensors, .num_tensors = TENSORS},
+                          &loaded);
+    if (error == 0) {
+        check_values(group, tensors, step, 0);
+        group->bytes_local += loaded->bytes_local;
+        ckpt_loaded_free(loaded);
+    }
+    ckpt_close(reader);
+    return error;
+}
+
 /* ---- ckptd ---- */
 
 struct bed {

@@ -9,10 +9,10 @@
  * resident memory is compared with the limit, too; that alone proves less (it does not know of
  * memory that nobody maps), so where the system lets us make no cgroup the story is told and the
  * test skipped. So it is under a sanitizer, whose own memory is many times as much: there only the
- * bytes are checked. also without io_uring */
+ * bytes are checked. */
 #include "proto/arena.h"
+#include "proto/sanitized.h"
 #include "tests/unit/clients_bed.h"
-#include "tests/unit/sanitized.h"
 
 #include <signal.h>
 #include <sys/resource.h>

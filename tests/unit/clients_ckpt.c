@@ -3,11 +3,11 @@
  * Goal: what any number of ranks saved, with any layout, any other number loads, from memory and
  * from disk; damage is named and an older checkpoint takes its place; what went wrong is said with
  * the promised code; ckptd hears in which phase a rank is. Method: random layouts, 1 to 5 ranks as
- * threads, a ckptd of the test's own (clients_bed.h). also without io_uring */
+ * threads, a ckptd of the test's own (clients_bed.h). */
 #include "proto/ckpt.pb-c.h"
 #include "proto/rpc.h"
+#include "proto/sanitized.h"
 #include "tests/unit/clients_bed.h"
-#include "tests/unit/sanitized.h"
 
 #include <dirent.h>
 #include <jansson.h>
@@ -218,32 +218,6 @@ static void test_ckpt__saves_follow_each_other_without_waiting_for_the_disk(void
 
 /* ---- memory that comes back ---- */
 
-/* Loads a step into these slices by a handle of its own, as who trains nothing does: without an
- * attempt. `connect_ms`: for how long it looks for ckptd, 0: as long as libckpt does. */
-static int load_alone(struct group *group, struct ckpt_tensor *tensors, uint64_t step,
-                      uint32_t connect_ms)
-{
-    struct ckpt *reader = NULL;
-    struct ckpt_loaded *loaded = NULL;
-    const char *run = getenv("READ_RUN"); /* of `clients_ckpt read`, where it has another name */
-    int error = ckpt_open(&reader, &(struct ckpt_options){.server = group->server,
-                                                          .run = run != NULL ? run : RUN,
-                                                          .world_size = 1,
-                                                          .connect_ms = connect_ms});
-    if (error == 0)
-        error = ckpt_load(reader,
-                          &(struct ckpt_load_options){
-                              .step = (int64_t)step, .tensors = tensors, .num_tensors = TENSORS},
-                          &loaded);
-    if (error == 0) {
-        check_values(group, tensors, step, 0);
-        group->bytes_local += loaded->bytes_local;
-        ckpt_loaded_free(loaded);
-    }
-    ckpt_close(reader);
-    return error;
-}
-
 /* Saves and loads in turns: the memory of an image goes to a load and comes back to the rank. */
 static int work_share_memory(struct group *group, struct ckpt *ckpt, struct ckpt_tensor *tensors,
                              uint32_t rank)
@@ -258,7 +232,7 @@ static int work_share_memory(struct group *group, struct ckpt *ckpt, struct ckpt
             return rank_failed(group, "load", rank);
         check_values(group, tensors, step, rank);
         ckpt_loaded_free(loaded);
-        if (load_alone(group, tensors, 1, 0) != 0) /* which needs more memory than is free */
+        if (load_alone(group, tensors, RUN, 1, 0) != 0) /* which needs more memory than is free */
             return rank_failed(group, "load of step 1", rank);
     }
     return 0;
@@ -702,38 +676,7 @@ static void test_ckpt__an_absent_server_is_reported_after_the_wait_asked_for(voi
         CKPT_INVALID);
 }
 
-/* clients_ckpt save|load SERVER WORLD SEED STEP: one of them, for tests in other languages. */
-static int work_main(char **argv)
-{
-    struct group group = {.server = argv[2],
-                          .world = (uint32_t)atoi(argv[3]),
-                          .seed = (uint64_t)atoll(argv[4]),
-                          .step = (uint64_t)atoll(argv[5]),
-                          .work = strcmp(argv[1], "load") == 0 ? work_load : work_save};
-    return group.world >= 1 && group.world <= RANKS_MAX && run_group(&group) == 0 ? 0 : 1;
-}
-
-/* clients_ckpt read SERVER STEP CONNECT_MS: all of it, by load_alone. 0: all was right; 2: it could
- * not be had; 1: it is damaged, or not what was saved. */
-static int read_main(char **argv)
-{
-    struct group group = {.server = argv[2], .world = 1};
-    struct ckpt_tensor tensors[TENSORS];
-    for (uint32_t i = 0; i < TENSORS; i++) {
-        place(&tensors[i], i, 1, 0, 1);
-        tensors[i].data = malloc(tensor_elements(&tensors[i]) * model[i].bytes + 1);
-    }
-    int error = load_alone(&group, tensors, (uint64_t)atoll(argv[3]), (uint32_t)atoi(argv[4]));
-    if (error != 0)
-        fprintf(stderr, "# %s\n", ckpt_error());
-    for (uint32_t i = 0; i < TENSORS; i++)
-        free(tensors[i].data);
-    if (group.failures > 0 || error == CKPT_CORRUPT || error == CKPT_MISMATCH)
-        return 1;
-    return error == 0 ? 0 : 2;
-}
-
-int main(int argc, char **argv)
+int main(void)
 {
     const struct CMUnitTest tests[] = {
 #define WITH_CKPTD(test) cmocka_unit_test_setup_teardown(test, bed_open, bed_close)
@@ -756,9 +699,5 @@ int main(int argc, char **argv)
         WITH_CKPTD(test_ckpt__a_rank_that_never_comes_is_waited_for_no_longer_than_asked),
         cmocka_unit_test(test_ckpt__an_absent_server_is_reported_after_the_wait_asked_for),
     };
-    if (argc == 6 && (strcmp(argv[1], "save") == 0 || strcmp(argv[1], "load") == 0))
-        return work_main(argv);
-    if (argc == 5 && strcmp(argv[1], "read") == 0)
-        return read_main(argv);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

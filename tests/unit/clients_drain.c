@@ -5,7 +5,7 @@
  * directory disturb none of it, and no reader ever finds damage: what it reads is not removed.
  * Method: 3 ranks save without waiting for commits, also for a while behind the signal, with
  * retention and a fast scrub; `ckpt-cli verify` runs on the directory all the time; the signal
- * comes at random moments. SEED= repeats them. also without io_uring */
+ * comes at random moments. SEED= repeats them. */
 #include "tests/unit/clients_bed.h"
 #include "tests/unit/random.h"
 

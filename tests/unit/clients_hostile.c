@@ -443,7 +443,9 @@ static void test_hostile__a_reader_says_who_it_is_before_it_asks_for_a_shard(voi
     struct ckpt_tensor tensor = whole(data);
     struct ckpt *ckpt;
     struct ckpt_loaded *loaded;
+    pthread_mutex_lock(&fake->mutex);
     fake->live = fake->say;
+    pthread_mutex_unlock(&fake->mutex);
     assert_int_equal(ckpt_open(&ckpt, &(struct ckpt_options){.server = fake->target,
                                                              .run = "run",
                                                              .world_size = 1,

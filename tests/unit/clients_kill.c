@@ -3,8 +3,7 @@
  * Goal: a client that is killed in the middle of saves loses nothing that was committed; a ckptd
  * that is killed costs saves, but neither a checkpoint nor the training: ranks are not held up, and
  * when it is back they save again. Method: this program runs itself as the victim and kills it with
- * SIGKILL at random moments; ckptd is killed under ranks that save in lockstep (clients_bed.h).
- * also without io_uring */
+ * SIGKILL at random moments; ckptd is killed under ranks that save in lockstep (clients_bed.h). */
 #include "tests/unit/clients_bed.h"
 
 #include <poll.h>

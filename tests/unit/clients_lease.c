@@ -5,7 +5,6 @@
  * is one of the disk, and refuses the read. No failed lease leaves a file. Method: calls_bed.h
  * between storage/ and the system; each of the calls that make a lease fails once, and for ever,
  * with each errno.
- * also without io_uring
  */
 #include "storage/engine.h"
 #include "tests/unit/calls_bed.h"

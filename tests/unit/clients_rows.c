@@ -5,11 +5,10 @@
  * replicas, planned in both ways and compared; then 65,536 shards of 1,000 tensors in a process
  * that may not have more than a gigabyte of addresses, where the slices of all ranks would take 19.
  * (A sanitizer needs more addresses than that; there only the plan is made.)
- * also without io_uring
  */
 #include "clients/cli/engine/writer.h"
+#include "proto/sanitized.h"
 #include "tests/unit/random.h"
-#include "tests/unit/sanitized.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -4,7 +4,6 @@
  * blocks under way as there may be or as few as can work; the block of a changed byte is named, in
  * order; no damaged byte is handed out; an error on any thread ends the work with its text. Method:
  * random checkpoints (clients_store_bed.h) are read back with the tool's functions and compared.
- * also without io_uring
  */
 #include "tests/fault/storage_fault.h"
 #include "tests/unit/clients_store_bed.h"

@@ -2,7 +2,6 @@
  *
  * Goal: names select what they say; missing, short and exchanged files are damage, told and not
  * fatal; hostile text is made harmless. Method: checkpoints of clients_store_bed.h, then changed.
- * also without io_uring
  */
 #include "tests/unit/clients_store_bed.h"
 

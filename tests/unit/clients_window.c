@@ -4,7 +4,6 @@
  * right, with a pool that holds a part of one shard; a rank that copies in another order than the
  * image's is told which call gives the order; whatever ends the wait for room is told as what it
  * is. Method: a real ckptd with 3 MiB for a model of 7 MiB (clients_bed.h).
- * also without io_uring
  */
 #include "tests/unit/clients_bed.h"
 

@@ -13,8 +13,8 @@
 #include <unistd.h>
 
 #include "proto/report.h"
+#include "proto/sanitized.h"
 #include "tests/device/async.h"
-#include "tests/unit/sanitized.h"
 
 #define LANES_MAX 3
 

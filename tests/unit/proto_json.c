@@ -1,13 +1,16 @@
-/* proto_json - numbers as they are written.
+/* proto_json - numbers as they are written, and places where two texts differ.
  *
- * Goal: a number is written with the fewest digits that read back as the same bits. Method: texts
- * of objects that hold numbers in every kind of place. */
+ * Goal: a number is written with the fewest digits that read back as the same bits; every place in
+ * which two values differ is told once, by its name. Method: texts of objects that hold numbers in
+ * every kind of place; pairs of texts, and what is told of them as one line. */
 #include "proto/json.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include <cmocka.h>
 
@@ -50,11 +53,46 @@ static void test_json__every_number_reads_back_the_same(void **state)
     }
 }
 
+static int tell(void *user, const char *place, const json_t *a, const json_t *b)
+{
+    char *left = a != NULL ? json_dumps(a, JSON_ENCODE_ANY | JSON_COMPACT) : NULL;
+    char *right = b != NULL ? json_dumps(b, JSON_ENCODE_ANY | JSON_COMPACT) : NULL;
+    size_t length = strlen(user);
+    snprintf((char *)user + length, 1000 - length, "%s:%s|%s ", place, left != NULL ? left : "-",
+             right != NULL ? right : "-");
+    free(left);
+    free(right);
+    return 0;
+}
+
+static void differing(const char *a, const char *b, const char *want)
+{
+    char got[1000] = "";
+    json_t *left = json_loads(a, 0, NULL), *right = json_loads(b, 0, NULL);
+    assert_non_null(left);
+    assert_non_null(right);
+    assert_int_equal(json_compare(left, right, tell, got), 0);
+    assert_string_equal(got, want);
+    json_decref(left);
+    json_decref(right);
+}
+
+static void test_json__each_place_that_differs_is_told_by_its_name(void **state)
+{
+    (void)state;
+    differing("{\"a\":{\"b\":1,\"c\":[1,2]}}", "{\"a\":{\"c\":[1,2],\"b\":1}}", "");
+    differing("{\"a\":{\"b\":1,\"c\":[1]},\"d\":0}", "{\"a\":{\"b\":2,\"c\":[2]},\"d\":0}",
+              "a.b:1|2 a.c:[1]|[2] ");
+    differing("{\"one\":{\"x\":1}}", "{\"two\":{\"y\":{\"z\":\"\"}}}", "one.x:1|- two.y.z:-|\"\" ");
+    differing("{\"a\":{\"b\":1}}", "{\"a\":7}", "a:{\"b\":1}|7 ");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_json__a_number_has_the_digits_that_it_needs),
         cmocka_unit_test(test_json__every_number_reads_back_the_same),
+        cmocka_unit_test(test_json__each_place_that_differs_is_told_by_its_name),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

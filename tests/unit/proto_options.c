@@ -31,12 +31,12 @@ static const struct option table[] = {
     OPTION_STRING(struct settings, listen, "listen", "unix:/tmp/x", "where to listen"),
     OPTION_BOOL(struct settings, enable, "checkpoint.enable", "true", "save at all"),
     OPTION_INT(struct settings, steps, "training.steps", 10000, 1, 1 << 30, "optimizer steps"),
-    OPTION_BYTES(struct settings, pool, "memory.pool_bytes", "64MiB", 4096, 1e15,
+    OPTION_BYTES(struct settings, pool, "memory.pool_bytes", "64MiB", 4096, 1ll << 60,
                  "size of the pool"),
     OPTION_DOUBLE(struct settings, lr, "optimizer.lr", 3e-4, 0, 10, "learning rate"),
     OPTION_STRING(struct settings, name, "training.name", "", "name of it"),
-    OPTION_CHOICE(struct settings, mode, "checkpoint.async_mode", "async", "disabled,async",
-                  "how to save"),
+    OPTION_CHOICE_BUT(struct settings, mode, "checkpoint.async_mode", "async", "disabled,async",
+                      "later,never", "nothing would be saved", "how to save"),
     OPTION_STRING(struct settings, axes, "training.a_rather_long_key_that_breaks_the_line_here", "",
                   "axes"),
     OPTION_BOOL(struct settings, verbose, "verbose", "false", "say more"),
@@ -206,6 +206,21 @@ static void test_options__arguments_come_in_all_their_forms(void **state)
     assert_false(settings.verbose);
 }
 
+static void test_options__a_bare_key_with_nothing_to_decide_is_a_boolean(void **state)
+{
+    (void)state;
+    char rest[512];
+    assert_int_equal(read_args(rest, "--training.gc_freq --training.steps 3", NULL), 0);
+    assert_int_equal(settings.steps, 3);
+    assert_int_equal(read_args(rest, "--training.gc_freq 50 --training.gc_freq", NULL), 0);
+    assert_string_equal(rest, "");
+    assert_int_equal(read_args(rest, "--training.no_gc_freq --training.no_fp8", NULL), 0);
+    assert_int_equal(read_args(rest, "--training.fp8 none last", NULL), 0);
+    assert_string_equal(rest, "last");
+    assert_int_equal(read_args(rest, "--training.fp8 --verbose", NULL), ERR_INVALID);
+    assert_line_has("training.fp8 = 'true' is not available: there are no eight bits");
+}
+
 static void test_options__byte_sizes_take_suffixes(void **state)
 {
     (void)state;
@@ -235,19 +250,21 @@ static void test_options__wrong_values_are_refused_and_change_nothing(void **sta
     static const struct {
         const char *key, *value, *wanted;
     } cases[] = {
-        {"training.steps", "0", "a whole number from 1 to 1073741824"},
-        {"training.steps", "1073741825", "a whole number from 1"},
+        {"training.steps", "0", "a whole number, 1 to 1073741824,"},
+        {"training.steps", "1073741825", "a whole number, 1 to"},
+        {"memory.pool_bytes", "5", ", 4096 or more, is wanted"},
         {"training.steps", "5.5", "a whole number"},
         {"training.steps", "", "a whole number"},
         {"training.steps", "7x", "a whole number"},
         {"training.steps", "99999999999999999999", "a whole number"},
-        {"optimizer.lr", "11", "a number from 0 to 10"},
-        {"optimizer.lr", "nan", "a number from 0 to 10"},
-        {"optimizer.lr", "inf", "a number from 0 to 10"},
-        {"optimizer.lr", "1e-3f", "a number from 0 to 10"},
+        {"optimizer.lr", "11", "a number, 0 to 10,"},
+        {"optimizer.lr", "nan", "a number, 0 to 10,"},
+        {"optimizer.lr", "inf", "a number, 0 to 10,"},
+        {"optimizer.lr", "1e-3f", "a number, 0 to 10,"},
         {"checkpoint.enable", "yes", "true or false"},
         {"checkpoint.async_mode", "asyn", "one of disabled,async"},
         {"checkpoint.async_mode", "disabled,async", "one of disabled,async"},
+        {"checkpoint.async_mode", "never", "nothing would be saved; one of disabled,async"},
         {"training.name", "sixteen letters!", "at most 15 characters"},
     };
     struct settings before = settings;
@@ -451,6 +468,7 @@ int main(void)
         TEST(test_options__command_line_wins_over_file_over_default),
         TEST(test_options__toml_values_of_every_type_are_read),
         TEST(test_options__arguments_come_in_all_their_forms),
+        TEST(test_options__a_bare_key_with_nothing_to_decide_is_a_boolean),
         TEST(test_options__byte_sizes_take_suffixes),
         TEST(test_options__wrong_values_are_refused_and_change_nothing),
         TEST(test_options__message_names_file_and_line),

@@ -245,6 +245,10 @@ static void test_where__names_a_bucket_a_directory_a_peer_or_a_path(void **state
     assert_false(where.is_shared);
     assert_int_equal(storage_where_parse(&where, "s3://"), ERR_INVALID);
     assert_int_equal(storage_where_parse(&where, ""), ERR_INVALID);
+    assert_int_equal(storage_where_parse(&where, "./s3:/b"), 0);
+    assert_int_equal(storage_where_parse(&where, "s3:/b"), ERR_INVALID);
+    assert_int_equal(storage_where_parse(&where, "S3://b"), ERR_INVALID);
+    assert_int_equal(storage_where_parse(&where, "gs://b/p"), ERR_INVALID);
 }
 
 static void test_bucket__refuses_names_that_no_bucket_has(void **state)

@@ -6,6 +6,8 @@
  */
 #include "tests/unit/fault_bed.h"
 
+#include <time.h>
+
 static void test_fault__bad_settings_are_refused_by_name(void **state)
 {
     (void)state;
@@ -48,6 +50,47 @@ static void test_fault__data_of_a_failed_sync_is_lost_whatever_later_syncs_say(v
     free(data);
     data = read_object(storage, "shard");
     assert_true(is_all(data, BYTES, 0));
+    storage_close(storage);
+    free(data);
+}
+
+static double seconds_now(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
+}
+
+/* The percentiles of three writes, which wait up to 0.4 s, beside the time of the middle one and of
+ * the slowest: up to a quarter more, and what the test takes for its own less. */
+static void test_fault__a_store_tells_how_many_requests_it_had_and_how_long_they_took(void **state)
+{
+    (void)state;
+    struct storage *storage = open_fault("delay_us=400000:memory:");
+    struct storage_object *object;
+    struct storage_measured measured;
+    unsigned char *data = bed_buffer(BYTES);
+    double took[3], sum = 0, least = 1e9, most = 0;
+    assert_int_equal(storage_object_create(storage, &object, "shard", BYTES), 0);
+    for (int i = 0; i < 3; i++) {
+        double begun = seconds_now();
+        assert_int_equal(storage_transfer(storage, STORAGE_WRITE, object, 0, data, BYTES), 0);
+        took[i] = seconds_now() - begun;
+        sum += took[i];
+        least = took[i] < least ? took[i] : least;
+        most = took[i] > most ? took[i] : most;
+    }
+    double middle = sum - least - most;
+    storage_measured(storage, &measured);
+    const struct storage_measured_op *writes = &measured.of[STORAGE_WRITE];
+    assert_int_equal(measured.in_work, 0);
+    assert_int_equal(writes->operations, 3);
+    assert_int_equal(writes->bytes, 3 * BYTES);
+    assert_true(writes->p50_seconds > 0.8 * middle && writes->p50_seconds < 1.3 * middle);
+    assert_true(writes->p99_seconds > 0.8 * most && writes->p99_seconds < 1.3 * most);
+    assert_int_equal(measured.of[STORAGE_READ].operations, 0);
+    assert_true(measured.of[STORAGE_READ].p99_seconds == 0);
+    storage_object_close(storage, object);
     storage_close(storage);
     free(data);
 }
@@ -293,6 +336,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_fault__bad_settings_are_refused_by_name),
         cmocka_unit_test(test_fault__data_of_a_failed_sync_is_lost_whatever_later_syncs_say),
+        cmocka_unit_test(test_fault__a_store_tells_how_many_requests_it_had_and_how_long_they_took),
         cmocka_unit_test(test_fault__torn_write_fails_and_leaves_a_first_part),
         cmocka_unit_test(test_fault__errors_come_at_their_rate),
         cmocka_unit_test(test_fault__each_call_can_be_made_to_fail_by_its_name),

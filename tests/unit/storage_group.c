@@ -4,7 +4,6 @@
  * is not removed; a removal that was cut short can be made again. Method:
  * every operation of a removal fails once, and the power is lost after each, with all, half or
  * nothing of what was not synced. (Leases and rubbish: storage_leases.c.)
- * also without io_uring
  */
 #include "tests/unit/group_bed.h"
 

@@ -4,7 +4,6 @@
  * in the trash, or it has been emptied; no marker is ever seen without its objects. Method: where
  * names can be renamed every operation fails once, then the power; where none can, as in a bucket,
  * what changes something is cut before and behind its effect.
- * also without io_uring
  */
 #include "tests/unit/group_bed.h"
 

@@ -4,7 +4,6 @@
  * of two, holder and remover, sees the other; what crashes left is found, and goes. Method: leases
  * are held, and dropped by a kill, in a process of their own; what leases and rubbish ask of the
  * storage fails and is cut at each operation.
- * also without io_uring
  */
 #include "tests/unit/group_bed.h"
 

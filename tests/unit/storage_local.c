@@ -5,7 +5,6 @@
  * by hand; a full disk is a small tmpfs and a file system without O_DIRECT is a ramfs, mounted in a
  * mount namespace of a child (needs root, else the case is skipped); io_uring is refused, and syncs
  * fail, by a seccomp filter in a child.
- * also without io_uring
  */
 #include "tests/unit/storage_bed.h"
 

@@ -24,6 +24,7 @@
  */
 #define HF_ORIGINAL "original"
 #define HF_TOKENIZER_FILE HF_ORIGINAL "/tokenizer.model"
+#define HF_SENTENCEPIECE "tokenizer.model"
 
 struct json_t; /* jansson's */
 
@@ -34,10 +35,18 @@ int hf_model_of(struct model_shape *out, const struct manifest *manifest);
 int hf_section(struct json_t **out, const char *text);
 /* *out is freed with json_decref. ERR_MEMORY: then it is NULL, and never a part of the document. */
 int hf_model_identity(struct json_t **out, const struct model_shape *model);
-/* `tokenizer` may be NULL: then it names no special tokens. */
+/* The tokens around a text as config.json has them, NULL where they are not known: those of the
+ * data that the model was trained on, else those of the tokenizer's file, else what it was imported
+ * with. `tokenizer` may be NULL. To be closed. ERR_MEMORY. */
 struct hf_tokenizer;
+struct hf_ends {
+    struct json_t *begin, *end;
+};
+int hf_ends_of(struct hf_ends *out, const struct manifest *manifest,
+               const struct hf_tokenizer *tokenizer);
+void hf_ends_close(struct hf_ends *ends);
 int hf_model_config(struct json_t **out, const struct model_shape *model, enum dtype dtype,
-                    const struct hf_tokenizer *tokenizer);
+                    const struct hf_ends *ends);
 
 struct hf_tensor {
     char ours[128], theirs[128];
@@ -61,11 +70,13 @@ static inline uint64_t heads_to_halves(uint64_t row, uint32_t head_rows)
 struct hf_tokenizer {
     char *text; /* of the file */
     size_t bytes;
+    const char *name; /* of one that loaders read as it is; NULL: tiktoken's, of which follows */
     struct vocab vocab;
     uint32_t num_special; /* behind the ranks; not more than the model has room for */
 };
-/* Reads tiktoken's file. `sha256`: what its hash has to be (ERR_MISMATCH); NULL: anything. Then
- * num_special may be lowered, to 2 at least. */
+/* Reads the file of a tokenizer: tiktoken's, or tokenizer.json or SentencePiece's. `sha256`: what
+ * its hash has to be (ERR_MISMATCH); NULL: anything. Then num_special may be lowered, to 2 at
+ * least. */
 int hf_tokenizer_open(struct hf_tokenizer *out, const char *path, const char *sha256);
 void hf_tokenizer_close(struct hf_tokenizer *tokenizer);
 /* The text of tokenizer.json, to be freed. */

@@ -23,17 +23,15 @@ int hf_hand_out(json_t **out, json_t *root, bool is_whole)
 }
 
 int hf_model_config(json_t **out, const struct model_shape *model, enum dtype dtype,
-                    const struct hf_tokenizer *tokenizer)
+                    const struct hf_ends *ends)
 {
     const char *type = dtype == DTYPE_F32    ? "float32"
                        : dtype == DTYPE_BF16 ? "bfloat16"
                        : dtype == DTYPE_F16  ? "float16"
                                              : "float64";
     json_begin();
-    json_t *begin = tokenizer != NULL ? json_integer(tokenizer->vocab.num_tokens) : json_null();
-    json_t *end = tokenizer != NULL ? json_integer(tokenizer->vocab.num_tokens + 1) : json_null();
     json_t *config = json_pack(
-        "{s[s] ss si si si si si si si si sf sf ss sb sb sb sf ss so so sb}", "architectures",
+        "{s[s] ss si si si si si si si si sf sf ss sb sb sb sf ss sO sO sb}", "architectures",
         "LlamaForCausalLM", "model_type", "llama", "hidden_size", (int)model->dim,
         "intermediate_size", (int)model->hidden, "num_hidden_layers", (int)model->layers,
         "num_attention_heads", (int)model->heads, "num_key_value_heads", (int)model->kv_heads,
@@ -41,7 +39,8 @@ int hf_model_config(json_t **out, const struct model_shape *model, enum dtype dt
         "max_position_embeddings", (int)model->positions, "rope_theta", model->rope_theta,
         "rms_norm_eps", model->norm_eps, "hidden_act", "silu", "attention_bias", 0, "mlp_bias", 0,
         "tie_word_embeddings", (int)model->is_tied, "initializer_range", 0.02, "torch_dtype", type,
-        "bos_token_id", begin, "eos_token_id", end, "use_cache", 1);
+        "bos_token_id", ends->begin != NULL ? ends->begin : json_null(), "eos_token_id",
+        ends->end != NULL ? ends->end : json_null(), "use_cache", 1);
     if (config != NULL) {
         json_t *scaling = model_shape_rope_scaling(model);
         json_object_set_new(config, "rope_scaling", scaling != NULL ? scaling : json_null());
@@ -104,6 +103,45 @@ int hf_model_of(struct model_shape *out, const struct manifest *manifest)
     json_decref(config);
     json_decref(data);
     return error;
+}
+
+/* Where a text has several ends, the value that was imported is a list. */
+static json_t *end_of(const json_t *data, const char *ours, int64_t of_file, const json_t *imported,
+                      const char *theirs)
+{
+    json_t *trained = json_object_get(data, ours);
+    if (trained != NULL)
+        return json_incref(trained);
+    return of_file >= 0 ? json_integer(of_file) : json_incref(json_object_get(imported, theirs));
+}
+
+int hf_ends_of(struct hf_ends *out, const struct manifest *manifest,
+               const struct hf_tokenizer *tokenizer)
+{
+    json_t *config = NULL, *data = NULL;
+    *out = (struct hf_ends){0};
+    int error = hf_section(&config, manifest->config_json);
+    if (error == 0)
+        error = hf_section(&data, manifest->data_json);
+    const json_t *imported = json_object_get(config, "hf");
+    bool names_them = tokenizer != NULL && tokenizer->name == NULL;
+    json_begin();
+    out->begin = end_of(data, "bos", names_them ? (int64_t)tokenizer->vocab.num_tokens : -1,
+                        imported, "bos_token_id");
+    out->end = end_of(data, "eos", names_them ? (int64_t)tokenizer->vocab.num_tokens + 1 : -1,
+                      imported, "eos_token_id");
+    if (!json_end() && error == 0)
+        error = report_error(ERR_MEMORY, NULL, "no memory for the description of a model");
+    json_decref(config);
+    json_decref(data);
+    return error;
+}
+
+void hf_ends_close(struct hf_ends *ends)
+{
+    json_decref(ends->begin);
+    json_decref(ends->end);
+    *ends = (struct hf_ends){0};
 }
 
 /* ---- tensors ---- */

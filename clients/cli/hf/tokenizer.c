@@ -21,6 +21,26 @@
 
 /* ---- the file ---- */
 
+/* The name by which loaders read a file as it is; NULL: tiktoken's. */
+static const char *name_of(const char *text, size_t bytes)
+{
+    static const char *const names[] = {[VOCAB_FILE_RANKS] = NULL,
+                                        [VOCAB_FILE_JSON] = HF_TOKENIZER,
+                                        [VOCAB_FILE_SENTENCEPIECE] = HF_SENTENCEPIECE};
+    return names[vocab_file_of(text, bytes)];
+}
+
+static int read_ranks(struct hf_tokenizer *out, const char *path)
+{
+    int error = vocab_parse(&out->vocab, path, out->text, out->bytes);
+    if (error == 0)
+        out->num_special = vocab_num_special(&out->vocab);
+    if (error == 0 && out->vocab.longest > TOKEN_BYTES_MAX)
+        error = report_error(ERR_INVALID, NULL, "%s has a token of %zu bytes, over %u", path,
+                             out->vocab.longest, TOKEN_BYTES_MAX);
+    return error;
+}
+
 int hf_tokenizer_open(struct hf_tokenizer *out, const char *path, const char *sha256)
 {
     char have[CHECKSUM_SHA256_HEX];
@@ -46,12 +66,9 @@ int hf_tokenizer_open(struct hf_tokenizer *out, const char *path, const char *sh
         error = report_error(ERR_MISMATCH, "name the tokenizer that the run was trained with",
                              "%s is not the tokenizer that the checkpoint names", path);
     if (error == 0)
-        error = vocab_parse(&out->vocab, path, out->text, out->bytes);
-    if (error == 0)
-        out->num_special = vocab_num_special(&out->vocab);
-    if (error == 0 && out->vocab.longest > TOKEN_BYTES_MAX)
-        error = report_error(ERR_INVALID, NULL, "%s has a token of %zu bytes, over %u", path,
-                             out->vocab.longest, TOKEN_BYTES_MAX);
+        out->name = name_of(out->text, out->bytes);
+    if (error == 0 && out->name == NULL)
+        error = read_ranks(out, path);
     if (file != NULL)
         fclose(file);
     if (error != 0)

@@ -9,7 +9,7 @@
     python -m holdfast from-safetensors DIRECTORY RUN@STEP    # of any names; to-safetensors too
     python -m holdfast cross RUN@STEP NEWRUN         # between our trainer and torchtitan; --to FORM
 
-Exit codes are those of ckpt-cli.
+--server, --store and --json stand before or behind the command. Exit codes are those of ckpt-cli.
 """
 from __future__ import annotations
 
@@ -25,12 +25,14 @@ import holdfast
 
 
 def list_checkpoints(options: argparse.Namespace) -> None:
+    from holdfast.convert import text_bytes
+
     address = holdfast.store_address(options.store) if options.store else options.server
     with holdfast.Client(address, options.run or "any") as client:
-        for info in client.list(all_runs=options.run is None):
-            marks = " pinned" * info.pinned + " damaged" * bool(info.damage)
-            print(f"{info.spec:40} {info.bytes / 1e9:10.3f} GB  {info.time}  {info.durability}"
-                  f"{marks}")
+        found = client.list(all_runs=options.run is None)
+    for info in sorted(found, key=lambda info: info.run):
+        marks = " pinned" * info.pinned + " damaged" * bool(info.damage)
+        print(f"{info.spec:40} {text_bytes(info.bytes):>11}  {info.time}  {info.durability}{marks}")
 
 
 def show(options: argparse.Namespace) -> None:
@@ -134,41 +136,51 @@ def fail(error: Exception, as_json: bool) -> int:
     return code
 
 
+def add_common(parser: argparse.ArgumentParser, default: Any) -> argparse.ArgumentParser:
+    """What every command takes; a command's parser leaves alone what stood before the command."""
+    parser.add_argument("--server", default=default,
+                        help="ckptd's address, such as unix:/run/holdfast/ckptd.sock")
+    parser.add_argument("--store", default=default,
+                        help="a store, read without ckptd: its directory, or s3://bucket/prefix")
+    parser.add_argument("--json", action="store_true", default=default,
+                        help="of conversions: one JSON document on stdout")
+    return parser
+
+
 def main(arguments: Optional[List[str]] = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m holdfast", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--server", help="ckptd's address, such as unix:/run/holdfast/ckptd.sock")
-    parser.add_argument("--store",
-                        help="a store, read without ckptd: its directory, or s3://bucket/prefix")
-    parser.add_argument("--json", action="store_true",
-                        help="of conversions: one JSON document on stdout")
-    commands = parser.add_subparsers(required=True)
-    listing = commands.add_parser("list")
+    commands = add_common(parser, None).add_subparsers(required=True)
+
+    def command(name: str) -> argparse.ArgumentParser:
+        return add_common(commands.add_parser(name), argparse.SUPPRESS)
+
+    listing = command("list")
     listing.add_argument("run", nargs="?")
     listing.set_defaults(do=list_checkpoints)
-    showing = commands.add_parser("show")
+    showing = command("show")
     showing.add_argument("checkpoint")
     showing.set_defaults(do=show)
-    getting = commands.add_parser("get")
+    getting = command("get")
     getting.add_argument("checkpoint")
     getting.add_argument("tensor")
     getting.add_argument("out")
     getting.set_defaults(do=get)
-    following = commands.add_parser("follow")
+    following = command("follow")
     following.add_argument("run")
     following.add_argument("--timeout", type=float, help="seconds without a version, then an end")
     following.set_defaults(do=follow)
     for name in ("from-dcp", "from-safetensors"):
-        reading = commands.add_parser(name)
+        reading = command(name)
         reading.add_argument("folder")
         reading.add_argument("checkpoint")
         reading.set_defaults(do=bring_in, command=name)
     for name in ("to-dcp", "to-safetensors"):
-        writing = commands.add_parser(name)
+        writing = command(name)
         writing.add_argument("checkpoint")
         writing.add_argument("folder")
         writing.set_defaults(do=write_out, command=name)
-    crossing = commands.add_parser("cross")
+    crossing = command("cross")
     crossing.add_argument("checkpoint")
     crossing.add_argument("run")
     crossing.add_argument("--to", default="holdfast", help="a form, such as torchtitan")

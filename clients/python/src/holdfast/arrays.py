@@ -24,6 +24,8 @@ def stored_name(name: str) -> str:
     >>> stored_name("a b"), stored_name("layers.0.wq.weight")
     ('a%20b', 'layers.0.wq.weight')
     """
+    if not isinstance(name, str):
+        raise InvalidError(f"{name!r} cannot name a tensor", "a string")
     stored = name.translate(_ESCAPED)
     if not stored.isascii():
         stored = "".join(c if c.isascii() else "".join(f"%{b:02X}" for b in c.encode())

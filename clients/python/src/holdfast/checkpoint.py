@@ -62,6 +62,13 @@ class LazyTensor:
     def __array__(self, dtype: Any = None, copy: Optional[bool] = None) -> Any:
         return self[...] if dtype is None else self[...].astype(dtype)
 
+    def __dlpack__(self, **options: Any) -> Any:
+        """torch.as_tensor and torch.tensor read it at once; else they would take row by row."""
+        return self.torch().__dlpack__(**options)
+
+    def __dlpack_device__(self) -> Tuple[int, int]:
+        return (1, 0)  # the CPU
+
     def torch(self, index: Any = ...) -> Any:
         """The slice as a torch tensor."""
         import torch
@@ -229,8 +236,10 @@ def open(spec: str, *, server: Optional[str] = None,  # noqa: A001 - as safetens
     is_folder = named is None and server is None and store is None and os.path.isdir(spec)
     folder = _FOLDER.match(spec) if is_folder else None
     match = folder or _SPEC.match(named["name"] if named is not None else spec)
-    if match is None:
-        raise InvalidError(f"{spec!r} names no checkpoint", "write run@step, such as llama@1000")
+    if match is None or (named is None and folder is None and ":" in match["run"]):
+        raise InvalidError(f"{spec!r} names no checkpoint",
+                           "write run@step, such as llama@1000, or with a store "
+                           "dir:/path/run@step, s3://bucket/prefix/run@step")
     if folder is not None:
         store = folder["store"] or ("/" if spec.startswith("/") else ".")
     if named is not None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import dataclasses
 import json
+import operator
 import os
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
@@ -145,19 +146,25 @@ class Client:
         self._about = {"config_json": config, "data_json": data, "mesh_json": mesh,
                        "identity_json": identity}
         self._take_over = take_over
-        self._described: List[Part] = []
+        self._described: Optional[List[Part]] = None  # None: nothing; a rank may have no tensors
         self._objects: Dict[str, Any] = {}  # name: the buffer that is described
-        self._handle = ctypes.c_void_p()
+        self._opened = ctypes.c_void_p()
         options = _lib.Options(self.server.encode(), run.encode(), rank, world_size,
                                int(connect_seconds * 1000), int(describe_seconds * 1000),
                                int(busy_seconds * 1000))
         self._lib = _lib.libckpt()
-        _lib.check(self._lib.ckpt_open(_lib.byref(self._handle), _lib.byref(options)))
+        _lib.check(self._lib.ckpt_open(_lib.byref(self._opened), _lib.byref(options)))
 
     def close(self) -> None:
         """What was saved becomes durable all the same."""
-        handle, self._handle = self._handle, ctypes.c_void_p()
+        handle, self._opened = self._opened, ctypes.c_void_p()
         self._lib.ckpt_close(handle)
+
+    @property
+    def _handle(self) -> Any:
+        if not self._opened:
+            raise InvalidError(f"the client of run {self.run} is closed", "open another one")
+        return self._opened
 
     def __enter__(self) -> "Client":
         return self
@@ -181,7 +188,7 @@ class Client:
             _lib.check(self._lib.ckpt_attempt_take(self._handle, _lib.byref(number), None,
                                                    _lib.byref(options), int(take_over)))
             attempt = number.value
-        self.attempt, self._described = attempt, []
+        self.attempt, self._described = attempt, None
         return attempt
 
     # ---- saving ----
@@ -192,7 +199,8 @@ class Client:
         change then. ckptd makes them durable and commits them as a whole.
 
         `state` is anything that JSON has, at most 1 MiB, of rank 0. `objects` are bytes by name.
-        Raises BusyError, UnavailableError and others when nothing was saved: training may go on.
+        Raises BusyError, UnavailableError and others when nothing was saved: training may go on;
+        InvalidError where a single rank gives nothing to save at all.
 
         >>> w = numpy.ones((4, 3), "float32")                      # [4, 3]
         >>> with Client(server, "saved") as client:
@@ -204,6 +212,10 @@ class Client:
 
     def save_parts(self, step: int, parts: List[Part], state: Any = None,
                    objects: Optional[Mapping[str, bytes]] = None) -> Save:
+        step = _step(step)
+        if self.world_size == 1 and not parts and not objects and state is None:
+            raise InvalidError(f"step {step} has nothing to save: no tensors, state or objects",
+                               "give some: an empty checkpoint would become the newest")
         parts = parts + [self._object_part(name, value) for name, value in (objects or {}).items()]
         self._describe(parts)
         save = ctypes.c_void_p()
@@ -225,7 +237,7 @@ class Client:
     def wait(self, step: int, level: str = "local", timeout: float = 600.0) -> str:
         if level not in LEVELS:
             raise InvalidError(f"there is no level {level!r}", f"one of {', '.join(LEVELS)}")
-        _lib.check(self._lib.ckpt_save_wait_for(self._handle, step, LEVELS[level],
+        _lib.check(self._lib.ckpt_save_wait_for(self._handle, _step(step), LEVELS[level],
                                                 int(timeout * 1000)))
         return _lib.text(self._lib.ckpt_save_durability(self._handle))
 
@@ -236,36 +248,33 @@ class Client:
 
     def describes(self, parts: Sequence[Part], objects: Mapping[str, bytes]) -> bool:
         """Would a save of these need no new description?"""
-        known = {piece.name for piece in self._described}
-        return ([piece.key for piece in self._described if not piece.name.startswith(arrays.OBJECT)]
+        described = self._described or []
+        known = {piece.name for piece in described}
+        return ([piece.key for piece in described if not piece.name.startswith(arrays.OBJECT)]
                 == [piece.key for piece in parts]
                 and {name for name in known if name.startswith(arrays.OBJECT)}
                 == {arrays.OBJECT + arrays.stored_name(name) for name in objects}
                 and all(self._has_room(name, value) for name, value in objects.items()))
 
     def _describe(self, parts: List[Part]) -> None:
-        if [piece.key for piece in self._described] == [piece.key for piece in parts]:
+        described = self._described
+        if described is not None and [one.key for one in described] == [one.key for one in parts]:
             for index, piece in enumerate(parts):
-                if piece.pointer != self._described[index].pointer:
+                if piece.pointer != described[index].pointer:
                     data = None if piece.on_device else piece.pointer
                     _lib.check(self._lib.ckpt_move(self._handle, index, data))
             self._described = parts
             return
-        if self._described and self.world_size > 1:
+        if described is not None and self.world_size > 1:
             raise MismatchError(
                 "the tensors of this save are not those of the save before: "
-                + self._first_change(parts), "every rank calls start() anew, with one attempt")
-        if self.attempt == 0 or self._described:
+                + _first_change(described, parts),
+                "every rank calls start() anew, with one attempt")
+        if self.attempt == 0 or described is not None:
             self.start()
         _lib.check(self._lib.ckpt_describe_arrays(self._handle, self.attempt,
                                                   arrays.describe(parts), len(parts)))
         self._described = parts
-
-    def _first_change(self, parts: List[Part]) -> str:
-        for old, new in zip(self._described, parts):
-            if old.key != new.key:
-                return f"{old.name} {list(old.shape)} and {new.name} {list(new.shape)}"
-        return f"{len(self._described)} tensors and {len(parts)}"
 
     def _fill(self, save: Any, index: int, piece: Part) -> None:
         fill = getattr(piece.source, "fill", None) or _filler(piece.source)
@@ -319,8 +328,7 @@ class Client:
         given = iter(staged)
         listed = [next(given).part if piece.on_device else piece for piece in parts]
         request = _lib.LoadRequest(_lib.sizeof(_lib.LoadRequest), len(parts),
-                                   _lib.NEWEST if step is None else step, below_step, attempt,
-                                   arrays.describe(listed))
+                                   _wanted(step), below_step, attempt, arrays.describe(listed))
         found = ctypes.POINTER(_lib.Loaded)()
         code = self._lib.ckpt_load_arrays(self._handle, _lib.byref(request), _lib.byref(found))
         if code in (MismatchError.code, NotFoundError.code):
@@ -357,8 +365,8 @@ class Client:
         (('F32', (4, 3)), ('F64', ()), {'epoch': 1})
         """
         found = ctypes.POINTER(_lib.Metadata)()
-        _lib.check(self._lib.ckpt_metadata(self._handle, _lib.NEWEST if step is None else step,
-                                           attempt, _lib.byref(found)))
+        _lib.check(self._lib.ckpt_metadata(self._handle, _wanted(step), attempt,
+                                           _lib.byref(found)))
         try:
             return _metadata_of(found.contents)
         finally:
@@ -396,10 +404,32 @@ class Client:
         ...     client.list()[0].pinned, client.unpin(7, attempt=1), client.list()[0].pinned
         (True, None, False)
         """
-        _lib.check(self._lib.ckpt_pin(self._handle, step, attempt, note.encode()))
+        _lib.check(self._lib.ckpt_pin(self._handle, _step(step), attempt, note.encode()))
 
     def unpin(self, step: int, attempt: int) -> None:
-        _lib.check(self._lib.ckpt_pin(self._handle, step, attempt, None))
+        _lib.check(self._lib.ckpt_pin(self._handle, _step(step), attempt, None))
+
+
+def _step(step: Any) -> int:
+    """A whole number of any type, NumPy's and torch's too."""
+    try:
+        number = operator.index(step)
+    except TypeError:
+        number = -1
+    if not 0 <= number < 1 << 63:
+        raise InvalidError(f"{step!r} is no step", "a whole number, 0 or more")
+    return number
+
+
+def _wanted(step: Any) -> int:
+    return _lib.NEWEST if step is None else _step(step)
+
+
+def _first_change(old: List[Part], new: List[Part]) -> str:
+    for before, now in zip(old, new):
+        if before.key != now.key:
+            return f"{before.name} {list(before.shape)} and {now.name} {list(now.shape)}"
+    return f"{len(old)} tensors and {len(new)}"
 
 
 def _filler(source: Any) -> Any:

@@ -1,6 +1,7 @@
-/* sanitized.h - is a test built with a sanitizer that owns the allocator and shadows the memory? */
-#ifndef HOLDFAST_TESTS_SANITIZED_H
-#define HOLDFAST_TESTS_SANITIZED_H
+/* sanitized.h - is this built with a sanitizer, which owns the allocator, shadows the memory and
+ * tells of crashes itself? */
+#ifndef HOLDFAST_SANITIZED_H
+#define HOLDFAST_SANITIZED_H
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define IS_SANITIZED 1

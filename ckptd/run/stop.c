@@ -1,0 +1,36 @@
+/* stop.c - Stop: the ranks of a run are asked to end, by anybody who may.
+ *
+ * ckptd writes the request into the control page of each rank that is connected here. A rank reads
+ * that in every step, and tells the others; so any node of a run will do. Nothing is kept: a rank
+ * that comes later is not asked, and a start after it trains. The journal says who asked. */
+#include "ckptd/run/stop.h"
+#include "ckptd/catalog.h"
+#include "ckptd/checkpoint.h"
+#include "ckptd/history.h"
+#include "ckptd/node/session.h"
+#include "proto/report.h"
+
+#include <stdio.h>
+
+void stop_call(struct service *service, struct rpc_call *call,
+               const Holdfast__V1__StopRequest *request)
+{
+    Holdfast__V1__StopReply reply = HOLDFAST__V1__STOP_REPLY__INIT;
+    struct run *run = NULL;
+    char detail[64];
+    int error = run_find(&run, service, request->run, false);
+    if (error == 0)
+        reply.ranks =
+            session_ask(run, ARENA_ASKED_STOP | (request->without_save ? ARENA_ASKED_NO_SAVE : 0));
+    if (error == 0 && reply.ranks == 0)
+        error = report_error(ERR_NOT_FOUND, "ask the ckptd of a node that trains it",
+                             "no rank of run %s is connected to this ckptd", run->name);
+    if (error != 0) {
+        rpc_call_fail(call, error);
+        return;
+    }
+    snprintf(detail, sizeof detail, "%u ranks are to end%s", reply.ranks,
+             request->without_save ? " without a save" : "");
+    history_note(run, &(struct history_event){.name = "stop", .call = call, .detail = detail});
+    rpc_call_reply(call, &reply.base);
+}

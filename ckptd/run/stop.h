@@ -1,0 +1,13 @@
+/* stop.h - Stop: an operator ends a run; see stop.c. */
+#ifndef HOLDFAST_CKPTD_RUN_STOP_H
+#define HOLDFAST_CKPTD_RUN_STOP_H
+
+#include "proto/ckpt.pb-c.h"
+#include "proto/rpc.h"
+
+struct service;
+
+void stop_call(struct service *service, struct rpc_call *call,
+               const Holdfast__V1__StopRequest *request);
+
+#endif

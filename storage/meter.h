@@ -1,0 +1,13 @@
+/* meter.h - private to storage/: what storage.c needs of meter.c. */
+#ifndef HOLDFAST_STORAGE_METER_H
+#define HOLDFAST_STORAGE_METER_H
+
+#include "storage/storage.h"
+
+/* NULL: no memory; then nothing is measured. */
+struct storage_meter *storage_meter_new(void);
+void storage_meter_free(struct storage_meter *meter);
+/* A request is submitted; storage_done() ends it. */
+void storage_meter_begin(struct storage_meter *meter, struct storage_request *request);
+
+#endif

@@ -1,0 +1,118 @@
+#!/usr/bin/env python3
+"""advise - how often ckpt-cli says that a run should save.
+
+Goal: the interval is the one that loses least, of what the trainer measured and left in its
+checkpoint, or of options; never shorter than a save takes; what is not known is asked for by name.
+Method: a tiny run of the real trainer, read through its ckptd and from the directory. What each
+interval loses is computed here by another way: restarts and lost work are added up, piece by piece.
+"""
+
+import json
+import math
+import re
+import subprocess
+
+from lib_store import World
+from lib_tap import end, test
+from lib_train import command, make_tokens, prose
+
+
+def lost(wait, failures, restart, seconds):
+    """The share of time that is not training, saving after `seconds` of it: each failure comes
+    within a piece of work and save, a restart or a piece that failed is made again."""
+    def expected(work):  # until so much goes by without a failure, which come at random
+        return failures * (math.exp(work / failures) - 1)
+    return 1 - seconds / (expected(seconds + wait) * (1 + expected(restart) / failures))
+
+
+def advice(world, *options, where=None, code=0):
+    got, out, said = world.cli("advise", "r", *(where or world.where), "--json", *options)
+    assert got == code, (got, out, said)
+    return json.loads(out if code == 0 else said)
+
+
+def trained(world):
+    make_tokens(world.folder, prose())
+    done = subprocess.run(
+        command(world.folder, world.server, "r", "--training.steps", 40,
+                "--checkpoint.interval", 20, "--lr_scheduler.total_steps", 40,
+                "--metrics.log_freq", 20, "--comm.ranks", 2),
+        capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    expected = re.findall(r"a save copies ([0-9.]+) MiB per rank: ([0-9.]+) ms expected, at "
+                          r"([0-9.]+) GB/s", done.stderr)
+    accepted = re.findall(r"step 20 is accepted .*: ([0-9.]+) MiB per rank copied", done.stderr)
+    test("at the start the trainer says how long the copy of a save should take",
+         len(expected) == 1 and accepted == [expected[0][0]] and math.isclose(
+             float(expected[0][1]), float(accepted[0]) * 2**20 / float(expected[0][2]) / 1e6,
+             rel_tol=0.1, abs_tol=0.1), (expected, accepted))
+    return float(re.findall(r" step: 40 .* time: ([0-9.]+)s", done.stderr)[0])
+
+
+def measured(world, step):
+    found = advice(world, "--mtbf", "2h", "--nodes", 4, "--restart-time", "90s")
+    there = advice(world, "--mtbf", "2h", "--nodes", 4, "--restart-time", "90s",
+                   where=("--store", world.store))
+    test("the trainer's checkpoint says how long a step takes, as its log does",
+         step / 3 < found["step_seconds"] < 1.5 * step + 0.01, (step, found))
+    test("and how long training waits for a save", 0 < found["save_wait_seconds"] < 100, found)
+    test("a ckptd tells how long the last save took, and all else is the directory's",
+         found["durable_seconds"] > 0 and there["durable_seconds"] is None and
+         {**found, **dict.fromkeys(("durable_seconds", "now", "advised"))} ==
+         {**there, **dict.fromkeys(("durable_seconds", "now", "advised"))}, (found, there))
+    now = there["now"]
+    test("now: the interval that it was saved with", now["steps"] == 20 and
+         math.isclose(now["seconds"], 20 * found["step_seconds"]), found)
+    code, _, said = world.cli("advise", "r@20", *world.where, "--mtbf", "2h")
+    test("the first save of a start says nothing, and an older one may be named", code == 2 and
+         said.startswith("ckpt-cli: r@20-a1 does not say") and "RUN@STEP" in said, said)
+    test("a failure of any node is one of the job", found["failure_seconds"] == 1800, found)
+
+
+def least(world):
+    bad = []
+    for step, wait, nodes in ((2, 30, 16), (0.5, 0.05, 1000), (40, 5, 1), (300, 1, 4000)):
+        found = advice(world, "--mtbf", "10d", "--nodes", nodes, "--restart-time", "5m",
+                       "--step-time", step, "--save-time", wait, where=("--store", world.store))
+        best, failures = found["advised"], found["failure_seconds"]
+        of = [lost(wait, failures, 300, n * step)
+              for n in range(1, 4 * best["steps"] + 2)]
+        if best["overhead"] > 1.002 * min(of) or best["seconds"] != best["steps"] * step or \
+                not math.isclose(best["overhead"], of[best["steps"] - 1], rel_tol=1e-6) or \
+                not math.isclose(best["saves"], wait / (wait + best["seconds"])):
+            bad.append((found, min(of)))
+    test("no other interval loses less, and what is lost is told", not bad, bad)
+    slow = advice(world, "--mtbf", "1s", "--step-time", "0.0001", "--save-time", "0.0000001")
+    test("no interval is shorter than it takes until a save is durable", 0 <=
+         slow["advised"]["seconds"] - (slow["durable_seconds"] - 1e-7) < 0.00011, slow)
+
+
+def unknown(world):
+    said = advice(world, code=2)
+    test("without --mtbf it asks for that", "--mtbf" in said["hint"], said)
+    world.save((1,))
+    (run,) = {one["run"] for one in world.listed()} - {"r"}
+    code, _, said = world.cli("advise", run, *world.where, "--mtbf", "1d")
+    test("of another program's checkpoint it asks for the time of a step", code == 2 and
+         "--step-time" in said, said)
+    code, _, said = world.cli("advise", run, *world.where, "--mtbf", "1d", "--step-time", 1)
+    test("and then for that of a save", code == 2 and "--save-time" in said, said)
+    code, out, said = world.cli("advise", run, *world.where, "--mtbf", "1d", "--step-time",
+                                1, "--save-time", 2)
+    test("told both it advises, and knows no interval that is set", code == 0 and
+         "advised" in out and "now" not in out, out + said)
+
+
+def main():
+    world = World()
+    try:
+        world.launch()
+        measured(world, trained(world))
+        least(world)
+        unknown(world)
+    finally:
+        world.close()
+    end()
+
+
+main()

@@ -1,0 +1,171 @@
+#!/usr/bin/env python3
+"""web - ckptd's HTTP page: what it says, to whom, and what a stranger cannot do with it.
+
+Goal: /metrics is the text of metrics.file, with all numbers of Status and their types; /readyz is
+200 or says why the next save would fail, /status is the JSON of Status, / is a page of it in which
+names are escaped. GET and HEAD alone; an address that is no loopback one takes http.public; silent
+connections are bounded and hold nothing up. Method: a real ckptd and http.client. A service thread
+that hangs is told by tests/unit/ckptd_web.c.
+"""
+
+import http.client
+import json
+import os
+import re
+import socket
+import subprocess
+
+from lib_nodes import free_port
+from lib_store import World, comes_to, make_tier
+from lib_tap import end, test
+
+HOST = "127.0.0.1"
+CONNECTIONS = 16  # web.c: of one address
+
+
+class Page:
+    def __init__(self, port):
+        self.port = port
+
+    def ask(self, path, method="GET", body=None):
+        """The code, the text and the headers."""
+        connection = http.client.HTTPConnection(HOST, self.port, timeout=20)
+        try:
+            connection.request(method, path, body)
+            answer = connection.getresponse()
+            return answer.status, answer.read().decode(), dict(answer.getheaders())
+        finally:
+            connection.close()
+
+
+def names(text):
+    return set(re.findall(r"^(holdfast_[^ ]+) ", text, re.M))
+
+
+def places(value, place=""):
+    """Of all numbers and lists of a status, but those within lists: a_b_c."""
+    if isinstance(value, dict):
+        return {one for key, inner in value.items() for one in places(inner, f"{place}_{key}")}
+    return {place[1:]} if isinstance(value, (int, float, list)) else set()
+
+
+RENAMED = {"disk_bytes_total": "disk_bytes", "disk_inodes_total": "disk_inodes"}
+NO_METRIC = {"uid", "nodes_members", "nodes_runs"}
+
+
+def is_complete(text, status):
+    """Every number of Status is there once, with a type that its name fits, and with help."""
+    types = dict(re.findall(r"^# TYPE (\w+) (\w+)$", text, re.M))
+    helps = re.findall(r"^# HELP (\w+) \S.*\.$", text, re.M)
+    lines = [re.split("[{ ]", line)[0] for line in text.splitlines() if line[0] != "#"]
+    stems = {re.sub("^holdfast_|_total$", "", name) for name in types}
+    wanted = {RENAMED.get(place, place.removeprefix("since_start_"))
+              for place in places(status) - NO_METRIC if not place.startswith("tier_now")}
+    test("every number of Status is exported", wanted <= stems, wanted - stems)
+    test("with a type, a line of help, and _total for counters alone",
+         set(lines) == set(helps) == set(types) and len(helps) == len(types) and
+         {name for name in types if types[name] == "counter"} ==
+         {name for name in types if name.endswith("_total")} and
+         types["holdfast_commits_total"] == "counter" and
+         types["holdfast_start_time_seconds"] == "gauge" and
+         f'holdfast_build_info{{version="{status["version"]}"}} 1\n' in text, text)
+
+
+def says(world, page, numbers):
+    code, text, headers = page.ask("/metrics")
+
+    def written():
+        with open(numbers) as file:
+            return names(file.read())
+    test("/metrics has the lines of metrics.file, and is made when it is asked for",
+         code == 200 and
+         comes_to(lambda: names(page.ask("/metrics")[1]) == written(), True) and
+         headers["Content-Type"].startswith("text/plain; version=0.0.4") and
+         f'holdfast_run_newest_step{{run="{world.run}"}} 1\n' in text, text)
+    code, text, _ = page.ask("/status")
+    mine = json.loads(world.cli("status", "--json", *world.where)[1])
+    test("/status is the JSON of Status", code == 200 and json.loads(text).keys() == mine.keys())
+    is_complete(page.ask("/metrics")[1], mine)
+    code, text, headers = page.ask("/")
+    test("/ is a page of the run and its newest checkpoint, which loads nothing",
+         code == 200 and f"<tr><td>{world.run}</td><td>1</td>" in text and "No alarm" in text and
+         "default-src 'none'" in headers["Content-Security-Policy"], text)
+    test("names on it are escaped", "/&lt;b&gt;store," in text and "<b>" not in text, text)
+
+
+def refuses(world, page):
+    """What is full, and what is asked for in other ways."""
+    test("a ckptd that can save is ready", page.ask("/readyz")[:2] == (200, "ok\n"))
+    saved, _ = world.try_save(2)
+    comes_to(lambda: page.ask("/readyz")[0], 503)  # an answer serves for 200 ms
+    code, text, _ = page.ask("/readyz")
+    test("one whose next save would fail is not ready and says why, and is healthy",
+         not saved and code == 503 and "holds 1 checkpoints already" in text and
+         page.ask("/healthz")[:2] == (200, "ok\n"), (saved, code, text))
+    posted = page.ask("/metrics", "POST", "x" * 100000)
+    test("other methods than GET and HEAD are refused", posted[0] == 405 and
+         posted[2]["Allow"] == "GET, HEAD" and page.ask("/status", "DELETE")[0] == 405, posted)
+    code, text, headers = page.ask("/metrics", "HEAD")
+    test("HEAD is GET without the text", code == 200 and text == "" and
+         int(headers["Content-Length"]) > 1000)
+    test("there is nothing else", page.ask("/etc/passwd")[0] == 404 and
+         page.ask("/metrics?a=b")[0] == 200 and page.ask("/" + "a" * 20000)[0] in (414, 431))
+
+
+def is_bounded(world, page):
+    silent = [socket.create_connection((HOST, page.port)) for _ in range(CONNECTIONS)]
+    try:
+        refused = False
+        try:
+            page.ask("/healthz")
+        except (ConnectionError, http.client.HTTPException):
+            refused = True
+        test("connections of one address are bounded, and ckptd serves its clients meanwhile",
+             refused and world.cli("status", *world.where)[0] == 0)
+    finally:
+        for one in silent:
+            one.close()
+
+    def is_served():
+        try:
+            return page.ask("/healthz")[0]
+        except (ConnectionError, http.client.HTTPException):
+            return None
+    test("when they end the next is served", comes_to(is_served, 200))
+
+
+def is_private(world):
+    def checked(*options):
+        done = subprocess.run([world.ckptd, "--store", world.store, "--listen", world.server,
+                               "--memory.pool_bytes", "64MiB", "--memory.segment_bytes", "1MiB",
+                               "--check", *options], capture_output=True, text=True)
+        return done.returncode, done.stderr
+    code, said = checked("--http.listen", "0.0.0.0:9464")
+    test("an address that is no loopback one is refused, with the setting's name",
+         code == 78 and "http.public" in said, (code, said))
+    test("unless it is said to be public", checked("--http.listen", "0.0.0.0:9464",
+                                                   "--http.public", "true")[0] == 0)
+
+
+def main():
+    world = World()
+    world.store = os.path.join(world.folder, "<b>store")
+    numbers, port = os.path.join(world.folder, "numbers"), free_port(HOST)
+    page, far = Page(port), os.path.join(world.folder, "far")
+    make_tier(world.folder, far)
+    try:
+        world.launch("--limits.checkpoints", "1", "--limits.look_ms", "20", "--metrics.file",
+                     numbers, "--metrics.every_ms", "100", "--http.listen", f"{HOST}:{port}",
+                     "--tier.store", f"dir:{far}")
+        world.save([1])
+        says(world, page, numbers)
+        refuses(world, page)
+        is_bounded(world, page)
+        is_private(world)
+        world.stop()
+    finally:
+        world.close()
+    end()
+
+
+main()
