@@ -51,6 +51,11 @@ uint32_t device_memory_node(struct device *device)
     return device->ops->memory_node ? device->ops->memory_node(device) : 0;
 }
 
+const char *device_identity(struct device *device)
+{
+    return device->ops->identity ? device->ops->identity(device) : "";
+}
+
 int device_room(struct device *device, struct device_room *out)
 {
     *out = (struct device_room){0};

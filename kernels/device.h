@@ -92,6 +92,9 @@ struct device_ops {
     int (*room)(struct device *device, struct device_room *out);
     /* (optional) 1 + the NUMA node of the host's memory that is nearest; 0, and without it: any. */
     uint32_t (*memory_node)(struct device *device);
+    /* (optional) Which piece of hardware it is, as its maker's tools and the kernel's log name it.
+     * The device's memory. */
+    const char *(*identity)(struct device *device);
     /* (optional) Memory that somebody else has becomes PINNED, until unpin, whose caller has
      * settled all that is queued with it. Without it, or when it fails (ERR_MEMORY,
      * ERR_UNAVAILABLE), lanes copy from and to that memory, too, but hold up who posts. */
@@ -136,6 +139,7 @@ bool device_owns(struct device *device, const void *at);
 /* All zero where its memory is the host's. ERR_UNAVAILABLE. */
 int device_room(struct device *device, struct device_room *out);
 uint32_t device_memory_node(struct device *device);
+const char *device_identity(struct device *device); /* "": it has none */
 int device_pin(struct device *device, void *at, size_t bytes, bool is_read_only);
 void device_unpin(struct device *device, void *at); /* also of what could not be pinned */
 

@@ -389,6 +389,19 @@ struct kernel_float8_decode {
     enum kernel_dtype dtype;
 };
 
+/* How far the values of a tensor reach. NaNs count as larger than infinity: so `smallest` is one
+ * only where all are, and of an empty tensor. */
+struct kernel_extent {
+    uint32_t largest, smallest; /* the bits of |x| as a float */
+    uint32_t not_finite;        /* how many */
+};
+struct kernel_extremes {
+    struct kernel_extent *out;
+    const void *x;
+    size_t count;
+    enum kernel_dtype dtype;
+};
+
 /* Sum of squares of each of `rows` rows of x, in double, one canonical segment per row, added
  * exactly into a wide fixed-point accumulator, so the total does not depend on who holds which
  * rows. Accumulators of several ranks are added limb by limb as int64 (any order, exact). */
@@ -492,6 +505,7 @@ static inline void kernel_adamw_add(struct kernel_adamw *a, size_t count)
     X(FLOAT8_LARGEST, float8_largest, 2, dtype)                     \
     X(FLOAT8_ENCODE, float8_encode, 3, dtype)                       \
     X(FLOAT8_DECODE, float8_decode, 2, dtype)                       \
+    X(EXTREMES, extremes, 2, dtype)                                 \
     X(SUM_SQUARES, sum_squares, 2, dtype)                           \
     X(DIGEST, digest, 2, dtype)                                     \
     X(ADAMW, adamw, 1, gradients)

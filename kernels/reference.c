@@ -441,6 +441,18 @@ static void float8_decode(const void *args, uint32_t item, const struct worker *
     }
 }
 
+static void extremes(const void *args, uint32_t item, const struct worker *worker)
+{
+    const struct extremes_args *a = args;
+    struct range range = item_range(item, FLAT_ITEM, a->count);
+    for (size_t i = range.begin; i < range.end; i++) {
+        float x = fabsf(get(a->x, i, a->dtype));
+        uint32_t bits;
+        memcpy(&bits, &x, sizeof(bits));
+        extent_add(&a->partial[worker->index].of, bits);
+    }
+}
+
 static void squares(const void *args, uint32_t item, const struct worker *worker)
 {
     const struct squares_args *a = args;
@@ -536,6 +548,7 @@ const struct kernel_ops kernel_ops_reference = {
     .round_float8 = round_float8,
     .float8_encode = float8_encode,
     .float8_decode = float8_decode,
+    .extremes = extremes,
     .squares = squares,
     .digest = digest,
     .adamw = adamw,

@@ -105,6 +105,9 @@ static void print_stage(const struct dry_rank *r, const struct config *config)
            (double)r->scratch / mib);
     printf("%-28s %12.2f  of which %.2f MiB are kept for the whole run\n", "the rank takes",
            (double)(r->kept + r->shared) / mib, (double)r->kept / mib);
+    if (r->host > 0)
+        printf("%-28s %12.2f  parameters and moments (training.enable_cpu_offload)\n",
+               "and of the host's memory", (double)r->host / mib);
     printf("%-28s %12u  and %u all but norms and SwiGLU, %u their input alone\n",
            "layers that keep all", r->layers[MODEL_KEEP_ALL], r->layers[MODEL_KEEP_PRODUCTS],
            r->layers[MODEL_KEEP_NOTHING]);
@@ -185,13 +188,13 @@ static json_t *json_of_stage(const struct dry_rank *r)
     json_t *layers = json_pack("{s:I, s:I, s:I}", "all", (json_int_t)r->layers[MODEL_KEEP_ALL],
                                "products", (json_int_t)r->layers[MODEL_KEEP_PRODUCTS], "input",
                                (json_int_t)r->layers[MODEL_KEEP_NOTHING]);
-    return json_pack("{s:I, s:I, s:I, s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o, s:o}", "rank",
-                     (json_int_t)r->rank, "stage", (json_int_t)r->stage_rank, "leaves",
-                     (json_int_t)r->leaves, "modules", json_of_modules(r), "activations",
-                     (json_int_t)r->activations, "on_their_way", (json_int_t)r->gathered, "other",
-                     (json_int_t)r->scratch, "kept", (json_int_t)r->kept, "shared",
-                     (json_int_t)r->shared, "checkpoint_image", (json_int_t)r->image, "sent", sent,
-                     "calls", json_of_calls(r), "layers_keep", layers);
+    return json_pack(
+        "{s:I, s:I, s:I, s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o, s:o}", "rank",
+        (json_int_t)r->rank, "stage", (json_int_t)r->stage_rank, "leaves", (json_int_t)r->leaves,
+        "modules", json_of_modules(r), "activations", (json_int_t)r->activations, "on_their_way",
+        (json_int_t)r->gathered, "other", (json_int_t)r->scratch, "kept", (json_int_t)r->kept,
+        "shared", (json_int_t)r->shared, "host", (json_int_t)r->host, "checkpoint_image",
+        (json_int_t)r->image, "sent", sent, "calls", json_of_calls(r), "layers_keep", layers);
 }
 
 static json_t *json_of_hints(const struct dry_rank *r)

@@ -2,6 +2,7 @@
 #include "trainer/rank.h"
 #include "kernels/device.h"
 #include "proto/report.h"
+#include "trainer/clock.h"
 #include "trainer/comm/flight.h"
 #include "trainer/config/launched.h"
 #include "trainer/corpus/corpus.h"
@@ -12,11 +13,13 @@
 #include "trainer/patience.h"
 #include "trainer/run/memory.h"
 #include "trainer/run/trace.h"
+#include "trainer/save/environment.h"
 #include "trainer/shape.h"
 #include "trainer/suggest.h"
 #include "trainer/tokenizer.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -94,7 +97,31 @@ static int open_device(struct rank *r)
                             "kernels.device = %s: this trainer was built without CUDA",
                             r->config->device);
     int rc = device_open(&r->device, ops, &options);
+    if (rc == 0 && device_identity(r->device)[0] != '\0')
+        log_info("train", "rank %u has %s", r->world->rank, device_identity(r->device));
     return rc == ERR_UNAVAILABLE ? ERR_INVALID : rc;
+}
+
+int rank_open_compute(struct rank *r)
+{
+    if (!r->config->estimate) /* a plan is made without a device */
+        ERR_TRY(open_device(r));
+    return new_kernels(&r->kernels, r->config, r->device);
+}
+
+int rank_bench_open(struct rank_bench *bench, struct rank *r, const char *name)
+{
+    ERR_TRY(rank_open_compute(r));
+    if (r->device == NULL)
+        ERR_TRY(device_open(&bench->own, &device_cpu, NULL));
+    bench->device = r->device != NULL ? r->device : bench->own;
+    return lane_open(&bench->lane, bench->device, name);
+}
+
+void rank_bench_close(struct rank_bench *bench)
+{
+    lane_close(bench->lane);
+    device_close(bench->own);
 }
 
 static int new_table(struct model_table **out, const struct config *config, uint32_t vocab)
@@ -201,9 +228,7 @@ static int open_own(struct rank *r)
     if (is_first_on_node(r) && !config->estimate)
         ERR_TRY(data_prove(r->data));
     ERR_TRY(check_tokenizer(config, data_info(r->data)));
-    if (!config->estimate) /* a plan is made without a device */
-        ERR_TRY(open_device(r));
-    ERR_TRY(new_kernels(&r->kernels, config, r->device));
+    ERR_TRY(rank_open_compute(r));
     return new_table(&r->table, config, data_info(r->data)->vocab);
 }
 
@@ -236,10 +261,14 @@ int rank_validate(struct rank *r, const volatile sig_atomic_t *want_stop, bool *
     bool is_whole = config->validation_steps < 0 || wanted > whole;
     struct evaluation of = {r->validation, is_whole ? whole : wanted, want_stop};
     struct evaluation_result result;
+    double start = clock_seconds();
     ERR_TRY(parallel_evaluate(r->parallel, &of, &result));
     *out_stop = result.is_dropped;
+    struct validated validated = {.loss = result.loss,
+                                  .seconds = clock_seconds() - start,
+                                  .tokens = of.samples * (uint64_t)config->validation_seq_len};
     if (!result.is_dropped)
-        metrics_validation(r->metrics, &r->progress, result.loss);
+        metrics_validation(r->metrics, &r->progress, &validated);
     return 0;
 }
 
@@ -270,8 +299,23 @@ static int open_metrics(struct rank *r)
         .recomputed_flops = parallel_recomputed_flops(r->parallel),
         .peak_tflops = peak > 0 ? peak : peaks_find(kernels_describe(r->kernels), is_float),
         .connect_seconds = r->world->connect_seconds,
-        .device = r->device};
+        .device = r->device,
+        .flight = r->world->flight,
+        .history = &r->history};
     return metrics_open(&r->metrics, &options);
+}
+
+static int open_trace(struct rank *r)
+{
+    const struct config *config = r->config;
+    struct trace_options options = {.path = config->timeline_file,
+                                    .at_step = config->timeline_step,
+                                    .freq = config->profile_freq,
+                                    .steps = config->profile_steps};
+    if (config->profiling)
+        snprintf(options.folder, sizeof(options.folder), "%.200s/%.200s", config->dump_folder,
+                 config->profile_folder);
+    return trace_new(&r->trace, &options, r->parallel);
 }
 
 static int save_config(const struct config *config, const char *json)
@@ -325,6 +369,16 @@ static void warn_of_hints(const struct rank *r)
         log_warn("train", "%s", hints[i].text);
 }
 
+/* A name that is misspelt leaves its products in float8. */
+static void warn_of_filter(const struct rank *r)
+{
+    char part[MODEL_PART_BYTES];
+    if (config_is_float8(r->config) &&
+        model_names_nothing(part, r->table, r->config->float8_filter))
+        log_warn("config", "quantize.linear.float8.filter_fqns: \"%s\" is in the name of no module",
+                 part);
+}
+
 /* What rank 0 says about the run before it starts. */
 static int introduce(const struct rank *r)
 {
@@ -351,8 +405,12 @@ static int introduce(const struct rank *r)
     log_info("train", "memory plan per rank: %.1f MiB kept, %.1f MiB shared within the step",
              (double)memory_kept_bytes(memory) / 1048576.0,
              (double)memory_shared_bytes(memory) / 1048576.0);
+    if (memory_host_bytes(memory) > 0)
+        log_info("train", "and %.1f MiB of the host's: what the optimizer alone reads",
+                 (double)memory_host_bytes(memory) / 1048576.0);
     note_budget(r);
     warn_of_hints(r);
+    warn_of_filter(r);
     data_warn_of_small(r->data, (uint64_t)config->global_batch_size);
     if (!config->checkpoint_enable)
         log_warn("checkpoint",
@@ -370,11 +428,31 @@ static void note_copy(void *user, const struct op *op, bool is_end)
     parallel_note_copy(r->parallel, op, is_end);
 }
 
+/* A node may have another file under the same name, or have fetched a bucket at another time. */
+static int check_same_tokens(const struct rank *r, const struct data *data, const char *name)
+{
+    const uint32_t size = r->world->size;
+    int64_t *hashes = calloc(size, sizeof(*hashes));
+    if (hashes == NULL)
+        return report_error(ERR_MEMORY, NULL, "no memory for %u hashes", size);
+    hashes[r->world->rank] = (int64_t)strtoull(data_info(data)->hash, NULL, 16);
+    int rc = comm_all_reduce_i64(r->world, hashes, size);
+    for (uint32_t i = 1; i < size && rc == 0; i++)
+        if (hashes[i] != hashes[0])
+            rc = report_error(ERR_MISMATCH, "give all nodes the same files",
+                              "%s: rank %u has other tokens than rank 0 (%016" PRIx64
+                              ", %016" PRIx64 ")",
+                              name, i, (uint64_t)hashes[i], (uint64_t)hashes[0]);
+    free(hashes);
+    return rc;
+}
+
 int rank_open(struct rank *r)
 {
     const struct config *config = r->config;
     struct comm *world = r->world;
     switches_open(&r->switches, config);
+    r->breaks = (struct breaks){.config = config, .rank = world->rank};
     ERR_TRY(parallel_agree(world, open_own(r)));
     patience_set(world->flight, config, PATIENCE_INIT);
     if (strcmp(config->comm_backend, "nccl") == 0 && r->device != NULL)
@@ -386,10 +464,16 @@ int rank_open(struct rank *r)
         rc = open_validation(r);
     if (rc == 0)
         rc = open_metrics(r);
-    if (rc == 0 && config->timeline_file[0] != 0)
-        rc = trace_new(&r->trace, config->timeline_file, config->timeline_step, r->parallel);
+    if (rc == 0)
+        rc = open_trace(r);
     if (rc == 0)
         rc = introduce(r);
+    ERR_TRY(parallel_agree(world, rc));
+    rc = check_same_tokens(r, r->data, trainer_config_data(config));
+    if (rc == 0 && r->validation != NULL)
+        rc = check_same_tokens(r, r->validation, trainer_config_validation_data(config));
+    ERR_TRY(parallel_agree(world, rc));
+    rc = environment_gather(&r->environment, world, kernels_describe(r->kernels));
     ERR_TRY(parallel_agree(world, rc));
     struct snapshot_options snapshot = {.config = config,
                                         .mesh = parallel_mesh_of(r->parallel),
@@ -397,6 +481,8 @@ int rank_open(struct rank *r)
                                         .data = r->data,
                                         .model = r->table,
                                         .kernels = r->kernels,
+                                        .history = &r->history,
+                                        .environment = r->environment,
                                         .want_stop = r->want_stop,
                                         .note_copy = note_copy,
                                         .user = r};
@@ -408,6 +494,7 @@ void rank_close(struct rank *r)
 {
     metrics_close(r->metrics);
     snapshot_close(r->snapshot);
+    free(r->environment);
     trace_free(r->trace);
     parallel_free(r->parallel);
     model_table_free(r->table);
@@ -432,7 +519,7 @@ int rank_load(struct rank *r)
         parallel_params_changed(r->parallel);
     /* Together, so that the first step's time is not that of another rank's weights. */
     ERR_TRY(parallel_agree(r->world, rc));
-    metrics_ready(r->metrics);
+    metrics_ready(r->metrics, snapshot_times(r->snapshot), r->progress.step);
     return 0;
 }
 

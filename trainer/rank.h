@@ -2,6 +2,7 @@
 #ifndef HOLDFAST_TRAINER_RANK_H
 #define HOLDFAST_TRAINER_RANK_H
 
+#include "trainer/observe/breaks.h"
 #include "trainer/observe/metrics.h"
 #include "trainer/run/switches.h"
 
@@ -19,9 +20,12 @@ struct rank {
     struct model_table *table;
     struct parallel *parallel;
     struct trace *trace; /* NULL: no step is drawn */
+    char *environment;   /* environment.h */
     struct snapshot *snapshot;
     struct metrics *metrics;
+    struct history history; /* rank 0's goes into checkpoints */
     struct switches switches;
+    struct breaks breaks;
     struct progress progress;
     bool has_stepped; /* in this start */
 };
@@ -29,6 +33,17 @@ struct rank {
 /* Data, kernels, model, layouts, memory, ckptd; of `rank` the borrowed parts are set. Collective;
  * all ranks return the same code. A half opened rank is closed by rank_close too. */
 int rank_open(struct rank *rank);
+/* Of that the device and the kernels alone. */
+int rank_open_compute(struct rank *rank);
+/* What measures on them, with a lane of its own. */
+struct rank_bench {
+    struct device *device; /* the rank's, or where that is the host's memory `own` */
+    struct device *own;
+    struct lane *lane;
+};
+/* Calls rank_open_compute. *bench is zero; closed in any case, before the rank. */
+int rank_bench_open(struct rank_bench *bench, struct rank *rank, const char *name);
+void rank_bench_close(struct rank_bench *bench);
 void rank_close(struct rank *rank);
 /* From the newest checkpoint, or the initial weights. Collective. */
 int rank_load(struct rank *rank);

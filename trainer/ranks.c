@@ -1,6 +1,7 @@
 /* ranks.c - the ranks of a process (see ranks.h). */
 #include "trainer/ranks.h"
 #include "proto/report.h"
+#include "proto/stacks.h"
 #include "trainer/comm/comm.h"
 #include "trainer/comm/flight.h"
 #include "trainer/config/launched.h"
@@ -38,11 +39,10 @@ static int with_world(struct comm *world, void *user)
     struct config config = *launch->config;
     struct rank rank = {.config = &config, .world = world, .want_stop = launch->want_stop};
     int exit_code = EXIT_DONE;
+    stacks_join((int)world->rank);
     int rc = set_flight(world, launch->config);
     if (rc == 0)
         rc = seed_settle(&config, world);
-    if (rc == 0)
-        rc = rank_open(&rank);
     if (rc == 0)
         rc = launch->work(&rank, &exit_code);
     if (rc != 0 && report_message()[0] != 0)

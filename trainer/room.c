@@ -8,6 +8,7 @@
  * it. */
 #include "trainer/room.h"
 #include "kernels/device.h"
+#include "proto/process.h"
 #include "proto/report.h"
 
 #include <errno.h>
@@ -46,13 +47,21 @@ static const struct group_files versions[] = {
     {"/sys/fs/cgroup", "memory.max", "memory.current", "inactive_file"},
 };
 
-/* What one control group leaves. */
-static uint64_t left_in_group(const struct group_files *files, const char *group)
+/* What one control group may take. */
+static uint64_t limit_of_group(const struct group_files *files, const char *group)
 {
     char path[PATH_BYTES + 64];
     snprintf(path, sizeof path, "%s/%s", group, files->limit);
     uint64_t limit = number_in(path, "");
-    if (limit == 0)
+    return limit > 0 ? limit : UINT64_MAX;
+}
+
+/* What it leaves. */
+static uint64_t left_in_group(const struct group_files *files, const char *group)
+{
+    char path[PATH_BYTES + 64];
+    uint64_t limit = limit_of_group(files, group);
+    if (limit == UINT64_MAX)
         return UINT64_MAX;
     snprintf(path, sizeof path, "%s/%s", group, files->usage);
     uint64_t usage = number_in(path, "");
@@ -62,15 +71,18 @@ static uint64_t left_in_group(const struct group_files *files, const char *group
     return limit > usage ? limit - usage : 0;
 }
 
-/* The least that a group or one above it leaves. `path`: of the group below its folder. */
-static uint64_t left_above(const char *root, const struct group_files *files, char *path)
+typedef uint64_t group_question(const struct group_files *files, const char *group);
+
+/* The least that a group or one above it answers. `path`: of the group below its folder. */
+static uint64_t least_above(const char *root, const struct group_files *files, char *path,
+                            group_question *ask)
 {
     char group[PATH_BYTES];
     uint64_t least = UINT64_MAX;
     for (;;) {
         snprintf(group, sizeof group, "%.1000s%s%.3000s", root, files->folder, path);
-        uint64_t left = left_in_group(files, group);
-        least = left < least ? left : least;
+        uint64_t answer = ask(files, group);
+        least = answer < least ? answer : least;
         char *slash = strrchr(path, '/');
         if (slash == NULL)
             return least;
@@ -79,7 +91,7 @@ static uint64_t left_above(const char *root, const struct group_files *files, ch
 }
 
 /* A line of /proc/self/cgroup: "4:memory:/path", or "0::/path" of version 2. */
-static uint64_t left_by_line(const char *root, char *line)
+static uint64_t least_by_line(const char *root, char *line, group_question *ask)
 {
     char *controllers = strchr(line, ':');
     char *path = controllers != NULL ? strchr(controllers + 1, ':') : NULL;
@@ -88,53 +100,96 @@ static uint64_t left_by_line(const char *root, char *line)
     *path++ = '\0';
     path[strcspn(path, "\n")] = '\0';
     if (strcmp(controllers, ":memory") == 0)
-        return left_above(root, &versions[0], path);
-    return controllers[1] == '\0' ? left_above(root, &versions[1], path) : UINT64_MAX;
+        return least_above(root, &versions[0], path, ask);
+    return controllers[1] == '\0' ? least_above(root, &versions[1], path, ask) : UINT64_MAX;
 }
 
-uint64_t room_available(const char *root)
+static uint64_t least_of_groups(const char *root, group_question *ask)
 {
     char path[PATH_BYTES], line[PATH_BYTES];
-    snprintf(path, sizeof path, "%.1000s/proc/meminfo", root);
-    uint64_t kib = number_in(path, "MemAvailable:"), least = UINT64_MAX;
-    if (kib > 0)
-        least = (kib + number_in(path, "SwapFree:")) << 10;
+    uint64_t least = UINT64_MAX;
     snprintf(path, sizeof path, "%.1000s/proc/self/cgroup", root);
     FILE *file = fopen(path, "re");
     while (file != NULL && fgets(line, sizeof line, file) != NULL) {
-        uint64_t left = left_by_line(root, line);
-        least = left < least ? left : least;
+        uint64_t answer = least_by_line(root, line, ask);
+        least = answer < least ? answer : least;
     }
     if (file != NULL)
         fclose(file);
     return least;
 }
 
+static uint64_t kib_in(const char *root, const char *file, const char *name)
+{
+    char path[PATH_BYTES];
+    snprintf(path, sizeof path, "%.1000s/proc/%s", root, file);
+    return number_in(path, name) << 10;
+}
+
+uint64_t room_available(const char *root)
+{
+    uint64_t machine = kib_in(root, "meminfo", "MemAvailable:");
+    uint64_t groups = least_of_groups(root, left_in_group);
+    if (machine == 0)
+        return groups;
+    machine += kib_in(root, "meminfo", "SwapFree:");
+    return machine < groups ? machine : groups;
+}
+
+uint64_t room_capacity(const char *root)
+{
+    uint64_t machine = kib_in(root, "meminfo", "MemTotal:");
+    uint64_t groups = least_of_groups(root, limit_of_group);
+    return machine > 0 && machine < groups ? machine : groups;
+}
+
+struct room_taken room_taken(const char *root)
+{
+    struct process_memory memory;
+    process_measure(&memory, root);
+    return (struct room_taken){.peak = memory.peak, .own = memory.private_memory + memory.swapped};
+}
+
+void room_forget_peak(const char *root)
+{
+    char path[PATH_BYTES];
+    snprintf(path, sizeof path, "%.1000s/proc/self/clear_refs", root);
+    FILE *file = fopen(path, "we");
+    if (file == NULL)
+        return;
+    fputc('5', file);
+    fclose(file);
+}
+
 /* "logits 2.0 GiB, ..." of a rank, the largest first. */
-static void name_parts(char *out, size_t size, const struct memory *plan)
+static void name_parts(char *out, size_t size, const struct memory *plan, bool is_on_host)
 {
     struct memory_part parts[PARTS_NAMED];
-    uint32_t num = memory_largest(plan, parts, PARTS_NAMED);
+    uint32_t num = memory_largest(plan, is_on_host, parts, PARTS_NAMED);
     size_t at = 0;
     for (uint32_t i = 0; i < num && at < size; i++)
         at += (size_t)snprintf(out + at, size - at, "%s%s %.2f GiB", i > 0 ? ", " : "",
                                parts[i].name, (double)parts[i].bytes / gib);
 }
 
-int room_check(const struct memory *plan, const char *what, uint32_t num_ranks, uint64_t available)
+int room_check(const struct memory *plan, enum room_of of, uint32_t num_ranks, uint64_t available)
 {
     char parts[256] = "";
-    uint64_t rank = memory_kept_bytes(plan) + memory_shared_bytes(plan), all = rank * num_ranks;
+    bool is_on_host = of == ROOM_HOST_OF_GPU;
+    uint64_t rank =
+        is_on_host ? memory_host_bytes(plan) : memory_kept_bytes(plan) + memory_shared_bytes(plan);
+    uint64_t all = rank * num_ranks;
     if (all <= available)
         return 0;
-    name_parts(parts, sizeof parts, plan);
+    name_parts(parts, sizeof parts, plan, is_on_host);
     return report_error(
         ERR_INVALID,
         "use more machines or devices, or a smaller training.local_batch_size, seq_len or model; "
         "--estimate prints the whole plan",
         "%u ranks on this %s need %.2f GiB of memory, %.2f GiB are available; the largest "
         "parts of a rank's %.2f GiB: %s",
-        num_ranks, what, (double)all / gib, (double)available / gib, (double)rank / gib, parts);
+        num_ranks, of == ROOM_GPU ? "GPU" : "machine", (double)all / gib, (double)available / gib,
+        (double)rank / gib, parts);
 }
 
 int room_check_device(const struct memory *plan, struct device *device, uint32_t num_threads)
@@ -144,5 +199,5 @@ int room_check_device(const struct memory *plan, struct device *device, uint32_t
     if (room.all == 0)
         return 0;
     uint32_t ranks = (num_threads + room.devices - 1) / room.devices;
-    return room_check(plan, "GPU", ranks, room.free);
+    return room_check(plan, ROOM_GPU, ranks, room.free);
 }

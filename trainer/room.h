@@ -8,12 +8,24 @@
  * control groups (versions 1 and 2). `root`: "", or a folder with proc and sys for tests.
  * UINT64_MAX: the system does not say. */
 uint64_t room_available(const char *root);
+/* The most that it could be without swap: the machine's memory, bounded by the same limits. */
+uint64_t room_capacity(const char *root);
 
-/* ERR_INVALID when so many ranks of this plan, all on this machine or device (`what`), need more
- * than is available; the message has the plan's largest parts. Nothing is allocated. */
-int room_check(const struct memory *plan, const char *what, uint32_t num_ranks, uint64_t available);
-/* Likewise of a device's own memory, before any is taken. Ranks that are threads of this process
- * take the devices in turn; a process has one to itself: num_threads is 1. ERR_UNAVAILABLE. */
+/* What this process has taken, in bytes; 0: the system does not say. */
+struct room_taken {
+    uint64_t peak; /* resident, since the start or since room_forget_peak() */
+    uint64_t own;  /* neither a file's nor shared with ckptd, swapped out or not */
+};
+struct room_taken room_taken(const char *root);
+void room_forget_peak(const char *root);
+
+/* Whose memory, and so which part of a plan: all of it lies in a machine that computes. */
+enum room_of { ROOM_MACHINE, ROOM_GPU, ROOM_HOST_OF_GPU };
+/* ERR_INVALID when so many ranks of this plan, all there, need more than is available; the message
+ * has the plan's largest parts. Nothing is allocated. */
+int room_check(const struct memory *plan, enum room_of of, uint32_t num_ranks, uint64_t available);
+/* Likewise of a GPU's memory, before any is taken. Ranks that are threads of this process take the
+ * GPUs in turn; a process has one to itself: num_threads is 1. ERR_UNAVAILABLE. */
 int room_check_device(const struct memory *plan, struct device *device, uint32_t num_threads);
 
 #endif

@@ -1,6 +1,7 @@
 /* signals.c - the one thread of a trainer that signals come to (see signals.h). */
 #include "trainer/signals.h"
 #include "proto/report.h"
+#include "proto/stacks.h"
 #include "trainer/comm/flight.h"
 
 #include <pthread.h>
@@ -27,6 +28,10 @@ static void *take_signals(void *user)
     int number, interrupts = 0;
     pthread_sigmask(SIG_UNBLOCK, &watch->others, NULL);
     while (sigwait(&watch->waited_for, &number) == 0) {
+        if (number == SIGQUIT) {
+            stacks_dump_all("asked by a signal");
+            continue;
+        }
         if (number == SIGUSR2) {
             flight_dump_all("asked by a signal");
             continue;
@@ -46,7 +51,7 @@ static bool is_ignored(int number)
 
 static void choose(struct watch *out)
 {
-    static const int ours[] = {SIGTERM, SIGUSR1, SIGUSR2, SIGHUP, SIGINT};
+    static const int ours[] = {SIGTERM, SIGUSR1, SIGUSR2, SIGQUIT, SIGHUP, SIGINT};
     static const int of_threads[] = {SIGSEGV, SIGBUS,  SIGFPE, SIGILL,
                                      SIGTRAP, SIGABRT, SIGSYS, SIGPIPE};
     sigemptyset(&out->waited_for);
@@ -67,10 +72,12 @@ int signals_start(volatile sig_atomic_t *out_stop)
     pthread_t thread;
     watch.stop = out_stop;
     choose(&watch);
+    stacks_start();
     if (pthread_sigmask(SIG_BLOCK, &watch.others, NULL) != 0 ||
         pthread_sigmask(SIG_BLOCK, &watch.waited_for, NULL) != 0 ||
         pthread_create(&thread, NULL, take_signals, &watch) != 0)
         return report_error(ERR_BUSY, "allow more threads", "no thread that takes signals");
+    pthread_setname_np(thread, "signals");
     pthread_detach(thread);
     return 0;
 }

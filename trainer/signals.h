@@ -5,7 +5,10 @@
  * a handler there. With 2.6.3 one signal in some dozens ended a run with a damaged heap; what it
  * does to sums is not known. So every signal but a thread's own faults is blocked in all threads,
  * and a thread of its own waits for those that mean something. Handlers that a library may have
- * set run there, too. */
+ * set run there, too.
+ *
+ * The one exception is asked for by an operator: SIGQUIT has each thread print its stack
+ * (proto/stacks.h), from a handler on a stack of its own, below which nothing is written. */
 #ifndef HOLDFAST_TRAINER_SIGNALS_H
 #define HOLDFAST_TRAINER_SIGNALS_H
 
@@ -13,8 +16,9 @@
 
 /* Before other threads are started: they inherit what is blocked. From here on SIGTERM, SIGUSR1,
  * SIGHUP and SIGINT (the last two unless they are ignored: nohup, a background job of a script) set
- * *out_stop; a second SIGINT ends the process at once; SIGUSR2 dumps the flight recorders, also
- * when every rank hangs. Errors: ERR_BUSY, no thread. */
+ * *out_stop; a second SIGINT ends the process at once; SIGUSR2 dumps the flight recorders and
+ * SIGQUIT the stacks of all threads, also when every rank hangs. A crash prints stacks, too.
+ * Errors: ERR_BUSY, no thread. */
 int signals_start(volatile sig_atomic_t *out_stop);
 
 #endif

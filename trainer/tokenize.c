@@ -244,9 +244,11 @@ static const struct command commands[] = {
      "packed or not (.gz, .zst), and folders of them",
      "tokenizer tokens --tokenizer tokenizer.model --out data.tokens book.txt c4/", run_tokens,
      true, true, true},
-    {"encode", "--tokenizer FILE [TEXT]", "print the tokens of a text (standard input: -)",
+    {"encode", "--tokenizer FILE [TEXT]",
+     "print the tokens of the text in a file (none, or -: standard input)",
      "echo hello | tokenizer encode --tokenizer tokenizer.model", run_encode, true, false, false},
-    {"decode", "--tokenizer FILE [NUMBERS]", "print the text of token numbers",
+    {"decode", "--tokenizer FILE [NUMBERS]",
+     "print the text of the token numbers in a file (likewise)",
      "echo 104 105 | tokenizer decode --tokenizer tokenizer.model", run_decode, true, false, false},
 };
 

@@ -1,4 +1,4 @@
-/* tokenizer.h - text to tokens and back, for three kinds of files:
+/* tokenizer.h - text to tokens and back, for four kinds of files:
  *
  *   tiktoken's ranks   one line per token: base64 of its bytes, a space, its rank. What `tokenizer
  *                      train` writes, with 2 special tokens behind the ranks; and Llama 3's
@@ -6,6 +6,7 @@
  *   tokenizer.json     Hugging Face's: byte-level BPE (Llama 3, GPT-2) and byte-fallback BPE
  *                      (Llama 2), with its added tokens. What it asks for beyond that is refused
  *                      by name.
+ *   SentencePiece's    BPE with byte fallback: the tokenizer.model of Llama 2. The same holds.
  *
  *     tokenizer_open(&tokenizer, "tokenizer.model");
  *     encoder_open(&encoder, tokenizer);                  (one per thread)
@@ -30,8 +31,8 @@ struct tokenizer_progress {
 
 int tokenizer_open(struct tokenizer **out, const char *path);
 /* The tokenizer's file that a path stands for: itself, or what model repositories keep in a folder:
- * tokenizer.model unless it is SentencePiece's, original/tokenizer.model, tokenizer.json.
- * ERR_NOT_FOUND. */
+ * tokenizer.model unless it is SentencePiece's, original/tokenizer.model, tokenizer.json,
+ * SentencePiece's tokenizer.model. ERR_NOT_FOUND. */
 int tokenizer_find(char *out, size_t room, const char *path);
 void tokenizer_close(struct tokenizer *tokenizer);
 uint32_t tokenizer_vocab(const struct tokenizer *tokenizer); /* special tokens included */

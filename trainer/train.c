@@ -9,7 +9,9 @@
  * nobody who trains. */
 #include "proto/report.h"
 #include "trainer/comm/flight_compare.h"
+#include "trainer/links.h"
 #include "trainer/patience.h"
+#include "trainer/preflight.h"
 #include "trainer/ranks.h"
 #include "trainer/run/optimizer.h"
 #include "trainer/run/schedule.h"
@@ -26,7 +28,18 @@ static volatile sig_atomic_t stop_requested;
 struct step_made {
     struct rank *r;
     struct progress next;
+    bool is_skipped; /* its numbers are not finite: nothing is updated */
 };
+
+/* What is to be done about a step whose loss or norm is not finite. */
+static int decide_break(struct step_made *made)
+{
+    struct step_break at;
+    ERR_TRY(parallel_find_break(made->r->parallel, &at));
+    ERR_TRY(breaks_decide(&made->r->breaks, &made->next, &at));
+    made->is_skipped = true;
+    return 0;
+}
 
 /* When loss and norm are known. */
 static int decide(void *user, const struct step_result *result)
@@ -39,13 +52,14 @@ static int decide(void *user, const struct step_result *result)
     uint64_t samples = trainer_config_leaves(config, next->step);
     samples *= (uint64_t)config->local_batch_size;
     next->step++;
-    next->optimizer_update++;
     next->schedule_update++;
     next->next_sample += samples;
     next->tokens += samples * (uint64_t)config->seq_len;
     next->loss = result->loss;
     next->grad_norm = result->grad_norm;
-    ERR_TRY(metrics_check(r->metrics, next));
+    if (!breaks_is_finite(&r->breaks, next))
+        return decide_break(made);
+    next->optimizer_update++;
     snapshot_phase(r->snapshot, true); /* the update is as fast as memory is */
     optimizer_begin(parallel_state(r->parallel), parallel_lane(r->parallel), config,
                     &(struct optimizer_step){next->optimizer_update, lr, next->grad_norm});
@@ -56,7 +70,9 @@ static void update(void *user, uint32_t block)
 {
     const struct step_made *made = user;
     struct rank *r = made->r;
-    optimizer_update(parallel_state(r->parallel), r->kernels, parallel_lane(r->parallel), block);
+    if (!made->is_skipped)
+        optimizer_update(parallel_state(r->parallel), r->kernels, parallel_lane(r->parallel),
+                         block);
 }
 
 static bool post_copy(void *user, uint32_t block, const struct op *op)
@@ -72,14 +88,19 @@ static void wait_copy(void *user, uint32_t block, struct lane *lane)
 static unsigned look(void *user)
 {
     const struct step_made *made = user;
-    return switches_look(&made->r->switches);
+    struct switches *switches = &made->r->switches;
+    unsigned seen = snapshot_asked(made->r->snapshot);
+    seen |= switches_memory_is_short(switches) ? SWITCH_MEMORY : 0;
+    if (made->r->world->rank == 0)
+        seen |= switches_look(switches, snapshot_times(made->r->snapshot)->longest_save_seconds);
+    return seen;
 }
 
 /* The progress counts a step only when it is made: not when it is dropped because some rank was
  * asked to stop. */
 static int step(struct rank *r, struct step_result *out, bool *out_stop)
 {
-    struct step_made made = {r, r->progress};
+    struct step_made made = {.r = r, .next = r->progress};
     struct step_copies copies = {post_copy, wait_copy, r->snapshot};
     struct step_input input = {.ahead = r->ahead,
                                .first_sample = r->progress.next_sample,
@@ -91,6 +112,8 @@ static int step(struct rank *r, struct step_result *out, bool *out_stop)
                                .user = &made,
                                .copies = &copies};
     patience_set(r->world->flight, r->config, r->has_stepped ? PATIENCE_TRAIN : PATIENCE_INIT);
+    if (r->world->flight != NULL)
+        flight_clear_sums(r->world->flight);
     int rc = trace_step(r->trace, r->parallel, &input, out);
     patience_set(r->world->flight, r->config, PATIENCE_SERVER);
     r->has_stepped = true;
@@ -130,6 +153,11 @@ static int save(struct rank *r)
     return snapshot_save(r->snapshot, &r->progress);
 }
 
+static bool ends_unsaved(const struct config *config, int64_t step)
+{
+    return config->stop_after_step > 0 && step >= config->stop_after_step;
+}
+
 /* Steps, until the last one or until somebody or something asks to stop. *out_seen: the switches
  * behind the last step. */
 static int train_steps(struct rank *r, unsigned *out_seen)
@@ -149,6 +177,7 @@ static int train_steps(struct rank *r, unsigned *out_seen)
         if (p->step == before)
             break;
         metrics_step(r->metrics, p, &result, snapshot_times(r->snapshot));
+        stop = stop || ends_unsaved(config, p->step);
         if (r->world->rank == 0)
             data_warn_of_repeats(r->data, sample, p->next_sample);
         if (validation_is_due(config, p->step) && !stop)
@@ -168,13 +197,20 @@ static int train(struct rank *r, int *out_exit)
     int rc = train_steps(r, &seen);
     if (rc != 0 && !snapshot_must_stop(r->snapshot))
         return rc;
-    if (p->step > 0) /* before, there is nothing that a new start would not have */
+    if (rc != 0 && r->world->rank == 0)
+        log_warn("train", "a save failed, and checkpoint.required is set: the run ends");
+    if (r->world->rank == 0 && (seen & (SWITCH_STOP | SWITCH_STOP_UNSAVED)))
+        log_warn("train", "ckptd was asked to stop the run%s; `ckpt-cli history` says by whom",
+                 seen & SWITCH_STOP_UNSAVED ? " without a save" : "");
+    bool saves = !(seen & SWITCH_STOP_UNSAVED) && !ends_unsaved(config, p->step);
+    if (p->step > 0 && saves) /* before, there is nothing that a new start would not have */
         ERR_TRY(snapshot_save_final(r->snapshot, p));
     if (r->world->rank == 0)
         log_info("train", "%s after step %" PRId64, p->step < config->steps ? "stopped" : "done",
                  p->step);
-    *out_exit = p->step < config->steps ? switches_exit_code(seen) : EXIT_DONE;
-    return p->step < config->steps ? 0 : snapshot_export(r->snapshot, p->step);
+    bool is_end = p->step >= config->steps || ends_unsaved(config, p->step);
+    *out_exit = is_end ? EXIT_DONE : switches_exit_code(seen);
+    return p->step < config->steps || !saves ? 0 : snapshot_export(r->snapshot, p->step);
 }
 
 /* Must this start save? One that only reads takes nothing from one that trains. `newest`: the step
@@ -196,6 +232,7 @@ static int work(struct rank *r, int *out_exit)
     const struct config *config = r->config;
     bool saves = false;
     int64_t newest;
+    ERR_TRY(rank_open(r));
     patience_set(r->world->flight, config, PATIENCE_SERVER);
     ERR_TRY(snapshot_look(r->snapshot, &newest));
     ERR_TRY(check_purpose(r, newest, &saves));
@@ -262,5 +299,8 @@ int main(int argc, char **argv)
         log_error("train", "%s", report_line());
         return EXIT_RUN_AGAIN;
     }
-    return ranks_run(&config, &stop_requested, work);
+    return ranks_run(&config, &stop_requested,
+                     config.preflight ? preflight
+                     : config.links   ? links
+                                      : work);
 }

@@ -14,6 +14,7 @@
 
 #include "kernels/backend.h"
 #include "proto/report.h"
+#include "proto/stacks.h"
 
 #define QUEUE_ENTRIES 256
 
@@ -103,6 +104,7 @@ static void run_entry(struct cpu_lane *lane, lane_fn *fn, const void *args)
 static void *lane_main(void *argument)
 {
     struct cpu_lane *lane = argument;
+    stacks_join(-1);
     pthread_mutex_lock(&lane->lock);
     for (;;) {
         while (lane->done == lane->posted && !lane->stop)

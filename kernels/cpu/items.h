@@ -192,6 +192,27 @@ struct float8_args { /* out, x: numbers, or codes */
 #define FLOAT8_NAN 1000
 #define FLOAT8_WORKER 16u /* a cache line */
 
+struct extremes_args {
+    const void *x;
+    size_t count;
+    enum kernel_dtype dtype;
+    struct extent_of_worker { /* one per worker, a cache line each */
+        _Alignas(64) struct kernel_extent of;
+    } * partial;
+};
+#define EXTENT_NONE ((struct kernel_extent){.smallest = UINT32_MAX})
+static inline void extent_merge(struct kernel_extent *all, const struct kernel_extent *part)
+{
+    all->largest = part->largest > all->largest ? part->largest : all->largest;
+    all->smallest = part->smallest < all->smallest ? part->smallest : all->smallest;
+    all->not_finite += part->not_finite;
+}
+static inline void extent_add(struct kernel_extent *all, uint32_t bits)
+{
+    bool is_finite = bits < 0x7f800000;
+    extent_merge(all, &(struct kernel_extent){bits, bits, is_finite ? 0 : 1});
+}
+
 struct squares_args {
     struct kernel_exact_sum *partial; /* one per worker */
     const void *x;                    /* [rows,width] */
@@ -259,6 +280,7 @@ struct kernel_ops {
     item_fn *round_float8;  /* FLAT_ITEM elements, by a scale that is known; likewise */
     item_fn *float8_encode; /* to codes of e4m3 */
     item_fn *float8_decode; /* and back, x: codes */
+    item_fn *extremes;      /* FLAT_ITEM elements into partial[worker] */
     item_fn *squares;       /* SQUARES_ROWS rows into partial[worker] */
     item_fn *digest;        /* FLAT_ITEM elements into partial[worker] */
     item_fn *adamw;

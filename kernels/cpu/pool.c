@@ -18,6 +18,7 @@
 
 #include "kernels/cpu/items.h"
 #include "proto/report.h"
+#include "proto/stacks.h"
 
 #define SPIN_ROUNDS 300
 
@@ -95,6 +96,8 @@ static void *thread_main(void *argument)
     struct thread *thread = argument;
     struct pool *pool = thread->pool;
     unsigned seen = 0;
+    pthread_setname_np(pthread_self(), "pool");
+    stacks_join(-1);
     pthread_mutex_lock(&pool->lock);
     while (join_next(pool, &seen)) {
         struct job job = pool->job;

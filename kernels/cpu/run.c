@@ -137,6 +137,11 @@ static size_t float8_scratch(const struct cpu_kernels *k)
     return pool_threads(k->pool) * FLOAT8_WORKER * sizeof(uint32_t);
 }
 
+static size_t extremes_scratch(const struct cpu_kernels *k)
+{
+    return pool_threads(k->pool) * sizeof(struct extent_of_worker);
+}
+
 static size_t cpu_prepare(const struct kernels *kernels, const struct kernel_shapes *s)
 {
     const struct cpu_kernels *k = of(kernels);
@@ -148,7 +153,7 @@ static size_t cpu_prepare(const struct kernels *kernels, const struct kernel_sha
     size_t needs[] = {attention_scratch(&attention), loss_scratch(s->vocab), product_scratch(),
                       k->library ? LIBRARY_SCRATCH : 0};
     size_t shared[] = {norm_scratch(s->batch * s->seq, s->dim), squares_scratch(k),
-                       digest_scratch(k), float8_scratch(k)};
+                       digest_scratch(k), float8_scratch(k), extremes_scratch(k)};
     size_t most = 0;
     for (size_t i = 0; i < sizeof(needs) / sizeof(needs[0]); i++)
         most = needs[i] > most ? needs[i] : most;
@@ -579,6 +584,21 @@ static void float8_decode(const struct job *j, const struct kernel_float8_decode
                                .dtype = a->dtype,
                                .scale = float8_scale(*largest, formats[KERNEL_E4M3].highest)};
     run(j, j->k->ops->float8_decode, &args, divide_up(a->count, FLAT_ITEM), 0);
+}
+
+static void extremes(const struct job *j, const struct kernel_extremes *a)
+{
+    struct extremes_args args = {.x = a->x,
+                                 .count = a->count,
+                                 .dtype = a->dtype,
+                                 .partial = shared_scratch(j, extremes_scratch(j->k))};
+    struct kernel_extent all = EXTENT_NONE;
+    for (uint32_t i = 0; i < pool_threads(j->k->pool); i++)
+        args.partial[i].of = all;
+    run(j, j->k->ops->extremes, &args, divide_up(a->count, FLAT_ITEM), 0);
+    for (uint32_t i = 0; i < pool_threads(j->k->pool); i++)
+        extent_merge(&all, &args.partial[i].of);
+    *a->out = all;
 }
 
 static void sum_squares(const struct job *j, const struct kernel_sum_squares *a)

@@ -44,6 +44,7 @@ struct cuda_device {
     struct event *events;
     bool has_no_graphs;
     char name[300]; /* for describe */
+    char identity[96];
 };
 struct cuda_lane {
     struct lane base;
@@ -92,6 +93,20 @@ static int check_driver(int *driver, int *runtime)
     return 0;
 }
 
+/* As nvidia-smi writes the UUID, and the place on the bus that the driver's XID messages have. */
+static void note_identity(struct cuda_device *device, const unsigned char uuid[16])
+{
+    char bus[32] = "?";
+    if (cudaDeviceGetPCIBusId(bus, sizeof(bus), device->index) != cudaSuccess)
+        (void)cudaGetLastError(); /* no error of what comes next */
+    char *out = device->identity;
+    size_t at = (size_t)snprintf(out, sizeof(device->identity), "GPU");
+    for (unsigned i = 0; i < 16; i++)
+        at += (size_t)snprintf(out + at, sizeof(device->identity) - at, "%s%02x",
+                               i == 0 || (i >= 4 && i <= 10 && i % 2 == 0) ? "-" : "", uuid[i]);
+    snprintf(out + at, sizeof(device->identity) - at, " at %s", bus);
+}
+
 static int check_device(struct cuda_device *device, const struct device_options *options)
 {
     struct cudaDeviceProp has;
@@ -117,6 +132,7 @@ static int check_device(struct cuda_device *device, const struct device_options 
     device->memory_bytes = has.totalGlobalMem;
     snprintf(device->name, sizeof(device->name), "cuda, %s, driver %d, runtime %d", has.name,
              driver, runtime);
+    note_identity(device, (const unsigned char *)has.uuid.bytes);
     return 0;
 }
 
@@ -249,6 +265,11 @@ static uint32_t cuda_memory_node(struct device *base)
         node = node_on_bus(index);
     (void)cudaGetLastError(); /* no error of what comes next */
     return node >= 0 ? (uint32_t)node + 1 : 0;
+}
+
+static const char *cuda_identity(struct device *base)
+{
+    return ((struct cuda_device *)base)->identity;
 }
 
 /* An error is no reason to fail the next launch, which asks for the last one. */
@@ -525,6 +546,7 @@ const struct device_ops device_cuda = {
     .free = cuda_free,
     .room = cuda_room,
     .memory_node = cuda_memory_node,
+    .identity = cuda_identity,
     .pin = cuda_pin,
     .unpin = cuda_unpin,
     .lane_open = cuda_lane_open,

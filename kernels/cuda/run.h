@@ -53,6 +53,7 @@ typedef int cuda_fn(const struct cuda_call *call, const void *args);
     X(FLOAT8_LARGEST, float8_largest)                   \
     X(FLOAT8_ENCODE, float8_encode)                     \
     X(FLOAT8_DECODE, float8_decode)                     \
+    X(EXTREMES, extremes)                               \
     X(SUM_SQUARES, sum_squares)                         \
     X(DIGEST, digest)                                   \
     X(ADAMW, adamw)

@@ -182,7 +182,9 @@ static int async_lane_open(struct device *base, struct lane **out, const char *n
     if (lane == NULL)
         return report_error(ERR_MEMORY, NULL, "no memory for the lane %s", name);
     lane->base = (struct lane){.ops = base->ops, .device = base};
+    pthread_mutex_lock(&device->lock);
     lane->seed = device->options.seed * 1000 + device->num_lanes++;
+    pthread_mutex_unlock(&device->lock);
     int rc = lane_open(&lane->cpu, device->cpu, name);
     if (rc != 0) {
         free(lane);

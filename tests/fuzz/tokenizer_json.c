@@ -1,5 +1,5 @@
-/* tokenizer_json.c - fuzz target: a tokenizer.json, and with it the last bytes of the file and some
- * of its special tokens as text, whole and in parts. */
+/* tokenizer_json.c - fuzz target: a tokenizer.json or a SentencePiece model, and with it the last
+ * bytes of the file and some of its special tokens as text, whole and in parts. */
 #include "tests/fuzz/fuzz.h"
 
 #include "trainer/tokenizer.h"

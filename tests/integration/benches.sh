@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# benches - the programs behind `make bench` that make the daemon's structures by hand still do.
+# benches - the programs behind `make bench` that make other parts' structures by hand still do.
 #
 # Goal: a change of these structures that breaks a bench is found here, not when somebody measures.
 # Method: each on a world that takes milliseconds; what it answers, and what it left. No figures.
 . "$(dirname "$0")/lib.sh"
-plan 7
+plan 8
 
 answers() { # WORD...: tmp/out has one line for each word, with a number of that name
     local line
@@ -43,3 +43,5 @@ some='[0-9.]*[1-9][0-9]*' # more than nought
 spent="\\{\"cpu\": $some, \"wall\": $some, \"compute\": $some, \"leaves\": \\[$some, $some\\]\\}"
 check "steps of two orders in turns, with the seconds of their leaves" \
     grep -qE "^\\{\"a\": $spent, \"b\": $spent\\}\$" "$tmp/out"
+printf 'reference 8\nours 8\n' | "$BUILD/bench/loader" "$tmp/tokens" 1 64 2 >"$tmp/out" 2>"$tmp/log"
+check "samples of a reader thread, and bare reads" answers tokens_per_s tokens_per_s

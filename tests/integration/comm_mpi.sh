@@ -11,7 +11,7 @@ command -v mpirun >/dev/null || skip_all "mpirun is missing: make deps installs 
 for test in trainer_comm trainer_execute; do
     [ -x "$BUILD/tests/$test" ] || skip_all "tests/$test is not built"
 done
-plan 17
+plan 18
 
 for ranks in 1 2 3 5; do
     check "$ranks ranks: every collective is right" \
@@ -70,11 +70,17 @@ ring() {
 check "a ring of two processes has the bits of threads, on a lane and where none may be" ring
 
 "${mpi[@]}" -n 3 "$BUILD/trainer" --job.config_file "$tiny" --comm.backend mpi \
-    --checkpoint.no_enable --debug.pause_at_step 3 >"$tmp/killed.log" 2>&1 &
+    --checkpoint.no_enable --debug.pause_at_step 3 --comm.save_traces_folder "$tmp/flight" \
+    >"$tmp/killed.log" 2>&1 &
 job=$!
 started_pids+=("$job")
 check "a run pauses in mid-step" wait_for 30 grep -q "pauses within step 3" "$tmp/killed.log"
+paused=$(sed -nE 's/.*:([0-9]+) info train: process [0-9]+ pauses.*/\1/p' "$tmp/killed.log")
 kill -KILL "$(sed -nE 's/.*process ([0-9]+) pauses.*/\1/p' "$tmp/killed.log")"
 check "a rank that is killed ends the job" wait_gone "$job" 30
 none_left() { ! pgrep -f "job.config_file $tiny"; }
 check "and all other ranks" wait_for 10 none_left
+"$BUILD/trainer" --flight "$tmp/flight" >"$tmp/compared.log" 2>&1
+check_equal "their rings say which rank the others waited for" \
+    "$(sed -nE 's/^rank ([0-9]+) did not come: it waits for no other rank.*/\1/p' \
+        "$tmp/compared.log")" "$paused"

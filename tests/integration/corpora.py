@@ -38,8 +38,8 @@ class Bed:
         for name, part in ("a", text[:40000]), ("b", text[-9000:]), ("c", text[9000:20000]):
             self.tokenize(name, part)
 
-    def path(self, name):
-        return os.path.join(self.folder, name)
+    def path(self, *names):
+        return os.path.join(self.folder, *names)
 
     def tokenize(self, name, text):
         with open(self.path(name), "wb") as file:
@@ -142,6 +142,9 @@ def mixtures(bed):
     test("a source that was left out goes on where it was", code == 0 and
          places == {"a": 27, "b": 12, "c": 6} and drawn["b"] >= 12 and sum(drawn.values()) == 48,
          (places, drawn, said))
+    began = [order["step"] for order in bed.state(name, 16)["orders"]]
+    test("and from which steps on other samples came is said and kept", began == [0, 10, 14, 15] and
+         "from step 16 on" in said, (began, said))
 
 
 def repeats(bed):
@@ -180,12 +183,35 @@ def validation(bed):
     test("it changes nothing of the training",
          code == 0 and bed.losses("unvalidated").splitlines() == trained, said)
     code, said = bed.train("part", (1, 1), 1, *options, "--validation.steps", 1,
-                           "--validation.local_batch_size", 2)
+                           "--validation.local_batch_size", 2,
+                           "--quantize.linear.float8.filter_fqns", "w2,wqq")
+    test("a name that takes nothing out of float8 is told", "\"wqq\" is in the name of no" in said,
+         said)
     whole, part = (float.fromhex(re.search(r"^1 validation=(\S+)", bed.losses(run), re.M).group(1))
                    for run in (name, "part"))
     test("before the second update its mean is about ln 512", 6 < whole < 7.5, whole)
     test("validation.steps reads a part of the set", code == 0 and whole != part and
          abs(whole / part - 1) < 0.1, (whole, part, said))
+    told_validation(bed, options)
+
+
+def told_validation(bed, options):
+    code, said = bed.train("told", (1, 1), 4, *options, "--validation.freq", 1,
+                           "--metrics.enable_tensorboard", "--job.dump_folder", bed.path("told"))
+    events = read_events(glob.glob(bed.path("told/tb/*/events.out.tfevents.*"))[0])
+    board = [(step, s["validation_metrics/loss"]) for step, s in events
+             if "validation_metrics/loss" in s and s["validation_metrics/throughput(tps)"] > 0]
+    lines = re.findall(r"validate step: +(\d+)  loss: +(\S+) .* tps: \S+  time: (\S+)s", said)
+    test("its loss and speed are in the log and in TensorBoard's file", code == 0 and
+         [(str(step), f"{loss:.4f}") for step, loss in board] == [line[:2] for line in lines] and
+         [step for step, _ in board] == [1, 2, 3, 4], (board, said))
+    # From the first step line to the last: each step's own time, and each validation's.
+    marks = re.findall(r"T(\d+):(\d+):(\S+)Z info train: step: .* time: (\S+)s", said)
+    first, last = (int(hour) * 3600 + int(minute) * 60 + float(second)
+                   for hour, minute, second, _ in (marks[0], marks[-1]))
+    spent = [float(line[2]) for line in lines[:3]]
+    test("its time is no step's", abs((last - first) % 86400 - sum(spent) - sum(
+        float(mark[3]) for mark in marks[1:])) < sum(spent) / 2, (marks, spent))
 
 
 def other_sizes(bed):
@@ -284,6 +310,30 @@ def write_format_1(path, source):
         file.write(header + struct.pack("<Q", xxh3(header, len(header))) + tokens)
 
 
+def two_processes():
+    return ["mpirun", "--oversubscribe", "--mca", "mpi_yield_when_idle", "0", "-n", "2"] + (
+        ["--allow-run-as-root"] if os.getuid() == 0 else [])
+
+
+def nodes_that_differ(bed):
+    """Each rank's own file under one name, which is where it stands."""
+    if not shutil.which("mpirun"):
+        return
+    for rank, name in enumerate("ab"):
+        os.mkdir(bed.path(f"node{rank}"))
+        shutil.copy(bed.path(name + ".tokens"), bed.path(f"node{rank}", "tokens"))
+    command = lib_train.command(
+        bed.folder, bed.world.server, "differ", "--training.dataset_path", "tokens",
+        "--training.steps", 2, "--checkpoint.no_enable", "--comm.backend", "mpi")
+    command[0] = os.path.abspath(command[0])
+    done = subprocess.run(
+        [*two_processes(), "sh", "-c", 'cd "$0/node$OMPI_COMM_WORLD_RANK" && exec "$@"',
+         bed.folder, *command], capture_output=True, text=True, timeout=PATIENCE)
+    said = done.stdout + done.stderr
+    test("ranks that have other tokens under the same name are refused", done.returncode == 78 and
+         said.count("tokens: rank 1 has other tokens than rank 0") == 1, said)
+
+
 def once_per_node(bed):
     """Of two processes: on one node; and as if each was the first of its own."""
     told, files = "1 tokens file of format 1 is verified whole", ("a.1", "b.1")
@@ -293,8 +343,7 @@ def once_per_node(bed):
         bed.folder, bed.world.server, "node", "--training.dataset_path", bed.path("a.1"),
         "--validation.enable", "--validation.dataset_path", bed.path("b.1"), "--training.steps",
         2, "--debug.pause_at_step", 2, "--checkpoint.no_enable")
-    mpi = ["mpirun", "--oversubscribe", "--mca", "mpi_yield_when_idle", "0", "-n", "2"] + (
-        ["--allow-run-as-root"] if os.getuid() == 0 else [])
+    mpi = two_processes()
     ways = [("two threads", [*command, "--comm.ranks", "2"], 2)]
     if shutil.which("mpirun"):
         ways += [("two processes", [*mpi, *command, "--comm.backend", "mpi"], 2),
@@ -357,7 +406,7 @@ def speed(bed):
     lines = [[float.fromhex(word) for word in line.split()[1:3]]
              for line in bed.losses("again").splitlines()]
     test("TensorBoard's file has each line's numbers by torchtitan's names", list(steps) ==
-         [1, 2, 3] and [step for step, scalars in events if not scalars] == [0] and
+         [1, 2, 3] and [step for step, scalars in events if not scalars] == [0, 1] and
          all(abs(s["loss_metrics/global_avg_loss"] - loss) < 1e-6 * loss and
              abs(s["grad_norm"] - norm) < 1e-6 * norm and
              loss * 1.0001 < s["loss_metrics/global_max_loss"] < loss * 1.2 and
@@ -415,7 +464,9 @@ def read_events(path):
             of = dict(fields_of(value))
             scalars[of[1].decode()] = struct.unpack("<f", of[2])[0]
         assert abs(struct.unpack("<d", event[1])[0] - time.time()) < 3600, event
-        assert scalars or event[3] == b"brain.Event:2", event
+        started = dict(fields_of(event.get(7, b"")))
+        is_start = started in ({1: 1, 3: b"attempt 0"}, {1: 1, 3: b"attempt 1"})
+        assert scalars or is_start or event.get(3) == b"brain.Event:2", event
         events.append((event.get(2, 0), scalars))
         at += 16 + length
     return events
@@ -461,6 +512,7 @@ def main():
         other_sizes(bed)
         older_orders(bed)
         once_per_node(bed)
+        nodes_that_differ(bed)
         speed(bed)
         slow_disk(bed)
         damaged(bed)

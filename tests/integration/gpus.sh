@@ -11,7 +11,7 @@
 snapshots=(--checkpoint.async_mode async_with_pinned_mem)
 twins=(--parallelism.data_parallel_replicate_degree 2 --parallelism.data_parallel_shard_degree 1
     --kernels.graphs false)
-plan 44
+plan 46
 
 check "the CPU trains" train cpu - 1
 check "one GPU has its bits, work as late as allowed" train_same one $late 1
@@ -106,6 +106,19 @@ fits() {
     train fits devices=1,memory=$((2 * room)) 2 --training.steps 1 && says fits "memory:  0.07GiB"
 }
 check "where they fit the step line has what both take of its memory" fits
+# What the optimizer alone reads: a GPU has room for the rest.
+offload=("${bf16[@]}" --training.enable_cpu_offload)
+narrow_gpu=devices=1,memory=71800000
+offloaded() {
+    ! train crowded $narrow_gpu 2 "${bf16[@]}" && says crowded "2 ranks on this GPU need" &&
+        train host $narrow_gpu 2 "${offload[@]}" && same_as blas host
+}
+check "with parameters and moments on the host it fits a smaller GPU, with the same bits" offloaded
+offload+=(--comm.backend nccl)
+check "nor do saves of them during the step, killed and resumed on another mesh" eval \
+    'killed hosts $late 2 "${offload[@]}" "${snapshots[@]}" &&
+     train hosts $early 4 "${offload[@]}" "${pp[@]}" "${tp[@]}" && says hosts "loaded step 2 " &&
+     "$BUILD/ckpt-cli" diff "blas@$steps" "hosts@$steps" --store "$store"'
 check "four GPUs, stages that send by NCCL, have them" \
     train_same sent $random 4 --comm.backend nccl "${pp[@]}" "${tp[@]}"
 tied=(--model.tied_embeddings true --canonical.micro_batches 4)

@@ -26,6 +26,7 @@ from lib_store import llama_shapes, write_safetensors
 import numpy
 
 HEADS, KV_HEADS, HEAD_DIM, LAYERS, EPS, THETA = 4, 2, 16, 2, 1e-5, 500000.0  # of flavor tiny
+SENTENCEPIECE = "tests/fuzz/corpus/tokenizer_json/genuine-sentencepiece"
 NUMPY = {"F32": numpy.float32, "F16": numpy.float16, "BF16": numpy.uint16}
 
 
@@ -172,7 +173,8 @@ def a_folder_without_the_tokenizer_that_the_checkpoint_names_says_which_to_pass(
             "durability"}, done
         return done.stderr
 
-    for checkpoint, where in (("named", tok), ("run", "FILE")):
+    file = "FILE (of a trainer: model.hf_assets_path)"
+    for checkpoint, where in (("named", tok), ("run", file)):
         told = said(bed.store, checkpoint, "--weights-only")
         assert told.count("\n") == 1 and " warn export: " in told, told
         assert f"no tokenizer: add --tokenizer {where}, whose SHA-256 is {sha256}\n" in told, told
@@ -182,6 +184,11 @@ def a_folder_without_the_tokenizer_that_the_checkpoint_names_says_which_to_pass(
     store = bed.fresh("nameless.store")
     cli("import", bed.path("out"), "--run", "nameless", "--store", store)
     assert said(store, "nameless", "--weights-only") == ""
+    for name, path in (("tokenizer.json", bed.path("out", "tokenizer.json")),
+                       ("tokenizer.model", SENTENCEPIECE)):
+        folder = export(bed, store, "nameless", "as-it-is", "--tokenizer", path)
+        assert read(os.path.join(folder, name)) == read(path)
+        assert sorted(os.listdir(folder)) == ["config.json", "model.safetensors", name]
 
 
 # ---- and in
@@ -337,6 +344,24 @@ def how_long_a_sequence_may_be_goes_out_as_it_was_trained_or_came(bed):
         other = bed.fresh("positions.other")
         cli("reshard", "p", "--store", store, "--output", other, "--shards", "2")
         assert exported("p", "--store", other) == want, said
+
+
+@test
+def the_tokens_around_a_text_go_out_as_it_was_trained_or_came(bed):
+    def ends(*source):
+        folder = bed.fresh("ends.out")
+        cli("export", *source, "--output", folder, "--format", "hf", "--force", "--weights-only")
+        config = json.loads(read(os.path.join(folder, "config.json")))
+        return config["bos_token_id"], config["eos_token_id"], config["vocab_size"]
+
+    begin, end, vocab = ends("run", "--store", bed.store)
+    assert (begin, end) == (vocab - 2, vocab - 1)  # of the tokens file
+    for came, want in (({"bos_token_id": 1, "eos_token_id": [2, 3]}, (1, [2, 3])),
+                       ({"bos_token_id": None, "eos_token_id": None}, (None, None))):
+        store = bed.fresh("ends.store")
+        cli("import", made_folder(bed, "ends", tensors_of(bed), came), "--run", "e",
+            "--store", store)
+        assert ends("e", "--store", store)[:2] == want
 
 
 @test

@@ -5,12 +5,13 @@
 # real mpirun, trainer and ckptd; the hosts are namespaces (lib_nodes.sh), and mpirun's agent enters
 # them instead of ssh. Each ckptd has a socket in its host's own /tmp, a store that no other opens,
 # and the others as its peers; a third host has a ckptd alone, so two are a majority. The host that
-# is lost ends with all its processes, and its link is gone; it comes back with its store.
+# is lost ends with all its processes, and its link is gone; it comes back with its store. Then its
+# trainer cannot be executed any more: the preflight finds it, and the third host takes its place.
 . "$(dirname "$0")/lib.sh"
 . tests/integration/lib_nodes.sh "$0"
 . tests/integration/lib_tiny.sh
 command -v mpirun >/dev/null || skip_all "mpirun is missing"
-plan 10
+plan 12
 make_tiny
 export HOLDFAST_BIN=$BUILD
 make_ckptds ctl n1 n2
@@ -35,11 +36,13 @@ ckptd_of ctl
 started_pids+=("$!")
 begin_host n1 1
 begin_host n2 2
-printf '# of this test\nctl\nn1\n' >"$tmp/hosts"
+printf '# of this test\nctl\nn1\nn2\n' >"$tmp/hosts"
+echo n2 >"$tmp/excluded"
 
 launch() { # RUN
     deploy/launch --config "$tiny" --ranks 1 --hosts-file "$tmp/hosts" --server "$local_server" \
-        --host-check "$tmp/check" --dir "$tmp/$1.dir" --backoff 0.1 --backoff-max 0.5 \
+        --nodes 2 --exclude-file "$tmp/excluded" --preflight --host-check "$tmp/check" \
+        --dir "$tmp/$1.dir" --backoff 0.1 --backoff-max 0.5 \
         --mpirun "--mca plm_rsh_agent $tmp/agent --mca plm rsh" -- --job.run "$1" \
         --metrics.loss_file "$tmp/$1.loss" --training.steps 1000000 --checkpoint.interval 10 \
         >>"$tmp/$1.log" 2>&1 &
@@ -77,19 +80,25 @@ check_equal "which it says" "$(grep -c 'the host n1 does not answer' "$tmp/two.l
 link_is_gone() { ! ip link show p1; }
 wait_for 10 link_is_gone >"$tmp/link.log" 2>&1 || give_up "the link of n1 stays" "$tmp/link.log"
 begin_host n1 1
+: >"$tmp/excluded"
 kill -KILL "$(cat "$tmp/two.dir/start-2/rank-0.pid")"
 check "a host that is back is taken again" wait_for 20 has_starts two 3
 trains two
 check_equal "with all ranks, as the other that lost one but answers" "$(starts two)" "2 1 2"
-echo n1 >"$tmp/hosts" # where nothing can be signalled
+check_equal "and the third host is a spare" "$(grep -c 'spare: n2' "$tmp/two.log")" 1
+on_node n1 mount --bind /dev/null "$BUILD/trainer"
+echo ctl >"$tmp/excluded" # nothing can be signalled where the others are
 kill -KILL "$(cat "$tmp/two.dir/start-3/rank-0.pid")"
-wait_for 20 has_starts two 4 || give_up "no start without ctl" "$tmp/two.log"
+wait_for 40 has_starts two 4 || give_up "no start without ctl" "$tmp/two.log"
 trains two
+check_equal "that takes the place of one whose ranks do not pass the preflight" \
+    "$(starts two): $(cut -d ' ' -f 1,3- "$tmp/two.dir/excluded")" \
+    "2 1 2 1: n1 it ended with status 126"
 stop
 saved=$(cat "$tmp/two.dir/start-4"/rank-*.end | paste -sd' ')
 check_equal "asked to stop, the ranks of another host save" "$status: $saved" "75: 75"
 last=$(tail -n 1 "$tmp/two.loss" | cut -d ' ' -f 1)
-check "the last step is there" on_node n1 \
+check "the last step is there" on_node n2 \
     "$BUILD/ckpt-cli" verify --server "$local_server" "two@$last"
 
 start_ckptd

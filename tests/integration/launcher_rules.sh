@@ -6,7 +6,7 @@
 # says.
 . "$(dirname "$0")/lib.sh"
 command -v mpirun >/dev/null || skip_all "mpirun is missing"
-plan 54
+plan 57
 
 bin=$tmp/bin
 mkdir "$bin"
@@ -144,6 +144,14 @@ check_equal "with --log-dir what each rank of each start says has a file of its 
     "$(printf 'start-%d/rank-%d.log:rank %d of start %d\n' 1 0 0 1 1 1 1 1 2 0 0 2 2 1 1 2 |
         paste -sd' ')"
 check_equal "and is said by the launcher as well" "$(grep -c ' of start ' "$tmp/launch.log")" 4
+launch 4 "1 all exit75" --print-ranks 0,2-3 --log-dir "$tmp/some" >/dev/null
+check_equal "with --print-ranks those ranks alone are heard" \
+    "$(grep -o 'rank . of start 1' "$tmp/launch.log" | sort | paste -sd' ')" \
+    "rank 0 of start 1 rank 2 of start 1 rank 3 of start 1"
+check_equal "and the files have all" "$(cat "$tmp"/some/start-1/*.log | grep -c 'of start 1')" 4
+LOG_RANK=1 launch 2 "1 all exit75" >/dev/null
+check_equal "LOG_RANK says the same" "$(grep -o 'rank . of start 1' "$tmp/launch.log")" \
+    "rank 1 of start 1"
 echo 3 >"$tmp/places"
 echo 2 >"$tmp/places.1"
 check_equal "the number in --ranks-file is read before each start" \

@@ -9,14 +9,14 @@
 . "$(dirname "$0")/lib.sh"
 . tests/integration/lib_tiny.sh
 command -v mpirun >/dev/null || skip_all "mpirun is missing"
-plan 22
+plan 24
 make_tiny
 export HOLDFAST_BIN=$BUILD
 server=unix:$tmp/s store=$tmp/store
 printf '[memory]\npool_bytes = "256MiB"\nsegment_bytes = "4MiB"\n' >"$tmp/ckptd.conf"
 
 start_run() { # RUN [LOG]: returns when it has made some steps; process id in $launcher
-    env --default-signal=INT,HUP setsid deploy/launch --config "$tiny" --ranks 2 \
+    env --default-signal=INT,HUP,QUIT setsid deploy/launch --config "$tiny" --ranks 2 \
         --server "$server" --store "$store" --ckptd-config "$tmp/ckptd.conf" \
         --dir "$tmp/$1.dir" -- --job.run "$1" \
         --metrics.loss_file "$tmp/$1.loss" --training.steps 1000000 \
@@ -47,6 +47,12 @@ check_stop() { # RUN WHAT
 }
 
 start_run alone
+kill_ours QUIT "$launcher"
+stacks() { [ "$(grep -o 'stacks of process [0-9]*' "$tmp/alone.log" | sort -u | wc -l)" = 2 ]; }
+check "SIGQUIT to the launcher: both ranks print their stacks" wait_for 20 stacks
+lines=$(wc -l <"$tmp/alone.loss")
+goes_on() { [ "$(wc -l <"$tmp/alone.loss")" -gt "$((lines + 2))" ]; }
+check "SIGQUIT to the launcher: and train on" wait_for 20 goes_on
 kill_ours TERM "$launcher"
 check_stop alone "SIGTERM to the launcher"
 

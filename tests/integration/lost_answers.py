@@ -4,7 +4,8 @@
 Goal: a client that heard nothing may ask again: what was to be done is done, once, and the client
 learns what it must know to go on. Method: a real ckptd with TLS behind a relay. Python's grpcio
 makes each call through it; the relay keeps the answer, and the connection dies. Then the same call
-comes directly. Those between nodes (Peer, Join, BeginPart, ReportPart) are lost in node_faults.py.
+comes directly. Those between nodes (Peer, Join, BeginPart, ReportPart) are lost in
+check_node_faults.py.
 """
 
 import os

@@ -15,7 +15,7 @@ RANDOM=${SEED:=$RANDOM}
 note "SEED=$SEED"
 ways=("local 1" "local 2" "local 3" "mpi 1" "mpi 2" "mpi 3")
 sample ways 3
-plan $((30 + 3 * ${#ways[@]}))
+plan $((35 + 3 * ${#ways[@]}))
 make_tiny
 start_ckptd
 slow=(--checkpoint.async_mode async_with_pinned_mem --debug.slow_copy_us 2000
@@ -142,6 +142,14 @@ check_equal "busy, wait: every step is saved" "$(saved waits)" "1 2 3 4 5 6"
 # Three of these steps fit into a save, also on a machine that is busy itself.
 check "busy, skip: it ends with 0" busy skips 2000000 12
 check "busy, skip: a save was left out" says skips "step [0-9]+ was not saved.*images of rank"
+check "busy, replace: it ends with 0" busy replaces 1000000 12 --checkpoint.when_busy replace
+check "busy, replace: a save made way" says replaces "step [0-9]+ makes way for step [0-9]+"
+later=$(sed -nE 's/.*makes way for step ([0-9]+),.*/\1/p' "$tmp/replaces.log" | head -n 1)
+check "busy, replace: the later one takes its place" says replaces "step $later is accepted"
+check_equal "busy, replace: no save counts as failed" \
+    "$(grep -c "did not become durable" "$tmp/replaces.log")" 0
+check "busy, replace: the first and the last step are saved" \
+    grep -Eq '^1 .*12$' <<<"$(saved replaces)"
 check "busy, wait: not for ever" \
     busy bounded 5000000 4 --checkpoint.when_busy wait --checkpoint.busy_wait_seconds 1
 check "busy, wait: then the save was left out" \

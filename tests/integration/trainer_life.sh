@@ -8,7 +8,7 @@
 . tests/integration/lib_tiny.sh
 
 steps=20
-plan 148
+plan 175
 make_tiny
 start_ckptd
 
@@ -38,12 +38,18 @@ version_kept() {
         sed -nE 's/.*"code_version": *"([^"]+)".*/\1/p')" = "$("$BUILD/trainer" --version)" ]
 }
 check "the checkpoint says which trainer wrote it" version_kept
+shows_host() {
+    "$BUILD/ckpt-cli" show --store "$store" "right@$steps" |
+        grep -q "^environment .*\"hosts\":{\"$(uname -n)\":\"0-1\"}"
+}
+check "and on which hosts" shows_host
 saves_cost() { # the last step line, in percent of the time since the first step began
     sed -nE 's/.* info train: step: .* saves: ([0-9.]+)% .*/\1/p' "$tmp/right.log" | tail -n 1
 }
 check "the step line has the share of the time that saves took" \
     eval 'awk -v s="$(saves_cost)" "BEGIN { exit !(s > 0 && s < 100) }"'
 check "the log begins with the description" says right " info train: default job$"
+check "a start without a checkpoint says so" says right " run right has no checkpoint yet: "
 
 # ---- asked to stop ----
 # A step of 6 ranks is one micro-step, one of 2 is three.
@@ -115,6 +121,22 @@ check "a save switch that was seen is removed" test ! -e "$tmp/save"
 check_equal "while the kill switch is there nothing is started: 78" \
     "$(status_of train kill --training.kill_switch_path "$tmp/kill")" 78
 check_equal "which is said once" "$(grep -c 'nothing is started' "$tmp/kill.log")" 1
+stops() { "$BUILD/ckpt-cli" stop --server "$server" "$@"; }
+rm "$tmp/kill"
+switched asked
+check "ckptd passes on to the ranks that they are to stop" stops asked
+goes_on asked
+check_equal "then they end with 78" "$status" 78
+check "their last step is saved" "$BUILD/ckpt-cli" verify asked@8 --store "$store"
+check "and the journal says who asked" \
+    grep -q "stop .*user $(id -u)" <("$BUILD/ckpt-cli" history asked --server "$server")
+check_equal "of a run that nobody trains it is an error" "$(status_of stops asked)" 66
+switched unsaved
+check "a run may be stopped without a save" stops unsaved --without-save --yes
+goes_on unsaved
+check_equal "then it ends with 78, too" "$status" 78
+check_equal "and nothing is saved" \
+    "$("$BUILD/ckpt-cli" list --store "$store" | grep -c unsaved@)" 0
 touch "$tmp/save"
 check_equal "with a save switch a run goes on to its end" "$(status_of train saved \
     --checkpoint.interval 100 --checkpoint.save_switch_path "$tmp/save")" 0
@@ -124,6 +146,9 @@ check_equal "an interval in seconds is none in steps" \
     "$("$BUILD/ckpt-cli" list --store "$store" | grep -c seconds@)" 1
 check_equal "when its time is over it ends with 79" "$(status_of train timed \
     --training.exit_duration_in_mins 1e-6)" 79
+check_equal "short of memory it ends with 75" "$(status_of train short \
+    --training.exit_free_memory_gib 1e6)" 75
+check "and its last step is saved" "$BUILD/ckpt-cli" verify short@1 --store "$store"
 
 trap '' HUP # inherited, as below nohup
 in_background nohup --debug.pause_at_step 8
@@ -148,15 +173,64 @@ check_equal "down: started again it ends with 0" "$(status_of train down)" 0
 check "down: it goes on from that step" says down "loaded step 7 "
 check "down: every bit is the undisturbed run's" same down
 
+# ---- a step that is not finite ----
+skipping() { # RUN [SETTING...]: step 8 updates nothing
+    train "$1" --debug.nonfinite_at_step 8 --training.nonfinite skip "${@:2}"
+}
+check "a step that is not finite may be skipped" skipping skip
+check "its place is named" says skip \
+    "step 8 updates nothing .*1 in a row.*first on rank 0, stage 0: the gradient of output.weight"
+check "on another mesh, too" skipping skip2 --comm.ranks 4 \
+    --parallelism.pipeline_parallel_degree 2 --parallelism.zero_stage 1 \
+    --parallelism.data_parallel_replicate_degree 2
+skip_alike() {
+    cmp "$tmp/skip.loss" "$tmp/skip2.loss" && ! cmp "$tmp/skip.loss" "$tmp/right.loss" &&
+        "$BUILD/ckpt-cli" diff "skip@$steps" "skip2@$steps" --store "$store"
+}
+check "with the same bits, which are not those of a run that took it" skip_alike
+
+# ---- a look at some steps ----
+check_equal "debug.stop_after_step ends with 0" "$(status_of train look --debug.stop_after_step 4 \
+    --checkpoint.interval 4 --job.dump_folder "$tmp/look" --profiling.enable_profiling \
+    --profiling.profile_freq 3 --metrics.jsonl_file "$tmp/look.jsonl")" 0
+unsaved() {
+    says look "stopped after step 4$" && ! compgen -G "$store/look/step-*" >/dev/null
+}
+check "behind that step, of which nothing is saved" unsaved
+check_equal "each rank has written a trace of each third step, as torchtitan names it" \
+    "$(cd "$tmp/look/profile_traces" && echo */*)" \
+    "iteration_3/rank0_trace.json iteration_3/rank1_trace.json"
+check "after the first a line counts the calls of rank 0" says look \
+    "step 1: [0-9]+ calls of rank 0 sent .* dp_shard all_gather [0-9]+ "
+check_equal "each of the four has as many in its line of JSON" \
+    "$(sed -n 's/.*"calls": {"/{"/p' "$tmp/look.jsonl" | sort | uniq -c | awk '{ print $1 }')" 4
+
 # ---- killed ----
 in_background killed --debug.pause_at_step 13
 paused killed 13
 kill_ours KILL "$pid"
 ended
 check_equal "killed in step 13, on another world it ends with 0" \
-    "$(status_of train killed --comm.ranks 1)" 0
+    "$(NCCL_ALGO=Ring status_of train killed --comm.ranks 1 --metrics.log_freq 1 \
+        --metrics.jsonl_file "$tmp/killed.jsonl" --metrics.enable_tensorboard \
+        --job.dump_folder "$tmp/killed.out")" 0
+check "killed: it says what is different there and may change bits" says killed \
+    'warn checkpoint: since the checkpoint was made: variables.NCCL_ALGO was nothing, now "Ring"'
 check "killed: it went on from a checkpoint" says killed "loaded step (10|5) "
 check "killed: every bit is the undisturbed run's" same killed
+whole_curve() { # of a file of the second start alone
+    python3 - "$tmp/right.loss" "$tmp/killed.jsonl" <<'END'
+import json, sys
+right = [line.split()[:2] for line in open(sys.argv[1]) if "validation" not in line]
+right = {int(step): float.fromhex(loss) for step, loss in right}
+lines = [json.loads(line) for line in open(sys.argv[2])]
+made = [(line["step"], line["loss"]) for line in lines if "loss" in line]
+sys.exit(made != sorted(right.items()) or lines[0].get("restored") is not True)
+END
+}
+check "killed: in new files the curve has each step once, those before it too" whole_curve
+check_equal "killed: TensorBoard's has them" \
+    "$(cat "$tmp"/killed.out/tb/*/events* | grep -ao loss_metrics/global_avg_loss | wc -l)" "$steps"
 
 # ---- finished, and odd starts ----
 check_equal "without checkpoints it ends with 0" \
@@ -274,9 +348,21 @@ train back --training.steps 9 --lr_scheduler.total_steps $steps
 check_equal "it may leave samples out behind that step" "$(back_once 7)" 0
 check "which is said" says back "warn.*6 samples from 30 on are left out"
 check_equal "the next ones follow" "$(next_sample 7-a0002)" 48
+listed() { # STEP-ATTEMPT: after which steps an order began, and with which sample
+    "$BUILD/ckpt-cli" show --json --store "$store" "back@$1" | tr -d ' \n' |
+        grep -oE '"orders":\[[^]]*\]' | grep -oE '"(step|data.next_sample)":[0-9]+' | tr '\n' ' '
+}
+check_equal "and listed in the checkpoint" "$(listed 7-a2)" \
+    '"step":0 "step":5 "data.next_sample":36 '
 check_equal "a later start of that launcher ends with 0" "$(back_once 8)" 0
 check "it goes on from what was saved, not from the newest step" says back "loaded step 7 of .* 2 "
 check_equal "and leaves nothing out again" "$(next_sample 8-a0003)" 54
+train back --training.steps 10 --lr_scheduler.total_steps $steps \
+    --checkpoint.exclude_from_loading dataloader
+check "data that begin again are said with their step" says back \
+    "warn.*samples from 0 on come again from step 9 on: the run has read 54 "
+check_equal "and listed" "$(listed 10-a4)" \
+    '"step":0 "step":5 "data.next_sample":36 "step":8 "data.next_sample":0 '
 check_equal "a step that is not there is refused with 78" \
     "$(status_of train right --checkpoint.load_step 7)" 78
 check_equal "a seed checkpoint of a run that has begun is refused with 78" \
@@ -398,7 +484,8 @@ check_equal "alone: started again it ends with 0" "$(status_of train alone)" 0
 check "alone: every bit is the undisturbed run's" same alone
 # It is killed while a long run saves every few steps.
 shot() { # RUN [SETTING...]
-    in_background "$1" --training.steps 600 --checkpoint.interval 20 --metrics.log_freq 100 "${@:2}"
+    in_background "$1" --training.steps 600 --checkpoint.interval 20 --metrics.log_freq 100 \
+        --checkpoint.when_busy wait "${@:2}"
     wait_for 30 says "$1" "is durable"
     stop_ckptd KILL
     wait_for 30 says "$1" "warn.*was not saved"

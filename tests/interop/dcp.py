@@ -101,6 +101,8 @@ def fail_on(rank, mesh, server, name):
     assert {info.step for info in keep.saver.client.list()} == {1, 2}
     with holdfast.open(f"{name}@2", server=server) as found:
         assert found["w"].shape == (9,) and found["other"][0] in (0, 1)
+        read = torch.as_tensor(found["w"])  # at once, not row by row
+        assert torch.equal(read, found["w"].torch())
     keep.close()
 
 

@@ -3,8 +3,8 @@
 
 Goal: Llama 3's own tokenizer.model gives the tokens of tiktoken, with its special tokens as text
 and as tokens, and so does the tokenizer.json that transformers makes of it; a published
-SentencePiece model of Llama 2's form (Mistral 7B's), made a tokenizer.json by transformers' rules,
-gives the tokens of the tokenizers library and of SentencePiece itself. Method: the files are those
+SentencePiece model of Llama 2's form (Mistral 7B's) gives SentencePiece's tokens, and made a
+tokenizer.json by transformers' rules those of the tokenizers library. Method: the files are those
 that the Python packages llama-models and mistral-common ship; the texts are 1 MB of real text,
 random Unicode and what is known to differ between tokenizers.
 """
@@ -136,6 +136,8 @@ def a_published_tokenizer_of_llama_2s_form_gives_the_same_tokens(bed):
 def they_are_those_of_sentencepiece(bed):
     converted(bed, True)
     theirs = sentencepiece.SentencePieceProcessor(model_file=LLAMA2_FORM)
+    for text in TEXTS:
+        same(bed.tokens(LLAMA2_FORM, text), theirs.encode(text), "sentencepiece", text)
     text = lib_text.real_text()
     same(bed.tokens(bed.path("tokenizer.json"), text), theirs.encode(text), "sentencepiece", text)
 

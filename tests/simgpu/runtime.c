@@ -30,6 +30,8 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *out, int device)
                                        .totalGlobalMem = simgpu.memory_bytes,
                                        .sharedMemPerBlockOptin = LANES_SHARED_MAX};
         snprintf(out->name, sizeof(out->name), "simulated GPU");
+        for (int i = 0; i < 16; i++)
+            out->uuid.bytes[i] = (char)(16 * i + device);
     }
     return simgpu_leave(error);
 }

@@ -48,7 +48,7 @@ static int work_from_newest(struct group *group, struct ckpt *ckpt, struct ckpt_
     return work_until_killed(group, ckpt, tensors, rank);
 }
 
-/* "resume SERVER WORLD SEED", for tests/integration/kills.py and crowd.py. */
+/* "resume SERVER WORLD SEED", for tests/integration/kills.py and check_crowd.py. */
 static int resume_main(char **argv)
 {
     struct group group = {.server = argv[2],

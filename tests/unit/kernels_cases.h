@@ -24,8 +24,10 @@
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/asan_interface.h>
 #define NO_MEMORY(at, bytes) ASAN_POISON_MEMORY_REGION(at, bytes)
+#define MEMORY_AGAIN(at, bytes) ASAN_UNPOISON_MEMORY_REGION(at, bytes)
 #else
 #define NO_MEMORY(at, bytes) ((void)(at), (void)(bytes))
+#define MEMORY_AGAIN(at, bytes) ((void)(at), (void)(bytes))
 #endif
 
 /* ---- Buffers ---- */
@@ -33,7 +35,7 @@
 #define BUFFERS_MAX 40
 struct buffer {
     void *memory, *data;
-    size_t count;
+    size_t bytes, count; /* of the memory, in the data */
     enum kernel_dtype dtype;
 };
 /* What a case allocates; the first num_outputs are its outputs. */
@@ -49,21 +51,23 @@ static inline void *new_buffer(struct run *run, size_t count, enum kernel_dtype 
 {
     assert_true(run->num_buffers < BUFFERS_MAX);
     struct buffer *b = &run->buffers[run->num_buffers++];
-    size_t bytes = (count * kernel_dtype_bytes(dtype) + run->misalignment + 8191) / 4096 * 4096;
-    assert_int_equal(device_alloc(run->device, &b->memory, bytes + 4096, PINNED), 0);
-    memset(b->memory, 0xff, bytes + 4096); /* NaN in both types: what is not written shows */
+    b->bytes = (count * kernel_dtype_bytes(dtype) + run->misalignment + 8191) / 4096 * 4096 + 4096;
+    assert_int_equal(device_alloc(run->device, &b->memory, b->bytes, PINNED), 0);
+    memset(b->memory, 0xff, b->bytes); /* NaN in both types: what is not written shows */
     b->data = (char *)(((uintptr_t)b->memory + 4095) / 4096 * 4096) + run->misalignment;
     b->count = count;
     b->dtype = dtype;
     char *end = (char *)b->data + count * kernel_dtype_bytes(dtype);
-    NO_MEMORY(end, (size_t)((char *)b->memory + bytes + 4096 - end));
+    NO_MEMORY(end, (size_t)((char *)b->memory + b->bytes - end));
     return b->data;
 }
 
 static inline void free_run(struct run *run)
 {
-    for (int i = 0; i < run->num_buffers; i++)
+    for (int i = 0; i < run->num_buffers; i++) {
+        MEMORY_AGAIN(run->buffers[i].memory, run->buffers[i].bytes);
         device_free(run->device, run->buffers[i].memory);
+    }
     run->num_buffers = 0;
 }
 
@@ -592,6 +596,34 @@ static inline void case_sum_squares_bf16(KERNELS)
 {
     sum_squares_of(k, lane, s, run, KERNEL_BF16);
 }
+/* With an infinity and a NaN of either sign, or all finite: bits in halves, and the count. */
+static inline void extremes_of(KERNELS, bool is_finite)
+{
+    size_t count = ROWS * s->dim, element = kernel_dtype_bytes(s->dtype);
+    float *pieces = new_buffer(run, 5, KERNEL_F32);
+    run->num_outputs = 1;
+    struct kernel_extent *out = new_buffer(run, sizeof(*out) / sizeof(float), KERNEL_F32);
+    char *x = random_buffer(run, count, s->dtype);
+    uint32_t broken[] = {0xff800000, 0x7fc00000, 0xffc00000};
+    for (size_t i = 0; i < 3 && !is_finite && 2 * i < count; i++) /* the upper half is the bf16 */
+        memcpy(x + (count - 1 - 2 * i) * element, (char *)&broken[i] + sizeof(broken[i]) - element,
+               element);
+    kernel_extremes(
+        k, lane, &(struct kernel_extremes){.out = out, .x = x, .count = count, .dtype = s->dtype});
+    assert_int_equal(lane_settle(lane), 0);
+    const uint32_t numbers[] = {out->largest >> 16, out->largest & 0xffff, out->smallest >> 16,
+                                out->smallest & 0xffff, out->not_finite};
+    for (size_t i = 0; i < 5; i++)
+        pieces[i] = (float)numbers[i];
+}
+static inline void case_extremes(KERNELS)
+{
+    extremes_of(k, lane, s, run, true);
+}
+static inline void case_extremes_broken(KERNELS)
+{
+    extremes_of(k, lane, s, run, false);
+}
 /* Of rows that lie on end in the tensor, and of a box of a wider one: as pieces of 16 bits. */
 static inline void case_digest(KERNELS)
 {
@@ -664,6 +696,8 @@ static const struct kernel_case kernel_cases[] = {
     {"e4m3_noted", case_e4m3_noted, false, KERNEL_ROUND_FLOAT8},
     {"largest", case_largest, false, KERNEL_FLOAT8_LARGEST},
     {"coded", case_coded, false, KERNEL_FLOAT8_DECODE},
+    {"extremes", case_extremes, false, KERNEL_EXTREMES},
+    {"extremes_broken", case_extremes_broken, false, KERNEL_EXTREMES},
     {"sum_squares", case_sum_squares, false, KERNEL_SUM_SQUARES},
     {"sum_squares_bf16", case_sum_squares_bf16, false, KERNEL_SUM_SQUARES},
     {"digest", case_digest, false, KERNEL_DIGEST},

@@ -3,7 +3,7 @@
  * Goal: each fault of tests/cuda/faulty.cu shows: refused with a message, or as a wrong or changing
  * result, in the orders of some seed; the kernels without a fault pass in all. Method: a child
  * process for each fault and seed; its end and what it wrote to stderr. What takes a sanitizer is
- * for kernels_cuda_checked.c. */
+ * for check_kernels_cuda.c. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -345,6 +345,9 @@ static void multiply_on(const struct device_ops *ops, enum kernel_backend backen
     assert_int_equal(lane_settle(lane), 0);
     memcpy(host, pinned, AREA * 12);
     lane_close(lane);
+    device_free(device, at);
+    device_free(device, scratch);
+    device_free(device, pinned);
     kernels_free(kernels);
     device_close(device);
 }

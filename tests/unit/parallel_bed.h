@@ -22,6 +22,7 @@
 #include "trainer/tokenizer.h"
 
 #include <math.h>
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -236,8 +237,11 @@ static inline int move_state(struct stretch *s, struct parallel *p, const struct
     int rc = lane_settle(lane);
     /* Copies hold the same bits: whoever has the last one writes. */
     bool is_last = mesh_group_place(mesh, GROUP_COPIES) == mesh_group_size(mesh, GROUP_COPIES) - 1;
+    static pthread_mutex_t moving = PTHREAD_MUTEX_INITIALIZER; /* stages share a tied tensor */
+    pthread_mutex_lock(&moving);
     for (uint32_t i = 0; i < state->num_slices && rc == 0; i++)
         move_slice(s->outcome, table, state, &state->slices[i], host, out, is_last);
+    pthread_mutex_unlock(&moving);
     for (enum state_part part = 0; part < NUM_STATE_PARTS && !out; part++)
         lane_copy(lane, state_at(state, part, 0), host[part], state_bytes(state, part));
     if (rc == 0)
@@ -265,9 +269,14 @@ struct updating {
     int64_t step;
 };
 
+/* Of a test that decides otherwise. */
+static int (*bed_decide)(struct parallel *p, const struct step_result *result);
+
 static inline int decide(void *user, const struct step_result *result)
 {
     const struct updating *u = user;
+    if (bed_decide != NULL)
+        return bed_decide(u->p, result);
     struct optimizer_step step = {.update = u->step + 1,
                                   .lr = schedule_lr(u->config, u->step),
                                   .grad_norm = result->grad_norm};

@@ -4,7 +4,7 @@
  * the frame that would break it and none before; a user's connections share a budget; answers that
  * a client does not read have a limit. Method: frames made by hand, given to rpc_frames whole and
  * byte by byte; a server on one end of a socket pair. What the bounds do to a real ckptd:
- * tests/integration/flood.py. */
+ * tests/integration/check_flood.py. */
 #include "proto/ckpt.pb-c.h"
 #include "proto/report.h"
 #include "proto/rpc.h"

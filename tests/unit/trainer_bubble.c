@@ -102,7 +102,8 @@ static int make_step(struct bubble *b, struct parallel *p, struct delay_link *li
                         .bubble = b};
     parallel_init_state(p, 3);
     parallel_observe(p, &(struct op_observer){note_begin, &w});
-    b->schedule = p->program->bubble;
+    if (p->mesh.world->rank == 0)
+        b->schedule = p->program->bubble;
     struct list *list = &b->lists[p->mesh.world->rank];
     for (uint32_t i = 0; i < p->program->num_ops; i++)
         if (units_of(p, &p->program->ops[i]) > 0)

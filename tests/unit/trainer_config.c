@@ -209,7 +209,7 @@ static void test_config__what_this_version_lacks_is_refused(void **state)
                   "quantize.linear.mx");
     check_refused("--model.converters float8 --quantize.linear.float8.recipe_name rowwise",
                   "quantize.linear.float8.recipe_name", "rowwise");
-    check_refused("--training.dtype bfloat16", "training.dtype", "float32");
+    check_refused("--training.dtype bfloat16", "updates are smaller than", "one of float32");
     check_refused("--checkpoint.initial_load_path /x", "checkpoint.initial_load_path",
                   "checkpoint.enable");
 }
@@ -229,6 +229,10 @@ static void test_config__keys_whose_loss_would_change_the_training_are_refused(v
         {"fault_tolerance.enable", "true", "false"},
         {"fault_tolerance.semi_sync_method", "diloco", ""},
         {"checkpoint.initial_load_in_hf_quantized", "true", "false"},
+        {"training.data_parallel_type", "ddp", "fsdp"},
+        {"training.enable_loss_parallel", "false", "true"},
+        {"model.attn_mask_type", "block_causal", "causal"},
+        {"float8.scaling_type_input", "delayed", "dynamic"},
     };
     struct config config;
     char argument[128];
@@ -467,6 +471,24 @@ static void test_config__the_schedule_comes_out_settled(void **state)
     check_refused("--optimizer.beta1 1", "beta1 = 1", "below 1");
 }
 
+static void test_config__steps_are_listed_one_by_one_and_as_ranges(void **state)
+{
+    static const char *const wrong[] = {"0", "3-", "5-4", "3,", ",3", "3 4", "3-4-5", "x"};
+    char setting[64], shown[64];
+    (void)state;
+    for (int64_t step = 1; step < 25; step++)
+        assert_int_equal(config_has_step("3,10-12,20", step),
+                         step == 3 || (step >= 10 && step <= 12) || step == 20);
+    assert_true(config_has_step("", 7));
+    for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
+        assert_int_equal(config_check_steps("debug.watch_steps", wrong[i]), ERR_INVALID);
+        snprintf(setting, sizeof(setting), "--debug.watch_steps=%s", wrong[i]);
+        snprintf(shown, sizeof(shown), "debug.watch_steps = \"%s\"", wrong[i]);
+        if (strchr(wrong[i], ' ') == NULL)
+            check_refused(setting, shown, "as 10,20-22");
+    }
+}
+
 static void test_config__a_run_without_a_name_has_that_of_its_file(void **state)
 {
     const struct bed *bed = *state;
@@ -492,6 +514,8 @@ static void test_config__paths_and_names_are_checked(void **state)
     char *none[] = {"trainer"};
     check_refused("--model.hf_assets_path /nowhere", "/nowhere", "tokenizer train");
     check_refused("--model.tokenizer_path /nowhere", "model.hf_assets_path", "tokenizer train");
+    assert_int_equal(load(&config, "--model.hf_assets_path /nowhere --estimate"), 0);
+    assert_string_equal(config.tokenizer_path, ""); /* an estimate needs none */
     check_refused("--job.run ../x", "job.run", "../x");
     check_refused("--ckptd.address host", "'host'", "unix:");
     check_refused("--checkpoint.exclude_from_loading optimizer,model", "\"model\"", "dataloader");
@@ -514,6 +538,19 @@ static void test_config__ranks_as_threads_are_refused_in_one_process_of_several(
     setenv("OMPI_COMM_WORLD_SIZE", "1", 1);
     assert_int_equal(load(&config, ""), 0);
     unsetenv("OMPI_COMM_WORLD_SIZE");
+}
+
+/* A launcher's ranks get fewer, down to one, with a file that may name threads. */
+static void test_config__threads_are_refused_of_mpi_that_no_launcher_started(void **state)
+{
+    struct config config;
+    (void)state;
+    check_refused("--comm.backend mpi --comm.ranks 4", "comm.ranks = 4", "mpirun -n");
+    assert_int_equal(load(&config, "--comm.backend mpi"), 0);
+    assert_int_equal(load(&config, "--comm.backend mpi --comm.ranks 4 --estimate"), 0);
+    setenv("OMPI_COMM_WORLD_RANK", "0", 1);
+    assert_int_equal(load(&config, "--comm.backend mpi --comm.ranks 4"), 0);
+    unsetenv("OMPI_COMM_WORLD_RANK");
 }
 
 static void set_all(const char *const variables[][2], size_t num)
@@ -606,9 +643,11 @@ int main(void)
         cmocka_unit_test(test_config__batch_sizes_come_out_settled),
         cmocka_unit_test(test_config__a_pipeline_cuts_a_local_batch_into_micro_batches),
         cmocka_unit_test(test_config__the_schedule_comes_out_settled),
+        cmocka_unit_test(test_config__steps_are_listed_one_by_one_and_as_ranges),
         cmocka_unit_test(test_config__a_run_without_a_name_has_that_of_its_file),
         cmocka_unit_test(test_config__paths_and_names_are_checked),
         cmocka_unit_test(test_config__ranks_as_threads_are_refused_in_one_process_of_several),
+        cmocka_unit_test(test_config__threads_are_refused_of_mpi_that_no_launcher_started),
         cmocka_unit_test(test_config__processes_of_torchrun_are_counted_by_it),
         cmocka_unit_test(test_config__the_json_names_every_setting),
     };

@@ -1,14 +1,16 @@
 /* trainer_flight_compare.c - which rank did not come, by the dumps of all.
  *
- * Goal: of ranks in threads the one that another waits for is named, wherever it is. Method: each
- * rank writes its recorder (flight_write) into a folder at a moment when the others wait; the text
- * of the comparison is searched. */
+ * Goal: of ranks in threads the one that another waits for is named, wherever it is; so is one that
+ * SIGKILL ended, by the ring that it left. Method: each rank writes its recorder (flight_write)
+ * into a folder at a moment when the others wait; the text of the comparison is searched. A rank
+ * that is killed is a process of its own. */
 #include "proto/report.h"
 #include "trainer/comm/comm.h"
 #include "trainer/comm/flight.h"
 #include "trainer/comm/flight_compare.h"
 
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stddef.h>
@@ -17,6 +19,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -48,11 +51,10 @@ static int remove_folder(void **state)
     return rmdir(folder);
 }
 
-/* A recorder with a call that has ended and, where it waits, another one. */
-static void write_dump(uint32_t rank, enum comm_kind kind, uint64_t sequence, bool waits)
+/* A call that has ended and, where the rank waits, another one. */
+static void make_calls(struct flight *flight, uint32_t rank, enum comm_kind kind, uint64_t sequence,
+                       bool waits)
 {
-    char path[300];
-    struct flight *flight = flight_new(rank);
     struct comm world = {
         .rank = rank, .size = RANKS, .name = "world", .lane = "compute", .flight = flight};
     struct comm_call call = {.kind = COMM_BARRIER, .site = "here.c:1"};
@@ -67,6 +69,13 @@ static void write_dump(uint32_t rank, enum comm_kind kind, uint64_t sequence, bo
         call.site = "there.c:2";
         flight_start(flight, flight_begin(flight, &world, &call));
     }
+}
+
+static void write_dump(uint32_t rank, enum comm_kind kind, uint64_t sequence, bool waits)
+{
+    char path[300];
+    struct flight *flight = flight_new(rank);
+    make_calls(flight, rank, kind, sequence, waits);
     dump_path(path, rank);
     FILE *file = fopen(path, "we");
     assert_non_null(file);
@@ -146,6 +155,90 @@ static void test_flight_compare__what_is_no_dump_is_refused(void **state)
     assert_int_equal(flight_compare("/nowhere", "rank_", stdout), ERR_NOT_FOUND);
 }
 
+/* ---- rings ---- */
+
+static struct flight *keep_ring(uint32_t rank)
+{
+    struct flight_options options = {.num_records = 8, .folder = folder, .prefix = "kept_"};
+    struct flight *flight = flight_new(rank);
+    assert_non_null(flight);
+    assert_int_equal(flight_set(flight, &options), 0);
+    return flight;
+}
+
+/* A process with a rank that waits for others, or for none, and is killed there. */
+static void kill_rank(uint32_t rank, bool waits)
+{
+    int status;
+    pid_t pid = fork();
+    assert_true(pid >= 0);
+    if (pid == 0) {
+        struct flight *flight = keep_ring(rank);
+        flight_enter(flight, "compute",
+                     &(struct flight_place){.what = "gather", .index = 7, .block = UINT32_MAX});
+        make_calls(flight, rank, COMM_SUM_I64, 2, waits);
+        raise(SIGKILL);
+    }
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+}
+
+static const char *compare_kept(const char *in)
+{
+    static char text[4096];
+    memset(text, 0, sizeof(text));
+    FILE *out = fmemopen(text, sizeof(text) - 1, "w");
+    assert_non_null(out);
+    assert_int_equal(flight_compare(in, "kept_", out), 0);
+    assert_int_equal(fclose(out), 0);
+    return text;
+}
+
+static void test_flight_ring__a_rank_that_was_killed_in_a_call_is_named_by_its_ring(void **state)
+{
+    char path[300];
+    (void)state;
+    struct flight *living = keep_ring(0);
+    make_calls(living, 0, COMM_SUM_I64, 2, true);
+    kill_rank(1, true);
+    const char *text = compare_kept(folder);
+    assert_non_null(strstr(text, "rank 2 did not come: it left no dump\n"));
+    assert_non_null(strstr(text, "rank 1 is dead: its process ended in "));
+    assert_non_null(strstr(text, " 2 of world, 0 bytes, at there.c:2, in operation 7, gather"));
+    assert_non_null(strstr(text, "rank 0 waits in ")); /* it lives, and has made no dump */
+    assert_null(strstr(text, "rank 0 is dead"));
+    flight_free(living);
+    snprintf(path, sizeof(path), "%s/kept_0.ring", folder);
+    assert_int_not_equal(access(path, F_OK), 0); /* of a rank that ends nothing is left */
+    snprintf(path, sizeof(path), "%s/kept_1.ring", folder);
+    assert_int_equal(unlink(path), 0);
+}
+
+static void test_flight_ring__what_a_start_left_is_compared_after_the_next_has_begun(void **state)
+{
+    char before[300], path[400];
+    (void)state;
+    kill_rank(0, true);
+    kill_rank(1, false);
+    kill_rank(2, true);
+    struct flight *next = keep_ring(1);
+    flight_free(keep_ring(0));
+    flight_free(keep_ring(2));
+    snprintf(before, sizeof(before), "%s/before", folder);
+    const char *text = compare_kept(before);
+    assert_non_null(strstr(text, "3 dumps of 3 ranks\nthe processes of all ranks are dead"));
+    assert_non_null(strstr(text, "rank 1 did not come: it waits for no other rank, after barrier 1 "
+                                 "of world, 0 bytes, at here.c:1, in operation 7, gather; lane "
+                                 "compute: operation 7, gather\n"));
+    assert_null(strstr(text, "rank 0 did not come"));
+    flight_free(next);
+    for (uint32_t rank = 0; rank < RANKS; rank++) {
+        snprintf(path, sizeof(path), "%s/kept_%u.ring", before, rank);
+        assert_int_equal(unlink(path), 0);
+    }
+    assert_int_equal(rmdir(before), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -154,6 +247,8 @@ int main(void)
         cmocka_unit_test(
             test_flight_compare__a_rank_that_is_behind_or_calls_something_else_is_named),
         cmocka_unit_test(test_flight_compare__what_is_no_dump_is_refused),
+        cmocka_unit_test(test_flight_ring__a_rank_that_was_killed_in_a_call_is_named_by_its_ring),
+        cmocka_unit_test(test_flight_ring__what_a_start_left_is_compared_after_the_next_has_begun),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

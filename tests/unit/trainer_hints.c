@@ -108,6 +108,20 @@ static void test_hints__a_size_that_is_no_multiple_gets_the_nearest(void **state
     }
 }
 
+static void test_hints__threads_of_ranks_are_to_have_cores(void **state)
+{
+    (void)state;
+    struct hint_facts facts = plain_facts();
+    facts.sharers = 4;
+    facts.threads = 3;
+    assert_null(hint_of(&facts, "few_cores")); /* nobody asked */
+    facts.cores = 12;
+    assert_null(hint_of(&facts, "few_cores"));
+    facts.cores = 11;
+    want_words(hint_of(&facts, "few_cores"), "4 ranks with 3 threads each");
+    want_words(hint_of(&facts, "few_cores"), "share 11 cores");
+}
+
 static void test_hints__no_flavor_has_one(void **state)
 {
     (void)state;
@@ -139,6 +153,9 @@ static void test_hints__no_text_is_cut(void **state)
         .gathers = UINT32_MAX,
         .blocks = UINT32_MAX,
         .gathered_bytes = UINT64_MAX,
+        .cores = UINT32_MAX,
+        .sharers = UINT32_MAX,
+        .threads = UINT32_MAX,
         .shape = {.dim = 1 << 23 | 1, .hidden = 1 << 23 | 1, .vocab = 1 << 23 | 1}};
     assert_int_equal(hints_of_facts(hints, &facts), HINTS_MAX);
     for (uint32_t i = 0; i < HINTS_MAX; i++)
@@ -220,6 +237,7 @@ int main(void)
         cmocka_unit_test(test_hints__only_a_pipeline_that_drops_shards_gathers_too_often),
         cmocka_unit_test(test_hints__tensor_parallel_is_to_stay_on_a_machine),
         cmocka_unit_test(test_hints__a_size_that_is_no_multiple_gets_the_nearest),
+        cmocka_unit_test(test_hints__threads_of_ranks_are_to_have_cores),
         cmocka_unit_test(test_hints__no_flavor_has_one),
         cmocka_unit_test(test_hints__no_text_is_cut),
         cmocka_unit_test(test_hints__an_estimate_counts_the_gathers_of_its_program),

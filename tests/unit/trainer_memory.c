@@ -5,6 +5,7 @@
  * takes and gives (seeded) are recorded, then played twice; every buffer is filled when taken and
  * checked when given back. */
 #include "proto/report.h"
+#include "proto/sanitized.h"
 #include "tests/unit/shell.h"
 #include "trainer/room.h"
 #include "trainer/run/memory.h"
@@ -14,6 +15,8 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -160,6 +163,7 @@ static void test_memory__what_is_never_given_back_is_kept_apart(void **state)
     memory_take(memory, "kept", 0, 500);
     memory_take(memory, "step", 0, 4000);
     memory_take(memory, "kept", 1, 500);
+    memory_take_on_host(memory, "host", 0, 3000);
     memory_give(memory, "step", 0);
     assert_true(memory_is_recording(memory));
     assert_int_equal(memory_place(memory), 0);
@@ -171,6 +175,9 @@ static void test_memory__what_is_never_given_back_is_kept_apart(void **state)
         assert_memory_equal(kept[i], zeros, 500);
         memset(kept[i], 'k', 500);
     }
+    assert_int_equal(memory_kept_bytes(memory), 1024);
+    assert_int_equal(memory_host_bytes(memory), 3072);
+    memset(memory_take_on_host(memory, "host", 0, 3000), 'h', 3000);
     memset(memory_take(memory, "step", 0, 4000), 's', 4000);
     memory_give(memory, "step", 0);
     for (uint32_t i = 0; i < 2; i++) {
@@ -212,8 +219,8 @@ static void test_memory__a_plan_above_the_available_is_refused_with_its_largest_
     }
     assert_int_equal(memory_place(memory), 0);
     uint64_t all = memory_kept_bytes(memory) + memory_shared_bytes(memory);
-    assert_int_equal(room_check(memory, "machine", 2, 2 * all), 0);
-    assert_int_equal(room_check(memory, "machine", 2, 2 * all - 1), ERR_INVALID);
+    assert_int_equal(room_check(memory, ROOM_MACHINE, 2, 2 * all), 0);
+    assert_int_equal(room_check(memory, ROOM_MACHINE, 2, 2 * all - 1), ERR_INVALID);
     assert_non_null(strstr(report_message(), "2 ranks on this machine need 12.50 GiB of memory"));
     assert_non_null(strstr(report_message(),
                            "layers 3.00 GiB, large 2.00 GiB, turns 0.75 GiB, middle 0.50 GiB"));
@@ -227,20 +234,49 @@ static void test_memory__the_tightest_control_group_bounds_what_is_available(voi
     assert_non_null(mkdtemp(root));
     assert_true(room_available(root) == UINT64_MAX);
     shell("cd %s && mkdir -p proc/self sys/fs/cgroup/a/b sys/fs/cgroup/memory/c &&"
-          " printf 'MemTotal: 9 kB\nMemAvailable:   4000 kB\nSwapFree: 96 kB\n' >proc/meminfo",
+          " printf 'MemTotal: 9000 kB\nMemAvailable:   4000 kB\nSwapFree: 96 kB\n' >proc/meminfo",
           root);
     assert_int_equal(room_available(root), 4096 << 10);
+    assert_int_equal(room_capacity(root), 9000 << 10);
     shell("cd %s && printf '4:memory:/c\n0::/a/b\n' >proc/self/cgroup && cd sys/fs/cgroup &&"
           " echo max >a/b/memory.max && echo 3000000 >a/memory.max &&"
           " echo 1000000 >a/memory.current && printf 'anon 5\ninactive_file 400000\n' "
           ">a/memory.stat",
           root);
     assert_int_equal(room_available(root), 2400000);
+    assert_int_equal(room_capacity(root), 3000000);
     shell("cd %s/sys/fs/cgroup/memory/c && echo 900000 >memory.limit_in_bytes &&"
           " echo 950000 >memory.usage_in_bytes",
           root);
     assert_int_equal(room_available(root), 0);
     shell("rm -r %s", root);
+}
+
+#define LARGE ((size_t)64 << 20)
+
+static void test_memory__a_peak_is_forgotten_and_a_file_is_not_the_process_s_own(void **state)
+{
+    (void)state;
+    if (IS_SANITIZED)
+        skip(); /* a shadow of the memory is the process's own, too */
+    uint64_t before = room_taken("").own;
+    char path[] = "/tmp/room-XXXXXX";
+    int fd = mkstemp(path);
+    assert_true(fd >= 0 && ftruncate(fd, (off_t)LARGE) == 0 && unlink(path) == 0);
+    char *file = mmap(NULL, LARGE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    char *own = mmap(NULL, LARGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    assert_true(file != MAP_FAILED && own != MAP_FAILED);
+    memset(file, 1, LARGE);
+    memset(own, 1, LARGE);
+    struct room_taken full = room_taken("");
+    assert_in_range(full.own, before + LARGE, before + LARGE + LARGE / 2);
+    assert_true(full.peak >= before + 2 * LARGE);
+    munmap(file, LARGE);
+    munmap(own, LARGE);
+    close(fd);
+    assert_true(room_taken("").peak >= before + 2 * LARGE);
+    room_forget_peak("");
+    assert_true(room_taken("").peak < full.peak - LARGE);
 }
 
 /* More than the plan has room for at first: each is found again, and has its own address. */
@@ -321,6 +357,7 @@ int main(void)
         cmocka_unit_test(test_memory__a_plan_with_too_many_buffers_is_refused),
         cmocka_unit_test(test_memory__a_plan_above_the_available_is_refused_with_its_largest_parts),
         cmocka_unit_test(test_memory__the_tightest_control_group_bounds_what_is_available),
+        cmocka_unit_test(test_memory__a_peak_is_forgotten_and_a_file_is_not_the_process_s_own),
         cmocka_unit_test(test_memory__a_plan_may_have_many_thousand_buffers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

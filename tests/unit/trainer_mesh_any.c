@@ -43,7 +43,7 @@ static const char *one_of(const char *const *list, uint32_t num)
 
 struct any_run {
     uint32_t tp_blocks, cp_blocks;
-    char numbers[4][8];
+    char numbers[4][12];
     const char *settings[NUM_OF_RUN];
 };
 

@@ -473,12 +473,15 @@ static void test_meshes__what_blocks_cannot_cut_is_refused_with_the_sum(void **s
                             "4",
                             "--parallelism.data_parallel_shard_degree",
                             "1"};
+    const char *odd[] = {"--parallelism.tensor_parallel_degree", "3",
+                         "--parallelism.data_parallel_shard_degree", "1"};
     const char *vocabulary[] = {"--canonical.tp_blocks", "4", "--model.vocab_size", "302"};
     want_refused(heads, 2, "the number of heads 4 does not divide by canonical.tp_blocks = 8");
     want_refused(three, 2, "canonical.tp_blocks = 3");
     want_refused(chunks, 4, "training.seq_len 30 does not divide by 2 x canonical.cp_blocks = 4");
     want_refused_on(4, degree, 6,
                     "context_parallel_degree = 4 does not divide canonical.cp_blocks = 2");
+    want_refused_on(3, odd, 4, "parallelism.tensor_parallel_degree = 3");
     want_refused(vocabulary, 4, "302 does not divide by canonical.tp_blocks = 4");
 }
 

@@ -649,6 +649,25 @@ static void test_model__gradients_are_rounded_once_in_the_format_that_is_set(voi
 
 /* ---- table and initial weights ---- */
 
+static void test_model__a_part_of_a_list_that_names_no_tensor_is_found(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *list, *nothing; /* NULL: each part is in some name */
+    } lists[] = {{"", NULL},     {"output", NULL}, {"wq,layers.1,w2", NULL},
+                 {",wq,", NULL}, {"wqq", "wqq"},   {"w1,layers.2,nor", "layers.2"}};
+    char part[MODEL_PART_BYTES];
+    struct model_table *table;
+    assert_int_equal(new_table(&table, "tiny", 256), 0);
+    for (size_t i = 0; i < sizeof(lists) / sizeof(lists[0]); i++) {
+        bool any = model_names_nothing(part, table, lists[i].list);
+        assert_int_equal(any, lists[i].nothing != NULL);
+        if (any)
+            assert_string_equal(part, lists[i].nothing);
+    }
+    model_table_free(table);
+}
+
 static void test_model__initial_values_do_not_depend_on_how_rows_are_cut(void **state)
 {
     (void)state;
@@ -732,6 +751,7 @@ int main(void)
         cmocka_unit_test(test_model__a_masked_document_knows_nothing_of_what_is_before_it),
         cmocka_unit_test(test_model__gradient_over_documents_is_the_derivative),
         cmocka_unit_test(test_model__initial_deviations_are_torchtitans),
+        cmocka_unit_test(test_model__a_part_of_a_list_that_names_no_tensor_is_found),
         cmocka_unit_test(test_model__initial_values_do_not_depend_on_how_rows_are_cut),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -11,6 +11,9 @@
  */
 #include "tests/unit/parallel_bed.h"
 
+#include <sched.h>
+#include <stdatomic.h>
+
 /* ---- the promise ---- */
 
 static void test_parallel__every_mesh_gives_the_same_bits_in_float(void **state)
@@ -200,15 +203,62 @@ static void test_parallel__one_rank_that_is_asked_to_stop_stops_all_before_a_ste
     free_outcome(outcome);
 }
 
-/* Not what rank 0 would say a second time. */
+/* The first two ranks that look. */
 static unsigned look_once(void *user)
 {
-    static unsigned looks;
+    static atomic_uint looks;
     (void)user;
-    return looks++ == 0 ? 5 : 64;
+    unsigned number = atomic_fetch_add(&looks, 1);
+    return number == 0 ? 5 : number == 1 ? 9 : 0;
 }
 
-static void test_parallel__all_ranks_of_a_step_get_what_rank_0_has_seen(void **state)
+static struct step_break breaks[4]; /* by rank */
+
+/* Who fails first ends the call from which another is still to wake. */
+static int find_break(struct parallel *p, const struct step_result *result)
+{
+    static atomic_uint found;
+    (void)result;
+    ERR_TRY(parallel_find_break(p, &breaks[parallel_mesh_of(p)->world->rank]));
+    atomic_fetch_add(&found, 1);
+    while (atomic_load(&found) % 4 != 0)
+        sched_yield();
+    return report_error(ERR_INVALID, NULL, "the test has seen enough");
+}
+
+/* Two stages of two shards. A gradient that breaks at the loss does so first where the output is; a
+ * weight that is broken breaks the loss of the first leaf. */
+static void test_parallel__what_is_not_finite_is_found_where_it_began(void **state)
+{
+    static const char *const extra[] = {"--parallelism.pipeline_parallel_degree", "2",
+                                        "--debug.nonfinite_at_step", "2"};
+    (void)state;
+    struct outcome *outcome = new_outcome();
+    struct stretch stretch = {.config = configure(extra, 4), .last_step = 1, .outcome = outcome};
+    assert_int_equal(comm_local_run(4, rank_main, &stretch), 0);
+    stretch.first_step = 1;
+    stretch.last_step = 2;
+    bed_decide = find_break;
+    assert_int_equal(comm_local_run(4, rank_main, &stretch), ERR_INVALID);
+    for (int rank = 0; rank < 4; rank++) {
+        assert_false(breaks[rank].is_loss);
+        assert_string_equal(breaks[rank].tensor, "output.weight");
+        assert_int_equal(breaks[rank].num_tensors, outcome->num_tensors);
+        assert_int_equal(breaks[rank].rank, 2);
+        assert_int_equal(breaks[rank].stage, 1);
+    }
+    outcome->whole[0][3][0] = NAN;
+    assert_int_equal(comm_local_run(4, rank_main, &stretch), ERR_INVALID);
+    bed_decide = NULL;
+    for (int rank = 0; rank < 4; rank++) {
+        assert_true(breaks[rank].is_loss);
+        assert_int_equal(breaks[rank].leaf, 0);
+        assert_int_equal(breaks[rank].rank, 2);
+    }
+    free_outcome(outcome);
+}
+
+static void test_parallel__all_ranks_of_a_step_get_what_any_has_seen(void **state)
 {
     (void)state;
     struct outcome *outcome = new_outcome();
@@ -216,7 +266,7 @@ static void test_parallel__all_ranks_of_a_step_get_what_rank_0_has_seen(void **s
         .config = configure(NULL, 0), .last_step = 1, .outcome = outcome, .look = look_once};
     assert_int_equal(comm_local_run(3, rank_main, &stretch), 0);
     for (int rank = 0; rank < 3; rank++)
-        assert_int_equal(stretch.seen[rank], 5);
+        assert_int_equal(stretch.seen[rank], 13);
     free_outcome(outcome);
 }
 
@@ -526,7 +576,8 @@ int main(void)
         cmocka_unit_test(test_parallel__fast_order_is_the_canonical_one_where_sums_are_divided),
         cmocka_unit_test(test_parallel__sums_of_bf16_are_near_and_a_mesh_repeats_their_bits),
         cmocka_unit_test(test_parallel__one_rank_that_is_asked_to_stop_stops_all_before_a_step),
-        cmocka_unit_test(test_parallel__all_ranks_of_a_step_get_what_rank_0_has_seen),
+        cmocka_unit_test(test_parallel__all_ranks_of_a_step_get_what_any_has_seen),
+        cmocka_unit_test(test_parallel__what_is_not_finite_is_found_where_it_began),
         cmocka_unit_test(test_parallel__samples_that_cannot_be_read_end_a_step_on_all_ranks_alike),
         cmocka_unit_test(test_parallel__a_cut_covers_every_row_once_as_fsdp2_cuts),
         cmocka_unit_test(test_parallel__a_world_that_does_not_fit_is_refused_with_the_sum),

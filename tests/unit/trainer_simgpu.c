@@ -22,6 +22,8 @@ static const char *const whole[] = WAY("1", ROTATE, "allgather");
 static const char *const gathered[] = WAY("2", ROTATE, "allgather");
 static const char *const ring[] = WAY("2", ROTATE, "alltoall");
 static const char *const shared[] = WAY("2", ROTATE, "ulysses");
+static const char *const watched[] =
+    WAY("2", ROTATE, "alltoall", "--debug.watch_numbers", "--debug.watch_modules", "5");
 static const char *const fast[] = WAY("1", "--training.reduction", "fast");
 static const char *const narrow[] =
     WAY("1", "--training.reduction", "fast", "--training.mixed_precision_reduce", "bfloat16",
@@ -109,6 +111,7 @@ static void test_simgpu__cut_sequences_have_the_bits_of_the_cpu(void **state)
     want_same_on_gpus(gathered, (struct place){1, 1, 1, 0, 2, 0}, 2, false);
     want_same_on_gpus(ring, (struct place){1, 1, 1, 0, 2, 0}, 5, false);
     want_same_on_gpus(shared, (struct place){1, 1, 1, 0, 2, 0}, 3, false);
+    want_same_on_gpus(watched, (struct place){1, 1, 1, 0, 2, 0}, 5, false);
 }
 
 /* Of a layer forward and of its weights: queries, keys with values, the output's, gate with up, and
@@ -140,6 +143,44 @@ static void test_simgpu__the_library_gets_the_same_products_on_every_mesh(void *
         bed_device = NULL;
         free_outcome(outcome);
     }
+}
+
+static char said[2][512]; /* by the only rank: on the CPU, on a GPU */
+
+static int telling_main(struct comm *world, void *user)
+{
+    const struct stretch *s = user;
+    int rc = rank_main(world, user);
+    snprintf(said[s->device != NULL], sizeof(said[0]), "%s", report_line());
+    return rc;
+}
+
+/* A bound that a block's output is the first to exceed. */
+static void test_simgpu__numbers_are_watched_as_on_the_cpu(void **state)
+{
+    (void)state;
+    static const char *const extra[] = {"--training.mixed_precision_param",
+                                        "float32",
+                                        "--kernels.isa",
+                                        "avx2",
+                                        "--debug.watch_numbers",
+                                        "--debug.watch_bound",
+                                        "8",
+                                        "--debug.watch_modules",
+                                        "1"};
+    struct outcome *outcome = new_outcome();
+    struct stretch stretch = {.config = configure(extra, sizeof(extra) / sizeof(extra[0])),
+                              .last_step = 1};
+    stretch.outcome = outcome;
+    assert_int_equal(comm_local_run(1, telling_main, &stretch), ERR_INVALID);
+    simgpu_set("seed=1");
+    struct device_options options = {0};
+    assert_int_equal(device_open(&stretch.device, device_find("cuda"), &options), 0);
+    assert_int_equal(comm_local_run(1, telling_main, &stretch), ERR_INVALID);
+    device_close(stretch.device);
+    assert_non_null(strstr(said[0], "above debug.watch_bound"));
+    assert_string_equal(said[0], said[1]);
+    free_outcome(outcome);
 }
 
 static uint64_t updates, update_launches;
@@ -178,6 +219,7 @@ int main(void)
         cmocka_unit_test(test_simgpu__stages_and_tensor_parallel_have_the_bits_of_the_cpu),
         cmocka_unit_test(test_simgpu__cut_sequences_have_the_bits_of_the_cpu),
         cmocka_unit_test(test_simgpu__the_library_gets_the_same_products_on_every_mesh),
+        cmocka_unit_test(test_simgpu__numbers_are_watched_as_on_the_cpu),
         cmocka_unit_test(test_simgpu__a_blocks_tensors_are_updated_by_one_launch),
     };
     if (device_find("cuda") == NULL) {

@@ -3,6 +3,9 @@
  * Goal: rank 0 sees files and clocks, and removes a save switch. Method: switches on files
  * of a scratch folder; clocks are set back. */
 #include "proto/report.h"
+#include "tests/unit/shell.h"
+#include "trainer/clock.h"
+#include "trainer/config/launched.h"
 #include "trainer/run/switches.h"
 
 #include <setjmp.h>
@@ -13,6 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -35,16 +39,16 @@ static void test_switches__a_kill_switch_counts_while_it_is_there(void **state)
     struct switches switches;
     (void)state;
     switches_open(&switches, &config);
-    assert_int_equal(switches_look(&switches), 0); /* no path, no file */
+    assert_int_equal(switches_look(&switches, 0), 0); /* no path, no file */
     set_path(config.kill_switch, "kill");
     assert_false(switches_is_killed(&config));
-    assert_int_equal(switches_look(&switches), 0);
+    assert_int_equal(switches_look(&switches, 0), 0);
     make_file(config.kill_switch);
     assert_true(switches_is_killed(&config));
-    assert_int_equal(switches_look(&switches), SWITCH_KILL);
-    assert_int_equal(switches_look(&switches), SWITCH_KILL);
+    assert_int_equal(switches_look(&switches, 0), SWITCH_KILL);
+    assert_int_equal(switches_look(&switches, 0), SWITCH_KILL);
     unlink(config.kill_switch);
-    assert_int_equal(switches_look(&switches), 0);
+    assert_int_equal(switches_look(&switches, 0), 0);
 }
 
 static void test_switches__a_save_switch_asks_for_one_save(void **state)
@@ -55,13 +59,13 @@ static void test_switches__a_save_switch_asks_for_one_save(void **state)
     set_path(config.save_switch, "save");
     switches_open(&switches, &config);
     make_file(config.save_switch);
-    assert_int_equal(switches_look(&switches), SWITCH_SAVE);
+    assert_int_equal(switches_look(&switches, 0), SWITCH_SAVE);
     assert_int_equal(access(config.save_switch, F_OK), -1);
-    assert_int_equal(switches_look(&switches), 0);
+    assert_int_equal(switches_look(&switches, 0), 0);
     /* One that cannot be removed asks once, too. */
     assert_int_equal(mkdir(config.save_switch, 0777), 0);
-    assert_int_equal(switches_look(&switches), SWITCH_SAVE);
-    assert_int_equal(switches_look(&switches), 0);
+    assert_int_equal(switches_look(&switches, 0), SWITCH_SAVE);
+    assert_int_equal(switches_look(&switches, 0), 0);
     rmdir(config.save_switch);
 }
 
@@ -72,18 +76,74 @@ static void test_switches__clocks_ask_when_their_time_is_over(void **state)
     (void)state;
     config.exit_minutes = 90;
     switches_open(&switches, &config);
-    assert_int_equal(switches_look(&switches), 0);
+    assert_int_equal(switches_look(&switches, 0), 0);
     switches.saved_at -= 3601;
-    assert_int_equal(switches_look(&switches), SWITCH_SAVE);
+    assert_int_equal(switches_look(&switches, 0), SWITCH_SAVE);
     switches_saved(&switches);
-    assert_int_equal(switches_look(&switches), 0);
+    assert_int_equal(switches_look(&switches, 0), 0);
     switches.opened_at -= 89 * 60;
-    assert_int_equal(switches_look(&switches), 0);
+    assert_int_equal(switches_look(&switches, 0), 0);
     switches.opened_at -= 61;
-    assert_int_equal(switches_look(&switches), SWITCH_DURATION);
+    assert_int_equal(switches_look(&switches, 0), SWITCH_DURATION);
     strcpy(config.interval_type, "steps"); /* which the loop counts itself */
     switches.saved_at -= 3601;
-    assert_int_equal(switches_look(&switches), SWITCH_DURATION);
+    assert_int_equal(switches_look(&switches, 0), SWITCH_DURATION);
+}
+
+/* Twice the longest step and save before it, at least the key's; the longest stays. */
+static void test_switches__a_job_that_ends_is_left_in_time(void **state)
+{
+    static const struct {
+        double left, least, lap, save;
+        unsigned seen;
+    } cases[] = {
+        {100, 10, 0, 0, 0},  {9, 10, 0, 0, SWITCH_DURATION},   {9, 0, 0, 0, 0},
+        {100, 10, 40, 5, 0}, {88, 10, 40, 5, SWITCH_DURATION}, {60, 10, 0, 31, SWITCH_DURATION}};
+    static struct config config;
+    struct switches switches;
+    char end[32];
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        config.exit_lead_seconds = cases[i].least;
+        snprintf(end, sizeof(end), "%.0f", (double)time(NULL) + cases[i].left);
+        setenv("SLURM_JOB_END_TIME", end, 1);
+        switches_open(&switches, &config);
+        switches.looked_at = clock_seconds() - cases[i].lap;
+        assert_int_equal(switches_look(&switches, cases[i].save), cases[i].seen);
+        assert_int_equal(switches_look(&switches, cases[i].save), cases[i].seen);
+    }
+    setenv("HOLDFAST_JOB_END_TIME", "9e9", 1);
+    assert_true(launched_job_end() == 9e9);
+    unsetenv("HOLDFAST_JOB_END_TIME");
+    unsetenv("SLURM_JOB_END_TIME");
+    assert_true(launched_job_end() == 0);
+}
+
+static void test_switches__memory_is_short_by_what_is_own_or_by_what_is_left(void **state)
+{
+    static struct config config;
+    struct switches switches;
+    char root[] = "/tmp/switches-XXXXXX";
+    (void)state;
+    assert_non_null(mkdtemp(root));
+    shell("cd %s && mkdir -p proc/self && printf 'MemAvailable: 5242880 kB\n' >proc/meminfo &&"
+          " printf 'VmRSS: 9000000 kB\nRssAnon: 3145728 kB\nRssFile: 5000000 kB\n"
+          "VmSwap: 1048576 kB\n' >proc/self/status",
+          root);
+    static const struct {
+        double most, least;
+        bool is_short;
+    } cases[] = {{0, 0, false},   {4, 0, true},   {4.01, 0, false},
+                 {0, 4.9, false}, {0, 5.0, true}, {4.01, 5.1, true}};
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        config.exit_memory_gib = cases[i].most;
+        config.exit_free_memory_gib = cases[i].least;
+        switches_open(&switches, &config);
+        switches.root = root;
+        assert_int_equal(switches_memory_is_short(&switches), cases[i].is_short);
+        assert_false(switches_memory_is_short(&switches)); /* within the same second */
+    }
+    shell("rm -r %s", root);
 }
 
 static void test_switches__each_has_its_exit_code(void **state)
@@ -91,6 +151,7 @@ static void test_switches__each_has_its_exit_code(void **state)
     (void)state;
     assert_int_equal(switches_exit_code(0), EXIT_RUN_AGAIN);
     assert_int_equal(switches_exit_code(SWITCH_SAVE), EXIT_RUN_AGAIN);
+    assert_int_equal(switches_exit_code(SWITCH_MEMORY), EXIT_RUN_AGAIN);
     assert_int_equal(switches_exit_code(SWITCH_DURATION), EXIT_TIME_IS_OVER);
     assert_int_equal(switches_exit_code(SWITCH_DURATION | SWITCH_KILL), EXIT_DO_NOT_RETRY);
 }
@@ -101,6 +162,8 @@ int main(void)
         cmocka_unit_test(test_switches__a_kill_switch_counts_while_it_is_there),
         cmocka_unit_test(test_switches__a_save_switch_asks_for_one_save),
         cmocka_unit_test(test_switches__clocks_ask_when_their_time_is_over),
+        cmocka_unit_test(test_switches__a_job_that_ends_is_left_in_time),
+        cmocka_unit_test(test_switches__memory_is_short_by_what_is_own_or_by_what_is_left),
         cmocka_unit_test(test_switches__each_has_its_exit_code),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -240,11 +240,10 @@ static _Noreturn void be_rank(const struct tcp_options *options, work_fn *work, 
     _exit(out->rc == 0 ? 0 : 1);
 }
 
-/* Starts a process for each of the options; returns how many ended as one that did its work. */
-static uint32_t run_as(const struct tcp_options *options, uint32_t num, work_fn *work)
+/* Starts a process for each of the options. */
+static void start_as(pid_t pids[RANKS], const struct tcp_options *options, uint32_t num,
+                     work_fn *work)
 {
-    pid_t pids[RANKS];
-    uint32_t num_well = 0;
     memset(said, 0, RANKS * sizeof(*said));
     for (uint32_t i = 0; i < num; i++) {
         pids[i] = fork();
@@ -252,6 +251,12 @@ static uint32_t run_as(const struct tcp_options *options, uint32_t num, work_fn 
         if (pids[i] == 0)
             be_rank(&options[i], work, &said[i]);
     }
+}
+
+/* Returns how many processes ended as one that did its work. */
+static uint32_t wait_for(const pid_t pids[RANKS], uint32_t num)
+{
+    uint32_t num_well = 0;
     for (uint32_t i = 0; i < num; i++) {
         int status = 0;
         assert_int_equal(waitpid(pids[i], &status, 0), pids[i]);
@@ -260,6 +265,13 @@ static uint32_t run_as(const struct tcp_options *options, uint32_t num, work_fn 
         num_well += WIFEXITED(status) && WEXITSTATUS(status) == 0 && said[i].num_wrong == 0;
     }
     return num_well;
+}
+
+static uint32_t run_as(const struct tcp_options *options, uint32_t num, work_fn *work)
+{
+    pid_t pids[RANKS];
+    start_as(pids, options, num, work);
+    return wait_for(pids, num);
 }
 
 static void fill(struct tcp_options options[RANKS], int64_t seconds)
@@ -491,18 +503,22 @@ static void test_tcp__where_torchrun_has_the_port_its_store_tells_that_of_rank_0
     struct tcp_options options[RANKS];
     struct sockaddr_in own = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     int on = 1, listener = socket(AF_INET, SOCK_STREAM, 0);
+    pid_t pids[RANKS];
     pthread_t thread;
     fill(options, PATIENCE);
     own.sin_port = htons((uint16_t)atoi(port));
     setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
     assert_int_equal(bind(listener, (struct sockaddr *)&own, sizeof(own)), 0);
     assert_int_equal(listen(listener, 16), 0);
-    assert_int_equal(pthread_create(&thread, NULL, serve_store, &listener), 0);
     for (uint32_t r = 0; r < RANKS; r++)
         snprintf(options[r].store_key, sizeof(options[r].store_key), "holdfast/a/0/port");
-    assert_int_equal(run_as(options, RANKS, everywhere), RANKS);
+    start_as(pids, options, RANKS, everywhere); /* before there are threads, which no fork copies */
+    assert_int_equal(pthread_create(&thread, NULL, serve_store, &listener), 0);
+    assert_int_equal(wait_for(pids, RANKS), RANKS);
+    pthread_mutex_lock(&store_lock);
     assert_string_equal(kept_key, "holdfast/a/0/port");
     assert_string_not_equal(kept_value, port);
+    pthread_mutex_unlock(&store_lock);
     shutdown(listener, SHUT_RDWR);
     pthread_join(thread, NULL);
     close(listener);

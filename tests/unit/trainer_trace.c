@@ -2,7 +2,8 @@
  *
  * Goal: every operation of every rank's program is there once, on its lane, in the order of the
  * lane and of the waits between lanes and stages; so are the rank's calls. Method: two stages of
- * two shards make three steps, of which the second is drawn; the file is read again as JSON. */
+ * two shards make three steps, of which the second is drawn; the file is read again as JSON. The
+ * same of a file of each rank. */
 #include "proto/json.h"
 #include "tests/unit/parallel_bed.h"
 #include "trainer/comm/flight.h"
@@ -19,6 +20,7 @@ struct drawn {
     uint32_t num_ops[RANKS];
     uint64_t num_calls[RANKS]; /* in the step that is drawn */
     int64_t at_step;
+    struct trace_options options; /* path "": the rest is as the test says */
 };
 
 static int drawn_main(struct comm *world, void *user)
@@ -40,7 +42,7 @@ static int drawn_main(struct comm *world, void *user)
     if (rc == 0)
         rc = parallel_init_state(p, 3);
     if (rc == 0)
-        rc = trace_new(&trace, d->path, d->at_step, p);
+        rc = trace_new(&trace, &d->options, p);
     for (int64_t step = 0; step < 3 && rc == 0; step++) {
         struct step_input input = {
             .ahead = ahead, .first_sample = first_sample(&d->config, step), .step = step + 1};
@@ -66,6 +68,7 @@ static void draw(struct drawn *d, const char *name, int64_t at_step)
     d->config = configure(settings, 2);
     d->at_step = at_step;
     snprintf(d->path, sizeof(d->path), "%s/%s", folder, name);
+    d->options = (struct trace_options){.path = d->path, .at_step = at_step};
     assert_int_equal(comm_local_run(RANKS, drawn_main, d), 0);
 }
 
@@ -166,14 +169,63 @@ static void test_trace__a_file_that_cannot_be_made_is_refused_at_the_start(void 
     d->config = configure(NULL, 0);
     d->at_step = 1;
     snprintf(d->path, sizeof(d->path), "%s/nowhere/step.json", folder);
+    d->options = (struct trace_options){.path = d->path, .at_step = 1};
     assert_int_equal(comm_local_run(1, drawn_main, d), ERR_INVALID);
     assert_non_null(strstr(report_line(), "nowhere/step.json"));
+    free(d);
+}
+
+/* The ranks of a file's events, as bits; 0: there is no such file, which is removed. */
+static unsigned ranks_in(const char *name)
+{
+    char path[192];
+    unsigned ranks = 0;
+    size_t i;
+    json_t *event;
+    snprintf(path, sizeof(path), "%s/%s", folder, name);
+    json_t *all = json_load_file(path, 0, NULL);
+    json_array_foreach(json_object_get(all, "traceEvents"), i, event) ranks |=
+        1u << json_integer_value(json_object_get(event, "pid"));
+    json_decref(all);
+    unlink(path);
+    return ranks;
+}
+
+static void remove_folder(const char *name)
+{
+    char path[192];
+    snprintf(path, sizeof(path), "%s/%s", folder, name);
+    assert_int_equal(rmdir(path), 0); /* nothing else is in it */
+}
+
+static void test_trace__each_rank_writes_its_own_of_chosen_steps(void **state)
+{
+    (void)state;
+    const char *settings[] = {"--parallelism.pipeline_parallel_degree", "2"};
+    struct drawn *d = calloc(1, sizeof(*d));
+    d->config = configure(settings, 2);
+    d->options = (struct trace_options){.path = "", .freq = 2, .steps = ""};
+    snprintf(d->options.folder, sizeof(d->options.folder), "%s/traces/of", folder);
+    for (int by_list = 0; by_list < 2; by_list++) {
+        assert_int_equal(comm_local_run(RANKS, drawn_main, d), 0);
+        for (unsigned rank = 0; rank < RANKS; rank++) {
+            char name[64];
+            snprintf(name, sizeof(name), "traces/of/iteration_%d/rank%u_trace.json",
+                     by_list ? 3 : 2, rank);
+            assert_int_equal(ranks_in(name), 1u << rank);
+        }
+        remove_folder(by_list ? "traces/of/iteration_3" : "traces/of/iteration_2");
+        d->options.steps = "3-4";
+    }
+    remove_folder("traces/of");
+    remove_folder("traces");
     free(d);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_trace__each_rank_writes_its_own_of_chosen_steps),
         cmocka_unit_test(test_trace__a_step_is_drawn_operation_by_operation),
         cmocka_unit_test(test_trace__a_name_that_ends_in_svg_is_a_drawing),
         cmocka_unit_test(test_trace__a_file_that_cannot_be_made_is_refused_at_the_start),

@@ -1,6 +1,7 @@
 /* flight.c - the ring of a rank's calls (see flight.h). */
 #include "trainer/comm/flight.h"
 #include "proto/report.h"
+#include "trainer/comm/flight_ring.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -10,28 +11,19 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#define FLIGHT_LANES_MAX 8u
-
-struct lane_place {
-    const char *lane;
-    struct flight_place at, due; /* due: what the program has there */
-    uint64_t since_ns;
-};
-
 struct flight {
     pthread_mutex_t lock; /* of all but rank and options */
-    uint32_t rank, num_records;
-    uint64_t count; /* records ever made */
-    struct flight_record *ring;
+    uint32_t rank;
+    struct flight_ring *ring;
+    int ring_fd;     /* of its file; -1: it is memory of this process */
+    char *ring_path; /* of that */
     struct flight_options options;
     _Atomic int64_t limit_seconds;
     _Atomic(const char *) limit_setting;
     struct flight_sum sums[FLIGHT_SUMS_MAX];
     uint32_t num_sums;
     struct flight_program program; /* next NULL: there is none */
-    struct lane_place lanes[FLIGHT_LANES_MAX];
-    uint32_t num_lanes;
-    struct flight *next; /* in all_flights */
+    struct flight *next;           /* in all_flights */
 };
 
 /* Of this process, for flight_dump_all. */
@@ -47,20 +39,27 @@ static uint64_t now_ns(void)
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
-struct flight *flight_new(uint32_t rank)
+/* The ring is owned; NULL: no memory. */
+static struct flight *with_ring(struct flight_ring *ring)
 {
-    struct flight *flight = calloc(1, sizeof(*flight));
-    if (flight == NULL)
-        return NULL;
-    flight->ring = calloc(FLIGHT_RECORDS, sizeof(*flight->ring));
-    if (flight->ring == NULL) {
-        free(flight);
+    struct flight *flight = ring != NULL ? calloc(1, sizeof(*flight)) : NULL;
+    if (flight == NULL) {
+        flight_ring_free(ring, -1, NULL);
         return NULL;
     }
-    flight->num_records = FLIGHT_RECORDS;
-    flight->rank = rank;
+    flight->ring = ring;
+    flight->ring_fd = -1;
+    flight->rank = ring->rank;
     flight->options = (struct flight_options){.folder = "", .prefix = "rank_"};
     pthread_mutex_init(&flight->lock, NULL);
+    return flight;
+}
+
+struct flight *flight_new(uint32_t rank)
+{
+    struct flight *flight = with_ring(flight_ring_new(rank, FLIGHT_RECORDS));
+    if (flight == NULL)
+        return NULL;
     pthread_mutex_lock(&all_lock);
     flight->next = all_flights;
     all_flights = flight;
@@ -74,29 +73,60 @@ void flight_free(struct flight *flight)
         return;
     pthread_mutex_lock(&all_lock);
     struct flight **link = &all_flights;
-    while (*link != flight)
+    while (*link != NULL && *link != flight)
         link = &(*link)->next;
-    *link = flight->next;
+    if (*link != NULL) /* else it was read */
+        *link = flight->next;
     pthread_mutex_unlock(&all_lock);
     pthread_mutex_destroy(&flight->lock);
-    free(flight->ring);
+    flight_ring_free(flight->ring, flight->ring_fd, flight->ring_path);
+    free(flight->ring_path);
     free(flight);
+}
+
+/* In the folder, so that it outlives this process. NULL: it cannot be there. */
+static struct flight_ring *create_ring(struct flight *flight, const struct flight_options *options)
+{
+    struct flight_ring *ring = NULL;
+    if (asprintf(&flight->ring_path, "%s/%s%u.ring", options->folder, options->prefix,
+                 flight->rank) < 0) {
+        flight->ring_path = NULL;
+        return NULL;
+    }
+    mkdir(options->folder, 0777);
+    if (flight_ring_create(&ring, &flight->ring_fd, flight->ring_path, flight->rank,
+                           options->num_records) != 0)
+        log_warn("comm", "the last calls would be lost with this process: %s", report_line());
+    return ring;
 }
 
 int flight_set(struct flight *flight, const struct flight_options *options)
 {
-    struct flight_record *ring = calloc(options->num_records, sizeof(*ring));
+    struct flight_ring *ring = NULL;
+    CHECK(flight->ring_fd < 0);
+    if (options->folder[0] != '\0')
+        ring = create_ring(flight, options);
+    if (ring == NULL)
+        ring = flight_ring_new(flight->rank, options->num_records);
     if (ring == NULL)
         return report_error(ERR_MEMORY, "lower comm.trace_buf_size",
                             "no memory for a ring of %u calls", options->num_records);
     pthread_mutex_lock(&flight->lock);
-    free(flight->ring);
+    ring->count = flight->ring->count;
+    flight_ring_free(flight->ring, -1, NULL);
     flight->ring = ring;
-    flight->num_records = options->num_records;
     flight->options = *options;
     pthread_mutex_unlock(&flight->lock);
     flight_set_limit(flight, options->timeout_seconds, "comm.train_timeout_seconds");
     return 0;
+}
+
+int flight_read(struct flight **out, bool *out_is_dead, const char *path)
+{
+    struct flight_ring *ring;
+    ERR_TRY(flight_ring_read(&ring, out_is_dead, path));
+    *out = with_ring(ring);
+    return *out != NULL ? 0 : report_error(ERR_MEMORY, NULL, "no memory for a recorder");
 }
 
 void flight_set_limit(struct flight *flight, int64_t seconds, const char *setting)
@@ -136,16 +166,16 @@ void flight_follow(struct flight *flight, const struct flight_program *program)
     pthread_mutex_lock(&flight->lock);
     flight->program = program != NULL ? *program : (struct flight_program){0};
     if (program != NULL) /* else the places are where it ended */
-        flight->num_lanes = 0;
+        flight->ring->num_lanes = 0;
     pthread_mutex_unlock(&flight->lock);
 }
 
 /* NULL: it has no place yet. The lock is held. */
-static struct lane_place *find_lane(struct flight *flight, const char *lane)
+static struct flight_lane *find_lane(struct flight *flight, const char *lane)
 {
-    for (uint32_t i = 0; i < flight->num_lanes; i++)
-        if (strcmp(flight->lanes[i].lane, lane) == 0)
-            return &flight->lanes[i];
+    for (uint32_t i = 0; i < flight->ring->num_lanes; i++)
+        if (strcmp(flight->ring->lanes[i].lane, lane) == 0)
+            return &flight->ring->lanes[i];
     return NULL;
 }
 
@@ -164,13 +194,16 @@ void flight_enter(struct flight *flight, const char *lane, const struct flight_p
     if (flight == NULL)
         return;
     pthread_mutex_lock(&flight->lock);
-    struct lane_place *of = find_lane(flight, lane);
+    struct flight_lane *of = find_lane(flight, lane);
     uint32_t from = of != NULL ? of->at.index + 1 : 0;
-    if (of == NULL && flight->num_lanes < FLIGHT_LANES_MAX)
-        of = &flight->lanes[flight->num_lanes++];
+    if (of == NULL && flight->ring->num_lanes < FLIGHT_LANES_MAX)
+        of = &flight->ring->lanes[flight->ring->num_lanes++];
     if (of != NULL) {
-        *of = (struct lane_place){.lane = lane, .at = *place, .since_ns = now_ns()};
+        *of = (struct flight_lane){.lane = lane, .at = *place, .since_ns = now_ns()};
         (void)find_due(flight, lane, from, &of->due);
+        flight_ring_keep_text(flight->ring, lane);
+        flight_ring_keep_text(flight->ring, place->what);
+        flight_ring_keep_text(flight->ring, of->due.what);
     }
     pthread_mutex_unlock(&flight->lock);
 }
@@ -201,7 +234,7 @@ void flight_tell_mark(const struct flight_mark *mark, char out[FLIGHT_TEXT_MAX])
         return;
     print_place(&mark->at, at);
     pthread_mutex_lock(&mark->flight->lock);
-    const struct lane_place *of = find_lane(mark->flight, mark->lane);
+    const struct flight_lane *of = find_lane(mark->flight, mark->lane);
     if (of != NULL && of->due.what != NULL && of->due.index != mark->at.index)
         print_place(&of->due, due);
     pthread_mutex_unlock(&mark->flight->lock);
@@ -214,7 +247,7 @@ void flight_tell_mark(const struct flight_mark *mark, char out[FLIGHT_TEXT_MAX])
 /* NULL: overwritten. The lock is held. */
 static struct flight_record *at(struct flight *flight, uint64_t id)
 {
-    struct flight_record *record = &flight->ring[id % flight->num_records];
+    struct flight_record *record = &flight->ring->records[id % flight->ring->num_records];
     return record->id == id ? record : NULL;
 }
 
@@ -223,7 +256,8 @@ static void add_to_sums(struct flight *flight, const struct flight_record *recor
 {
     uint32_t i = 0;
     while (i < flight->num_sums && (flight->sums[i].kind != record->kind ||
-                                    strcmp(flight->sums[i].group, record->group) != 0))
+                                    (flight->sums[i].group != record->group &&
+                                     strcmp(flight->sums[i].group, record->group) != 0)))
         i++;
     if (i == FLIGHT_SUMS_MAX)
         return;
@@ -251,6 +285,14 @@ void flight_clear_sums(struct flight *flight)
     pthread_mutex_unlock(&flight->lock);
 }
 
+/* That of its place: flight_enter has kept it. */
+static void keep_texts(struct flight_ring *ring, const struct flight_record *record)
+{
+    flight_ring_keep_text(ring, record->group);
+    flight_ring_keep_text(ring, record->lane);
+    flight_ring_keep_text(ring, record->site);
+}
+
 uint64_t flight_begin(struct flight *flight, const struct comm *comm, const struct comm_call *call)
 {
     if (flight == NULL)
@@ -268,8 +310,11 @@ uint64_t flight_begin(struct flight *flight, const struct comm *comm, const stru
                                    .enqueued_ns = now_ns(),
                                    .place = here};
     pthread_mutex_lock(&flight->lock);
-    uint64_t id = record.id = ++flight->count;
-    flight->ring[id % flight->num_records] = record;
+    uint64_t id = record.id = flight->ring->count + 1;
+    keep_texts(flight->ring, &record);
+    flight->ring->records[id % flight->ring->num_records] = record;
+    atomic_signal_fence(memory_order_release); /* where SIGKILL cuts, it is not counted */
+    flight->ring->count = id;
     add_to_sums(flight, &record, comm_call_sent(comm, call));
     pthread_mutex_unlock(&flight->lock);
     return id;
@@ -304,7 +349,7 @@ void flight_end(struct flight *flight, uint64_t id, int rc)
 uint64_t flight_last(struct flight *flight)
 {
     pthread_mutex_lock(&flight->lock);
-    uint64_t id = flight->count;
+    uint64_t id = flight->ring->count;
     pthread_mutex_unlock(&flight->lock);
     return id;
 }
@@ -347,7 +392,7 @@ static void write_record(const struct flight_record *r, bool is_first, FILE *out
     fputc('}', out);
 }
 
-static void write_lane(const struct flight *flight, const struct lane_place *of, bool is_first,
+static void write_lane(const struct flight *flight, const struct flight_lane *of, bool is_first,
                        FILE *out)
 {
     struct flight_place next;
@@ -363,19 +408,26 @@ static void write_lane(const struct flight *flight, const struct lane_place *of,
 /* The oldest record that the ring has. The lock is held. */
 static uint64_t first_id(const struct flight *flight)
 {
-    return flight->count > flight->num_records ? flight->count - flight->num_records + 1 : 1;
+    return flight->ring->count > flight->ring->num_records
+               ? flight->ring->count - flight->ring->num_records + 1
+               : 1;
 }
 
 void flight_write(struct flight *flight, const char *reason, FILE *out)
 {
     pthread_mutex_lock(&flight->lock);
     uint64_t first = first_id(flight);
+    bool is_first = true;
     fprintf(out, "{\"rank\": %u, \"reason\": \"%s\", \"lanes\": [", flight->rank, reason);
-    for (uint32_t i = 0; i < flight->num_lanes; i++)
-        write_lane(flight, &flight->lanes[i], i == 0, out);
+    for (uint32_t i = 0; i < flight->ring->num_lanes; i++)
+        write_lane(flight, &flight->ring->lanes[i], i == 0, out);
     fprintf(out, "], \"entries\": [");
-    for (uint64_t id = first; id <= flight->count; id++)
-        write_record(&flight->ring[id % flight->num_records], id == first, out);
+    for (uint64_t id = first; id <= flight->ring->count; id++) {
+        const struct flight_record *record = at(flight, id);
+        if (record != NULL)
+            write_record(record, is_first, out);
+        is_first &= record == NULL;
+    }
     fprintf(out, "\n]}\n");
     pthread_mutex_unlock(&flight->lock);
 }
@@ -383,8 +435,8 @@ void flight_write(struct flight *flight, const char *reason, FILE *out)
 /* Where each lane is in the step's program, and what comes next. The lock is held. */
 static void log_lanes(struct flight *flight, const char *reason)
 {
-    for (uint32_t i = 0; i < flight->num_lanes; i++) {
-        const struct lane_place *of = &flight->lanes[i];
+    for (uint32_t i = 0; i < flight->ring->num_lanes; i++) {
+        const struct flight_lane *of = &flight->ring->lanes[i];
         struct flight_place next = {0};
         char at[FLIGHT_TEXT_MAX / 2], due[FLIGHT_TEXT_MAX / 2], then[FLIGHT_TEXT_MAX / 2];
         bool is_due = of->due.what == NULL || of->due.index == of->at.index;
@@ -405,9 +457,9 @@ static void log_lanes(struct flight *flight, const char *reason)
 static void log_records(struct flight *flight, const char *reason)
 {
     uint64_t now = now_ns();
-    for (uint64_t id = first_id(flight); id <= flight->count; id++) {
-        const struct flight_record *r = &flight->ring[id % flight->num_records];
-        bool is_over = r->state == FLIGHT_DONE && id < flight->count;
+    for (uint64_t id = first_id(flight); id <= flight->ring->count; id++) {
+        const struct flight_record *r = &flight->ring->records[id % flight->ring->num_records];
+        bool is_over = r->state == FLIGHT_DONE && id < flight->ring->count;
         if (r->id != id || is_over) /* another id: made before flight_set */
             continue;
         log_warn("comm",

@@ -3,7 +3,8 @@
  * comm_run begins a record when a call is made and ends it when the call returns; a send ends with
  * its wait. When a rank waits in vain, calls something else than the others, or ends all ranks, the
  * ring is dumped: what is under way to the log and, where a folder is set, the whole ring as JSON.
- * flight_dump_all does so for every rank of this process, at any time and from any thread.
+ * flight_dump_all does so for every rank of this process, at any time and from any thread. With a
+ * folder the ring itself lies there, in a file: of a rank that is killed it stays (flight_ring.h).
  *
  * Who runs a step's program says which operation each lane is in: so a record, a dump and the text
  * of a call that differs name the operation, and what the program has instead or next.
@@ -42,11 +43,14 @@ struct flight_record {
 
 struct flight *flight_new(uint32_t rank); /* NULL: no memory */
 void flight_free(struct flight *flight);  /* NULL is none */
+/* What another process records into that file, or recorded before it died: to write it.
+ * ERR_INVALID: it is no ring of this build (flight_ring.h). */
+int flight_read(struct flight **out, bool *out_is_dead, const char *path);
 
 struct flight_options {
     uint32_t num_records;
     int64_t timeout_seconds; /* of a wait for other ranks until flight_set_limit; 0: for ever */
-    const char *folder;      /* of dumps; "": none. Outlives the recorder */
+    const char *folder;      /* of dumps and the ring; "": none. Outlives the recorder */
     const char *prefix;      /* of their names; likewise */
 };
 /* Before other threads use it. ERR_MEMORY. */

@@ -2,6 +2,7 @@
 #include "trainer/comm/flight_compare.h"
 #include "proto/json.h"
 #include "proto/report.h"
+#include "trainer/comm/flight.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -14,6 +15,8 @@
 struct dump {
     json_t *json;
     uint32_t rank;
+    bool is_ring; /* not a dump: the file that its process writes, or wrote */
+    bool is_dead;
     const json_t *call; /* the oldest that has not ended; NULL: the rank waits in none */
     const json_t *last; /* the newest that has; NULL: none has */
 };
@@ -58,38 +61,81 @@ static void find_calls(struct dumps *dumps, struct dump *dump)
     }
 }
 
-static int add_dump(struct dumps *dumps, const char *path)
+/* NULL: it cannot be read. */
+static json_t *load_ring(const char *path, bool *out_is_dead)
+{
+    struct flight *flight;
+    char *text = NULL;
+    size_t bytes = 0;
+    json_error_t reason;
+    json_t *json = NULL;
+    if (flight_read(&flight, out_is_dead, path) != 0)
+        return NULL;
+    FILE *out = open_memstream(&text, &bytes);
+    if (out != NULL) {
+        flight_write(flight, "read from its ring", out);
+        if (fclose(out) == 0)
+            json = json_loadb(text, bytes, 0, &reason);
+        free(text);
+    }
+    flight_free(flight);
+    return json;
+}
+
+static struct dump *find_dump(struct dumps *dumps, uint32_t rank)
+{
+    for (uint32_t i = 0; i < dumps->num; i++)
+        if (dumps->of[i].rank == rank)
+            return &dumps->of[i];
+    return NULL;
+}
+
+static int make_room(struct dumps *dumps)
+{
+    if (dumps->num < dumps->room)
+        return 0;
+    uint32_t room = 2 * dumps->room + 8;
+    struct dump *of = realloc(dumps->of, room * sizeof(*of));
+    if (of == NULL)
+        return report_error(ERR_MEMORY, NULL, "no memory for the dumps of %u ranks", room);
+    dumps->of = of;
+    dumps->room = room;
+    return 0;
+}
+
+/* A ring is never older than the dump of its rank, and takes its place. */
+static int add_dump(struct dumps *dumps, const char *path, bool is_ring)
 {
     json_error_t reason;
-    json_t *json = json_load_file(path, 0, &reason);
+    bool is_dead = false;
+    json_t *json = is_ring ? load_ring(path, &is_dead) : json_load_file(path, 0, &reason);
     if (json == NULL || !json_is_array(json_object_get(json, "entries"))) {
         json_decref(json);
         return report_error(ERR_INVALID, "name a folder of comm.save_traces_folder alone",
-                            "%s is no dump of a flight recorder", path);
+                            "%s is no %s of a flight recorder", path, is_ring ? "ring" : "dump");
     }
-    if (dumps->num == dumps->room) {
-        uint32_t room = 2 * dumps->room + 8;
-        struct dump *of = realloc(dumps->of, room * sizeof(*of));
-        if (of == NULL) {
-            json_decref(json);
-            return report_error(ERR_MEMORY, NULL, "no memory for the dumps of %u ranks", room);
-        }
-        dumps->of = of;
-        dumps->room = room;
+    uint32_t rank = (uint32_t)number_in(json, "rank");
+    struct dump *dump = find_dump(dumps, rank);
+    if ((dump != NULL && !is_ring) || make_room(dumps) != 0) {
+        json_decref(json);
+        return dump != NULL && !is_ring ? 0 : ERR_MEMORY;
     }
-    struct dump *dump = &dumps->of[dumps->num++];
-    *dump = (struct dump){.json = json, .rank = (uint32_t)number_in(json, "rank")};
+    if (dump != NULL)
+        json_decref(dump->json);
+    else
+        dump = &dumps->of[dumps->num++];
+    *dump = (struct dump){.json = json, .rank = rank, .is_ring = is_ring, .is_dead = is_dead};
     find_calls(dumps, dump);
     return 0;
 }
 
-static bool is_dump(const char *name, const char *prefix)
+static bool is_named(const char *name, const char *prefix, const char *end)
 {
     size_t length = strlen(prefix);
     if (strncmp(name, prefix, length) != 0)
         return false;
     size_t digits = strspn(name + length, "0123456789");
-    return digits > 0 && strcmp(name + length + digits, ".json") == 0;
+    return digits > 0 && strcmp(name + length + digits, end) == 0;
 }
 
 static int by_rank(const void *a, const void *b)
@@ -108,13 +154,15 @@ static int read_dumps(struct dumps *dumps, const char *folder, const char *prefi
         return report_errno(ERR_NOT_FOUND, "could not read the folder of the dumps", folder);
     while (rc == 0 && (entry = readdir(dir)) != NULL) {
         snprintf(path, sizeof(path), "%s/%s", folder, entry->d_name);
-        if (is_dump(entry->d_name, prefix))
-            rc = add_dump(dumps, path);
+        bool is_ring = is_named(entry->d_name, prefix, ".ring");
+        if (is_ring || is_named(entry->d_name, prefix, ".json"))
+            rc = add_dump(dumps, path, is_ring);
     }
     closedir(dir);
     if (rc == 0 && dumps->num == 0)
         rc = report_error(ERR_NOT_FOUND, "set comm.save_traces_folder for the run",
-                          "%s has no dump of a flight recorder (%sRANK.json)", folder, prefix);
+                          "%s has no dump of a flight recorder (%sRANK.json, %sRANK.ring)", folder,
+                          prefix, prefix);
     if (rc == 0)
         qsort(dumps->of, dumps->num, sizeof(*dumps->of), by_rank);
     return rc;
@@ -180,14 +228,41 @@ static uint32_t print_missing(const struct dumps *dumps, FILE *out)
     return missing;
 }
 
+/* Where the process of each died: of no interest where all did, as then somebody ended them. */
+static uint32_t print_dead(const struct dumps *dumps, FILE *out)
+{
+    uint32_t dead = 0;
+    for (uint32_t i = 0; i < dumps->num; i++)
+        dead += dumps->of[i].is_dead;
+    if (dead == dumps->num) {
+        fputs("the processes of all ranks are dead; this is where they were\n", out);
+        return 0;
+    }
+    for (uint32_t i = 0; i < dumps->num; i++) {
+        const struct dump *dump = &dumps->of[i];
+        const json_t *where = dump->call != NULL ? dump->call : dump->last;
+        if (!dump->is_dead)
+            continue;
+        fprintf(out, "rank %u is dead: its process ended %s ", dump->rank,
+                dump->call != NULL ? "in" : "after");
+        if (where != NULL)
+            print_call(where, out);
+        else
+            fputs("no call at all", out);
+        print_lanes(dump, out);
+        fputc('\n', out);
+    }
+    return dead;
+}
+
 static uint32_t print_absent(const struct dumps *dumps, FILE *out)
 {
     const json_t *most = furthest(dumps);
-    uint32_t absent = print_missing(dumps, out);
+    uint32_t absent = print_missing(dumps, out), dead = print_dead(dumps, out);
     for (uint32_t i = 0; i < dumps->num; i++) {
         const struct dump *dump = &dumps->of[i];
         bool is_behind = dump->call != NULL && is_other(dump->call, most);
-        if (dump->call != NULL && !is_behind)
+        if ((dump->call != NULL && !is_behind) || (dump->is_dead && dead > 0))
             continue;
         absent++;
         fprintf(out, "rank %u did not come: it %s ", dump->rank,
@@ -199,7 +274,7 @@ static uint32_t print_absent(const struct dumps *dumps, FILE *out)
         print_lanes(dump, out);
         fputc('\n', out);
     }
-    return absent;
+    return absent + dead;
 }
 
 int flight_compare(const char *folder, const char *prefix, FILE *out)

@@ -3,6 +3,7 @@
  * A rank that waits has a call that began and has not ended; it is said with its place in the
  * step's program. A rank that did not come is one of these, named first:
  *   it left no dump (it is dead, or its node is);
+ *   its ring lies there and its process is dead, while others live (flight_ring.h);
  *   it has a dump and waits in no call: it is between two calls, in the operation that is said;
  *   it waits in a call of the whole world with a lower number, or of another kind, than the others.
  * Calls of smaller groups are listed and not compared: a dump does not say which ranks a group
@@ -12,8 +13,8 @@
 
 #include <stdio.h>
 
-/* Prints what the dumps in a folder (comm.save_traces_folder, save_traces_file_prefix) say.
- * ERR_NOT_FOUND: there is none; ERR_INVALID: one is no dump; ERR_MEMORY. */
+/* Prints what the dumps and rings in a folder (comm.save_traces_folder, save_traces_file_prefix)
+ * say. ERR_NOT_FOUND: there is none; ERR_INVALID: one is no dump; ERR_MEMORY. */
 int flight_compare(const char *folder, const char *prefix, FILE *out);
 
 #endif

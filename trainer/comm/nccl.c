@@ -18,6 +18,7 @@
  * queued at once, on a lane of its own behind what the communicator's lane was given, and its wait
  * looks at an event. Two ranks that send each other such messages have a communicator for each way
  * (run/channels.c). */
+#include "proto/process.h"
 #include "proto/report.h"
 #include "trainer/clock.h"
 #include "trainer/comm/private.h"
@@ -506,7 +507,7 @@ struct gpu_place {
 static cudaError_t find_place(struct gpu_place *out)
 {
     int device = 0;
-    (void)gethostname(out->host, HOST_BYTES - 1);
+    process_host(out->host, HOST_BYTES);
     cudaError_t error = cudaGetDevice(&device);
     return error != cudaSuccess ? error : cudaDeviceGetPCIBusId(out->bus, BUS_BYTES, device);
 }

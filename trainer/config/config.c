@@ -10,6 +10,7 @@
 
 #include "proto/address.h"
 #include "proto/options.h"
+#include "proto/process.h"
 #include "proto/report.h"
 #include "proto/rpc.h"
 #include "trainer/config/launched.h"
@@ -33,6 +34,10 @@ static const char *const short_keys[] = {"config",
                                          "memory_estimation.enable",
                                          "json",
                                          "memory_estimation.json",
+                                         "preflight",
+                                         "debug.preflight",
+                                         "links",
+                                         "debug.links",
                                          "print-program",
                                          "debug.print_program",
                                          "timeline",
@@ -60,7 +65,7 @@ bool config_is_first_process(void)
 bool config_name_process(char out[CONFIG_NAME_MAX])
 {
     char host[65] = "";
-    gethostname(host, sizeof(host) - 1);
+    process_host(host, sizeof(host));
     host[strcspn(host, ".")] = '\0';
     snprintf(out, CONFIG_NAME_MAX, "%s:%.10s", host, launched_rank());
     return config_num_launched() > 1;
@@ -127,6 +132,11 @@ bool config_is_float8(const struct config *config)
 {
     return strcmp(config->converters, "quantize.linear.float8") == 0 ||
            strcmp(config->converters, "float8") == 0; /* its name before torchtitan 0.2 */
+}
+
+bool config_has_gpu(const struct config *config)
+{
+    return strcmp(config->device, "cuda") == 0;
 }
 
 bool config_gradients_are_e4m3(const struct config *config)
@@ -216,13 +226,24 @@ static int check_exclusions(const char *list)
     return 0;
 }
 
-/* A folder stands for the tokenizer in it. */
+static bool needs_no_data(const struct config *config)
+{
+    return config->preflight || config->links;
+}
+
+/* A folder stands for the tokenizer in it. An estimate needs none. */
 static int find_tokenizer(struct config *config)
 {
     char path[CONFIG_TEXT_MAX];
-    if (config->tokenizer_path[0] == '\0')
+    if (config->tokenizer_path[0] == '\0' || needs_no_data(config))
         return 0;
     int result = tokenizer_find(path, sizeof path, config->tokenizer_path);
+    if (result != 0 && config->estimate) {
+        log_info("config", "model.hf_assets_path = \"%s\" is not here: the estimate goes without",
+                 config->tokenizer_path);
+        config->tokenizer_path[0] = '\0';
+        return 0;
+    }
     if (result != 0)
         return report_error(ERR_INVALID, "make one with `tokenizer train`",
                             "model.hf_assets_path = \"%s\": no tokenizer.model and no "
@@ -253,7 +274,7 @@ static int check_values(struct config *config)
     if (config->dataset_path[0] != '\0' && config->mixture[0] != '\0')
         return report_error(ERR_INVALID, "leave one of them out",
                             "training.dataset_path and training.mixture are both given");
-    if (trainer_config_data(config)[0] == '\0' && !config->estimate)
+    if (trainer_config_data(config)[0] == '\0' && !config->estimate && !needs_no_data(config))
         return report_error(ERR_INVALID,
                             "give a folder of text, or write tokens with `tokenizer tokens`",
                             "training.dataset_path is not set: there are no data to read");
@@ -284,7 +305,7 @@ static int check_values(struct config *config)
         return report_error(ERR_INVALID, "set checkpoint.enable = true",
                             "checkpoint.create_seed_checkpoint needs checkpoint.enable");
     bool is_nccl = strcmp(config->comm_backend, "nccl") == 0;
-    if (is_nccl && strcmp(config->device, "cuda") != 0)
+    if (is_nccl && !config_has_gpu(config))
         return report_error(ERR_INVALID,
                             "set kernels.device to cuda, or comm.backend to local or mpi",
                             "comm.backend = nccl, but kernels.device = %s: NCCL moves what is in "
@@ -297,11 +318,19 @@ static int check_values(struct config *config)
                             "comm.backend = local, but %ld processes were started: each would "
                             "train the whole run",
                             num_launched);
+    if (strcmp(config->comm_backend, "mpi") == 0 && config->comm_ranks > 1 && !config->estimate &&
+        launched(LAUNCHED_RANK) == NULL)
+        return report_error(ERR_INVALID, "start it with mpirun -n, or set comm.backend to local",
+                            "comm.backend = mpi, but no launcher started this process: it is one "
+                            "rank, and comm.ranks = %lld asks for threads",
+                            (long long)config->comm_ranks);
     if (strcmp(config->comm_backend, "mpi") == 0 && launched_by_torchrun() && !launched_by_mpi())
         return report_error(ERR_INVALID, "set comm.backend to nccl, or start it with mpirun",
                             "comm.backend = mpi, but torchrun started %ld processes: each would "
                             "train the whole run",
                             num_launched);
+    ERR_TRY(config_check_steps("debug.watch_steps", config->watch_steps));
+    ERR_TRY(config_check_steps("profiling.profile_steps", config->profile_steps));
     if (config->dp_shard == 0)
         return report_error(ERR_INVALID, "give -1 for the ranks that are left, or at least 1",
                             "parallelism.data_parallel_shard_degree = 0");

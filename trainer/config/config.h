@@ -29,7 +29,11 @@ struct config {
     int64_t log_freq;
     char loss_file[CONFIG_TEXT_MAX]; /* metrics.loss_file: one line per step, "step hexfloat-loss
                                         hexfloat-grad-norm" */
-    bool tensorboard;                /* metrics.enable_tensorboard */
+    double data_wait_max_percent;    /* of a step, before a warning; 0: never; ours */
+    double spike_deviations;         /* as observe/spikes.h has it; 0: never; ours */
+    int64_t spike_window, spike_fast_steps, spike_steps;
+    char jsonl_file[CONFIG_TEXT_MAX];         /* metrics.jsonl_file, as observe/jsonl.h has it */
+    bool tensorboard;                         /* metrics.enable_tensorboard */
     char tensorboard_folder[CONFIG_TEXT_MAX]; /* metrics.save_tb_folder, below dump_folder */
     /* model */
     char model_name[32];
@@ -54,6 +58,8 @@ struct config {
     char moments_dtype[16];
     double lr, beta1, beta2, eps, weight_decay;
     bool no_decay_norms; /* ours */
+    bool cpu_offload;
+    double exit_lead_seconds; /* ours */
     /* lr_scheduler: torchtitan v0.2.2's curve. With T = decay_total_steps, W = min(warmup_steps,
      * T), D = decay_ratio < 0 ? T - W : min(round(T * decay_ratio), T - W), S = T + 1 - W - D, and
      * the update number s from 0: factor = s < W ? (s + 1) / W : s < W + S ? 1 : min_lr_factor + (1
@@ -81,6 +87,10 @@ struct config {
     double max_norm;
     int64_t steps;
     double exit_minutes;               /* of a start; 0: no limit */
+    double exit_memory_gib;            /* the most that is a process's own; 0: no limit; ours */
+    double exit_free_memory_gib;       /* the least that is left of a machine's; likewise */
+    char nonfinite[8];                 /* "stop", "skip": of a step whose numbers are not; ours */
+    int64_t nonfinite_skips_max;       /* so many in a row end the run */
     char kill_switch[CONFIG_TEXT_MAX]; /* a file; "": none */
     char dtype[16];                    /* of the master weights: "float32" */
     char mixed_precision_param[16];    /* "float32" or "bfloat16" */
@@ -123,7 +133,7 @@ struct config {
     char interval_type[8];             /* "steps", "seconds" */
     char save_switch[CONFIG_TEXT_MAX]; /* a file; "": none; ours */
     char async_mode[32];               /* "disabled", "async", "async_with_pinned_mem" */
-    char when_busy[8];         /* "skip", "wait": when ckptd still writes older saves; ours */
+    char when_busy[8];         /* "skip", "wait", "replace": when ckptd writes older saves */
     int64_t busy_wait_seconds; /* bound of "wait" */
     int64_t copy_rate;         /* bytes a second of a save's copy; 0: no bound; ours */
     int64_t final_seconds;     /* bound of the last save; ours */
@@ -171,16 +181,29 @@ struct config {
     /* debug */
     int64_t seed;       /* -1: not drawn yet (save/seed.h) */
     bool estimate;      /* --estimate: print what a step takes and end */
-    bool estimate_json; /* --json: of an estimate */
-    bool suggest;       /* --suggest: print which meshes fit and end */
+    bool estimate_json; /* --json: of an estimate, or a preflight */
+    bool preflight, links;
+    int64_t links_max_bytes; /* --preflight: look whether the ranks are fit to train, and end */
+    bool suggest;            /* --suggest: print which meshes fit and end */
     int64_t suggestions, machine_ranks;
     double rank_gib, rank_tflops, machine_gb, network_gb, call_us; /* what they are priced with */
-    bool print_program;                  /* --print-program: print the steps' operations and end */
-    char timeline_file[CONFIG_TEXT_MAX]; /* --timeline: of one step of all ranks; "": none */
-    int64_t timeline_step;               /* which of this start's, from 1 */
-    char logits_file[CONFIG_TEXT_MAX]; /* debug.logits_file: forward of sample 0, write f32, end */
-    int64_t crash_at_step;             /* debug.pause_at_step: for the tests, see README; -1 off */
-    int64_t slow_copy_us;              /* debug.slow_copy_us: likewise; 0 off */
+    bool print_program;                   /* --print-program: print the steps' operations and end */
+    char timeline_file[CONFIG_TEXT_MAX];  /* --timeline: of one step of all ranks; "": none */
+    int64_t timeline_step;                /* which of this start's, from 1 */
+    bool profiling;                       /* profiling.enable_profiling: as run/trace.h has it */
+    char profile_folder[CONFIG_TEXT_MAX]; /* below dump_folder */
+    int64_t profile_freq;
+    char profile_steps[CONFIG_TEXT_MAX]; /* "10,20-22"; "": every profile_freq-th; ours */
+    int64_t stop_after_step;             /* without a save; -1: off */
+    char logits_file[CONFIG_TEXT_MAX];  /* debug.logits_file: forward of sample 0, write f32, end */
+    bool watch_numbers;                 /* debug.watch_numbers, as run/watch.c has it */
+    int64_t watch_modules;              /* so many are kept */
+    double watch_bound;                 /* 0: what is not finite alone ends the run */
+    char watch_steps[CONFIG_TEXT_MAX];  /* "10,20-22"; "": all */
+    char watch_folder[CONFIG_TEXT_MAX]; /* "": none */
+    int64_t crash_at_step;              /* debug.pause_at_step: for the tests, see README; -1 off */
+    int64_t slow_copy_us;               /* debug.slow_copy_us: likewise; 0 off */
+    int64_t nonfinite_at_step;          /* debug.nonfinite_at_step: likewise; -1 off */
 };
 
 /* Reads everything; argc and argv as main() got them. ERR_INVALID with the line to print. */
@@ -189,6 +212,8 @@ int trainer_config_load(struct config *out, int argc, char **argv);
 const char *trainer_config_data(const struct config *config);
 /* Do products read float8 operands? */
 bool config_is_float8(const struct config *config);
+/* Does a GPU compute? */
+bool config_has_gpu(const struct config *config);
 /* The gradients among them as e4m3, else e5m2. */
 bool config_gradients_are_e4m3(const struct config *config);
 /* Are gradients summed, kept and reduced as bf16? */
@@ -197,6 +222,9 @@ bool config_sums_are_narrow(const struct config *config);
 #define CONFIG_TYPE_MAX 96
 const char *config_describe_type(char out[CONFIG_TYPE_MAX], const struct config *config);
 const char *trainer_config_validation_data(const struct config *config);
+/* Lists of steps, as "10,20-22". Is the step in it? In an empty one all are. */
+bool config_has_step(const char *list, int64_t step);
+int config_check_steps(const char *key, const char *list); /* ERR_INVALID */
 /* The effective settings as JSON, to be freed. */
 char *trainer_config_to_json(const struct config *config);
 /* Micro-batches (leaves) of the step that follows `step` steps; `config` is a struct config. */

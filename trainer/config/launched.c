@@ -39,3 +39,12 @@ bool launched_by_mpi(void)
 {
     return of_mpi_or_none(LAUNCHED_RANK) != NULL;
 }
+
+double launched_job_end(void)
+{
+    const char *said = getenv("HOLDFAST_JOB_END_TIME");
+    if (said == NULL)
+        said = getenv("SLURM_JOB_END_TIME");
+    double at = said != NULL ? strtod(said, NULL) : 0;
+    return at > 0 ? at : 0;
+}

@@ -13,6 +13,9 @@ enum launched { LAUNCHED_RANK, LAUNCHED_SIZE, LAUNCHED_LOCAL_RANK, LAUNCHED_LOCA
 const char *launched(enum launched what);
 /* RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT are all there. */
 bool launched_by_torchrun(void);
+/* When the job's time is over, in seconds since 1970: what HOLDFAST_JOB_END_TIME or SLURM says; 0:
+ * nobody does. */
+double launched_job_end(void);
 /* A launcher of MPI says a rank, whoever else does. */
 bool launched_by_mpi(void);
 

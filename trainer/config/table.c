@@ -13,6 +13,7 @@
 #define DOUBLE(field, ...) OPTION_DOUBLE(struct config, field, __VA_ARGS__)
 #define STRING(field, ...) OPTION_STRING(struct config, field, __VA_ARGS__)
 #define CHOICE(field, ...) OPTION_CHOICE(struct config, field, __VA_ARGS__)
+#define CHOICE_BUT(field, ...) OPTION_CHOICE_BUT(struct config, field, __VA_ARGS__)
 #define ALIAS OPTION_ALIAS
 #define IGNORED OPTION_IGNORED
 #define FIXED OPTION_FIXED
@@ -22,7 +23,7 @@
 
 /* Reasons that several keys share. */
 #define NO_PYTHON "the trainer runs no Python"
-#define NO_PROFILER "debug.timeline_file draws a step of all ranks"
+#define ONE_STEP_TRACES "a trace is of one step; profiling.profile_steps lists more"
 #define NO_WANDB "this version writes no W&B events; see metrics.enable_tensorboard"
 #define ONE_BOARD "rank 0 alone writes: what all ranks share, and its own speed and memory"
 #define NO_LOADER "samples are read straight from the tokens file"
@@ -37,6 +38,7 @@
 #define WIDER_FLOAT8 "a CPU always emulates; a GPU below compute capability 8.9 is refused"
 #define FLOAT8_SCALES "scales are made at once where shards are gathered as codes, else per product"
 #define FLOAT8_COPIES "a product reads a weight's codes again in its backward"
+#define DYNAMIC_SCALES "a scale is made of what it scales, not of the steps before"
 #define NO_FT "ranks restart from ckptd's memory; TorchFT is not used"
 #define ONE_FORM "there is one implementation"
 #define BY_CKPTD "ckptd places and keeps checkpoints; see its configuration"
@@ -56,11 +58,29 @@ const struct option config_table[] = {
     IGNORED("job.use_for_integration_test", "it was a mark for torchtitan's own tests"),
     IGNORED("metrics.use_for_integration_test", "it was a mark for torchtitan's own tests"),
     ALIAS("job.print_args", "job.print_config"),
+    FIXED("job.save_config_folder", "", "name the file with job.save_config_file"),
     ALIAS("global.dump_folder", "job.dump_folder"),
 
     INT(log_freq, "metrics.log_freq", 10, 1, COUNT_MAX, "steps between two step lines"),
     STRING(loss_file, "metrics.loss_file", "",
-           "file for a line per step: step, loss, gradient norm, in hexadecimal floats (ours)"),
+           "file that gets a line per step: step, loss, gradient norm, in hexadecimal floats; a "
+           "resumed run appends, and steps made again are there twice (ours)"),
+    DOUBLE(data_wait_max_percent, "metrics.data_wait_max_percent", 10, 0, 100,
+           "a step line whose steps have waited for samples for more of their time comes with a "
+           "warning; 0: never (ours)"),
+    DOUBLE(spike_deviations, "metrics.spike_deviations", 6, 0, 1e9,
+           "a loss so many deviations above the median is said to be a spike; 0: never (ours)"),
+    INT(spike_window, "metrics.spike_window", 64, 16, 1024,
+        "steps of that median and deviation (ours)"),
+    INT(spike_fast_steps, "metrics.spike_fast_steps", 20, 1, COUNT_MAX,
+        "the most steps of a fast spike; a longer one is slow (ours)"),
+    INT(spike_steps, "metrics.spike_steps", 200, 1, COUNT_MAX,
+        "a spike that goes on so long lasts, and is warned of again (ours)"),
+    STRING(
+        jsonl_file, "metrics.jsonl_file", "",
+        "file for a line of JSON per step: attempt, step, losses, gradient norm, range of "
+        "samples; in a new one the losses that the checkpoint has of the steps before come first "
+        "(observe/jsonl.h; ours)"),
     DOUBLE(peak_tflops, "metrics.peak_tflops", 0, 0, 1e9,
            "of one rank's processor in the compute type, for mfu in the step line; 0: that of a "
            "known GPU "
@@ -69,8 +89,10 @@ const struct option config_table[] = {
     BOOL(tensorboard, "metrics.enable_tensorboard", "false",
          "write a file of events for TensorBoard at each step line, by rank 0"),
     STRING(tensorboard_folder, "metrics.save_tb_folder", "tb",
-           "folder of these files, below job.dump_folder"),
+           "folder of these files, below job.dump_folder; a new one gets the losses of the steps "
+           "before, too"),
     IGNORED("metrics.enable_wandb", NO_WANDB),
+    IGNORED("metrics.disable_logging_from_checkpoint", "HOLDFAST_LOG chooses what is logged"),
     IGNORED("metrics.save_for_all_ranks", ONE_BOARD),
     IGNORED("metrics.rank_0_only", ONE_BOARD),
     IGNORED("metrics.enable_color_printing", "colours are used on terminals"),
@@ -112,6 +134,8 @@ const struct option config_table[] = {
     ALIAS("model.tokenizer_path", "model.hf_assets_path"),
     STRING(converters, "model.converters", "", "quantize.linear.float8, or nothing"),
     IGNORED("model.print_after_conversion", NO_PYTHON),
+    IGNORED("model.use_flex_attn", "attention has one implementation for either mask"),
+    FIXED("model.attn_mask_type", "causal", "for block_causal set training.document_mask = true"),
     FIXED("model.norm_type", "rmsnorm,fused_rmsnorm,compiled_rmsnorm", "Llama's norm is RMSNorm"),
 
     CHOICE(optimizer_name, "optimizer.name", "AdamW", "AdamW,Adam",
@@ -145,7 +169,8 @@ const struct option config_table[] = {
 
     STRING(dataset_path, "training.dataset_path", "",
            "tokens file (made by `tokenizer tokens`), or a folder of text or JSON lines, which is "
-           "tokenized once and kept in FOLDER/.holdfast or ~/.cache/holdfast"),
+           "tokenized once and kept in FOLDER/.holdfast or ~/.cache/holdfast; s3://BUCKET/PATH: "
+           "either in a bucket, fetched once into the latter, as AWS_* and HOLDFAST_S3_* say"),
     STRING(dataset, "training.dataset", "",
            "the same when training.dataset_path is empty, or c4, c4_test: their files are in the "
            "folder of that name in ~/.cache/holdfast"),
@@ -175,10 +200,27 @@ const struct option config_table[] = {
     DOUBLE(exit_minutes, "training.exit_duration_in_mins", 0, 0, 1e7,
            "save and end with 79 when a start has lasted so many minutes; the launcher passes that "
            "on as 75 and starts nothing; 0: no limit (Megatron's)"),
+    DOUBLE(exit_lead_seconds, "training.exit_lead_seconds", 10, 0, 1e7,
+           "least time before the end of a batch job ($HOLDFAST_JOB_END_TIME, SLURM's) at which a "
+           "run saves and ends with 79; more where steps and saves take longer; 0: never (ours)"),
+    DOUBLE(exit_memory_gib, "training.exit_memory_gib", 0, 0, 1e7,
+           "save and end with 75 when the memory that is a process's own, not a file's nor shared "
+           "with ckptd, reaches so many GiB on some rank, as a leak does; 0: no limit (ours)"),
+    DOUBLE(exit_free_memory_gib, "training.exit_free_memory_gib", 0, 0, 1e7,
+           "likewise when some rank's machine, or control group, has no more left; 0: no limit "
+           "(ours)"),
+    CHOICE(nonfinite, "training.nonfinite", "stop", "stop,skip",
+           "when loss or gradient norm is not finite: end with 78 and save nothing, or go on "
+           "without that step's update (ours)"),
+    INT(nonfinite_skips_max, "training.nonfinite_skips_max", 10, 1, COUNT_MAX,
+        "with skip: so many such steps in a row end the run (ours)"),
     STRING(kill_switch, "training.kill_switch_path", "",
            "while this file is there, a run saves and ends with 78, and none is started; rank 0 "
            "looks behind each step (Megatron's)"),
-    CHOICE(dtype, "training.dtype", "float32", "float32", "of weights"),
+    CHOICE_BUT(dtype, "training.dtype", "float32", "float32", "bfloat16",
+               "updates are smaller than what bfloat16 weights can take up; products have "
+               "training.mixed_precision_param",
+               "of weights"),
     CHOICE(mixed_precision_param, "training.mixed_precision_param", "bfloat16", "bfloat16,float32",
            "type that products are computed in"),
     CHOICE(mixed_precision_reduce, "training.mixed_precision_reduce", "float32", "float32,bfloat16",
@@ -186,10 +228,12 @@ const struct option config_table[] = {
            "alone (ours: torchtitan has float32)"),
     CHOICE(reduction, "training.reduction", "canonical", "canonical,fast",
            "canonical: the same bits on any number of ranks (ours)"),
-    FIXED("training.enable_cpu_offload", "false",
-          "the state stays in the memory of the device that computes"),
+    BOOL(cpu_offload, "training.enable_cpu_offload", "false",
+         "on a GPU: moments, and parameters where products have a copy in bfloat16, lie in the "
+         "host's memory, over the bus"),
     IGNORED("training.gc_freq", NO_PYTHON),
     IGNORED("training.gc_debug", NO_PYTHON),
+    IGNORED("training.debug_moe_force_load_balance", NO_EXPERTS),
     IGNORED("training.compile", NO_COMPILE),
     IGNORED("training.deterministic", DETERMINISTIC),
     ALIAS("training.seed", "debug.seed"),
@@ -248,8 +292,11 @@ const struct option config_table[] = {
            "headtail,none",
            "which chunks of a sequence are a block of canonical.cp_blocks: head with tail, so that "
            "all cost the same, or neighbours; belongs to the order of sums"),
-    CHOICE(pipeline_schedule, "parallelism.pipeline_parallel_schedule", "1F1B",
-           "GPipe,1F1B,Interleaved1F1B,ZBH1", "which stage computes what when"),
+    CHOICE_BUT(pipeline_schedule, "parallelism.pipeline_parallel_schedule", "1F1B",
+               "GPipe,1F1B,Interleaved1F1B,ZBH1", "InterleavedZeroBubble,ZBVZeroBubble,DualPipeV",
+               "of those that split the backward ZBH1 is there; a schedule of your own goes by "
+               "parallelism.pipeline_parallel_schedule_csv",
+               "which stage computes what when"),
     STRING(pipeline_csv, "parallelism.pipeline_parallel_schedule_csv", "",
            "a schedule of your own: a line per rank, actions as 0F0,0B0; in place of the above"),
     INT(first_stage_less, "parallelism.pipeline_parallel_first_stage_less_layers", 1, 0, 1024,
@@ -281,6 +328,10 @@ const struct option config_table[] = {
     IGNORED("parallelism.enable_compiled_autograd", NO_COMPILE),
     IGNORED("experimental.enable_compiled_autograd", NO_COMPILE),
     ALIAS("training.disable_loss_parallel", "parallelism.disable_loss_parallel"),
+    FIXED("training.enable_loss_parallel", "true",
+          "for false set parallelism.disable_loss_parallel = true"),
+    FIXED("training.data_parallel_type", "fsdp",
+          "for ddp set parallelism.data_parallel_replicate_degree"),
     IGNORED("parallelism.enable_async_tensor_parallel", NO_TENSOR),
     IGNORED("experimental.enable_async_tensor_parallel", NO_TENSOR),
     INT(pp_microbatch, "parallelism.pipeline_parallel_microbatch_size", 0, 0, COUNT_MAX,
@@ -291,6 +342,7 @@ const struct option config_table[] = {
     IGNORED("parallelism.pipeline_parallel_expert_parallel_overlap", NO_EXPERTS),
     ALIAS("experimental.pipeline_parallel_split_points",
           "parallelism.pipeline_parallel_split_points"),
+    FIXED("experimental.pipeline_parallel_split_mode", "manual", "no graph of the model is traced"),
     ALIAS("experimental.pipeline_parallel_schedule", "parallelism.pipeline_parallel_schedule"),
     ALIAS("experimental.pipeline_parallel_schedule_csv",
           "parallelism.pipeline_parallel_schedule_csv"),
@@ -316,9 +368,10 @@ const struct option config_table[] = {
            "go on when the save is durable (a disk that hangs then holds training up), when it is "
            "copied, or at once (the copy overlaps the next step)"),
     CHOICE(
-        when_busy, "checkpoint.when_busy", "skip", "skip,wait",
+        when_busy, "checkpoint.when_busy", "skip", "skip,wait,replace",
         "when ckptd still writes older saves and has no image for one more: leave this save out, "
-        "or hold training up until it has (ours)"),
+        "hold training up until it has, or give up the newest that waits behind another; the "
+        "earliest goes on to its end (ours)"),
     INT(busy_wait_seconds, "checkpoint.busy_wait_seconds", 600, 1, 86400,
         "the longest that when_busy = wait waits; then the save is left out (ours)"),
     INT(copy_rate, "checkpoint.copy_bytes_per_second", 0, 0, 9.2e18,
@@ -377,6 +430,7 @@ const struct option config_table[] = {
     ALIAS("checkpoint.model_weights_only", "checkpoint.last_save_model_only"),
     BOOL(last_save_in_hf, "checkpoint.last_save_in_hf", "false",
          "after the last step, write the weights as Hugging Face has them"),
+    ALIAS("checkpoint.last_save_in_safetensors_format", "checkpoint.last_save_in_hf"),
     STRING(export_folder, "checkpoint.export_folder", "",
            "folder of last_save_in_hf; empty: hf/RUN-step-N below job.dump_folder (ours)"),
     CHOICE(export_dtype, "checkpoint.export_dtype", "float32", "float16,bfloat16,float32",
@@ -414,9 +468,13 @@ const struct option config_table[] = {
         "checkpoint.final_seconds and 600 s more"),
     INT(trace_records, "comm.trace_buf_size", 1024, 0, COUNT_MAX,
         "calls that the flight recorder of a rank keeps"),
-    STRING(trace_folder, "comm.save_traces_folder", "",
-           "folder of the flight recorders' dumps; empty: they go to the log alone"),
+    STRING(
+        trace_folder, "comm.save_traces_folder", "",
+        "folder of the flight recorders' dumps, and of their rings, which outlive a rank that is "
+        "killed (those of a start before are in its folder before); empty: dumps go to the log "
+        "alone"),
     STRING(trace_prefix, "comm.save_traces_file_prefix", "rank_", "of the dumps' names"),
+    ALIAS("comm.timeout_seconds", "comm.train_timeout_seconds"),
 
     CHOICE(kernels_backend, "kernels.backend", "best", "best,reference",
            "reference: the plain C twins (ours)"),
@@ -440,6 +498,19 @@ const struct option config_table[] = {
         "(torchtitan's default)"),
     INT(crash_at_step, "debug.pause_at_step", -1, -1, COUNT_MAX,
         "for tests: stop in this step until killed; -1: off (ours)"),
+    INT(nonfinite_at_step, "debug.nonfinite_at_step", -1, -1, COUNT_MAX,
+        "for tests: the gradient of this step is not a number; -1: off (ours)"),
+    BOOL(watch_numbers, "debug.watch_numbers", "false",
+         "of each module how far weights, inputs, outputs and gradients reach: the first number "
+         "that is not finite ends the run with what the last modules had (ours)"),
+    INT(watch_modules, "debug.watch_modules", 21, 1, 10000,
+        "modules of which debug.watch_numbers prints that (ours)"),
+    DOUBLE(watch_bound, "debug.watch_bound", 0, 0, 3.4e38,
+           "a number beyond this ends the run, too; 0: what is not finite alone (ours)"),
+    STRING(watch_steps, "debug.watch_steps", "",
+           "steps that debug.watch_numbers watches, as 10,20-22; empty: all (ours)"),
+    STRING(watch_folder, "debug.watch_folder", "",
+           "folder to which each rank writes what all modules of a watched step had (ours)"),
     INT(slow_copy_us, "debug.slow_copy_us", 0, 0, 10000000,
         "for tests: microseconds to wait before each tensor of a save is copied (ours)"),
     STRING(timeline_file, "debug.timeline_file", "",
@@ -447,6 +518,8 @@ const struct option config_table[] = {
            "(also --timeline; ours)"),
     INT(timeline_step, "debug.timeline_step", 2, 1, COUNT_MAX,
         "which step of this start is drawn, from 1 (ours)"),
+    INT(stop_after_step, "debug.stop_after_step", -1, -1, COUNT_MAX,
+        "end behind this step, without a save; -1: off (ours)"),
     STRING(logits_file, "debug.logits_file", "",
            "for tests: write the logits of sample 0 as raw floats and end (ours)"),
     IGNORED("debug.deterministic", DETERMINISTIC),
@@ -459,7 +532,17 @@ const struct option config_table[] = {
          "print memory, work and traffic of a step on this mesh, hints on slow settings, and end "
          "(also --estimate)"),
     BOOL(estimate_json, "memory_estimation.json", "false",
-         "print the estimate as JSON (also --json; ours)"),
+         "print the estimate, the preflight or the links as JSON (also --json; ours)"),
+    BOOL(preflight, "debug.preflight", "false",
+         "look whether each rank's device copies and multiplies right and whether ranks reach each "
+         "other, print a line for each rank, and end: 0, or 78 when one is broken (also "
+         "--preflight; ours)"),
+    BOOL(
+        links, "debug.links", "false",
+        "measure the calls of each group of the mesh, from 32 KiB on, print a table, and end (also "
+        "--links; ours)"),
+    INT(links_max_bytes, "debug.links_max_bytes", 67108864, 32 << 10, INT64_C(1) << 40,
+        "the largest payload of --links (ours)"),
     BOOL(suggest, "memory_estimation.suggest", "false",
          "estimate every mesh of so many ranks, print those that fit, fastest first, and end (also "
          "--suggest; ours)"),
@@ -480,13 +563,17 @@ const struct option config_table[] = {
     ALIAS("memory_estimation.enabled", "memory_estimation.enable"),
     IGNORED("memory_estimation.disable_fake_mode", "the plan needs no fake tensors"),
 
-    IGNORED("profiling.enable_profiling", NO_PROFILER),
-    IGNORED("profiling.run_profiler", NO_PROFILER),
-    IGNORED("profiling.profile_every_x_iter", NO_PROFILER),
-    IGNORED("profiling.save_traces_folder", NO_PROFILER),
-    IGNORED("profiling.profile_freq", NO_PROFILER),
-    IGNORED("profiling.profiler_active", NO_PROFILER),
-    IGNORED("profiling.profiler_warmup", NO_PROFILER),
+    BOOL(profiling, "profiling.enable_profiling", "false",
+         "write a Chrome trace of every profile_freq-th step, a file of each rank"),
+    ALIAS("profiling.run_profiler", "profiling.enable_profiling"),
+    STRING(profile_folder, "profiling.save_traces_folder", "profile_traces",
+           "folder of the traces, below job.dump_folder: iteration_N/rankR_trace.json"),
+    INT(profile_freq, "profiling.profile_freq", 10, 1, COUNT_MAX, "steps from trace to trace"),
+    ALIAS("profiling.profile_every_x_iter", "profiling.profile_freq"),
+    STRING(profile_steps, "profiling.profile_steps", "",
+           "the steps that have a trace, as 10,20-22; empty: by profile_freq (ours)"),
+    IGNORED("profiling.profiler_active", ONE_STEP_TRACES),
+    IGNORED("profiling.profiler_warmup", ONE_STEP_TRACES),
     IGNORED("profiling.enable_memory_snapshot", NO_SNAPSHOT),
     IGNORED("profiling.save_memory_snapshot_folder", NO_SNAPSHOT),
 
@@ -520,6 +607,13 @@ const struct option config_table[] = {
           "quantize.linear.float8.enable_fsdp_float8_all_gather"),
     IGNORED("quantize.dense.float8.precompute_float8_dynamic_scale_for_fsdp", FLOAT8_SCALES),
     ALIAS("quantize.dense.float8.filter_fqns", "quantize.linear.float8.filter_fqns"),
+    ALIAS("quantize.dense.float8.recipe_name", "quantize.linear.float8.recipe_name"),
+    IGNORED("quantize.dense.float8.emulate", WIDER_FLOAT8),
+    IGNORED("quantize.dense.mx.mxfp8_dim1_cast_kernel_choice", NO_MX),
+    IGNORED("quantize.dense.mx.recipe_name", NO_MX),
+    IGNORED("quantize.dense.mx.filter_fqns", NO_MX),
+    IGNORED("quantize.moe.float8.fqns", NO_EXPERTS),
+    IGNORED("quantize.moe.mx.fqns", NO_EXPERTS),
     ALIAS("float8.enable_fsdp_float8_all_gather",
           "quantize.linear.float8.enable_fsdp_float8_all_gather"),
     IGNORED("float8.precompute_float8_dynamic_scale_for_fsdp", FLOAT8_SCALES),
@@ -528,6 +622,16 @@ const struct option config_table[] = {
     ALIAS("float8.filter_fqns", "quantize.linear.float8.filter_fqns"),
     IGNORED("float8.emulate", WIDER_FLOAT8),
     IGNORED("float8.moe_fqns_prototype", NO_EXPERTS),
+    IGNORED("float8.moe_fqns", NO_EXPERTS),
+    FIXED("float8.scaling_type_input", "dynamic", DYNAMIC_SCALES),
+    FIXED("float8.scaling_type_weight", "dynamic", DYNAMIC_SCALES),
+    FIXED("float8.scaling_type_grad_output", "dynamic", DYNAMIC_SCALES),
+    FIXED("training.float8_scaling_type_input", "dynamic", DYNAMIC_SCALES),
+    FIXED("training.float8_scaling_type_weight", "dynamic", DYNAMIC_SCALES),
+    FIXED("training.float8_scaling_type_grad_output", "dynamic", DYNAMIC_SCALES),
+    ALIAS("training.enable_fsdp_float8_all_gather",
+          "quantize.linear.float8.enable_fsdp_float8_all_gather"),
+    IGNORED("training.precompute_float8_dynamic_scale_for_fsdp", FLOAT8_SCALES),
     IGNORED("mx.use_fp8_dim1_cast_triton_kernel", NO_MX),
     IGNORED("mx.mxfp8_dim1_cast_kernel_choice", NO_MX),
     IGNORED("mx.recipe_name", NO_MX),
@@ -542,6 +646,7 @@ const struct option config_table[] = {
     IGNORED("fault_tolerance.min_replica_size", NO_FT),
     FIXED("fault_tolerance.semi_sync_method", "", NO_FT),
     IGNORED("fault_tolerance.num_fragments", NO_FT),
+    IGNORED("fault_tolerance.module_fqns_per_model_fragment", NO_FT),
     IGNORED("fault_tolerance.sync_steps", NO_FT),
     IGNORED("fault_tolerance.should_quantize", NO_FT),
     IGNORED("fault_tolerance.fragment_sync_delay", NO_FT),

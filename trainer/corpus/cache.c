@@ -9,26 +9,23 @@
  * then find the tokens. A tokens file has its name only when it is whole, so the lock keeps work
  * from being done twice and is no matter of safety. What a process that was killed wrote is removed
  * by the next one that makes the tokens. */
+#include "trainer/corpus/bucket.h"
 #include "trainer/corpus/corpus.h"
+#include "trainer/corpus/places.h"
 #include "trainer/corpus/source.h"
 
 #include "proto/checksum.h"
 #include "proto/report.h"
 
 #include <dirent.h>
-#include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 #define CACHE_IN_FOLDER ".holdfast"
-#define LOCK_POLL_NS 50000000L /* between two looks at a lock that another holds */
 
 /* ---- which files ---- */
 
@@ -41,21 +38,6 @@ static bool is_usual(const char *name)
         if (strcmp(usual_names[i], name) == 0)
             return true;
     return false;
-}
-
-/* $XDG_CACHE_HOME/holdfast, or ~/.cache/holdfast. */
-static int user_cache(char out[CORPUS_PATH_BYTES])
-{
-    const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
-    int length = -1;
-    if (cache != NULL && cache[0] == '/')
-        length = snprintf(out, CORPUS_PATH_BYTES, "%s/holdfast", cache);
-    else if (home != NULL && home[0] == '/')
-        length = snprintf(out, CORPUS_PATH_BYTES, "%s/.cache/holdfast", home);
-    return length > 0 && length < (int)CORPUS_PATH_BYTES - 80
-               ? 0
-               : report_error(ERR_INVALID, "set HOME or XDG_CACHE_HOME",
-                              "there is no cache folder of the user");
 }
 
 static int no_files(const struct corpus_request *request, const char *folder)
@@ -77,6 +59,8 @@ static int locate(char out[CORPUS_PATH_BYTES], const struct corpus_request *requ
     const char *named = request->path[0] != '\0' ? request->path : request->dataset;
     if (strlen(named) >= CORPUS_PATH_BYTES - 80)
         return report_error(ERR_INVALID, NULL, "the path is too long: %.200s", named);
+    if (bucket_is_named(named))
+        return bucket_fetch_corpus(out, named, request);
     strcpy(out, named);
     if (request->path[0] != '\0' || stat(named, &status) == 0)
         return 0;
@@ -84,7 +68,7 @@ static int locate(char out[CORPUS_PATH_BYTES], const struct corpus_request *requ
         return report_error(
             ERR_NOT_FOUND, "name a tokens file, a folder of text or JSON lines, or c4, c4_test",
             "%s.dataset = \"%s\": there is no such file or folder", request->section, named);
-    ERR_TRY(user_cache(out));
+    ERR_TRY(places_user_cache(out));
     size_t length = strlen(out);
     snprintf(out + length, CORPUS_PATH_BYTES - length, "/%s", named);
     return stat(out, &status) == 0 ? 0 : no_files(request, out);
@@ -126,43 +110,6 @@ static int make_key(uint64_t *out, const struct corpus_request *request, const c
 }
 
 /* ---- the cache ---- */
-
-/* Makes a folder with its parent; false: it cannot be written to. */
-static bool is_writable_folder(const char *path)
-{
-    char parent[CORPUS_PATH_BYTES];
-    snprintf(parent, sizeof parent, "%s", path);
-    char *slash = strrchr(parent, '/');
-    if (mkdir(path, 0777) != 0 && errno == ENOENT && slash != NULL && slash != parent) {
-        *slash = '\0';
-        mkdir(parent, 0777);
-        mkdir(path, 0777);
-    }
-    return access(path, W_OK | X_OK) == 0;
-}
-
-/* Waits for the lock; closing *out gives it back. */
-static int take_lock(int *out, const char *path, const volatile sig_atomic_t *want_stop)
-{
-    *out = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-    if (*out < 0)
-        return report_errno(ERR_IO, "could not open the lock of a corpus", path);
-    if (flock(*out, LOCK_EX | LOCK_NB) == 0)
-        return 0;
-    if (errno == EWOULDBLOCK)
-        log_info("data", "waiting for another process that makes these tokens (%s)", path);
-    bool stops = false;
-    while (!stops && (errno == EWOULDBLOCK || errno == EINTR)) {
-        nanosleep(&(struct timespec){0, LOCK_POLL_NS}, NULL);
-        if (flock(*out, LOCK_EX | LOCK_NB) == 0)
-            return 0;
-        stops = want_stop != NULL && *want_stop != 0;
-    }
-    int result = stops ? report_error(ERR_ABORTED, NULL, "the wait for %s was stopped", path)
-                       : report_errno(ERR_IO, "could not lock a corpus", path);
-    close(*out);
-    return result;
-}
 
 /* Of earlier processes: PATH.NUMBER.tmp. The lock is held, so nobody writes one. */
 static void remove_unfinished(const char *path)
@@ -212,7 +159,7 @@ static int find_or_make(const char *out, const char *folder, const struct tokeni
     if (access(out, R_OK) == 0)
         return 0;
     snprintf(lock_path, sizeof lock_path, "%s.lock", out);
-    ERR_TRY(take_lock(&lock, lock_path, request->want_stop));
+    ERR_TRY(places_lock(&lock, lock_path, request->want_stop));
     int result = access(out, R_OK) == 0 ? 0 : make_tokens(out, folder, tokenizer, request);
     if (result == 0)
         unlink(lock_path); /* who waits has it open, and then finds the tokens */
@@ -229,11 +176,11 @@ static int choose_path(char out[CORPUS_PATH_BYTES], const char *folder, uint64_t
         (int)sizeof beside - 40)
         return report_error(ERR_INVALID, NULL, "the path is too long: %.200s", folder);
     snprintf(out, CORPUS_PATH_BYTES, "%.*s/%s", (int)sizeof beside - 40, beside, name);
-    if (access(out, R_OK) == 0 || is_writable_folder(beside))
+    if (access(out, R_OK) == 0 || places_make_folder(beside))
         return 0;
-    ERR_TRY(user_cache(user));
+    ERR_TRY(places_user_cache(user));
     snprintf(out, CORPUS_PATH_BYTES, "%.*s/%s", (int)sizeof user - 40, user, name);
-    if (access(out, R_OK) == 0 || is_writable_folder(user))
+    if (access(out, R_OK) == 0 || places_make_folder(user))
         return 0;
     return report_error(ERR_DENIED, "make one of them writable",
                         "neither %s nor %s can be written to", beside, user);
@@ -273,5 +220,6 @@ bool corpus_is_prepared(const struct corpus_request *request)
     struct stat status;
     const char *named = request->path[0] != '\0' ? request->path : request->dataset;
     bool is_name = request->path[0] == '\0' && is_usual(named) && stat(named, &status) != 0;
-    return named[0] != '\0' && !is_name && (stat(named, &status) != 0 || !S_ISDIR(status.st_mode));
+    return named[0] != '\0' && !is_name && !bucket_is_named(named) &&
+           (stat(named, &status) != 0 || !S_ISDIR(status.st_mode));
 }

@@ -64,6 +64,12 @@ static bool is_known(const char *path, bool *has_lines)
     return false;
 }
 
+bool source_is_known(const char *name)
+{
+    bool has_lines;
+    return is_known(name, &has_lines);
+}
+
 /* ---- the list ---- */
 
 static int no_memory(const char *path)
@@ -98,15 +104,13 @@ static int add_entry(struct sources *sources, const char *folder, const char *na
 {
     struct stat status;
     char path[PATH_MAX];
-    bool has_lines;
     if (snprintf(path, sizeof path, "%s/%s", folder, name) >= (int)sizeof path)
         return report_error(ERR_INVALID, NULL, "a path is too long in %s", folder);
     if (stat(path, &status) != 0)
         return report_errno(ERR_IO, "could not look at the file", path);
     if (S_ISDIR(status.st_mode))
         return add_folder(sources, path, depth + 1);
-    return S_ISREG(status.st_mode) && is_known(path, &has_lines) ? add_file(sources, path, &status)
-                                                                 : 0;
+    return S_ISREG(status.st_mode) && source_is_known(path) ? add_file(sources, path, &status) : 0;
 }
 
 static int not_hidden(const struct dirent *entry)

@@ -20,6 +20,8 @@ struct sources {
     uint32_t count, room;
     uint64_t bytes;
 };
+/* Is it what a file of a corpus is called, in a folder? */
+bool source_is_known(const char *name);
 /* Adds a file, or all files of a folder. Free with sources_free(), also after an error. */
 int sources_add(struct sources *sources, const char *path);
 void sources_free(struct sources *sources);

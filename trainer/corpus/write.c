@@ -5,6 +5,7 @@
  * ring in their order and writes the tokens. So the file does not depend on the number of threads,
  * nor does the error that is reported: it is the first one in the order of the files. The ring
  * holds JOBS_PER_THREAD jobs per worker: memory is bounded whatever the size of the corpus. */
+#include "trainer/cores.h"
 #include "trainer/corpus/corpus.h"
 #include "trainer/corpus/job.h"
 #include "trainer/corpus/source.h"
@@ -12,7 +13,6 @@
 #include "proto/report.h"
 
 #include <pthread.h>
-#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -70,13 +70,6 @@ static void *work(void *user)
     return NULL;
 }
 
-static uint32_t count_cpus(void)
-{
-    cpu_set_t set;
-    int count = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
-    return count < 1 ? 1 : (uint32_t)count;
-}
-
 static void end_pipeline(struct pipeline *pipeline)
 {
     pthread_mutex_lock(&pipeline->lock);
@@ -108,7 +101,7 @@ static int start_workers(struct pipeline *pipeline)
 
 static int begin_pipeline(struct pipeline *out, const struct corpus_options *options)
 {
-    uint32_t threads = options->threads != 0 ? options->threads : count_cpus();
+    uint32_t threads = options->threads != 0 ? options->threads : cores_visible();
     *out = (struct pipeline){.options = options, .num_threads = threads};
     out->num_slots = JOBS_PER_THREAD * threads;
     pthread_mutex_init(&out->lock, NULL);
@@ -283,7 +276,7 @@ static int split_job(struct work *work, struct job *job, size_t cut, struct job 
 
 static int read_stream(struct work *work, const struct source *source, struct stream *stream)
 {
-    struct job *job, *next;
+    struct job *job, *next = NULL;
     size_t cut = 0;
     ERR_TRY(take_job(work, &job));
     job->file = source->path;

@@ -6,6 +6,7 @@
 #include "trainer/data/ahead.h"
 
 #include "proto/report.h"
+#include "proto/stacks.h"
 #include "trainer/clock.h"
 
 #include <pthread.h>
@@ -132,6 +133,7 @@ static void fill_slot(struct ahead *a)
 static void *thread_main(void *user)
 {
     struct ahead *a = user;
+    stacks_join(-1);
     pthread_mutex_lock(&a->mutex);
     while (!a->is_closing) {
         if (has_work(a))

@@ -93,6 +93,8 @@ static int add_source(struct data *data, const char *name, const char *path, uin
     if (at == 0) {
         data->info.vocab = header->vocab;
         memcpy(data->info.tokenizer_hash, header->tokenizer_hash, 64);
+        data->info.bos = header->bos;
+        data->info.eos = header->eos;
         memcpy(data->info.hash, source->hash, sizeof source->hash);
     }
     ERR_TRY(check_alike(data, header, path, source->hash));

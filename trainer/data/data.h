@@ -42,6 +42,7 @@ struct data_info {
     bool has_mask;           /* some tokens are not trained on */
     char hash[17];           /* of one source: its identity; of more: XXH3-64 of their hashes */
     char tokenizer_hash[65]; /* SHA-256 of the tokenizer file, hex */
+    int32_t bos, eos;        /* around every document; -1: the tokenizer has none */
 };
 
 #define DATA_PATH_BYTES 4096u

@@ -36,6 +36,10 @@ json_t *data_run_json(const struct data *data, const char *path)
     json_t *json = json_pack("{ss ss ss sI sI}", "path", path, "hash", info->hash, "tokenizer",
                              info->tokenizer_hash, "tokens", (json_int_t)info->num_tokens,
                              "seq_len", (json_int_t)info->seq_len);
+    if (info->bos >= 0)
+        json_object_set_new(json, "bos", json_integer(info->bos));
+    if (info->eos >= 0)
+        json_object_set_new(json, "eos", json_integer(info->eos));
     if (json == NULL || info->num_sources == 1)
         return json;
     json_t *hashes = json_array();

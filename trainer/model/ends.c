@@ -68,6 +68,7 @@ int embedding_forward(struct model *m, uint32_t slot, const void *const *w)
     if (m->cut.tp == 1) {
         if (s->is_active)
             embed(m, out, s->batch.inputs, w[0], m->rows);
+        model_note_embedding(m, slot, w, out);
         return 0;
     }
     char *all = model_take_bytes(m, "embedding of own vocabulary", 0, m->rows * row);
@@ -76,6 +77,7 @@ int embedding_forward(struct model *m, uint32_t slot, const void *const *w)
         embed(m, all, s->batch.own, w[0], m->rows);
     for (uint32_t p = 0; p < m->row_blocks && s->is_active && rc == 0; p++)
         rc = take_own_rows(m, out, all, received, s->batch.owners, p);
+    model_note_embedding(m, slot, w, out);
     model_give(m, "embedding of own vocabulary", 0);
     model_give(m, "embedding received", 0);
     return rc;
@@ -129,6 +131,7 @@ int embedding_backward(struct model *m, uint32_t slot, float *const *dw)
         rc = embedding_weight_by_vocabulary(m, s, dw[0]);
     else
         embedding_weight(m, s, dw[0], s->batch.inputs, s->dx, m->vocab);
+    model_note_embedding_backward(m, slot, dw);
     model_give_gradient(m, slot);
     return rc;
 }
@@ -152,11 +155,10 @@ int head_forward(struct model *m, uint32_t slot, const void *const *w)
     ERR_TRY(norm_forward(m, s->head_norm, NULL, s->head_rstd, last->x_in, last->carry, w[NORM],
                          s->is_active));
     last->carry = NULL;
-    if (model_has_chunks(m))
-        return 0;
     const struct product_column logits = {s->logits, w[OUTPUT], m->vocab, m->blocks, false};
-    if (s->is_active)
+    if (s->is_active && !model_has_chunks(m))
         product_columns(m, s->head_norm, NULL, m->s.dim, &logits, 1);
+    model_note_head(m, slot, w);
     return 0;
 }
 
@@ -200,8 +202,10 @@ int tied_backward(struct model *m, uint32_t slot, uint32_t halves, const void *c
 {
     if (halves & MODEL_INPUT)
         take_head_gradients(m, slot);
-    return output_backward(m, slot, halves, halves & MODEL_INPUT ? w[0] : NULL,
-                           halves & MODEL_WEIGHT ? dw[0] : NULL);
+    float *to = halves & MODEL_WEIGHT ? dw[0] : NULL;
+    ERR_TRY(output_backward(m, slot, halves, halves & MODEL_INPUT ? w[0] : NULL, to));
+    model_note_output_backward(m, slot, halves, to);
+    return 0;
 }
 
 static int norm_half(struct model *m, uint32_t slot, float *dweight, const void *const *w)
@@ -230,17 +234,22 @@ int head_backward(struct model *m, uint32_t slot, uint32_t halves, const void *c
         s->d_norm_weight = model_take_bytes(m, "d head norm weight", index, bytes);
     if ((halves & MODEL_INPUT) && !is_tied)
         take_head_gradients(m, slot);
-    if (!is_tied)
-        ERR_TRY(output_backward(m, slot, halves, halves & MODEL_INPUT ? w[OUTPUT] : NULL,
-                                halves & MODEL_WEIGHT ? dw[OUTPUT] : NULL));
+    if (!is_tied) {
+        float *to = halves & MODEL_WEIGHT ? dw[OUTPUT] : NULL;
+        ERR_TRY(output_backward(m, slot, halves, halves & MODEL_INPUT ? w[OUTPUT] : NULL, to));
+        model_note_output_backward(m, slot, halves, to);
+    }
     if (halves & MODEL_INPUT) {
         ERR_TRY(norm_half(m, slot, is_apart ? s->d_norm_weight : dw[NORM], w));
+        model_note_head_norm_backward(m, slot, halves, is_apart ? NULL : dw[NORM]);
         model_give(m, "head rstd", index);
         model_give(m, "d head norm", index);
         model_give_stream(m, slot, m->s.layers + 1);
     }
-    if (halves == MODEL_WEIGHT && s->is_active)
+    if (halves == MODEL_WEIGHT && s->is_active) {
         lane_copy(m->lane, dw[NORM], s->d_norm_weight, bytes);
+        model_note_head_norm_backward(m, slot, halves, dw[NORM]);
+    }
     if (halves & MODEL_WEIGHT) {
         if (is_apart)
             model_give(m, "d head norm weight", index);

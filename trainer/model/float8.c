@@ -12,19 +12,38 @@
 
 #define FLOAT8_MULTIPLE 16u /* of dimensions: what a GPU's float8 product takes */
 
+/* The list behind its first part, which is put into `out`: "" where it is empty or too long. */
+static const char *next_part(char out[MODEL_PART_BYTES], const char *list)
+{
+    size_t length = strcspn(list, ",");
+    size_t kept = length < MODEL_PART_BYTES ? length : 0;
+    memcpy(out, list, kept);
+    out[kept] = '\0';
+    return list + length + (list[length] == ',');
+}
+
 /* Is some part of the list in the name? An empty part is in none. */
 static bool is_named(const char *name, const char *list)
 {
-    char part[128];
+    char part[MODEL_PART_BYTES];
     while (*list != '\0') {
-        size_t length = strcspn(list, ",");
-        if (length > 0 && length < sizeof(part)) {
-            memcpy(part, list, length);
-            part[length] = '\0';
-            if (strstr(name, part) != NULL)
-                return true;
-        }
-        list += length + (list[length] == ',');
+        list = next_part(part, list);
+        if (part[0] != '\0' && strstr(name, part) != NULL)
+            return true;
+    }
+    return false;
+}
+
+bool model_names_nothing(char out[MODEL_PART_BYTES], const struct model_table *table,
+                         const char *list)
+{
+    while (*list != '\0') {
+        uint32_t i = 0;
+        list = next_part(out, list);
+        while (i < table->num_tensors && strstr(table->tensors[i].name, out) == NULL)
+            i++;
+        if (i == table->num_tensors)
+            return true;
     }
     return false;
 }

@@ -47,6 +47,7 @@ static int keys_part(struct model *m, uint32_t slot, uint32_t layer, uint32_t wa
             {a[SAVED_V], w[WV], m->kv_width, m->kv_blocks, model_is_float8(m, layer, WV)}};
         product_columns(m, a[SAVED_ATTENTION_NORM],
                         model_noted(m, slot, layer, NOTED_ATTENTION_NORM), m->s.dim, columns, 3);
+        model_note_keys(m, slot, layer, w);
         attention_rotate(m, s, a[SAVED_Q], m->blocks, heads, false);
         attention_rotate(m, s, a[SAVED_K], m->kv_blocks, kv_heads, false);
     }
@@ -62,6 +63,7 @@ static int attention_part(struct model *m, uint32_t slot, uint32_t layer, uint32
     if (wanted & BIT(SAVED_X_MID))
         ERR_TRY(product_rows(m, a[SAVED_X_MID], a[SAVED_ATTENTION], NULL, w[WO], m->q_width,
                              model_is_float8(m, layer, WO), s->is_active));
+    model_note_attention(m, slot, layer, w);
     return 0;
 }
 
@@ -91,6 +93,7 @@ static int feed_forward_part(struct model *m, uint32_t slot, uint32_t layer, uin
                                               .largest = model_noted(m, slot, layer, NOTED_SWIGLU),
                                               .count = (size_t)m->rows * m->hidden,
                                               .dtype = m->dtype});
+    model_note_feed_forward(m, slot, layer, w);
     return 0;
 }
 
@@ -116,6 +119,7 @@ int layer_forward(struct model *m, uint32_t slot, uint32_t layer, const void *co
     ERR_TRY(feed_forward_part(m, slot, layer, ALL_SAVED, w));
     ERR_TRY(product_rows(m, out, a[SAVED_SWIGLU], model_noted(m, slot, layer, NOTED_SWIGLU), w[W2],
                          m->hidden, model_is_float8(m, layer, W2), m->slots[slot].is_active));
+    model_note_down(m, slot, layer, w, out);
     model_give_operands(m, layer, false);
     of(m, slot, layer)->carry = NULL;
     of(m, slot, layer + 1)->carry = a[SAVED_X_MID];
@@ -345,17 +349,23 @@ static int backward_together(struct model *m, uint32_t slot, uint32_t layer, uin
     float *kept = is_apart ? t[TEMPORARY_D_NORM_WEIGHTS] : NULL;
     float *ffn_norm = is_apart ? kept : dw[FFN_NORM];
     float *attention_norm = !is_apart ? dw[ATTENTION_NORM] : kept != NULL ? kept + m->s.dim : NULL;
+    float *const *noted = is_apart ? NULL : dw;
     const void *d_out, *d_mid;
     ERR_TRY(stream_gradient(m, slot, out_copy, is_apart, &d_out));
     ERR_TRY(feed_forward_input(m, slot, layer, d_out, w));
     if (!is_apart)
         ERR_TRY(feed_forward_weights(m, slot, layer, d_out, true, dw));
+    model_note_feed_forward_backward(m, slot, layer, d_out, noted);
     ERR_TRY(backward_norm(m, slot, layer, ffn_norm, w, false));
+    model_note_norm_backward(m, slot, layer, false, noted);
     ERR_TRY(stream_gradient(m, slot, mid_copy, is_apart, &d_mid));
     ERR_TRY(attention_input(m, slot, layer, d_mid, w));
     if (!is_apart)
         ERR_TRY(attention_weights(m, slot, layer, d_mid, true, dw));
-    return backward_norm(m, slot, layer, attention_norm, w, true);
+    model_note_attention_backward(m, slot, layer, d_mid, noted);
+    ERR_TRY(backward_norm(m, slot, layer, attention_norm, w, true));
+    model_note_norm_backward(m, slot, layer, true, noted);
+    return 0;
 }
 
 static int backward_weights(struct model *m, uint32_t slot, uint32_t layer, float *const *dw)
@@ -368,7 +378,9 @@ static int backward_weights(struct model *m, uint32_t slot, uint32_t layer, floa
         lane_copy(m->lane, dw[ATTENTION_NORM], kept + c, c * sizeof(float));
     }
     ERR_TRY(feed_forward_weights(m, slot, layer, t[TEMPORARY_D_OUT], false, dw));
-    return attention_weights(m, slot, layer, t[TEMPORARY_D_MID], false, dw);
+    ERR_TRY(attention_weights(m, slot, layer, t[TEMPORARY_D_MID], false, dw));
+    model_note_weights(m, slot, layer, dw);
+    return 0;
 }
 
 int layer_backward(struct model *m, uint32_t slot, uint32_t layer, uint32_t halves,

@@ -338,6 +338,8 @@ int model_loss(struct model *m, uint32_t slot, const void *const *w, double *out
     else if (!s->has_losses)
         rc = losses_in_chunks(m, slot, w[OUTPUT], NULL, false);
     s->has_losses = false;
+    if (rc == 0)
+        model_note_loss(m, slot);
     ordered = s->losses;
     if (m->cut.cp_blocks > 1)
         ordered = model_take_bytes(m, "losses of all rows", index, all_bytes);

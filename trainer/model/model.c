@@ -23,12 +23,14 @@ static bool is_power_of_two(uint32_t number)
 
 static int check_degree(const char *axis, uint32_t degree, const char *key, uint32_t blocks)
 {
+    if (!is_power_of_two(degree))
+        return report_error(ERR_INVALID, NULL,
+                            "parallelism.%s_parallel_degree = %u is no power of two", axis, degree);
     if (!is_power_of_two(blocks) || blocks > 1024)
         return report_error(ERR_INVALID, "give a power of two up to 1024", "canonical.%s = %u", key,
                             blocks);
-    if (!is_power_of_two(degree) || blocks % degree != 0)
-        return report_error(ERR_INVALID,
-                            "give a degree that is a power of two, and at least as many blocks",
+    if (blocks % degree != 0)
+        return report_error(ERR_INVALID, "give at least as many blocks",
                             "parallelism.%s_parallel_degree = %u does not divide canonical.%s = %u "
                             "blocks, in which the run's sums are made",
                             axis, degree, key, blocks);

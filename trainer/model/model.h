@@ -132,6 +132,20 @@ int model_set_kernels(struct model *model, struct kernels *kernels, struct lane 
 void model_kernel_shapes(const struct model *model, struct kernel_shapes *out);
 void model_set_groups(struct model *model, struct comm *tp_group, struct comm *cp_group);
 
+/* How far the numbers reach that modules read and write, tensor by tensor in the order of their
+ * making: of what is called from model_watch on, until the next. Read behind a settled lane. */
+#define MODEL_NOTES_MAX 64u /* of a call */
+struct model_notes {
+    struct kernel_extent *extents; /* [MODEL_NOTES_MAX] of the device */
+    uint32_t num;
+    struct model_note {
+        char module[64];  /* "layers.3.attention.wq" */
+        const char *what; /* a constant */
+    } of[MODEL_NOTES_MAX];
+};
+/* `notes` becomes empty; NULL: nothing is noted, nor posted. */
+void model_watch(struct model *model, struct model_notes *notes);
+
 struct model_batch {
     const int32_t *inputs, *targets; /* [rows], as all that follows memory of the device */
     const int32_t *starts; /* [rows] where each input's document begins; NULL: no matter */
@@ -205,5 +219,10 @@ uint32_t model_view_blocks(const struct model_cut *cut, const struct model_tenso
  * rows. 0: no float8 product reads it. */
 uint32_t model_code_parts(const struct model_table *table, const struct model_cut *cut,
                           uint32_t tensor, const char *not_float8);
+
+#define MODEL_PART_BYTES 128u
+/* Is a part of the comma separated list, which becomes `out`, in the name of no tensor? */
+bool model_names_nothing(char out[MODEL_PART_BYTES], const struct model_table *table,
+                         const char *list);
 
 #endif

@@ -111,6 +111,7 @@ struct model {
     uint32_t num_slots;
     struct slot *slots;
     size_t *lists; /* of a collective: bytes and places of the tp or cp ranks; model_set_lists */
+    struct model_notes *notes; /* NULL: nobody watches */
     struct {
         void *full[2]; /* keys, values: [kv blocks][B, T, K D / kvB] */
         void *passing[2];
@@ -332,6 +333,30 @@ void attention_rotate(struct model *m, const struct slot *slot, void *x, uint32_
 int attention_forward(struct model *m, uint32_t slot, uint32_t layer, uint32_t wanted,
                       bool is_again);
 int attention_backward(struct model *m, uint32_t slot, uint32_t layer);
+
+/* ---- how far numbers reach, for who watches (notes.c) ---- */
+
+/* Each when what it notes is in its buffers. dw NULL: of a half that makes no weights' gradients.
+ */
+void model_note_keys(struct model *m, uint32_t slot, uint32_t layer, const void *const *w);
+void model_note_attention(struct model *m, uint32_t slot, uint32_t layer, const void *const *w);
+void model_note_feed_forward(struct model *m, uint32_t slot, uint32_t layer, const void *const *w);
+void model_note_down(struct model *m, uint32_t slot, uint32_t layer, const void *const *w,
+                     const void *out);
+void model_note_feed_forward_backward(struct model *m, uint32_t slot, uint32_t layer,
+                                      const void *d_out, float *const *dw);
+void model_note_attention_backward(struct model *m, uint32_t slot, uint32_t layer,
+                                   const void *d_mid, float *const *dw);
+void model_note_norm_backward(struct model *m, uint32_t slot, uint32_t layer, bool is_attention,
+                              float *const *dw);
+void model_note_weights(struct model *m, uint32_t slot, uint32_t layer, float *const *dw);
+void model_note_embedding(struct model *m, uint32_t slot, const void *const *w, const void *out);
+void model_note_embedding_backward(struct model *m, uint32_t slot, float *const *dw);
+void model_note_head(struct model *m, uint32_t slot, const void *const *w);
+void model_note_loss(struct model *m, uint32_t slot);
+void model_note_output_backward(struct model *m, uint32_t slot, uint32_t halves, const float *dw);
+void model_note_head_norm_backward(struct model *m, uint32_t slot, uint32_t halves,
+                                   const float *dw);
 
 /* ---- layer.c, ends.c, loss.c ---- */
 

@@ -7,7 +7,12 @@
 #include "kernels/device.h"
 #include "proto/report.h"
 #include "trainer/clock.h"
+#include "trainer/observe/breaks.h"
+#include "trainer/observe/jsonl.h"
+#include "trainer/observe/spikes.h"
 #include "trainer/observe/tensorboard.h"
+#include "trainer/observe/waits.h"
+#include "trainer/room.h"
 #include "trainer/run/schedule.h"
 
 #include <errno.h>
@@ -24,13 +29,18 @@ struct metrics {
     uint32_t rank, num_ranks;
     const struct data *data;
     double flops_per_token, recomputed_flops, peak_tflops, connect_seconds;
-    struct device *device; /* or NULL */
+    struct device *device; /* or NULL, as is flight */
+    struct flight *flight;
+    struct history *history;
     FILE *loss_file;
-    struct tensorboard *board;    /* or NULL */
+    struct tensorboard *board; /* or NULL, as is jsonl */
+    struct jsonl *jsonl;
+    struct waits waits;
+    struct spikes spikes;
     double loaded_at, loaded_age; /* when the load was over; seconds from process start to it */
     double ready_at;              /* when the first step began */
     double logged_at;
-    int64_t logged_step;
+    int64_t first_step, logged_step;
     /* Since the last line: */
     uint64_t logged_tokens; /* of the run at the last line */
     double data_seconds;
@@ -62,28 +72,26 @@ static double process_age(void)
            (double)ticks / (double)sysconf(_SC_CLK_TCK);
 }
 
-/* Largest resident size so far, in GiB. */
-static double peak_memory(void)
-{
-    char line[256];
-    double kib = 0;
-    FILE *file = fopen("/proc/self/status", "r");
-    while (file != NULL && fgets(line, sizeof(line), file) != NULL)
-        if (strncmp(line, "VmHWM:", 6) == 0)
-            kib = strtod(line + 6, NULL);
-    if (file != NULL)
-        fclose(file);
-    return kib / 1048576.0;
-}
+struct memory_use {
+    double gib, percent; /* of what there is */
+};
 
-/* GiB of the memory that has the state. */
-static double memory_of(const struct metrics *m)
+/* Of the memory that has the state; noughts where nobody says. */
+static struct memory_use memory_of(const struct metrics *m)
 {
     struct device_room room = {0};
-    if (m->device == NULL)
-        return peak_memory();
-    (void)device_room(m->device, &room); /* 0 where the device does not say */
-    return (double)(room.all - room.free) / (double)(1 << 30);
+    uint64_t all, taken;
+    if (m->device != NULL) {
+        (void)device_room(m->device, &room);
+        all = room.all;
+        taken = room.all - room.free;
+    } else {
+        all = room_capacity("");
+        taken = room_taken("").peak;
+        room_forget_peak("");
+    }
+    return (struct memory_use){(double)taken / (double)(1 << 30),
+                               all > 0 ? 100 * (double)taken / (double)all : 0};
 }
 
 int metrics_open(struct metrics **out, const struct metrics_options *options)
@@ -91,7 +99,7 @@ int metrics_open(struct metrics **out, const struct metrics_options *options)
     struct metrics *m = calloc(1, sizeof(*m));
     if (m == NULL)
         return report_error(ERR_MEMORY, NULL, "no memory for the metrics");
-    m->config = options->config;
+    m->config = m->waits.config = m->spikes.config = options->config;
     m->rank = options->rank;
     m->num_ranks = options->num_ranks;
     m->data = options->data;
@@ -100,6 +108,8 @@ int metrics_open(struct metrics **out, const struct metrics_options *options)
     m->peak_tflops = options->peak_tflops;
     m->connect_seconds = options->connect_seconds;
     m->device = options->device;
+    m->flight = options->flight;
+    m->history = options->history;
     if (m->rank == 0 && m->config->loss_file[0] != 0) {
         m->loss_file = fopen(m->config->loss_file, "a");
         if (m->loss_file == NULL) {
@@ -120,6 +130,13 @@ int metrics_open(struct metrics **out, const struct metrics_options *options)
             return rc;
         }
     }
+    if (m->rank == 0 && m->config->jsonl_file[0] != 0) {
+        int rc = jsonl_open(&m->jsonl, m->config);
+        if (rc != 0) {
+            metrics_close(m);
+            return rc;
+        }
+    }
     *out = m;
     return 0;
 }
@@ -131,6 +148,7 @@ void metrics_close(struct metrics *m)
     if (m->loss_file != NULL)
         fclose(m->loss_file);
     tensorboard_close(m->board);
+    jsonl_close(m->jsonl);
     free(m);
 }
 
@@ -140,8 +158,23 @@ void metrics_loaded(struct metrics *m)
     m->loaded_age = process_age();
 }
 
-void metrics_ready(struct metrics *m)
+/* Into a folder that has nothing of the steps before. */
+static void fill_board(struct metrics *m)
 {
+    for (uint32_t i = 0; i < m->history->num && tensorboard_is_first(m->board); i++)
+        tensorboard_add(
+            m->board, history_step(m->history, i),
+            &(struct tensorboard_scalar){"loss_metrics/global_avg_loss", m->history->loss[i]}, 1);
+}
+
+void metrics_ready(struct metrics *m, const struct snapshot_times *times, int64_t step)
+{
+    history_cut(m->history, step); /* a run that begins with another's weights has no past */
+    jsonl_start(m->jsonl, times, step, m->history);
+    if (m->board != NULL) {
+        tensorboard_start(m->board, times->attempt, step);
+        fill_board(m);
+    }
     m->ready_at = m->logged_at = clock_seconds();
 }
 
@@ -155,24 +188,14 @@ static void flush_loss(struct metrics *m)
     m->loss_is_broken = true;
 }
 
-void metrics_validation(struct metrics *m, const struct progress *p, double loss)
-{
-    if (m->rank != 0)
-        return;
-    log_info("train", "validate step: %2" PRId64 "  loss: %7.4f", p->step, loss);
-    if (m->loss_file != NULL && !m->loss_is_broken) {
-        fprintf(m->loss_file, "%" PRId64 " validation=%a\n", p->step, loss);
-        flush_loss(m);
-    }
-}
-
 static void write_loss(struct metrics *m, const struct progress *p,
                        const struct step_result *result)
 {
     if (m->loss_file == NULL || m->loss_is_broken)
         return;
     const struct data_place *place = data_place(m->data);
-    fprintf(m->loss_file, "%" PRId64 " %a %a", p->step, p->loss, p->grad_norm);
+    fprintf(m->loss_file, "%" PRId64 " %a %a", p->step, breaks_without_sign(p->loss),
+            breaks_without_sign(p->grad_norm));
     for (uint32_t i = 0; i < place->num_sources; i++)
         if (result->sources[i].counted > 0)
             fprintf(m->loss_file, " loss.%s=%a", place->sources[i].name,
@@ -271,10 +294,9 @@ static const char *describe_saves(char out[32], const struct metrics *m, const s
 }
 
 static void add_to_board(struct metrics *m, const struct progress *p, const struct speed *s,
-                         double max_loss)
+                         double max_loss, struct memory_use memory)
 {
-    const char *memory =
-        m->device == NULL ? "memory/max_resident(GiB)" : "memory/device_in_use(GiB)";
+    bool is_host = m->device == NULL;
     const struct tensorboard_scalar scalars[] = {
         {"loss_metrics/global_avg_loss", p->loss},
         {"loss_metrics/global_max_loss", max_loss},
@@ -287,7 +309,8 @@ static void add_to_board(struct metrics *m, const struct progress *p, const stru
         {"time_metrics/data_loading(s)", s->data_seconds},
         {"time_metrics/data_loading(%)", s->data_share},
         {"time_metrics/saves(%)", s->save_share},
-        {memory, memory_of(m)},
+        {is_host ? "memory/max_resident(GiB)" : "memory/device_in_use(GiB)", memory.gib},
+        {is_host ? "memory/max_resident(%)" : "memory/device_in_use(%)", memory.percent},
         {"mfu(%)", s->mfu}, /* where the peak is known */
         {"hfu(%)", s->hfu},
     };
@@ -302,24 +325,47 @@ static void log_step(struct metrics *m, const struct progress *p, double max_los
     char tps_text[32], tokens_text[32], mfu[64], saves[32], sources[DATA_SOURCES_MAX * 128] = "";
     double time = clock_seconds();
     struct speed speed = speed_of(m, p, time, times);
+    struct memory_use memory = memory_of(m);
     FILE *out = fmemopen(sources, sizeof(sources), "w");
     if (out != NULL) {
         describe_sources(m, p, out);
         fclose(out);
     }
     log_info("train",
-             "step: %2" PRId64 "  loss: %7.4f  grad_norm: %7.4f  memory: %5.2fGiB  tps: %s  "
+             "step: %2" PRId64 "  loss: %7.4f  grad_norm: %7.4f  memory: %5.2fGiB(%.2f%%)  "
+             "tps: %s  "
              "tflops: %.2f  mfu: %s  time: %.3fs  data: %.3fs (%.1f%%)%s  tokens: %s%s",
-             p->step, p->loss, p->grad_norm, memory_of(m),
+             p->step, p->loss, p->grad_norm, memory.gib, memory.percent,
              with_commas(tps_text, (uint64_t)llround(speed.tps)), speed.tflops,
              describe_mfu(mfu, m, &speed), speed.seconds, speed.data_seconds, speed.data_share,
              describe_saves(saves, m, &speed), with_commas(tokens_text, p->tokens), sources);
-    add_to_board(m, p, &speed, max_loss);
+    add_to_board(m, p, &speed, max_loss, memory);
+    if (m->logged_step > m->first_step) /* the reader was not ahead of the first */
+        waits_look(&m->waits, p->step, speed.data_share, speed.data_seconds);
     m->logged_at = time;
     m->logged_step = p->step;
     m->logged_tokens = p->tokens;
     m->data_seconds = 0;
     memset(m->sources, 0, sizeof(m->sources));
+}
+
+/* Of a step, by group and kind. */
+static void log_calls(const struct progress *p, const struct step_calls *calls)
+{
+    char text[FLIGHT_SUMS_MAX * 64] = "";
+    size_t at = 0;
+    uint64_t num = 0, sent = 0;
+    for (uint32_t i = 0; i < calls->num; i++) {
+        const struct flight_sum *sum = &calls->of[i];
+        num += sum->calls;
+        sent += sum->sent;
+        at += (size_t)snprintf(text + at, sizeof(text) - at, "%s%.20s %.24s %" PRIu64 " (%.2f MiB)",
+                               i > 0 ? ", " : "; payloads: ", sum->group, comm_kind_name(sum->kind),
+                               sum->calls, (double)sum->bytes / 1048576.0);
+        at = at < sizeof(text) ? at : sizeof(text) - 1;
+    }
+    log_info("train", "step %" PRId64 ": %" PRIu64 " calls of rank 0 sent %.2f MiB%s", p->step, num,
+             (double)sent / 1048576.0, text);
 }
 
 static void add_result(struct metrics *m, const struct step_result *result)
@@ -331,22 +377,28 @@ static void add_result(struct metrics *m, const struct step_result *result)
     }
 }
 
-/* The sign of a nan means nothing. */
-static double without_sign(double value)
+void metrics_validation(struct metrics *m, const struct progress *p, const struct validated *v)
 {
-    return isnan(value) ? (double)NAN : value;
-}
-
-int metrics_check(const struct metrics *m, const struct progress *p)
-{
-    if (isfinite(p->loss) && isfinite(p->grad_norm))
-        return 0;
-    report_error(ERR_INVALID, "lower optimizer.lr, or resume from an older checkpoint",
-                 "training diverged in step %" PRId64 ": loss %g, gradient norm %g", p->step,
-                 without_sign(p->loss), without_sign(p->grad_norm));
+    char tps_text[32];
+    double tps = v->seconds > 0 ? (double)v->tokens / v->seconds / m->num_ranks : 0;
+    const struct tensorboard_scalar scalars[] = {{"validation_metrics/loss", v->loss},
+                                                 {"validation_metrics/throughput(tps)", tps}};
     if (m->rank != 0)
-        report_clear();
-    return ERR_INVALID;
+        return;
+    m->logged_at += v->seconds;
+    struct memory_use memory = memory_of(m);
+    log_info("train",
+             "validate step: %2" PRId64 "  loss: %7.4f  memory: %5.2fGiB(%.2f%%)  tps: %s  "
+             "time: %.3fs",
+             p->step, v->loss, memory.gib, memory.percent,
+             with_commas(tps_text, (uint64_t)llround(tps)), v->seconds);
+    if (m->board != NULL)
+        tensorboard_add(m->board, p->step, scalars, sizeof(scalars) / sizeof(scalars[0]));
+    if (m->loss_file != NULL && !m->loss_is_broken) {
+        fprintf(m->loss_file, "%" PRId64 " validation=%a\n", p->step, v->loss);
+        flush_loss(m);
+    }
+    jsonl_validation(m->jsonl, p, v->loss);
 }
 
 void metrics_step(struct metrics *m, const struct progress *p, const struct step_result *result,
@@ -354,17 +406,27 @@ void metrics_step(struct metrics *m, const struct progress *p, const struct step
 {
     if (m->rank != 0)
         return;
+    history_add(m->history, p->step, p->loss);
     bool is_first = !m->has_stepped;
     if (is_first) {
         m->has_stepped = true;
-        m->logged_step = p->step - 1;
+        m->logged_step = m->first_step = p->step - 1;
         m->logged_tokens = p->tokens - (uint64_t)trainer_config_leaves(m->config, p->step - 1) *
                                            (uint64_t)m->config->local_batch_size *
                                            (uint64_t)m->config->seq_len;
         log_start(m, p, times);
     }
+    struct step_calls calls = {0};
+    if (m->flight != NULL)
+        calls.num = flight_sums(m->flight, calls.of);
     add_result(m, result);
+    if (is_first && calls.num > 0)
+        log_calls(p, &calls);
     if (is_first || p->step % m->config->log_freq == 0 || p->step == m->config->steps)
         log_step(m, p, result->max_loss, times);
     write_loss(m, p, result);
+    jsonl_step(m->jsonl, p, result, data_place(m->data), &calls);
+    struct spike spike = spikes_look(&m->spikes, p->step, p->loss);
+    spikes_say(&spike, p->step);
+    jsonl_spike(m->jsonl, p->step, &spike);
 }

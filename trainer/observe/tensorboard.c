@@ -1,6 +1,7 @@
 /* tensorboard.c - a file of events (see tensorboard.h). */
 #include "trainer/observe/tensorboard.h"
 
+#include "proto/process.h"
 #include "proto/report.h"
 
 #include <errno.h>
@@ -15,12 +16,13 @@
 #define PATH_BYTES 1024
 #define EVENT_BYTES 4096u /* of one with all scalars of a step */
 
+enum { SESSION_START = 1 };
 enum { WIRE_VARINT, WIRE_DOUBLE, WIRE_BYTES, WIRE_FLOAT = 5 };
 
 struct tensorboard {
     FILE *file;
     char path[PATH_BYTES];
-    bool is_broken;
+    bool is_first, is_broken;
 };
 
 struct message {
@@ -124,9 +126,10 @@ int tensorboard_open(struct tensorboard **out, const char *folder)
     struct message event;
     if (board == NULL)
         return report_error(ERR_MEMORY, NULL, "no memory for the events");
-    gethostname(host, sizeof(host) - 1);
+    process_host(host, sizeof(host));
     strftime(day, sizeof(day), "%Y%m%d-%H%M", localtime_r(&now, &local));
     snprintf(board->path, sizeof(board->path), "%s/%s", folder, day);
+    board->is_first = access(folder, F_OK) != 0;
     int rc = make_folder(board->path);
     if (rc == 0) {
         snprintf(board->path, sizeof(board->path), "%s/%s/events.out.tfevents.%lld.%s.%d.0", folder,
@@ -154,6 +157,30 @@ void tensorboard_close(struct tensorboard *board)
     free(board);
 }
 
+bool tensorboard_is_first(const struct tensorboard *board)
+{
+    return board->is_first;
+}
+
+static void put_number(struct message *m, uint32_t number, uint64_t value)
+{
+    put_varint(m, number << 3 | WIRE_VARINT);
+    put_varint(m, value);
+}
+
+void tensorboard_start(struct tensorboard *board, uint64_t attempt, int64_t step)
+{
+    struct message event, session = {.length = 0};
+    char text[32];
+    int length = snprintf(text, sizeof(text), "attempt %llu", (unsigned long long)attempt);
+    put_number(&session, 1, SESSION_START);
+    put_field(&session, 3, WIRE_BYTES, text, (size_t)length);
+    begin_event(&event);
+    put_number(&event, 2, (uint64_t)step + 1);
+    put_field(&event, 7, WIRE_BYTES, session.bytes, session.length);
+    write_record(board, &event);
+}
+
 void tensorboard_add(struct tensorboard *board, int64_t step,
                      const struct tensorboard_scalar *scalars, uint32_t num)
 {
@@ -166,8 +193,7 @@ void tensorboard_add(struct tensorboard *board, int64_t step,
         put_field(&summary, 1, WIRE_BYTES, value.bytes, value.length);
     }
     begin_event(&event);
-    put_varint(&event, 2 << 3 | WIRE_VARINT);
-    put_varint(&event, (uint64_t)step);
+    put_number(&event, 2, (uint64_t)step);
     put_field(&event, 5, WIRE_BYTES, summary.bytes, summary.length);
     write_record(board, &event);
 }

@@ -3,10 +3,12 @@
  * A row of `rules` is a hint: its name, when it applies, its text. None refuses a start: each has
  * settings for which it is right to go on, as a run on borrowed weights whose sizes are given. */
 #include "trainer/parallel/hints.h"
+#include "trainer/cores.h"
 #include "trainer/parallel/private.h"
 
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 /* ---- gathers in a pipeline ---- */
 
@@ -112,6 +114,37 @@ static void tell_sizes(char *out, const struct hint_facts *f)
     }
 }
 
+/* ---- cores ---- */
+
+static bool cores_are_few(const struct hint_facts *f)
+{
+    return f->cores > 0 && (uint64_t)f->sharers * f->threads > f->cores;
+}
+
+static void tell_cores(char *out, const struct hint_facts *f)
+{
+    snprintf(out, HINT_TEXT_BYTES,
+             "%u ranks with %u threads each (kernels.threads) share %u cores: they wait for each "
+             "other, and for the threads that read and exchange; give more cores (srun "
+             "--cpus-per-task, mpirun --bind-to none), or lower one of them",
+             f->sharers, f->threads, f->cores);
+}
+
+/* Of ranks that are processes each may have cores of its own: they share them where each has all of
+ * the machine. */
+static void add_cores(struct hint_facts *out, const struct parallel *p)
+{
+    bool is_process = strcmp(p->config->comm_backend, "local") != 0;
+    if (p->config->estimate)
+        return; /* of another machine, maybe */
+    out->cores = cores_visible();
+    out->threads = p->device == NULL ? (uint32_t)p->config->threads : 1;
+    out->sharers = 1;
+    if (out->ranks_on_machine > 0 &&
+        (!is_process || out->cores >= (uint32_t)sysconf(_SC_NPROCESSORS_ONLN)))
+        out->sharers = out->ranks_on_machine;
+}
+
 /* ---- all ---- */
 
 static const struct rule {
@@ -122,6 +155,7 @@ static const struct rule {
     {"gathers_per_micro_batch", gathers_per_micro_batch, tell_gathers},
     {"tensor_across_machines", tp_leaves_machine, tell_tp},
     {"unaligned_sizes", sizes_are_odd, tell_sizes},
+    {"few_cores", cores_are_few, tell_cores},
 };
 
 uint32_t hints_of_facts(struct hint *out, const struct hint_facts *facts)
@@ -152,6 +186,7 @@ uint32_t parallel_hints(struct hint *out, const struct parallel *p)
                                .micro_steps = p->program->num_leaves,
                                .shape = p->table->shape};
     memcpy(facts.degree, p->mesh.degree, sizeof facts.degree);
+    add_cores(&facts, p);
     for (uint32_t b = 0; b < num_all_blocks(p); b++) {
         uint32_t gathers = p->blocks[b].is_here ? gathers_of(p->program, b) : 0;
         facts.gathers += gathers;

@@ -10,7 +10,7 @@
 
 struct parallel;
 
-#define HINTS_MAX 3u
+#define HINTS_MAX 4u
 #define HINT_TEXT_BYTES 480u
 
 struct hint {
@@ -26,6 +26,7 @@ struct hint_facts {
     uint32_t micro_steps, gathers, blocks; /* of the step: gathers of its blocks by this rank */
     uint64_t gathered_bytes;               /* of these blocks, whole */
     struct model_shape shape;
+    uint32_t cores, sharers, threads; /* cores of so many ranks' threads; 0: not asked */
 };
 /* Returns how many apply; out has HINTS_MAX. */
 uint32_t hints_of_facts(struct hint *out, const struct hint_facts *facts);

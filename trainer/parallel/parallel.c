@@ -16,16 +16,31 @@
 
 /* ---- memory ---- */
 
+/* Products read a copy of the parameters in another type. */
+static bool has_compute_params(const struct parallel *p)
+{
+    return p->dtype != KERNEL_F32 || has_codes(p);
+}
+
+/* What the optimizer alone reads may lie on the host: its kernel reads and writes it over the bus.
+ */
+static void *take_state(struct parallel *p, const char *name, enum state_part part)
+{
+    bool is_used = part == STATE_PARAM && !has_compute_params(p); /* by every product */
+    bool is_on_host = p->config->cpu_offload && config_has_gpu(p->config) && !is_used;
+    return (is_on_host ? memory_take_on_host : memory_take)(p->memory, name, 0,
+                                                            state_bytes(&p->state, part));
+}
+
 /* Buffers of the whole run: noted while recording, addresses afterwards. */
 static void take_kept(struct parallel *p)
 {
     struct memory *m = p->memory;
     struct kernel_shapes shapes;
-    size_t bytes = state_bytes(&p->state, STATE_PARAM);
     p->state.lane = p->lane;
-    p->state.param = memory_take(m, "parameters", 0, bytes);
-    p->state.exp_avg = memory_take(m, "exp_avg", 0, state_bytes(&p->state, STATE_EXP_AVG));
-    p->state.exp_avg_sq = memory_take(m, "exp_avg_sq", 0, state_bytes(&p->state, STATE_EXP_AVG_SQ));
+    p->state.param = take_state(p, "parameters", STATE_PARAM);
+    p->state.exp_avg = take_state(p, "exp_avg", STATE_EXP_AVG);
+    p->state.exp_avg_sq = take_state(p, "exp_avg_sq", STATE_EXP_AVG_SQ);
     p->accumulators =
         memory_take(m, "gradient accumulators", 0, sums_bytes(p, reduce_accumulator_count(p)));
     if (has_groups(p))
@@ -36,7 +51,7 @@ static void take_kept(struct parallel *p)
                         ? p->accumulators
                         : memory_take(m, "gradient shard", 0, sums_bytes(p, p->state.count));
     p->compute_params = p->state.param;
-    if (p->dtype != KERNEL_F32 || has_codes(p))
+    if (has_compute_params(p))
         p->compute_params = memory_take(m, "parameters in compute dtype", 0, p->compute_bytes);
     bool is_copy = p->dtype == KERNEL_BF16 && !has_codes(p); /* laid out like the state */
     p->state.copy = is_copy && !p->state.is_zero ? p->compute_params : NULL;
@@ -255,14 +270,15 @@ static uint32_t ranks_on_machine(const struct parallel *p)
 
 int parallel_check_room(const struct parallel *p)
 {
-    return room_check(p->memory, "machine", ranks_on_machine(p), room_available(""));
+    return room_check(p->memory, config_has_gpu(p->config) ? ROOM_HOST_OF_GPU : ROOM_MACHINE,
+                      ranks_on_machine(p), room_available(""));
 }
 
 /* What is not there for memory that the host cannot read. */
 static int check_device(const struct parallel *p)
 {
     const char *name = p->device->ops->name;
-    if (p->device->ops->flags & (DEVICE_HOST_MEMORY | DEVICE_DRY))
+    if (p->device->ops->flags & DEVICE_HOST_MEMORY)
         return 0;
     if (sums_by_library(p) && !(p->mesh.world->ops->flags & COMM_SUMS_ON_DEVICE))
         return report_error(ERR_INVALID,
@@ -274,6 +290,19 @@ static int check_device(const struct parallel *p)
         return report_error(ERR_INVALID, "use local: ranks as threads on one GPU",
                             "comm.backend = mpi does not reach the memory of the device %s", name);
     return 0;
+}
+
+/* Of all devices that it takes memory of. */
+static int check_room(const struct parallel *p)
+{
+    bool are_threads = (p->mesh.world->ops->flags & COMM_ONE_MEMORY) != 0;
+    if (p->device->ops->flags & DEVICE_DRY)
+        return 0;
+    ERR_TRY(check_device(p));
+    ERR_TRY(parallel_check_room(p));
+    return p->own_device != NULL
+               ? 0
+               : room_check_device(p->memory, p->device, are_threads ? p->mesh.world->size : 1);
 }
 
 /* Steps 1 to 5: no communication. `keep`: as of parallel_try. */
@@ -302,11 +331,7 @@ static int prepare(struct parallel *p, const uint8_t *keep)
     ERR_TRY(plan_memory(p));
     if (config->estimate)
         return 0;
-    ERR_TRY(check_device(p));
-    bool are_threads = (world->ops->flags & COMM_ONE_MEMORY) != 0;
-    return p->own_device != NULL
-               ? parallel_check_room(p)
-               : room_check_device(p->memory, p->device, are_threads ? world->size : 1);
+    return check_room(p);
 }
 
 static int take_memory(struct parallel *p)
@@ -331,7 +356,7 @@ static int apply(struct parallel *p, const uint8_t *keep)
     ERR_TRY(channels_open(p));
     ERR_TRY(side_lanes_open(p));
     model_set_groups(p->model, p->mesh.of[GROUP_TP], p->mesh.of[GROUP_CP]);
-    return 0;
+    return watch_open(p);
 }
 
 int parallel_try(struct parallel **out, const struct parallel_options *options, const uint8_t *keep)
@@ -402,6 +427,7 @@ void parallel_free(struct parallel *p)
     }
     if (p->lane != NULL)
         (void)lane_settle(p->lane); /* nothing is freed that it still works on */
+    watch_close(p->watch);
     model_free(p->model);
     memory_free(p->memory);
     pinned_free(p);

@@ -69,7 +69,7 @@ struct state {
     enum kernel_dtype moments, gradients;
     float *param;
     void *copy; /* bf16 [count] that the update writes beside param; NULL: made behind it */
-    void *exp_avg, *exp_avg_sq; /* of `moments`; all four are memory of the lane's device */
+    void *exp_avg, *exp_avg_sq; /* of `moments`; all four are memory that the lane reaches */
     struct lane *lane;
     struct state_update *update, *host_update; /* on the device and PINNED */
     void *grad; /* of `gradients`; valid between parallel_step and the next one */
@@ -168,7 +168,8 @@ struct step_input {
     uint64_t first_sample; /* of the step */
     int64_t step;
     const volatile sig_atomic_t *want_stop; /* not 0: this rank was asked to stop; NULL: never is */
-    /* Asked on rank 0, once in each step that is made; all ranks get its answer. NULL: 0. */
+    /* Asked on each rank, once in each step that is made: a mask of SWITCH_* (run/switches.h). All
+     * get what any has answered. NULL: 0. */
     unsigned (*look)(void *user);
     /* When loss and norm are known; not of a step that is dropped. What it returns ends the step:
      * the same on all ranks. Then for each block of this rank, in the order of state->slices:
@@ -183,7 +184,7 @@ struct step_result {
     double max_loss;  /* of the leaf with most, as if its tokens that count were the mean's part */
     double grad_norm; /* of the whole gradient, before clipping */
     bool stop;        /* some rank was asked to stop: the same answer on all */
-    unsigned seen;    /* what rank 0's look has answered; 0 in a step that is dropped */
+    unsigned seen;    /* what looks have answered, or-ed; 0 in a step that is dropped */
     bool is_dropped;  /* before the last micro-step: the step is not made, the rest is undefined */
     double data_seconds; /* that this rank has waited for samples */
     /* Of each source when there are several: sum of losses and number of tokens that count. */
@@ -196,6 +197,18 @@ struct step_result {
  * Collective. */
 int parallel_step(struct parallel *parallel, const struct step_input *input,
                   struct step_result *out);
+
+/* Where the numbers of a step stopped being finite. */
+struct step_break {
+    uint32_t rank, stage;
+    bool is_loss;         /* of a leaf, else of a gradient */
+    uint32_t leaf;        /* the first whose loss is not finite: `rank` computed it */
+    char tensor[64];      /* or that nearest to the loss, from where a backward goes on; `rank` has
+                             its rows; "": none that the norm counts */
+    uint32_t num_tensors; /* whose gradients are not finite, in all stages */
+};
+/* To be asked from within decide(), when loss or norm is not finite. Collective. */
+int parallel_find_break(struct parallel *parallel, struct step_break *out);
 
 /* The mean loss of the first `samples` samples of a set that is read in its own order; its
  * sequences are at most as long as those of training. Collective. */

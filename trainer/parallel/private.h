@@ -112,6 +112,7 @@ struct parallel {
     struct step_numbers *numbers, *host_numbers;
     struct side_lanes *sides; /* NULL: everything is compute's */
     struct op_observer observer;
+    struct watch *watch; /* NULL: how far numbers reach is of no matter */
 };
 
 /* Of the step's program alone. */
@@ -307,8 +308,9 @@ size_t reduce_accumulator_count(const struct parallel *p);
 int reduce_fast(struct parallel *p, struct lane *lane, uint32_t block);
 /* The end of a step: both sums of a tied matrix. Collective. */
 int reduce_step(struct parallel *p);
-/* Sum of squares of what this rank alone answers for. */
-void reduce_sum_squares(struct parallel *p, struct kernel_exact_sum *sum);
+/* Sum of squares of what this rank alone answers for; NULL: of all tensors. */
+void reduce_sum_squares(struct parallel *p, struct kernel_exact_sum *sum,
+                        const struct model_tensor *only);
 
 /* ---- pinned.c ---- */
 
@@ -341,6 +343,18 @@ void side_lanes_close(struct parallel *p);
 int transfers_new(struct parallel *p);
 void transfers_free(struct parallel *p);
 void transfers_take(struct parallel *p); /* their buffers, which live for the whole run */
+
+/* ---- run/watch.c: p->watch NULL is none ---- */
+
+int watch_open(struct parallel *p);
+void watch_close(struct watch *watch);
+void watch_step(struct parallel *p, int64_t step); /* which begins */
+/* Around an operation of a program. */
+void watch_begin(struct parallel *p, const struct program *program, const struct op *op);
+int watch_end(struct parallel *p, const struct op *op);
+/* Behind all leaves of the step: has a rank seen what ends the run? Then the code of the one that
+ * saw it first, which has the last error. Collective. */
+int watch_agree(struct parallel *p, int64_t step, bool *out_is_broken);
 
 /* ---- run/channels.c ---- */
 

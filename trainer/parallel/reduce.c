@@ -401,7 +401,8 @@ int reduce_step(struct parallel *p)
     return is_tied(p) ? add_tied(p) : 0;
 }
 
-void reduce_sum_squares(struct parallel *p, struct kernel_exact_sum *sum)
+void reduce_sum_squares(struct parallel *p, struct kernel_exact_sum *sum,
+                        const struct model_tensor *only)
 {
     bool by_piece = p->is_canonical && mesh_group_size(&p->mesh, GROUP_COPIES) > 1;
     if (!by_piece && mesh_group_place(&p->mesh, GROUP_COPIES) > 0)
@@ -416,7 +417,7 @@ void reduce_sum_squares(struct parallel *p, struct kernel_exact_sum *sum)
             x = sums_at(p, p->accumulators, piece);
             piece += aligned(rows * width);
         }
-        if (rows > 0 && slice->is_counted)
+        if (rows > 0 && slice->is_counted && (only == NULL || only == slice->tensor))
             kernel_sum_squares(p->kernels, p->lane,
                                &(struct kernel_sum_squares){.sum = sum,
                                                             .x = x,

@@ -180,6 +180,7 @@ static void add_memory(struct parallel *p, struct dry_rank *out)
     out->kept = memory_kept_bytes(memory);
     parallel_count_kept(p, out->layers);
     out->shared = memory_shared_bytes(memory);
+    out->host = memory_host_bytes(memory);
 }
 
 /* ---- a step ---- */

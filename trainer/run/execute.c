@@ -514,6 +514,7 @@ static int run_op(struct parallel *p, const struct program *program, struct exec
     begin_op(p, program, op);
     if (op->kind == OP_BEGIN && e->at_op != NULL) /* says which batch it is */
         ERR_TRY(e->at_op(p, e, op));
+    watch_begin(p, program, op);
     if (is_batch(op))
         lane_batch_begin(p->lane);
     int rc = run(p, e, op, slot);
@@ -521,6 +522,8 @@ static int run_op(struct parallel *p, const struct program *program, struct exec
         rc = e->at_op(p, e, op);
     if (is_batch(op))
         lane_batch_end(p->lane);
+    if (rc == 0)
+        rc = watch_end(p, op);
     if (rc == 0)
         end_op(p, op);
     return rc;

@@ -2,8 +2,8 @@
  *
  * Time counts takes and gives of the dry run. A buffer has a life [birth, death) for each time that
  * it is taken. Placement is greedy by size: the largest first, each at the lowest offset where it
- * meets no placed buffer that lives at the same time. Two areas are allocated: one for what is
- * kept, one for what the step shares.
+ * meets no placed buffer that lives at the same time. Three areas are allocated: for what is kept,
+ * for what the step shares, and for what is kept on the host.
  *
  * Guarantees: two buffers whose lives meet never overlap (asserted after placing); take() after the
  * recording asserts name, index and size, so a step that differs from the dry run stops at once. */
@@ -29,7 +29,13 @@ struct buffer {
     struct life *lives; /* one after the other */
     uint32_t num_lives, lives_capacity;
     uint64_t offset; /* in its area */
-    bool is_taken;
+    bool is_taken, is_on_host;
+};
+
+enum area_kind { AREA_KEPT, AREA_SHARED, AREA_HOST, NUM_AREAS };
+struct area {
+    char *at;
+    uint64_t bytes;
 };
 
 struct memory {
@@ -37,10 +43,9 @@ struct memory {
     uint32_t num_buffers, capacity;
     uint32_t *places; /* [2 x capacity] hash table: 1 + a buffer's number, or 0 */
     uint64_t time;
-    uint64_t kept_bytes, shared_bytes;
-    char *kept, *shared;
+    struct area areas[NUM_AREAS];
     struct device *device; /* whose memory they are; NULL: the host's */
-    bool is_placed, is_full, is_short;
+    bool is_placed, is_full, is_short, is_there;
 };
 
 int memory_new(struct memory **out)
@@ -49,20 +54,20 @@ int memory_new(struct memory **out)
     return *out != NULL ? 0 : report_error(ERR_MEMORY, NULL, "no memory for the memory plan");
 }
 
-static void release(const struct memory *memory, char *area, uint64_t bytes)
+static void release(const struct memory *memory, const struct area *area)
 {
     if (memory->device != NULL)
-        device_free(memory->device, area);
-    else if (area != NULL)
-        munmap(area, bytes);
+        device_free(memory->device, area->at);
+    else if (area->at != NULL)
+        munmap(area->at, area->bytes);
 }
 
 void memory_free(struct memory *memory)
 {
     if (memory == NULL)
         return;
-    release(memory, memory->kept, memory->kept_bytes);
-    release(memory, memory->shared, memory->shared_bytes);
+    for (uint32_t i = 0; i < NUM_AREAS; i++)
+        release(memory, &memory->areas[i]);
     for (uint32_t i = 0; i < memory->num_buffers; i++)
         free(memory->buffers[i].lives);
     free(memory->buffers);
@@ -95,6 +100,11 @@ static struct buffer *find(const struct memory *memory, const char *name, uint32
 static bool is_kept(const struct buffer *b)
 {
     return b->num_lives > 0 && b->lives[b->num_lives - 1].death == TIME_NEVER;
+}
+
+static enum area_kind area_of(const struct buffer *b)
+{
+    return b->is_on_host ? AREA_HOST : is_kept(b) ? AREA_KEPT : AREA_SHARED;
 }
 
 static void begin_life(struct memory *memory, struct buffer *b)
@@ -164,15 +174,24 @@ void *memory_take(struct memory *memory, const char *name, uint32_t index, size_
     CHECK(b != NULL && b->bytes == rounded);
     CHECK(!b->is_taken || is_kept(b));
     b->is_taken = true;
-    if (rounded == 0 || memory->kept == NULL)
+    if (rounded == 0 || !memory->is_there)
         return NULL;
-    return (is_kept(b) ? memory->kept : memory->shared) + b->offset;
+    return memory->areas[area_of(b)].at + b->offset;
+}
+
+void *memory_take_on_host(struct memory *memory, const char *name, uint32_t index, size_t bytes)
+{
+    void *at = memory_take(memory, name, index, bytes);
+    struct buffer *b = find(memory, name, index);
+    if (b != NULL && !memory->is_placed)
+        b->is_on_host = true;
+    return at;
 }
 
 void memory_give(struct memory *memory, const char *name, uint32_t index)
 {
     struct buffer *b = find(memory, name, index);
-    CHECK(memory->is_full || (b != NULL && b->is_taken));
+    CHECK(memory->is_full || (b != NULL && b->is_taken && !b->is_on_host));
     if (b == NULL)
         return;
     b->is_taken = false;
@@ -260,17 +279,19 @@ int memory_place(struct memory *memory)
     for (uint32_t i = 0; i < memory->num_buffers; i++) {
         struct buffer *b = &memory->buffers[i];
         if (is_kept(b)) {
-            b->offset = memory->kept_bytes;
-            memory->kept_bytes += b->bytes;
+            struct area *area = &memory->areas[area_of(b)];
+            b->offset = area->bytes;
+            area->bytes += b->bytes;
         } else if (b->bytes > 0) {
             order[count++] = b;
         }
     }
     qsort(order, count, sizeof(*order), by_size);
+    uint64_t *shared = &memory->areas[AREA_SHARED].bytes;
     for (uint32_t i = 0; i < count; i++) {
         place_one(placed, i, order[i]);
         uint64_t end = order[i]->offset + order[i]->bytes;
-        memory->shared_bytes = end > memory->shared_bytes ? end : memory->shared_bytes;
+        *shared = end > *shared ? end : *shared;
     }
     check_places(placed, count);
     free(order);
@@ -278,31 +299,33 @@ int memory_place(struct memory *memory)
     return 0;
 }
 
-static int allocate(struct memory *memory, char **out, uint64_t *bytes)
+static int allocate(struct memory *memory, struct area *area, enum device_memory where)
 {
     void *data = NULL;
-    if (*bytes == 0)
-        *bytes = MEMORY_ALIGN;
+    if (area->bytes == 0)
+        return 0;
     if (memory->device != NULL) {
-        ERR_TRY(device_alloc(memory->device, &data, *bytes, ON_DEVICE));
-        *out = data;
+        ERR_TRY(device_alloc(memory->device, &data, area->bytes, where));
+        area->at = data;
         return 0;
     }
-    data = mmap(NULL, *bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    data = mmap(NULL, area->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (data == MAP_FAILED)
         return report_error(ERR_MEMORY, "use more ranks, or a smaller training.local_batch_size",
-                            "could not allocate %llu bytes", (unsigned long long)*bytes);
-    madvise(data, *bytes, MADV_HUGEPAGE); /* fewer page faults where the kernel grants it */
-    *out = data;
+                            "could not allocate %llu bytes", (unsigned long long)area->bytes);
+    madvise(data, area->bytes, MADV_HUGEPAGE); /* fewer page faults where the kernel grants it */
+    area->at = data;
     return 0;
 }
 
 int memory_commit(struct memory *memory, struct device *device)
 {
-    CHECK(memory->is_placed && memory->kept == NULL);
+    CHECK(memory->is_placed && !memory->is_there);
     memory->device = device;
-    ERR_TRY(allocate(memory, &memory->shared, &memory->shared_bytes));
-    return allocate(memory, &memory->kept, &memory->kept_bytes);
+    for (uint32_t i = 0; i < NUM_AREAS; i++)
+        ERR_TRY(allocate(memory, &memory->areas[i], i == AREA_HOST ? PINNED : ON_DEVICE));
+    memory->is_there = true;
+    return 0;
 }
 
 bool memory_is_recording(const struct memory *memory)
@@ -314,11 +337,15 @@ bool memory_is_recording(const struct memory *memory)
 
 uint64_t memory_kept_bytes(const struct memory *memory)
 {
-    return memory->kept_bytes;
+    return memory->areas[AREA_KEPT].bytes;
 }
 uint64_t memory_shared_bytes(const struct memory *memory)
 {
-    return memory->shared_bytes;
+    return memory->areas[AREA_SHARED].bytes;
+}
+uint64_t memory_host_bytes(const struct memory *memory)
+{
+    return memory->areas[AREA_HOST].bytes;
 }
 
 uint64_t memory_unshared_bytes(const struct memory *memory)
@@ -373,11 +400,12 @@ static uint64_t peak_of(const struct memory *memory, uint32_t first)
     return peak;
 }
 
-uint32_t memory_largest(const struct memory *memory, struct memory_part *out, uint32_t most)
+uint32_t memory_largest(const struct memory *memory, bool is_on_host, struct memory_part *out,
+                        uint32_t most)
 {
     uint32_t num = 0;
     for (uint32_t i = 0; i < memory->num_buffers; i++) {
-        if (!is_first_of_name(memory, i))
+        if (!is_first_of_name(memory, i) || memory->buffers[i].is_on_host != is_on_host)
             continue;
         struct memory_part part = {memory->buffers[i].name, peak_of(memory, i)};
         uint32_t at = num < most ? num++ : most;
@@ -425,12 +453,17 @@ void memory_print(const struct memory *memory, FILE *out)
         uint32_t count;
         struct memory_part part = part_of(memory, i, &count);
         fprintf(out, "%-28s %7u %12.2f  %s\n", part.name, count, (double)part.bytes / mib,
-                is_kept(&memory->buffers[i]) ? "whole run" : "in the step");
+                memory->buffers[i].is_on_host  ? "whole run, on the host"
+                : is_kept(&memory->buffers[i]) ? "whole run"
+                                               : "in the step");
     }
+    const struct area *kept = &memory->areas[AREA_KEPT], *shared = &memory->areas[AREA_SHARED];
     fprintf(out, "%-28s %7s %12.2f  fixed addresses\n", "kept for the whole run", "",
-            (double)memory->kept_bytes / mib);
+            (double)kept->bytes / mib);
     fprintf(out, "%-28s %7s %12.2f  of %.2f unshared\n", "shared within the step", "",
-            (double)memory->shared_bytes / mib, (double)memory_unshared_bytes(memory) / mib);
-    fprintf(out, "%-28s %7s %12.2f\n", "per rank", "",
-            (double)(memory->kept_bytes + memory->shared_bytes) / mib);
+            (double)shared->bytes / mib, (double)memory_unshared_bytes(memory) / mib);
+    fprintf(out, "%-28s %7s %12.2f\n", "per rank", "", (double)(kept->bytes + shared->bytes) / mib);
+    if (memory->areas[AREA_HOST].bytes > 0)
+        fprintf(out, "%-28s %7s %12.2f  on the host\n", "per rank", "",
+                (double)memory->areas[AREA_HOST].bytes / mib);
 }

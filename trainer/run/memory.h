@@ -33,6 +33,8 @@ int memory_new(struct memory **out); /* recording */
 void memory_free(struct memory *memory);
 
 void *memory_take(struct memory *memory, const char *name, uint32_t index, size_t bytes);
+/* Likewise, of host memory that the device reaches (PINNED), and never given back. */
+void *memory_take_on_host(struct memory *memory, const char *name, uint32_t index, size_t bytes);
 void memory_give(struct memory *memory, const char *name, uint32_t index);
 
 /* In a dry run: no arithmetic, no communication. */
@@ -43,10 +45,11 @@ int memory_place(struct memory *memory);
  * host, zeroed. ERR_MEMORY with the sum. */
 int memory_commit(struct memory *memory, struct device *device);
 
-/* Bytes of the buffers that live for the whole run, and of the area that the step's buffers share.
- */
+/* Of the device's memory: bytes of the buffers that live for the whole run, and of the area that
+ * the step's buffers share. */
 uint64_t memory_kept_bytes(const struct memory *memory);
 uint64_t memory_shared_bytes(const struct memory *memory);
+uint64_t memory_host_bytes(const struct memory *memory);
 /* Sum of the step's buffers, as if none shared an address. */
 uint64_t memory_unshared_bytes(const struct memory *memory);
 /* The most that the buffers of a name take at a time. */
@@ -54,8 +57,10 @@ struct memory_part {
     const char *name;
     uint64_t bytes;
 };
-/* The largest names, the largest first; how many there are, at most `most`. */
-uint32_t memory_largest(const struct memory *memory, struct memory_part *out, uint32_t most);
+/* The largest names, on the host or on the device, the largest first; how many there are, at most
+ * `most`. */
+uint32_t memory_largest(const struct memory *memory, bool is_on_host, struct memory_part *out,
+                        uint32_t most);
 /* The most that buffers which `wants` chooses by name take at a time. After memory_place. */
 uint64_t memory_peak(const struct memory *memory, bool (*wants)(const char *name, const void *user),
                      const void *user);

@@ -8,6 +8,7 @@
 #include "proto/report.h"
 #include "trainer/data/ahead.h"
 #include "trainer/parallel/private.h"
+#include "trainer/run/switches.h"
 
 #include <math.h>
 #include <string.h>
@@ -164,22 +165,24 @@ static int agree_to_stop(struct parallel *p, struct step *s)
 static int norm_and_stop(struct parallel *p, struct step *s)
 {
     const struct step_input *input = s->input;
-    bool looks = p->mesh.world->rank == 0 && input->look != NULL;
+    unsigned seen = input->look != NULL ? input->look(input->user) : 0;
     struct {
         struct kernel_exact_sum sum;
-        int64_t stop, failures, seen;
-    } all = {.stop = is_asked_to_stop(input),
-             .failures = p->failure != 0,
-             .seen = looks ? input->look(input->user) : 0};
+        int64_t stop, failures, seen[SWITCHES_BITS]; /* ranks that saw it */
+    } all = {.stop = is_asked_to_stop(input), .failures = p->failure != 0};
+    for (uint32_t bit = 0; bit < SWITCHES_BITS; bit++)
+        all.seen[bit] = seen >> bit & 1;
     lane_zero(p->lane, &p->numbers->squares, sizeof(all.sum));
-    reduce_sum_squares(p, &p->numbers->squares);
+    reduce_sum_squares(p, &p->numbers->squares, NULL);
     lane_copy(p->lane, &p->host_numbers->squares, &p->numbers->squares, sizeof(all.sum));
     ERR_TRY(lane_settle(p->lane));
     all.sum = p->host_numbers->squares;
     ERR_TRY(comm_all_reduce_i64(p->mesh.world, (int64_t *)&all, sizeof(all) / sizeof(int64_t)));
     s->out->grad_norm = sqrt(kernel_exact_value(&all.sum));
     s->out->stop = all.stop != 0;
-    s->out->seen = (unsigned)all.seen;
+    s->out->seen = 0;
+    for (uint32_t bit = 0; bit < SWITCHES_BITS; bit++)
+        s->out->seen |= (all.seen[bit] != 0 ? 1u : 0u) << bit;
     s->execution.is_common = all.failures != 0;
     return all.failures == 0 ? 0 : parallel_agree(p->mesh.world, p->failure);
 }
@@ -277,6 +280,7 @@ static int at_op(struct parallel *p, struct execution *e, const struct op *op)
         return 0;
     case OP_NORM:
         end_leaf(p, s, p->num_micro_steps - 1);
+        ERR_TRY(watch_agree(p, s->input->step, &e->is_common));
         return norm_and_stop(p, s);
     case OP_LOSSES:
         ERR_TRY(gather_losses(p, s));
@@ -314,6 +318,7 @@ static int begin_step(struct parallel *p, const struct step_input *input)
     bool has_data = input->ahead != NULL;
     bool by_source = has_data && data_info(ahead_data(input->ahead))->num_sources > 1;
     p->failure = 0;
+    watch_step(p, input->step);
     set_leaves(p, trainer_config_leaves(p->config, input->step - 1));
     reduce_begin(p);
     p->leaf_values = by_source ? 1 + 2 * (uint32_t)p->config->local_batch_size : 1;
@@ -329,7 +334,8 @@ static int begin_step(struct parallel *p, const struct step_input *input)
         ahead_step(input->ahead, input->step - 1, input->first_sample);
     ERR_TRY(count_tokens(p, input));
     /* The copy of the step before is over: its norm was waited for. */
-    p->host_numbers->loss_scale = (float)(1.0 / tokens_that_count(p));
+    bool is_broken = input->step == p->config->nonfinite_at_step;
+    p->host_numbers->loss_scale = is_broken ? NAN : (float)(1.0 / tokens_that_count(p));
     lane_copy(p->lane, &p->numbers->loss_scale, &p->host_numbers->loss_scale, sizeof(float));
     return 0;
 }

@@ -2,14 +2,23 @@
 #include "trainer/run/switches.h"
 #include "proto/report.h"
 #include "trainer/clock.h"
+#include "trainer/config/launched.h"
+#include "trainer/room.h"
 
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
 
+#define MEMORY_SECONDS 1.0 /* between two looks at it */
+
+#define LEAD_FACTOR 2.0 /* over the longest step and save so far */
+
+static const double gib = 1 << 30;
+
 void switches_open(struct switches *out, const struct config *config)
 {
-    *out = (struct switches){.config = config, .opened_at = clock_seconds()};
+    *out = (struct switches){
+        .config = config, .opened_at = clock_seconds(), .root = "", .job_end = launched_job_end()};
     switches_saved(out);
 }
 
@@ -57,9 +66,41 @@ static bool duration_is_over(const struct switches *switches)
     return minutes > 0 && clock_seconds() - switches->opened_at >= 60 * minutes;
 }
 
-unsigned switches_look(struct switches *switches)
+/* How long before a limit a run has to end, in seconds. */
+static double lead_of(struct switches *switches, double save_seconds)
 {
-    unsigned seen = 0;
+    double now = clock_seconds(), lap = switches->looked_at > 0 ? now - switches->looked_at : 0;
+    switches->looked_at = now;
+    switches->longest_lap = lap > switches->longest_lap ? lap : switches->longest_lap;
+    double lead = LEAD_FACTOR * (switches->longest_lap + save_seconds);
+    if (save_seconds > 0 && lead > LEAD_FACTOR * switches->said_lead) {
+        log_info("train",
+                 "a stop takes up to %.1f s, twice the longest step of %.2f s and save of %.2f s: "
+                 "whoever signals this run at a limit should do so earlier than that",
+                 lead, switches->longest_lap, save_seconds);
+        switches->said_lead = lead;
+    }
+    return lead;
+}
+
+static bool job_is_over(const struct switches *switches, double lead)
+{
+    struct timespec now;
+    double least = switches->config->exit_lead_seconds;
+    if (switches->job_end <= 0 || least <= 0)
+        return false;
+    clock_gettime(CLOCK_REALTIME, &now);
+    double left = switches->job_end - (double)now.tv_sec;
+    lead = lead > least ? lead : least;
+    if (left > lead)
+        return false;
+    log_info("train", "the job ends in %.0f s, and a stop may take %.1f s", left, lead);
+    return true;
+}
+
+unsigned switches_look(struct switches *switches, double save_seconds)
+{
+    unsigned seen = job_is_over(switches, lead_of(switches, save_seconds)) ? SWITCH_DURATION : 0;
     if (take_save_switch(switches) || interval_is_over(switches))
         seen |= SWITCH_SAVE;
     if (switches_is_killed(switches->config)) {
@@ -74,9 +115,33 @@ unsigned switches_look(struct switches *switches)
     return seen;
 }
 
+bool switches_memory_is_short(struct switches *switches)
+{
+    const struct config *config = switches->config;
+    double most = config->exit_memory_gib, least = config->exit_free_memory_gib;
+    double now = clock_seconds();
+    if ((most <= 0 && least <= 0) || now - switches->memory_at < MEMORY_SECONDS)
+        return false;
+    switches->memory_at = now;
+    double own = (double)room_taken(switches->root).own / gib;
+    double available = (double)room_available(switches->root) / gib;
+    if (most > 0 && own >= most)
+        log_warn("train",
+                 "%.2f GiB of memory are this process's own: training.exit_memory_gib = %g", own,
+                 most);
+    else if (least > 0 && available <= least)
+        log_warn("train",
+                 "%.2f GiB of memory are left here: training.exit_free_memory_gib = %g; this "
+                 "process has %.2f GiB of its own",
+                 available, least, own);
+    else
+        return false;
+    return true;
+}
+
 int switches_exit_code(unsigned seen)
 {
-    if (seen & SWITCH_KILL)
+    if (seen & SWITCHES_FOR_GOOD)
         return EXIT_DO_NOT_RETRY;
     return seen & SWITCH_DURATION ? EXIT_TIME_IS_OVER : EXIT_RUN_AGAIN;
 }

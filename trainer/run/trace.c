@@ -1,21 +1,23 @@
-/* trace.c - one step of all ranks, drawn (see trace.h). */
+/* trace.c - real steps, drawn (see trace.h). */
 #include "trainer/run/trace.h"
 #include "proto/report.h"
 #include "trainer/comm/flight.h"
+#include "trainer/config/config.h"
 #include "trainer/run/program.h"
 
 #include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 
 #define CALLS_MAX 65536u /* of a rank in a step; the flight recorder may keep fewer */
 
 struct trace {
-    FILE *file; /* of rank 0 */
-    char path[512];
-    int64_t at_step, seen;
+    struct trace_options options;
+    FILE *file; /* of rank 0: options.path */
+    int64_t seen;
     struct comm *world;
     uint32_t num_ops, capacity;
     struct trace_event *events; /* [capacity + CALLS_MAX]: operations, then calls */
@@ -30,12 +32,15 @@ static uint64_t now_ns(void)
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
-int trace_new(struct trace **out, const char *path, int64_t at_step, struct parallel *parallel)
+int trace_new(struct trace **out, const struct trace_options *options, struct parallel *parallel)
 {
+    const char *path = options->path;
+    if (path[0] == '\0' && options->folder[0] == '\0')
+        return 0;
     struct trace *trace = calloc(1, sizeof(*trace));
     if (trace != NULL) {
         trace->world = parallel_mesh_of(parallel)->world;
-        trace->at_step = at_step;
+        trace->options = *options;
         trace->capacity = parallel_num_ops(parallel);
         trace->events = calloc((size_t)trace->capacity + CALLS_MAX, sizeof(*trace->events));
     }
@@ -43,8 +48,8 @@ int trace_new(struct trace **out, const char *path, int64_t at_step, struct para
         free(trace);
         return report_error(ERR_MEMORY, NULL, "no memory for the timeline of a step");
     }
-    snprintf(trace->path, sizeof(trace->path), "%s", path);
-    if (trace->world->rank == 0 && (trace->file = fopen(path, "w")) == NULL) {
+    bool is_writer = trace->world->rank == 0 && path[0] != '\0';
+    if (is_writer && (trace->file = fopen(path, "w")) == NULL) {
         trace_free(trace);
         return report_error(ERR_INVALID, "make its folder, or name another file",
                             "could not create debug.timeline_file %s: %s", path, strerror(errno));
@@ -61,7 +66,7 @@ void trace_free(struct trace *trace)
         fclose(trace->file);
         if (!trace->is_drawn)
             log_warn("train", "%s is empty: step %" PRId64 " of this start was not made",
-                     trace->path, trace->at_step);
+                     trace->options.path, trace->options.at_step);
     }
     free(trace->events);
     free(trace);
@@ -152,22 +157,77 @@ static int gather_events(struct trace *trace, uint32_t num, struct trace_event *
 
 static void write_file(struct trace *trace, const struct trace_event *events, size_t num)
 {
-    size_t length = strlen(trace->path);
-    bool is_svg = length > 4 && strcmp(trace->path + length - 4, ".svg") == 0;
+    const char *path = trace->options.path;
+    size_t length = strlen(path);
+    bool is_svg = length > 4 && strcmp(path + length - 4, ".svg") == 0;
     (is_svg ? trace_write_svg : trace_write_chrome)(trace->file, events, num);
     if (fclose(trace->file) != 0)
-        log_warn("train", "could not write %s: %s", trace->path, strerror(errno));
+        log_warn("train", "could not write %s: %s", path, strerror(errno));
     else
-        log_info("train", "wrote the timeline of a step to %s: %zu events", trace->path, num);
+        log_info("train", "wrote the timeline of a step to %s: %zu events", path, num);
     trace->file = NULL;
+}
+
+/* The folders of a path, those that are not there. */
+static void make_folders(char *path)
+{
+    for (char *slash = strchr(path + 1, '/'); slash != NULL; slash = strchr(slash + 1, '/')) {
+        *slash = '\0';
+        (void)mkdir(path, 0777); /* who opens the file says what is wrong */
+        *slash = '/';
+    }
+}
+
+/* One that fails is the last that is tried. */
+static void write_own(struct trace *trace, int64_t step, size_t num)
+{
+    char path[640];
+    uint32_t rank = trace->world->rank;
+    snprintf(path, sizeof(path), "%s/iteration_%" PRId64 "/rank%u_trace.json",
+             trace->options.folder, step, rank);
+    make_folders(path);
+    FILE *file = fopen(path, "w");
+    if (file != NULL)
+        trace_write_chrome(file, trace->events, num);
+    if (file == NULL || fclose(file) != 0) {
+        log_warn("train", "could not write %s: %s; no further step is profiled", path,
+                 strerror(errno));
+        trace->options.folder[0] = '\0';
+    } else if (rank == 0) {
+        log_info("train", "wrote the trace of step %" PRId64 " to %s, and so did other ranks", step,
+                 path);
+    }
+}
+
+static bool is_profiled(const struct trace_options *o, int64_t step)
+{
+    if (o->folder[0] == '\0')
+        return false;
+    return o->steps[0] != '\0' ? config_has_step(o->steps, step) : step % o->freq == 0;
+}
+
+/* Those of all ranks, to their file. Collective. */
+static int draw_all(struct trace *trace, uint32_t num_mine)
+{
+    struct trace_event *all = NULL;
+    size_t num = 0;
+    int rc = gather_events(trace, num_mine, &all, &num);
+    if (rc == ERR_MEMORY)
+        log_warn("train", "the timeline is left out: %s", report_line());
+    if (rc == 0 && trace->world->rank == 0)
+        write_file(trace, all, num);
+    trace->is_drawn = true;
+    free(all);
+    return rc == ERR_MEMORY ? 0 : rc;
 }
 
 int trace_step(struct trace *trace, struct parallel *parallel, const struct step_input *input,
                struct step_result *out)
 {
-    struct trace_event *all = NULL;
-    size_t num = 0;
-    if (trace == NULL || ++trace->seen != trace->at_step)
+    bool is_drawn =
+        trace != NULL && ++trace->seen == trace->options.at_step && trace->options.path[0] != '\0';
+    bool is_own = trace != NULL && is_profiled(&trace->options, input->step);
+    if (!is_drawn && !is_own)
         return parallel_step(parallel, input, out);
     memset(trace->events, 0, trace->capacity * sizeof(*trace->events));
     trace->begin_ns = now_ns();
@@ -177,14 +237,10 @@ int trace_step(struct trace *trace, struct parallel *parallel, const struct step
     if (rc != 0 || out->is_dropped)
         return rc;
     trace->num_ops = drop_unmade(trace->events, parallel_num_ops(parallel));
-    rc = gather_events(trace, trace->num_ops + note_calls(trace), &all, &num);
-    if (rc == ERR_MEMORY)
-        log_warn("train", "the timeline is left out: %s", report_line());
-    if (rc == 0 && trace->world->rank == 0)
-        write_file(trace, all, num);
-    trace->is_drawn = true;
-    free(all);
-    return rc == ERR_MEMORY ? 0 : rc;
+    uint32_t num = trace->num_ops + note_calls(trace);
+    if (is_own)
+        write_own(trace, input->step, num);
+    return is_drawn ? draw_all(trace, num) : 0;
 }
 
 /* ---- drawings ---- */

@@ -17,6 +17,7 @@
  * opener alone, so that the two never race. */
 #include "trainer/save/copier.h"
 #include "proto/report.h"
+#include "proto/stacks.h"
 #include "trainer/clock.h"
 
 #include <pthread.h>
@@ -115,6 +116,7 @@ static bool wait_for_work(struct copier *c)
 static void *thread_main(void *user)
 {
     struct copier *c = user;
+    stacks_join(-1);
     while (wait_for_work(c)) {
         int rc = copy_pieces(c);
         pthread_mutex_lock(&c->mutex);

@@ -5,8 +5,10 @@
 #include "trainer/config/config.h"
 #include "trainer/data/manifest.h"
 #include "trainer/model/model.h"
+#include "trainer/save/environment.h"
 #include "trainer/shape.h"
 
+#include <inttypes.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -36,10 +38,12 @@ int identity_write(char **out_identity, char **out_data, const struct identity *
         isa[32]; /* the description begins with it: "avx512, products by ..." */
     snprintf(isa, sizeof(isa), "%.*s", (int)strcspn(kernels, ","), kernels);
     config_describe_type(dtype, c);
-    ERR_TRY(pack_json(out_identity,
-                      json_pack("{ss ss ss ss so so}", "isa", isa, "kernels", kernels, "dtype",
-                                dtype, "reduction", c->reduction, "canonical", canonical_json(c),
-                                "model", model_shape_identity(&of->model->shape))));
+    ERR_TRY(pack_json(
+        out_identity,
+        json_pack("{ss ss ss ss so so so*}", "isa", isa, "kernels", kernels, "dtype", dtype,
+                  "reduction", c->reduction, "canonical", canonical_json(c), "model",
+                  model_shape_identity(&of->model->shape), "environment",
+                  of->environment != NULL ? json_loads(of->environment, 0, NULL) : NULL)));
     return pack_json(out_data, data_run_json(of->data, trainer_config_data(c)));
 }
 
@@ -119,6 +123,13 @@ static void say_identity(const json_t *own, const json_t *stored)
                      "%s was \"%s\" when the checkpoint was made, now it is \"%s\": training goes "
                      "on, its bits may differ from an uninterrupted run's",
                      keys[i], text_of(stored, keys[i]), text_of(own, keys[i]));
+    char line[ENVIRONMENT_LINE_MAX];
+    if (environment_changes(line, json_object_get(own, "environment"),
+                            json_object_get(stored, "environment")))
+        log_warn("checkpoint",
+                 "since the checkpoint was made: %s: training goes on, its bits may differ from an "
+                 "uninterrupted run's",
+                 line);
 }
 
 /* Another vocabulary, where nothing but the tokens file says how large it is. */
@@ -182,6 +193,17 @@ bool identity_is_same(const struct identity *of, const struct ckpt_loaded *loade
     return is_same;
 }
 
+/* Who means other data names others; the same name in a bucket means that somebody wrote there. */
+static int check_not_overwritten(const struct identity *of, const char *path)
+{
+    const char *own = trainer_config_data(of->config);
+    return strstr(own, "s3://") == NULL || strcmp(own, path) != 0
+               ? 0
+               : report_error(ERR_MISMATCH,
+                              "put the old data back, or give the new data another name",
+                              "%s has other tokens than when the run was saved", own);
+}
+
 int identity_check(const struct identity *of, const char *own_json,
                    const struct ckpt_loaded *loaded)
 {
@@ -198,11 +220,15 @@ int identity_check(const struct identity *of, const char *own_json,
         say_identity(own, stored);
         say_settings(of->config, loaded->config_json);
         say_stretch(of->config, loaded->config_json);
-        if (hash[0] != 0 && strcmp(hash, data_info(of->data)->hash) != 0)
+        bool is_same = hash[0] == 0 || strcmp(hash, data_info(of->data)->hash) == 0;
+        if (!is_same)
+            rc = check_not_overwritten(of, text_of(data, "path"));
+        if (!is_same && rc == 0)
             log_warn("checkpoint",
-                     "the checkpoint was trained on other tokens (%s, now %s): what is new is read "
-                     "from its beginning, what is left out keeps its place",
-                     hash, data_info(of->data)->hash);
+                     "the checkpoint was trained on other tokens (%s, now %s, from step %" PRIu64
+                     " on): what is new is read from its beginning, what is left out keeps its "
+                     "place",
+                     hash, data_info(of->data)->hash, loaded->info.step + 1);
     }
     json_decref(own);
     json_decref(stored);

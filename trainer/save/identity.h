@@ -4,8 +4,8 @@
  * The identity of the numerics rides along with every checkpoint. Another canonical order is
  * refused, since the run's bits are defined by it, and so is another model where the shapes of its
  * tensors would not tell: heads, rotary base, epsilon. Another ISA, library or dtype, other
- * settings and other tokens are said, and training goes on. What a checkpoint does not say, as one
- * that was imported, is not compared. */
+ * settings, another environment (environment.h) and other tokens are said, and training goes on.
+ * What a checkpoint does not say, as one that was imported, is not compared. */
 #ifndef HOLDFAST_TRAINER_IDENTITY_H
 #define HOLDFAST_TRAINER_IDENTITY_H
 
@@ -19,7 +19,8 @@ struct identity {
     const struct config *config;
     struct data *data;
     const struct model_table *model;
-    const char *kernels; /* kernels_describe() */
+    const char *kernels;     /* kernels_describe() */
+    const char *environment; /* environment.h; NULL: of other ranks than 0 */
 };
 
 /* The JSON objects of the manifest, to be freed. ERR_MEMORY. */

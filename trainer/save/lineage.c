@@ -128,12 +128,46 @@ static json_t *orders_of(const struct ckpt_loaded *from, const json_t *identity)
                                                                   : NULL;
 }
 
-int lineage_go_on(char **out, const struct config *config, const struct ckpt_loaded *from)
+static bool differs(const json_t *object, const char *key, const json_t *from, const char *theirs)
+{
+    const json_t *was = json_object_get(from, theirs);
+    return was != NULL && !json_equal(json_object_get(object, key), was);
+}
+
+/* Adds to `order` which samples come from here on, where they are not those that would have come.
+ * False: they are. */
+static bool add_other_samples(json_t *order, const struct config *config,
+                              const struct ckpt_loaded *from, const struct lineage_data *data)
+{
+    json_t *state = json_loads(from->state_json, 0, NULL);
+    json_t *run_data = json_loads(from->data_json, 0, NULL);
+    const json_t *place = json_object_get(state, "data");
+    int64_t was = json_integer_value(json_object_get(place, "next_sample"));
+    int64_t is = (data->next_sample >= 0 ? data->next_sample : was) + data->skip;
+    json_object_set_new(order, "data.next_sample", json_integer(is));
+    json_object_set_new(order, "data.hash", json_string(data->hash));
+    json_object_set_new(order, "data.seed", json_integer(config->seed));
+    if (is < was)
+        log_warn("checkpoint",
+                 "samples from %" PRId64 " on come again from step %" PRIu64
+                 " on: the run has read %" PRId64 " (checkpoint.exclude_from_loading)",
+                 is, from->info.step + 1, was);
+    bool are_others = differs(order, "data.next_sample", place, "next_sample") ||
+                      differs(order, "data.hash", run_data, "hash") ||
+                      differs(order, "data.seed", place, "seed");
+    json_decref(state);
+    json_decref(run_data);
+    return are_others;
+}
+
+int lineage_go_on(char **out, const struct config *config, const struct ckpt_loaded *from,
+                  const struct lineage_data *data)
 {
     json_t *identity = json_loads(from->identity_json, 0, NULL);
     json_t *ours = order_of(config, (int64_t)from->info.step);
     json_t *orders = orders_of(from, identity);
     const char *key = NULL;
+    bool are_others = false;
     int rc = 0;
     if (orders == NULL) {
         orders = json_pack("[O]", ours);
@@ -142,8 +176,9 @@ int lineage_go_on(char **out, const struct config *config, const struct ckpt_loa
         complete(theirs, ours, identity, from);
         key = find_difference(ours, theirs);
         rc = key != NULL ? judge(config, ours, theirs, key, from->info.step) : 0;
+        are_others = rc == 0 && add_other_samples(ours, config, from, data);
     }
-    if (key != NULL)
+    if (key != NULL || are_others)
         json_array_append(orders, ours);
     json_decref(ours);
     json_decref(identity);

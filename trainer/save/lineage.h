@@ -6,7 +6,11 @@
  * before it was a setting. The last one must be that of the configuration; another one is a new
  * order, which has to be asked for: by training.reduction = "fast", which promises no bits, or by
  * checkpoint.new_order. A checkpoint that no trainer made, as one that was imported, has no order:
- * it begins there. */
+ * it begins there.
+ *
+ * A resume whose samples are not those that an undisturbed run would read next is allowed, and
+ * listed, too: with data.next_sample, data.hash and data.seed from there on. So a loss that falls
+ * because samples come again has its reason in the checkpoint. */
 #ifndef HOLDFAST_TRAINER_LINEAGE_H
 #define HOLDFAST_TRAINER_LINEAGE_H
 
@@ -15,8 +19,14 @@
 
 /* The list of a run that begins, as JSON text to be freed. ERR_MEMORY. */
 int lineage_begin(char **out, const struct config *config);
+struct lineage_data {
+    int64_t next_sample; /* where reading goes on; -1: where the checkpoint says */
+    int64_t skip;        /* and so many behind that */
+    const char *hash;    /* data_info */
+};
 /* The list of a run that goes on from a checkpoint. ERR_MISMATCH: a new order that nobody asked
  * for; the message has the first setting that differs. */
-int lineage_go_on(char **out, const struct config *config, const struct ckpt_loaded *from);
+int lineage_go_on(char **out, const struct config *config, const struct ckpt_loaded *from,
+                  const struct lineage_data *data);
 
 #endif

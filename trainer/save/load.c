@@ -113,6 +113,8 @@ int snapshot_read_progress(struct snapshot *s, struct progress *p, const struct 
     const json_t *metrics = json_object_get(state, "metrics");
     p->loss = json_number_value(json_object_get(metrics, "loss"));
     p->grad_norm = json_number_value(json_object_get(metrics, "grad_norm"));
+    if (s->history != NULL)
+        history_read(s->history, json_object_get(state, "history"));
     int rc = is_excluded(s->config, "dataloader") ? 0 : read_place(s, p, state, loaded);
     if (rc == 0)
         rc = take_choices(s, state);
@@ -210,8 +212,10 @@ static int ask_for_candidate(struct snapshot *s, int64_t below, struct candidate
     if (rc == 0 && loads_moments(s->config, candidate))
         rc = check_moments(s->config, loaded);
     char *orders = NULL;
+    struct lineage_data data = {is_excluded(s->config, "dataloader") ? 0 : -1, candidate->skip,
+                                data_info(s->of.data)->hash};
     if (rc == 0 && !is_checked)
-        rc = lineage_go_on(&orders, s->config, loaded);
+        rc = lineage_go_on(&orders, s->config, loaded, &data);
     if (orders != NULL) {
         free(s->orders_json);
         s->orders_json = orders;
@@ -276,6 +280,7 @@ static int load_candidate(struct snapshot *s, struct progress *p, const struct c
     if (!loads_moments(s->config, candidate))
         options.num_tensors = s->state->num_slices;
     ERR_TRY(ckpt_load(s->ckpt, &options, &loaded));
+    s->times.from_attempt = (uint64_t)candidate->attempt;
     s->times.loaded_bytes = loaded->bytes_memory + loaded->bytes_local;
     if (snapshot_is_rank_0(s))
         log_info("checkpoint",
@@ -283,6 +288,11 @@ static int load_candidate(struct snapshot *s, struct progress *p, const struct c
                  "MiB from disk on rank 0",
                  candidate->step, candidate->attempt, loaded->info.durability,
                  (double)loaded->bytes_memory / 1048576.0, (double)loaded->bytes_local / 1048576.0);
+    if (candidate->step > 0 && !candidate->has_moments && snapshot_is_rank_0(s))
+        log_warn("checkpoint",
+                 "step %" PRId64 " has no optimizer state (checkpoint.last_save_model_only leaves "
+                 "it out): the moments begin at zero",
+                 candidate->step);
     int rc = snapshot_read_progress(s, p, loaded);
     ckpt_loaded_free(loaded);
     if (candidate->skip > 0 && snapshot_is_rank_0(s))
@@ -321,8 +331,12 @@ static int try_candidate(struct snapshot *s, struct progress *p, const struct ca
 /* A run with checkpoints of which none can be loaded must not begin anew by itself. */
 static int none_left(const struct snapshot *s)
 {
-    if (s->newest_step < 0)
+    if (s->newest_step < 0) {
+        if (snapshot_is_rank_0(s))
+            log_info("checkpoint", "run %s has no checkpoint yet: it begins with new weights",
+                     s->config->run);
         return 0;
+    }
     int rc = report_error(ERR_CORRUPT,
                           "look with ckpt-cli verify; to begin anew give job.run another name",
                           "run %s has checkpoints up to step %" PRId64 ", but none can be loaded",

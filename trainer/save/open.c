@@ -6,6 +6,7 @@
  *
  * While a copy is in progress (copying_step >= 0) the handle of libckpt belongs to the copy thread.
  */
+#include "proto/arena.h"
 #include "proto/report.h"
 #include "trainer/clock.h"
 #include "trainer/save/lineage.h"
@@ -16,6 +17,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+
+#define TRY_BYTES (16u << 20) /* of the copy that is measured at a start */
 
 bool snapshot_is_rank_0(const struct snapshot *s)
 {
@@ -232,6 +235,35 @@ static int check_level(const struct snapshot *s)
     return 0;
 }
 
+/* Bytes a second that this rank copies past the cache, as a save does, while the others do so too;
+ * 0: no memory to try it with. Both sides were touched before. */
+static double measure_copy(void)
+{
+    unsigned char *from = malloc(TRY_BYTES), *to = malloc(TRY_BYTES);
+    double rate = 0;
+    if (from != NULL && to != NULL) {
+        memset(from, 1, TRY_BYTES);
+        memset(to, 2, TRY_BYTES);
+        double start = clock_seconds();
+        arena_copy(to, from, TRY_BYTES);
+        rate = TRY_BYTES / (clock_seconds() - start + 1e-9);
+    }
+    free(from);
+    free(to);
+    return rate;
+}
+
+/* How long the copy of a save should take. Of what a device holds nothing is measured here: the
+ * first save tells. */
+static void tell_expected(const struct snapshot *s)
+{
+    double rate = s->device_copy == NULL ? measure_copy() : 0;
+    if (snapshot_is_rank_0(s) && rate > 0)
+        log_info("checkpoint",
+                 "a save copies %.1f MiB per rank: %.1f ms expected, at %.2f GB/s as measured here",
+                 (double)s->bytes / 1048576.0, 1e3 * (double)s->bytes / rate, rate * 1e-9);
+}
+
 int snapshot_take(struct snapshot *s)
 {
     if (s->ckpt == NULL)
@@ -242,7 +274,7 @@ int snapshot_take(struct snapshot *s)
     double start = clock_seconds();
     ERR_TRY(parallel_agree(s->mesh->world, snapshot_is_rank_0(s) ? take_attempt(s, answer) : 0));
     ERR_TRY(comm_broadcast(world, answer, sizeof(answer), 0));
-    s->attempt = (uint64_t)answer[0];
+    s->attempt = s->times.attempt = (uint64_t)answer[0];
     ERR_TRY(parallel_agree(world, snapshot_is_rank_0(s) ? check_level(s) : 0));
     s->newest_step = answer[1];
     ERR_TRY(parallel_agree(s->mesh->world,
@@ -256,6 +288,7 @@ int snapshot_take(struct snapshot *s)
                  "checkpoint.keep_latest_k = %" PRId64
                  " is a wish: ckptd follows it where its retention.trainers is set",
                  s->config->keep_latest_k);
+    tell_expected(s);
     return parallel_agree(world, open_copier(s));
 }
 
@@ -268,11 +301,14 @@ int snapshot_open(struct snapshot **out, const struct snapshot_options *options)
     s->mesh = options->mesh;
     s->state = options->state;
     s->kernels = options->kernels;
+    s->history = options->history;
     s->waits_when_busy = strcmp(options->config->when_busy, "wait") == 0;
+    s->replaces_when_busy = strcmp(options->config->when_busy, "replace") == 0;
     s->of = (struct identity){.config = options->config,
                               .data = options->data,
                               .model = options->model,
-                              .kernels = kernels_describe(options->kernels)};
+                              .kernels = kernels_describe(options->kernels),
+                              .environment = options->environment};
     s->want_stop = options->want_stop;
     s->note_copy = options->note_copy;
     s->user = options->user;

@@ -3,6 +3,7 @@
 #define HOLDFAST_TRAINER_SAVE_PRIVATE_H
 
 #include "clients/ckpt.h"
+#include "proto/report.h"
 #include "trainer/save/copier.h"
 #include "trainer/save/device_copy.h"
 #include "trainer/save/identity.h"
@@ -48,6 +49,8 @@ struct snapshot {
     int64_t copying_step;            /* begun, not known to be copied; -1: none */
     double begin_seconds;            /* of its begin */
     bool waits_when_busy;            /* checkpoint.when_busy */
+    bool replaces_when_busy;         /* the same */
+    struct history *history;         /* NULL: there is none */
     struct identity of;              /* what is saved */
     char *identity_json, *data_json;
     char *orders_json;    /* lineage.h; rank 0 alone knows more than its own */
@@ -57,12 +60,18 @@ struct snapshot {
     struct pending pending[PENDING_MAX];
     uint32_t num_pending;
     double polled_at;
-    int settled_rc;  /* how the newest whose end is known ended */
-    bool has_failed; /* some save failed after its copy */
-    bool must_stop;  /* a save failed, and checkpoint.required is set */
+    int settled_rc;                   /* how the newest whose end is known ended */
+    bool has_failed;                  /* some save failed after its copy */
+    bool must_stop;                   /* a save failed, and checkpoint.required is set */
+    char warned[2 * REPORT_TEXT_MAX]; /* the last warning of a save */
     const volatile sig_atomic_t *want_stop;
     double deadline; /* of the end; 0: it has not begun */
     struct snapshot_times times;
+    struct pace { /* rank 0: of training, measured from save to save */
+        double at, waited;
+        int64_t step;
+        double step_seconds; /* 0: not known yet */
+    } pace;
 };
 
 bool snapshot_is_rank_0(const struct snapshot *s);

@@ -10,7 +10,10 @@
  *
  * Busy. While older saves fill ckptd's memory it has no image for one more. checkpoint.when_busy
  * "skip" leaves this save out; with "wait" each rank's begin waits in ckptd, at most
- * checkpoint.busy_wait_seconds.
+ * checkpoint.busy_wait_seconds. With "replace" no rank's begin waits; if one found no image, all
+ * give the save up, rank 0 has the newest that waits behind another make way, if there is one
+ * (ckpt_save_make_way), and all begin again: they wait at most REPLACE_MS for what is under way of
+ * that one. A step that made way is lost if training dies before the later one is copied.
  *
  * The end. What is pending and the last save share checkpoint.final_seconds, by rank 0's clock.
  * They begin with the last save, or earlier, when rank 0 is asked to stop while it waits for
@@ -22,10 +25,12 @@
 #include "proto/report.h"
 #include "trainer/clock.h"
 #include "trainer/data/manifest.h"
+#include "trainer/run/switches.h"
 #include "trainer/save/private.h"
 
 #include <inttypes.h>
 #include <math.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -40,15 +45,31 @@
 #define FINAL_TRIES 10              /* of the last save that ckptd took, or refused for good */
 #define FINAL_PAUSE_SECONDS_MIN 1.0 /* between two, doubling */
 #define FINAL_PAUSE_SECONDS_MAX 4.0
+#define REPLACE_MS 5000u         /* for the image of a save that made way */
 #define WAIT_SECONDS_SAID 0.1    /* a begin that took longer is worth a line */
 #define DURABLE_SECONDS_SAID 1.0 /* and a wait for the end of a save */
+
+/* The last save is tried again and again: what it says is said when it is new. */
+static void warn_of_save(struct snapshot *s, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+static void warn_of_save(struct snapshot *s, const char *format, ...)
+{
+    char text[sizeof s->warned];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    if (strcmp(text, s->warned) == 0)
+        return;
+    log_warn("checkpoint", "%s", text);
+    memcpy(s->warned, text, sizeof text);
+}
 
 /* What all ranks know of a step of a save: the lowest rank that failed says why, as a warning. */
 static void say_not_saved(struct snapshot *s, int agreed, int64_t step, uint32_t first)
 {
     if (agreed != 0 && first == s->mesh->world->rank)
-        log_warn("checkpoint", "step %" PRId64 " was not saved (rank %u): %s", step, first,
-                 report_line());
+        warn_of_save(s, "step %" PRId64 " was not saved (rank %u): %s", step, first, report_line());
     if (first != s->mesh->world->rank)
         report_clear(); /* should training end for it, one rank says why */
 }
@@ -62,6 +83,11 @@ static int agree_on_save(struct snapshot *s, int rc, int64_t step)
     return agreed;
 }
 
+static bool is_unknown(int rc)
+{
+    return rc == ERR_UNAVAILABLE || rc == ERR_TIMEOUT;
+}
+
 /* For who starts the run again (deploy/launch): it has saved. */
 static void note_saved(const struct snapshot *s, int64_t step)
 {
@@ -73,21 +99,25 @@ static void note_saved(const struct snapshot *s, int64_t step)
     fclose(file);
 }
 
-/* Rank 0: the oldest pending save has ended; its end is said once. */
+/* Rank 0: the oldest pending save has ended, or is waited for no more; that is said once. What
+ * ckptd did not answer for is not lost: it may have committed the save before it went away. */
 static void settle_oldest(struct snapshot *s, int rc)
 {
     const struct pending *oldest = &s->pending[0];
     s->settled_rc = rc;
     if (rc == 0) {
         note_saved(s, oldest->step);
+        s->times.longest_save_seconds =
+            fmax(s->times.longest_save_seconds, s->polled_at - oldest->since);
         log_info("checkpoint", "step %" PRId64 " is durable (%s), at most %.2f s after its copy",
                  oldest->step, ckpt_save_durability(s->ckpt), s->polled_at - oldest->since);
         if (ckpt_save_warning(s->ckpt)[0] != 0)
             log_error("checkpoint", "step %" PRId64 ": %s", oldest->step,
                       ckpt_save_warning(s->ckpt));
     } else {
-        log_warn("checkpoint", "step %" PRId64 " did not become durable: %s", oldest->step,
-                 report_line());
+        warn_of_save(s, "step %" PRId64 " %s: %s", oldest->step,
+                     is_unknown(rc) ? "is not known to be durable" : "did not become durable",
+                     report_line());
         s->has_failed = true;
     }
     s->num_pending--;
@@ -95,12 +125,15 @@ static void settle_oldest(struct snapshot *s, int rc)
 }
 
 /* Rank 0 asks how the oldest pending save is doing, and waits at most `wait_ms`. ERR_TIMEOUT: it is
- * still being written; whatever else comes settles it. */
+ * still being written, or no ckptd answers a question that does not wait: the next one knows what
+ * became of it. Whatever else comes settles it. */
 static int ask_oldest(struct snapshot *s, uint32_t wait_ms)
 {
     CHECK(s->num_pending > 0);
     int rc = ckpt_save_wait(s->ckpt, (uint64_t)s->pending[0].step, wait_ms);
     s->polled_at = clock_seconds();
+    if (rc == ERR_UNAVAILABLE && wait_ms == 0)
+        rc = ERR_TIMEOUT;
     if (rc != ERR_TIMEOUT)
         settle_oldest(s, rc);
     return rc;
@@ -214,25 +247,53 @@ static json_t *choices_json(struct kernels *kernels)
     return lines;
 }
 
+/* A step without its waits for saves, since the save before; with its validations. */
+static void measure_step(struct snapshot *s, int64_t step)
+{
+    struct pace now = {clock_seconds(), s->times.save_seconds, step, s->pace.step_seconds};
+    if (s->pace.at > 0 && step > s->pace.step)
+        now.step_seconds =
+            (now.at - s->pace.at - (now.waited - s->pace.waited)) / (double)(step - s->pace.step);
+    s->pace = now;
+}
+
+/* The last two, for `ckpt-cli advise`: of the second save of a start, and later ones. */
+static json_t *metrics_json(const struct snapshot *s, const struct progress *p)
+{
+    json_t *metrics = json_object();
+    if (isfinite(p->loss) && isfinite(p->grad_norm)) { /* JSON has no others: a skipped step's */
+        json_object_set_new(metrics, "loss", json_real(p->loss));
+        json_object_set_new(metrics, "grad_norm", json_real(p->grad_norm));
+    }
+    if (s->pace.step_seconds > 0)
+        json_object_set_new(metrics, "step_seconds", json_real(s->pace.step_seconds));
+    if (s->times.num_saves > 0)
+        json_object_set_new(metrics, "save_wait_seconds",
+                            json_real(s->times.save_seconds / s->times.num_saves));
+    return metrics;
+}
+
 /* The small part of the state, as the manifest keeps it; NULL: no memory. */
 static char *state_json(const struct snapshot *s, const struct progress *p)
 {
     json_t *data = data_state_json(s->of.data, p->next_sample, p->tokens, s->config->seed);
     json_t *state = json_pack(
-        "{so so* so s{sI} s{sI} s{sI} s{sf sf}}", "data", data, "algorithms",
-        choices_json(s->kernels), "orders", json_loads(s->orders_json, 0, NULL), "rng", "seed",
-        (json_int_t)s->config->seed, "schedule", "step", (json_int_t)p->schedule_update,
-        "optimizer", "step", (json_int_t)(s->has_no_moments ? 0 : p->optimizer_update), "metrics",
-        "loss", p->loss, "grad_norm", p->grad_norm);
+        "{so so* so s{sI} s{sI} s{sI} so}", "data", data, "algorithms", choices_json(s->kernels),
+        "orders", json_loads(s->orders_json, 0, NULL), "rng", "seed", (json_int_t)s->config->seed,
+        "schedule", "step", (json_int_t)p->schedule_update, "optimizer", "step",
+        (json_int_t)(s->has_no_moments ? 0 : p->optimizer_update), "metrics", metrics_json(s, p));
+    if (s->history != NULL && s->history->num > 0) /* last: it is long */
+        json_object_set_new(state, "history", history_json(s->history));
     char *text = state != NULL ? json_dumps(state, JSON_COMPACT | json_shortest(state)) : NULL;
     json_decref(state);
     return text;
 }
 
-static int begin(struct snapshot *s, struct ckpt_save **out, const struct progress *p)
+static int begin(struct snapshot *s, struct ckpt_save **out, const struct progress *p,
+                 uint32_t busy_ms)
 {
     if (!snapshot_is_rank_0(s))
-        return ckpt_save_begin(s->ckpt, out, (uint64_t)p->step, NULL);
+        return ckpt_save_begin_within(s->ckpt, out, (uint64_t)p->step, NULL, busy_ms);
     ask_pending(s);
     if (s->has_failed && s->config->checkpoint_required && s->deadline == 0)
         return report_error(ERR_ABORTED,
@@ -240,9 +301,55 @@ static int begin(struct snapshot *s, struct ckpt_save **out, const struct progre
                             "false to train on",
                             "an earlier save failed");
     char *state = state_json(s, p);
-    int rc = state == NULL ? ERR_MEMORY : ckpt_save_begin(s->ckpt, out, (uint64_t)p->step, state);
+    int rc = state == NULL
+                 ? ERR_MEMORY
+                 : ckpt_save_begin_within(s->ckpt, out, (uint64_t)p->step, state, busy_ms);
     free(state);
     return rc;
+}
+
+/* All ranks begin, or none does. The lowest that could not is *first, and has the error's text. */
+static int begin_on_all(struct snapshot *s, const struct progress *p, uint32_t busy_ms,
+                        uint32_t *first)
+{
+    int rc = device_copy_begin(s->device_copy);
+    if (rc == 0)
+        rc = begin(s, &s->save, p, busy_ms);
+    int agreed = parallel_agree_quietly(s->mesh->world, rc, first);
+    if (agreed != 0 && rc == 0)
+        ckpt_save_abort(s->save);
+    return agreed;
+}
+
+/* Rank 0: the save of that step made way. The newest that is pending now, or -1. */
+static int64_t forget_pending(struct snapshot *s, int64_t gone, int64_t step)
+{
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < s->num_pending; i++)
+        if (s->pending[i].step != gone)
+            s->pending[kept++] = s->pending[i];
+    s->num_pending = kept;
+    log_info("checkpoint", "step %" PRId64 " makes way for step %" PRId64 ", before it was durable",
+             gone, step);
+    return kept > 0 ? s->pending[kept - 1].step : -1;
+}
+
+/* No rank has a save open, as one found no image. 0: there is, or will soon be, one for `step`. */
+static int make_way(struct snapshot *s, int64_t step)
+{
+    int64_t answer[2] = {0, -1}; /* a code, and the newest step that is still pending */
+    uint64_t gone;
+    struct report_text text;
+    report_keep(&text);
+    if (snapshot_is_rank_0(s)) {
+        answer[0] = ckpt_save_make_way(s->ckpt, &gone);
+        if (answer[0] == 0)
+            answer[1] = forget_pending(s, (int64_t)gone, step);
+    }
+    ERR_TRY(comm_broadcast(s->mesh->world, answer, sizeof(answer), 0));
+    if (answer[0] == 0)
+        s->pending_step = answer[1];
+    return report_restore(&text, (int)answer[0]);
 }
 
 /* All ranks begin, and their copy threads start; or none does. Training waits since `start`. */
@@ -250,17 +357,14 @@ static int save(struct snapshot *s, const struct progress *p, double start)
 {
     CHECK(s->copying_step < 0);
     uint32_t first = 0;
-    int rc = device_copy_begin(s->device_copy);
-    if (rc == 0)
-        rc = begin(s, &s->save, p);
-    int agreed = parallel_agree_quietly(s->mesh->world, rc, &first);
+    uint32_t busy_ms = s->waits_when_busy ? (uint32_t)s->config->busy_wait_seconds * 1000u : 0;
+    int agreed = begin_on_all(s, p, busy_ms, &first);
+    if (agreed == ERR_BUSY && s->replaces_when_busy && make_way(s, p->step) == 0)
+        agreed = begin_on_all(s, p, REPLACE_MS, &first);
     double seconds = clock_seconds() - start;
     say_not_saved(s, agreed, p->step, first);
-    if (agreed != 0) {
-        if (rc == 0)
-            ckpt_save_abort(s->save);
+    if (agreed != 0)
         return agreed;
-    }
     if (s->waits_when_busy && snapshot_is_rank_0(s) && seconds > WAIT_SECONDS_SAID)
         log_info("checkpoint", "step %" PRId64 " waited %.2f s for older saves to be written",
                  p->step, seconds);
@@ -285,6 +389,7 @@ static int end_copy(struct snapshot *s)
     double agreed_at = clock_seconds();
     double waited = s->begin_seconds + times.waited_seconds + agreed_at - agree_start;
     s->times.save_seconds += waited;
+    s->times.num_saves++;
     add_pending(s, step, times.ended_at);
     if (snapshot_is_rank_0(s))
         log_info("checkpoint",
@@ -292,6 +397,14 @@ static int end_copy(struct snapshot *s)
                  "%.1f ms, training waited %.1f ms",
                  step, (double)s->bytes / 1048576.0, times.copy_seconds * 1e3, waited * 1e3);
     return 0;
+}
+
+unsigned snapshot_asked(const struct snapshot *s)
+{
+    uint32_t asked = snapshot_is_taken(s) ? ckpt_asked(s->ckpt) : 0;
+    if ((asked & CKPT_ASKED_STOP) == 0)
+        return 0;
+    return asked & CKPT_ASKED_NO_SAVE ? SWITCH_STOP_UNSAVED : SWITCH_STOP;
 }
 
 /* What a failed save means for training. */
@@ -313,6 +426,7 @@ int snapshot_save(struct snapshot *s, const struct progress *p)
     if (!snapshot_is_taken(s))
         return 0;
     double start = clock_seconds();
+    measure_step(s, p->step);
     ERR_TRY(replicas_compare(s->replicas));
     int rc = save(s, p, start);
     if (rc == 0 && strcmp(s->config->async_mode, "async_with_pinned_mem") != 0)
@@ -393,6 +507,7 @@ int snapshot_save_final(struct snapshot *s, const struct progress *p)
 {
     if (!snapshot_is_taken(s))
         return 0;
+    measure_step(s, p->step);
     begin_end(s);
     int rc = end_copy(s);
     if (rc == ERR_STALE)

@@ -9,11 +9,12 @@
  * said and skipped, unless checkpoint.required; the next save tries again. The last save is waited
  * for.
  *
- * All calls but snapshot_poll, snapshot_phase and the getters are collective: every rank makes
- * them, in the same order, and gets the same answer. */
+ * All calls but snapshot_poll, snapshot_phase, snapshot_asked and the getters are collective: every
+ * rank makes them, in the same order, and gets the same answer. */
 #ifndef HOLDFAST_TRAINER_SNAPSHOT_H
 #define HOLDFAST_TRAINER_SNAPSHOT_H
 
+#include "trainer/observe/history.h"
 #include "trainer/parallel/parallel.h"
 
 #include <signal.h>
@@ -37,6 +38,8 @@ struct snapshot_options {
     struct data *data; /* a load sets its place */
     const struct model_table *model;
     struct kernels *kernels;
+    struct history *history; /* a load sets it, a save of rank 0 has it; NULL: there is none */
+    const char *environment; /* environment.h: what checkpoints say of it; NULL: nothing */
     /* Not 0: this rank was asked to stop. Until the first save every wait for ckptd ends then with
      * ERR_ABORTED; from when rank 0 sees it while it waits for a save, checkpoint.final_seconds are
      * left. */
@@ -50,6 +53,10 @@ struct snapshot_times {
     double attempt_seconds, load_seconds; /* of the start */
     uint64_t loaded_bytes;                /* this rank's */
     double save_seconds; /* that training has waited for saves so far, but for the last one */
+    double longest_save_seconds; /* from the copy to durable, as rank 0 saw it; 0: none is yet */
+    uint32_t num_saves;          /* those saves */
+    uint64_t attempt;            /* of this start; 0: it takes none */
+    uint64_t from_attempt; /* which saved what this start has loaded; 0: it has loaded nothing */
 };
 
 /* Connects. */
@@ -95,6 +102,9 @@ bool snapshot_must_stop(const struct snapshot *snapshot);
 int snapshot_save_final(struct snapshot *snapshot, const struct progress *progress);
 /* Tells ckptd whether what comes now suffers from its work. Not collective. */
 void snapshot_phase(struct snapshot *snapshot, bool is_busy);
+/* What `ckpt-cli stop` asks of this rank: a mask of SWITCH_STOP and SWITCH_STOP_UNSAVED. Not
+ * collective. */
+unsigned snapshot_asked(const struct snapshot *snapshot);
 /* Logs when a pending save has become durable or has failed. Rank 0 asks ckptd, at most once a
  * second; the others do nothing. */
 void snapshot_poll(struct snapshot *snapshot);

@@ -351,15 +351,14 @@ static int read_vocab(struct reader *reader, const json_t *vocab)
 static int find_byte_symbols(struct reader *reader)
 {
     struct tokenizer *out = reader->out;
+    if (!reader->is_byte_level)
+        return tokenizer_find_byte_names(out, reader->name);
     for (uint32_t byte = 0; byte < 256; byte++) {
-        char name[8];
-        snprintf(name, sizeof name, "<0x%02X>", byte);
         unsigned char single = (unsigned char)byte;
-        out->byte_symbols[byte] = reader->is_byte_level ? vocab_find(&out->vocab, &single, 1)
-                                                        : vocab_find(&out->vocab, name, 6);
+        out->byte_symbols[byte] = vocab_find(&out->vocab, &single, 1);
         if (out->byte_symbols[byte] == VOCAB_NONE)
-            return report_error(ERR_INVALID, NULL, "%s: model.vocab has no token for the byte %s",
-                                reader->name, name);
+            return report_error(ERR_INVALID, NULL, "%s: model.vocab has no token for the byte %u",
+                                reader->name, byte);
     }
     return 0;
 }
@@ -390,19 +389,6 @@ static int merge_sides(const struct reader *reader, const json_t *merge, const c
     return 0;
 }
 
-/* Does a U+2581 stand behind something else in it? */
-static bool crosses_space(const char *bytes, size_t length)
-{
-    for (size_t at = 1; at + META_SPACE_BYTES <= length; at++) {
-        bool is_space = memcmp(bytes + at, META_SPACE, META_SPACE_BYTES) == 0;
-        bool follows = at >= META_SPACE_BYTES &&
-                       memcmp(bytes + at - META_SPACE_BYTES, META_SPACE, META_SPACE_BYTES) == 0;
-        if (is_space && !follows)
-            return true;
-    }
-    return false;
-}
-
 static int read_merge(struct reader *reader, const json_t *merge, uint32_t rank, bool *crosses)
 {
     const char *sides[2];
@@ -421,7 +407,7 @@ static int read_merge(struct reader *reader, const json_t *merge, uint32_t rank,
                             "%s: merge %u (\"%.40s\" \"%.40s\") is of tokens "
                             "that model.vocab does not have",
                             reader->name, rank, sides[0], sides[1]);
-    *crosses |= crosses_space(bytes, used[0] + used[1]);
+    *crosses |= tokenizer_crosses_space(bytes, used[0] + used[1]);
     return pairs_add(&reader->out->pairs, pair);
 }
 

@@ -241,3 +241,18 @@ int pairs_add(struct pairs *pairs, struct pair pair)
     *slot = pair;
     return 0;
 }
+
+int pairs_add_cuts(struct pairs *pairs, const struct vocab *vocab, uint32_t token, uint32_t rank,
+                   const bool *joins)
+{
+    const unsigned char *bytes = vocab->bytes + vocab->start[token];
+    size_t length = vocab->start[token + 1] - vocab->start[token];
+    for (size_t at = 1; at < length; at++) {
+        uint32_t left = vocab_find(vocab, bytes, at), right = VOCAB_NONE;
+        if (left != VOCAB_NONE && (joins == NULL || joins[left]))
+            right = vocab_find(vocab, bytes + at, length - at);
+        if (right != VOCAB_NONE && (joins == NULL || joins[right]))
+            ERR_TRY(pairs_add(pairs, (struct pair){left, right, rank, token}));
+    }
+    return 0;
+}

@@ -1,8 +1,5 @@
-/* model.c - opens a tokenizer of any kind, says what it is, and decodes.
- *
- * The kind is told by the first byte that is no space: a brace begins tokenizer.json, a line feed
- * (byte 0x0a, the first field of a protocol buffer) SentencePiece's file, which is refused with a
- * word on where to find the other; anything else is a file of ranks. */
+/* model.c - opens a tokenizer of any kind (proto/vocab.h tells which), says what it is, and
+ * decodes. */
 #include "trainer/tokenizer/model.h"
 #include "trainer/tokenizer.h"
 
@@ -32,25 +29,14 @@ void tokenizer_close(struct tokenizer *tokenizer)
     free(tokenizer);
 }
 
-/* It begins with the message of a piece of a few bytes. No text of ours has a byte like that. */
-static bool is_sentencepiece(const char *bytes, size_t count)
-{
-    return count > 1 && bytes[0] == '\n' && (unsigned char)bytes[1] < 0x80 &&
-           memchr(bytes, '\0', count) != NULL;
-}
-
 static int read_file(struct tokenizer *tokenizer, const char *path, const struct text *text)
 {
-    size_t at = 0;
-    if (is_sentencepiece(text->data, text->bytes))
-        return report_error(ERR_INVALID, "give the tokenizer.json that is published beside it",
-                            "%s is a SentencePiece file, which is not supported", path);
-    while (at < text->bytes && memchr(" \t\r\n", text->data[at], 4) != NULL)
-        at++;
     ERR_TRY(checksum_sha256_hex(tokenizer->hash, text->data, text->bytes));
-    bool is_json = at < text->bytes && text->data[at] == '{';
-    return is_json ? tokenizer_read_json(tokenizer, path, text->data, text->bytes)
-                   : tokenizer_read_ranks(tokenizer, path, text->data, text->bytes);
+    static int (*const read[])(struct tokenizer *, const char *, const char *, size_t) = {
+        [VOCAB_FILE_RANKS] = tokenizer_read_ranks,
+        [VOCAB_FILE_JSON] = tokenizer_read_json,
+        [VOCAB_FILE_SENTENCEPIECE] = tokenizer_read_sentencepiece};
+    return read[vocab_file_of(text->data, text->bytes)](tokenizer, path, text->data, text->bytes);
 }
 
 int tokenizer_open(struct tokenizer **out, const char *path)
@@ -74,30 +60,37 @@ int tokenizer_open(struct tokenizer **out, const char *path)
     return 0;
 }
 
-static bool is_usable(const char *path)
+static bool is_file(const char *path)
+{
+    struct stat status;
+    return stat(path, &status) == 0 && !S_ISDIR(status.st_mode);
+}
+
+static bool is_file_of_sentencepiece(const char *path)
 {
     char begin[256];
-    struct stat status;
-    if (stat(path, &status) != 0 || S_ISDIR(status.st_mode))
-        return false;
     FILE *file = fopen(path, "re");
     size_t bytes = file != NULL ? fread(begin, 1, sizeof begin, file) : 0;
     if (file != NULL)
         fclose(file);
-    return !is_sentencepiece(begin, bytes);
+    return vocab_file_of(begin, bytes) == VOCAB_FILE_SENTENCEPIECE;
 }
 
 int tokenizer_find(char *out, size_t room, const char *path)
 {
-    static const char *const names[] = {"/tokenizer.model", "/original/tokenizer.model",
-                                        "/tokenizer.json"};
-    struct stat status;
-    int length = snprintf(out, room, "%s", path);
-    if (length < (int)room && stat(path, &status) == 0 && !S_ISDIR(status.st_mode))
-        return 0;
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
-        length = snprintf(out, room, "%s%s", path, names[i]);
-        if (length < (int)room && is_usable(out))
+    /* tokenizer.json may have tokens more than SentencePiece's file beside it. */
+    static const struct {
+        const char *name;
+        bool may_be_sentencepiece;
+    } files[] = {{"", true},
+                 {"/tokenizer.model", false},
+                 {"/original/tokenizer.model", false},
+                 {"/tokenizer.json", false},
+                 {"/tokenizer.model", true}};
+    for (size_t i = 0; i < sizeof files / sizeof files[0]; i++) {
+        int length = snprintf(out, room, "%s%s", path, files[i].name);
+        if (length < (int)room && is_file(out) &&
+            (files[i].may_be_sentencepiece || !is_file_of_sentencepiece(out)))
             return 0;
     }
     return report_error(ERR_NOT_FOUND, "name tokenizer.model, tokenizer.json or their folder",
@@ -140,16 +133,6 @@ const struct added_token *tokenizer_added(const struct tokenizer *tokenizer, int
 
 /* ---- decoding ---- */
 
-/* The byte that "<0xA5>" stands for, or -1. */
-static int fallback_byte(const char *bytes, size_t length)
-{
-    static const char digits[] = "0123456789ABCDEF";
-    if (length != 6 || memcmp(bytes, "<0x", 3) != 0 || bytes[5] != '>')
-        return -1;
-    const char *high = memchr(digits, bytes[3], 16), *low = memchr(digits, bytes[4], 16);
-    return high != NULL && low != NULL ? (int)(high - digits) << 4 | (int)(low - digits) : -1;
-}
-
 /* Writes bytes with U+2581 as spaces where the tokenizer marks those; returns their number. */
 static size_t unmark(char *out, const struct tokenizer *tokenizer, const char *bytes, size_t length)
 {
@@ -179,7 +162,7 @@ static size_t token_text(char *out, const struct tokenizer *tokenizer, int32_t t
     const struct vocab *vocab = &tokenizer->vocab;
     const char *bytes = (const char *)vocab->bytes + vocab->start[token];
     size_t length = vocab->start[token + 1] - vocab->start[token];
-    int byte = tokenizer->by_character ? fallback_byte(bytes, length) : -1;
+    int byte = tokenizer->by_character ? tokenizer_byte_of_name(bytes, length) : -1;
     if (byte < 0)
         return unmark(to, tokenizer, bytes, length);
     to[0] = (char)byte;

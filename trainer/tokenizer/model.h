@@ -2,7 +2,8 @@
  *
  * Whatever the file, encoding is the same: added tokens are cut out of the text, the rest is
  * normalized and split into pieces, a piece becomes symbols, and neighbouring symbols are joined by
- * the table of pairs, lowest rank first. A reader of a file (tiktoken.c, hf_json.c) fills this. */
+ * the table of pairs, lowest rank first. A reader of a file (ranks.c, hf_json.c, sentencepiece.c)
+ * fills this. */
 #ifndef HOLDFAST_TOKENIZER_MODEL_H
 #define HOLDFAST_TOKENIZER_MODEL_H
 
@@ -33,6 +34,10 @@ struct pairs {
 /* A pair that is there gets the new rank. ERR_MEMORY. */
 int pairs_add(struct pairs *pairs, struct pair pair);
 const struct pair *pairs_find(const struct pairs *pairs, uint32_t left, uint32_t right);
+/* Every cut of a token into two tokens, with the rank of the token. `joins`: by number, which
+ * tokens are joined; NULL: all. ERR_MEMORY. */
+int pairs_add_cuts(struct pairs *pairs, const struct vocab *vocab, uint32_t token, uint32_t rank,
+                   const bool *joins);
 
 /* ---- the tokenizer ---- */
 
@@ -81,6 +86,9 @@ struct tokenizer {
 /* `name` is for messages. What they leave behind after an error is freed by tokenizer_close(). */
 int tokenizer_read_ranks(struct tokenizer *out, const char *name, const char *text, size_t bytes);
 int tokenizer_read_json(struct tokenizer *out, const char *name, const char *text, size_t bytes);
+int tokenizer_read_sentencepiece(struct tokenizer *out, const char *name, const char *text,
+                                 size_t bytes);
+
 /* The added token with this id, or NULL. */
 const struct added_token *tokenizer_added(const struct tokenizer *tokenizer, int32_t id);
 
@@ -88,6 +96,15 @@ const struct added_token *tokenizer_added(const struct tokenizer *tokenizer, int
  * three times the bytes and the prefix. Returns the bytes written. */
 size_t tokenizer_mark(const struct tokenizer *tokenizer, bool has_prefix, const char *text,
                       size_t bytes, char *out);
+
+/* ---- fallback.c: what vocabularies with byte fallback share ---- */
+
+/* The symbols of bytes are the tokens "<0x00>" to "<0xFF>". ERR_INVALID: one is missing. */
+int tokenizer_find_byte_names(struct tokenizer *out, const char *name);
+int tokenizer_byte_of_name(const char *bytes, size_t length); /* -1: it is none of these */
+/* Does a U+2581 stand behind something else in it? If so in no token that is joined, then no merge
+ * reaches across words. */
+bool tokenizer_crosses_space(const void *bytes, size_t length);
 
 /* ---- merge.c: joining the symbols of one piece ---- */
 

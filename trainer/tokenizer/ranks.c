@@ -12,21 +12,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static int add_cuts(struct tokenizer *tokenizer, uint32_t rank)
-{
-    const struct vocab *vocab = &tokenizer->vocab;
-    const unsigned char *bytes = vocab->bytes + vocab->start[rank];
-    size_t length = vocab->start[rank + 1] - vocab->start[rank];
-    for (size_t at = 1; at < length; at++) {
-        uint32_t left = vocab_find(vocab, bytes, at);
-        uint32_t right =
-            left != VOCAB_NONE ? vocab_find(vocab, bytes + at, length - at) : VOCAB_NONE;
-        if (right != VOCAB_NONE)
-            ERR_TRY(pairs_add(&tokenizer->pairs, (struct pair){left, right, rank, rank}));
-    }
-    return 0;
-}
-
 static int add_special_tokens(struct tokenizer *tokenizer)
 {
     uint32_t count = vocab_num_special(&tokenizer->vocab);
@@ -55,7 +40,7 @@ int tokenizer_read_ranks(struct tokenizer *out, const char *name, const char *te
         return report_error(ERR_INVALID, NULL, "%s has a token of %zu bytes, over %u", name,
                             out->vocab.longest, TOKEN_BYTES_MAX);
     for (uint32_t rank = 0; rank < out->vocab.num_tokens; rank++)
-        ERR_TRY(add_cuts(out, rank));
+        ERR_TRY(pairs_add_cuts(&out->pairs, &out->vocab, rank, rank, NULL));
     for (uint32_t byte = 0; byte < 256; byte++) {
         unsigned char single = (unsigned char)byte;
         out->byte_symbols[byte] = vocab_find(&out->vocab, &single, 1);

@@ -242,6 +242,35 @@ void ISA_NAME(largest)(const void *args, uint32_t item, const struct worker *wor
     *most = mine > *most ? mine : *most;
 }
 
+INLINE struct kernel_extent extent_of(const void *x, struct range range, bool bf16)
+{
+    lanes_u32 most = {0}, least = most - 1, bad = {0};
+    struct kernel_extent all = EXTENT_NONE;
+    size_t whole = range.begin + (range.end - range.begin) / WIDTH * WIDTH;
+    for (size_t i = range.begin; i < whole; i += WIDTH) {
+        lanes_u32 bits = (lanes_u32)load_part(x, i, WIDTH, bf16) & 0x7fffffff;
+        lanes_u32 more = (lanes_u32)(bits > most), less = (lanes_u32)(bits < least);
+        most = (more & bits) | (~more & most);
+        least = (less & bits) | (~less & least);
+        bad -= (lanes_u32)(bits >= 0x7f800000);
+    }
+    for (size_t l = 0; l < WIDTH && whole > range.begin; l++)
+        extent_merge(&all, &(struct kernel_extent){most[l], least[l], bad[l]});
+    lanes_u32 rest = (lanes_u32)load_part(x, whole, range.end - whole, bf16) & 0x7fffffff;
+    for (size_t l = 0; l < range.end - whole; l++)
+        extent_add(&all, rest[l]);
+    return all;
+}
+
+void ISA_NAME(extremes)(const void *args, uint32_t item, const struct worker *worker)
+{
+    const struct extremes_args *a = args;
+    struct range range = item_range(item, FLAT_ITEM, a->count);
+    struct kernel_extent mine =
+        a->dtype == KERNEL_BF16 ? extent_of(a->x, range, true) : extent_of(a->x, range, false);
+    extent_merge(&a->partial[worker->index].of, &mine);
+}
+
 /* In steps of q a number is rounded by adding 1.5 2^23 q, whose last bit is worth q, and taking it
  * away again. */
 INLINE lanes to_format(const struct float8_args *a, lanes scaled)
@@ -576,6 +605,7 @@ const struct kernel_ops ISA_NAME(kernel_ops) = {
     .round_float8 = ISA_NAME(round_float8),
     .float8_encode = ISA_NAME(float8_encode),
     .float8_decode = ISA_NAME(float8_decode),
+    .extremes = ISA_NAME(extremes),
     .squares = ISA_NAME(squares),
     .digest = ISA_NAME(digest),
     .adamw = ISA_NAME(adamw),

@@ -1,0 +1,65 @@
+#!/usr/bin/env bash
+# Goal: before a run, --preflight says of every rank whether its device copies and multiplies right
+# and what the rank in front of it sends arrives, and ends with 78 when one is broken; --links has a
+# row for each call, payload and group of the mesh, and rates for --suggest. Method: CPUs,
+# as threads and as processes; simulated GPUs (tests/simgpu) that change one bit of one copy or
+# refuse memory.
+. "$(dirname "$0")/lib.sh"
+
+plan 12
+look() { # OUTPUT TRAINER [SETTING...]
+    local to=$1
+    shift
+    "$@" --preflight >"$tmp/$to.out" 2>"$tmp/$to.log"
+}
+states() { # OUTPUT: of all ranks; slow is a matter of the moment
+    sed -nE 's/.* (ok|slow|broken)  +.*/\1/p' "$tmp/$1.out" | sed 's/slow/ok/' | tr '\n' ' '
+}
+check "four threads are fit, without data, model and ckptd" \
+    look threads "$BUILD/trainer" --comm.ranks 4
+check_equal "each has a line" "$(states threads)" "ok ok ok ok "
+check "two processes are fit" look processes mpirun --allow-run-as-root --oversubscribe -n 2 \
+    "$BUILD/trainer" --comm.backend mpi
+rows() { # OUTPUT [COMMAND...]: a line for each group and call of how many rows
+    "${@:2}" --links --debug.links_max_bytes 131072 >"$tmp/$1.out" 2>"$tmp/$1.log" || return
+    awk '/_/ && $8 > 0 { print $1, $2, $3 }' "$tmp/$1.out" | sort | uniq -c | awk '{$1 = $1} 1' |
+        paste -sd,
+    grep -q -- '--suggest: --memory_estimation.machine_gb_per_s [0-9.]* --mem' "$tmp/$1.out"
+}
+calls() { # RANKS GROUP
+    for call in all_gather all_reduce all_to_all send_recv; do echo "2 $2 $1 $call"; done
+}
+check_equal "the links of all four and of the groups of the mesh are measured" \
+    "$(rows links mpirun --allow-run-as-root --oversubscribe -n 4 "$BUILD/trainer" \
+        --comm.backend mpi --parallelism.tensor_parallel_degree 2)" \
+    "$({ calls 2 dp_shard && calls 2 tp && calls 4 world; } | paste -sd,)"
+if [ ! -x "$BUILD/tests/trainer_on_simgpu" ]; then
+    for i in {5..12}; do echo "ok $i - on GPUs # SKIP NVIDIA's headers are not here"; done
+    exit
+fi
+gpus() { # OUTPUT SIMGPU RANKS
+    SIMGPU=$2 look "$1" "$BUILD/tests/trainer_on_simgpu" --kernels.device cuda \
+        --comm.backend nccl --comm.ranks "$3"
+}
+check_equal "so are those of two GPUs by NCCL" \
+    "$(SIMGPU=devices=2,seed=7 rows nccl "$BUILD/tests/trainer_on_simgpu" --kernels.device cuda \
+        --comm.backend nccl --comm.ranks 2)" "$(calls 2 world | paste -sd,)"
+check "two GPUs are fit" gpus good devices=2,seed=7 2
+check_equal "and named as nvidia-smi and the kernel's log name them" \
+    "$(grep -o 'GPU-[0-9a-f-]* at [0-9a-f:.]*' "$tmp/good.out" | paste -sd,)" \
+    "$(printf 'GPU-%s at %s\n' 00102030-4050-6070-8090-a0b0c0d0e0f0 0000:00:00.0 \
+        01112131-4151-6171-8191-a1b1c1d1e1f1 0000:01:00.0 | paste -sd,)"
+broken() { # OUTPUT SIMGPU RANKS PROBLEM
+    local got=0
+    gpus "$1" "$2" "$3" || got=$?
+    [ "$got" = 78 ] && states "$1" | grep -q broken && grep -q "$4" "$tmp/$1.out"
+}
+# Copies onto a rank's device: five of 32 MiB, an operand for each size; then what it sends.
+check "a bit that a copy changes breaks a rank" \
+    broken copy flip=1000000:3 1 "copies: what was copied"
+check "so does one on the way back" broken back torn=1000000:3 1 "copies: what was copied"
+check "so does a product of other numbers" \
+    broken product flip=100000:6 1 "products: a product of small integers is wrong"
+check "so does what another rank sent otherwise than it says" \
+    broken link devices=2,flip=4194304:12 2 "links: what rank [01] sent came with other bits"
+check "memory that is refused is named" broken memory fail=cudaMalloc:1 1 "out of memory"

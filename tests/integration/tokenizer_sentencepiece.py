@@ -1,0 +1,140 @@
+#!/usr/bin/env python3
+"""tokenizer_sentencepiece - our tokens of a SentencePiece model are those of SentencePiece itself.
+
+Goal: with a tokenizer.model as Llama 2's, and with every setting of it that we support, the program
+tokenizer makes the library's tokens of real text, of random Unicode, and of texts full of spaces
+and of pieces that are no text, and the text back of them. What a file asks for beyond that is
+refused with its field and value; a folder's tokenizer.json goes before it. Method: the library
+trains small models on real text. SEED=n gives other random text. Skipped when the Python package
+sentencepiece cannot be imported.
+"""
+import os
+import shutil
+import sys
+
+from lib_tap import need
+import lib_tap
+import lib_text
+
+need("sentencepiece", "google.protobuf")
+import sentencepiece  # noqa: E402
+from sentencepiece import sentencepiece_model_pb2  # noqa: E402
+
+LLAMA2 = {"model_type": "bpe", "vocab_size": 1500, "byte_fallback": True, "split_digits": True,
+          "normalization_rule_name": "identity", "remove_extra_whitespaces": False,
+          "allow_whitespace_only_pieces": True}
+USER = {"user_defined_symbols": ["<tool>", "norm_al", "norm_al_er", "of the", "\n\n"],
+        "control_symbols": ["<|eot_id|>"]}
+FORMS = {
+    "llama2": {},
+    "without a prefix": {"add_dummy_prefix": False},
+    "across words": {"split_by_whitespace": False},
+    "with symbols of the user": USER,
+    "that others changed": {},
+    "with other ends": {"bos_piece": "<|begin|>", "eos_id": -1, "unk_id": 2, "bos_id": 0},
+}
+
+
+def train(bed, name, settings):
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(lib_text.real_text()[:150000].split("\n")),
+        model_prefix=bed.path(name), num_threads=1, minloglevel=2, **{**LLAMA2, **settings})
+    os.rename(bed.path(name + ".model"), bed.path(name))
+    return sentencepiece.SentencePieceProcessor(model_file=bed.path(name))
+
+
+def change(bed, name):
+    """Many pieces of one score, of which the leftmost pair goes first; and a piece that begins like
+    a byte's name, which is text and joins no byte."""
+    model = sentencepiece_model_pb2.ModelProto()
+    with open(bed.path(name), "rb") as file:
+        model.ParseFromString(file.read())
+    for piece in model.pieces:
+        piece.score = piece.score // 200
+    model.pieces.add(piece="<0x0A>x")
+    with open(bed.path(name), "wb") as file:
+        file.write(model.SerializeToString())
+    return sentencepiece.SentencePieceProcessor(model_file=bed.path(name))
+
+
+def same_tokens(bed, form):
+    theirs = train(bed, form, FORMS[form])
+    if form == "that others changed":
+        theirs = change(bed, form)
+    for text in bed.texts:
+        ours, want = bed.tokens(form, text), theirs.encode(text)
+        assert ours == want, (form, text[:40],
+                              lib_text.first_difference(ours, want, "sentencepiece"))
+        back = bed.run("decode", form, " ".join(map(str, ours)).encode())
+        assert back.stdout == theirs.decode(ours).encode(), (form, text[:40], back.stderr)
+
+
+def what_begins_and_ends_a_document_is_what_the_model_says(bed):
+    with open(bed.path("text"), "w") as out:
+        out.write("a text")
+    for form in ("llama2", "with other ends"):
+        theirs = sentencepiece.SentencePieceProcessor(model_file=bed.path(form))
+        done = bed.run("tokens", form, b"a text", "--out", bed.path("tokens"))
+        assert done.returncode == 0, done.stderr
+        with open(bed.path("tokens"), "rb") as file:
+            header = file.read(4096)
+        ends = [int.from_bytes(header[at:at + 4], "little", signed=True) for at in (144, 148)]
+        assert ends == [theirs.bos_id(), theirs.eos_id()], (form, ends)
+
+
+def control_pieces_are_tokens_when_asked_for(bed):
+    form = "with symbols of the user"
+    theirs = sentencepiece.SentencePieceProcessor(model_file=bed.path(form))
+    want = [theirs.bos_id(), *theirs.encode("a"), theirs.piece_to_id("<|eot_id|>"), theirs.eos_id()]
+    assert bed.tokens(form, "<s>a<|eot_id|></s>", "--special") == want
+
+
+def bytes_that_are_not_utf8_are_tokens_of_bytes(bed):
+    text = b"a\xff\xe2\x96b\xed\xa0\x80"
+    tokens = bed.run("encode", "llama2", text).stdout
+    assert bed.run("decode", "llama2", tokens).stdout == text
+
+
+def what_is_not_supported_is_refused_by_field_and_value(bed):
+    for settings, name in [
+            ({"model_type": "unigram"}, "trainer_spec.model_type = UNIGRAM"),
+            ({"model_type": "char", "vocab_size": 400, "hard_vocab_limit": False}, "= CHAR"),
+            ({"byte_fallback": False}, "trainer_spec.byte_fallback = 0"),
+            ({"treat_whitespace_as_suffix": True}, "trainer_spec.treat_whitespace_as_suffix = 1"),
+            ({"remove_extra_whitespaces": True}, "normalizer_spec.remove_extra_whitespaces = 1"),
+            ({"normalization_rule_name": "nfkc"}, "normalizer_spec.precompiled_charsmap = ")]:
+        train(bed, "refused", settings)
+        done = bed.run("encode", "refused", b"x")
+        assert done.returncode == 78 and name.encode() in done.stderr, (name, done)
+
+
+def a_file_that_was_cut_is_refused(bed):
+    with open(bed.path("llama2"), "rb") as file:
+        whole = file.read()
+    for length in range(1, len(whole), 1499):
+        with open(bed.path("cut"), "wb") as out:
+            out.write(whole[:length])
+        assert bed.run("encode", "cut", b"x").returncode == 78, length
+
+
+def of_a_folder_the_tokenizer_json_is_taken(bed):
+    os.mkdir(bed.path("folder"))
+    shutil.copy(bed.path("llama2"), bed.path("folder/tokenizer.model"))
+    assert bed.tokens("folder", "a text") == bed.tokens("llama2", "a text")
+    with open(bed.path("folder/tokenizer.json"), "w") as out:
+        out.write("{}")
+    assert b"tokenizer.json" in bed.run("encode", "folder", b"x").stderr
+
+
+if __name__ == "__main__":
+    one_bed = lib_text.TokenizerBed()
+    try:
+        passed = lib_tap.run([
+            *lib_text.tests_of(FORMS, same_tokens, "the_tokens_are_sentencepieces"),
+            what_begins_and_ends_a_document_is_what_the_model_says,
+            control_pieces_are_tokens_when_asked_for, bytes_that_are_not_utf8_are_tokens_of_bytes,
+            what_is_not_supported_is_refused_by_field_and_value, a_file_that_was_cut_is_refused,
+            of_a_folder_the_tokenizer_json_is_taken], one_bed)
+    finally:
+        shutil.rmtree(one_bed.root, ignore_errors=True)
+    sys.exit(not passed)

@@ -1,0 +1,47 @@
+/* trainer_breaks.c - steps whose numbers are not finite.
+ *
+ * Goal: they are skipped and counted as the settings say. Method: steps that no rank has made. */
+#include "proto/report.h"
+#include "trainer/observe/breaks.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static void test_breaks__steps_are_skipped_until_too_many_in_a_row(void **state)
+{
+    static struct config config = {
+        .nonfinite = "skip", .nonfinite_skips_max = 3, .micro_batches = 6, .local_batch_size = 2};
+    struct breaks b = {.config = &config};
+    struct progress finite = {.step = 8, .next_sample = 96, .loss = 2, .grad_norm = 1};
+    struct progress broken = finite;
+    struct step_break at = {.rank = 5, .stage = 1, .is_loss = true, .leaf = 4};
+    (void)state;
+    broken.grad_norm = (double)INFINITY;
+    for (int round = 0; round < 2; round++) {
+        assert_true(breaks_is_finite(&b, &finite)); /* a row ends here */
+        for (int i = 0; i < 2; i++) {
+            assert_false(breaks_is_finite(&b, &broken));
+            assert_int_equal(breaks_decide(&b, &broken, &at), 0);
+        }
+    }
+    assert_int_equal(breaks_decide(&b, &broken, &at), ERR_INVALID);
+    assert_non_null(strstr(report_line(), "step 8: loss 2, gradient norm inf, first on rank 5, "
+                                          "stage 1: the loss of leaf 4, samples 92 to 93"));
+    strcpy(config.nonfinite, "stop");
+    assert_true(breaks_is_finite(&b, &finite));
+    assert_int_equal(breaks_decide(&b, &broken, &at), ERR_INVALID);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_breaks__steps_are_skipped_until_too_many_in_a_row),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,118 @@
+/* trainer_jsonl.c - a run's steps as lines of JSON.
+ *
+ * Goal: each line is JSON that says which attempt made it, and a step its range of samples. Method:
+ * two starts of a run write steps that no rank has made; the lines are parsed. */
+#include "proto/report.h"
+#include "trainer/observe/jsonl.h"
+
+#include <jansson.h>
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+static struct config config = {.micro_batches = 6,
+                               .local_batch_size = 2,
+                               .steps = 20,
+                               .decay_total_steps = 20,
+                               .decay_ratio = -1,
+                               .decay_type = "linear",
+                               .run = "mine"};
+
+static void write_start(uint64_t attempt, int64_t from, double grad_norm)
+{
+    static const struct history past = {.first = 3, .halvings = 1, .num = 1, .loss = {4.5}};
+    struct jsonl *j;
+    struct step_result result = {.max_loss = 3, .sources[1] = {.sum = 10, .counted = 4}};
+    struct data_place place = {.num_sources = 2, .sources[1] = {.name = "prose"}};
+    struct progress p = {.step = from + 1,
+                         .schedule_update = from + 1,
+                         .next_sample = (uint64_t)(from + 1) * 12,
+                         .tokens = 99,
+                         .loss = 2.5,
+                         .grad_norm = grad_norm};
+    assert_int_equal(jsonl_open(&j, &config), 0);
+    jsonl_start(j, &(struct snapshot_times){.attempt = attempt, .from_attempt = attempt - 1}, from,
+                &past);
+    struct step_calls calls = {
+        .num = 2,
+        .of = {{"dp_shard", COMM_ALL_GATHER, 24, 4096, 2048}, {"world", COMM_SUM_I64, 3, 24, 24}}};
+    jsonl_step(j, &p, &result, &place, &calls);
+    jsonl_validation(j, &p, 4);
+    jsonl_spike(j, from + 1, &(struct spike){.kind = SPIKE_NONE});
+    jsonl_spike(j, from + 1, &(struct spike){.kind = SPIKE_SLOW, .began = 3, .steps = 4});
+    jsonl_close(j);
+}
+
+static json_int_t integer(const json_t *line, const char *key)
+{
+    assert_true(json_is_integer(json_object_get(line, key)));
+    return json_integer_value(json_object_get(line, key));
+}
+
+static void test_jsonl__each_line_has_its_attempt_and_a_step_its_samples(void **state)
+{
+    char line[1000];
+    (void)state;
+    const char *base = getenv("TMPDIR");
+    snprintf(config.jsonl_file, sizeof(config.jsonl_file), "%s/steps-%d.jsonl",
+             base != NULL ? base : "/tmp", (int)getpid());
+    write_start(1, 7, 1);
+    write_start(2, 5, (double)NAN);
+    FILE *file = fopen(config.jsonl_file, "re");
+    assert_non_null(file);
+    assert_non_null(fgets(line, sizeof(line), file)); /* of the first start: the file was empty */
+    json_t *restored = json_loads(line, 0, NULL);
+    assert_int_equal(integer(restored, "attempt"), 0);
+    assert_int_equal(integer(restored, "step"), 6);
+    assert_true(json_real_value(json_object_get(restored, "loss")) == 4.5);
+    assert_true(json_is_true(json_object_get(restored, "restored")));
+    json_decref(restored);
+    for (int i = 0; i < 8; i++) {
+        int64_t from = i < 4 ? 7 : 5;
+        assert_non_null(fgets(line, sizeof(line), file));
+        json_t *object = json_loads(line, 0, NULL);
+        assert_int_equal(integer(object, "attempt"), i < 4 ? 1 : 2);
+        assert_int_equal(integer(object, i % 4 == 0 ? "start_step" : "step"), from + (i % 4 != 0));
+        if (i % 4 == 0)
+            assert_int_equal(json_integer_value(json_object_get(object, "from_attempt")), i / 4);
+        if (i % 4 == 1) {
+            assert_int_equal(integer(object, "first_sample"), from * 12);
+            assert_int_equal(integer(object, "last_sample"), from * 12 + 11);
+            const json_t *losses = json_object_get(object, "losses");
+            assert_true(json_real_value(json_object_get(losses, "prose")) == 2.5);
+            assert_int_equal(json_object_size(losses), 1);
+            const json_t *calls = json_object_get(object, "calls");
+            assert_int_equal(json_object_size(calls), 2);
+            calls = json_object_get(calls, "dp_shard all_gather");
+            assert_int_equal(integer(calls, "calls"), 24);
+            assert_int_equal(integer(calls, "bytes"), 4096);
+            assert_int_equal(integer(calls, "sent"), 2048);
+            assert_int_equal(json_is_null(json_object_get(object, "grad_norm")), i > 4);
+        }
+        if (i % 4 == 3) {
+            assert_string_equal(json_string_value(json_object_get(object, "loss_spike")), "slow");
+            assert_int_equal(integer(object, "began"), 3);
+            assert_int_equal(integer(object, "steps"), 4);
+        }
+        json_decref(object);
+    }
+    assert_null(fgets(line, sizeof(line), file));
+    fclose(file);
+    unlink(config.jsonl_file);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_jsonl__each_line_has_its_attempt_and_a_step_its_samples),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,36 @@
+/* trainer_waits.c - a warning when training waits for samples.
+ *
+ * Goal: it comes when a share that is too large begins, and not with every line. Method: shares of
+ * lines in a row. */
+#include "trainer/observe/waits.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+static void test_waits__a_large_share_is_said_when_it_begins(void **state)
+{
+    static struct config config = {.data_wait_max_percent = 10};
+    static const struct {
+        double percent;
+        bool is_said;
+    } lines[] = {{10, false}, {11, true}, {90, false}, {9, false}, {11, true}};
+    struct waits waits = {.config = &config};
+    (void)state;
+    for (size_t i = 0; i < sizeof(lines) / sizeof(lines[0]); i++)
+        assert_int_equal(waits_look(&waits, 1, lines[i].percent, 1), lines[i].is_said);
+    config.data_wait_max_percent = 0;
+    waits.is_slow = false;
+    assert_false(waits_look(&waits, 1, 100, 1));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_waits__a_large_share_is_said_when_it_begins),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

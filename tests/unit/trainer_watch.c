@@ -1,0 +1,263 @@
+/* trainer_watch.c - how far the numbers of modules reach (debug.watch_numbers).
+ *
+ * Goal: the first number that is not finite ends the run on all ranks with the tensor, module and
+ * rank that had it, on every mesh; watching changes no bit. Method: parallel_bed.h; a weight is
+ * broken, or so large that a product overflows; what the rank prints goes to a file. */
+#include "tests/unit/parallel_bed.h"
+
+#include <fcntl.h>
+
+static const char watch[] = "--debug.watch_numbers";
+
+static void test_watch__no_bit_changes_on_any_mesh(void **state)
+{
+    static const char *const ways[][8] = {
+        {"--canonical.tp_blocks", "2", "--canonical.cp_blocks", "2",
+         "--parallelism.context_parallel_rotate_method", "alltoall", NULL},
+        {"--canonical.tp_blocks", "2", "--canonical.cp_blocks", "2", "--model.tied_embeddings",
+         "true", NULL},
+        {"--canonical.tp_blocks", "2", "--canonical.cp_blocks", "2", "--canonical.loss_chunks", "2",
+         NULL},
+    };
+    static const struct place meshes[] = {{1, 2, 1, 0, 0, 2}, {1, 1, 1, 2, 2, 0}};
+    (void)state;
+    for (size_t i = 0; i < sizeof(ways) / sizeof(ways[0]); i++) {
+        const char *extra[12] = {0};
+        struct outcome *reference = new_outcome();
+        int num = 0;
+        for (; ways[i][num] != NULL; num++)
+            extra[num] = ways[i][num];
+        run_on(reference, alone, 0, 2, extra, num);
+        extra[num++] = watch;
+        extra[num++] = "--parallelism.pipeline_parallel_schedule";
+        extra[num++] = i == 2 ? "1F1B" : "ZBH1"; /* whose backwards are in halves */
+        for (size_t j = 0; j < sizeof(meshes) / sizeof(meshes[0]); j++) {
+            struct outcome *outcome = new_outcome();
+            run_on(outcome, meshes[j], 0, 2, extra, meshes[j].pp > 0 ? num : num - 2);
+            want_same(reference, outcome, meshes[j]);
+            free_outcome(outcome);
+        }
+        free_outcome(reference);
+    }
+}
+
+/* What the one rank that has an error says. */
+static char message[1024];
+
+static int watch_main(struct comm *world, void *user)
+{
+    int rc = rank_main(world, user);
+    if (rc != 0 && report_message()[0] != '\0')
+        snprintf(message, sizeof(message), "%s", report_line());
+    return rc;
+}
+
+/* A run of one step, whose weights are those of `broken`; what it prints is put into `out`. */
+#define PRINTED_MAX 20000
+static int run_broken(struct outcome *broken, struct place place, const char *const *extra,
+                      int num_extra, char out[PRINTED_MAX])
+{
+    const char *arguments[40] = {watch};
+    char path[96], pp[16], cp[16], tp[16];
+    snprintf(path, sizeof(path), "%s/printed", folder);
+    snprintf(pp, sizeof(pp), "%d", degree(place.pp));
+    snprintf(cp, sizeof(cp), "%d", degree(place.cp));
+    snprintf(tp, sizeof(tp), "%d", degree(place.tp));
+    const char *const mesh[] = {"--parallelism.pipeline_parallel_degree", pp,
+                                "--parallelism.context_parallel_degree",  cp,
+                                "--parallelism.tensor_parallel_degree",   tp};
+    int num = 1, kept = dup(2), file = open(path, O_CREAT | O_TRUNC | O_RDWR, 0600);
+    for (int i = 0; i < 6; i++)
+        arguments[num++] = mesh[i];
+    for (int i = 0; i < num_extra; i++)
+        arguments[num++] = extra[i];
+    struct stretch stretch = {.config = configure(arguments, num),
+                              .first_step = 1,
+                              .last_step = 2,
+                              .outcome = broken,
+                              .device = bed_device};
+    uint32_t size =
+        (uint32_t)(place.shards * degree(place.pp) * degree(place.cp) * degree(place.tp));
+    assert_true(kept >= 0 && file >= 0 && dup2(file, 2) == 2);
+    message[0] = '\0';
+    int rc = comm_local_run(size, watch_main, &stretch);
+    dup2(kept, 2);
+    close(kept);
+    ssize_t length = pread(file, out, PRINTED_MAX - 1, 0);
+    assert_true(length >= 0);
+    out[length] = '\0';
+    close(file);
+    unlink(path);
+    return rc;
+}
+
+static struct outcome *trained(const char *const *extra, int num_extra)
+{
+    struct outcome *outcome = new_outcome();
+    run_on(outcome, alone, 0, 1, extra, num_extra);
+    return outcome;
+}
+
+static float *weight_of(struct outcome *outcome, const char *name)
+{
+    struct model_table *table;
+    uint32_t i = 0;
+    assert_int_equal(new_table(&table, "tiny", VOCAB), 0);
+    while (strcmp(table->tensors[i].name, name) != 0)
+        i++;
+    model_table_free(table);
+    return outcome->whole[0][i];
+}
+
+static void want_message(const char *text)
+{
+    if (strstr(message, text) == NULL)
+        fail_msg("\"%s\" is not in \"%s\"", text, message);
+}
+
+static const char *const blocks[] = {"--canonical.tp_blocks", "2", "--canonical.cp_blocks", "2"};
+
+/* The first to read the row is the rank that computes with it. */
+static void test_watch__a_broken_weight_is_named_with_its_rank(void **state)
+{
+    static const struct {
+        struct place place;
+        const char *where;
+    } cases[] = {{{1, 1, 1, 0, 0, 0}, "first on rank 0, stage 0"},
+                 {{1, 2, 1, 2, 0, 0}, "first on rank 2, stage 1"},
+                 {{1, 1, 1, 0, 0, 2}, "first on rank 1, stage 0"},
+                 {{1, 1, 1, 2, 2, 0}, "first on rank 2, stage 1"}};
+    static char printed[PRINTED_MAX];
+    (void)state;
+    struct outcome *outcome = trained(blocks, 4);
+    struct model_shape shape;
+    assert_int_equal(model_shape_of_flavor(&shape, "tiny", VOCAB), 0);
+    /* The last row of a layer that the second stage has: of the second half of the columns. */
+    weight_of(outcome, "layers.1.feed_forward.w1.weight")[(size_t)shape.hidden * shape.dim - 1] =
+        NAN;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        assert_int_equal(run_broken(outcome, cases[i].place, blocks, 4, printed), ERR_INVALID);
+        want_message("step 2: weight of layers.1.feed_forward.w1 has 1 numbers that are not "
+                     "finite, forward of leaf 0");
+        want_message(cases[i].where);
+    }
+    free_outcome(outcome);
+}
+
+static void test_watch__a_product_that_overflows_is_named_with_what_it_read(void **state)
+{
+    static const char *const extra[] = {"--debug.watch_modules", "3"};
+    static char printed[PRINTED_MAX];
+    (void)state;
+    struct outcome *outcome = trained(NULL, 0);
+    float *weights = weight_of(outcome, "layers.0.feed_forward.w3.weight");
+    for (int i = 0; i < 64; i++)
+        weights[i] = 3e38f;
+    assert_int_equal(run_broken(outcome, alone, extra, 2, printed), ERR_INVALID);
+    want_message("step 2: output of layers.0.feed_forward.w3 has ");
+    const char *rows[] = {"the last 3 modules",
+                          "layers.0.ffn_norm, forward, leaf 0\n",
+                          "  weight\n",
+                          "  input\n",
+                          "  output\n",
+                          "layers.0.feed_forward.w1, forward, leaf 0\n",
+                          "layers.0.feed_forward.w3, forward, leaf 0\n",
+                          " 3.00e+38           0  weight\n",
+                          "  input\n",
+                          "  output\n"};
+    const char *at = printed;
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        const char *found = strstr(at, rows[i]);
+        if (found == NULL)
+            fail_msg("\"%s\" is not in, or not there:\n%s", rows[i], printed);
+        at = found + strlen(rows[i]);
+    }
+    assert_int_equal(*at, '\0'); /* the newest is the last */
+    assert_null(strstr(printed, "attention"));
+    free_outcome(outcome);
+}
+
+static void test_watch__a_gradient_that_breaks_is_named_where_it_began(void **state)
+{
+    static const char *const extra[] = {"--debug.nonfinite_at_step", "2", "--training.nonfinite",
+                                        "skip"};
+    static char printed[PRINTED_MAX];
+    (void)state;
+    struct outcome *outcome = trained(NULL, 0);
+    assert_int_equal(run_broken(outcome, (struct place){1, 2, 1, 2, 0, 0}, extra, 4, printed),
+                     ERR_INVALID);
+    want_message("step 2: gradient of output of output has ");
+    want_message("backward of leaf 0, first on rank 2, stage 1");
+    free_outcome(outcome);
+}
+
+static void test_watch__a_number_above_the_bound_ends_the_run_in_chosen_steps(void **state)
+{
+    static const char *const extra[] = {"--debug.watch_bound", "1e3", "--debug.watch_steps",
+                                        "1,3-5"};
+    static const char *const now[] = {"--debug.watch_bound", "1e3", "--debug.watch_steps", "2"};
+    static char printed[PRINTED_MAX];
+    (void)state;
+    struct outcome *outcome = trained(NULL, 0);
+    float kept = *weight_of(outcome, "norm.weight");
+    *weight_of(outcome, "norm.weight") = -1001;
+    assert_int_equal(run_broken(outcome, alone, now, 4, printed), ERR_INVALID);
+    want_message(
+        "step 2: weight of norm reaches 1e+03, above debug.watch_bound, forward of leaf 0");
+    *weight_of(outcome, "norm.weight") = kept;
+    assert_int_equal(run_broken(outcome, alone, now, 4, printed), 0);
+    *weight_of(outcome, "norm.weight") = -1001;
+    assert_int_equal(run_broken(outcome, alone, extra, 4, printed), 0);
+    free_outcome(outcome);
+}
+
+/* Where a file has the text, for what may follow. */
+static const char *want_in(const char *from, const char *text)
+{
+    const char *at = strstr(from, text);
+    if (at == NULL)
+        fail_msg("\"%s\" is not in, or not there:\n%s", text, from);
+    return at + strlen(text);
+}
+
+static void test_watch__what_all_modules_had_goes_to_a_file_of_chosen_steps(void **state)
+{
+    const char *extra[] = {watch, "--debug.watch_folder",  NULL, "--debug.watch_steps",
+                           "2",   "--debug.watch_modules", "1"};
+    static char text[400000];
+    char path[128], file[160];
+    (void)state;
+    struct outcome *outcome = new_outcome();
+    snprintf(path, sizeof(path), "%s/watched", folder);
+    extra[2] = path;
+    run_on(outcome, alone, 0, 3, extra, 7);
+    snprintf(file, sizeof(file), "%s/step_2_rank_0.txt", path);
+    FILE *in = fopen(file, "r");
+    assert_non_null(in);
+    text[fread(text, 1, sizeof(text) - 1, in)] = '\0';
+    fclose(in);
+    const char *at = want_in(text, "not finite\n");
+    at = want_in(at, "tok_embeddings, forward, leaf 0\n");
+    at = want_in(at, "layers.1.feed_forward.w2, forward, leaf 10\n");
+    at = want_in(at, "layers.1.feed_forward.w2, backward, leaf 10\n");
+    at = want_in(at, "tok_embeddings, backward, leaf 10\n");
+    at = want_in(at, "gradient of output\n");
+    at = want_in(at, "0  gradient of weight\n");
+    assert_int_equal(*at, '\0');
+    unlink(file);
+    assert_int_equal(rmdir(path), 0); /* no other step has one */
+    free_outcome(outcome);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_watch__no_bit_changes_on_any_mesh),
+        cmocka_unit_test(test_watch__a_broken_weight_is_named_with_its_rank),
+        cmocka_unit_test(test_watch__a_product_that_overflows_is_named_with_what_it_read),
+        cmocka_unit_test(test_watch__a_gradient_that_breaks_is_named_where_it_began),
+        cmocka_unit_test(test_watch__a_number_above_the_bound_ends_the_run_in_chosen_steps),
+        cmocka_unit_test(test_watch__what_all_modules_had_goes_to_a_file_of_chosen_steps),
+    };
+    return cmocka_run_group_tests(tests, make_tokens, remove_tokens);
+}

@@ -1,0 +1,64 @@
+/* breaks.c - steps whose numbers are not finite (see breaks.h). */
+#include "trainer/observe/breaks.h"
+#include "proto/report.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+double breaks_without_sign(double value)
+{
+    return isnan(value) ? (double)NAN : value;
+}
+
+bool breaks_is_finite(struct breaks *b, const struct progress *p)
+{
+    bool is_finite = isfinite(p->loss) && isfinite(p->grad_norm);
+    if (is_finite)
+        b->in_row = 0;
+    return is_finite;
+}
+
+static const char *describe_break(char out[200], const struct breaks *b, const struct progress *p,
+                                  const struct step_break *at)
+{
+    uint64_t batch = (uint64_t)b->config->local_batch_size;
+    uint64_t leaves = trainer_config_leaves(b->config, p->step - 1);
+    uint64_t first = p->next_sample - (leaves - at->leaf) * batch;
+    if (at->is_loss)
+        snprintf(out, 200, "the loss of leaf %u, samples %" PRIu64 " to %" PRIu64, at->leaf, first,
+                 first + batch - 1);
+    else if (at->tensor[0] != 0)
+        snprintf(out, 200, "the gradient of %s (%u tensors have such)", at->tensor,
+                 at->num_tensors);
+    else
+        snprintf(out, 200, "no gradient that a rank holds");
+    return out;
+}
+
+int breaks_decide(struct breaks *b, const struct progress *p, const struct step_break *at)
+{
+    char text[200];
+    bool may_skip = strcmp(b->config->nonfinite, "skip") == 0;
+    bool skips = may_skip && ++b->in_row < b->config->nonfinite_skips_max;
+    describe_break(text, b, p, at);
+    if (skips) {
+        b->skips++;
+        if (b->rank == 0)
+            log_warn("train",
+                     "step %" PRId64 " updates nothing (%" PRId64 " in a row, %" PRId64
+                     " of this start): loss %g, gradient norm %g, first on rank %u, stage %u: %s",
+                     p->step, b->in_row, b->skips, breaks_without_sign(p->loss),
+                     breaks_without_sign(p->grad_norm), at->rank, at->stage, text);
+        return 0;
+    }
+    report_error(ERR_INVALID, "lower optimizer.lr, or resume from an older checkpoint",
+                 "training diverged in step %" PRId64
+                 ": loss %g, gradient norm %g, first on rank %u, stage %u: %s",
+                 p->step, breaks_without_sign(p->loss), breaks_without_sign(p->grad_norm), at->rank,
+                 at->stage, text);
+    if (b->rank != 0)
+        report_clear();
+    return ERR_INVALID;
+}
