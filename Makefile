@@ -54,7 +54,8 @@ NCCL_SRC = trainer/comm/nccl.c trainer/comm/nccl_library.c
 TRAINER_O = $(call obj,$(filter-out $(TRAINER_MAINS) $(NCCL_SRC),$(call src,trainer)))
 PROGRAMS = $(addprefix $(BUILD)/,trainer tokenizer ckptd ckpt-cli)
 EXAMPLES = $(patsubst clients/examples/%.c,$(BUILD)/%,$(wildcard clients/examples/*.c))
-TESTS = $(patsubst tests/unit/%.c,$(BUILD)/tests/%,$(wildcard tests/unit/*.c))
+# check_*: too long for `make test`; steps of `make check`.
+TESTS = $(patsubst tests/unit/%.c,$(BUILD)/tests/%,$(filter-out tests/unit/check_%,$(wildcard tests/unit/*.c)))
 # A store that injects faults: linked into the tests, and into a ckptd of the same objects.
 FAULT_O = $(call obj,$(wildcard tests/fault/*.c))
 # A device whose lanes run late: linked into the tests.
@@ -409,7 +410,7 @@ $(BUILD)/tests/%: $(OBJ)/tests/unit/%.o $(FAULT_O) $(DEVICE_O) $(BUILD)/libckptd
 	$(link) $(MPICC_L) -ldnnl -lgomp $(T_LIBS) -lcmocka $(addprefix -Wl$(,)--wrap=,$(WRAP_$*))
 $(BUILD)/tests/kernels_cuda: $(BUILD)/liblanes.a
 $(BUILD)/tests/kernels_cuda_lanes: $(OBJ)/lanes/tests/cuda/faulty.o $(BUILD)/liblanes.a
-$(BUILD)/tests/kernels_cuda_checked: | $(CHECKED)
+$(BUILD)/tests/check_kernels_cuda: | $(CHECKED)
 # What is looked for at run time is found among the program's symbols.
 $(addprefix $(BUILD)/,cuda/on_simgpu cuda/rates_on_simgpu tests/kernels_simgpu tests/kernels_dnn tests/kernels_graphs tests/trainer_simgpu tests/trainer_nccl \
     tests/trainer_device_copy tests/trainer_on_simgpu): LIBS += -rdynamic

@@ -13,6 +13,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/../.." || exit 1
 export BUILD=${BUILD:-$PWD/build}
 tmp=$(mktemp -d "${TMPDIR:-/var/tmp}/it-XXXX")
 tests_done=0
+[ -z "${SEED:-}" ] || RANDOM=$SEED
 started_pids=()
 tries_per_second=$(awk -v scale="${TEST_TIME_SCALE:-1}" 'BEGIN { print int(20 * scale) }')
 

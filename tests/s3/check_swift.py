@@ -3,7 +3,7 @@
 
 Goal: where only the completion of an upload is conditional, publications are uploads of one part,
 and nothing else is different for one writer. Method: lib_swift.py starts it; the story is that of
-gateway.py. It takes ten seconds and more to start, so `make check` has it (tests/check swift).
+check_gateway.py. It takes ten seconds and more to start: `make check` has it (tests/check swift).
 
 Swift looks whether the name is taken before it writes, so of writers that race at the same moment
 several win. The probe races a few and refuses such a bucket for more than one writer; single_writer
@@ -15,7 +15,7 @@ import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../integration"))
 
-import gateway  # noqa: E402
+import check_gateway as gateway  # noqa: E402
 import lib_rgw  # noqa: E402
 import lib_swift  # noqa: E402
 import lib_tap  # noqa: E402

@@ -1,5 +1,5 @@
-/* random.h - random numbers of a test that can be had again: splitmix64. The seed is the clock's
- * and is printed; SEED= in the environment repeats a run. */
+/* random.h - random numbers of a test that can be had again: splitmix64. The seed is SEED of the
+ * environment, or the clock's; it is printed. tests/run sets SEED=1 unless the caller does. */
 #ifndef HOLDFAST_TESTS_RANDOM_H
 #define HOLDFAST_TESTS_RANDOM_H
 

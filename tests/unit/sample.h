@@ -2,8 +2,8 @@
  *
  * A matrix is gone through in its order, so that one trial in so many, from one by chance on, has
  * some of every stretch of it; where that number is a prime, some of every row and column too.
- * `make test` makes so many, and others each time: SEED= repeats. SAMPLE=N makes another share,
- * SAMPLE=1 every trial, as does TORTURE=1. */
+ * `make test` makes so many, the same each time (SEED=1). SAMPLE=N makes another share, SAMPLE=1
+ * every trial, as does TORTURE=1. */
 #ifndef HOLDFAST_TESTS_SAMPLE_H
 #define HOLDFAST_TESTS_SAMPLE_H
 

@@ -1,4 +1,4 @@
-/* kernels_cuda_checked.c - the .cu files on lanes of a CPU have no race and no access out of
+/* check_kernels_cuda.c - the .cu files on lanes of a CPU have no race and no access out of
  * bounds.
  *
  * Goal: two accesses that no barrier orders, and one past a tensor, are reports with the lines of

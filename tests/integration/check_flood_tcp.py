@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""flood_tcp - the floods of flood.py, over the network.
+"""flood_tcp - the floods of check_flood.py, over the network.
 
 Goal: who floods the TCP socket of the calls or that of the bulk plane, before the handshake or
 after it, makes ckptd neither grow nor spend more than a tenth of a core, stops no save, and keeps
@@ -8,10 +8,10 @@ address of its own. Before the handshake: connections that end at once, and the 
 handshake again and again, without its end. After it, with a reader's certificate: the frames of
 lib_flood over TLS, among them messages and calls without an end, calls that are taken back at once
 and those with long metadata; requests for what is not there on a bulk connection with a ticket; and
-greetings alone, from several addresses, on every connection there is. Of the floods that flood.py
+greetings alone, from several addresses, on every connection there is. Of the floods that check_flood.py
 makes, too, make test takes one in three (SEED= repeats which; SAMPLE=1 takes all).
 
-    flood_tcp.py pairs   how much longer the saves of one user take beside each (lib_flood.pairs)
+    check_flood_tcp.py pairs   how much longer the saves of one user take beside each (lib_flood.pairs)
 """
 
 import os
@@ -39,11 +39,11 @@ from lib_tap import end, test  # noqa: E402
 OTHER = "127.0.0.2"  # where the flood comes from
 SESSIONS = 64
 PLACES = SESSIONS + 64
-GROWTH, MESSAGES_GROWTH = 48, 176  # MiB; as in flood.py
+GROWTH, MESSAGES_GROWTH = 48, 176  # MiB; as in check_flood.py
 HELLO, REQUEST = "<4sI16s", "<4sIIIQQQQIIQ"  # proto/bulk/wire.h
 BULK_STREAMS, SENT_AT_ONCE = 16, 64
 lib_flood.FIRST_SECONDS = 2  # with as many handshakes before what is saved up is spent
-ON_UNIX = "whole messages", "pings", "read pings", "calls", "messages"  # in flood.py, too
+ON_UNIX = "whole messages", "pings", "read pings", "calls", "messages"  # in check_flood.py, too
 SEED = int(os.environ.get("SEED", random.randrange(1 << 30)))
 NAMED_SECONDS = 5  # or the log does not say it again
 PAUSE = 3  # until the flood after may connect, with 40 handshakes
@@ -95,7 +95,7 @@ def begin_handshakes(address, protocol):
 
 
 def over_tls(world, name, address, protocol):
-    """What makes a connection, as flood.py makes one to the unix socket; the files are read now."""
+    """What makes a connection, as check_flood.py makes one to the unix socket; the files are read now."""
     context = world.context(name, ssl.TLSVersion.TLSv1_3)
     context.set_alpn_protocols([protocol])
     return lambda source=OTHER: context.wrap_socket(reach(address, source),
