@@ -266,7 +266,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
     pthread_mutex_lock(&simgpu.lock);
     simgpu.counts.heuristics++;
     bool fails = simgpu_fails_locked(__func__);
-    pthread_mutex_unlock(&simgpu.lock);
+    simgpu_unlock();
     *num = 0;
     if (fails || handle == NULL || num_wanted < 1 || memcmp(c, d, sizeof(*c)) != 0 ||
         !is_consistent(&p))

@@ -26,12 +26,26 @@ static void protect(const struct region *region, int how)
         CHECK(mprotect(region->mapped, region->mapped_bytes - PAGE, how) == 0);
 }
 
-/* Pages that are there take time: only those of devices that an operation touches. */
-void simgpu_protect_memory(uint32_t devices, bool is_open)
+static uint32_t open_devices;
+
+void simgpu_open_memory(uint32_t devices)
 {
     for (const struct region *r = simgpu.regions; r != NULL; r = r->next)
-        if ((devices >> r->device & 1) != 0)
-            protect(r, is_open ? PROT_READ | PROT_WRITE : PROT_NONE);
+        if (((devices ^ open_devices) >> r->device & 1) != 0)
+            protect(r, (devices >> r->device & 1) != 0 ? PROT_READ | PROT_WRITE : PROT_NONE);
+    open_devices = devices;
+}
+
+void simgpu_unlock(void)
+{
+    simgpu_open_memory(0);
+    pthread_mutex_unlock(&simgpu.lock);
+}
+
+void simgpu_wait(void)
+{
+    simgpu_open_memory(0);
+    pthread_cond_wait(&simgpu.changed, &simgpu.lock);
 }
 
 static size_t device_bytes(int device)
@@ -99,6 +113,7 @@ static cudaError_t map(void **out, size_t bytes, enum region_kind kind)
                             .mapped_bytes = mapped_bytes,
                             .kind = kind,
                             .device = simgpu_device()};
+    simgpu_open_memory(0);
     protect(&region, PROT_NONE);
     add(&region);
     *out = region.at;

@@ -75,7 +75,7 @@ static bool begins(const char *call)
     pthread_mutex_lock(&simgpu.lock);
     simgpu_first_call();
     bool fails = simgpu_fails_locked(call);
-    pthread_mutex_unlock(&simgpu.lock);
+    simgpu_unlock();
     return !fails;
 }
 
@@ -115,7 +115,7 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId *out)
     num_ids++;
     memcpy(out->internal, &num_ids, sizeof(num_ids));
     memcpy(out->internal + sizeof(num_ids), &(uint64_t){(uint64_t)getpid()}, sizeof(uint64_t));
-    pthread_mutex_unlock(&simgpu.lock);
+    simgpu_unlock();
     return ncclSuccess;
 }
 
@@ -153,7 +153,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *out, int size, ncclUniqueId id, 
         if (simgpu_has_processes())
             simgpu_post_part(name, "", 0);
     }
-    pthread_mutex_unlock(&simgpu.lock);
+    simgpu_unlock();
     if (is_wrong) {
         free(comm);
         return ncclInvalidUsage;
@@ -172,7 +172,7 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *out)
         simgpu_has_processes() ? is_connected(comm) : comm->world->joined == comm->world->size;
     if (*out == ncclSuccess && !is_whole)
         *out = ncclInProgress;
-    pthread_mutex_unlock(&simgpu.lock);
+    simgpu_unlock();
     return ncclSuccess;
 }
 
@@ -208,7 +208,7 @@ ncclResult_t ncclCommAbort(ncclComm_t comm)
         if (!w->is_over)
             simgpu_finish(w->stream, w->stream->posted);
     leave(comm);
-    pthread_mutex_unlock(&simgpu.lock);
+    simgpu_unlock();
     return ncclSuccess;
 }
 
@@ -216,7 +216,7 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm)
 {
     pthread_mutex_lock(&simgpu.lock);
     leave(comm);
-    pthread_mutex_unlock(&simgpu.lock);
+    simgpu_unlock();
     return ncclSuccess;
 }
 
@@ -285,7 +285,7 @@ static void name_of(char out[NAME_BYTES], const struct work *work, const struct 
 static void post_parts(struct work *work)
 {
     char name[NAME_BYTES];
-    simgpu_protect_memory(SIMGPU_ALL_DEVICES, true);
+    simgpu_open_memory(SIMGPU_ALL_DEVICES);
     for (uint32_t i = 0; i < work->num && !work->is_posted; i++) {
         const struct part *part = &work->parts[i];
         CHECK(part->kind != PART_SUM && part->kind != PART_SCATTER);
@@ -294,7 +294,6 @@ static void post_parts(struct work *work)
         name_of(name, work, part, true);
         simgpu_post_part(name, part->from, part->bytes);
     }
-    simgpu_protect_memory(SIMGPU_ALL_DEVICES, false);
     work->is_posted = true;
 }
 
@@ -519,7 +518,7 @@ static ncclResult_t queue(struct work *work)
     pthread_mutex_lock(&simgpu.lock);
     *work->comm->last = work;
     work->comm->last = &work->next;
-    pthread_mutex_unlock(&simgpu.lock);
+    simgpu_unlock();
     return simgpu_queue(work->stream, &how, &work, sizeof(work)) == 0 ? ncclSuccess
                                                                       : ncclUnhandledCudaError;
 }

@@ -91,7 +91,11 @@ uint64_t simgpu_draw(void);
 
 /* memory.c. With the lock. NULL: the address is in none. */
 struct region *simgpu_region(const void *at);
-void simgpu_protect_memory(uint32_t devices, bool is_open);
+/* Memory of these devices and no others can be touched from here on, until the lock is given back:
+ * operations that run one after the other pay for the pages once. */
+void simgpu_open_memory(uint32_t devices);
+void simgpu_unlock(void);
+void simgpu_wait(void); /* for simgpu.changed */
 
 /* processes.c. With the lock. */
 bool simgpu_has_processes(void);

@@ -70,7 +70,7 @@ static void *get_on(void *argument)
         for (int device = 0; device < simgpu.num_devices; device++)
             while (simgpu_run_any(device)) {
             }
-        pthread_mutex_unlock(&simgpu.lock);
+        simgpu_unlock();
     }
     return NULL;
 }

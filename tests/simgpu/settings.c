@@ -85,7 +85,7 @@ void simgpu_set(const char *settings)
     for (const struct CUstream_st *s = simgpu.streams; s != NULL; s = s->next)
         CHECK(s->first == NULL);
     set_all(settings);
-    pthread_mutex_unlock(&simgpu.lock);
+    simgpu_unlock();
 }
 
 void simgpu_first_call(void)
@@ -111,7 +111,7 @@ bool simgpu_fails(const char *call)
     pthread_mutex_lock(&simgpu.lock);
     simgpu_first_call();
     bool fails = simgpu_fails_locked(call);
-    pthread_mutex_unlock(&simgpu.lock);
+    simgpu_unlock();
     return fails;
 }
 
@@ -128,6 +128,6 @@ struct simgpu_counts simgpu_counts(void)
 {
     pthread_mutex_lock(&simgpu.lock);
     struct simgpu_counts counts = simgpu.counts;
-    pthread_mutex_unlock(&simgpu.lock);
+    simgpu_unlock();
     return counts;
 }

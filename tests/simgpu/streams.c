@@ -59,7 +59,7 @@ void simgpu_drop_event(struct CUevent_st *event)
 
 static void run_host_function(const struct op *op)
 {
-    pthread_mutex_unlock(&simgpu.lock);
+    simgpu_unlock();
     is_in_host_function = true;
     op->work.run(op->user);
     is_in_host_function = false;
@@ -70,9 +70,8 @@ static void run_host_function(const struct op *op)
 static void run_work(const struct CUstream_st *stream, struct op *op)
 {
     uint32_t devices = op->work.devices != 0 ? op->work.devices : 1u << stream->device;
-    simgpu_protect_memory(devices, true);
+    simgpu_open_memory(devices);
     op->work.run(op->args);
-    simgpu_protect_memory(devices, false);
 }
 
 static void run_first(struct CUstream_st *stream)
@@ -153,7 +152,7 @@ static void get_on(struct CUstream_st *stream)
     if (next == NULL)
         next = needed(stream);
     if (next == NULL) {
-        pthread_cond_wait(&simgpu.changed, &simgpu.lock);
+        simgpu_wait();
         return;
     }
     run_first(next);
@@ -212,7 +211,7 @@ void simgpu_finish_event(struct CUevent_st *event, uint64_t point)
         if (stream != NULL)
             get_on(stream);
         else
-            pthread_cond_wait(&simgpu.changed, &simgpu.lock);
+            simgpu_wait();
     }
 }
 
@@ -232,7 +231,7 @@ int simgpu_queue(void *at, const struct simgpu_work *work, const void *args, siz
                                                         : cudaSuccess;
     if (error == cudaSuccess)
         simgpu_post(stream, simgpu_new_op(OP_WORK, work, args, bytes));
-    pthread_mutex_unlock(&simgpu.lock);
+    simgpu_unlock();
     return error;
 }
 
@@ -279,7 +278,7 @@ cudaError_t simgpu_leave(cudaError_t error)
         error = simgpu.lost[current_device];
     if (error != cudaSuccess)
         last_error = error;
-    pthread_mutex_unlock(&simgpu.lock);
+    simgpu_unlock();
     return error;
 }
 
