@@ -5,14 +5,17 @@ asks ckpt-cli, through the server or on the directory. write_llama() makes model
 change() and sealed() damage; Clock moves the wall clock.
 """
 
+import contextlib
 import ctypes
 import hashlib
 import json
 import math
 import os
 import re
+import select
 import shutil
 import signal
+import socket
 import struct
 import subprocess
 import sys
@@ -170,7 +173,7 @@ class World:
         self.where = ("--server", self.server)
         self.store = store or os.path.join(self.folder, "store")
         self.ckptd = os.path.join(BUILD, "ckptd")
-        self.process = None
+        self.process = self.readiness = None
         self.run = None
 
     def program(self):
@@ -187,13 +190,25 @@ class World:
                  "--scrub.start_ms", "86400000", *options],
                 stderr=log, **popen)
 
-    def launch(self, *options, before=(), **popen):
+    def listen_for_readiness(self, environ):
+        """The environment of a ckptd that says here when it answers calls (sd_notify(3))."""
+        path = os.path.join(self.folder, "ready")
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+        if self.readiness:
+            self.readiness.close()
+        self.readiness = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.readiness.bind(path)
+        os.chmod(path, 0o777)  # ckptd may run as another user
+        return {**environ, "NOTIFY_SOCKET": path}
+
+    def launch(self, *options, before=(), env=None, **popen):
         """One that answers."""
-        self.spawn(*options, before=before, **popen)
+        self.spawn(*options, before=before, env=self.listen_for_readiness(env or os.environ),
+                   **popen)
         deadline = time.monotonic() + PATIENCE
-        while self.cli("health", *self.where)[0] not in (0, 1):  # 1: a run has damage alone
+        while not select.select([self.readiness], [], [], 0.1)[0]:
             assert self.process.poll() is None and time.monotonic() < deadline, self.log()
-            time.sleep(0.02)
 
     start = launch
 
@@ -266,4 +281,6 @@ class World:
         if self.process and self.process.poll() is None:
             self.process.kill()
             self.process.wait()
+        if self.readiness:
+            self.readiness.close()
         shutil.rmtree(self.folder)
