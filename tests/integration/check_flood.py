@@ -11,7 +11,7 @@ there is; and what costs ckptd work: pings and calls whose answers they read, wh
 almost 4 MiB, connections that are opened and closed. ckptd's resident memory and its time on the
 processors are read while they are at it.
 
-    check_flood.py pairs   how much longer the saves of one user take beside each flood (lib_flood.pairs)
+    check_flood.py pairs   how much longer saves of one user take beside each (lib_flood.pairs)
 """
 
 import os

@@ -8,10 +8,10 @@ address of its own. Before the handshake: connections that end at once, and the 
 handshake again and again, without its end. After it, with a reader's certificate: the frames of
 lib_flood over TLS, among them messages and calls without an end, calls that are taken back at once
 and those with long metadata; requests for what is not there on a bulk connection with a ticket; and
-greetings alone, from several addresses, on every connection there is. Of the floods that check_flood.py
-makes, too, make test takes one in three (SEED= repeats which; SAMPLE=1 takes all).
+greetings alone, from several addresses, on every connection there is. Of the floods that
+check_flood.py makes, too, one in three is taken (SEED= repeats which; SAMPLE=1 takes all).
 
-    check_flood_tcp.py pairs   how much longer the saves of one user take beside each (lib_flood.pairs)
+    check_flood_tcp.py pairs   how much longer saves of one user take (lib_flood.pairs)
 """
 
 import os
@@ -95,7 +95,7 @@ def begin_handshakes(address, protocol):
 
 
 def over_tls(world, name, address, protocol):
-    """What makes a connection, as check_flood.py makes one to the unix socket; the files are read now."""
+    """What makes a connection, as check_flood.py makes one to the unix socket."""
     context = world.context(name, ssl.TLSVersion.TLSv1_3)
     context.set_alpn_protocols([protocol])
     return lambda source=OTHER: context.wrap_socket(reach(address, source),

@@ -6,8 +6,8 @@ gc dies, every listed checkpoint verifies, what was asked for is there whole or 
 same command then does it, at most with --force, over what was left unfinished. What all of them
 leave in the store gc takes, and nothing else. Method: each is run once undisturbed, which gives the
 result and how long it takes; then again and again, with and without --force, killed after a random
-part of that time, at times twice in a row. (A prune is killed by kills.py and check_crowd.py, a tool that
-works through a ckptd by server.py.)
+part of that time, at times twice in a row. (A prune is killed by kills.py and check_crowd.py, a
+tool that works through a ckptd by server.py.)
 
     KILLS=40 SECONDS=12 SEED=    so many kills, or as many as fit into so many seconds (0: no limit)
 """
