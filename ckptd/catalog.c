@@ -261,6 +261,7 @@ void catalog_completed(struct checkpoint *checkpoint, enum tier_index tier)
 void catalog_mended(struct checkpoint *checkpoint, enum tier_index tier)
 {
     copies_note(checkpoint, tier)->is_damaged = false;
+    checkpoint->is_suspect &= tier != TIER_LOCAL;
     catalog_found(checkpoint, tier);
 }
 
@@ -448,9 +449,10 @@ void catalog_close(struct service *service)
 
 bool catalog_is_read_back(const struct checkpoint *checkpoint)
 {
-    return !checkpoint->damaged &&
-           scrub_has_proven(&checkpoint->run->scrubbed, checkpoint->summary.step,
-                            checkpoint->summary.attempt);
+    return !checkpoint->damaged && !checkpoint->is_suspect &&
+           (checkpoint->copies.local.proven != 0 ||
+            scrub_has_proven(&checkpoint->run->scrubbed, checkpoint->summary.step,
+                             checkpoint->summary.attempt));
 }
 
 /* ---- leases ---- */

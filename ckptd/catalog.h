@@ -7,6 +7,7 @@
 #include "ckptd/nodes/placement.h"
 #include "proto/ckpt.pb-c.h"
 #include "proto/manifest.h"
+#include "proto/verified.h"
 #include "storage/storage.h"
 
 #include <stdbool.h>
@@ -100,6 +101,9 @@ void catalog_damage_text(char *out, size_t size, const struct fault *fault);
 void catalog_set_aside(struct checkpoint *checkpoint, const char *flaw, const char *text);
 /* Quarantines it for this reason, in memory. */
 void catalog_quarantine(struct checkpoint *checkpoint, const char *text, bool is_proven);
+/* What the note beside its local copy says was found when that was read last (proto/verified.h).
+ * One that a tool found damaged is a suspect until ckptd has read it again. */
+void catalog_take_verified(struct checkpoint *checkpoint, const struct verified *verified);
 /* The durable note beside it. Blocks; any thread. */
 void catalog_write_note(struct storage *storage, const char *prefix, const char *text);
 /* This node and its peers, for the checkpoint; so many. */

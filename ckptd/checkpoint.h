@@ -104,10 +104,11 @@ struct checkpoint {
     struct shard_use *uses;    /* while leased; per shard */
     uint32_t leases;           /* loads, their opening, and passes for them */
     bool is_scrubbed;          /* the scrub is reading it */
-    bool is_suspect;           /* a tool found damage: the scrub reads it first */
-    uint32_t loads;            /* over the socket; restore/held.c's, */
-    bool is_awaited;           /* with one that a reader of the ckptd before may open again, */
-    struct storage_hold *hold; /* and the file that says so; NULL: there is none */
+    bool is_suspect; /* a tool found damage in the local copy, and the scrub has not read it since,
+                        which it does first: retention takes it for damaged */
+    uint32_t loads;  /* over the socket; restore/held.c's, */
+    bool is_awaited; /* with one that a reader of the ckptd before may open again, */
+    struct storage_hold *hold;     /* and the file that says so; NULL: there is none */
     struct storage_hold *far_hold; /* likewise, in the far tier: bytes of it are read there */
     bool is_going_far;             /* its drain is under way */
     bool is_promised;              /* it is not in the list: a save, a tool or a removal has it */

@@ -9,6 +9,7 @@
 #include "ckptd/service.h"
 #include "proto/presence.h"
 #include "proto/report.h"
+#include "proto/retain.h"
 #include "proto/shard.h"
 #include "storage/storage.h"
 
@@ -41,6 +42,18 @@ void catalog_quarantine(struct checkpoint *checkpoint, const char *text, bool is
     log_error("catalog", "run %s, step %llu, attempt %llu is damaged and quarantined: %s",
               checkpoint->run->name, (unsigned long long)checkpoint->summary.step,
               (unsigned long long)checkpoint->summary.attempt, checkpoint->damage);
+}
+
+void catalog_take_verified(struct checkpoint *checkpoint, const struct verified *verified)
+{
+    int64_t time = retain_time(verified->time);
+    struct copy *local = &checkpoint->copies.local;
+    if (verified->known == VERIFIED_WHOLE && time > local->proven)
+        local->proven = time;
+    if (verified->known == VERIFIED_DAMAGED)
+        checkpoint->is_suspect = true;
+    else if (!checkpoint->run->service->scrub) /* else the scrub has the last word */
+        checkpoint->is_suspect = false;
 }
 
 bool catalog_is_proof(const struct fault *fault)

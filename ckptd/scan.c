@@ -114,6 +114,7 @@ struct step {
     enum storage_rest rest; /* without one */
     struct manifest_summary summary;
     struct places places;
+    struct verified verified;
     uint32_t num_ours, num_others; /* names in it: shards, and what else there is */
     int error;                     /* of the checkpoint, or without a manifest of the look */
     struct fault *fault;           /* its text, owned; NULL also for want of memory */
@@ -201,6 +202,8 @@ static void look_at_step(const struct scan *scan, struct step *step)
     if (error == 0 && find_name(&names, MANIFEST_NAME)) {
         step->committed = true;
         error = read_checkpoint(scan, step, dir, &names);
+        if (error == 0 && find_name(&names, VERIFIED_NAME))
+            verified_fetch(&step->verified, scan->service->storage, storage_fetch, &step->summary);
     } else if (error == 0) {
         error = storage_group_rest(scan->service->storage, &checkpoint_kind, dir, &step->rest);
     }
@@ -263,6 +266,8 @@ static int add_checkpoint(struct scan *scan, struct step *step)
     }
     if (error == 0 && step->committed && step->has_mark)
         remove_mark(scan, dir);
+    if (error == 0)
+        catalog_take_verified(checkpoint, &step->verified);
     if (error != 0 || !step->fault)
         return error;
     catalog_damage_text(text, sizeof text, step->fault);

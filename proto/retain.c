@@ -25,6 +25,7 @@ static int newest_first(const void *a, const void *b)
     return retain_newest_first(*(struct retain_item *const *)a, *(struct retain_item *const *)b);
 }
 
+/* R1 to R4. */
 static void protect(struct retain_item **sorted, uint32_t count)
 {
     uint32_t good = 0, proven = 0;
@@ -43,9 +44,9 @@ static void protect(struct retain_item **sorted, uint32_t count)
     }
 }
 
+/* R3: of those that are not damaged. */
 static void keep_last(struct retain_item **sorted, uint32_t count, uint32_t wanted)
 {
-    /* A damaged one is no use to anybody who wants the last few: it does not count. */
     for (uint32_t i = 0; i < count && wanted > 0; i++)
         if (!sorted[i]->is_damaged) {
             sorted[i]->reasons |= RETAIN_LAST;
@@ -217,13 +218,16 @@ int retain_plan(struct retain_item *items, uint32_t count, const struct retain_r
     if (there > 0)
         error = apply_rules(sorted, there, rules);
     free(sorted);
-    for (uint32_t i = 0; i < count && error == 0; i++)
+    uint32_t counted = 0;
+    for (uint32_t i = 0; i < count && error == 0; i++) {
         *out_removed += items[i].reasons == 0;
-    if (error == 0 && retain_is_most(*out_removed, there) && !rules->may_remove_most)
+        counted += retain_counts(items[i].reasons);
+    }
+    if (error == 0 && retain_is_most(*out_removed, counted) && !rules->may_remove_most)
         error = report_error(
             ERR_DENIED,
             "look at the plan (--dry-run); --most, or retention.may_remove_most, allows it",
-            "%u of %u checkpoints would go, more than half", *out_removed, there);
+            "%u of %u checkpoints would go, more than half", *out_removed, counted);
     return error;
 }
 

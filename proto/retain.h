@@ -1,10 +1,19 @@
 /* retain.h - which checkpoints of a run may go. A pure decision, the same in ckptd and in ckpt-cli.
  *
- * Rules say what is kept, and are OR-ed: what any of them keeps, stays. Whatever they say, these
- * stay too: what is pinned, what is leased, what cannot be verified (it is evidence, and nobody
- * knows what it holds), the RETAIN_GOOD_MIN newest whole ones, and as many that were read back
- * since they were saved, as far as the caller knows of any: if the newer ones turn out to be
- * damaged, these are left. Ages are measured from the newest checkpoint of the run, never from a
+ * Rules say what is kept, and are OR-ed: what any of them keeps, stays. Of each checkpoint the
+ * caller knows that it is whole (all of it was read since it was written, or uploaded, and the
+ * server took its checksum), that it is damaged (whatever found it), or neither. Whatever the rules
+ * say:
+ *
+ * R1  A checkpoint that is known whole is not removed while fewer than RETAIN_GOOD_MIN newer ones
+ *     are known whole: if what is newer turns out to be damaged, these are left.
+ * R2  One that is not known to be damaged is not removed while fewer than RETAIN_GOOD_MIN newer
+ *     ones are not, either. A run of which nothing was read back is pruned by R2 alone.
+ * R3  One that is known to be damaged is not removed: it is evidence. It counts nowhere: not for
+ *     R1 and R2, for no rule, and not among those of which more than half may not go.
+ * R4  What is pinned or leased is not removed.
+ *
+ * Ages are measured from the newest checkpoint of the run that is not damaged, never from a
  * clock, and from one checkpoint to the next: where the clock jumped in between, or the run paused
  * (a gap longer than `keep_within` and than RETAIN_JUMP usual ones, or one backwards), no time
  * passed. So a jump only keeps more.
@@ -22,7 +31,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define RETAIN_GOOD_MIN 2u /* whole checkpoints that no rule can remove, proven or not */
+#define RETAIN_GOOD_MIN 2u /* R1, R2 */
 #define RETAIN_JUMP 100    /* times the median gap between checkpoints */
 
 /* Zero means: no such rule. At least one must be given. */
@@ -54,8 +63,9 @@ enum retain_reason {
 struct retain_item {
     uint64_t step, attempt;
     int64_t time; /* seconds since the epoch, from the manifest */
-    bool has_metric, is_pinned, is_leased, is_damaged;
-    bool is_proven;   /* each block was read back and held against its checksum */
+    bool has_metric, is_pinned, is_leased;
+    bool is_damaged;  /* known to be; whatever is_proven says */
+    bool is_proven;   /* known whole */
     bool is_vanished; /* it is not in the store any more: no rule counts it */
     double metric;
     unsigned reasons; /* result: enum retain_reason, or-ed; 0: it goes */
@@ -65,7 +75,8 @@ struct retain_item {
 int retain_check(const struct retain_rules *rules);
 /* Fills `reasons` of all checkpoints of one run, in any order; *out_removed is how many go.
  * ERR_INVALID: no rule was given; keep_best without a metric anywhere. ERR_DENIED: more than half
- * of the checkpoints would go and may_remove_most is false; the reasons are filled all the same. */
+ * of those that count would go and may_remove_most is false; the reasons are filled all the same.
+ */
 int retain_plan(struct retain_item *items, uint32_t count, const struct retain_rules *rules,
                 uint32_t *out_removed);
 /* Likewise, for a plan that is carried out: before anything goes, `look` is asked about every item
@@ -73,7 +84,12 @@ int retain_plan(struct retain_item *items, uint32_t count, const struct retain_r
  * returns other than 0 ends the plan. */
 int retain_plan_seen(struct retain_item *items, uint32_t count, const struct retain_rules *rules,
                      uint32_t *out_removed, int (*look)(void *user, uint32_t index), void *user);
-/* So many of a run are more than may go without may_remove_most. */
+/* Is it among those of which more than half may not go? */
+static inline bool retain_counts(unsigned reasons)
+{
+    return (reasons & (RETAIN_UNVERIFIABLE | RETAIN_VANISHED)) == 0;
+}
+/* So many of those that count are more than may go without may_remove_most. */
 static inline bool retain_is_most(size_t removed, size_t count)
 {
     return removed > count / 2;

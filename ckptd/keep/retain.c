@@ -252,6 +252,8 @@ static void note_read(struct pruning *pruning)
         if (checkpoint && checkpoint->summary.attempt == item->attempt &&
             checkpoint->summary.step == item->step) {
             note_metric(pruning, checkpoint, i);
+            if (pruning->tier == TIER_LOCAL)
+                catalog_take_verified(checkpoint, &candidate->verified);
             catalog_set_pin(checkpoint, TIER_LOCAL, &candidate->pin);
             candidate->pin = (struct pin){0};
             if (pruning->tier == TIER_FAR)
@@ -340,16 +342,18 @@ static void fill_items(struct pruning *pruning)
         pruning->candidates[i].is_spread = c == spread;
         pruning->candidates[i].has_read = !pruning->call && c->metric.is_known;
         tiers_note_other(&pruning->candidates[i].other, c, pruning->tier);
-        pruning->items[i++] =
-            (struct retain_item){.step = c->summary.step,
-                                 .attempt = c->summary.attempt,
-                                 .time = retain_time(c->summary.time),
-                                 .has_metric = !pruning->call && c->metric.is_there,
-                                 .metric = c->metric.value,
-                                 .is_pinned = pruning->tier == TIER_LOCAL && c->far_pin.is_made,
-                                 .is_leased = catalog_in_use(c),
-                                 .is_damaged = !catalog_has_copy(c, pruning->tier),
-                                 .is_proven = catalog_is_read_back(c)};
+        pruning->items[i++] = (struct retain_item){
+            .step = c->summary.step,
+            .attempt = c->summary.attempt,
+            .time = retain_time(c->summary.time),
+            .has_metric = !pruning->call && c->metric.is_there,
+            .metric = c->metric.value,
+            .is_pinned = pruning->tier == TIER_LOCAL && c->far_pin.is_made,
+            .is_leased = catalog_in_use(c),
+            .is_damaged = !catalog_has_copy(c, pruning->tier) ||
+                          (pruning->tier == TIER_LOCAL && c->is_suspect && pruning->service->scrub),
+            .is_proven =
+                pruning->tier == TIER_LOCAL ? catalog_is_read_back(c) : c->copies.far.proven != 0};
     }
 }
 

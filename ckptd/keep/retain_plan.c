@@ -1,10 +1,11 @@
 /* retain_plan.c - the plan of a prune or of retention: which checkpoints of a tier go.
  *
- * A worker reads pins, leases and metrics, makes the plan (proto/retain.c), and looks at all that
- * it keeps (proto/presence.h): what vanished keeps nothing from going.
+ * A worker reads pins, leases, metrics and what tools have found, makes the plan (proto/retain.c),
+ * and looks at all that it keeps (proto/presence.h): what vanished keeps nothing from going.
  *
- * The decision is that of proto/retain.c, the same as in `ckpt-cli prune --store`. Pins and leases
- * are files that also tools without a server make, so they are read for every plan. Each is written
+ * The decision is that of proto/retain.c, the same as in `ckpt-cli prune --store`. Pins, leases and
+ * the notes of verify are files that also tools without a server make, so they are read for every
+ * plan. Each pin and lease is written
  * before a tombstone is looked for, a tombstone before they are: one of the two sees the other. */
 #include "ckptd/catalog.h"
 #include "ckptd/checkpoint.h"
@@ -59,6 +60,20 @@ static int visit_lease(void *user, const struct storage_entry *entry)
     return 0;
 }
 
+/* What tools have found in the local tier. In the far one each would cost a request: there
+ * look_at() asks, before anything goes. */
+static void read_verified(struct pruning *pruning)
+{
+    for (uint32_t i = 0; i < pruning->count && pruning->tier == TIER_LOCAL; i++) {
+        struct retain_item *item = &pruning->items[i];
+        struct verified *verified = &pruning->candidates[i].verified;
+        verified_fetch(verified, retain_storage(pruning), storage_fetch,
+                       &pruning->candidates[i].summary);
+        item->is_damaged |= verified->known == VERIFIED_DAMAGED;
+        item->is_proven |= verified->known == VERIFIED_WHOLE;
+    }
+}
+
 static int read_metric(struct pruning *pruning, uint32_t index)
 {
     struct retain_item *item = &pruning->items[index];
@@ -100,8 +115,11 @@ static int look_at(void *user, uint32_t index)
     struct retain_item *item = &pruning->items[index];
     int error = presence_check(retain_storage(pruning), storage_fetch, &candidate->summary,
                                candidate->manifest_hash);
+    struct verified verified = {0};
+    if (error == 0 && pruning->tier == TIER_FAR)
+        verified_fetch(&verified, retain_storage(pruning), storage_fetch, &candidate->summary);
     item->is_vanished = error == ERR_NOT_FOUND;
-    item->is_damaged = error != 0 && error != ERR_NOT_FOUND;
+    item->is_damaged = (error != 0 && error != ERR_NOT_FOUND) || verified.known == VERIFIED_DAMAGED;
     if (error == ERR_NOT_FOUND || error == ERR_CORRUPT)
         fault_take(&candidate->fault, error);
     return error == ERR_MEMORY ? error : 0;
@@ -154,6 +172,8 @@ void retain_work_plan(struct job *job)
         error = read_pins(pruning);
     if (error == 0)
         error = storage_groups_leased(storage, run, visit_lease, pruning);
+    if (error == 0)
+        read_verified(pruning);
     if (error == 0)
         error = read_metrics(pruning);
     if (error == 0 && !pruning->only_reads) {

@@ -10,6 +10,7 @@
 #include "ckptd/tier.h"
 #include "proto/manifest.h"
 #include "proto/retain.h"
+#include "proto/verified.h"
 
 #include <stdbool.h>
 
@@ -32,6 +33,7 @@ struct candidate {
     struct checkpoint *checkpoint; /* while it is out of the catalog: it goes */
     struct fault fault;            /* why it could not be removed, or that it is not there */
     uint64_t manifest_hash;        /* as in struct checkpoint */
+    struct verified verified;      /* as the note in the local tier says */
     bool has_read;                 /* its metric, or that it has none */
     bool is_gone;
     struct other_copy other; /* that must be there before this one goes */

@@ -16,6 +16,7 @@
 #include "proto/report.h"
 #include "proto/rpc.h"
 #include "proto/shard.h"
+#include "proto/verified.h"
 #include "storage/storage.h"
 
 #include <stdatomic.h>
@@ -341,12 +342,6 @@ int settings_print(const struct json_t *found);
 
 /* ---- verified.c: what the last verify of a checkpoint found ---- */
 
-struct verified {
-    char time[32];  /* as of a manifest */
-    double percent; /* of its blocks */
-    int64_t seed;   /* by which they were chosen, of less than 100 */
-    uint64_t damages;
-};
 /* Where it cannot be kept the result is told all the same. */
 void verified_keep(const struct cli *cli, const struct manifest_summary *summary,
                    const struct verified *result);

@@ -133,10 +133,10 @@ const struct command commands[] = {
      "  in memory      ckptd still holds all of it in memory, so a load needs no disk\n"
      "  pinned         nothing removes it; the note says who wants it\n"
      "  tag            its other names, see tag\n"
-     "  verified       when verify last read it, all or a part: whole, no damage found, DAMAGED\n"
+     "  verified       when it was read last, all or a part: whole, no damage found, DAMAGED\n"
      "  DAMAGED        why; it is kept, listed and never loaded\n"
      "  MOVED          it was saved in another run and lies here; see adopt\n"
-     "The exit code is 1 when every checkpoint of a run is damaged.\n"},
+     "The exit code is 1 when one of them is DAMAGED.\n"},
     {"show", "CHECKPOINT", "the manifest: origin, state, tensors, objects, shards", 1, 1,
      WHERE | BIT(OBJECT), cli_show,
      "Its origin is told back to the first attempt, as far as the store still has a checkpoint of\n"
@@ -152,7 +152,8 @@ const struct command commands[] = {
      "still match those checksums: a flipped bit on the disk is found without --quick only.\n"
      "--sample 5% reads that part of the blocks, chosen at random; the seed is printed, and the\n"
      "same --seed chooses the same. --all goes through every checkpoint of the store, or of RUN.\n"
-     "The result and its time are kept (not of --quick), and list and show tell them.\n"
+     "The result and its time are kept (of --quick only damage). list and show tell them, and\n"
+     "prune and retention count by them: see prune.\n"
      "Damage is told and left as it is. Where a ckptd has another copy, `ckpt-cli scrub start\n"
      "RUN` lets it find the damage and mend it; repair takes the bytes from a store you name.\n"},
     {"diff", "CHECKPOINT CHECKPOINT", "compare the values of two, whatever their world sizes", 2, 2,
@@ -222,8 +223,12 @@ const struct command commands[] = {
      WHERE | OF_A_RUN | BIT(KEEP_LAST) | BIT(KEEP_EVERY) | BIT(KEEP_WITHIN) | BIT(KEEP_BEST) |
          BIT(METRIC) | BIT(BEST) | BIT(MOST) | BIT(DRY_RUN) | BIT(NOW),
      cli_prune,
-     "Always stays: the last two that are whole, the last two that the scrub has read back, and "
-     "what is\npinned, in use, or damaged. " TRASH_NOTES},
+     "Always stays, whatever the rules say: what is pinned, in use, or damaged; the last two that\n"
+     "are not damaged; and the last two that are known whole, which means read back by the scrub,\n"
+     "by verify or for a load, or uploaded with a checksum that the server took. What anything\n"
+     "found damaged counts nowhere. A plan says what keeps each: verify newer checkpoints, and\n"
+     "older ones kept as proven may go; rm removes what is damaged or not to be kept, by name. A\n"
+     "run of which nothing was read back is pruned by the rules and the last two. " TRASH_NOTES},
     {"advise", "CHECKPOINT", "how often to save: the interval that loses least time", 1, 1,
      WHERE | OF_A_RUN | BIT(MTBF) | BIT(NODES) | BIT(RESTART_TIME) | BIT(STEP_TIME) |
          BIT(SAVE_TIME),

@@ -1,8 +1,8 @@
 /* list.c - which checkpoints a store or a running ckptd has. Reads only.
  *
  * The answer is the same from a directory (--store) and from a server (--server), which adds what
- * only it knows: whether a checkpoint lies in memory. What was read back since it was committed the
- * cursor tells that ckptd's scrub leaves in the run. */
+ * only it knows: whether a checkpoint lies in memory. What was read back since it was committed is
+ * known from the cursor that ckptd's scrub leaves in the run, and from the last verify. */
 #include "clients/cli/cli.h"
 
 #include "proto/ckpt.pb-c.h"
@@ -162,32 +162,29 @@ static void print_row_names(const struct cli *cli, const struct row *row)
         print_name(cli, name);
 }
 
-/* Has some run nothing but damage? One that was moved has none. The rows of a run follow each
- * other. */
+/* Of all rows so far. */
 struct tally {
-    struct tags tags;          /* of the run of the last row */
-    bool is_lost, is_run_lost; /* some run before; the run of the last row, so far */
+    struct tags tags; /* of the run of the last row */
+    bool has_damage;
 };
 
-static void tally_row(struct tally *tally, const struct row *row)
+/* One that was moved, set aside or written by a later version is not damaged. */
+static bool is_damaged(const struct row *row)
 {
-    if (row->begins_run) {
-        tally->is_lost |= tally->is_run_lost;
-        tally->is_run_lost = true;
-    }
-    tally->is_run_lost &= row->damage[0] != '\0' && strcmp(flaw_of(row), FLAW_DAMAGED) == 0;
+    return row->damage[0] != '\0' ? strcmp(flaw_of(row), FLAW_DAMAGED) == 0
+                                  : row->verified.known == VERIFIED_DAMAGED;
 }
 
 static int tally_code(const struct tally *tally)
 {
-    return tally->is_lost || tally->is_run_lost ? CLI_DIFFERS : 0;
+    return tally->has_damage ? CLI_DIFFERS : 0;
 }
 
 static void print_row(const struct cli *cli, struct tally *tally, struct storage *store,
                       const struct row *row, bool is_first)
 {
     struct row tagged = *row;
-    tally_row(tally, row);
+    tally->has_damage |= is_damaged(row);
     if (row->begins_run && cli->typed == NULL)
         tags_read(&tally->tags, store, row->run);
     tagged.tags = &tally->tags;
@@ -244,6 +241,7 @@ static int look_at_row(void *user, size_t index)
     if (row->damage[0] != '\0') /* all that is told of it */
         return 0;
     row->is_verified = verified_find(&row->verified, batch->store, &summary);
+    row->is_read_back = verified_is_read_back(&row->verified, row->is_read_back);
     if (!row->may_be_pinned)
         return 0;
     int error = store_read_pin(&row->pin, batch->store, &summary);

@@ -207,6 +207,7 @@ static int release(const struct repair *repair)
 {
     const struct manifest_summary *summary = &repair->here.manifest->summary;
     char prefix[STORAGE_KEY_MAX];
+    verified_keep(repair->cli, summary, &(struct verified){.percent = 100});
     if (repair->cli->server[0] != '\0')
         return server_release(repair->cli, summary);
     ERR_TRY(shard_dir_key(prefix, sizeof prefix, summary->run, summary->step, summary->attempt));

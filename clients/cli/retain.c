@@ -1,9 +1,10 @@
 /* retain.c - prune, pin, unpin: through a running ckptd, or on a directory that nobody serves.
  *
  * The plan is that of proto/retain.c and the removal that of storage_group_remove, the same as in
- * ckptd; what the scrub of a ckptd has read back is known from the cursor that it leaves in each
- * run. On a directory, prune takes the store's lock: while a ckptd has it, the lock names the pid
- * and the hint says --server. Pins need no lock.
+ * ckptd. What was read back or found damaged is known from the cursor that the scrub of a ckptd
+ * leaves in each run, and from what verify leaves beside each checkpoint. On a directory, prune
+ * takes the store's lock: while a ckptd has it, the lock names the pid and the hint says --server.
+ * Pins need no lock.
  *
  * What a prune keeps is looked at first (proto/presence.h): a directory that is gone or damaged
  * keeps no other from staying.
@@ -181,10 +182,12 @@ static int read_metric(struct retain_item *item, struct storage *store, const ch
 }
 
 static int fill_item(struct retain_item *out, struct storage *store,
-                     const struct catalog_entry *entry, const struct cli *cli)
+                     const struct catalog_entry *entry, const struct scrub_cursor *scrubbed,
+                     const struct cli *cli)
 {
     const struct manifest_summary *summary = &entry->summary;
     char prefix[STORAGE_KEY_MAX];
+    struct verified verified;
     *out = (struct retain_item){
         .step = summary->step, .attempt = summary->attempt, .time = retain_time(summary->time)};
     bool is_whole = false;
@@ -193,7 +196,10 @@ static int fill_item(struct retain_item *out, struct storage *store,
         error = look_at_files(&is_whole, store, entry, prefix);
     if (error != 0)
         return error;
-    out->is_damaged = !is_whole;
+    verified_fetch(&verified, store, storage_fetch, summary);
+    out->is_damaged = !is_whole || verified.known == VERIFIED_DAMAGED;
+    out->is_proven = verified_is_read_back(
+        &verified, scrub_has_proven(scrubbed, summary->step, summary->attempt));
     error = storage_group_find_note(store, STORAGE_PIN, prefix, NULL, 0);
     out->is_pinned = error == 0;
     if (error != 0 && error != ERR_NOT_FOUND)
@@ -262,8 +268,7 @@ static int fill_items(struct retain_item *items, struct storage *store, const st
     progress_begin(&progress, cli, "prune", catalog->count);
     progress.unit = "checkpoint";
     for (uint32_t i = 0; i < catalog->count && error == 0; i++) {
-        error = fill_item(&items[i], store, &catalog->entries[i], cli);
-        items[i].is_proven = scrub_has_proven(&scrubbed, items[i].step, items[i].attempt);
+        error = fill_item(&items[i], store, &catalog->entries[i], &scrubbed, cli);
         progress_add(&progress, 1);
     }
     progress_end(&progress);
@@ -347,10 +352,12 @@ static int prune_store(struct outcomes *out, const struct cli *cli, const char *
 /* A dry run: is this a plan that is refused otherwise? */
 static bool needs_most(const struct cli *cli, const struct outcomes *outcomes)
 {
-    size_t going = 0;
-    for (size_t i = 0; i < outcomes->count; i++)
+    size_t going = 0, counted = 0;
+    for (size_t i = 0; i < outcomes->count; i++) {
         going += outcomes->list[i].reasons == 0;
-    return cli->is_dry_run && !cli->may_remove_most && retain_is_most(going, outcomes->count);
+        counted += retain_counts(outcomes->list[i].reasons);
+    }
+    return cli->is_dry_run && !cli->may_remove_most && retain_is_most(going, counted);
 }
 
 static void print_json(const struct cli *cli, const char *run, const struct outcomes *outcomes)

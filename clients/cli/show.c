@@ -148,6 +148,12 @@ static void print_headline(const struct shown *shown)
            shown->is_read_back ? ", read back" : "");
 }
 
+/* In quarantine it is not, whatever was read before. */
+static bool is_read_back(const struct shown *shown, const struct verified *verified)
+{
+    return shown->damage[0] == '\0' && verified_is_read_back(verified, shown->is_read_back);
+}
+
 static void print_tags(const struct shown *shown)
 {
     const struct manifest_summary *summary = &shown->manifest->summary;
@@ -178,9 +184,10 @@ static int print_manifest(const struct shown *shown, const struct lineage *linea
     printf("%-12s %s\n", "durability", text_safe(text, sizeof text, shown->durability));
     if (tiers_have_copies(shown->tiers))
         printf("%-12s %s\n", "copies", text_safe(text, sizeof text, shown->tiers));
-    printf("%-12s %s\n", "read back", shown->is_read_back ? "yes" : "not yet");
+    bool is_verified = verified_find(&verified, shown->store, summary);
+    printf("%-12s %s\n", "read back", is_read_back(shown, &verified) ? "yes" : "not yet");
     print_tags(shown);
-    if (verified_find(&verified, shown->store, summary))
+    if (is_verified)
         printf("%-12s %s\n", "verify", verified_text(text, sizeof text, &verified));
     if (shown->is_pinned)
         printf("%-12s yes%s%s\n", "pinned", shown->pin_note[0] != '\0' ? ": " : "",
@@ -246,8 +253,9 @@ static int add_state(json_t *root, const struct shown *shown)
                             json_string(text_safe(safe, sizeof safe, shown->damage)));
     if (tiers_have_copies(shown->tiers))
         json_object_set_new(root, "tiers", json_string(text_safe(safe, sizeof safe, shown->tiers)));
-    json_object_set_new(root, "read_back", json_boolean(shown->is_read_back));
-    if (verified_find(&verified, shown->store, summary))
+    bool is_verified = verified_find(&verified, shown->store, summary);
+    json_object_set_new(root, "read_back", json_boolean(is_read_back(shown, &verified)));
+    if (is_verified)
         json_object_set_new(root, "verified", verified_json(&verified));
     json_object_set_new(root, "pinned", json_boolean(shown->is_pinned));
     if (shown->is_pinned)
@@ -301,14 +309,12 @@ static int read_stored(void *user, struct manifest **out, const struct selection
     return checkpoint_manifest(out, user, selection);
 }
 
-/* In quarantine it is not, whatever was read before. */
 static int find_read_back(bool *out, struct storage *store, const struct checkpoint *checkpoint)
 {
     const struct manifest_summary *summary = &checkpoint->manifest->summary;
     struct scrub_cursor scrubbed;
     int error = store_read_cursor(&scrubbed, store, summary->run);
-    *out = error == 0 && checkpoint->quarantine[0] == '\0' &&
-           scrub_has_proven(&scrubbed, summary->step, summary->attempt);
+    *out = error == 0 && scrub_has_proven(&scrubbed, summary->step, summary->attempt);
     return error;
 }
 

@@ -1,39 +1,27 @@
-/* verified.c - the result of the last verify of a checkpoint: a small file beside its manifest.
- *
- * verify leaves it where this user may write; list and show tell it. It says when, how much was
- * read, and what was found, of the checkpoint with that nonce. It goes with the checkpoint. It is
- * a memory and no proof: nothing is decided by it. */
+/* verified.c - the result of the last verify of a checkpoint: verify leaves it where its user may
+ * write, list and show tell it. What the file says and who reads it: proto/verified.h. */
 #include "clients/cli/cli.h"
 
 #include "proto/json.h"
-#include "proto/origin.h"
 #include "proto/retain.h"
 
-#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
-#define NOTE_BYTES_MAX 512u
-
-static int note_key(char *out, size_t size, const struct manifest_summary *summary)
-{
-    char directory[STORAGE_KEY_MAX];
-    ERR_TRY(
-        shard_dir_key(directory, sizeof directory, summary->run, summary->step, summary->attempt));
-    return snprintf(out, size, "%s/" VERIFIED_NAME, directory) < (int)size
-               ? 0
-               : report_error(ERR_INVALID, NULL, "the key of a note in %s is too long", directory);
-}
-
 /* Replaces the one before. */
-static int put_note(const struct cli *cli, const struct manifest_summary *summary, const char *text)
+static int put_note(const struct cli *cli, const struct manifest_summary *summary,
+                    const struct verified *result)
 {
-    char key[STORAGE_KEY_MAX + 32];
+    char key[STORAGE_KEY_MAX + 32], text[VERIFIED_BYTES_MAX];
     struct storage *store = NULL;
-    ERR_TRY(note_key(key, sizeof key, summary));
+    struct verified before;
+    ERR_TRY(verified_key(key, sizeof key, summary));
     int error = store_open_writable(&store, cli);
-    if (error == 0)
+    if (error == 0) {
+        verified_fetch(&before, store, storage_fetch, summary);
+        verified_write(text, summary, result, &before);
         error = storage_remove(store, key);
+    }
     if (error == 0 || error == ERR_NOT_FOUND)
         error = storage_publish(store, key, text, strlen(text));
     if (store != NULL)
@@ -44,56 +32,19 @@ static int put_note(const struct cli *cli, const struct manifest_summary *summar
 void verified_keep(const struct cli *cli, const struct manifest_summary *summary,
                    const struct verified *result)
 {
-    char text[NOTE_BYTES_MAX], now[32];
-    manifest_now(now);
-    snprintf(
-        text, sizeof text,
-        "{\"nonce\":\"%s\",\"time\":\"%s\",\"percent\":%.17g,\"seed\":%lld,\"damages\":%llu}\n",
-        summary->nonce, now, result->percent, (long long)result->seed,
-        (unsigned long long)result->damages);
-    int error = put_note(cli, summary, text);
-    if (error == ERR_DENIED || error == ERR_SPACE) /* of one who only reads: no harm */
+    int error = put_note(cli, summary, result);
+    bool is_needed = result->damages > 0 && cli->server[0] == '\0'; /* else ckptd is told */
+    if ((error == ERR_DENIED || error == ERR_SPACE) && !is_needed)
         log_debug("verify", "the result is not kept: %s", report_line());
     else if (error != 0)
         log_warn("verify", "the result is not kept: %s", report_line());
 }
 
-static bool parse_note(struct verified *out, const char *text, size_t bytes,
-                       const struct manifest_summary *summary)
-{
-    json_error_t reason;
-    json_t *root = NULL;
-    if (json_read(&root, text, bytes, &reason) != 0)
-        return false;
-    const char *nonce = json_string_value(json_object_get(root, "nonce"));
-    const char *time_text = json_string_value(json_object_get(root, "time"));
-    bool is_it = nonce != NULL && time_text != NULL && strcmp(nonce, summary->nonce) == 0 &&
-                 strlen(time_text) < sizeof out->time;
-    if (is_it) {
-        strcpy(out->time, time_text);
-        out->percent = json_number_value(json_object_get(root, "percent"));
-        out->seed = json_integer_value(json_object_get(root, "seed"));
-        out->damages = (uint64_t)json_integer_value(json_object_get(root, "damages"));
-    }
-    json_decref(root);
-    return is_it && out->percent > 0 && out->percent <= 100 && retain_time(out->time) > 0;
-}
-
 bool verified_find(struct verified *out, struct storage *store,
                    const struct manifest_summary *summary)
 {
-    char key[STORAGE_KEY_MAX + 32], text[NOTE_BYTES_MAX];
-    uint64_t bytes = 0;
-    struct report_text before; /* of what the caller has to say */
     *out = (struct verified){0};
-    report_keep(&before);
-    bool is_it = store != NULL && note_key(key, sizeof key, summary) == 0 &&
-                 storage_fetch(store, key, text, sizeof text, &bytes) == 0 &&
-                 parse_note(out, text, bytes < sizeof text ? bytes : sizeof text, summary);
-    report_restore(&before, 0);
-    if (!is_it)
-        *out = (struct verified){0};
-    return is_it;
+    return store != NULL && verified_fetch(out, store, storage_fetch, summary);
 }
 
 /* "2 h": of seconds, in the largest unit of which there are two. */
@@ -118,16 +69,17 @@ const char *verified_text(char *out, size_t size, const struct verified *verifie
     if (verified->percent < 100)
         snprintf(part, sizeof part, "%g%% verified", verified->percent);
     snprintf(out, size, "%s %s ago, %s", part, age,
-             verified->damages > 0     ? "DAMAGED"
-             : verified->percent < 100 ? "no damage found"
-                                       : "whole");
+             verified->known == VERIFIED_DAMAGED ? "DAMAGED"
+             : verified->percent < 100           ? "no damage found"
+                                                 : "whole");
     return out;
 }
 
 json_t *verified_json(const struct verified *verified)
 {
-    return json_pack("{ss sf sI sI}", "time", verified->time, "percent", verified->percent, "seed",
-                     (json_int_t)verified->seed, "damages", (json_int_t)verified->damages);
+    return json_pack("{ss sf sI sI ss}", "time", verified->time, "percent", verified->percent,
+                     "seed", (json_int_t)verified->seed, "damages", (json_int_t)verified->damages,
+                     "known", verified_known_name(verified->known));
 }
 
 struct storage *verified_store(const struct cli *cli)

@@ -10,8 +10,8 @@
  * right from a copy, or the disk read badly once. Through a server that serves it again at once.
  *
  * --sample reads a part of the blocks, chosen by a seed that is told; digests need all of them.
- * What was found is kept beside the manifest (verified.c). A ckptd that serves the store is told of
- * damage, so that its scrub looks at once.
+ * What was found is kept beside the manifest (verified.c), where prune and retention read it. A
+ * ckptd that serves the store is told of damage, so that its scrub looks at once.
  *
  * --quick ends before the blocks. It proves that the files are there, whole in size, of this
  * checkpoint (by the hash at the end of each header), and that the table of their checksums is the
@@ -284,7 +284,7 @@ static int verify_one(bool *out_is_damaged, struct verify *verify, struct storag
         return error;
     verify->num_damages = verify->blocks = verify->bytes = 0;
     error = verify_all(verify);
-    if (error == 0 && !cli->is_quick)
+    if (error == 0 && (!cli->is_quick || verify->num_damages > 0))
         verified_keep(cli, &verify->checkpoint.manifest->summary,
                       &(struct verified){.percent = verify->percent,
                                          .seed = verify->seed,

@@ -64,11 +64,9 @@ def full(world):
 def damaged(world):
     for manifest in glob.glob(os.path.join(world.store, world.run, "step-*", "manifest.json")):
         os.chmod(manifest, 0o600)
-        test("one damaged checkpoint of two is no alarm",
-             world.cli("list", "--store", world.store)[0] == 0)
         change(manifest, 20)
-    test("list is 1 when every checkpoint of a run is damaged",
-         world.cli("list", "--store", world.store)[0] == 1)
+        test("list is 1 when a checkpoint is damaged",
+             world.cli("list", "--store", world.store)[0] == 1)
     world.launch()
     test("through a ckptd too", world.cli("list", *world.where)[0] == 1)
     code, out, _ = world.cli("health", *world.where)

@@ -16,7 +16,7 @@ import subprocess
 import time
 
 import lib_train
-from lib_store import CLI, Clock, World
+from lib_store import CLI, SAVER, Clock, World, change
 from lib_tap import end, test
 
 KILLS, KILLS_MOST = 8, 24
@@ -192,6 +192,54 @@ def read_back(world):
          [entry["read_back"] for entry in json.loads(out)] == [False] * 4, (out, err))
 
 
+def damage(world, step):
+    """One flipped bit in the data of a shard."""
+    (folder,) = (name for name in os.listdir(os.path.join(world.store, world.run))
+                 if name.startswith(f"step-{step:08d}-"))
+    folder = os.path.join(world.store, world.run, folder)
+    change(os.path.join(folder, sorted(name for name in os.listdir(folder)
+                                       if name.startswith("shard"))[0]), (1 << 20) + 77)
+
+
+def known_damage(world, served, by_rules):
+    """The two newest are damaged and verify has found it: the one that is whole stays, and is what
+    the next ckptd serves. By a prune or by [retention], through a server or without one."""
+    where = ("--server", world.server) if served else ("--store", world.store)
+    how = f"{'retention' if by_rules else 'a prune'}, verified {'' if served else 'not '}by ckptd"
+    world.launch()
+    world.save([2, 4, 6])
+    for step in (4, 6):
+        damage(world, step)
+    if not served:
+        world.stop()
+    code, out, err = world.cli("verify", "--all", world.run, *where)
+    test(f"verify finds the damage ({how})", code == 1, (code, out, err))
+    code, out, err = world.cli("list", *where)
+    test(f"a list with damage in it ends with 1 ({how})", code == 1 and out.count("DAMAGED") == 2,
+         (code, out, err))
+    if by_rules:
+        if served:
+            world.stop()
+        world.launch("--retention.keep_last", "2")
+        deadline = time.monotonic() + 3
+        while time.monotonic() < deadline and 2 in world.steps():
+            time.sleep(0.1)
+    else:
+        code, out, err = world.cli("prune", world.run, *where, "--keep-last", "2", "--json")
+        plan = {e["step"]: e["plan"] for e in json.loads(out)["checkpoints"]} if out else {}
+        test(f"what was found damaged counts nowhere ({how})", code == 0 and plan ==
+             {6: "unverifiable", 4: "unverifiable", 2: "last, good, proven"}, (code, out, err))
+    if by_rules or served:
+        world.stop()
+    world.launch()
+    loaded = subprocess.run([SAVER, "load", world.server, "2", "1", "2"], timeout=100,
+                            capture_output=True, text=True)
+    test(f"the whole one stays, and the next ckptd serves it ({how})",
+         world.steps() == [2, 4, 6] and loaded.returncode == 0,
+         (world.steps(), loaded, world.log()))
+    world.stop()
+
+
 HOUR, DAY = 3600, 86400
 AGES = {1: 20 * DAY, 2: 10 * DAY, 3: 5 * DAY // 2, 4: 5 * HOUR, 5: 2 * HOUR, 6: 2400, 7: 600, 8: 0}
 WITHIN = (("1200s", 7), ("20m", 7), ("3600s", 6), ("60m", 6), ("1h", 6), ("179m", 5), ("3h", 5),
@@ -339,6 +387,13 @@ def main():
         read_back(world)
     finally:
         world.close()
+    for served in (True, False):
+        for by_rules in (False, True):
+            world = World()
+            try:
+                known_damage(world, served, by_rules)
+            finally:
+                world.close()
     world = World()
     try:
         by_age(world)

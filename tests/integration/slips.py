@@ -211,7 +211,7 @@ def damage(world):
     os.symlink("/etc/hostname", os.path.join(run, steps[2], "manifest.json"))
     code, out, err = world.cli("list", "--store", copy, "--json")
     links = [entry for entry in json.loads(out) if entry["step"] == entries[2]["step"]]
-    test("a link in place of a manifest is damage", code == 0 and
+    test("a link in place of a manifest is damage", code == 1 and
          "damage" in links[0], (code, out, err))
     code, out, err = world.cli("du", "--store", copy, "--json")
     test("du counts the rest and fails", code == 74 and "could not be looked into" in err and
@@ -353,7 +353,7 @@ def rights(world):
     os.chmod(os.path.join(world.store, world.run, newest, "manifest.json"), 0o600)
     code, out, err = as_nobody("list", "--store", world.store, "--json")
     damaged = [entry["step"] for entry in json.loads(out or "[]") if "damage" in entry]
-    test("what may not be read is damaged, and the rest is read", code == 0 and
+    test("what may not be read is damaged, and the rest is read", code == 1 and
          damaged == [entries[0]["step"]] and len(entries) > 1, (code, out, err))
 
 

@@ -241,8 +241,8 @@ static json_t *ask_directory(const struct bed *bed, const char *command)
     const char *build = getenv("BUILD");
     char path[300];
     snprintf(path, sizeof path, "%s/said", bed->root);
-    shell("'%s/ckpt-cli' %s --store '%s/store' --json >'%s'", build ? build : "build", command,
-          bed->root, path);
+    shell("'%s/ckpt-cli' %s --store '%s/store' --json >'%s' || [ $? = 1 ]", build ? build : "build",
+          command, bed->root, path);
     json_t *said = json_load_file(path, 0, NULL);
     assert_non_null(said);
     return said;

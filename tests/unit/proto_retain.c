@@ -5,6 +5,7 @@
  * second, naive reading of retain.h gives. The seed is printed; SEED= repeats a run. */
 #include "proto/report.h"
 #include "proto/retain.h"
+#include "proto/verified.h"
 #include "tests/unit/random.h"
 
 #include <setjmp.h>
@@ -81,6 +82,27 @@ static void test_retain__the_last_two_that_were_read_back_stay_too(void **state)
     assert_int_equal(plan(items, 10, (struct retain_rules){.keep_last = 2}), 7);
     assert_string_equal(retain_text(text, sizeof text, items[9].reasons), "last, good, proven");
     assert_string_equal(retain_text(text, sizeof text, items[5].reasons), "remove");
+}
+
+static void test_retain__what_is_damaged_counts_nowhere(void **state)
+{
+    (void)state;
+    struct retain_item items[7];
+    uint32_t removed;
+    make_run(items, 4);
+    items[0].is_proven = items[1].is_proven = items[3].is_proven = true;
+    items[2].is_damaged = items[3].is_damaged = true;
+    assert_int_equal(plan(items, 4, (struct retain_rules){.keep_last = 2}), 0);
+    items[0].is_proven = false;
+    items[3].is_damaged = items[3].is_proven = false; /* of which nobody knows */
+    assert_int_equal(plan(items, 4, (struct retain_rules){.keep_last = 1}), 1);
+    assert_int_equal(items[0].reasons, 0);
+    assert_int_equal(items[1].reasons, RETAIN_GOOD | RETAIN_PROVEN);
+    make_run(items, 7);
+    items[5].is_damaged = items[6].is_damaged = true; /* half of the others are not half of all */
+    assert_int_equal(retain_plan(items, 7, &(struct retain_rules){.keep_last = 1}, &removed),
+                     ERR_DENIED);
+    assert_non_null(strstr(report_line(), "3 of 5"));
 }
 
 static void test_retain__rules_are_ored(void **state)
@@ -235,6 +257,62 @@ static void test_retain__a_metric_is_a_number_of_that_name(void **state)
     assert_false(item.has_metric);
 }
 
+/* The store of one note. */
+static char stored_note[VERIFIED_BYTES_MAX];
+static int fetch_note(struct storage *storage, const char *key, void *data, size_t size,
+                      uint64_t *out_bytes)
+{
+    (void)storage;
+    assert_string_equal(key, "book/step-00000007-a0002/verified.json");
+    *out_bytes = strlen(stored_note);
+    memcpy(data, stored_note, *out_bytes < size ? *out_bytes : size);
+    return stored_note[0] ? 0 : ERR_NOT_FOUND;
+}
+
+static enum verified_known known_after(double percent, uint64_t damages)
+{
+    const struct manifest_summary summary = {
+        .run = "book", .step = 7, .attempt = 2, .nonce = "0123456789abcdef0123456789abcdef"};
+    struct verified now = {.percent = percent, .damages = damages}, found;
+    bool was_there = verified_fetch(&found, NULL, fetch_note, &summary);
+    assert_int_equal(was_there, stored_note[0] != '\0');
+    verified_write(stored_note, &summary, &now, &found);
+    assert_true(verified_fetch(&found, NULL, fetch_note, &summary));
+    assert_true(found.percent == percent && found.damages == damages);
+    return found.known;
+}
+
+/* A part that matches says nothing of the rest: what was known stays known. */
+static void test_retain__a_note_of_verify_says_what_is_known(void **state)
+{
+    (void)state;
+    struct manifest_summary summary = {
+        .run = "book", .step = 7, .attempt = 2, .nonce = "0123456789abcdef0123456789abcdef"};
+    struct verified found;
+    stored_note[0] = '\0';
+    assert_int_equal(known_after(5, 0), VERIFIED_UNKNOWN);
+    assert_int_equal(known_after(100, 0), VERIFIED_WHOLE);
+    assert_int_equal(known_after(5, 0), VERIFIED_WHOLE);
+    assert_int_equal(known_after(5, 1), VERIFIED_DAMAGED);
+    assert_int_equal(known_after(5, 0), VERIFIED_DAMAGED);
+    assert_int_equal(known_after(100, 0), VERIFIED_WHOLE);
+    summary.nonce[0] = 'f'; /* saved again in its place */
+    assert_false(verified_fetch(&found, NULL, fetch_note, &summary));
+    assert_int_equal(found.known, VERIFIED_UNKNOWN);
+    summary.nonce[0] = '0'; /* as an earlier version wrote it */
+    static const char *const tails[] = {"100,\"seed\":0,\"damages\":0}",
+                                        "5,\"seed\":9,\"damages\":0}",
+                                        "5,\"seed\":9,\"damages\":2}"};
+    const enum verified_known want[] = {VERIFIED_WHOLE, VERIFIED_UNKNOWN, VERIFIED_DAMAGED};
+    for (int i = 0; i < 3; i++) {
+        snprintf(stored_note, sizeof stored_note,
+                 "{\"nonce\":\"%s\",\"time\":\"2026-01-02T03:04:05Z\",\"percent\":%s",
+                 summary.nonce, tails[i]);
+        assert_true(verified_fetch(&found, NULL, fetch_note, &summary));
+        assert_int_equal(found.known, want[i]);
+    }
+}
+
 /* ---- random runs ---- */
 
 static uint32_t make_random(struct retain_item *items)
@@ -250,6 +328,7 @@ static uint32_t make_random(struct retain_item *items)
                                                   .is_pinned = next_random(10) == 0,
                                                   .is_leased = next_random(10) == 0,
                                                   .is_damaged = next_random(6) == 0,
+                                                  .is_proven = next_random(3) == 0,
                                                   .metric = (double)next_random(20)};
     for (uint32_t i = count; i > 1; i--) { /* the order of the list means nothing */
         uint32_t other = (uint32_t)next_random(i);
@@ -270,6 +349,15 @@ static uint32_t newer_whole(const struct retain_item *items, uint32_t count, uin
     uint32_t newer = 0;
     for (uint32_t i = 0; i < count; i++)
         newer += !items[i].is_damaged && is_newer(&items[i], &items[index]);
+    return newer;
+}
+
+/* Likewise that are known whole. */
+static uint32_t newer_proven(const struct retain_item *items, uint32_t count, uint32_t index)
+{
+    uint32_t newer = 0;
+    for (uint32_t i = 0; i < count; i++)
+        newer += items[i].is_proven && !items[i].is_damaged && is_newer(&items[i], &items[index]);
     return newer;
 }
 
@@ -304,9 +392,11 @@ static void test_retain__no_rules_remove_what_must_stay(void **state)
                                      .keep_best = (uint32_t)next_random(4),
                                      .best_is_highest = next_random(2) > 0,
                                      .may_remove_most = next_random(2) > 0};
-        uint32_t num_metrics = 0;
-        for (uint32_t i = 0; i < count; i++)
+        uint32_t num_metrics = 0, num_whole = 0;
+        for (uint32_t i = 0; i < count; i++) {
             num_metrics += has_metric(&items[i]);
+            num_whole += !items[i].is_damaged;
+        }
         rules.keep_last += rules.keep_every == 0 && rules.keep_within == 0;
         int error = retain_plan(items, count, &rules, &removed);
         if (rules.keep_best > 0 && num_metrics == 0) {
@@ -316,8 +406,9 @@ static void test_retain__no_rules_remove_what_must_stay(void **state)
         assert_true(error == 0 || error == ERR_DENIED);
         for (uint32_t i = 0; i < count; i++) {
             uint32_t newer = newer_whole(items, count, i);
-            bool must_stay = items[i].is_pinned || items[i].is_leased || items[i].is_damaged ||
-                             newer < RETAIN_GOOD_MIN;
+            bool r1 = items[i].is_proven && newer_proven(items, count, i) < RETAIN_GOOD_MIN;
+            bool r2 = newer < RETAIN_GOOD_MIN, r3 = items[i].is_damaged;
+            bool r4 = items[i].is_pinned || items[i].is_leased, must_stay = r1 || r2 || r3 || r4;
             bool is_last = !items[i].is_damaged && newer < rules.keep_last;
             gone += items[i].reasons == 0;
             assert_true(!must_stay || items[i].reasons != 0);
@@ -327,7 +418,7 @@ static void test_retain__no_rules_remove_what_must_stay(void **state)
             assert_int_equal((items[i].reasons & RETAIN_BEST) != 0, is_best);
         }
         assert_int_equal(gone, removed);
-        assert_int_equal(error == ERR_DENIED, removed > count / 2 && !rules.may_remove_most);
+        assert_int_equal(error == ERR_DENIED, removed > num_whole / 2 && !rules.may_remove_most);
     }
 }
 
@@ -422,7 +513,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_retain__each_rule_keeps_what_it_says),
         cmocka_unit_test(test_retain__the_last_two_that_were_read_back_stay_too),
+        cmocka_unit_test(test_retain__what_is_damaged_counts_nowhere),
         cmocka_unit_test(test_retain__rules_are_ored),
+        cmocka_unit_test(test_retain__a_note_of_verify_says_what_is_known),
         cmocka_unit_test(test_retain__what_must_stay_stays),
         cmocka_unit_test(test_retain__the_newest_is_of_the_newest_attempt),
         cmocka_unit_test(test_retain__a_clock_that_jumped_empties_nothing),

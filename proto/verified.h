@@ -1,0 +1,48 @@
+/* verified.h - what was found when a stored checkpoint was read last: the small file verified.json
+ * beside its manifest.
+ *
+ * `ckpt-cli verify` leaves it where its user may write, and so does ckptd for what its scrub reads
+ * out of turn. It belongs to the checkpoint with that nonce and goes with it. list and show print
+ * it. prune and retention count by what it says is known (proto/retain.h). A reading of a part of
+ * the blocks that finds no damage changes nothing of that; the next reading of all of them does.
+ *
+ * Files of earlier versions lack "known": it follows from the percentage and the damages. */
+#ifndef HOLDFAST_VERIFIED_H
+#define HOLDFAST_VERIFIED_H
+
+#include "proto/manifest.h"
+#include "proto/presence.h"
+
+#define VERIFIED_BYTES_MAX 512u
+
+enum verified_known {
+    VERIFIED_UNKNOWN,
+    VERIFIED_WHOLE,  /* each block was read, and is as its checksum says */
+    VERIFIED_DAMAGED /* of some that is not so */
+};
+
+struct verified {
+    char time[32];  /* as of a manifest */
+    double percent; /* of its blocks */
+    int64_t seed;   /* by which they were chosen, of less than 100 */
+    uint64_t damages;
+    enum verified_known known;
+};
+
+/* "<run>/step-.../verified.json", as manifest_key. */
+int verified_key(char *out, size_t size, const struct manifest_summary *summary);
+const char *verified_known_name(enum verified_known known); /* "unknown", "whole", "damaged" */
+/* Now. `before`: of the file that is replaced; zeros without one. */
+void verified_write(char out[VERIFIED_BYTES_MAX], const struct manifest_summary *summary,
+                    const struct verified *result, const struct verified *before);
+/* False, and zeros: there is none of this checkpoint. This thread's last error stays. Blocks; any
+ * thread. */
+bool verified_fetch(struct verified *out, struct storage *storage, presence_fetch *fetch,
+                    const struct manifest_summary *summary);
+/* Was it read back, and is not known to be damaged since? `by_scrub`: as its cursor says. */
+static inline bool verified_is_read_back(const struct verified *verified, bool by_scrub)
+{
+    return verified->known == VERIFIED_UNKNOWN ? by_scrub : verified->known == VERIFIED_WHOLE;
+}
+
+#endif
