@@ -33,168 +33,26 @@
  * the rule that keeps the last of those would keep nothing. */
 #include "ckptd/keep/scrub.h"
 #include "ckptd/catalog.h"
+#include "ckptd/keep/scrub_private.h"
 #include "ckptd/loop.h"
-#include "ckptd/restore/file.h"
 #include "ckptd/restore/loads.h"
 #include "ckptd/run/coordinator.h"
 #include "ckptd/service.h"
 #include "proto/checksum.h"
-#include "proto/manifest.h"
-#include "proto/places.h"
 #include "proto/report.h"
 #include "proto/retain.h"
-#include "proto/shard.h"
-#include "storage/storage.h"
 
 #include <inttypes.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
-#define JOBS_PER_SECOND 16u /* a job reads what the rate allows in this part of a second */
-#define IDLE_MS 60000       /* between two looks for a run that is due, or a period, */
-#define IDLE_MS_MIN 200     /* but not more often than this */
-#define YIELD_MS 200        /* between two looks whether the daemon is at rest */
-#define YIELD_MS_MAX 10000  /* then it goes on all the same */
-#define FAULT_MS 500        /* after an error: what is wrong may be so with all of them */
-#define CURSOR_MS 30000     /* what a crash makes it read again, at most */
-
-struct scrub {
-    struct service *service;
-    struct timer timer;
-    struct job job;
-    struct run *run;         /* that the pass is in, or NULL */
-    struct run *read_run;    /* of what was read last: another, where that is a suspect */
-    struct checkpoint *held; /* that is being read, or NULL */
-    /* The newest when it came to that run; what is saved meanwhile waits for the next pass, or a
-     * run that saves faster than this reads would keep it from the others. */
-    uint64_t last_attempt, last_step;
-    int64_t yielded_ms, saved_ms;
-    bool must_save, is_paused, is_working; /* a job is under way */
-    bool is_aside;                         /* a suspect is read: the cursor stays */
-    struct scrub_note note;                /* the cursor that is being kept */
-    uint8_t *buffer;                       /* a block */
-    struct scrub_state state;
-    /* The checkpoint and the shard that are open. The worker's while it has the job. */
-    struct manifest_summary summary;
-    struct scrub_cursor at;
-    struct manifest *manifest;
-    struct places places;
-    struct storage_object *object;
-    struct shard_geometry geometry;
-    uint8_t *table;
-    uint64_t bytes; /* that the job read */
-    bool is_read;   /* the whole checkpoint */
-    struct fault fault;
-};
-
-/* ---- reading, on a worker ---- */
-
-static void close_shard(struct scrub *scrub)
-{
-    storage_object_close(scrub->service->storage, scrub->object);
-    free(scrub->table);
-    scrub->object = NULL;
-    scrub->table = NULL;
-}
-
-static void close_checkpoint(struct scrub *scrub)
-{
-    close_shard(scrub);
-    manifest_free(scrub->manifest);
-    places_free(&scrub->places);
-    scrub->manifest = NULL;
-}
-
-static int open_shard(struct scrub *scrub)
-{
-    struct storage *storage = scrub->service->storage;
-    uint32_t shard = (uint32_t)scrub->at.shard;
-    int error = 0;
-    if (!scrub->manifest) {
-        error = catalog_read_manifest(&scrub->manifest, storage, &scrub->summary);
-        if (error == 0)
-            error = places_fetch(&scrub->places, storage, storage_fetch, &scrub->summary);
-    }
-    if (error == 0 && !places_is_here(&scrub->places, shard))
-        return 0; /* its node reads it */
-    if (error == 0)
-        error = file_geometry(&scrub->geometry, scrub->manifest, shard);
-    if (error == 0)
-        error =
-            file_open(&scrub->object, storage, &scrub->summary, shard, scrub->geometry.file_bytes);
-    if (error == 0)
-        error = file_read_table(&scrub->table, storage, scrub->object, &scrub->geometry,
-                                scrub->manifest->shards[shard].table_hash, &scrub->summary, shard);
-    return error;
-}
-
-static int read_block(struct scrub *scrub)
-{
-    const struct manifest_summary *summary = &scrub->summary;
-    uint32_t shard = (uint32_t)scrub->at.shard;
-    uint64_t start, bytes;
-    shard_block(&start, &bytes, &scrub->geometry, scrub->at.block);
-    uint64_t pages = (bytes + STORAGE_ALIGN - 1) / STORAGE_ALIGN * STORAGE_ALIGN;
-    int error = storage_transfer(scrub->service->storage, STORAGE_READ, scrub->object, start,
-                                 scrub->buffer, (uint32_t)pages);
-    if (error != 0)
-        return error;
-    scrub->bytes += pages;
-    uint64_t identity = checksum_shard_identity(summary->nonce, shard, summary->shards);
-    return file_check_block(scrub->table, &scrub->geometry, scrub->at.block,
-                            checksum_block(scrub->buffer, bytes, identity, scrub->at.block),
-                            summary, shard);
-}
-
-/* To the next block, of the next shard where this one ends. */
-static void step_on(struct scrub *scrub)
-{
-    if (++scrub->at.block < scrub->geometry.num_blocks)
-        return;
-    close_shard(scrub);
-    scrub->at.block = 0;
-    scrub->is_read = ++scrub->at.shard >= scrub->summary.shards;
-}
-
-static void work_read(struct job *job)
-{
-    struct scrub *scrub = CONTAINER_OF(job, struct scrub, job);
-    uint64_t want = (uint64_t)scrub->service->config->scrub_rate / JOBS_PER_SECOND;
-    int error = 0;
-    scrub->bytes = 0;
-    do {
-        if (!scrub->object)
-            error = open_shard(scrub);
-        /* A cursor may be of a file that was cut otherwise: only the manifest's word counts. */
-        if (error == 0 && scrub->at.block >= scrub->geometry.num_blocks)
-            scrub->at.block = 0;
-        if (error == 0 && !scrub->object) {
-            scrub->at.block = 0;
-            scrub->is_read = ++scrub->at.shard >= scrub->summary.shards;
-            continue;
-        }
-        if (error == 0)
-            error = read_block(scrub);
-        if (error == 0)
-            step_on(scrub);
-    } while (error == 0 && !scrub->is_read && scrub->bytes < want);
-    if (error != 0)
-        fault_take(&scrub->fault, error);
-    if (error != 0 || scrub->is_read)
-        close_checkpoint(scrub);
-}
-
-/* ---- the cursor ---- */
-
-static void work_save(struct job *job)
-{
-    struct scrub *scrub = CONTAINER_OF(job, struct scrub, job);
-    int error = scrub_keep(scrub->service->storage, &scrub->note);
-    if (error != 0)
-        fault_take(&scrub->fault, error);
-}
+#define IDLE_MS 60000      /* between two looks for a run that is due, or a period, */
+#define IDLE_MS_MIN 200    /* but not more often than this */
+#define YIELD_MS 200       /* between two looks whether the daemon is at rest */
+#define YIELD_MS_MAX 10000 /* then it goes on all the same */
+#define FAULT_MS 500       /* after an error: what is wrong may be so with all of them */
+#define CURSOR_MS 30000    /* what a crash makes it read again, at most */
 
 /* ---- what is next ---- */
 
@@ -427,7 +285,7 @@ static void start_read(struct scrub *scrub, struct checkpoint *checkpoint, bool 
     if (!is_aside)
         place_cursor(&checkpoint->run->scrubbed, summary);
     if (!goes_on)
-        close_checkpoint(scrub);
+        scrub_close_checkpoint(scrub);
     hold(scrub, checkpoint);
     scrub->read_run = checkpoint->run;
     scrub->summary = *summary;
@@ -437,7 +295,7 @@ static void start_read(struct scrub *scrub, struct checkpoint *checkpoint, bool 
         scrub->at = checkpoint->run->scrubbed;
     else if (!goes_on)
         scrub->at = (struct scrub_cursor){0};
-    start_job(scrub, work_read, was_read);
+    start_job(scrub, scrub_work_read, was_read);
 }
 
 /* Somebody waits for the disk or for the workers. */
@@ -483,7 +341,7 @@ static void go_on(struct timer *timer)
     }
     if (scrub->must_save) {
         scrub_take_note(&scrub->note, scrub->run);
-        start_job(scrub, work_save, saved);
+        start_job(scrub, scrub_work_save, saved);
         return;
     }
     struct checkpoint *suspect = find_suspect(scrub);
@@ -506,7 +364,7 @@ static void go_on(struct timer *timer)
         return;
     }
     hold(scrub, NULL);
-    close_checkpoint(scrub);
+    scrub_close_checkpoint(scrub);
     end_pass(scrub);
     wait_ms(scrub, 0);
 }
@@ -538,7 +396,7 @@ void scrub_close(struct service *service)
     struct scrub *scrub = service->scrub;
     if (!scrub)
         return;
-    close_checkpoint(scrub);
+    scrub_close_checkpoint(scrub);
     free(scrub->buffer);
     free(scrub);
     service->scrub = NULL;
