@@ -26,7 +26,9 @@
  * its place.
  *
  * Where a tool has found damage, that checkpoint is read before all others, also behind the cursor,
- * which keeps its place meanwhile.
+ * which keeps its place meanwhile. In a run of which none is known whole yet the newest is read
+ * first in the same way: retention counts on it soonest. What was read so is noted beside it
+ * (proto/verified.h).
  *
  * What is read stays until it is read whole: neither retention nor a prune takes it. A run that
  * saves and removes faster than this reads would otherwise never have one that was read back, and
@@ -62,6 +64,13 @@ static bool is_older(const struct checkpoint *checkpoint, uint64_t attempt, uint
     return summary->attempt != attempt ? summary->attempt < attempt : summary->step < step;
 }
 
+/* Was it read before the others of this pass? */
+static bool was_first(const struct scrub *scrub, const struct checkpoint *checkpoint)
+{
+    return checkpoint->summary.attempt == scrub->first_attempt &&
+           checkpoint->summary.step == scrub->first_step && checkpoint->copies.local.proven != 0;
+}
+
 /* The oldest of this pass that the cursor has not passed and that is not known to be damaged, or
  * NULL. */
 static struct checkpoint *find_next(const struct scrub *scrub)
@@ -71,11 +80,27 @@ static struct checkpoint *find_next(const struct scrub *scrub)
     for (struct checkpoint *c = scrub->run->checkpoints; c; c = c->next) {
         if (is_older(c, cursor->attempt, cursor->step))
             break; /* they are newest first */
-        if (catalog_has_copy(c, TIER_LOCAL) &&
+        if (catalog_has_copy(c, TIER_LOCAL) && !was_first(scrub, c) &&
             is_older(c, scrub->last_attempt, scrub->last_step + 1))
             next = c;
     }
     return next;
+}
+
+/* The newest of the run, while nobody knows of any that it is whole, or NULL. What is being read so
+ * is read on: a run that saves faster than this reads would never have one. */
+static struct checkpoint *find_newest(const struct scrub *scrub)
+{
+    struct checkpoint *newest = NULL;
+    for (struct checkpoint *c = scrub->run->checkpoints; c && !scrub->has_no_newest; c = c->next) {
+        if (catalog_is_read_back(c))
+            return NULL;
+        if (!catalog_has_copy(c, TIER_LOCAL))
+            continue;
+        if (!newest || (c == scrub->held && scrub->is_aside))
+            newest = c;
+    }
+    return newest;
 }
 
 /* What a tool found damaged, in any run, or NULL. */
@@ -109,6 +134,8 @@ static void find_run(struct scrub *scrub)
     for (struct run *run = scrub->service->catalog->runs; run; run = run->next)
         if (is_due(run, time(NULL)) && (!scrub->run || goes_before(run, scrub->run)))
             scrub->run = run;
+    scrub->has_no_newest = false;
+    scrub->first_attempt = 0;
     if (scrub->run) {
         scrub->last_attempt = scrub->run->checkpoints->summary.attempt;
         scrub->last_step = scrub->run->checkpoints->summary.step;
@@ -208,6 +235,7 @@ static void judge(struct scrub *scrub)
                  scrub->summary.step, fault->message);
         if (!scrub->is_aside)
             except(scrub->run, &scrub->summary);
+        scrub->has_no_newest |= scrub->is_aside; /* the pass comes to it */
         return;
     }
     scrub->state.damaged++;
@@ -216,7 +244,7 @@ static void judge(struct scrub *scrub)
 }
 
 /* Every block was as its checksum says: retention may count on it, and List says so. What was read
- * aside says nothing of those before it. */
+ * aside says nothing of those before it: it has a note of its own. */
 static void note_proven(struct scrub *scrub)
 {
     struct scrub_cursor *cursor = &scrub->read_run->scrubbed;
@@ -225,8 +253,10 @@ static void note_proven(struct scrub *scrub)
     if (!checkpoint || strcmp(checkpoint->summary.nonce, summary->nonce) != 0)
         return;
     checkpoint->is_suspect = false;
-    if (scrub->is_aside)
+    if (scrub->is_aside) {
+        checkpoint->copies.local.proven = time(NULL);
         return;
+    }
     except_doubtful(scrub->run);
     if (!is_older(checkpoint, cursor->proven_attempt, cursor->proven_step)) {
         cursor->proven_attempt = summary->attempt;
@@ -358,9 +388,14 @@ static void go_on(struct timer *timer)
                                                : IDLE_MS);
         return;
     }
-    struct checkpoint *next = find_next(scrub);
+    struct checkpoint *newest = find_newest(scrub);
+    struct checkpoint *next = newest ? newest : find_next(scrub);
+    if (newest) {
+        scrub->first_attempt = newest->summary.attempt;
+        scrub->first_step = newest->summary.step;
+    }
     if (next) {
-        start_read(scrub, next, false);
+        start_read(scrub, next, newest != NULL);
         return;
     }
     hold(scrub, NULL);

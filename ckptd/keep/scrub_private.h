@@ -25,9 +25,11 @@ struct scrub {
     /* The newest when it came to that run; what is saved meanwhile waits for the next pass, or a
      * run that saves faster than this reads would keep it from the others. */
     uint64_t last_attempt, last_step;
+    uint64_t first_attempt, first_step; /* the newest, that was read before them; 0: none */
     int64_t yielded_ms, saved_ms;
     bool must_save, is_paused, is_working; /* a job is under way */
-    bool is_aside;                         /* a suspect is read: the cursor stays */
+    bool is_aside;                         /* it is read out of turn: the cursor stays */
+    bool has_no_newest;                    /* in this pass: it could not be read out of turn */
     struct scrub_note note;                /* the cursor that is being kept */
     uint8_t *buffer;                       /* a block */
     struct scrub_state state;

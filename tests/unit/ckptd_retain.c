@@ -188,6 +188,94 @@ static void test_retain__the_last_two_that_the_scrub_has_read_stay(void **state)
     assert_listed_loads(bed);
 }
 
+/* As `ckpt-cli verify` does where the files are. */
+static void note_verified(struct bed *bed, uint64_t step, uint64_t damages)
+{
+    Holdfast__V1__ListReply *reply = bed_list(bed);
+    struct manifest_summary summary = {.run = RUN, .step = step, .attempt = 1};
+    char key[STORAGE_KEY_MAX], text[VERIFIED_BYTES_MAX];
+    struct storage *tool;
+    for (size_t i = 0; i < reply->n_checkpoints; i++)
+        if (reply->checkpoints[i]->step == step)
+            snprintf(summary.nonce, sizeof summary.nonce, "%s", reply->checkpoints[i]->nonce);
+    FREE_REPLY(reply);
+    verified_write(text, &summary, &(struct verified){.percent = 100, .damages = damages},
+                   &(struct verified){0});
+    assert_int_equal(verified_key(key, sizeof key, &summary), 0);
+    assert_int_equal(storage_open(&tool, &storage_local, bed->config.store, NULL), 0);
+    int error = storage_remove(tool, key);
+    assert_true(error == 0 || error == ERR_NOT_FOUND);
+    assert_int_equal(storage_publish(tool, key, text, strlen(text)), 0);
+    storage_close(tool);
+}
+
+static void expect_plan(struct bed *bed, const uint32_t want[3])
+{
+    Holdfast__V1__PruneReply *reply;
+    Holdfast__V1__PruneRequest request = keep_last(1);
+    assert_int_equal(prune(bed, &request, &reply), 0);
+    assert_int_equal(reply->n_entries, 3);
+    for (size_t i = 0; i < 3; i++)
+        assert_int_equal(reply->entries[i]->reasons, want[i]);
+    FREE_REPLY(reply);
+}
+
+/* Whether this ckptd has a scrub, which would read it again, or not. */
+static void test_retain__what_verify_found_is_known_to_every_plan(void **state)
+{
+    struct bed *bed = *state;
+    bed_stop(bed);
+    bed->config.scrub_rate = 0;
+    assert_int_equal(bed_start(bed), 0);
+    bed_save_steps(bed, peers, RANKS, 1, 3);
+    for (uint64_t step = 1; step <= 3; step++)
+        note_verified(bed, step, step - 1);
+    const uint32_t want[] = {RETAIN_UNVERIFIABLE, RETAIN_UNVERIFIABLE,
+                             RETAIN_LAST | RETAIN_GOOD | RETAIN_PROVEN};
+    expect_plan(bed, want);
+    bed_stop(bed);
+    bed->config.scrub_rate = 1ll << 30;
+    bed->config.scrub_start_ms = 3600000;
+    assert_int_equal(bed_start(bed), 0);
+    expect_plan(bed, want);
+    for (uint64_t step = 2; step <= 3; step++)
+        note_verified(bed, step, 0); /* the disk had read badly once */
+    bed_stop(bed);
+    bed->config.scrub_rate = 0;
+    assert_int_equal(bed_start(bed), 0);
+    expect_plan(bed, (uint32_t[]){RETAIN_LAST | RETAIN_GOOD | RETAIN_PROVEN,
+                                  RETAIN_GOOD | RETAIN_PROVEN, 0});
+}
+
+/* A tool that may not write has told ckptd of damage: until the scrub has read it, nothing counts
+ * on it. */
+static void test_retain__what_was_reported_damaged_counts_nowhere_until_it_is_read(void **state)
+{
+    struct bed *bed = *state;
+    Holdfast__V1__ScrubRequest request = HOLDFAST__V1__SCRUB_REQUEST__INIT;
+    Holdfast__V1__ScrubReply *reply;
+    bed_stop(bed);
+    bed->config.scrub_rate = 1ll << 30;
+    bed->config.scrub_start_ms = 3600000;
+    assert_int_equal(bed_start(bed), 0);
+    bed_save_steps(bed, peers, RANKS, 1, 3);
+    request.run = RUN;
+    request.step = 3;
+    request.attempt = 1;
+    request.action = HOLDFAST__V1__SCRUB_ACTION__SCRUB_PAUSE;
+    assert_int_equal(
+        call(bed, "Scrub", &request.base, &holdfast__v1__scrub_reply__descriptor, &reply), 0);
+    FREE_REPLY(reply);
+    Holdfast__V1__PruneRequest rules = keep_last(1);
+    Holdfast__V1__PruneReply *plan;
+    assert_int_equal(prune(bed, &rules, &plan), 0);
+    assert_true(plan->entries[0]->reasons & RETAIN_UNVERIFIABLE);
+    assert_false(plan->entries[0]->reasons & RETAIN_LAST);
+    assert_true(plan->entries[1]->reasons & RETAIN_LAST);
+    assert_true(plan->entries[2]->reasons & RETAIN_GOOD);
+    FREE_REPLY(plan);
+}
+
 /* A tombstone that a refused removal could not take back keeps readers out until the next prune. */
 static void test_retain__a_tombstone_that_stayed_is_taken_back_by_the_next_prune(void **state)
 {
@@ -413,6 +501,11 @@ int main(void)
                                         bed_tear_down),
         cmocka_unit_test_setup_teardown(
             test_retain__what_vanished_keeps_nothing_and_leaves_the_list, open_at_once,
+            bed_tear_down),
+        cmocka_unit_test_setup_teardown(test_retain__what_verify_found_is_known_to_every_plan,
+                                        open_at_once, bed_tear_down),
+        cmocka_unit_test_setup_teardown(
+            test_retain__what_was_reported_damaged_counts_nowhere_until_it_is_read, open_at_once,
             bed_tear_down),
         cmocka_unit_test_setup_teardown(test_retain__the_last_two_that_the_scrub_has_read_stay,
                                         open_at_once, bed_tear_down),

@@ -369,7 +369,7 @@ static void test_scrub__nor_for_a_start_in_the_middle_of_the_pass(void **state)
     bed->config.scrub_rate = 16 * MIB;
     assert_int_equal(bed_start(bed), 0);
     shell("f=" SHARD_OF "; mv $f $f.away", bed->root, 1);
-    wait_until(bed, "checkpoints_read", 1);
+    wait_until(bed, "checkpoints_read", 2); /* the newest, and what comes behind this one */
     bed_stop(bed);
     shell("f=" SHARD_OF "; mv $f.away $f", bed->root, 1);
     assert_int_equal(bed_start(bed), 0);
@@ -442,6 +442,26 @@ static void test_scrub__where_a_tool_found_damage_is_read_first_also_behind_the_
     assert_true(scrubbed(bed, "checkpoints_read") == STEPS + 1);
 }
 
+/* The newest is damaged: the one before it is what retention may count on soonest. */
+static void test_scrub__where_none_is_known_whole_the_newest_is_read_first(void **state)
+{
+    struct bed *bed = *state;
+    change_byte(bed, STEPS, "shard-00001-of-00002.safetensors", MIB + 77);
+    bed->config.scrub_rate = 4 * MIB;
+    assert_int_equal(bed_start(bed), 0);
+    wait_until(bed, "checkpoints_read", 1);
+    assert_true(is_shown_as_read(bed, STEPS - 1) && scrubbed(bed, "damaged") == 1);
+    bed_stop(bed);
+    bed->config.scrub_rate = 0; /* the next one knows of it, and of no other */
+    assert_int_equal(bed_start(bed), 0);
+    expect_read(bed, 1ull << (STEPS - 1));
+    bed_stop(bed);
+    bed->config.scrub_rate = 1ll << 30;
+    assert_int_equal(bed_start(bed), 0);
+    wait_until(bed, "passes", 1);
+    expect_read(bed, ALL_STEPS & ~(1ull << STEPS));
+}
+
 /* Each checkpoint is there for two saves, less than its reading takes. */
 static void
 test_scrub__a_run_that_removes_faster_than_it_reads_still_has_one_read_back(void **state)
@@ -477,6 +497,7 @@ int main(void)
         CASE(test_scrub__a_load_that_stays_open_lets_a_job_through_every_ten_seconds),
         CASE(test_scrub__what_was_not_read_back_since_its_commit_is_told),
         CASE(test_scrub__what_is_damaged_is_not_read_back),
+        CASE(test_scrub__where_none_is_known_whole_the_newest_is_read_first),
         CASE(test_scrub__what_could_not_be_read_is_not_read_back_for_a_later_start),
         CASE(test_scrub__nor_for_a_start_in_the_middle_of_the_pass),
         CASE(test_scrub__what_a_tool_brings_behind_the_cursor_is_not_read_back),
