@@ -285,8 +285,9 @@ const struct command commands[] = {
      "they are what they were.\n"},
     {"tag", "CHECKPOINT NAME", "name it: RUN@NAME means it in every command", 2, 2,
      WHERE | ON_FILES | BIT(AND_PIN) | BIT(NOTE), cli_tag,
-     "A tag that is there moves. It keeps nothing: prune removes what it names, unless --pin pins\n"
-     "it as well. A NAME begins with a letter.\n"},
+     "A tag that is there moves. It keeps nothing: prune removes what it names, and says so, "
+     "unless\n"
+     "--pin pins it as well. A NAME begins with a letter.\n"},
     {"untag", "RUN NAME", "take a tag away; its checkpoint stays", 2, 2,
      WHERE | OF_A_RUN | ON_FILES, cli_untag, ""},
     {"du", "[RUN | CHECKPOINT]", "bytes by run, checkpoint and kind of tensor", 0, 1, WHERE | READS,

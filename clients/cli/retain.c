@@ -38,7 +38,8 @@ struct outcome {
 struct outcomes {
     struct outcome *list;
     size_t count;
-    uint64_t trash; /* how long what goes can be taken back, in seconds; 0: not at all */
+    uint64_t trash;   /* how long what goes can be taken back, in seconds; 0: not at all */
+    struct tags tags; /* of the run; what goes leaves its own naming nothing */
 };
 
 static int new_outcomes(struct outcomes *out, size_t count)
@@ -362,7 +363,7 @@ static bool needs_most(const struct cli *cli, const struct outcomes *outcomes)
 
 static void print_json(const struct cli *cli, const char *run, const struct outcomes *outcomes)
 {
-    char reasons[128];
+    char reasons[128], tags[256];
     printf("{\"run\": ");
     text_json(stdout, run);
     printf(", \"dry_run\": %s, \"needs_most\": %s, \"checkpoints\": [",
@@ -376,6 +377,8 @@ static void print_json(const struct cli *cli, const char *run, const struct outc
                retain_text(reasons, sizeof reasons, outcome->reasons),
                outcome->is_removed ? "true" : "false");
         text_json(stdout, outcome->error);
+        if (tags_text(tags, sizeof tags, &outcomes->tags, outcome->step, outcome->attempt)[0])
+            printf(", \"tags\": \"%s\"", tags);
         printf("}");
     }
     printf("\n], \"trash_seconds\": %llu, \"durability\": \"%s\"}\n",
@@ -384,7 +387,7 @@ static void print_json(const struct cli *cli, const char *run, const struct outc
 
 static void print_plan(const struct cli *cli, const char *run, const struct outcomes *outcomes)
 {
-    char name[200], size[32], text[300], reasons[128];
+    char name[200], size[32], text[300], reasons[128], tags[256];
     uint64_t bytes = 0;
     size_t count = 0;
     printf("%-32s %11s  %s\n", "CHECKPOINT", "SIZE", cli->is_dry_run ? "PLAN" : "RESULT");
@@ -404,7 +407,9 @@ static void print_plan(const struct cli *cli, const char *run, const struct outc
             snprintf(text, sizeof text, "%s", cli->is_dry_run ? "goes" : "removed");
         if (outcome->error[0] != '\0')
             text_safe(text, sizeof text, outcome->error);
-        printf("%-32s %11s  %s\n", name, text_bytes(size, sizeof size, outcome->bytes), text);
+        tags_text(tags, sizeof tags, &outcomes->tags, outcome->step, outcome->attempt);
+        printf("%-32s %11s  %s%s%s\n", name, text_bytes(size, sizeof size, outcome->bytes), text,
+               tags[0] != '\0' ? ", tag " : "", tags);
     }
     printf("%zu of %s, %s, %s%s%s", count, text_count(outcomes->count, "checkpoint").text,
            text_bytes(size, sizeof size, bytes),
@@ -434,6 +439,15 @@ static int judge(const struct outcomes *outcomes)
                               first);
 }
 
+/* A plan that cannot tell them is told without. */
+static void read_tags(struct outcomes *outcomes, const struct cli *cli, const char *run)
+{
+    struct storage *store = verified_store(cli);
+    tags_read(&outcomes->tags, store, run);
+    if (store != NULL)
+        storage_close(store);
+}
+
 int cli_prune(const struct cli *cli)
 {
     struct selection selection;
@@ -445,12 +459,15 @@ int cli_prune(const struct cli *cli)
     if (error == 0)
         error = (cli->store[0] != '\0' ? prune_store : prune_server)(&outcomes, cli, selection.run,
                                                                      &rules);
+    if (error == 0)
+        read_tags(&outcomes, cli, selection.run);
     if (error == 0 && cli->is_json)
         print_json(cli, selection.run, &outcomes);
     else if (error == 0)
         print_plan(cli, selection.run, &outcomes);
     if (error == 0)
         error = judge(&outcomes);
+    tags_free(&outcomes.tags);
     free(outcomes.list);
     return error;
 }

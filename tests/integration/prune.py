@@ -68,7 +68,15 @@ def pinned_on_a_server(world):
              [entry["step"] for entry in world.listed() if entry["pinned"]] == [2], (out, err))
     code, out, err = world.cli("pin", f"{run}@77", *server)
     test("one that is not there cannot be pinned", code == 66, (code, err))
+    tagged = [world.cli("tag", f"{run}@{step}", name, *server)[0] for step, name in
+              ((4, "draft"), (8, "final"))]
+    code, out, _ = world.cli("prune", run, *server, "--keep-last", 3, "--dry-run")
+    rows = rows_of(out)
+    test("a plan names the tags of what goes and of what stays", tagged == [0, 0] and
+         (rows[4], rows[8]) == ("goes, tag draft", "kept: last, good, tag final"), out)
     code, out, err = world.cli("prune", run, *server, "--keep-last", 3, "--most", "--json")
+    tags = {e["step"]: e["tags"] for e in json.loads(out)["checkpoints"] if "tags" in e}
+    test("and so does a prune", tags == {4: "draft", 8: "final"}, out)
     done = {entry["step"]: entry["removed"] for entry in json.loads(out)["checkpoints"]}
     test("a prune does what it planned",
          code == 0 and world.steps() == [2, 6, 7, 8] and
