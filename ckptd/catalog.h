@@ -104,6 +104,9 @@ void catalog_quarantine(struct checkpoint *checkpoint, const char *text, bool is
 /* What the note beside its local copy says was found when that was read last (proto/verified.h).
  * One that a tool found damaged is a suspect until ckptd has read it again. */
 void catalog_take_verified(struct checkpoint *checkpoint, const struct verified *verified);
+/* Leaves such a note: all of it was read in the local tier now, and is whole. Blocks; any thread.
+ */
+void catalog_note_whole(struct storage *storage, const struct manifest_summary *summary);
 /* The durable note beside it. Blocks; any thread. */
 void catalog_write_note(struct storage *storage, const char *prefix, const char *text);
 /* This node and its peers, for the checkpoint; so many. */

@@ -70,8 +70,9 @@ struct checkpoint_metric {
 
 /* What open loads have to do with a shard. */
 struct shard_use {
-    uint32_t loads;   /* that planned it and have not released it */
-    bool is_bad_here; /* it was read in the local tier, and is damaged or missing there */
+    uint32_t loads;    /* that planned it and have not released it */
+    bool is_bad_here;  /* it was read in the local tier, and is damaged or missing there */
+    bool is_read_here; /* likewise all of it, and is whole */
 };
 
 struct checkpoint {

@@ -1,5 +1,5 @@
 /* quarantine.c - a damaged checkpoint is quarantined, which means named, kept, and never served;
- * the part of catalog.h that says so.
+ * the part of catalog.h that says so, or that one is known to be whole.
  *
  * What is proven is noted durably beside the checkpoint, so that it is so for every later start and
  * every tool. An error of a read is no proof: the next start looks again. */
@@ -54,6 +54,20 @@ void catalog_take_verified(struct checkpoint *checkpoint, const struct verified 
         checkpoint->is_suspect = true;
     else if (!checkpoint->run->service->scrub) /* else the scrub has the last word */
         checkpoint->is_suspect = false;
+}
+
+void catalog_note_whole(struct storage *storage, const struct manifest_summary *summary)
+{
+    char key[STORAGE_KEY_MAX + 32], text[VERIFIED_BYTES_MAX];
+    verified_write(text, summary, &(struct verified){.percent = 100}, &(struct verified){0});
+    int error = verified_key(key, sizeof key, summary);
+    if (error == 0)
+        error = storage_remove(storage, key);
+    if (error == 0 || error == ERR_NOT_FOUND)
+        error = storage_publish(storage, key, text, strlen(text));
+    if (error != 0)
+        log_warn("catalog", "run %s, step %llu is whole, which the next start does not know: %s",
+                 summary->run, (unsigned long long)summary->step, report_line());
 }
 
 bool catalog_is_proof(const struct fault *fault)

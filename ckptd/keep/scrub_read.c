@@ -6,10 +6,8 @@
 #include "ckptd/service.h"
 #include "proto/checksum.h"
 #include "proto/report.h"
-#include "proto/verified.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 #define JOBS_PER_SECOND 16u /* a job reads what the rate allows in this part of a second */
 
@@ -80,23 +78,6 @@ static void step_on(struct scrub *scrub)
     scrub->is_read = ++scrub->at.shard >= scrub->summary.shards;
 }
 
-/* Of what was read out of turn: the cursor says nothing of it. */
-static void write_note(const struct scrub *scrub)
-{
-    struct storage *storage = scrub->service->storage;
-    const struct manifest_summary *summary = &scrub->summary;
-    char key[STORAGE_KEY_MAX + 32], text[VERIFIED_BYTES_MAX];
-    verified_write(text, summary, &(struct verified){.percent = 100}, &(struct verified){0});
-    int error = verified_key(key, sizeof key, summary);
-    if (error == 0)
-        error = storage_remove(storage, key);
-    if (error == 0 || error == ERR_NOT_FOUND)
-        error = storage_publish(storage, key, text, strlen(text));
-    if (error != 0)
-        log_warn("scrub", "that %s is whole is not known to the next start: %s", key,
-                 report_line());
-}
-
 void scrub_work_read(struct job *job)
 {
     struct scrub *scrub = CONTAINER_OF(job, struct scrub, job);
@@ -121,8 +102,8 @@ void scrub_work_read(struct job *job)
     } while (error == 0 && !scrub->is_read && scrub->bytes < want);
     if (error != 0)
         fault_take(&scrub->fault, error);
-    else if (scrub->is_read && scrub->is_aside)
-        write_note(scrub);
+    else if (scrub->is_read && scrub->is_aside) /* of which the cursor says nothing */
+        catalog_note_whole(scrub->service->storage, &scrub->summary);
     if (error != 0 || scrub->is_read)
         scrub_close_checkpoint(scrub);
 }

@@ -94,7 +94,9 @@ struct image {
     uint32_t num_rooms;   /* chunks in memory at once */
     enum image_pass pass;
     struct storage_object *object;
-    bool needs_far_hold; /* a READ in the far tier, of what is not leased there yet (held.h) */
+    bool is_from_elsewhere; /* some was read in another tier than the local one */
+    bool ends_reading;      /* with it all of the checkpoint was read in the local one */
+    bool needs_far_hold;    /* a READ in the far tier, of what is not leased there yet (held.h) */
     struct storage_hold *far_hold;
     uint32_t busy;          /* chunks under way; service thread */
     atomic_uint unfinished; /* of them, not yet reported */

@@ -14,6 +14,10 @@
  * image again: an image whose writer was connected when the pass began is proven for the calls that
  * wait for this pass and for no other.
  *
+ * Of a checkpoint whose shards were all read whole from the local disk so, by one load or several
+ * that overlap, it is noted that it is known whole, as of one that the scrub has read
+ * (proto/verified.h). What is read in parts (part.c) does not count.
+ *
  * Bytes are counted as read from the device when they arrive, whatever becomes of the pass. */
 #include "ckptd/restore/pass.h"
 #include "ckptd/catalog.h"
@@ -32,6 +36,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #define LEND_BYTES (64ull << 20)
 #define DEPTHS_MAX 4u
@@ -65,6 +70,8 @@ void pass_work(struct image *image)
 
 static void end_well(struct image *image)
 {
+    if (image->ends_reading)
+        image->checkpoint->copies.local.proven = time(NULL);
     if (image->state == IMAGE_READING)
         image->read_until = image->service->loads->newest;
     image->state = IMAGE_RESIDENT;
@@ -111,6 +118,8 @@ static void work_end_pass(struct job *job)
 {
     struct image *image = CONTAINER_OF(job, struct image, job);
     pass_close_file(image);
+    if (image->ends_reading)
+        catalog_note_whole(image->service->storage, &image->checkpoint->summary);
     int error = 0;
     if (image->pass == PASS_VERIFY && image->fault.code == 0)
         error = image_check_table(image, image->table_hash);
@@ -118,8 +127,25 @@ static void work_end_pass(struct job *job)
         fault_take(&image->fault, error);
 }
 
+/* Of a checkpoint that is not known whole: have loads, with this image, read all of it in the local
+ * tier? A suspect is the scrub's. */
+static bool has_read_all(const struct image *image)
+{
+    const struct checkpoint *checkpoint = image->checkpoint;
+    if (image->pass != PASS_READ || image->fault.code != 0 || image->num_missing > 0 ||
+        image->is_from_elsewhere || !checkpoint->uses || checkpoint->is_suspect ||
+        catalog_is_read_back(checkpoint))
+        return false;
+    checkpoint->uses[image->shard].is_read_here = true;
+    uint32_t shard = 0;
+    while (shard < checkpoint->summary.shards && checkpoint->uses[shard].is_read_here)
+        shard++;
+    return shard == checkpoint->summary.shards;
+}
+
 static void end_pass(struct image *image)
 {
+    image->ends_reading = has_read_all(image);
     image->job = (struct job){.work = work_end_pass, .done.run = pass_ended};
     pass_work(image);
 }
@@ -291,6 +317,7 @@ static void begin_read(struct image *image)
 {
     image->state = IMAGE_READING;
     image->tier = catalog_shard_source(image->checkpoint, image->shard);
+    image->is_from_elsewhere |= image->tier != TIER_LOCAL;
     hold_for_pass(image, PASS_READ);
     events_of(image)->begins(image);
     open_file(image);

@@ -442,6 +442,21 @@ static void test_scrub__where_a_tool_found_damage_is_read_first_also_behind_the_
     assert_true(scrubbed(bed, "checkpoints_read") == STEPS + 1);
 }
 
+/* By a load: also without a scrub, and for the next start. */
+static void test_scrub__what_a_load_read_whole_is_read_back(void **state)
+{
+    struct bed *bed = *state;
+    bed->config.scrub_rate = 0;
+    for (int life = 0; life < 2; life++) {
+        assert_int_equal(bed_start(bed), 0);
+        assert_int_equal(load_all(bed, 2, NULL), 0);
+        for (int ms = 0; ms < BED_PATIENCE_MS && !is_shown_as_read(bed, 2); ms += 10)
+            sleep_ms(10);
+        expect_read(bed, 1ull << 2);
+        bed_stop(bed);
+    }
+}
+
 /* The newest is damaged: the one before it is what retention may count on soonest. */
 static void test_scrub__where_none_is_known_whole_the_newest_is_read_first(void **state)
 {
@@ -497,6 +512,7 @@ int main(void)
         CASE(test_scrub__a_load_that_stays_open_lets_a_job_through_every_ten_seconds),
         CASE(test_scrub__what_was_not_read_back_since_its_commit_is_told),
         CASE(test_scrub__what_is_damaged_is_not_read_back),
+        CASE(test_scrub__what_a_load_read_whole_is_read_back),
         CASE(test_scrub__where_none_is_known_whole_the_newest_is_read_first),
         CASE(test_scrub__what_could_not_be_read_is_not_read_back_for_a_later_start),
         CASE(test_scrub__nor_for_a_start_in_the_middle_of_the_pass),
