@@ -108,13 +108,13 @@ static void test_retain__rules_remove_and_holds_keep(void **state)
     assert_int_equal(load_shard(&loading, 0, NULL), 0);
     assert_true(shard_is_right(&loading, 0, 2));
     load_close(&loading);
-    assert_listed_loads(bed);
     assert_int_equal(count_files(bed, "tombstones"), 1); /* the reserve */
     assert_int_equal(count_files(bed, "step-00000003-a0001"), 0);
     /* All of it is so on disk too, pins included. */
     bed_stop(bed);
     assert_int_equal(bed_start(bed), 0);
     assert_true(listed(bed) == (1u << 1 | 1u << 2 | 1u << 5 | 1u << 6 | 1ull << 33));
+    assert_listed_loads(bed); /* all from the disk: known whole, and the last two of them stay */
     assert_int_equal(bed_pin(bed, 1, true), 0);
     assert_int_equal(bed_pin(bed, 1, true), ERR_NOT_FOUND);
     assert_int_equal(prune(bed, &request, &reply), 0);
