@@ -76,6 +76,7 @@ def retention(world, clock):
          world.steps() == before + [9, 10, 11], world.steps())
     clock.set(-10)  # what waits until a moment of the wall clock is over already
     test("ckptd ends in order with the clock years back", world.end() == 0, world.log())
+    world.all_verify()  # else those that were verified before stay as well
     world.launch("--retention.keep_last", "3", "--retention.may_remove_most", "true")
     clock.set(10)
     world.save([12])
@@ -120,6 +121,7 @@ def tools(world, clock):
              code == 0 and oldest["step"] in world.steps(), (code, out, err))
     lease.close()
     clock.set(0)
+    world.all_verify()
     world.cli("prune", world.run, "--store", world.store, "--keep-last", 1, "--most")
     test("and ends with its holder", oldest["step"] not in world.steps(), world.steps())
 
@@ -143,7 +145,6 @@ def monotonic(world):
     with open("/proc/uptime") as file:
         up = int(float(file.read().split()[0]))
     name = "ckptd works {} its system started"
-    read_back = world.steps()[-2:]  # by the scrub before: the last two of them stay
     for seconds, when in ((-up, "in the second in which"), (20 * YEAR, "twenty years after")):
         spaced = ["unshare", "--time", "--fork", "--kill-child", "--monotonic", str(seconds),
                   "--boottime", str(seconds)]
@@ -152,7 +153,8 @@ def monotonic(world):
             skip([name.format(when)], "a time namespace cannot be had here")
             continue
         world.launch("--scrub.rate", "0", before=spaced)
-        step = world.steps()[-1] + 1
+        read_back = world.steps()[-2:]  # by the scrub, by verify in the round before: they stay
+        step = read_back[-1] + 1
         world.save([step, step + 1])
         pruned = wait_for(lambda: world.cli("prune", world.run, "--server", world.server,
                                             "--keep-last", 2, "--most")[0] == 0)
