@@ -47,13 +47,15 @@ void verified_write(char out[VERIFIED_BYTES_MAX], const struct manifest_summary 
              (unsigned long long)result->damages, known_names[find_known(result, before->known)]);
 }
 
-static bool parse(struct verified *out, const char *text, size_t bytes,
-                  const struct manifest_summary *summary)
+/* ERR_NOT_FOUND: not a note on it. */
+static int parse(struct verified *out, const char *text, size_t bytes,
+                 const struct manifest_summary *summary)
 {
     json_error_t reason;
     json_t *root = NULL;
-    if (json_read(&root, text, bytes, &reason) != 0)
-        return false;
+    int error = json_read(&root, text, bytes, &reason);
+    if (error != 0)
+        return error == ERR_MEMORY ? error : ERR_NOT_FOUND;
     const char *nonce = json_string_value(json_object_get(root, "nonce"));
     const char *time_text = json_string_value(json_object_get(root, "time"));
     const char *known = json_string_value(json_object_get(root, "known"));
@@ -71,22 +73,24 @@ static bool parse(struct verified *out, const char *text, size_t bytes,
         out->known = find_known(out, out->known);
     }
     json_decref(root);
-    return is_it && out->percent > 0 && out->percent <= 100 && retain_time(out->time) > 0;
+    return is_it && out->percent > 0 && out->percent <= 100 && retain_time(out->time) > 0
+               ? 0
+               : ERR_NOT_FOUND;
 }
 
-bool verified_fetch(struct verified *out, struct storage *storage, presence_fetch *fetch,
-                    const struct manifest_summary *summary)
+int verified_fetch(struct verified *out, struct storage *storage, presence_fetch *fetch,
+                   const struct manifest_summary *summary)
 {
     char key[512], text[VERIFIED_BYTES_MAX];
     uint64_t bytes = 0;
     struct report_text before;
     *out = (struct verified){0};
+    ERR_TRY(verified_key(key, sizeof key, summary));
     report_keep(&before);
-    bool is_it = verified_key(key, sizeof key, summary) == 0 &&
-                 fetch(storage, key, text, sizeof text, &bytes) == 0 &&
-                 parse(out, text, bytes < sizeof text ? bytes : sizeof text, summary);
-    report_restore(&before, 0);
-    if (!is_it)
+    int error = fetch(storage, key, text, sizeof text, &bytes);
+    if (error == 0)
+        error = parse(out, text, bytes < sizeof text ? bytes : sizeof text, summary);
+    if (error != 0)
         *out = (struct verified){0};
-    return is_it;
+    return error == ERR_NOT_FOUND ? report_restore(&before, error) : error;
 }

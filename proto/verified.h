@@ -15,6 +15,7 @@
 
 #include "proto/manifest.h"
 #include "proto/presence.h"
+#include "proto/report.h"
 
 #define VERIFIED_BYTES_MAX 512u
 
@@ -38,10 +39,16 @@ const char *verified_known_name(enum verified_known known); /* "unknown", "whole
 /* Now. `before`: of the file that is replaced; zeros without one. */
 void verified_write(char out[VERIFIED_BYTES_MAX], const struct manifest_summary *summary,
                     const struct verified *result, const struct verified *before);
-/* False, and zeros: there is none of this checkpoint. This thread's last error stays. Blocks; any
- * thread. */
-bool verified_fetch(struct verified *out, struct storage *storage, presence_fetch *fetch,
-                    const struct manifest_summary *summary);
+/* ERR_NOT_FOUND: there is none of this checkpoint, and its text is not reported. On any error
+ * zeros. Blocks; any thread. */
+int verified_fetch(struct verified *out, struct storage *storage, presence_fetch *fetch,
+                   const struct manifest_summary *summary);
+/* Does retention take it for damaged, after that answer of verified_fetch()? What cannot be read
+ * may say so. */
+static inline bool verified_stays(int error, const struct verified *verified)
+{
+    return (error != 0 && error != ERR_NOT_FOUND) || verified->known == VERIFIED_DAMAGED;
+}
 /* Was it read back, and is not known to be damaged since? `by_scrub`: as its cursor says. */
 static inline bool verified_is_read_back(const struct verified *verified, bool by_scrub)
 {

@@ -62,16 +62,19 @@ static int visit_lease(void *user, const struct storage_entry *entry)
 
 /* What tools have found in the local tier. In the far one each would cost a request: there
  * look_at() asks, before anything goes. */
-static void read_verified(struct pruning *pruning)
+static int read_verified(struct pruning *pruning)
 {
     for (uint32_t i = 0; i < pruning->count && pruning->tier == TIER_LOCAL; i++) {
         struct retain_item *item = &pruning->items[i];
         struct verified *verified = &pruning->candidates[i].verified;
-        verified_fetch(verified, retain_storage(pruning), storage_fetch,
-                       &pruning->candidates[i].summary);
-        item->is_damaged |= verified->known == VERIFIED_DAMAGED;
+        int error = verified_fetch(verified, retain_storage(pruning), storage_fetch,
+                                   &pruning->candidates[i].summary);
+        if (error == ERR_MEMORY)
+            return error;
+        item->is_damaged |= verified_stays(error, verified);
         item->is_proven |= verified->known == VERIFIED_WHOLE;
     }
+    return 0;
 }
 
 static int read_metric(struct pruning *pruning, uint32_t index)
@@ -116,10 +119,12 @@ static int look_at(void *user, uint32_t index)
     int error = presence_check(retain_storage(pruning), storage_fetch, &candidate->summary,
                                candidate->manifest_hash);
     struct verified verified = {0};
-    if (error == 0 && pruning->tier == TIER_FAR)
-        verified_fetch(&verified, retain_storage(pruning), storage_fetch, &candidate->summary);
+    int unread =
+        error == 0 && pruning->tier == TIER_FAR
+            ? verified_fetch(&verified, retain_storage(pruning), storage_fetch, &candidate->summary)
+            : ERR_NOT_FOUND;
     item->is_vanished = error == ERR_NOT_FOUND;
-    item->is_damaged = (error != 0 && error != ERR_NOT_FOUND) || verified.known == VERIFIED_DAMAGED;
+    item->is_damaged = (error != 0 && error != ERR_NOT_FOUND) || verified_stays(unread, &verified);
     if (error == ERR_NOT_FOUND || error == ERR_CORRUPT)
         fault_take(&candidate->fault, error);
     return error == ERR_MEMORY ? error : 0;
@@ -173,7 +178,7 @@ void retain_work_plan(struct job *job)
     if (error == 0)
         error = storage_groups_leased(storage, run, visit_lease, pruning);
     if (error == 0)
-        read_verified(pruning);
+        error = read_verified(pruning);
     if (error == 0)
         error = read_metrics(pruning);
     if (error == 0 && !pruning->only_reads) {

@@ -194,8 +194,10 @@ static int fill_item(struct retain_item *out, struct storage *store,
         error = look_at_files(&is_whole, store, entry, prefix);
     if (error != 0)
         return error;
-    verified_fetch(&verified, store, storage_fetch, summary);
-    out->is_damaged = !is_whole || verified.known == VERIFIED_DAMAGED;
+    error = verified_fetch(&verified, store, storage_fetch, summary);
+    if (error == ERR_MEMORY)
+        return error;
+    out->is_damaged = !is_whole || verified_stays(error, &verified);
     out->is_proven = verified_is_read_back(
         &verified, scrub_has_proven(scrubbed, summary->step, summary->attempt));
     error = storage_group_find_note(store, STORAGE_PIN, prefix, NULL, 0);

@@ -17,8 +17,9 @@ static int put_note(const struct cli *cli, const struct manifest_summary *summar
     struct verified before;
     ERR_TRY(verified_key(key, sizeof key, summary));
     int error = store_open_writable(&store, cli);
-    if (error == 0) {
-        verified_fetch(&before, store, storage_fetch, summary);
+    if (error == 0)
+        error = verified_fetch(&before, store, storage_fetch, summary);
+    if (error == 0 || error == ERR_NOT_FOUND) {
         verified_write(text, summary, result, &before);
         error = storage_remove(store, key);
     }
@@ -43,8 +44,12 @@ void verified_keep(const struct cli *cli, const struct manifest_summary *summary
 bool verified_find(struct verified *out, struct storage *store,
                    const struct manifest_summary *summary)
 {
+    struct report_text before; /* of what the caller has to say */
     *out = (struct verified){0};
-    return store != NULL && verified_fetch(out, store, storage_fetch, summary);
+    report_keep(&before);
+    int error = store != NULL ? verified_fetch(out, store, storage_fetch, summary) : ERR_NOT_FOUND;
+    report_restore(&before, 0);
+    return error == 0;
 }
 
 /* "2 h": of seconds, in the largest unit of which there are two. */

@@ -274,10 +274,10 @@ static enum verified_known known_after(double percent, uint64_t damages)
     const struct manifest_summary summary = {
         .run = "book", .step = 7, .attempt = 2, .nonce = "0123456789abcdef0123456789abcdef"};
     struct verified now = {.percent = percent, .damages = damages}, found;
-    bool was_there = verified_fetch(&found, NULL, fetch_note, &summary);
-    assert_int_equal(was_there, stored_note[0] != '\0');
+    assert_int_equal(verified_fetch(&found, NULL, fetch_note, &summary),
+                     stored_note[0] ? 0 : ERR_NOT_FOUND);
     verified_write(stored_note, &summary, &now, &found);
-    assert_true(verified_fetch(&found, NULL, fetch_note, &summary));
+    assert_int_equal(verified_fetch(&found, NULL, fetch_note, &summary), 0);
     assert_true(found.percent == percent && found.damages == damages);
     return found.known;
 }
@@ -297,7 +297,9 @@ static void test_retain__a_note_of_verify_says_what_is_known(void **state)
     assert_int_equal(known_after(5, 0), VERIFIED_DAMAGED);
     assert_int_equal(known_after(100, 0), VERIFIED_WHOLE);
     summary.nonce[0] = 'f'; /* saved again in its place */
-    assert_false(verified_fetch(&found, NULL, fetch_note, &summary));
+    assert_int_equal(verified_fetch(&found, NULL, fetch_note, &summary), ERR_NOT_FOUND);
+    assert_false(verified_stays(ERR_NOT_FOUND, &found));
+    assert_true(verified_stays(ERR_IO, &found));
     assert_int_equal(found.known, VERIFIED_UNKNOWN);
     summary.nonce[0] = '0'; /* as an earlier version wrote it */
     static const char *const tails[] = {"100,\"seed\":0,\"damages\":0}",
@@ -308,7 +310,7 @@ static void test_retain__a_note_of_verify_says_what_is_known(void **state)
         snprintf(stored_note, sizeof stored_note,
                  "{\"nonce\":\"%s\",\"time\":\"2026-01-02T03:04:05Z\",\"percent\":%s",
                  summary.nonce, tails[i]);
-        assert_true(verified_fetch(&found, NULL, fetch_note, &summary));
+        assert_int_equal(verified_fetch(&found, NULL, fetch_note, &summary), 0);
         assert_int_equal(found.known, want[i]);
     }
 }
