@@ -169,7 +169,7 @@ static const struct row {
     {SERVICE, COUNTER, "far_scrub.checkpoints_read", "Checkpoints that it read.", NULL},
     {SERVICE, COUNTER, "far_scrub.damaged", "Damaged checkpoints that it found.", NULL},
     {SERVICE, GAUGE, "images.resident", "Images of committed checkpoints in memory.", NULL},
-    {SERVICE, GAUGE, "images.proven", "Images of these that are verified.", NULL},
+    {SERVICE, GAUGE, "images.proven", "Images of these that ckptd read and verified.", NULL},
     {SERVICE, GAUGE, "last_commit.step", "Step of the last commit.", NULL},
     {SERVICE, GAUGE, "last_commit.attempt", "Attempt of the last commit.", NULL},
     {SERVICE, GAUGE, "last_commit.bytes", "Bytes of the last commit.", NULL},

@@ -216,14 +216,14 @@ static json_t *describe_scrub(const struct service *service)
                      "all_read_at", state.ended ? json_integer(state.ended) : json_null());
 }
 
-/* Images of committed checkpoints in memory, and how many of them are proven: a load takes what is
- * there of those without another look. */
+/* Images of committed checkpoints in memory, and how many of them ckptd read and verified; the
+ * others are as ranks saved them, and readers verify what they copy. */
 static json_t *describe_images(const struct service *service)
 {
     int resident = 0, proven = 0;
     for (const struct image *image = service->images; image; image = image->next) {
         resident += image->state == IMAGE_RESIDENT;
-        proven += image->state == IMAGE_RESIDENT && image->verified;
+        proven += image->state == IMAGE_RESIDENT && !image->run;
     }
     return json_pack("{s:i, s:i}", "resident", resident, "proven", proven);
 }

@@ -1,7 +1,7 @@
 /* load.c - fills slices from a committed checkpoint of any world size.
  *
  * OpenLoad leases the checkpoint and answers which boxes of which shards hold what is wanted. Shard
- * by shard: LoadShard (ckptd makes it resident and verifies every block), the segments are mapped
+ * by shard: LoadShard (ckptd makes it resident and verifies what it reads), the segments are mapped
  * read-only one after the other at consecutive addresses, so that a shard reads as one array, the
  * boxes are copied, the mapping goes, ReleaseShard. All ranks go through the shards upwards: ckptd
  * reads ahead in that order, so the next shard is there when the last is copied, and a shard may go
@@ -11,6 +11,9 @@
  * needs, and no more. It lends what is proven so far from there on in one piece, or, where its pool
  * does not hold a shard, a part of it at a time: whole blocks. The boxes are copied as far as that
  * goes, and LoadShard is asked for the next byte that is needed.
+ *
+ * What a rank saved and may still write to is copied block by block and verified here
+ * (load_check.c); where a block was changed, the load goes on from the shard's file.
  *
  * A handle on a store's directory has no ckptd to ask: offline_load.c plans and reads, and the
  * parts that it gives are copied in the same way.
@@ -279,41 +282,76 @@ static int call_release(struct load *load, uint32_t shard)
     return error;
 }
 
-/* One LoadShard: the shard, or the part of it around *at, which moves on, and so does *first over
- * the items of the shard. */
-static int load_part(uint64_t *at, size_t *first, struct load *load, size_t end)
+/* The items of a shard that are to be copied. */
+struct items_left {
+    size_t first, end; /* of the plan; `first` moves on */
+    uint64_t at;       /* the first byte of the shard that is needed of them; it moves on */
+    uint32_t shard;
+    bool is_memory;
+};
+
+/* Copies what the view holds. */
+static int copy_view(struct items_left *left, struct load *load, const struct shard_view *view)
 {
-    uint32_t shard = load->plan->items[*first]->shard;
-    struct shard_view view;
-    bool is_memory = false;
     uint64_t next = 0;
-    int error = load_view(&view, &is_memory, load, shard, *at, last_needed(load, *first, end, *at));
+    int error = copy_items(&next, load, view, &left->first, left->end, left->is_memory);
+    error = load_copy_finish(load, view, error);
+    if (error == 0 && next <= left->at)
+        error = report_error(ERR_CORRUPT, NULL, "ckptd lent a part of shard %u without byte %llu",
+                             left->shard, (unsigned long long)left->at);
+    if (error == 0)
+        left->at = next;
+    return error;
+}
+
+/* The same of a view that ranks may write to, by verified copies of its blocks. What is left when a
+ * block was changed comes from the file. */
+static int copy_checked(struct items_left *left, struct load *load, struct shard_view *view)
+{
+    uint64_t view_end = view->start + view->bytes;
+    int error = 0;
+    while (error == 0 && left->at < view_end) {
+        struct shard_view blocks;
+        uint64_t until = last_needed(load, left->first, left->end, left->at);
+        error = load_check(&blocks, load, view, left->at, until);
+        if (error == 0)
+            error = copy_view(left, load, &blocks);
+    }
+    return load->from_file ? 0 : error;
+}
+
+/* One LoadShard: the shard, or the part of it around left->at. */
+static int load_part(struct items_left *left, struct load *load)
+{
+    struct shard_view view;
+    bool is_shared = load->remote == NULL && load->offline == NULL;
+    int error = load_view(&view, &left->is_memory, load, left->shard, left->at,
+                          last_needed(load, left->first, left->end, left->at));
     if (error != 0)
         return error;
-    bool is_shared = load->remote == NULL && load->offline == NULL;
+    if (view.table_start != 0) {
+        error = copy_checked(left, load, &view);
+        load_view_close(&view);
+        return error;
+    }
     if (is_shared)
         session_came(load->ckpt, view.data, view.mapped, false);
-    error = copy_items(&next, load, &view, first, end, is_memory);
-    error = load_copy_finish(load, &view, error);
+    error = copy_view(left, load, &view);
     if (is_shared)
         session_goes(load->ckpt, view.data, view.mapped);
     load_view_close(&view);
-    if (error == 0 && next <= *at)
-        error = report_error(ERR_CORRUPT, NULL, "ckptd lent a part of shard %u without byte %llu",
-                             shard, (unsigned long long)*at);
-    *at = next;
     return error;
 }
 
 static int load_shard(struct load *load, size_t first, size_t end)
 {
-    uint32_t shard = load->plan->items[first]->shard;
-    uint64_t at;
-    int error = first_needed(&at, load, first, end);
-    while (at != UINT64_MAX && error == 0)
-        error = load_part(&at, &first, load, end);
+    struct items_left left = {.first = first, .end = end, .shard = load->plan->items[first]->shard};
+    int error = first_needed(&left.at, load, first, end);
+    load->from_file = false; /* of the shard before, where ckptd was restarted meanwhile */
+    while (left.at != UINT64_MAX && error == 0)
+        error = load_part(&left, load);
     /* After an error CloseLoad releases all. */
-    return error != 0 || load->offline != NULL ? error : call_release(load, shard);
+    return error != 0 || load->offline != NULL ? error : call_release(load, left.shard);
 }
 
 /* ---- after a restart of ckptd ---- */
@@ -513,6 +551,7 @@ static int load_tensors(struct ckpt *ckpt, const struct session_tensors *tensors
     arena_link_close(&load.link);
     remote_link_close(&load.own_remote);
     load_copy_free(&load);
+    load_check_free(&load);
     free(load.covered);
     if (error != 0) {
         ckpt_loaded_free(*out);

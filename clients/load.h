@@ -1,4 +1,5 @@
-/* load.h - a load in work: what load.c (plan, boxes) and load_view.c (bytes of shards) share. */
+/* load.h - a load in work: what load.c (plan, boxes), load_view.c (bytes of shards), load_check.c
+ * and load_copy.c share. */
 #ifndef HOLDFAST_CLIENTS_LOAD_H
 #define HOLDFAST_CLIENTS_LOAD_H
 
@@ -32,6 +33,9 @@ struct load {
     uint64_t bytes_memory, bytes_local;
     int copy_error; /* the first one of copies that were begun */
     struct load_fetch fetch;
+    unsigned char *room; /* load_check.c; NULL: none was needed */
+    uint64_t room_bytes;
+    bool from_file; /* what was lent last was changed meanwhile: ask for the file instead */
 };
 
 /* Bytes [start, start + bytes) of a shard, mapped as one array: all of it, or a part. */
@@ -41,6 +45,9 @@ struct shard_view {
     uint64_t from;      /* what lies before this byte was copied from the parts before */
     uint64_t length;    /* of the shard */
     uint32_t *segments; /* of a ckptd on another node: nothing is there yet, this was lent */
+    /* Not 0: ranks may write there. Nothing is taken from this view but by load_check(). */
+    uint64_t table_start, table_hash, identity;
+    uint64_t *table; /* private, and proven; NULL: not yet */
 };
 
 /* Bytes of the shard from byte `at` on, verified, as one array; `until`: so far they are needed. */
@@ -48,6 +55,16 @@ int load_view(struct shard_view *out, bool *out_memory, struct load *load, uint3
               uint64_t at, uint64_t until);
 void load_view_close(struct shard_view *view);
 
+/* The blocks of the view from that of byte `at` on, as far as `until` and the room go, in private
+ * memory and verified, as a view of their own, until the next call. ERR_CORRUPT with
+ * load->from_file: they were changed. */
+int load_check(struct shard_view *out, struct load *load, struct shard_view *view, uint64_t at,
+               uint64_t until);
+void load_check_free(struct load *load);
+
+/* Receives bytes of the view of a ckptd on another node, from its byte `at` on. */
+int load_copy_fetch(struct load *load, const struct shard_view *view, uint64_t at, uint64_t bytes,
+                    void *to);
 /* Copies a box of the view to where it is wanted; it is there after load_copy_finish(). */
 void load_copy_box(struct load *load, const struct shard_view *view, const struct load_item *item,
                    const struct box *part);

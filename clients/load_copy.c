@@ -137,6 +137,17 @@ static void fetch_box(struct load *load, const struct shard_view *view,
         load->copy_error = gather(load, view, item, part);
 }
 
+int load_copy_fetch(struct load *load, const struct shard_view *view, uint64_t at, uint64_t bytes,
+                    void *to)
+{
+    struct load_fetch *fetch = &load->fetch;
+    int error = add_gets(load, view, at, bytes, to);
+    if (error == 0)
+        error = remote_fetch(load->remote, fetch->gets, fetch->num_gets);
+    fetch->num_gets = 0;
+    return error;
+}
+
 /* All that was asked for comes; then the boxes are copied. */
 static int fetch_all(struct load *load, const struct shard_view *view)
 {

@@ -58,6 +58,7 @@ void load_view_close(struct shard_view *view)
     if (view->data != NULL)
         munmap(view->data, view->mapped);
     free(view->segments);
+    free(view->table);
     *view = (struct shard_view){0};
 }
 
@@ -71,6 +72,9 @@ static int map_shard(struct shard_view *view, struct load *load,
     view->start = reply->part_start;
     view->bytes = reply->part_bytes;
     view->from = from > view->start ? from : view->start;
+    view->table_start = reply->table_start;
+    view->table_hash = reply->table_hash;
+    view->identity = reply->identity;
     if (view->bytes == 0 || reply->n_segments > SESSION_POOL_SEGMENTS_MAX ||
         view->bytes > reply->n_segments * load->segment_bytes || view->start > view->length ||
         view->bytes > view->length - view->start)
@@ -103,6 +107,8 @@ static int call_load_shard(struct load *load, uint32_t shard, uint64_t from_byte
     request.load = load->plan->load;
     request.shard = shard;
     request.from_byte = from_byte;
+    request.checks = true;
+    request.from_file = load->from_file;
     for (;;) {
         int error = session_call(load->ckpt, (ProtobufCMessage **)out, "LoadShard", &request.base,
                                  &holdfast__v1__load_shard_reply__descriptor, SHARD_MS);
@@ -120,7 +126,12 @@ static int view_lent(struct shard_view *out, bool *out_memory, struct load *load
     int error = call_load_shard(load, shard, at, &reply);
     if (error != 0)
         return error;
-    error = map_shard(out, load, reply, at);
+    if (load->from_file && reply->table_start != 0)
+        error = report_error(ERR_CORRUPT, "client and ckptd may be of different versions",
+                             "ckptd lent memory that was changed a second time");
+    else
+        error = map_shard(out, load, reply, at);
+    load->from_file = false;
     *out_memory = strcmp(reply->tier, "memory") == 0;
     protobuf_c_message_free_unpacked(&reply->base, NULL);
     return error;

@@ -7,7 +7,6 @@
  *     STAGE    write; beside it worker: hash the blocks, add the digests
  *     REWRITE  write
  *     READ     read; then worker: hash the blocks
- *     VERIFY   worker: hash the blocks
  *
  * and each chunk ends in one event on the service thread, whatever happened. Every block is hashed
  * once, in the memory that is written (or lent). The device does not wait for the hashing of a
@@ -290,7 +289,7 @@ void image_start_chunk(struct image *image, uint32_t index)
     bool reads = image->pass == PASS_READ;
     bool writes = image->pass == PASS_REWRITE ||
                   (image->pass == PASS_STAGE && !image_chunk_is_tail(image, index));
-    bool hashes = image->pass == PASS_STAGE || image->pass == PASS_VERIFY;
+    bool hashes = image->pass == PASS_STAGE;
     struct chunk *chunk = take_chunk(image, index, (uint32_t)reads + writes + hashes);
     if (reads || writes)
         transfer_chunk(chunk, reads ? STORAGE_READ : STORAGE_WRITE);
@@ -330,45 +329,6 @@ bool image_has_table(const struct image *image, uint32_t index, const uint8_t *t
     start = start > table_start ? start : table_start;
     return start >= end ||
            memcmp(address(image, start), table + (start - table_start), end - start) == 0;
-}
-
-/* The first block whose entry in the image differs from its sum. */
-static uint64_t find_damage(const struct image *image, const uint8_t *table)
-{
-    for (uint64_t i = 0; i < image->geometry.num_blocks; i++) {
-        uint8_t entry[8];
-        image_get(image, image->geometry.table_start + 8 * i, entry, sizeof entry);
-        if (memcmp(entry, table + 8 * i, sizeof entry) != 0)
-            return i;
-    }
-    return image->geometry.num_blocks;
-}
-
-int image_check_table(const struct image *image, uint64_t table_hash)
-{
-    uint8_t *table = NULL;
-    uint64_t bytes, hash;
-    int error = image_make_table(&table, &bytes, &hash, image);
-    if (error != 0)
-        return error;
-    uint8_t *stored = malloc(bytes);
-    if (!stored) {
-        error = report_error(ERR_MEMORY, NULL, "no memory to compare a checksum table");
-    } else {
-        image_get(image, image->geometry.table_start, stored, bytes);
-        if (checksum_bytes(stored, bytes) != table_hash)
-            error = report_error(ERR_CORRUPT, NULL,
-                                 "the checksum table of shard-%05u-of-%05u does not fit the "
-                                 "manifest",
-                                 image->shard + 1, image->checkpoint->summary.shards);
-        else if (memcmp(stored, table, bytes) != 0)
-            error = report_error(ERR_CORRUPT, NULL, "block %llu of shard-%05u-of-%05u is damaged",
-                                 (unsigned long long)find_damage(image, table), image->shard + 1,
-                                 image->checkpoint->summary.shards);
-    }
-    free(stored);
-    free(table);
-    return error;
 }
 
 /* ---- life ---- */
@@ -500,7 +460,6 @@ void image_detach(struct image *image)
 void image_leave_checkpoint(struct image *image)
 {
     image_detach(image);
-    image->verified = false;
     image->state = IMAGE_SPARE;
     image_settle(image);
 }

@@ -34,8 +34,7 @@ enum image_state {
 enum image_pass {
     PASS_STAGE,   /* hash what the rank announced, add the digests; beside it, write */
     PASS_REWRITE, /* write again what was hashed before */
-    PASS_READ,    /* read, then hash */
-    PASS_VERIFY   /* hash what is in memory */
+    PASS_READ     /* read, then hash */
 };
 
 struct image;
@@ -46,7 +45,7 @@ struct chunk {
     uint32_t index;       /* in the file; a window's chunks take the next one when theirs is done */
     atomic_uint steps;    /* under way; the one that ends last reports the chunk */
     bool is_written;      /* PASS_STAGE: its bytes are in the file */
-    bool is_asked;        /* a READ or VERIFY is to take it, and has not yet */
+    bool is_asked;        /* a READ is to take it, and has not yet */
     bool is_proven;       /* PASS_READ: its bytes are in memory, and are what the table says */
     uint64_t unannounced; /* data bytes that the rank has yet to announce */
     struct job job;
@@ -69,16 +68,15 @@ struct image {
     struct image *next, *prev; /* service->images */
     enum image_state state;
     struct image **slot;           /* where its session has it, or NULL: it is no session's */
-    const struct run *run;         /* it was made for saves of that; NULL: for loads */
+    const struct run *run;         /* it was made for saves of that, and ranks may write to it for
+                                    * ever; NULL: for loads, and only ckptd writes to it */
     struct checkpoint *checkpoint; /* READING and RESIDENT: of which it holds shard `shard` */
     uint32_t shard;
     enum tier_index tier; /* READING: where its file is; of a save the local one */
     uint32_t readers;     /* loads, and the pass; not reclaimed while > 0 */
     uint64_t table_hash;  /* of its checksum table, as the manifest has it */
-    bool in_pass;         /* READ or VERIFY */
+    bool in_pass;         /* READ */
     int64_t pass_begun_ms;
-    bool had_writer;     /* when the pass began */
-    bool verified;       /* by a pass, with no writer since */
     uint64_t read_until; /* loads up to this number were open when its bytes came from the store */
     bool in_hand; /* its rank may still copy into it, also when the save is over: lent to nobody */
     bool is_window;
@@ -105,7 +103,7 @@ struct image {
     /* After every report of a chunk, on the service thread. */
     void (*advance)(struct image *image, struct chunk *chunk);
 
-    struct job job;             /* before and after a READ or VERIFY pass */
+    struct job job;             /* before and after a READ pass */
     struct shard_wait *waiting; /* for that pass; service thread */
     uint32_t num_asked;         /* chunks that are asked */
     uint64_t asked_bytes;       /* since the pass began */
@@ -166,8 +164,6 @@ void image_rewrite(struct image *image);
  * the manifest keeps. Worker or service thread, when every block was hashed. */
 int image_make_table(uint8_t **out, uint64_t *out_bytes, uint64_t *out_hash,
                      const struct image *image);
-/* After VERIFY: do the sums equal the table in the image, and the table the manifest? */
-int image_check_table(const struct image *image, uint64_t table_hash);
 /* From now on it is the checkpoint's image of this shard. ERR_MEMORY. */
 int image_enter_checkpoint(struct image *image, struct checkpoint *checkpoint, uint32_t shard);
 /* Leaves the checkpoint; becomes SPARE of its session or goes. */

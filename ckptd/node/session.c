@@ -327,7 +327,6 @@ static void leave_saves(struct session *session, struct image *left[SLOTS_PER_RA
     for (uint32_t i = 0; i < SLOTS_PER_RANK; i++)
         if (images[i])
             image_settle(images[i]);
-    /* Images of checkpoints have no writer now: they are verified. */
     service_retry_waiting(session->service);
 }
 

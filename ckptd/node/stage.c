@@ -629,7 +629,6 @@ int stage_begin(struct stage *stage, const struct stage_options *options, struct
     image->state = IMAGE_STAGING;
     image->pass = PASS_STAGE;
     image->fault = (struct fault){0};
-    image->verified = false;
     image->shard = session->rank;
     image->tensors = options->tensors;
     image->num_tensors = options->num_tensors;

@@ -1,15 +1,11 @@
-/* ahead.c - which shard is read or proven next, before anybody waits for it.
+/* ahead.c - which shard is read next, before anybody waits for it.
  *
  * A plan says which shards a load will ask for, so ckptd need not wait to be asked. Every client
  * walks through its plan in the order of the shard numbers, and so does ckptd, over the plans of
- * all open loads together: the lowest shard of which an open load wants what is not proven is next.
+ * all open loads together: the lowest shard of which an open load wants what is not there is next.
  * Thus the ranks of a job that load together find the same shard in memory at the same time, and it
  * goes when the last of them has released it: a load through a pool much smaller than the
  * checkpoint still reads each byte once.
- *
- * After the plans come images that their writers left behind (a trainer that was killed, say): they
- * are proven at once, so that the job that is started next finds them proven. Images whose writer
- * is connected are proven for each LoadShard only: what is found ahead would not hold.
  *
  * Bounds: a pass is started while fewer than DEPTHS_MAX (pass.c) times the storage's queue depth of
  * chunks are under way, which keeps the device busy from one shard to the next. Memory is taken
@@ -24,12 +20,6 @@
 #include "ckptd/restore/want.h"
 #include "ckptd/service.h"
 #include "proto/report.h"
-
-static bool is_unproven(const struct image *image)
-{
-    return image->state == IMAGE_RESIDENT && !image->verified && !image->in_pass && !image->slot &&
-           !image->in_hand;
-}
 
 /* A pass that is under way takes what the load needs (join_passes). */
 static bool is_sparse(const struct image *image, const struct load *load)
@@ -49,8 +39,7 @@ static bool find_shard(uint32_t *out, struct load *load)
         const struct image *image = catalog_image(checkpoint, shard);
         *out = shard;
         bool is_missing = !image && !part_is_needed(checkpoint, shard);
-        if (load->shards[shard].wanted &&
-            (is_missing || (image && (is_unproven(image) || is_sparse(image, load)))))
+        if (load->shards[shard].wanted && (is_missing || (image && is_sparse(image, load))))
             return true;
     }
     return false;
@@ -82,21 +71,10 @@ static bool start_wanted(struct service *service)
     return error != ERR_BUSY;
 }
 
-static bool start_left_behind(struct service *service)
-{
-    for (struct image *image = service->images; image; image = image->next) {
-        if (!is_unproven(image) || image->checkpoint->damaged)
-            continue;
-        pass_begin(image);
-        return true;
-    }
-    return false;
-}
-
 void ahead_run(struct service *service)
 {
     while (!service->draining && !service->loads->starved &&
            service->loads->chunks_in_passes < pass_chunks_max(service))
-        if (!start_wanted(service) && !start_left_behind(service))
+        if (!start_wanted(service))
             return;
 }

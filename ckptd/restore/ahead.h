@@ -1,4 +1,4 @@
-/* ahead.h - what is read and verified next; see ahead.c. */
+/* ahead.h - what is read next; see ahead.c. */
 #ifndef HOLDFAST_CKPTD_RESTORE_AHEAD_H
 #define HOLDFAST_CKPTD_RESTORE_AHEAD_H
 
@@ -6,7 +6,7 @@
 
 struct service;
 
-/* Starts what is to be read and proven next, as far as the queue and the memory allow. */
+/* Starts what is to be read next, as far as the queue and the memory allow. */
 void ahead_run(struct service *service);
 
 #endif

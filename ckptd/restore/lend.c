@@ -1,6 +1,9 @@
 /* lend.c - the answer of LoadShard. A shard that comes from disk is lent as far as it is verified.
  * What lies before the byte that is asked for is not lent, even where it shares a segment with it:
- * it may not have been read. */
+ * it may not have been read.
+ *
+ * What a rank saved is lent whole, and with what the reader needs to verify its copies: ranks may
+ * write to its segments at any time (shard.c). */
 #include "ckptd/restore/lend.h"
 #include "ckptd/catalog.h"
 #include "ckptd/node/image.h"
@@ -46,6 +49,11 @@ void lend_shard(struct shard_wait *wait, struct image *image)
     reply.part_bytes = lend_end(wait, image) - reply.part_start;
     reply.n_segments = (reply.part_bytes + segment - 1) / segment;
     reply.bytes = image->geometry.file_bytes;
+    if (image->run) {
+        reply.table_start = image->geometry.table_start;
+        reply.table_hash = image->table_hash;
+        reply.identity = image->identity;
+    }
     /* From disk for all loads that were open when it was read, whoever asked first. */
     bool from_memory = image->state != IMAGE_READING && load->number > image->read_until;
     reply.tier = from_memory ? "memory" : (char *)(uintptr_t)tier_name(wait->service, image->tier);

@@ -39,6 +39,8 @@ struct shard_wait {
     uint64_t load; /* by number: the load may have ended */
     uint32_t shard;
     uint64_t from_byte; /* the first that is needed */
+    bool checks;        /* the reader proves what it copies of memory that ranks may write to */
+    bool from_file;     /* and found it changed */
     uint32_t end_chunk; /* those from that byte's to here were there when this was last looked at */
     struct timer timer; /* for memory only */
 };
@@ -57,7 +59,7 @@ struct load_table {
     struct load *rows;          /* config limit_loads of them */
     uint64_t newest;            /* number of a load */
     struct shard_wait *starved; /* LoadShard calls that wait for segments, oldest first */
-    uint32_t chunks_in_passes;  /* READ and VERIFY */
+    uint32_t chunks_in_passes;  /* under way, or about to be */
     uint64_t bytes_read;        /* since the start */
 };
 

@@ -1,18 +1,15 @@
-/* pass.c - proves an image: every block hashed and held against the table that the manifest proves.
+/* pass.c - reads an image: every block hashed and held against the table that the manifest proves.
  *
  *   READ    worker: clean, open file and table ──► chunks read, hashed, proven ──► worker: close
- *   VERIFY  chunks hashed where they lie in memory ──► worker: the tables compared
  *
  * A READ takes the chunks that are asked for (want.c) and not there, each once: those of the open
  * loads and waiting calls when it begins, and what is asked for until it ends. When that comes
  * while the file is being closed, it is opened again. So an image may be sparse: resident and
  * proven, with chunks missing; a load that needs one of them has another READ begin. Only its
- * reading is sparse: it has the segments of the whole shard. Nobody writes to what was read: only
- * images of saves, which are never sparse, are verified.
+ * reading is sparse: it has the segments of the whole shard. Only ckptd writes to these segments,
+ * so what a pass proves holds. Images of saves are never read (lend.c).
  *
- * A pass keeps its image and its checkpoint. What it proves holds until a writer may touch the
- * image again: an image whose writer was connected when the pass began is proven for the calls that
- * wait for this pass and for no other.
+ * A pass keeps its image and its checkpoint.
  *
  * Of a checkpoint whose shards were all read whole from the local disk so, by one load or several
  * that overlap, it is noted that it is known whole, as of one that the scrub has read
@@ -62,8 +59,7 @@ static void open_file(struct image *image);
 /* A job that uses the file: it may wait long for a far one. */
 void pass_work(struct image *image)
 {
-    enum tier_index tier = image->state == IMAGE_READING ? image->tier : TIER_LOCAL;
-    tier_work(image->service, tier, &image->job);
+    tier_work(image->service, image->tier, &image->job);
 }
 
 /* ---- the end ---- */
@@ -72,10 +68,8 @@ static void end_well(struct image *image)
 {
     if (image->ends_reading)
         image->checkpoint->copies.local.proven = time(NULL);
-    if (image->state == IMAGE_READING)
-        image->read_until = image->service->loads->newest;
+    image->read_until = image->service->loads->newest;
     image->state = IMAGE_RESIDENT;
-    image->verified = !image->had_writer;
     events_of(image)->verified(image);
     image_drop_unwanted(image);
 }
@@ -89,9 +83,8 @@ static void pass_ended(struct event *event)
         open_file(image);
         return;
     }
-    log_debug("restore", "run %s, step %llu: shard %u %s in %lld ms, %u of %u chunks are missing",
+    log_debug("restore", "run %s, step %llu: shard %u read in %lld ms, %u of %u chunks are missing",
               checkpoint->run->name, (unsigned long long)checkpoint->summary.step, image->shard,
-              image->state == IMAGE_READING ? "read" : "verified",
               (long long)(loop_now_ms() - image->pass_begun_ms), image->num_missing,
               image->num_chunks);
     pass_drop_asked(image);
@@ -120,11 +113,6 @@ static void work_end_pass(struct job *job)
     pass_close_file(image);
     if (image->ends_reading)
         catalog_note_whole(image->service->storage, &image->checkpoint->summary);
-    int error = 0;
-    if (image->pass == PASS_VERIFY && image->fault.code == 0)
-        error = image_check_table(image, image->table_hash);
-    if (error != 0)
-        fault_take(&image->fault, error);
 }
 
 /* Of a checkpoint that is not known whole: have loads, with this image, read all of it in the local
@@ -132,9 +120,8 @@ static void work_end_pass(struct job *job)
 static bool has_read_all(const struct image *image)
 {
     const struct checkpoint *checkpoint = image->checkpoint;
-    if (image->pass != PASS_READ || image->fault.code != 0 || image->num_missing > 0 ||
-        image->is_from_elsewhere || !checkpoint->uses || checkpoint->is_suspect ||
-        catalog_is_read_back(checkpoint))
+    if (image->fault.code != 0 || image->num_missing > 0 || image->is_from_elsewhere ||
+        !checkpoint->uses || checkpoint->is_suspect || catalog_is_read_back(checkpoint))
         return false;
     checkpoint->uses[image->shard].is_read_here = true;
     uint32_t shard = 0;
@@ -182,7 +169,7 @@ void pass_take_chunk(struct image *image, struct chunk *chunk)
     image->num_asked--;
     if (--service->loads->chunks_in_passes + 1 == pass_chunks_max(service))
         service_retry_waiting(service);
-    if (image->pass != PASS_READ || chunk->request.error != 0)
+    if (chunk->request.error != 0)
         return;
     service->loads->bytes_read += end - start;
     int error = check_chunk(image, chunk->index);
@@ -200,13 +187,6 @@ static void chunk_advanced(struct image *image, struct chunk *chunk)
         end_pass(image);
 }
 
-static void ask_chunk(struct image *image, struct chunk *chunk)
-{
-    chunk->is_asked = true;
-    image->num_asked++;
-    image->service->loads->chunks_in_passes++;
-}
-
 void pass_ask(struct image *image, uint32_t first, uint32_t end)
 {
     uint64_t chunk_start, chunk_end, before, part = pass_lend_bytes(image->service);
@@ -221,7 +201,9 @@ void pass_ask(struct image *image, uint32_t first, uint32_t end)
         image->asked_bytes += chunk_end - chunk_start;
         /* The chunks with which another part can be lent wake the service thread. */
         chunk->is_awaited = before / part != image->asked_bytes / part;
-        ask_chunk(image, chunk);
+        chunk->is_asked = true;
+        image->num_asked++;
+        image->service->loads->chunks_in_passes++;
         /* The file is open, and stays so until all have come; one that fails takes no more. */
         if (image->busy > 0 && image->fault.code == 0)
             image_start_chunk(image, i);
@@ -249,12 +231,11 @@ void pass_drop_asked(struct image *image)
 
 /* ---- the beginning ---- */
 
-static void hold_for_pass(struct image *image, enum image_pass pass)
+static void hold_for_pass(struct image *image)
 {
-    image->pass = pass;
+    image->pass = PASS_READ;
     image->in_pass = true;
     image->pass_begun_ms = loop_now_ms();
-    image->had_writer = image->slot != NULL || image->in_hand;
     image->readers++;
     catalog_lease(image->checkpoint);
     image->asked_bytes = 0;
@@ -318,7 +299,7 @@ static void begin_read(struct image *image)
     image->state = IMAGE_READING;
     image->tier = catalog_shard_source(image->checkpoint, image->shard);
     image->is_from_elsewhere |= image->tier != TIER_LOCAL;
-    hold_for_pass(image, PASS_READ);
+    hold_for_pass(image);
     events_of(image)->begins(image);
     open_file(image);
 }
@@ -352,20 +333,8 @@ int pass_read(struct checkpoint *checkpoint, uint32_t shard, struct shard_wait *
     return 0;
 }
 
-static void begin_verify(struct image *image)
-{
-    CHECK(!image->is_window);
-    hold_for_pass(image, PASS_VERIFY);
-    for (uint32_t i = 0; i < image->num_chunks; i++)
-        ask_chunk(image, &image->chunks[i]);
-    pass_start_asked(image);
-}
-
 void pass_begin(struct image *image)
 {
-    CHECK(image->state == IMAGE_RESIDENT && !image->in_pass);
-    if (image->num_missing > 0)
-        begin_read(image);
-    else
-        begin_verify(image);
+    CHECK(image->state == IMAGE_RESIDENT && !image->in_pass && image->num_missing > 0);
+    begin_read(image);
 }

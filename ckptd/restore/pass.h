@@ -1,4 +1,4 @@
-/* pass.h - reads and verifies images; see pass.c. */
+/* pass.h - reads images and verifies what was read; see pass.c. */
 #ifndef HOLDFAST_CKPTD_RESTORE_PASS_H
 #define HOLDFAST_CKPTD_RESTORE_PASS_H
 
@@ -16,7 +16,7 @@ struct chunk;
 /* Both end with an event, verified or failed; until then image->in_pass. A READ takes what open
  * loads and the waiting calls need, and what is asked for until it ends. pass_read makes the image
  * first, whose calls are `waiting` (or NULL), and fails with ERR_BUSY when there is no memory for
- * it now. pass_begin takes one that is resident: READ where something is missing, else VERIFY. */
+ * it now. pass_begin reads more of one that is resident. */
 int pass_read(struct checkpoint *checkpoint, uint32_t shard, struct shard_wait *waiting);
 void pass_begin(struct image *image);
 /* The READ of the image is to take chunks [first, end), where they are not there. */

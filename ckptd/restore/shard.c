@@ -1,17 +1,22 @@
-/* shard.c - LoadShard: shards are lent when they are proven.
+/* shard.c - LoadShard: shards are lent when they are proven, or for the reader to prove.
  *
- *   LoadShard ──► in memory and proven ──► lent at once
+ *   LoadShard ──► in memory ──► lent at once
  *             └─► a pass over it is under way, or started now (pass.c) ──► lent
  *
  * A shard that comes from disk is lent as far as it is proven, LEND_BYTES or more at a time, or as
  * much as comes in one piece: the ranks copy while the rest is read. What lies before the byte that
  * is asked for is not lent, even where it shares a segment with it: it may not have been read.
  *
- * Nothing is lent whose every block was not hashed and compared, whatever tier it came from. An
- * image whose writer is still connected is verified for each LoadShard, because the writer may
- * still write; without a writer once is enough. Calls for one shard share one pass.
+ * What was read is lent when every block was hashed and compared, whatever tier it came from; only
+ * ckptd writes to its segments. Calls for one shard share one pass.
  *
- * Damage in memory drops the image and reads the file. Damage on disk, a shard that is missing or
+ * The image of a save lies in segments that ranks mapped, and ckptd cannot know who maps them
+ * still: what it verified there could be changed before, or while, a reader copies it. So ckptd
+ * verifies nothing of it; the reader verifies its own copies. Where they do not fit, it asks for
+ * the file, and the image is dropped. To a reader that does not verify such an image is not lent at
+ * all.
+ *
+ * Damage on disk, a shard that is missing or
  * cannot be read, has the next tier read that has the checkpoint whole; without one it quarantines
  * the checkpoint: ERR_CORRUPT now, and passed over from then on.
  *
@@ -83,26 +88,13 @@ void shard_grew(struct image *image)
 
 void shard_failed(struct image *image)
 {
-    struct checkpoint *checkpoint = image->checkpoint;
     struct fault fault = image->fault;
     struct shard_wait *wait = take_waiting(image);
-    bool from_disk = image->state == IMAGE_READING, is_elsewhere = false;
-    if (!from_disk && fault.code == ERR_MEMORY) /* which says nothing about the image */
-        log_warn("restore", "run %s, step %llu: shard %u is read from disk: %s",
-                 checkpoint->run->name, (unsigned long long)checkpoint->summary.step, image->shard,
-                 fault.message);
-    else if (!from_disk)
-        log_error("restore",
-                  "run %s, step %llu: shard %u was changed in memory after the save; it "
-                  "is read from disk: %s",
-                  checkpoint->run->name, (unsigned long long)checkpoint->summary.step, image->shard,
-                  fault.message);
-    else
-        is_elsewhere = lend_note_damage(image, &fault);
+    bool is_elsewhere = lend_note_damage(image, &fault);
     image_leave_checkpoint(image);
     while (wait) {
         struct shard_wait *next = wait->next;
-        if (from_disk && !is_elsewhere) {
+        if (!is_elsewhere) {
             rpc_call_fail(wait->call, fault_raise(&fault));
             free(wait);
         } else {
@@ -170,11 +162,10 @@ static void started(struct shard_wait *wait, int error)
 }
 
 /* Lent at once, or when the pass is over that is under way or starts now. */
-static void lend_or_prove(struct shard_wait *wait, const struct load *load, struct image *image)
+static void lend_or_read(struct shard_wait *wait, struct image *image)
 {
-    bool has = image_has_chunk(image, want_chunk(wait->service, wait->from_byte));
     loop_timer_cancel(wait->service->loop, &wait->timer);
-    if (!image->in_pass && has && (image->verified || load->shards[wait->shard].held == image)) {
+    if (!image->in_pass && image_has_chunk(image, want_chunk(wait->service, wait->from_byte))) {
         lend_shard(wait, image);
         return;
     }
@@ -187,6 +178,22 @@ static void lend_or_prove(struct shard_wait *wait, const struct load *load, stru
     want_ask_from(image, wait->from_byte);
     if (image->busy > 0) /* before and after that a worker has the fault */
         shard_grew(image);
+}
+
+/* Is the image of use to this call? Else the file decides. One that a pass reads is. */
+static bool may_use(const struct shard_wait *wait, const struct image *image)
+{
+    const struct checkpoint *checkpoint = image->checkpoint;
+    if (image->in_pass)
+        return true;
+    if (image->run && wait->from_file)
+        log_error("restore",
+                  "run %s, step %llu: shard %u was changed in memory after the save; it is read "
+                  "from disk",
+                  checkpoint->run->name, (unsigned long long)checkpoint->summary.step,
+                  image->shard);
+    return image->table_hash == checkpoint->manifest->shards[image->shard].table_hash &&
+           (!image->run || (wait->checks && !wait->from_file));
 }
 
 /* Finds out what the call needs, and starts it or waits for it. */
@@ -214,14 +221,13 @@ static void begin_wait(struct shard_wait *wait)
     if (!image && part_is_needed(checkpoint, wait->shard)) {
         struct image *part = part_held(load, wait);
         if (part)
-            lend_or_prove(wait, load, part);
+            lend_or_read(wait, part);
         else
             started(wait, part_load(load, wait));
         return;
     }
-    if (image && !image->in_pass &&
-        image->table_hash != checkpoint->manifest->shards[wait->shard].table_hash) {
-        image_leave_checkpoint(image); /* not what the manifest means: the file decides */
+    if (image && !may_use(wait, image)) {
+        image_leave_checkpoint(image);
         image = NULL;
     }
     if (!image) {
@@ -231,7 +237,7 @@ static void begin_wait(struct shard_wait *wait)
         started(wait, pass_read(checkpoint, wait->shard, wait));
         return;
     }
-    lend_or_prove(wait, load, image);
+    lend_or_read(wait, image);
 }
 
 void restore_load_shard(struct service *service, struct rpc_call *call,
@@ -256,6 +262,8 @@ void restore_load_shard(struct service *service, struct rpc_call *call,
                                 .load = request->load,
                                 .shard = request->shard,
                                 .from_byte = request->from_byte,
+                                .checks = request->checks,
+                                .from_file = request->from_file,
                                 .timer.run = starved_to_death};
     begin_wait(wait);
 }

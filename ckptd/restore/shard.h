@@ -1,4 +1,5 @@
-/* shard.h - LoadShard: shards are lent when they are verified; see shard.c. */
+/* shard.h - LoadShard: shards are lent when they are verified, or for the reader to verify; see
+ * shard.c. */
 #ifndef HOLDFAST_CKPTD_RESTORE_SHARD_H
 #define HOLDFAST_CKPTD_RESTORE_SHARD_H
 

@@ -428,7 +428,7 @@ static void test_service__state_and_config_are_refused_beyond_their_depth(void *
 
 /* ---- loading ---- */
 
-static void test_service__a_change_in_memory_after_the_save_is_never_served(void **state)
+static void test_service__what_a_rank_saved_is_lent_unverified_and_then_from_the_file(void **state)
 {
     struct bed *bed = *state;
     struct loading loading;
@@ -438,10 +438,38 @@ static void test_service__a_change_in_memory_after_the_save_is_never_served(void
     *peer_byte(&peers[0], peers[0].data_byte + 12345) ^= 1; /* it still has its mapping */
     assert_int_equal(load_open(&loading, bed, -1), 0);
     assert_int_equal(load_shard(&loading, 0, tier), 0);
+    assert_string_equal(tier, "memory");
+    assert_true(loading.table_start > 0); /* for the reader to verify */
+    assert_false(shard_is_right(&loading, 0, 1));
+    loading.from_file = true;
+    assert_int_equal(load_shard(&loading, 0, tier), 0);
     assert_string_equal(tier, "local");
+    assert_int_equal(loading.table_start, 0);
     assert_true(shard_is_right(&loading, 0, 1));
     load_close(&loading);
     peers_close(peers, 1);
+}
+
+/* Also when its rank has hung up: who maps its segments still ckptd cannot know. */
+static void
+test_service__what_a_rank_saved_is_not_lent_to_a_reader_that_does_not_verify_it(void **state)
+{
+    struct bed *bed = *state;
+    struct loading loading;
+    char tier[16];
+    bed_open_world(bed, peers, 1);
+    for (uint64_t step = 1; step <= 2; step++) {
+        assert_true(save_step(peers, 1, step));
+        if (step == 2)
+            peers_close(peers, 1);
+        assert_int_equal(load_open(&loading, bed, -1), 0);
+        loading.never_checks = true;
+        assert_int_equal(load_shard(&loading, 0, tier), 0);
+        assert_string_equal(tier, "local");
+        assert_int_equal(loading.table_start, 0);
+        assert_true(shard_is_right(&loading, 0, step));
+        load_close(&loading);
+    }
 }
 
 /* The step whose manifest Show gives for `step`; -1: the newest whole one. */
@@ -575,7 +603,8 @@ int main(void)
         CASE(test_service__both_images_in_work_are_busy),
         CASE(test_service__a_rank_whose_shard_is_too_large_is_refused),
         CASE(test_service__state_and_config_are_refused_beyond_their_depth),
-        CASE(test_service__a_change_in_memory_after_the_save_is_never_served),
+        CASE(test_service__what_a_rank_saved_is_lent_unverified_and_then_from_the_file),
+        CASE(test_service__what_a_rank_saved_is_not_lent_to_a_reader_that_does_not_verify_it),
         CASE(test_service__damage_on_disk_quarantines_and_the_older_one_loads),
         CASE(test_service__each_part_of_a_shard_is_covered),
         CASE(test_service__a_load_waits_for_memory_and_then_says_busy),

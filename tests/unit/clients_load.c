@@ -1,0 +1,113 @@
+/* clients_load.c - loads out of memory that its writer changes meanwhile.
+ *
+ * Goal: whatever a rank does to the segments that it saved into and still maps, a load returns what
+ * was saved, or an error. Method: the race itself. A rank of a real ckptd (clients_bed.h) saves,
+ * and a thread flips words of all that the rank has mapped for as long as another session loads.
+ * Every element is compared. also without io_uring */
+#include "clients/session.h"
+#include "tests/unit/clients_bed.h"
+
+#define ROUNDS 24u
+
+/* ---- the thread that flips ---- */
+
+struct flipper {
+    struct ckpt *ckpt;
+    pthread_t thread;
+    atomic_bool is_over;
+};
+
+/* A word in the middle of each segment; twice, so that it is as it was in the end. */
+static void *flip(void *argument)
+{
+    struct flipper *flipper = argument;
+    const struct ckpt *ckpt = flipper->ckpt;
+    while (!atomic_load(&flipper->is_over))
+        for (int turn = 0; turn < 2; turn++)
+            for (uint32_t i = 0; i < ckpt->num_mappings; i++)
+                if (ckpt->mappings[i].data != NULL)
+                    __atomic_fetch_xor(
+                        (uint32_t *)(void *)(ckpt->mappings[i].data + ckpt->segment_bytes / 2),
+                        0xffffffffu, __ATOMIC_SEQ_CST);
+    return NULL;
+}
+
+static void start_flipper(struct flipper *flipper, struct ckpt *ckpt)
+{
+    *flipper = (struct flipper){.ckpt = ckpt};
+    pthread_create(&flipper->thread, NULL, flip, flipper);
+}
+
+static void stop_flipper(struct flipper *flipper)
+{
+    atomic_store(&flipper->is_over, true);
+    pthread_join(flipper->thread, NULL);
+}
+
+/* ---- loads meanwhile ---- */
+
+static int copy_by_hook(void *user, void *to, const void *from, uint64_t bytes)
+{
+    (void)user;
+    memcpy(to, from, bytes);
+    return 0;
+}
+
+/* By a handle of its own, which maps what it is lent; with hooks as who copies to a device. */
+static int load_beside(struct group *group, struct ckpt_tensor *tensors, uint64_t step, bool hooks)
+{
+    const struct ckpt_memory_hooks copies = {.size = sizeof copies, .copy = copy_by_hook};
+    const struct ckpt_load_options options = {
+        .step = (int64_t)step, .tensors = tensors, .num_tensors = TENSORS};
+    struct ckpt *reader = NULL;
+    struct ckpt_loaded *loaded = NULL;
+    int error = ckpt_open(
+        &reader, &(struct ckpt_options){.server = group->server, .run = RUN, .world_size = 1});
+    if (error == 0 && hooks)
+        error = ckpt_hook_memory(reader, &copies);
+    if (error == 0)
+        error = ckpt_load(reader, &options, &loaded);
+    if (error != 0)
+        return rank_failed(group, "load", 0);
+    check_values(group, tensors, step, 0);
+    group->bytes_memory += loaded->bytes_memory;
+    group->bytes_local += loaded->bytes_local;
+    ckpt_loaded_free(loaded);
+    ckpt_close(reader);
+    return 0;
+}
+
+static int work_flip(struct group *group, struct ckpt *ckpt, struct ckpt_tensor *tensors,
+                     uint32_t rank)
+{
+    struct flipper flipper;
+    for (uint64_t step = 1; step <= ROUNDS; step++) {
+        struct ckpt_save *save;
+        if (ckpt_save_begin(ckpt, &save, step, "{\"mark\":1}") != 0 ||
+            copy_all(save, tensors, step) != 0 || ckpt_save_wait(ckpt, step, 30000) != 0)
+            return rank_failed(group, "save", rank);
+        start_flipper(&flipper, ckpt);
+        int error = load_beside(group, tensors, step, step % 2 == 0);
+        stop_flipper(&flipper);
+        if (error != 0)
+            return error;
+    }
+    return 0;
+}
+
+static void test_load__a_rank_that_changes_what_it_saved_changes_no_load(void **state)
+{
+    struct bed *bed = *state;
+    struct group group = make_group(bed, 1, 1, 0);
+    group.work = work_flip;
+    assert_int_equal(run_group(&group), 0);
+    assert_true(group.bytes_local > 0); /* some of it was found to be changed */
+    load_step(bed, 1, 1, ROUNDS); /* on the disk it is what was saved */
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test_setup_teardown(
+        test_load__a_rank_that_changes_what_it_saved_changes_no_load, bed_open, bed_close)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
