@@ -1,8 +1,8 @@
 /* offline_load.c - a load from a store without ckptd: the plan, and verified parts of its shards.
  *
  * The plan comes from the manifest by the same algebra that ckptd plans with, in the form of
- * ckptd's answer. A shard is opened when it is first read: its size, its header's hash and the hash
- * of its checksum table must be the manifest's; then each block that is read must fit its entry of
+ * ckptd's answer. A shard is opened when it is first read: its size, its header and the hash of its
+ * checksum table must be what the manifest says; then each block that is read must fit its entry of
  * the table. One shard is open at a time. A part is read by several requests at once; of a bucket
  * each is a ranged GET. */
 #include "clients/offline.h"
@@ -15,9 +15,8 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#define HEADER_END_BYTES (2 * SHARD_ALIGN) /* in which the text of a header ends */
-#define ITEMS_MAX (16u << 20)              /* of a plan */
-#define READ_BYTES (4ull << 20)            /* of one request */
+#define ITEMS_MAX (16u << 20)   /* of a plan */
+#define READ_BYTES (4ull << 20) /* of one request */
 #define READS_MAX (OFFLINE_PART_BYTES / READ_BYTES)
 
 struct offline_load {
@@ -32,6 +31,7 @@ struct offline_load {
     uint64_t seed;       /* of its block checksums */
     unsigned char *tail; /* the end of the file, from a multiple of STORAGE_ALIGN on */
     const void *table;   /* in it */
+    struct shard_expected expected;
 };
 
 /* ---- the plan ---- */
@@ -159,6 +159,7 @@ void offline_load_free(struct offline_load *load)
     if (load == NULL)
         return;
     close_shard(load);
+    shard_expected_free(&load->expected);
     manifest_free(load->manifest);
     free(load->tensor_bytes);
     free(load);
@@ -201,19 +202,20 @@ static int prove_shard(struct offline_load *load, uint64_t bytes)
     const struct manifest_shard *entry = &load->manifest->shards[load->shard];
     const struct shard_geometry *geometry = &load->geometry;
     uint64_t table_bytes = geometry->file_bytes - geometry->table_start;
-    uint64_t end = entry->data_start < HEADER_END_BYTES ? entry->data_start : HEADER_END_BYTES;
     if (bytes != geometry->file_bytes || bytes != entry->bytes)
         return fail_shard(load, "the file has another length than the manifest says");
     uint64_t tail = geometry->table_start / STORAGE_ALIGN * STORAGE_ALIGN;
-    load->tail = aligned_alloc(STORAGE_ALIGN, bytes - tail + HEADER_END_BYTES);
+    load->tail = aligned_alloc(STORAGE_ALIGN, bytes - tail + entry->data_start);
     if (load->tail == NULL)
         return fail_memory();
     unsigned char *header = load->tail + (bytes - tail);
     load->table = load->tail + (geometry->table_start - tail);
-    ERR_TRY(read_bytes(load, header, entry->data_start - end, end));
+    ERR_TRY(read_bytes(load, header, 0, entry->data_start));
     ERR_TRY(read_bytes(load, load->tail, tail, bytes - tail));
-    if (!manifest_header_fits(load->manifest, load->shard, header, end))
+    int error = manifest_check_header(&load->expected, load->manifest, load->shard, header);
+    if (error == ERR_CORRUPT)
         return fail_shard(load, "the manifest does not fit the header");
+    ERR_TRY(error);
     if (checksum_bytes(load->table, table_bytes) != entry->table_hash)
         return fail_shard(load, "the manifest does not fit the checksums");
     return 0;

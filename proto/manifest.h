@@ -91,6 +91,12 @@ bool manifest_is_of_tier(const struct manifest *manifest); /* version 3 */
  * committed? Of version 1 nothing is known, so it does. */
 bool manifest_header_fits(const struct manifest *manifest, uint32_t shard, const void *bytes,
                           uint64_t num_bytes);
+/* Is `header`, the first data_start bytes of a shard's file, what the manifest says that it is, in
+ * every name, type, shape and place of its tensors, and the one that was committed? What every
+ * reader asks before it believes a file. ERR_CORRUPT; ERR_VERSION: the header is of a later format;
+ * ERR_MEMORY. `expected` as of shard_header_expect(), for the shards of one manifest. */
+int manifest_check_header(struct shard_expected *expected, const struct manifest *manifest,
+                          uint32_t shard, const void *header);
 /* Do both tell of the same checkpoint? The time is not looked at. */
 bool manifest_summary_equal(const struct manifest_summary *a, const struct manifest_summary *b);
 void manifest_free(struct manifest *manifest);

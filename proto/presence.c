@@ -38,7 +38,8 @@ static int fetch_manifest(struct manifest **out, const struct look *look, const 
     return error;
 }
 
-static int check_shard(const struct look *look, const struct manifest *manifest, uint32_t shard)
+static int check_shard(const struct look *look, const struct manifest *manifest, uint32_t shard,
+                       struct shard_expected *expected)
 {
     const struct manifest_shard *entry = &manifest->shards[shard];
     struct shard_identity identity;
@@ -55,8 +56,10 @@ static int check_shard(const struct look *look, const struct manifest *manifest,
     else if (error == 0 && bytes != entry->bytes)
         error = report_error(ERR_CORRUPT, NULL, "%s has %llu bytes instead of %llu", key,
                              (unsigned long long)bytes, (unsigned long long)entry->bytes);
-    else if (error == 0 && !manifest_header_fits(manifest, shard, header, entry->data_start))
-        error = report_error(ERR_CORRUPT, NULL, "the header of %s does not fit the manifest", key);
+    else if (error == 0)
+        error = manifest_check_header(expected, manifest, shard, header);
+    if (error == ERR_CORRUPT || error == ERR_VERSION)
+        error = report_error(error, NULL, "%s: %s", key, report_message());
     free(header);
     return error;
 }
@@ -75,10 +78,12 @@ static int check_shards(const struct look *look, const struct manifest *manifest
                         const struct manifest_summary *place)
 {
     struct places places = {0};
+    struct shard_expected expected = {0};
     int error = places_fetch(&places, look->storage, look->fetch, place);
     for (uint32_t i = 0; error == 0 && i < manifest->summary.shards; i++)
         if (places_is_here(&places, i))
-            error = check_shard(look, manifest, i);
+            error = check_shard(look, manifest, i, &expected);
+    shard_expected_free(&expected);
     places_free(&places);
     return error;
 }

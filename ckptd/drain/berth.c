@@ -172,15 +172,8 @@ static int replace_target(struct ship *ship)
 
 static int prepare_source(struct ship *ship)
 {
-    struct storage *storage = berth_storage(ship, ship->from);
-    const struct manifest *manifest = ship->manifest;
-    int error = file_open(&ship->source, storage, &manifest->summary, ship->shard,
-                          ship->geometry.file_bytes);
-    if (error == 0)
-        error = file_read_table(&ship->table, storage, ship->source, &ship->geometry,
-                                manifest->shards[ship->shard].table_hash, &manifest->summary,
-                                ship->shard);
-    return error;
+    return file_open_proven(&ship->source, &ship->table, berth_storage(ship, ship->from),
+                            ship->manifest, ship->shard, &ship->geometry);
 }
 
 /* Blocks of the shard that lie in the parts that were sent. */

@@ -175,46 +175,14 @@ static int check_files(const struct admission *admission)
 
 /* ---- Adopt: a shard ---- */
 
-/* It must be what a writer of this shard writes, byte for byte. */
-static int check_header(struct storage *storage, struct storage_object *object,
-                        const struct shard_geometry *geometry, const struct manifest *manifest,
-                        uint32_t shard)
-{
-    struct shard_identity identity;
-    void *found = NULL, *want = malloc(geometry->data_start);
-    int error = want && posix_memalign(&found, STORAGE_ALIGN, geometry->data_start) == 0
-                    ? 0
-                    : report_error(ERR_MEMORY, NULL, "no memory for a header");
-    manifest_identity(&identity, &manifest->summary, shard);
-    if (error == 0)
-        error = shard_header_write(want, geometry, manifest->table, &identity);
-    if (error == 0)
-        error = storage_transfer(storage, STORAGE_READ, object, 0, found,
-                                 (uint32_t)geometry->data_start);
-    if (error == 0 && (memcmp(found, want, geometry->data_start) != 0 ||
-                       !manifest_header_fits(manifest, shard, want, geometry->data_start)))
-        error = report_error(ERR_CORRUPT, NULL,
-                             "the header of shard-%05u-of-%05u does not fit the manifest",
-                             shard + 1, manifest->summary.shards);
-    free(found);
-    free(want);
-    return error;
-}
-
 static int check_shard(struct storage *storage, const struct manifest *manifest, uint32_t shard)
 {
-    const struct manifest_shard *entry = &manifest->shards[shard];
     struct shard_geometry geometry;
     struct storage_object *object = NULL;
     uint8_t *table = NULL;
     int error = file_geometry(&geometry, manifest, shard);
     if (error == 0)
-        error = file_open(&object, storage, &manifest->summary, shard, geometry.file_bytes);
-    if (error == 0)
-        error = check_header(storage, object, &geometry, manifest, shard);
-    if (error == 0)
-        error = file_read_table(&table, storage, object, &geometry, entry->table_hash,
-                                &manifest->summary, shard);
+        error = file_open_proven(&object, &table, storage, manifest, shard, &geometry);
     free(table);
     storage_object_close(storage, object);
     return error;

@@ -122,11 +122,8 @@ static int open_shard(struct far_scrub *scrub)
     ERR_TRY(file_geometry(&scrub->geometry, manifest, scrub->shard));
     if (scrub->at % READ_BYTES != 0 || scrub->at >= scrub->geometry.table_start)
         scrub->at = 0;
-    ERR_TRY(file_open(&scrub->object, far_of(scrub), &manifest->summary, scrub->shard,
-                      scrub->geometry.file_bytes));
-    return file_read_table(&scrub->table, far_of(scrub), scrub->object, &scrub->geometry,
-                           manifest->shards[scrub->shard].table_hash, &manifest->summary,
-                           scrub->shard);
+    return file_open_proven(&scrub->object, &scrub->table, far_of(scrub), manifest, scrub->shard,
+                            &scrub->geometry);
 }
 
 /* The blocks of [at, at + bytes), which begins with one. */

@@ -42,11 +42,8 @@ static int open_shard(struct scrub *scrub)
     if (error == 0)
         error = file_geometry(&scrub->geometry, scrub->manifest, shard);
     if (error == 0)
-        error =
-            file_open(&scrub->object, storage, &scrub->summary, shard, scrub->geometry.file_bytes);
-    if (error == 0)
-        error = file_read_table(&scrub->table, storage, scrub->object, &scrub->geometry,
-                                scrub->manifest->shards[shard].table_hash, &scrub->summary, shard);
+        error = file_open_proven(&scrub->object, &scrub->table, storage, scrub->manifest, shard,
+                                 &scrub->geometry);
     return error;
 }
 

@@ -81,10 +81,7 @@ static int prove_shard(struct storage *storage, const struct manifest *manifest,
     uint8_t *table = NULL;
     int error = file_geometry(&geometry, manifest, shard);
     if (error == 0)
-        error = file_open(&object, storage, &manifest->summary, shard, geometry.file_bytes);
-    if (error == 0)
-        error = file_read_table(&table, storage, object, &geometry,
-                                manifest->shards[shard].table_hash, &manifest->summary, shard);
+        error = file_open_proven(&object, &table, storage, manifest, shard, &geometry);
     if (error == 0)
         error = prove_blocks(storage, object, &geometry, table, &manifest->summary, shard, room);
     free(table);

@@ -1,8 +1,8 @@
-/* file.c - the file of a committed shard, as whoever reads it needs it: opened, its checksum table
- * proven by the manifest, a block's checksum held against the table.
+/* file.c - the file of a committed shard, as whoever reads it needs it: opened, its header and its
+ * checksum table proven by the manifest, a block's checksum held against the table.
  *
- * What loads read and the scrub go through here; an image that a save left is hashed in memory and
- * its table compared (image.c). All of it blocks; any thread. */
+ * Loads, the scrub, copies to other tiers and adoption go through here. All of it blocks; any
+ * thread. */
 #include "ckptd/restore/file.h"
 #include "proto/checksum.h"
 #include "proto/layout.h"
@@ -45,9 +45,30 @@ int file_open(struct storage_object **out, struct storage *storage,
                         (unsigned long long)bytes, (unsigned long long)want_bytes);
 }
 
-int file_read_table(uint8_t **out, struct storage *storage, struct storage_object *object,
-                    const struct shard_geometry *geometry, uint64_t table_hash,
-                    const struct manifest_summary *summary, uint32_t shard)
+/* Every name, type, shape and place of the header is the manifest's. */
+static int check_header(struct storage *storage, struct storage_object *object,
+                        const struct manifest *manifest, uint32_t shard)
+{
+    struct shard_expected expected = {0};
+    uint64_t bytes = manifest->shards[shard].data_start;
+    void *header = NULL;
+    if (posix_memalign(&header, STORAGE_ALIGN, bytes) != 0)
+        return report_error(ERR_MEMORY, NULL, "no memory for a header");
+    int error = storage_transfer(storage, STORAGE_READ, object, 0, header, (uint32_t)bytes);
+    if (error == 0)
+        error = manifest_check_header(&expected, manifest, shard, header);
+    if (error == ERR_CORRUPT || error == ERR_VERSION)
+        error = report_error(ERR_CORRUPT, NULL,
+                             "the header of shard-%05u-of-%05u does not fit the manifest: %s",
+                             shard + 1, manifest->summary.shards, report_message());
+    shard_expected_free(&expected);
+    free(header);
+    return error;
+}
+
+static int read_table(uint8_t **out, struct storage *storage, struct storage_object *object,
+                      const struct shard_geometry *geometry, uint64_t table_hash,
+                      const struct manifest_summary *summary, uint32_t shard)
 {
     uint64_t skip = geometry->table_start % STORAGE_ALIGN, from = geometry->table_start - skip;
     uint64_t bytes = geometry->file_bytes - from;
@@ -65,6 +86,19 @@ int file_read_table(uint8_t **out, struct storage *storage, struct storage_objec
         free(room);
     else
         *out = room;
+    return error;
+}
+
+int file_open_proven(struct storage_object **out, uint8_t **out_table, struct storage *storage,
+                     const struct manifest *manifest, uint32_t shard,
+                     const struct shard_geometry *geometry)
+{
+    int error = file_open(out, storage, &manifest->summary, shard, geometry->file_bytes);
+    if (error == 0)
+        error = check_header(storage, *out, manifest, shard);
+    if (error == 0)
+        error = read_table(out_table, storage, *out, geometry, manifest->shards[shard].table_hash,
+                           &manifest->summary, shard);
     return error;
 }
 

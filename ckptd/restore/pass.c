@@ -246,19 +246,14 @@ static void hold_for_pass(struct image *image)
                                               image->checkpoint->summary.shards);
 }
 
-static int open_and_prove_table(struct image *image)
+static int open_proven(struct image *image)
 {
-    const struct manifest_summary *summary = &image->checkpoint->summary;
-    struct storage *storage = image_storage(image);
     int error = pool_clean(image->service->pool, image->segments, image->num_segments);
     if (error == 0 && image->needs_far_hold)
-        error = held_take_far(&image->far_hold, image->service, summary);
+        error = held_take_far(&image->far_hold, image->service, &image->checkpoint->summary);
     if (error == 0)
-        error =
-            file_open(&image->object, storage, summary, image->shard, image->geometry.file_bytes);
-    if (error == 0)
-        error = file_read_table(&image->stored_table, storage, image->object, &image->geometry,
-                                image->table_hash, summary, image->shard);
+        error = file_open_proven(&image->object, &image->stored_table, image_storage(image),
+                                 image->checkpoint->manifest, image->shard, &image->geometry);
     if (error == ERR_UNAVAILABLE || error == ERR_TIMEOUT)
         error = report_error(error, "start the node again, or load an older step",
                              "shard %u lies on node %s, which does not answer: %s", image->shard,
@@ -269,7 +264,7 @@ static int open_and_prove_table(struct image *image)
 static void work_open_file(struct job *job)
 {
     struct image *image = CONTAINER_OF(job, struct image, job);
-    int error = open_and_prove_table(image);
+    int error = open_proven(image);
     if (error != 0)
         fault_take(&image->fault, error);
 }

@@ -24,8 +24,8 @@ void pass_ask(struct image *image, uint32_t first, uint32_t end);
 
 /* What parts need, too: */
 
-/* Cleans the segments where others had them, leases the checkpoint where the file is far, opens and
- * measures the file, reads its checksum table and proves it by the manifest. `opened` takes
+/* Cleans the segments where others had them, leases the checkpoint where the file is far, opens the
+ * file and proves its header and checksum table by the manifest. `opened` takes
  * image->far_hold over (held.h); image->fault says what went wrong. */
 void pass_open_file(struct image *image, void (*opened)(struct event *event));
 void pass_work(struct image *image);       /* image->job, where its file's tier has its work done */

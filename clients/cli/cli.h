@@ -459,16 +459,16 @@ struct shard_file {
     atomic_uint users;
 };
 
-/* What is held against the manifest of each shard: its size and its checksum table; its header too,
- * byte by byte; or, quick, a header of more than two pages by the hash at its end alone, which says
+/* What is held against the manifest of each shard: its size, its checksum table and its header; or,
+ * quick, a header of more than two pages by the hash at its end alone, which says
  * that it was written for this shard of this save and not whether its bytes still are that. A quick
  * load keeps no table: no block can be proved then. */
-enum load { LOAD_TABLES, LOAD_HEADERS, LOAD_QUICK };
+enum load { LOAD_HEADERS, LOAD_QUICK };
 
 /* Damage is left in `shards`; returns what kept it from looking. Once. */
 int checkpoint_load(struct checkpoint *checkpoint, enum load load);
 void checkpoint_unload(struct checkpoint *checkpoint);
-/* ERR_CORRUPT or ERR_IO when a shard is damaged so that it cannot be read. */
+/* ERR_CORRUPT or ERR_IO when a shard is damaged. */
 int checkpoint_need_whole(const struct checkpoint *checkpoint);
 /* Puts the names of checkpoint and shard before this thread's last error. */
 int checkpoint_fail(const struct checkpoint *checkpoint, uint32_t shard, int error);

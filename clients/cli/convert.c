@@ -240,7 +240,7 @@ static int write_shards(struct convert *convert)
                                          .open = writer_shard,
                                          .complete = writer_complete,
                                          .progress = &convert->progress};
-    int error = checkpoint_load(&convert->checkpoint, LOAD_TABLES);
+    int error = checkpoint_load(&convert->checkpoint, LOAD_HEADERS);
     if (error == 0)
         error = checkpoint_need_whole(&convert->checkpoint);
     if (error != 0)

@@ -221,7 +221,7 @@ static int commit(struct copy *copy)
 
 static int check_source(struct copy *copy)
 {
-    ERR_TRY(checkpoint_load(&copy->from, LOAD_TABLES));
+    ERR_TRY(checkpoint_load(&copy->from, LOAD_HEADERS));
     ERR_TRY(checkpoint_need_whole(&copy->from));
     return copy->from.quarantine[0] == '\0'
                ? 0

@@ -162,7 +162,7 @@ static int read_values(struct diff *diff)
             return report_error(ERR_MEMORY, NULL, "no memory to compare with");
     }
     for (int side = 0; side < 2 && error == 0; side++) {
-        error = checkpoint_load(&diff->sides[side], LOAD_TABLES);
+        error = checkpoint_load(&diff->sides[side], LOAD_HEADERS);
         if (error == 0)
             error = checkpoint_need_whole(&diff->sides[side]);
     }

@@ -57,7 +57,7 @@ static int write_data(struct export *export)
                                          .open = open_output,
                                          .complete = take_complete,
                                          .progress = &export->progress};
-    int error = checkpoint_load(&export->checkpoint, LOAD_TABLES);
+    int error = checkpoint_load(&export->checkpoint, LOAD_HEADERS);
     if (error == 0)
         error = checkpoint_need_whole(&export->checkpoint);
     if (error != 0)

@@ -247,11 +247,6 @@ static int prove(struct found *found, const struct cli *cli)
         error = checkpoint_load(&checkpoint, LOAD_HEADERS);
     if (error == 0)
         error = checkpoint_need_whole(&checkpoint);
-    for (uint32_t i = 0; i < found->shards && error == 0; i++)
-        if (checkpoint.shards[i].header_damage != NULL)
-            error = checkpoint_fail(
-                &checkpoint, i,
-                report_error(ERR_CORRUPT, NULL, "%s", checkpoint.shards[i].header_damage));
     if (error == 0)
         error = blocks_run(&blocks);
     if (error == 0)

@@ -108,7 +108,7 @@ static int load_elsewhere(struct repair *repair)
     origin_rename(&repair->there.manifest->summary, run);
     repair->there.store = repair->other;
     snprintf(repair->there.name, sizeof repair->there.name, "%.180s", repair->cli->from);
-    return checkpoint_load(&repair->there, LOAD_TABLES);
+    return checkpoint_load(&repair->there, LOAD_HEADERS);
 }
 
 /* The manifest of one that is named with its attempt is lost, or damaged. */

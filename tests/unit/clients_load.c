@@ -17,18 +17,23 @@ struct flipper {
     atomic_bool is_over;
 };
 
-/* A word in the middle of each segment; twice, so that it is as it was in the end. */
+static void flip_mapped(const struct ckpt *ckpt)
+{
+    for (uint32_t i = 0; i < ckpt->num_mappings; i++) {
+        void *middle = ckpt->mappings[i].data + ckpt->segment_bytes / 2;
+        if (ckpt->mappings[i].data != NULL)
+            __atomic_fetch_xor((uint32_t *)middle, 0xffffffffu, __ATOMIC_SEQ_CST);
+    }
+}
+
+/* A word of each segment, and back, so that all is as it was in the end. */
 static void *flip(void *argument)
 {
     struct flipper *flipper = argument;
-    const struct ckpt *ckpt = flipper->ckpt;
-    while (!atomic_load(&flipper->is_over))
-        for (int turn = 0; turn < 2; turn++)
-            for (uint32_t i = 0; i < ckpt->num_mappings; i++)
-                if (ckpt->mappings[i].data != NULL)
-                    __atomic_fetch_xor(
-                        (uint32_t *)(void *)(ckpt->mappings[i].data + ckpt->segment_bytes / 2),
-                        0xffffffffu, __ATOMIC_SEQ_CST);
+    while (!atomic_load(&flipper->is_over)) {
+        flip_mapped(flipper->ckpt);
+        flip_mapped(flipper->ckpt);
+    }
     return NULL;
 }
 
@@ -102,7 +107,7 @@ static void test_load__a_rank_that_changes_what_it_saved_changes_no_load(void **
     group.work = work_flip;
     assert_int_equal(run_group(&group), 0);
     assert_true(group.bytes_local > 0); /* some of it was found to be changed */
-    load_step(bed, 1, 1, ROUNDS); /* on the disk it is what was saved */
+    load_step(bed, 1, 1, ROUNDS);       /* on the disk it is what was saved */
 }
 
 int main(void)

@@ -66,7 +66,7 @@ static void put_older_header(const struct fixture *fixture, uint32_t shard, uint
 static uint64_t header_bytes(struct storage *store, uint32_t shard)
 {
     struct checkpoint checkpoint;
-    load_headers(&checkpoint, store, LOAD_TABLES);
+    load_headers(&checkpoint, store, LOAD_HEADERS);
     uint64_t bytes = checkpoint.shards[shard].geometry.data_start;
     checkpoint_close(&checkpoint);
     return bytes;
@@ -161,7 +161,7 @@ static void test_quick__a_manifest_with_another_hash_of_a_header_is_named(void *
     size_t bytes;
     (void)state;
     struct storage *store = open_long(&fixture, 0);
-    load_headers(&checkpoint, store, LOAD_TABLES);
+    load_headers(&checkpoint, store, LOAD_HEADERS);
     manifest = checkpoint.manifest;
     manifest->shards[0].header_hash ^= 1;
     assert_int_equal(manifest_write(&text, &bytes, manifest), 0);

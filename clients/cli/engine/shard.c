@@ -1,9 +1,9 @@
 /* shard.c - the shard files of an open checkpoint, against its manifest.
  *
  * checkpoint_load proves what the rest rests on, many shards at a time: every file's size, its
- * checksum table by the hash that the manifest holds, and, for verify, its header: that it is the
- * one which the layout lets expect, or, quick, that it ends with the hash that the manifest holds;
- * what does not is judged as a whole. After that a block that is read can be proved by its entry of
+ * checksum table by the hash that the manifest holds, and its header: that it is the one which the
+ * layout lets expect, or, quick, that it ends with the hash that the manifest holds; what does not
+ * is judged as a whole. After that a block that is read can be proved by its entry of
  * the table (shard_block_is_good). Damage is kept per shard as text; nothing stops at it.
  *
  * A file is open while somebody has taken it, and for as long after as there is room: at most
@@ -13,8 +13,6 @@
  * shards; while they are loaded two headers, two blocks and the tensors of two shards for each
  * thread. */
 #include "clients/cli/cli.h"
-
-#include "proto/origin.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -155,72 +153,18 @@ static int read_table(struct shard_file *file, struct reading *reading, uint64_t
     return 0;
 }
 
-/* Does the header describe exactly what the layout says this shard holds? */
-static bool header_fits(const struct shard_header *header, const struct manifest *manifest,
-                        const struct shard_file *file)
-{
-    const struct shard_identity *identity = &header->identity;
-    bool fits = strcmp(identity->run, origin_run(&manifest->summary)) == 0 &&
-                strcmp(identity->nonce, manifest->summary.nonce) == 0 &&
-                identity->step == manifest->summary.step &&
-                identity->attempt == manifest->summary.attempt && identity->shard == file->shard &&
-                identity->shards == manifest->summary.shards &&
-                header->num_tensors == file->num_tensors;
-    for (uint32_t i = 0; i < file->num_tensors && fits; i++) {
-        const struct shard_tensor *tensor = &file->tensors[i];
-        const struct tensor_meta *want = &manifest->table->tensors[tensor->tensor];
-        const struct slice *have = &header->tensors[i];
-        fits = strcmp(have->tensor.name, want->name) == 0 && have->tensor.dtype == want->dtype &&
-               have->tensor.dims == want->dims &&
-               memcmp(have->tensor.shape, want->shape, want->dims * sizeof *want->shape) == 0 &&
-               box_equal(&have->box, &tensor->box, want->dims) &&
-               header->data_byte[i] == tensor->data_byte;
-    }
-    return fits;
-}
-
-/* What is wrong with a header that is not the one which the manifest lets expect; 0: it only looks
- * different. */
-static int explain_header(const unsigned char *bytes, const struct shard_file *file,
-                          const struct manifest *manifest)
-{
-    const struct shard_geometry *geometry = &file->geometry;
-    struct shard_header header;
-    uint64_t need = 0;
-    int error =
-        shard_header_parse(&header, &need, bytes, geometry->data_start, geometry->file_bytes);
-    if (error != 0 && need > geometry->data_start)
-        error = report_error(ERR_CORRUPT, NULL, "the header is longer than the manifest says");
-    else if (error == 0 && !header_fits(&header, manifest, file))
-        error = report_error(ERR_CORRUPT, NULL, "the header does not agree with the manifest");
-    shard_header_free(&header);
-    return error;
-}
-
 /* Is the header the one that the layout lets expect, and the one that was committed? `expected`: of
  * the loader that calls. */
-static int check_whole_header(struct shard_file *file, const struct checkpoint *checkpoint,
+static int check_whole_header(const struct shard_file *file, const struct checkpoint *checkpoint,
                               struct shard_expected *expected)
 {
-    const struct manifest *manifest = checkpoint->manifest;
-    uint64_t bytes = file->geometry.data_start, tensor_bytes;
-    struct shard_identity identity;
-    manifest_identity(&identity, &manifest->summary, file->shard);
-    ERR_TRY(layout_shard_tensors(&file->tensors, &file->num_tensors, &tensor_bytes, manifest->table,
-                                 file->shard));
-    int error = shard_header_expect(expected, &file->geometry, manifest->table, file->tensors,
-                                    file->num_tensors, &identity);
-    if (error == ERR_MEMORY)
-        return error;
-    bool is_expected = error == 0;
+    uint64_t bytes = file->geometry.data_start;
     unsigned char *header = malloc(bytes);
     if (header == NULL)
         return report_error(ERR_MEMORY, NULL, "no memory for a header");
-    error = read_bytes(header, checkpoint->store, file->object, 0, bytes);
-    if (error == 0 && !(is_expected && memcmp(header, expected->header, bytes) == 0))
-        error = explain_header(header, file, manifest);
-    if (error == 0 && !manifest_header_fits(manifest, file->shard, header, bytes))
-        error = report_error(ERR_CORRUPT, NULL, "the manifest has another hash of the header");
+    int error = read_bytes(header, checkpoint->store, file->object, 0, bytes);
+    if (error == 0)
+        error = manifest_check_header(expected, checkpoint->manifest, file->shard, header);
     free(header);
     return error;
 }
@@ -242,10 +186,10 @@ static int check_header_end(bool *out_proved, const struct shard_file *file,
 }
 
 /* A short header is read whole also by who is in a hurry, and one of whose end nothing is known. */
-static int check_header(struct shard_file *file, const struct checkpoint *checkpoint,
+static int check_header(const struct shard_file *file, const struct checkpoint *checkpoint,
                         enum load load, struct shard_expected *expected)
 {
-    bool is_proved = load == LOAD_TABLES; /* where headers do not matter */
+    bool is_proved = false;
     if (load == LOAD_QUICK && manifest_has_header_hashes(checkpoint->manifest) &&
         file->geometry.data_start > HEADER_END_PAGES * SHARD_ALIGN)
         ERR_TRY(check_header_end(&is_proved, file, checkpoint));
@@ -404,9 +348,11 @@ int checkpoint_fail(const struct checkpoint *checkpoint, uint32_t shard, int err
 int checkpoint_need_whole(const struct checkpoint *checkpoint)
 {
     for (uint32_t i = 0; i < checkpoint->manifest->summary.shards; i++) {
-        if (checkpoint->shards[i].damage != NULL)
-            return report_error(checkpoint->shards[i].damage_error, DAMAGE_HINT, "%s: shard %u: %s",
-                                checkpoint->name, i + 1, checkpoint->shards[i].damage);
+        const struct shard_file *file = &checkpoint->shards[i];
+        if (file->damage != NULL || file->header_damage != NULL)
+            return report_error(file->damage != NULL ? file->damage_error : ERR_CORRUPT,
+                                DAMAGE_HINT, "%s: shard %u: %s", checkpoint->name, i + 1,
+                                file->damage != NULL ? file->damage : file->header_damage);
     }
     return 0;
 }
