@@ -17,7 +17,7 @@ struct local {
     bool read_only, is_quiet;
     bool is_shared; /* other machines use the directory, too */
     atomic_bool is_lock_lost;
-    struct local_keeper *keeper; /* of the locks of a shared directory; else NULL */
+    struct local_keeper *keeper; /* of its locks, where it is shared or locked; else NULL */
     struct engine *engine;
     const char *direct_text;
     uint16_t io_priority; /* of writes */

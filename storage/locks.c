@@ -6,8 +6,11 @@
  * owner's pid, and the format of the store: who would take a later one for rubbish is no writer of
  * it. Holds are files that their holder keeps locked likewise; a rename makes them appear.
  *
+ * Whoever removes the lock file takes the lock's name away, not its holder's place: the holder has
+ * the directory locked, too (flock), and makes the file anew within RELOCK_S.
+ *
  * The server of a shared directory may forget a lock, as NFS does after a restart or a cut that
- * outlasts its patience, and nobody is told. So there every lock is asked for again each RELOCK_S:
+ * outlasts its patience, and nobody is told. So every lock is asked for again each RELOCK_S:
  * who has it gets it, whose was forgotten has it back. Where somebody else has taken the store's
  * lock meanwhile, this process changes nothing any more (ERR_STALE). For so long a lease may seem
  * to have no holder: what it reads may be removed, and is then missing, or damaged, never wrong.
@@ -18,6 +21,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -93,7 +97,42 @@ static int check_lock_file(int fd)
                         S_ISFIFO(status.st_mode) ? "a FIFO" : "a socket or a device");
 }
 
-/* ---- locks that a server may forget ---- */
+/* Opens and locks the file; *out_changes as check_format. -1: *out_error says why. */
+static int take_lock_file(int *out_error, bool *out_changes, const struct local *local)
+{
+    int fd = local_open_beneath(local->root_fd, STORAGE_LOCK_NAME, O_RDWR | O_CREAT | O_EXCL);
+    if (fd < 0 && errno == EEXIST)
+        fd = local_open_beneath(local->root_fd, STORAGE_LOCK_NAME, O_RDWR);
+    if (fd < 0) {
+        *out_error = local_fail("could not open the lock file", STORAGE_LOCK_NAME);
+        return -1;
+    }
+    *out_error = check_lock_file(fd);
+    if (*out_error == 0 && local_lock_file(fd) == 0)
+        *out_error = check_format(fd, out_changes);
+    else if (*out_error == 0)
+        *out_error = errno == EAGAIN || errno == EACCES
+                         ? report_holder(fd)
+                         : local_fail("could not lock the store", STORAGE_LOCK_NAME);
+    if (*out_error != 0) {
+        close(fd);
+        return -1;
+    }
+    /* Always as long, so it fits in place on a full disk, which must stay open for deletion. */
+    char text[64];
+    int length = snprintf(text, sizeof(text), "%-20ld\n" FORMAT_LINE, (long)getpid());
+    if (pwrite(fd, text, (size_t)length, 0) != length)
+        log_warn("storage", "could not write the pid into the lock file: %s", strerror(errno));
+    return fd;
+}
+
+/* A file system without this lock has that of the file alone. */
+static bool lock_directory(int fd, int how)
+{
+    return flock(fd, how | LOCK_NB) == 0 || errno != EWOULDBLOCK;
+}
+
+/* ---- locks that a server may forget, or that lose their names ---- */
 
 struct storage_hold {
     struct storage_hold *next;
@@ -110,16 +149,45 @@ struct local_keeper {
     bool stop;
 };
 
+static bool has_its_name(const struct local *local)
+{
+    struct stat named, locked;
+    return fstatat(local->root_fd, STORAGE_LOCK_NAME, &named, AT_SYMLINK_NOFOLLOW) == 0 &&
+           fstat(local->lock_fd, &locked) == 0 && named.st_dev == locked.st_dev &&
+           named.st_ino == locked.st_ino;
+}
+
+static void name_again(struct local *local)
+{
+    bool changes;
+    int error, fd = take_lock_file(&error, &changes, local);
+    if (error == ERR_BUSY)
+        atomic_store(&local->is_lock_lost, true);
+    log_error("storage", "the store's lock file was removed: %s",
+              fd >= 0 ? "it is made again" : report_line());
+    if (fd < 0)
+        return;
+    close(local->lock_fd);
+    local->lock_fd = fd;
+}
+
 static void lock_again(struct local_keeper *keeper)
 {
     struct local *local = keeper->local;
     for (struct storage_hold *hold = keeper->holds; hold != NULL; hold = hold->next)
         if (local_lock_file(hold->fd) != 0)
             log_warn("storage", "%s is not locked any more: %s", hold->key, strerror(errno));
-    if (local->lock_fd < 0 || local_lock_file(local->lock_fd) == 0)
+    if (local->lock_fd < 0 || atomic_load(&local->is_lock_lost))
         return;
-    if ((errno == EAGAIN || errno == EACCES) && !atomic_exchange(&local->is_lock_lost, true))
-        log_error("storage", "the store's lock was lost: somebody else has taken it");
+    if (local_lock_file(local->lock_fd) == 0) {
+        if (!has_its_name(local))
+            name_again(local);
+        return;
+    }
+    if (errno != EAGAIN && errno != EACCES)
+        return;
+    atomic_store(&local->is_lock_lost, true);
+    log_error("storage", "the store's lock was lost: somebody else has taken it");
 }
 
 static void *keep_locks(void *argument)
@@ -177,9 +245,10 @@ static void leave_hold(struct local_keeper *keeper, const struct storage_hold *h
 {
     pthread_mutex_lock(&keeper->mutex);
     struct storage_hold **at = &keeper->holds;
-    while (*at != hold)
+    while (*at != NULL && *at != hold)
         at = &(*at)->next;
-    *at = hold->next;
+    if (*at != NULL) /* it may be older than what keeps it */
+        *at = hold->next;
     pthread_mutex_unlock(&keeper->mutex);
 }
 
@@ -187,46 +256,38 @@ static void leave_hold(struct local_keeper *keeper, const struct storage_hold *h
 
 static void set_lock(struct local *local, int fd)
 {
-    if (local->keeper != NULL)
-        pthread_mutex_lock(&local->keeper->mutex);
+    pthread_mutex_lock(&local->keeper->mutex);
     local->lock_fd = fd;
-    if (local->keeper != NULL)
-        pthread_mutex_unlock(&local->keeper->mutex);
+    pthread_mutex_unlock(&local->keeper->mutex);
+}
+
+/* The directory first, and not where other machines use it: there flock is of this one, or one more
+ * lock for a server to forget. */
+static int take_lock(int *out_fd, bool *out_changes, const struct local *local)
+{
+    int error = 0, fd;
+    if (!local->is_shared && !lock_directory(local->root_fd, LOCK_EX)) {
+        fd = local_open_beneath(local->root_fd, STORAGE_LOCK_NAME, O_RDONLY | O_NONBLOCK);
+        error = report_holder(fd);
+        close(fd);
+        return error;
+    }
+    *out_fd = take_lock_file(&error, out_changes, local);
+    if (error != 0)
+        flock(local->root_fd, LOCK_UN);
+    return error;
 }
 
 int local_lock(struct storage *storage)
 {
     struct local *local = local_of(storage);
     bool changes = false;
+    int fd = -1;
     CHECK(local->lock_fd < 0);
-    int error = local_refuse_read_only(local);
-    if (error != 0)
-        return error;
-    int fd = local_open_beneath(local->root_fd, STORAGE_LOCK_NAME, O_RDWR | O_CREAT | O_EXCL);
-    if (fd < 0 && errno == EEXIST)
-        fd = local_open_beneath(local->root_fd, STORAGE_LOCK_NAME, O_RDWR);
-    if (fd < 0)
-        return local_fail("could not open the lock file", STORAGE_LOCK_NAME);
-    error = check_lock_file(fd);
-    if (error != 0) {
-        close(fd);
-        return error;
-    }
-    if (local_lock_file(fd) == 0)
-        error = check_format(fd, &changes);
-    else if (errno == EAGAIN || errno == EACCES)
-        error = report_holder(fd);
-    else
-        error = local_fail("could not lock the store", STORAGE_LOCK_NAME);
-    if (error != 0) {
-        close(fd);
-        return error;
-    }
-    /* Always as long, so it fits in place on a full disk, which must stay open for deletion. */
-    char text[64];
-    int length = snprintf(text, sizeof(text), "%-20ld\n" FORMAT_LINE, (long)getpid());
-    if (pwrite(fd, text, (size_t)length, 0) != length)
-        log_warn("storage", "could not write the pid into the lock file: %s", strerror(errno));
+    ERR_TRY(local_refuse_read_only(local));
+    if (local->keeper == NULL)
+        ERR_TRY(local_keeper_open(local));
+    ERR_TRY(take_lock(&fd, &changes, local));
     if (changes && (fsync(fd) != 0 || fsync(local->root_fd) != 0))
         log_warn("storage", "could not make the lock file durable: %s", strerror(errno));
     set_lock(local, fd);
@@ -289,10 +350,23 @@ void local_release(struct storage *storage, struct storage_hold *hold, bool stay
     free(hold);
 }
 
+/* Whose lock file was removed has the directory until the file is there again. */
+static bool has_directory_holder(const struct local *local)
+{
+    int fd = local->is_shared ? -1 : local_open_beneath(local->root_fd, "", O_RDONLY | O_DIRECTORY);
+    bool is_held = fd >= 0 && !lock_directory(fd, LOCK_SH);
+    if (fd >= 0)
+        close(fd);
+    return is_held;
+}
+
 int local_find_holder(struct storage *storage, const char *key)
 {
     const char *name = key != NULL ? key : STORAGE_LOCK_NAME;
-    int found = look_for_lock(local_of(storage)->root_fd, name);
+    int found = look_for_lock(local_of(storage)->root_fd, name), number = errno;
+    if (found <= 0 && key == NULL && has_directory_holder(local_of(storage)))
+        return 0;
+    errno = number;
     if (found < 0)
         return local_fail("could not look for the holder of an object", name);
     return found > 0 ? 0 : report_error(ERR_NOT_FOUND, NULL, "nobody holds \"%s\"", name);

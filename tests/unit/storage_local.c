@@ -355,6 +355,49 @@ static void test_local__lock_of_a_killed_process_is_free(void **state)
     close(ready[0]);
 }
 
+static void test_local__a_removed_lock_file_admits_nobody_and_is_made_again(void **state)
+{
+    struct bed *bed = *state;
+    struct storage *first = open_store(bed->where), *second = open_store(bed->where);
+    char path[BED_PATH_BYTES + 32];
+    snprintf(path, sizeof(path), "%s/" STORAGE_LOCK_NAME, bed->where);
+    assert_int_equal(storage_lock(first), 0);
+    assert_int_equal(unlink(path), 0);
+    assert_int_equal(storage_find_holder(second, NULL), 0);
+    assert_int_equal(storage_lock(second), ERR_BUSY);
+    for (int i = 0; i < 2000 && access(path, F_OK) != 0; i++)
+        usleep(10000);
+    assert_int_equal(storage_lock(second), ERR_BUSY);
+    assert_int_equal(storage_publish(first, "a", "b", 1), 0);
+    storage_close(first);
+    assert_int_equal(storage_find_holder(second, NULL), ERR_NOT_FOUND);
+    assert_int_equal(storage_lock(second), 0);
+    storage_close(second);
+}
+
+/* As an older program does it, which locks the file alone. */
+static void test_local__whose_lock_file_another_made_changes_nothing_more(void **state)
+{
+    struct bed *bed = *state;
+    struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
+    struct storage *storage = open_store(bed->where);
+    char path[BED_PATH_BYTES + 32], key[16];
+    int error = 0;
+    snprintf(path, sizeof(path), "%s/" STORAGE_LOCK_NAME, bed->where);
+    assert_int_equal(storage_lock(storage), 0);
+    assert_int_equal(unlink(path), 0);
+    int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    assert_true(fd >= 0 && fcntl(fd, F_OFD_SETLK, &lock) == 0);
+    for (int i = 0; i < 2000 && error == 0; i++) {
+        snprintf(key, sizeof(key), "a%d", i);
+        error = storage_publish(storage, key, "b", 1);
+        usleep(10000);
+    }
+    assert_int_equal(error, ERR_STALE);
+    close(fd);
+    storage_close(storage);
+}
+
 /* ---- systems that refuse things; each in a child of its own ---- */
 
 static void mount_or_skip(const char *type, const char *options, const char *where)
@@ -677,6 +720,8 @@ int main(void)
         CASE(test_local__leftovers_of_a_killed_publisher_are_hidden_and_go_with_their_directory),
         CASE(test_local__lock_refuses_a_second_opener_and_names_the_first),
         CASE(test_local__lock_of_a_killed_process_is_free),
+        CASE(test_local__a_removed_lock_file_admits_nobody_and_is_made_again),
+        CASE(test_local__whose_lock_file_another_made_changes_nothing_more),
         CASE(test_local__full_disk_refuses_create_and_publish_and_leaves_nothing),
         CASE(test_local__what_root_makes_in_a_users_store_keeps_that_user_out_of_nothing),
         CASE(test_local__goes_through_the_page_cache_where_direct_io_is_refused),
