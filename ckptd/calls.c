@@ -39,6 +39,7 @@
 #include "ckptd/run/stop.h"
 #include "ckptd/service.h"
 #include "ckptd/status.h"
+#include "proto/checksum.h"
 #include "proto/ckpt.pb-c.h"
 #include "proto/report.h"
 #include "proto/rpc.h"
@@ -180,6 +181,28 @@ struct asking {
     bool takes_memory; /* it is of no use without memory that is shared, or the bulk plane */
 };
 
+#define ASKED_AGAIN_MS 60000
+
+/* The same words of the same process, again and again: who fails on a full disk, or is refused, and
+ * does not wait, would fill the log. They are logged once in ASKED_AGAIN_MS; of what else was asked
+ * the newest SERVICE_ASKED_MAX are known. */
+static bool is_news(struct service *service, const char *method, const char *who, const char *what)
+{
+    struct asked *oldest = &service->asked[0];
+    uint64_t hash = checksum_seeded(method, strlen(method), 0);
+    hash = checksum_seeded(who, strlen(who), hash);
+    hash = checksum_seeded(what, strlen(what), hash);
+    for (uint32_t i = 0; i < SERVICE_ASKED_MAX; i++) {
+        struct asked *asked = &service->asked[i];
+        if (asked->hash == hash && asked->logged_ms != 0 &&
+            loop_now_ms() - asked->logged_ms < ASKED_AGAIN_MS)
+            return false;
+        oldest = asked->logged_ms < oldest->logged_ms ? asked : oldest;
+    }
+    *oldest = (struct asked){hash, loop_now_ms()};
+    return true;
+}
+
 /* May who asks have it? The log says who it was, and what was asked for, also when it is refused;
  * the files of keep/ tell what came of it. */
 static bool is_granted(struct service *service, struct rpc_call *call,
@@ -201,11 +224,14 @@ static bool is_granted(struct service *service, struct rpc_call *call,
     for (unsigned i = 0; i < message->descriptor->n_fields; i++)
         used +=
             put_field(what + used, sizeof what - used, &message->descriptor->fields[i], message);
+    bool is_new = is_news(service, asking->method, who, what);
     if (error == 0) {
-        log_info("ckptd", "%s asked for by %s%s", asking->method, who, what);
+        log_print(is_new ? LOG_INFO : LOG_DEBUG, "ckptd", "%s asked for by %s%s", asking->method,
+                  who, what);
         return true;
     }
-    log_warn("audit", "%s refused to %s%s: %s", asking->method, who, what, report_line());
+    log_print(is_new ? LOG_WARN : LOG_DEBUG, "audit", "%s refused to %s%s: %s", asking->method, who,
+              what, report_line());
     rpc_call_fail(call, error);
     return false;
 }

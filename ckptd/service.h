@@ -18,6 +18,8 @@ struct rpc_server;
 /* Everything. One thread, the service thread, owns it and all that hangs on it, unless a field says
  * otherwise; events, timers and jobs (loop.h) are how others tell it something and how it has
  * blocking work done. */
+#define SERVICE_ASKED_MAX 16u
+
 struct service {
     const struct config *config;
     struct loop *loop;
@@ -44,7 +46,11 @@ struct service {
     struct timer retry_loads, retry_saves;
     struct timer look; /* health.c looks whether ckptd can save */
     bool cannot_save;  /* as it said last */
-    bool is_closing;   /* the loop has ended */
+    struct asked {
+        uint64_t hash;
+        int64_t logged_ms;
+    } asked[SERVICE_ASKED_MAX]; /* calls.c: what is not logged again for a while */
+    bool is_closing;            /* the loop has ended */
     /* The parts, each in the keeping of the file that is named. */
     struct place *place;            /* node/place.c; NULL: the store is no directory */
     struct pool *pool;              /* node/pool.c */

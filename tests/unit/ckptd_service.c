@@ -426,6 +426,40 @@ static void test_service__state_and_config_are_refused_beyond_their_depth(void *
     assert_non_null(strstr(report_line(), "config_json has more than"));
 }
 
+/* Lines of the log with these words while `act` runs. */
+static uint32_t lines_of(struct bed *bed, void (*act)(struct bed *), const char *words)
+{
+    char path[300], line[2000];
+    uint32_t count = 0;
+    snprintf(path, sizeof path, "%s/log", bed->root);
+    fflush(stderr);
+    int kept = dup(STDERR_FILENO), fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    assert_true(kept >= 0 && fd >= 0 && dup2(fd, STDERR_FILENO) >= 0);
+    act(bed);
+    assert_true(dup2(kept, STDERR_FILENO) >= 0);
+    close(kept);
+    close(fd);
+    FILE *file = fopen(path, "re");
+    assert_non_null(file);
+    while (fgets(line, sizeof line, file) != NULL)
+        count += strstr(line, words) != NULL;
+    fclose(file);
+    return count;
+}
+
+static void ask_in_vain(struct bed *bed)
+{
+    for (int i = 0; i < 100; i++)
+        assert_int_equal(open_attempt(bed, 0), ERR_INVALID);
+}
+
+static void test_service__who_asks_in_vain_again_and_again_does_not_fill_the_log(void **state)
+{
+    struct bed *bed = *state;
+    assert_int_equal(lines_of(bed, ask_in_vain, "OpenAttempt asked for"), 1);
+    assert_int_equal(lines_of(bed, ask_in_vain, "OpenAttempt asked for"), 0);
+}
+
 /* ---- loading ---- */
 
 static void test_service__what_a_rank_saved_is_lent_unverified_and_then_from_the_file(void **state)
@@ -603,6 +637,7 @@ int main(void)
         CASE(test_service__both_images_in_work_are_busy),
         CASE(test_service__a_rank_whose_shard_is_too_large_is_refused),
         CASE(test_service__state_and_config_are_refused_beyond_their_depth),
+        CASE(test_service__who_asks_in_vain_again_and_again_does_not_fill_the_log),
         CASE(test_service__what_a_rank_saved_is_lent_unverified_and_then_from_the_file),
         CASE(test_service__what_a_rank_saved_is_not_lent_to_a_reader_that_does_not_verify_it),
         CASE(test_service__damage_on_disk_quarantines_and_the_older_one_loads),
