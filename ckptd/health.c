@@ -1,7 +1,7 @@
 /* health.c - can ckptd save? One answer for Status, grpc.health.v1 and the metrics.
  *
  * The answer is no, with the reason, while
- *  - the store is offline;
+ *  - the store is offline, or refuses to be written (read only, or its device has gone);
  *  - the newest save of a run failed, and the store or ckptd was the cause: until that run commits
  *    a checkpoint. A save that its own ranks gave up (a killed rank, a newer attempt) counts as a
  *    failure of the run, but does not say that ckptd cannot save;
@@ -84,6 +84,9 @@ bool health_can_save(const struct service *service, char out[HEALTH_REASON_BYTES
     }
     if (!out[0] && !has_space)
         snprintf(out, HEALTH_REASON_BYTES, "%s", report_line());
+    if (has_space && space.refusal_number != 0)
+        snprintf(out, HEALTH_REASON_BYTES, "the store cannot be written: %s",
+                 strerror(space.refusal_number));
     for (const struct run *run = service->catalog->runs; run && !out[0]; run = run->next) {
         if (run->health.is_store)
             snprintf(out, HEALTH_REASON_BYTES, "the last save of run %s failed: %s", run->name,

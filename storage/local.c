@@ -317,6 +317,8 @@ static int local_space(struct storage *storage, struct storage_space *out)
     out->bytes_free = (uint64_t)status.f_bavail * status.f_frsize;
     out->inodes_total = status.f_files;
     out->inodes_free = status.f_favail;
+    out->refusal_number =
+        (status.f_flag & ST_RDONLY) != 0 ? EROFS : atomic_load(&local_of(storage)->refusal_number);
     return 0;
 }
 

@@ -17,6 +17,7 @@ struct local {
     bool read_only, is_quiet;
     bool is_shared; /* other machines use the directory, too */
     atomic_bool is_lock_lost;
+    atomic_int refusal_number;   /* errno of a write that says that none goes; 0: they go */
     struct local_keeper *keeper; /* of its locks, where it is shared or locked; else NULL */
     struct engine *engine;
     const char *direct_text;

@@ -9,6 +9,10 @@
  * Whoever removes the lock file takes the lock's name away, not its holder's place: the holder has
  * the directory locked, too (flock), and makes the file anew within RELOCK_S.
  *
+ * A disk that was mounted anew to be read only, or whose device has gone, is found by nobody who
+ * does not write. So the holder of the lock writes its pid again, in place and not synced, now and
+ * then; storage_space() tells what came of it.
+ *
  * The server of a shared directory may forget a lock, as NFS does after a restart or a cut that
  * outlasts its patience, and nobody is told. So every lock is asked for again each RELOCK_S:
  * who has it gets it, whose was forgotten has it back. Where somebody else has taken the store's
@@ -27,6 +31,7 @@
 #include <unistd.h>
 
 #define RELOCK_S 2
+#define PROBE_TURNS 5u /* of RELOCK_S: how often the store's writer looks whether it may write */
 #define FORMAT_LINE "format 2\n"   /* what is written into the store from now on */
 #define FORMER_FORMAT "format 1\n" /* manifests of version 1; everything of it is read */
 
@@ -97,6 +102,14 @@ static int check_lock_file(int fd)
                         S_ISFIFO(status.st_mode) ? "a FIFO" : "a socket or a device");
 }
 
+/* Always as long, so it fits in place on a full disk, which must stay open for deletion. */
+static bool write_pid(int fd)
+{
+    char text[64];
+    int length = snprintf(text, sizeof(text), "%-20ld\n" FORMAT_LINE, (long)getpid());
+    return pwrite(fd, text, (size_t)length, 0) == length;
+}
+
 /* Opens and locks the file; *out_changes as check_format. -1: *out_error says why. */
 static int take_lock_file(int *out_error, bool *out_changes, const struct local *local)
 {
@@ -118,10 +131,7 @@ static int take_lock_file(int *out_error, bool *out_changes, const struct local 
         close(fd);
         return -1;
     }
-    /* Always as long, so it fits in place on a full disk, which must stay open for deletion. */
-    char text[64];
-    int length = snprintf(text, sizeof(text), "%-20ld\n" FORMAT_LINE, (long)getpid());
-    if (pwrite(fd, text, (size_t)length, 0) != length)
+    if (!write_pid(fd))
         log_warn("storage", "could not write the pid into the lock file: %s", strerror(errno));
     return fd;
 }
@@ -146,6 +156,7 @@ struct local_keeper {
     pthread_mutex_t mutex; /* guards what follows */
     pthread_cond_t wake;
     struct storage_hold *holds;
+    uint32_t turns;
     bool stop;
 };
 
@@ -171,6 +182,17 @@ static void name_again(struct local *local)
     local->lock_fd = fd;
 }
 
+/* A full disk takes what frees it; of other failures the next write tells. */
+static void probe_write(struct local *local)
+{
+    int number = 0, fd = local_open_beneath(local->root_fd, STORAGE_LOCK_NAME, O_WRONLY);
+    if (fd < 0 || !write_pid(fd))
+        number = errno;
+    if (fd >= 0)
+        close(fd);
+    atomic_store(&local->refusal_number, number == EROFS || number == EIO ? number : 0);
+}
+
 static void lock_again(struct local_keeper *keeper)
 {
     struct local *local = keeper->local;
@@ -182,6 +204,8 @@ static void lock_again(struct local_keeper *keeper)
     if (local_lock_file(local->lock_fd) == 0) {
         if (!has_its_name(local))
             name_again(local);
+        if (++keeper->turns % PROBE_TURNS == 0)
+            probe_write(local);
         return;
     }
     if (errno != EAGAIN && errno != EACCES)

@@ -199,6 +199,7 @@ struct storage_space {
     /* To an ordinary user, without what root keeps. bytes_total 0: nobody knows, as of a bucket. */
     uint64_t bytes_total, bytes_free;
     uint64_t inodes_total, inodes_free; /* 0, 0 where the tier has none */
+    int refusal_number; /* errno of why nothing can be written, as far as that is known; 0 */
 };
 
 /* What went to and from a store in another machine, and for how long any did, by how it went. */
