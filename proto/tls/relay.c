@@ -4,7 +4,11 @@
  * It pumps: bytes from the peer are decrypted into `in` and written to the pair; bytes from the
  * pair are read into `out` and encrypted. Each buffer is emptied before it is filled again, so a
  * side that does not read stops the other. A link that ends while an event of it may be on its way
- * is freed after the events that were fetched with it. */
+ * is freed after the events that were fetched with it.
+ *
+ * Who connects and says nothing keeps no one out: where no more handshakes fit, the newcomer takes
+ * the place of one that is not finished: of a peer that has said nothing before one that has, of an
+ * address that nobody was verified from before one of which somebody was, the oldest first. */
 #include "proto/report.h"
 #include "proto/tls/context.h"
 #include "proto/tls/tls.h"
@@ -26,6 +30,7 @@
 #define EVENTS_MAX 64
 #define LOG_MS 1000 /* between two lines about peers that were refused */
 #define FROM_MAX 64
+#define KNOWN_MAX 64u /* addresses that peers were verified from last */
 
 struct buffer {
     uint32_t at, bytes;
@@ -39,6 +44,7 @@ struct link {
     bool wants_write; /* TLS could not go on without writing */
     bool is_parted;   /* the server's end is closed: what it sent before still goes out */
     bool is_ended;
+    bool has_spoken; /* something came of its handshake */
     uint32_t tcp_events, plain_events;
     int64_t until_ms; /* of the handshake, and of a link that is parted */
     char from[FROM_MAX];
@@ -58,6 +64,8 @@ struct tls_relay {
     struct tls_stamp stamp;
     struct link *links, *graves;
     uint32_t num_links;
+    char known[KNOWN_MAX][FROM_MAX];
+    uint32_t next_known;
     int64_t looked_ms, logged_ms;
     uint32_t num_unlogged;
 };
@@ -169,12 +177,27 @@ static const char *handshake_error(const struct link *link)
     return verified != X509_V_OK ? X509_verify_cert_error_string(verified) : text;
 }
 
+static bool is_known(const struct tls_relay *relay, const char *from)
+{
+    for (uint32_t i = 0; i < KNOWN_MAX; i++)
+        if (strcmp(relay->known[i], from) == 0)
+            return true;
+    return false;
+}
+
+static void make_known(struct tls_relay *relay, const char *from)
+{
+    if (!is_known(relay, from))
+        snprintf(relay->known[relay->next_known++ % KNOWN_MAX], FROM_MAX, "%s", from);
+}
+
 /* True when it is done. */
 static bool shake(struct tls_relay *relay, struct link *link)
 {
     struct principal principal;
     ERR_clear_error();
     int rc = SSL_accept(link->ssl);
+    link->has_spoken = link->has_spoken || SSL_get_state(link->ssl) != TLS_ST_BEFORE;
     int reason = rc == 1 ? SSL_ERROR_NONE : SSL_get_error(link->ssl, rc);
     link->wants_write = reason == SSL_ERROR_WANT_WRITE;
     if (reason == SSL_ERROR_WANT_READ || reason == SSL_ERROR_WANT_WRITE)
@@ -187,6 +210,7 @@ static bool shake(struct tls_relay *relay, struct link *link)
         refuse(relay, link, report_line());
         return false;
     }
+    make_known(relay, link->from);
     log_debug("tls", "%s comes from %s", principal.name, link->from);
     return true;
 }
@@ -292,26 +316,50 @@ static void handle(struct tls_relay *relay, struct link *link, bool is_plain, ui
 
 /* ---- newcomers ---- */
 
-static bool may_enter(struct tls_relay *relay, const char *from, const char **out_why)
+/* How soon the place of a handshake goes to a newcomer: the highest first. */
+static uint32_t rank_of(const struct tls_relay *relay, const struct link *link)
+{
+    return 2u * !link->has_spoken + !is_known(relay, link->from);
+}
+
+/* Of those that are in the handshake, and of `from` unless it is NULL, the one that goes first;
+ * the list begins with the newest. */
+static struct link *find_unfinished(const struct tls_relay *relay, const char *from)
+{
+    struct link *found = NULL;
+    for (struct link *link = relay->links; link; link = link->next)
+        if (link->plain < 0 && (!from || strcmp(link->from, from) == 0) &&
+            (!found || rank_of(relay, link) >= rank_of(relay, found)))
+            found = link;
+    return found;
+}
+
+/* Makes room for a handshake of `from`. False: all connections are verified ones. */
+static bool make_room(struct tls_relay *relay, const char *from)
 {
     uint32_t shaking = 0, of_it = 0;
+    struct link *oldest = NULL;
     for (const struct link *link = relay->links; link; link = link->next)
         if (link->plain < 0) {
             shaking++;
             of_it += strcmp(link->from, from) == 0;
         }
-    *out_why = of_it >= TLS_HANDSHAKES_EACH    ? "too many handshakes of that address are open"
-               : shaking >= TLS_HANDSHAKES_MAX ? "too many handshakes are open"
-               : relay->num_links >= relay->options.num_connections ? "limits.sessions is reached"
-                                                                    : NULL;
-    return *out_why == NULL;
+    if (of_it >= TLS_HANDSHAKES_EACH)
+        oldest = find_unfinished(relay, from);
+    else if (shaking >= TLS_HANDSHAKES_MAX || relay->num_links >= relay->options.num_connections)
+        oldest = find_unfinished(relay, NULL);
+    else
+        return true;
+    if (oldest)
+        refuse(relay, oldest, "its handshake was not finished when others came");
+    return oldest != NULL;
 }
 
 static void enter(struct tls_relay *relay, struct link *link)
 {
-    const char *why;
+    const char *why = "limits.sessions is reached";
     struct epoll_event event = {.events = EPOLLIN, .data.u64 = (uintptr_t)link};
-    bool may = may_enter(relay, link->from, &why);
+    bool may = make_room(relay, link->from);
     if (may) {
         link->ssl = SSL_new(relay->context);
         may = link->ssl && SSL_set_fd(link->ssl, link->tcp) == 1 &&

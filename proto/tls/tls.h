@@ -17,8 +17,9 @@
  * list of the revoked changes, every connection is ended, so that each is verified again.
  *
  * Bounds: `num_connections` at once; TLS_HANDSHAKES_MAX of them in the handshake,
- * TLS_HANDSHAKES_EACH of one address, TLS_HANDSHAKE_MS long at most. Each holds TLS_BUFFER_BYTES in
- * each direction and reads nothing more while that is full. */
+ * TLS_HANDSHAKES_EACH of one address, TLS_HANDSHAKE_MS long at most; then a newcomer takes the
+ * place of one that is not finished, a silent one first. Each holds TLS_BUFFER_BYTES in each
+ * direction and reads nothing more while that is full. */
 #ifndef HOLDFAST_TLS_H
 #define HOLDFAST_TLS_H
 
