@@ -163,6 +163,14 @@ static bool is_at(const struct checkpoint *checkpoint, uint64_t step, uint64_t a
     return checkpoint && checkpoint->summary.step == step && checkpoint->summary.attempt == attempt;
 }
 
+bool catalog_is_promised(const struct run *run, uint64_t step, uint64_t attempt)
+{
+    const struct checkpoint *checkpoint = run->promised;
+    while (checkpoint && !is_at(checkpoint, step, attempt))
+        checkpoint = checkpoint->next;
+    return checkpoint;
+}
+
 static void promise(struct checkpoint *checkpoint)
 {
     struct run *run = checkpoint->run;
@@ -186,6 +194,10 @@ static void end_promise(struct checkpoint *checkpoint)
 
 int catalog_new(struct checkpoint **out, struct run *run, uint64_t step, uint64_t attempt)
 {
+    *out = NULL;
+    if (catalog_is_promised(run, step, attempt))
+        return report_error(ERR_BUSY, "try again", "step %llu of run %s is being changed",
+                            (unsigned long long)step, run->name);
     struct checkpoint *checkpoint = calloc(1, sizeof *checkpoint);
     *out = checkpoint;
     if (!checkpoint)
@@ -196,14 +208,6 @@ int catalog_new(struct checkpoint **out, struct run *run, uint64_t step, uint64_
     checkpoint->summary.attempt = attempt;
     promise(checkpoint);
     return 0;
-}
-
-bool catalog_is_promised(const struct run *run, uint64_t step, uint64_t attempt)
-{
-    const struct checkpoint *checkpoint = run->promised;
-    while (checkpoint && !is_at(checkpoint, step, attempt))
-        checkpoint = checkpoint->next;
-    return checkpoint;
 }
 
 void catalog_drop(struct checkpoint *checkpoint)
@@ -221,21 +225,68 @@ void catalog_drop(struct checkpoint *checkpoint)
     free(checkpoint);
 }
 
-void catalog_enter(struct checkpoint *checkpoint, const struct manifest_summary *summary)
+void catalog_merge(struct checkpoint *into, struct checkpoint *from)
 {
-    struct run *run = checkpoint->run;
+    if (!into->places) {
+        into->places = from->places;
+        into->is_led_elsewhere = from->is_led_elsewhere;
+        from->places = NULL;
+    }
+    for (uint32_t i = 0; i < copies_count(from); i++) {
+        const struct copy *copy = copies_get(from, i);
+        if (!copy->is_there)
+            continue;
+        struct copy *note = copies_note(into, copy->tier), known = *note;
+        if (!known.is_there) {
+            *note = *copy;
+            note->checkpoint = known.checkpoint;
+            note->next = known.next;
+            note->at = known.at;
+        }
+        /* A part makes up for nothing that is damaged elsewhere. */
+        if (!copy->is_part && !copy->is_damaged)
+            catalog_completed(into, copy->tier);
+    }
+}
+
+/* What `entry` knows beyond that which is in the list; it goes. NULL: it is of another save. */
+static struct checkpoint *merge(struct checkpoint *there, struct checkpoint *entry,
+                                const struct manifest_summary *summary)
+{
+    bool is_same = strcmp(there->summary.nonce, summary->nonce) == 0;
+    if (is_same)
+        catalog_merge(there, entry);
+    else
+        report_error(ERR_EXISTS, "remove one of the two",
+                     "run %s, step %llu, attempt %llu is listed (%s) with another nonce: another "
+                     "save took this name",
+                     there->run->name, (unsigned long long)summary->step,
+                     (unsigned long long)summary->attempt, copies_names(there));
+    if (is_same && !there->pin.is_made) {
+        catalog_set_pin(there, TIER_LOCAL, &entry->pin);
+        entry->pin = (struct pin){0};
+    }
+    catalog_drop(entry);
+    return is_same ? there : NULL;
+}
+
+struct checkpoint *catalog_enter(struct checkpoint *entry, const struct manifest_summary *summary)
+{
+    struct run *run = entry->run;
     struct checkpoint **at = find_place(run, summary->step, summary->attempt);
     bool is_anywhere = false;
-    CHECK(!is_at(*at, summary->step, summary->attempt));
-    end_promise(checkpoint);
-    for (uint32_t i = 0; i < copies_count(checkpoint); i++)
-        is_anywhere |= copies_get(checkpoint, i)->is_there;
+    end_promise(entry);
+    for (uint32_t i = 0; i < copies_count(entry); i++)
+        is_anywhere |= copies_get(entry, i)->is_there;
     if (!is_anywhere)
-        checkpoint->copies.local.is_there = true;
-    checkpoint->summary = *summary;
-    checkpoint->next = *at;
-    *at = checkpoint;
+        entry->copies.local.is_there = true;
+    if (is_at(*at, summary->step, summary->attempt))
+        return merge(*at, entry, summary);
+    entry->summary = *summary;
+    entry->next = *at;
+    *at = entry;
     run->service->catalog->num_checkpoints++;
+    return entry;
 }
 
 void catalog_found(struct checkpoint *checkpoint, enum tier_index tier)
@@ -278,17 +329,24 @@ bool catalog_lost(struct checkpoint *checkpoint, enum tier_index tier)
     return is_elsewhere;
 }
 
-int catalog_add(struct checkpoint **out, struct run *run, const struct manifest_summary *summary)
+int catalog_add(struct checkpoint **out, struct run *run, const struct manifest_summary *summary,
+                enum tier_index tier, const struct places *places)
 {
-    struct service *service = run->service;
-    if (service->catalog->num_checkpoints >= service->config->limit_checkpoints)
-        return report_error(ERR_BUSY, "raise limits.checkpoints, or remove checkpoints",
-                            "the store holds %u checkpoints already",
-                            service->catalog->num_checkpoints);
-    int error = catalog_new(out, run, summary->step, summary->attempt);
-    if (error == 0)
-        catalog_enter(*out, summary);
-    return error;
+    struct checkpoint *entry;
+    *out = NULL;
+    if (!catalog_find(run, summary->step, summary->attempt))
+        ERR_TRY(catalog_check_room(run->service));
+    ERR_TRY(catalog_new(&entry, run, summary->step, summary->attempt));
+    copies_note(entry, tier)->is_there = true;
+    int error = catalog_set_places(entry, tier, places);
+    if (error == 0 && !copies_at(entry, tier)->is_there)
+        error = report_error(ERR_MEMORY, NULL, "no memory for a checkpoint");
+    if (error != 0) {
+        catalog_drop(entry);
+        return error;
+    }
+    *out = catalog_enter(entry, summary);
+    return *out ? 0 : ERR_EXISTS;
 }
 
 struct checkpoint *catalog_find(struct run *run, uint64_t step, uint64_t attempt)

@@ -49,25 +49,32 @@ int run_find(struct run **out, struct service *service, const char *name, bool c
 bool run_name_valid(const char *name);
 /* Before a save begins: is there room for one more beside those in work? ERR_BUSY. */
 int catalog_check_room(const struct service *service);
-/* An entry of a checkpoint that is not in the list yet: made before what cannot be undone, so that
- * nothing is missing in the list for want of memory, and so that no look at a tier enters it
- * meanwhile. ERR_MEMORY. */
+/* An entry of a checkpoint for the list: made before what cannot be undone, so that nothing is
+ * missing in the list for want of memory, and so that no look at a tier enters it meanwhile.
+ * ERR_MEMORY; ERR_BUSY: it is promised. */
 int catalog_new(struct checkpoint **out, struct run *run, uint64_t step, uint64_t attempt);
 /* There is such an entry, made or taken out: whoever has it enters it, or drops it. */
 bool catalog_is_promised(const struct run *run, uint64_t step, uint64_t attempt);
 void catalog_drop(struct checkpoint *checkpoint); /* NULL is allowed */
-/* The list must not have it. */
-void catalog_enter(struct checkpoint *checkpoint, const struct manifest_summary *summary);
-/* That tier has it, or has it no more. An entry that catalog_enter() gets without any has it in
- * the local one. catalog_lost() is false, and nothing happened, when no tier is left. */
+/* The one way into the list, also of what was taken out. An entry that is in no tier is in the
+ * local one. Where the list has the same save, as another tier or a peer does, the entry is merged
+ * into that and freed. Returns that which is listed; NULL: another save of that name is, and the
+ * entry is freed (ERR_EXISTS is reported). */
+struct checkpoint *catalog_enter(struct checkpoint *entry, const struct manifest_summary *summary);
+/* What the other one, of the same save, knows beyond it: copies and places. */
+void catalog_merge(struct checkpoint *into, struct checkpoint *from);
+/* That tier has it, or has it no more. catalog_lost() is false, and nothing happened, when no tier
+ * is left. */
 void catalog_found(struct checkpoint *checkpoint, enum tier_index tier);
 bool catalog_lost(struct checkpoint *checkpoint, enum tier_index tier);
 /* Its copy there has all shards by now. */
 void catalog_completed(struct checkpoint *checkpoint, enum tier_index tier);
 /* Its copy there was damaged, and every block of it is right again. */
 void catalog_mended(struct checkpoint *checkpoint, enum tier_index tier);
-/* Both at once. ERR_MEMORY, ERR_BUSY. */
-int catalog_add(struct checkpoint **out, struct run *run, const struct manifest_summary *summary);
+/* Both at once: that tier has it, or of it what `places` say. ERR_EXISTS, ERR_BUSY, ERR_MEMORY. */
+struct places;
+int catalog_add(struct checkpoint **out, struct run *run, const struct manifest_summary *summary,
+                enum tier_index tier, const struct places *places);
 struct checkpoint *catalog_find(struct run *run, uint64_t step, uint64_t attempt);
 /* The one behind it in the list, also when it is not there itself; or NULL. */
 struct checkpoint *catalog_behind(struct run *run, uint64_t step, uint64_t attempt);
@@ -86,7 +93,6 @@ enum tier_index catalog_source(const struct checkpoint *checkpoint);
 enum tier_index catalog_shard_source(const struct checkpoint *checkpoint, uint32_t shard);
 /* Its shards lie on several nodes, as the directory in the tier `of` says, which has a part of it;
  * without shards in `places` nothing is told. ERR_MEMORY. */
-struct places;
 int catalog_set_places(struct checkpoint *checkpoint, enum tier_index of,
                        const struct places *places);
 /* The tier that a node's store is here, NUM_TIERS: it is no peer. */

@@ -54,7 +54,7 @@ static int visit_step(void *user, const struct storage_entry *entry)
     if (!entry->is_dir || !retain_parse(entry->name, &step, &attempt))
         return 0;
     snprintf(run.name, sizeof run.name, "%s", survey->run);
-    int error = scan_look(&summary, &run, step, attempt);
+    int error = scan_look(&summary, NULL, &run, step, attempt);
     survey->checkpoints += error == 0;
     survey->unfinished += error == ERR_NOT_FOUND;
     survey->damaged += error != 0 && error != ERR_NOT_FOUND;

@@ -32,6 +32,7 @@
 #include "ckptd/service.h"
 #include "proto/array.h"
 #include "proto/ckpt.pb-c.h"
+#include "proto/places.h"
 #include "proto/presence.h"
 #include "proto/report.h"
 #include "proto/retain.h"
@@ -55,6 +56,7 @@ struct place_of_step {
 /* A directory of a step that is not in the catalog. */
 struct newcomer {
     struct manifest_summary summary;
+    struct places places; /* owned */
     bool is_pinned;
     char pin_note[PIN_NOTE_MAX];
     struct fault fault; /* why it is not listed; code 0: it is whole */
@@ -95,6 +97,8 @@ struct rescans {
 static void free_rescan(struct rescan *rescan)
 {
     for (uint32_t i = 0; i < rescan->num_looks; i++) {
+        for (uint32_t k = 0; k < rescan->looks[i].num_found; k++)
+            places_free(&rescan->looks[i].found[k].places);
         free(rescan->looks[i].known);
         free(rescan->looks[i].found);
     }
@@ -162,7 +166,7 @@ static void look_at_newcomer(struct rescan *rescan, struct look *look, struct ne
     uint64_t step = found->summary.step, attempt = found->summary.attempt;
     char prefix[STORAGE_KEY_MAX];
     snprintf(run.name, sizeof run.name, "%s", look->name);
-    int error = scan_look(&found->summary, &run, step, attempt);
+    int error = scan_look(&found->summary, &found->places, &run, step, attempt);
     if (error == 0)
         error = presence_check(service.storage, storage_fetch, &found->summary, 0);
     if (error == 0)
@@ -259,24 +263,23 @@ static int enter_newcomer(struct run *run, const struct newcomer *found)
 {
     const struct manifest_summary *summary = &found->summary;
     struct checkpoint *checkpoint = catalog_find(run, summary->step, summary->attempt);
-    if (checkpoint) { /* until now the far tier alone had it */
-        catalog_found(checkpoint, TIER_LOCAL);
-        return 0;
-    }
-    int error = check_newcomer(run, summary);
+    bool is_elsewhere = checkpoint; /* until now only there */
+    bool is_first = !run->checkpoints && run->scrubbed.number == 0;
+    int error = is_elsewhere ? 0 : check_newcomer(run, summary);
     if (error == 0)
-        error = catalog_new(&checkpoint, run, summary->step, summary->attempt);
+        error = catalog_add(&checkpoint, run, summary, TIER_LOCAL, &found->places);
     if (error != 0)
         return error;
+    const struct pin pin = {found->is_pinned, found->pin_note[0] ? strdup(found->pin_note) : NULL};
+    catalog_set_pin(checkpoint, TIER_LOCAL, &pin);
+    if (is_elsewhere)
+        return 0;
     if (summary->attempt > run->newest_attempt) {
         run->newest_attempt = summary->attempt;
         commit_init(&run->coordinator->machine, summary->attempt);
     }
-    if (run->checkpoints || run->scrubbed.number != 0) /* it was not read back here */
+    if (!is_first) /* it was not read back here */
         scrub_cursor_brought(&run->scrubbed, summary->step, summary->attempt);
-    catalog_enter(checkpoint, summary);
-    const struct pin pin = {found->is_pinned, found->pin_note[0] ? strdup(found->pin_note) : NULL};
-    catalog_set_pin(checkpoint, TIER_LOCAL, &pin);
     ledger_note(&run->service->ledger, loop_now_ms(), (int64_t)summary->bytes);
     run->service->rescans->added++;
     history_note(run, &(struct history_event){.name = "found",

@@ -215,7 +215,8 @@ static void look_at_step(const struct scan *scan, struct step *step)
         fault_take(step->fault, error);
 }
 
-int scan_look(struct manifest_summary *out, struct run *run, uint64_t step, uint64_t attempt)
+int scan_look(struct manifest_summary *out, struct places *out_places, struct run *run,
+              uint64_t step, uint64_t attempt)
 {
     struct scan scan = {.service = run->service, .run = run};
     struct step found = {.step = step, .attempt = attempt};
@@ -224,7 +225,10 @@ int scan_look(struct manifest_summary *out, struct run *run, uint64_t step, uint
     if (error != 0 && found.fault)
         error = fault_raise(found.fault);
     free(found.fault);
-    places_free(&found.places);
+    if (out_places)
+        *out_places = found.places;
+    else
+        places_free(&found.places);
     *out = found.summary;
     if (error == 0 && !found.committed)
         error = report_error(ERR_NOT_FOUND, "see ckpt-cli list", "it has no manifest");
@@ -254,10 +258,8 @@ static int add_checkpoint(struct scan *scan, struct step *step)
     snprintf(step->summary.run, sizeof step->summary.run, "%s", scan->run->name);
     step->summary.step = step->step; /* in the list it stands where its directory does */
     step->summary.attempt = step->attempt;
-    int error = catalog_add(&checkpoint, scan->run, &step->summary);
+    int error = catalog_add(&checkpoint, scan->run, &step->summary, TIER_LOCAL, &step->places);
     char dir[STORAGE_KEY_MAX], text[sizeof checkpoint->damage];
-    if (error == 0)
-        error = catalog_set_places(checkpoint, TIER_LOCAL, &step->places);
     if (error == 0)
         error = step_dir(dir, sizeof dir, scan, step);
     if (error == 0 && !step->committed && step->error == 0) {

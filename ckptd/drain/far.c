@@ -280,59 +280,21 @@ static void work_look(struct job *job)
 
 /* ---- into the catalog ---- */
 
-static void report_other(const struct checkpoint *checkpoint, enum tier_index tier)
-{
-    log_error("tier",
-              "run %s, step %llu, attempt %llu is in the tier %s with another nonce: another "
-              "store has taken this attempt's number; its checkpoint is not this one",
-              checkpoint->run->name, (unsigned long long)checkpoint->summary.step,
-              (unsigned long long)checkpoint->summary.attempt,
-              tier_name(checkpoint->run->service, tier));
-}
-
-static void note_places(struct checkpoint *checkpoint, const struct far_step *step,
-                        enum tier_index tier)
-{
-    if (catalog_set_places(checkpoint, tier, &step->places) != 0)
-        log_warn("tier", "run %s: %s", checkpoint->run->name, report_line());
-}
-
+/* What was not there, or a part of it: that may have all shards by now. */
 static void enter_step(struct run *run, const struct far_step *step, enum tier_index tier)
 {
     struct checkpoint *checkpoint = catalog_find(run, step->step, step->attempt);
-    if (checkpoint &&
-        (copies_at(checkpoint, tier)->is_there || catalog_has_flaw(checkpoint, FLAW_ASIDE)))
+    if (checkpoint && catalog_has_flaw(checkpoint, FLAW_ASIDE))
         return;
     if (catalog_is_promised(run, step->step, step->attempt))
         return; /* the next look */
-    if (checkpoint && strcmp(checkpoint->summary.nonce, step->summary.nonce) != 0) {
-        report_other(checkpoint, tier);
-        return;
-    }
-    if (checkpoint) {
-        note_places(checkpoint, step, tier);
-        if (step->places.num_shards == 0) /* a part does not make up for what is damaged here */
-            catalog_found(checkpoint, tier);
-        return;
-    }
-    if (catalog_check_room(run->service) != 0 ||
-        catalog_new(&checkpoint, run, step->step, step->attempt) != 0) {
+    int error = catalog_add(&checkpoint, run, &step->summary, tier, &step->places);
+    if (error == ERR_EXISTS)
+        log_error("tier", "what the tier %s has is not listed: %s", tier_name(run->service, tier),
+                  report_line());
+    else if (error != 0)
         log_warn("tier", "run %s, step %llu is not listed: %s", run->name,
                  (unsigned long long)step->step, report_line());
-        return;
-    }
-    copies_note(checkpoint, tier)->is_there = true;
-    note_places(checkpoint, step, tier);
-    catalog_enter(checkpoint, &step->summary);
-}
-
-/* A part that has all shards by now. */
-static void complete_step(struct run *run, const struct far_step *step, enum tier_index tier)
-{
-    struct checkpoint *checkpoint = catalog_find(run, step->step, step->attempt);
-    if (checkpoint && copies_at(checkpoint, tier)->is_there && step->places.num_shards == 0 &&
-        strcmp(checkpoint->summary.nonce, step->summary.nonce) == 0)
-        catalog_completed(checkpoint, tier);
 }
 
 /* It was there, and neither a listing nor its manifest's name finds it. */
@@ -389,10 +351,8 @@ static void take_run(struct service *service, enum tier_index tier, struct far_r
     /* What a removal has taken out of the list is left to it. */
     bool is_changing = run->pruning || run->adopting == UINT64_MAX;
     for (uint32_t i = 0; i < far->num_steps && !is_changing; i++) {
-        if (far->steps[i].is_there && !far->steps[i].is_known)
+        if (far->steps[i].is_there && (!far->steps[i].is_known || far->steps[i].is_part))
             enter_step(run, &far->steps[i], tier);
-        else if (far->steps[i].is_there && far->steps[i].is_part)
-            complete_step(run, &far->steps[i], tier);
         else if (!far->steps[i].is_there && far->steps[i].is_known)
             leave_step(run, &far->steps[i], tier);
         if (far->steps[i].is_there && far->steps[i].is_volatile != far->steps[i].was_volatile)

@@ -34,6 +34,7 @@
 #include "ckptd/keep/admit.h"
 #include "ckptd/catalog.h"
 #include "ckptd/checkpoint.h"
+#include "ckptd/copies.h"
 #include "ckptd/history.h"
 #include "ckptd/keep/gc.h"
 #include "ckptd/keep/scrub.h"
@@ -48,6 +49,7 @@
 #include "proto/manifest.h"
 #include "proto/mark.h"
 #include "proto/origin.h"
+#include "proto/places.h"
 #include "proto/report.h"
 #include "proto/rpc.h"
 #include "proto/shard.h"
@@ -68,6 +70,7 @@ struct admission {
     size_t text_bytes;
     const char *place; /* of Adopt: the run that it lies in, the request's; "": the manifest's */
     struct manifest_summary summary;
+    struct places places;          /* of Release, owned */
     struct checkpoint *checkpoint; /* of Adopt: its entry in the catalog, until it is there */
     char prefix[STORAGE_KEY_MAX];  /* the directory */
     struct scrub_note note;        /* of Adopt, if there is one: it was not read back */
@@ -260,9 +263,9 @@ static void enter_catalog(struct admission *admission)
         run->newest_attempt = summary->attempt;
         commit_init(&run->coordinator->machine, summary->attempt);
     }
-    catalog_enter(admission->checkpoint, summary);
-    scrub_brought(run, summary);
+    CHECK(catalog_enter(admission->checkpoint, summary)); /* check_run(), and promised since */
     admission->checkpoint = NULL;
+    scrub_brought(run, summary);
     ledger_note(&admission->service->ledger, loop_now_ms(), (int64_t)summary->bytes);
     history_note(run, &(struct history_event){.name = "adopt",
                                               .step = summary->step,
@@ -296,6 +299,7 @@ static int check_run(const struct admission *admission)
 {
     struct run *run = admission->run;
     const struct manifest_summary *summary = &admission->summary;
+    const struct checkpoint *there = catalog_find(run, summary->step, summary->attempt);
     bool is_open = run->coordinator->attempt || run->coordinator->opening.call ||
                    run->coordinator->describing || run->coordinator->saves;
     if (run->adopting != 0)
@@ -303,14 +307,12 @@ static int check_run(const struct admission *admission)
     if (admission->begins_run && (run->checkpoints || is_open || run->newest_attempt != 0))
         return report_error(ERR_EXISTS, "give the new run another name",
                             "the run %s is there already", run->name);
-    if (catalog_find(run, summary->step, summary->attempt))
+    if (there &&
+        (there->copies.local.is_there || !manifest_summary_equal(&there->summary, summary)))
         return report_error(ERR_EXISTS, "name another store, or remove that checkpoint",
                             "run %s has a checkpoint of step %llu, attempt %llu already", run->name,
                             (unsigned long long)summary->step,
                             (unsigned long long)summary->attempt);
-    if (catalog_is_promised(run, summary->step, summary->attempt))
-        return report_error(ERR_BUSY, "try again", "step %llu of run %s is being removed",
-                            (unsigned long long)summary->step, run->name);
     if (summary->attempt >= run->newest_attempt && is_open)
         return report_error(ERR_DENIED, "name another store",
                             "run %s is being trained here, in attempt %llu: a checkpoint of "
@@ -320,7 +322,8 @@ static int check_run(const struct admission *admission)
     return 0;
 }
 
-/* *out_is_there: it is committed already, to the nonce. */
+/* *out_is_there: it is committed already, to the nonce. Of one that another tier alone has this
+ * becomes a copy. */
 static int begin_adoption(struct admission *admission, bool *out_is_there)
 {
     struct service *service = admission->service;
@@ -341,7 +344,8 @@ static int begin_adoption(struct admission *admission, bool *out_is_there)
         return error;
     if (run_find(run, service, summary->run, false) == 0) {
         const struct checkpoint *there = catalog_find(*run, summary->step, summary->attempt);
-        *out_is_there = there && manifest_summary_equal(&there->summary, summary);
+        *out_is_there = there && there->copies.local.is_there &&
+                        manifest_summary_equal(&there->summary, summary);
         error = *out_is_there ? 0 : check_run(admission);
     } else {
         error = run_find(run, service, summary->run, true);
@@ -393,7 +397,7 @@ static void work_release(struct job *job)
 {
     struct admission *admission = CONTAINER_OF(job, struct admission, job);
     uint64_t step = admission->summary.step, attempt = admission->summary.attempt;
-    int error = scan_look(&admission->summary, admission->run, step, attempt);
+    int error = scan_look(&admission->summary, &admission->places, admission->run, step, attempt);
     if (error == 0) {
         error = storage_group_unnote(admission->service->storage, STORAGE_QUARANTINE,
                                      admission->prefix);
@@ -415,15 +419,20 @@ static int list_again(const struct admission *admission)
     int error = catalog_new(&anew, admission->run, summary->step, summary->attempt);
     if (error != 0)
         return error;
-    if (!catalog_take_out(known)) {
+    anew->copies.local.is_there = true;
+    error = catalog_set_places(anew, TIER_LOCAL, &admission->places);
+    if (error != 0 || !catalog_take_out(known)) {
         catalog_drop(anew);
-        return !was_damaged ? 0
-                            : report_error(ERR_BUSY, "try again",
-                                           "a load that had begun before is still open");
+        if (error != 0 || !was_damaged)
+            return error;
+        return report_error(ERR_BUSY, "try again", "a load that had begun before is still open");
     }
     catalog_set_pin(anew, TIER_LOCAL, &known->pin);
     catalog_set_pin(anew, TIER_FAR, &known->far_pin);
     known->pin.note = known->far_pin.note = NULL;
+    copies_forget(known, TIER_LOCAL);
+    if (strcmp(known->summary.nonce, summary->nonce) == 0)
+        catalog_merge(anew, known);
     catalog_drop(known);
     catalog_enter(anew, summary);
     log_info("catalog", "run %s, step %llu, attempt %llu is %s", admission->run->name,
@@ -444,6 +453,7 @@ static void released(struct event *event)
         rpc_call_reply(admission->call, &reply.base);
     else
         rpc_call_fail(admission->call, error);
+    places_free(&admission->places);
     free(admission);
 }
 

@@ -26,6 +26,7 @@
 #include "ckptd/service.h"
 #include "proto/array.h"
 #include "proto/manifest.h"
+#include "proto/places.h"
 #include "proto/presence.h"
 #include "proto/report.h"
 #include "proto/retain.h"
@@ -45,6 +46,7 @@ struct found {
     struct storage_trashed at;
     uint64_t step, attempt;
     struct manifest_summary summary;
+    struct places places; /* owned */
     bool is_taken;
     struct fault fault; /* why it was not taken, or what is wrong with it */
 };
@@ -119,9 +121,9 @@ static void take_back(struct undeleting *undeleting, struct found *found)
         error = report_error(error, "rename or remove that one first",
                              "there is a checkpoint of this step and attempt");
     if (error == 0)
-        error = found->tier == TIER_FAR
-                    ? look_far(storage, found, undeleting->run)
-                    : scan_look(&found->summary, undeleting->run, found->step, found->attempt);
+        error = found->tier == TIER_FAR ? look_far(storage, found, undeleting->run)
+                                        : scan_look(&found->summary, &found->places,
+                                                    undeleting->run, found->step, found->attempt);
     if (error == 0)
         error = presence_check(storage, storage_fetch, &found->summary, 0);
     if (error != 0)
@@ -178,7 +180,7 @@ static int enter(struct undeleting *undeleting, struct found *found)
     snprintf(found->summary.run, sizeof found->summary.run, "%s", run->name);
     found->summary.step = found->step;
     found->summary.attempt = found->attempt;
-    int error = catalog_add(&checkpoint, run, &found->summary);
+    int error = catalog_add(&checkpoint, run, &found->summary, TIER_LOCAL, &found->places);
     if (error != 0)
         return error;
     if (run->scrubbed.number != 0) /* it was away, and may have been changed */
@@ -255,6 +257,8 @@ static void finish(struct undeleting *undeleting, int error)
 {
     if (error != 0)
         rpc_call_fail(undeleting->call, error);
+    for (uint32_t i = 0; i < undeleting->count; i++)
+        places_free(&undeleting->items[i].places);
     free(undeleting->items);
     free(undeleting);
 }

@@ -96,7 +96,7 @@ static int place_part(struct asking *asking, const Holdfast__V1__ReportPartReply
     snprintf(asking->places.here, sizeof asking->places.here, "%s", service->config->nodes_name);
     ERR_TRY(part_place(&asking->summary, service->storage, reply->manifest.data,
                        reply->manifest.len, asking->identity.nonce, &asking->places));
-    ERR_TRY(scan_look(&asking->summary, asking->run, asking->step, asking->attempt));
+    ERR_TRY(scan_look(&asking->summary, NULL, asking->run, asking->step, asking->attempt));
     asking->is_placed = true;
     return 0;
 }
@@ -120,12 +120,9 @@ static int heed(struct errand *errand)
 
 static void enter(struct asking *asking)
 {
-    struct checkpoint *checkpoint = NULL;
-    if (catalog_new(&checkpoint, asking->run, asking->step, asking->attempt) != 0)
-        return; /* the next start lists it */
-    if (catalog_set_places(checkpoint, TIER_LOCAL, &asking->places) != 0)
-        log_warn("catalog", "%s", report_line());
-    catalog_enter(checkpoint, &asking->summary);
+    struct checkpoint *checkpoint;
+    if (catalog_add(&checkpoint, asking->run, &asking->summary, TIER_LOCAL, &asking->places) != 0)
+        log_warn("catalog", "%s", report_line()); /* the next start lists it */
 }
 
 static void settle(struct asking *asking)

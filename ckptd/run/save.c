@@ -306,7 +306,9 @@ static void enter_catalog(struct save *save)
     if (catalog_set_places(checkpoint, TIER_LOCAL, &save->places) != 0)
         log_warn("commit", "%s", report_line()); /* a load reads them again */
     save->checkpoint = NULL;
-    catalog_enter(checkpoint, &save->summary);
+    checkpoint = catalog_enter(checkpoint, &save->summary);
+    CHECK(checkpoint); /* it was not listed when the save began, and promised since */
+    checkpoint->was_committed = true;
     if (save->is_whole)
         catalog_completed(checkpoint, TIER_LOCAL);
     checkpoint->manifest_hash = save->manifest_hash;

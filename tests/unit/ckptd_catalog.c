@@ -2,8 +2,11 @@
  *
  * Goal: rubbish goes, damage is kept and named, foreign files are not touched, the order is newest
  * attempt first. Method: a store in memory, filled by hand with manifests and shards; catalog_open
- * on a service that has nothing else. */
+ * on a service that has nothing else. And what comes into the list by the one way that there is:
+ * what it has already gains a place. */
+#include "ckptd/copies.h"
 #include "proto/origin.h"
+#include "proto/places.h"
 #include "proto/presence.h"
 #include "tests/fault/storage_fault.h"
 #include "tests/unit/ckptd.h"
@@ -527,6 +530,103 @@ static void test_catalog__more_than_the_limit_is_refused(void **state)
     config.limit_checkpoints = 64;
 }
 
+/* ---- the one way into the list ---- */
+
+static struct run *a_run(void)
+{
+    struct run *run;
+    assert_int_equal(run_find(&run, &service, RUN, true), 0);
+    return run;
+}
+
+static struct manifest_summary of_save(const char *nonce)
+{
+    struct manifest_summary summary = {.run = RUN, .step = 5, .attempt = 2, .shards = 2};
+    snprintf(summary.nonce, sizeof summary.nonce, "%s", nonce);
+    return summary;
+}
+
+static const struct places whole;
+
+static void test_catalog__what_another_tier_lists_gains_the_place_that_it_comes_to(void **state)
+{
+    static const enum tier_index order[][2] = {{TIER_FAR, TIER_LOCAL}, {TIER_LOCAL, TIER_FAR}};
+    (void)state;
+    for (size_t i = 0; i < 2; i++) {
+        struct run *run = a_run();
+        struct manifest_summary summary = of_save("one");
+        struct checkpoint *listed, *again;
+        assert_int_equal(catalog_add(&listed, run, &summary, order[i][0], &whole), 0);
+        assert_int_equal(catalog_add(&again, run, &summary, order[i][1], &whole), 0);
+        assert_ptr_equal(again, listed);
+        assert_ptr_equal(run->checkpoints, listed);
+        assert_null(listed->next);
+        assert_int_equal(service.catalog->num_checkpoints, 1);
+        assert_string_equal(copies_names(listed), "local,far");
+        catalog_forget(run);
+    }
+}
+
+/* A save, a removal that failed, an adoption: another tier may have come to list it meanwhile. */
+static void test_catalog__an_entry_that_was_promised_is_merged_with_its_pin(void **state)
+{
+    (void)state;
+    struct run *run = a_run();
+    struct manifest_summary summary = of_save("one");
+    struct checkpoint *listed, *entry;
+    assert_int_equal(catalog_add(&listed, run, &summary, TIER_FAR, &whole), 0);
+    assert_int_equal(catalog_new(&entry, run, 5, 2), 0);
+    catalog_set_pin(entry, TIER_LOCAL, &(struct pin){.is_made = true});
+    assert_ptr_equal(catalog_enter(entry, &summary), listed);
+    assert_string_equal(copies_names(listed), "local,far");
+    assert_true(listed->pin.is_made);
+    assert_int_equal(service.catalog->num_promised, 0);
+}
+
+static void test_catalog__another_save_of_that_name_is_refused(void **state)
+{
+    (void)state;
+    struct run *run = a_run();
+    struct manifest_summary summary = of_save("one"), other = of_save("other");
+    struct checkpoint *listed, *refused;
+    assert_int_equal(catalog_add(&listed, run, &summary, TIER_FAR, &whole), 0);
+    assert_int_equal(catalog_add(&refused, run, &other, TIER_LOCAL, &whole), ERR_EXISTS);
+    assert_non_null(strstr(report_line(), "(far) with another nonce"));
+    assert_string_equal(copies_names(listed), "far");
+    assert_int_equal(service.catalog->num_promised, 0);
+}
+
+static void test_catalog__what_is_promised_is_not_entered_by_others(void **state)
+{
+    (void)state;
+    struct run *run = a_run();
+    struct manifest_summary summary = of_save("one");
+    struct checkpoint *entry, *refused;
+    assert_int_equal(catalog_new(&entry, run, 5, 2), 0);
+    assert_int_equal(catalog_add(&refused, run, &summary, TIER_FAR, &whole), ERR_BUSY);
+    assert_int_equal(catalog_new(&refused, run, 5, 2), ERR_BUSY);
+    catalog_drop(entry);
+    assert_int_equal(catalog_add(&entry, run, &summary, TIER_FAR, &whole), 0);
+}
+
+static void test_catalog__a_part_stays_one_where_another_tier_has_all(void **state)
+{
+    static uint16_t shards[] = {0, 1};
+    static char nodes[][PLACES_NODE_BYTES] = {"n1", "n2"};
+    const struct places part = {.num_nodes = 2, .num_shards = 2, .nodes = nodes, .shards = shards};
+    (void)state;
+    snprintf(config.nodes_name, sizeof config.nodes_name, "n1");
+    struct run *run = a_run();
+    struct manifest_summary summary = of_save("one");
+    struct checkpoint *listed, *again;
+    assert_int_equal(catalog_add(&listed, run, &summary, TIER_FAR, &whole), 0);
+    assert_int_equal(catalog_add(&again, run, &summary, TIER_LOCAL, &part), 0);
+    assert_string_equal(copies_names(listed), "local (part),far");
+    assert_int_equal(catalog_add(&again, run, &summary, TIER_LOCAL, &whole), 0);
+    assert_string_equal(copies_names(listed), "local,far");
+    config.nodes_name[0] = '\0';
+}
+
 int main(void)
 {
 #define CASE(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
@@ -551,6 +651,11 @@ int main(void)
         CASE(test_catalog__attempts_are_read_from_their_names),
         CASE(test_catalog__names_that_cannot_be_a_run_are_refused),
         CASE(test_catalog__more_than_the_limit_is_refused),
+        CASE(test_catalog__what_another_tier_lists_gains_the_place_that_it_comes_to),
+        CASE(test_catalog__an_entry_that_was_promised_is_merged_with_its_pin),
+        CASE(test_catalog__another_save_of_that_name_is_refused),
+        CASE(test_catalog__what_is_promised_is_not_entered_by_others),
+        CASE(test_catalog__a_part_stays_one_where_another_tier_has_all),
     };
 #undef CASE
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -17,6 +17,7 @@ static void fill_run(struct service *service, const char *name, uint32_t count)
 {
     struct run *run;
     struct checkpoint *checkpoint;
+    const struct places here = {0};
     assert_int_equal(run_find(&run, service, name, true), 0);
     for (uint32_t i = 0; i < count; i++) {
         struct manifest_summary summary = {.version = MANIFEST_VERSION,
@@ -27,7 +28,7 @@ static void fill_run(struct service *service, const char *name, uint32_t count)
         summary.attempt = 1 + 2 * i / count;
         summary.step = summary.attempt == 1 ? 10 * i : 10 * (i - count / 4);
         snprintf(summary.run, sizeof summary.run, "%s", name);
-        assert_int_equal(catalog_add(&checkpoint, run, &summary), 0);
+        assert_int_equal(catalog_add(&checkpoint, run, &summary, TIER_LOCAL, &here), 0);
     }
 }
 
