@@ -28,9 +28,9 @@ struct catalog_events {
     void (*freed)(struct run *run);           /* it goes */
     void (*saw)(struct run *run);             /* newest_attempt has grown without a start of ours */
     bool (*is_idle)(const struct run *run);   /* no attempt, and nothing in work */
-    void (*damaged)(struct service *service); /* a copy was, and that is noted: it may be mended */
-    void (*left)(struct service *service);    /* a load of a checkpoint has ended: likewise, or it
-                                                 may be kept */
+    void (*changed)(struct service *service); /* one has come otherwise than by a save, is noted as
+                                                 damaged, or its load has ended: it may be sent,
+                                                 mended or kept */
 };
 
 /* The runs of the store, and what is in their lists. */

@@ -112,7 +112,7 @@ static void noted(struct event *event)
     struct noting *noting = CONTAINER_OF(event, struct noting, job.done);
     struct service *service = noting->service;
     free(noting);
-    service->catalog->events->damaged(service);
+    service->catalog->events->changed(service);
 }
 
 void catalog_damage_text(char *out, size_t size, const struct fault *fault)
@@ -152,7 +152,7 @@ void catalog_damage(struct checkpoint *checkpoint, enum tier_index tier, const s
     bool is_noted = catalog_is_proof(fault) && !tier_is_peer(tier);
     struct noting *noting = is_noted ? calloc(1, sizeof *noting) : NULL;
     if (!noting) {
-        service->catalog->events->damaged(service);
+        service->catalog->events->changed(service);
         return;
     }
     noting->service = service;

@@ -362,6 +362,7 @@ static void looked(struct event *event)
     struct rescan *rescan = CONTAINER_OF(event, struct rescan, job.done);
     struct service *service = rescan->service;
     bool can_take = rescan->fault.code == 0 && !gc_is_removing(service);
+    uint64_t added = service->rescans->added;
     if (rescan->fault.code != 0)
         log_debug("catalog", "a look at the store came to nothing: %s", rescan->fault.message);
     for (uint32_t i = 0; i < service->rescans->num_skipped; i++)
@@ -371,6 +372,8 @@ static void looked(struct event *event)
         take_look(service, &rescan->looks[i]);
     if (can_take)
         service->rescans->stamp = rescan->stamp;
+    if (service->rescans->added > added)
+        service->catalog->events->changed(service);
     struct fault fault = rescan->fault;
     free_rescan(rescan);
     looks_ended(&service->rescans->looks, &fault);

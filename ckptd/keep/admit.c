@@ -286,6 +286,7 @@ static void adopted(struct event *event)
         service_go_offline(admission->service, admission->fault.message);
     if (admission->fault.code == 0) {
         enter_catalog(admission);
+        admission->service->catalog->events->changed(admission->service);
         rpc_call_reply(admission->call, &reply.base);
     } else {
         rpc_call_fail(admission->call, fault_raise(&admission->fault));

@@ -300,6 +300,7 @@ static void undeleted(struct event *event)
         is_any_far |= undeleting->items[i].is_taken && undeleting->items[i].tier == TIER_FAR;
     }
     trash_end(service);
+    service->catalog->events->changed(service);
     if (!undeleting->request->dry_run)
         trash_look(service, TIER_LOCAL);
     if (!is_any_far) {

@@ -85,7 +85,7 @@ void load_end(struct load *load)
     held_leave(load->checkpoint);
     catalog_unlease(load->checkpoint);
     load->number = 0;
-    load->service->catalog->events->left(load->service);
+    load->service->catalog->events->changed(load->service);
     if (!session)
         return;
     session->num_loads--;

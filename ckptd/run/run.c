@@ -76,8 +76,7 @@ const struct catalog_events coordinator_events = {.made = made,
                                                   .freed = freed,
                                                   .saw = saw,
                                                   .is_idle = is_idle,
-                                                  .damaged = drain_look,
-                                                  .left = drain_look};
+                                                  .changed = drain_look};
 
 /* ---- what is decided, and by whom it is done ---- */
 

@@ -8,6 +8,7 @@ so only the tier has them.
 """
 
 import os
+import shutil
 
 from lib_store import World, comes_to, make_tier
 from lib_tap import end, test
@@ -56,6 +57,18 @@ def comes_back(world, options):
     test("and is in the list", 1 in {entry["step"] for entry in world.listed(*world.where)})
 
 
+def comes_and_drains(world, options):
+    """As after a loss of the tier's trash: no save comes that would have the queue looked at."""
+    world.launch(*options, "--retention.trash_s", "86400", *DAY)
+    save(world, 4)
+    world.cli("rm", f"{world.run}@4-a4", "--yes", *world.where)
+    shutil.rmtree(os.path.join(world.far, world.run, "trash"))
+    code, out, err = world.cli("undelete", f"{world.run}@4", *world.where)
+    test("what comes back here alone drains at once", code == 0 and
+         comes_to(lambda: 4 in far_steps(world), True), (out, err, far_steps(world)))
+    world.stop()
+
+
 def main():
     world = World()
     world.far = os.path.join(world.folder, "far")
@@ -77,6 +90,7 @@ def main():
         test("rm --now is final", code == 0 and far_steps(world) == [3] and
              far_steps(world, "trash") == [], (out, err))
         world.stop()
+        comes_and_drains(world, options)
     finally:
         world.close()
     end()
