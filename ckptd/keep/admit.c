@@ -451,6 +451,8 @@ static void released(struct event *event)
     if (error == 0)
         error = list_again(admission);
     if (error == 0)
+        admission->service->catalog->events->changed(admission->service);
+    if (error == 0)
         rpc_call_reply(admission->call, &reply.base);
     else
         rpc_call_fail(admission->call, error);
