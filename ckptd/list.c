@@ -140,6 +140,7 @@ void list_call(struct service *service, struct rpc_call *call,
 
 struct showing {
     struct service *service;
+    enum tier_index tier; /* that is read */
     Holdfast__V1__SkippedCheckpoint skipped[RPC_SKIPPED_MAX], *pointers[RPC_SKIPPED_MAX];
     uint32_t num_skipped;
     struct rpc_call *call;
@@ -158,12 +159,13 @@ struct showing {
 static void work_show(struct job *job)
 {
     struct showing *showing = CONTAINER_OF(job, struct showing, job);
-    struct storage *storage = showing->service->storage;
+    struct storage *own = showing->service->storage,
+                   *storage = showing->service->tiers[showing->tier].storage;
     size_t bytes = 0;
     int error =
         storage_fetch_all(storage, showing->key, MANIFEST_BYTES_MAX, &showing->text, &bytes);
     if (error == 0 && !showing->is_pinned) /* a note that cannot be read hides no manifest */
-        storage_group_find_pin(storage, &showing->is_pinned, showing->prefix, showing->pin_note,
+        storage_group_find_pin(own, &showing->is_pinned, showing->prefix, showing->pin_note,
                                sizeof showing->pin_note);
     if (error != 0)
         fault_take(&showing->fault, error);
@@ -280,6 +282,7 @@ void list_show(struct service *service, struct rpc_call *call,
     snprintf(showing->damage, sizeof showing->damage, "%s", summary.damage);
     showing->service = service;
     showing->call = call;
+    showing->tier = checkpoint->copies.local.is_there ? TIER_LOCAL : catalog_source(checkpoint);
     showing->job = (struct job){.work = work_show, .done.run = shown};
-    loop_work(service->loop, &showing->job);
+    tier_work(service, showing->tier, &showing->job);
 }

@@ -1,5 +1,6 @@
 /* peer.c - the store of a ckptd elsewhere, over mutual TLS: a tier like any other, and where tools
- * read from.
+ * read from. Tools also read so, by calls over its socket, what a ckptd on their node has in other
+ * tiers alone.
  *
  * Every operation is a call of the method Peer (proto/ckpt.proto), carried out there on the objects
  * of that ckptd's own store. Bytes of objects go over its bulk plane (proto/bulk/bulk.h), or, where
@@ -51,6 +52,7 @@ struct peer {
     struct storage_base base;
     struct rpc_client *rpc;
     bool is_of_others; /* so is that */
+    bool is_here;      /* at a socket: there is no bulk plane */
     uint64_t client;   /* of its handles: chosen when it is opened */
     struct workers *workers;
     struct bulk_asker asker;
@@ -142,7 +144,7 @@ static int take_bulk(struct bulk **out, struct peer *peer)
         bulk_close(peer->bulk); /* it may be elsewhere now */
         peer->bulk = NULL;
     }
-    if (!peer->bulk)
+    if (!peer->bulk && !peer->is_here)
         error = bulk_ask(&peer->bulk, &peer->asker);
     if (error == ERR_INVALID || error == ERR_NOT_FOUND || error == ERR_DENIED)
         error = 0;
@@ -486,7 +488,9 @@ static int peer_open(struct storage **out, const char *where, const struct stora
     snprintf(peer->where, sizeof peer->where, "%s", where);
     snprintf(peer->directory, sizeof peer->directory, "%s",
              options->tls_directory ? options->tls_directory : tls_client_directory());
-    snprintf(peer->text, sizeof peer->text, "peer at %.4000s, TLS", where);
+    peer->is_here = strncmp(where, "unix:", 5) == 0;
+    snprintf(peer->text, sizeof peer->text, "peer at %.4000s%s", where,
+             peer->is_here ? "" : ", TLS");
     peer->rpc = options->rpc;
     peer->is_of_others = options->rpc != NULL;
     int error = getrandom(&peer->client, sizeof peer->client, 0) == (ssize_t)sizeof peer->client

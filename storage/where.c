@@ -2,7 +2,8 @@
  *
  *   s3://BUCKET[/PREFIX]   a bucket of an S3 server, or all below a prefix in it
  *   dir:/PATH              a directory that other machines use, too: NFS, Lustre, GPFS
- *   peer:HOST:PORT         what the ckptd that answers there has; tools that read write it alone
+ *   peer:HOST:PORT         what the ckptd that answers there has, also peer:unix:/PATH; tools that
+ *                          read write it alone
  *   /PATH, PATH            a directory of this machine
  *
  * "gs://b" and "s3:/b" name no store and are refused; "./s3:/b" is a directory of that name. */

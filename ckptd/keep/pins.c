@@ -153,10 +153,21 @@ static bool is_for_far(const struct pinning *pinning)
                       : pinning->is_unpin;
 }
 
+/* No pin lies beside what is not there. */
+static bool is_for_here(const struct pinning *pinning)
+{
+    const struct checkpoint *checkpoint =
+        catalog_find(pinning->run, pinning->step, pinning->attempt);
+    return pinning->is_unpin || !checkpoint || checkpoint->copies.local.is_there;
+}
+
 static void pinned_here(struct event *event)
 {
     struct pinning *pinning = CONTAINER_OF(event, struct pinning, job.done);
     pinning->is_far = is_for_far(pinning);
+    if (!pinning->is_far && !is_for_here(pinning))
+        fault_take(&pinning->fault, report_error(ERR_NOT_FOUND, "pin it at their ckptd",
+                                                 "%s is on other nodes alone", pinning->prefix));
     if (!pinning->is_far) {
         answer(pinning);
         return;
@@ -205,5 +216,8 @@ void pins_call(struct service *service, struct rpc_call *call,
         return;
     }
     pinning->job = (struct job){.work = work_pin, .done.run = pinned_here};
-    loop_work(service->loop, &pinning->job);
+    if (is_for_here(pinning))
+        loop_work(service->loop, &pinning->job);
+    else
+        pinned_here(&pinning->job.done);
 }

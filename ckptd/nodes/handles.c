@@ -165,13 +165,14 @@ void handles_end(struct handle *first, struct storage *storage, bool stays)
 {
     while (first) {
         struct handle *handle = first;
+        struct storage *at = handle_storage(handle, storage);
         first = handle->next;
         if (handle->object)
-            storage_object_close(handle_storage(handle, storage), handle->object);
+            storage_object_close(at, handle->object);
         if (stays)
-            storage_leave(storage, handle->hold);
+            storage_leave(at, handle->hold);
         else
-            storage_release(storage, handle->hold);
+            storage_release(at, handle->hold);
         free(handle);
     }
 }

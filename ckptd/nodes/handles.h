@@ -27,8 +27,8 @@ struct handle {
     char who[PRINCIPAL_NAME_MAX];
     bool is_node;
     struct storage_object *object;
-    struct storage *elsewhere; /* where the object is: a peer's store, or memory (replica.h); NULL:
-                                  in this ckptd's own */
+    struct storage *elsewhere; /* where the object or the hold is: a peer's store, another tier, or
+                                  memory (replica.h); NULL: in this ckptd's own */
     struct storage_hold *hold;
     char held[STORAGE_KEY_MAX]; /* its key */
     uint64_t bytes;

@@ -26,6 +26,16 @@ bool key_parse(struct manifest_summary *out, const char **out_name, const char *
     return true;
 }
 
+bool key_parse_checkpoint(struct manifest_summary *out, const char *key)
+{
+    char run[RUN_NAME_MAX + 1], directory[64];
+    if (sscanf(key, "%100[^/]/leases/%63[^.]", run, directory) != 2 &&
+        sscanf(key, "%100[^/]/%63[^/]", run, directory) != 2)
+        return false;
+    snprintf(out->run, sizeof out->run, "%s", run);
+    return retain_parse(directory, &out->step, &out->attempt);
+}
+
 static bool is_number(const char *text)
 {
     size_t length = strlen(text);

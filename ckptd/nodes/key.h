@@ -21,6 +21,8 @@ enum key_kind {
 int key_check(enum key_kind kind, const char *key);
 /* The summary's place, by the key "<run>/step-.../NAME". False: it is no such key. */
 bool key_parse(struct manifest_summary *out, const char **out_name, const char *key);
+/* Likewise of the directory itself, of what is in it, and of a lease on it. */
+bool key_parse_checkpoint(struct manifest_summary *out, const char *key);
 /* "<run>/attempts/NUMBER": the number. */
 bool key_parse_attempt(char run[RUN_NAME_MAX + 1], uint64_t *out, const char *key);
 /* "<run>/attempts/NUMBER.held" (sets.h)? */

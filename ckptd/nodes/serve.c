@@ -17,6 +17,8 @@
  *       alone names files of that run alone.
  *   P5  The number of a start is taken only as sets.c says (S2).
  *   P6  A tool reads a shard of a part from whichever node has it; a node asks that one itself.
+ *   P7  A tool reads what this ckptd lists: of a checkpoint that is not in its own store the files
+ * in the tier that a load would read, and lists have its name. A node is told of its own store.
  *
  * What a node holds (leases) keeps this ckptd's own removals away meanwhile. Bytes come and go over
  * the bulk plane (bulk/opened.c) where there is one, else by these calls. */
@@ -61,6 +63,7 @@ struct errand {
     struct rpc_call *call;
     const Holdfast__V1__PeerRequest *request; /* the call's */
     struct principal principal;
+    enum tier_index tier;  /* P7 */
     struct handle *handle; /* busy, or made by this call, or NULL */
     struct handle *old;    /* ended: to be closed */
     void *data;
@@ -128,6 +131,8 @@ static int do_open(struct errand *errand, struct storage *storage)
     struct storage *memory = errand->service->tiers[TIER_MEMORY].storage;
     const char *key = errand->request->key;
     int error = storage_object_open(storage, &handle->object, key, &handle->bytes);
+    if (error == 0 && errand->tier != TIER_LOCAL)
+        handle->elsewhere = storage;
     if (error == ERR_NOT_FOUND && memory) { /* M2 */
         error = storage_object_open(memory, &handle->object, key, &handle->bytes);
         handle->elsewhere = error == 0 ? memory : NULL;
@@ -248,12 +253,21 @@ static int visit_entry(void *user, const struct storage_entry *entry)
     return 0;
 }
 
+static int compare_entries(const void *a, const void *b)
+{
+    const Holdfast__V1__PeerEntry *const *left = a, *const *right = b;
+    return strcmp((*left)->name, (*right)->name);
+}
+
 static int do_list(struct errand *errand, struct storage *storage)
 {
     struct storage *memory = errand->service->tiers[TIER_MEMORY].storage;
     int error = storage_list(storage, errand->request->key, visit_entry, errand);
     if (memory && (error == 0 || error == ERR_NOT_FOUND)) /* M2 */
         error = storage_list(memory, errand->request->key, visit_entry, errand);
+    if (errand->principal.role != ROLE_NODE && errand->num_entries > 0)
+        qsort(errand->entries, errand->num_entries, sizeof(Holdfast__V1__PeerEntry *),
+              compare_entries);
     return error;
 }
 
@@ -278,6 +292,8 @@ static int do_hold(struct errand *errand, struct storage *storage)
     if (text->len > HOLD_TEXT_MAX)
         return report_error(ERR_INVALID, NULL, "a lease of more than %u bytes", HOLD_TEXT_MAX);
     snprintf(errand->handle->held, sizeof errand->handle->held, "%s", errand->request->key);
+    if (errand->tier != TIER_LOCAL)
+        errand->handle->elsewhere = storage;
     return storage_hold(storage, &errand->handle->hold, errand->request->key, text->data,
                         text->len);
 }
@@ -320,7 +336,7 @@ enum right serve_right(const Holdfast__V1__PeerRequest *request)
 static void work_errand(struct job *job)
 {
     struct errand *errand = CONTAINER_OF(job, struct errand, job);
-    struct storage *storage = errand->service->storage;
+    struct storage *storage = errand->service->tiers[errand->tier].storage;
     left_end(errand->service, errand->old, false);
     errand->old = NULL;
     const struct operation *operation = &operations[errand->request->op];
@@ -361,6 +377,42 @@ static void announced(struct arrival *arrival)
     free_errand(CONTAINER_OF(arrival, struct errand, arrival));
 }
 
+/* Beside the `known` first, which are sorted. */
+static int add_name(struct errand *errand, const char *name, uint32_t known)
+{
+    Holdfast__V1__PeerEntry key = HOLDFAST__V1__PEER_ENTRY__INIT;
+    const Holdfast__V1__PeerEntry *pointer = &key;
+    key.name = (char *)(uintptr_t)name;
+    if (known > 0 && bsearch(&pointer, errand->entries, known, sizeof pointer, compare_entries))
+        return 0;
+    return visit_entry(errand, &(struct storage_entry){.name = name, .is_dir = true});
+}
+
+/* P7: the names that other tiers alone have, of runs and of a run's checkpoints. */
+static int add_elsewhere(struct errand *errand)
+{
+    const char *key = errand->request->key;
+    uint32_t known = errand->num_entries;
+    for (struct run *run = errand->service->catalog->runs; run; run = run->next) {
+        bool is_run = strcmp(run->name, key) == 0, is_any = false;
+        for (struct checkpoint *c = run->checkpoints; c && (is_run || (!key[0] && !is_any));
+             c = c->next) {
+            char directory[STORAGE_KEY_MAX];
+            is_any |= !c->copies.local.is_there;
+            if (!is_run || c->copies.local.is_there)
+                continue;
+            ERR_TRY(shard_dir_key(directory, sizeof directory, run->name, c->summary.step,
+                                  c->summary.attempt));
+            ERR_TRY(add_name(errand, strrchr(directory, '/') + 1, known));
+        }
+        if (!key[0] && is_any)
+            ERR_TRY(add_name(errand, run->name, known));
+    }
+    if (errand->num_entries > known && errand->fault.code == ERR_NOT_FOUND)
+        errand->fault = (struct fault){0};
+    return 0;
+}
+
 /* Another node starts a run, or has: no start here may take an older number. */
 static void note_attempt(struct errand *errand)
 {
@@ -387,6 +439,12 @@ static void performed(struct event *event)
     bool is_new = operations[errand->request->op].use == NEW_HANDLE;
     if (handle)
         handles_used(service->serving->handles, handle);
+    int error = errand->request->op == HOLDFAST__V1__PEER_OP__PEER_LIST &&
+                        errand->principal.role != ROLE_NODE
+                    ? add_elsewhere(errand)
+                    : 0;
+    if (error != 0)
+        fault_take(&errand->fault, error);
     if (errand->fault.code != 0) {
         rpc_call_fail(errand->call, fault_raise(&errand->fault));
         if (handle && is_new)
@@ -408,14 +466,25 @@ static int check_reader(const struct errand *errand, const struct operation *ope
     const struct principal *principal = &errand->principal;
     const char *key = errand->request->key;
     size_t run = strcspn(key, "/");
-    if (principal->kind == PRINCIPAL_USER)
-        return report_error(ERR_DENIED, "read the directory of the store",
-                            "files of the store go over TCP alone");
     if (principal->run[0] == '\0' || operation->key == KEY_NONE ||
         (strlen(principal->run) == run && strncmp(key, principal->run, run) == 0))
         return 0;
     return report_error(ERR_DENIED, "name that run", "%s may ask about the run %s alone",
                         principal->name, principal->run);
+}
+
+/* P7. */
+static enum tier_index find_tier(const struct errand *errand)
+{
+    struct manifest_summary place;
+    struct run *run;
+    if (errand->principal.role == ROLE_NODE ||
+        !key_parse_checkpoint(&place, errand->request->key) ||
+        run_find(&run, errand->service, place.run, false) != 0)
+        return TIER_LOCAL;
+    const struct checkpoint *checkpoint = catalog_find(run, place.step, place.attempt);
+    return checkpoint && !checkpoint->copies.local.is_there ? catalog_source(checkpoint)
+                                                            : TIER_LOCAL;
 }
 
 static int start(struct errand *errand)
@@ -428,6 +497,7 @@ static int start(struct errand *errand)
     ERR_TRY(service_check_open(errand->service));
     ERR_TRY(check_reader(errand, operation));
     ERR_TRY(key_check(operation->key, request->key));
+    errand->tier = find_tier(errand);
     struct handles *handles = errand->service->serving->handles;
     const char *who = errand->principal.name;
     switch (operation->use) {
@@ -481,8 +551,6 @@ int serve_open(struct service *service)
     service->serving = calloc(1, sizeof *service->serving);
     if (!service->serving)
         return report_error(ERR_MEMORY, NULL, "no memory to serve nodes");
-    if (service->config->tls_listen[0] == '\0')
-        return 0; /* no node can come */
     ERR_TRY(handles_open(&service->serving->handles));
     return crew_open(&service->serving->crew, service->loop, CREW_THREADS,
                      (int)service->config->pace_cpu_nice);

@@ -1,6 +1,5 @@
-/* serve.h - what others may do with this ckptd's store over TCP; see serve.c. On the service
- * thread.
- */
+/* serve.h - what other nodes and tools may do with this ckptd's store; see serve.c. On the service
+ * thread. */
 #ifndef HOLDFAST_CKPTD_NODES_SERVE_H
 #define HOLDFAST_CKPTD_NODES_SERVE_H
 
@@ -22,7 +21,7 @@ void serve_peer(struct service *service, struct rpc_call *call,
 /* Ends what those have open who are silent. Now and then. */
 void serve_sweep(struct service *service);
 
-/* What nodes have open, for the bulk plane; NULL: no node can come. From serve_open on. */
+/* What others have open, for the bulk plane. From serve_open on. */
 struct handles *serve_handles(struct service *service);
 
 #endif
