@@ -63,6 +63,7 @@ struct cli {
     bool is_path[2];       /* that argument is no checkpoint */
     char resolved[2][200]; /* of those that were tags, the checkpoints */
     int num_args;
+    bool is_run_meant; /* an argument that is a run alone means all of it, not its newest */
     const char *typed; /* list: only the names that begin so, for a shell; NULL: everything */
     bool is_run_typed; /* of those the runs alone */
 };
@@ -128,10 +129,16 @@ struct selection;
 /* What Show says of the one that is meant, a ShowReply; newer ones that were passed over are told.
  * As cli_call. */
 int server_show(ProtobufCMessage **out, const struct cli *cli, const struct selection *selection);
+/* Fills in step and attempt, as it knows them. */
+int server_find(struct selection *selection, const struct cli *cli);
+/* ERR_NOT_FOUND: other tiers alone have what the first argument means, so there is no file of it to
+ * be changed. */
+int server_need_here(const struct cli *cli);
 /* Asks it where its store is and puts the path into cli->store; from then on the command is one on
  * a directory, with cli->server set. ERR_NOT_FOUND, ERR_DENIED: it cannot be reached from here. */
 int server_find_store(struct cli *cli);
-/* Likewise for a command that only reads: of a server on another node its store over TLS. */
+/* Likewise for a command that only reads: of a server on another node its store over TLS, and of
+ * one here, where other tiers alone have what is meant, those through it. */
 int server_find_source(struct cli *cli);
 /* Before so much is written into its store: there is room, and this process is one of ckptd's user
  * or root's, who creates files for the owner of the directory. ERR_SPACE, ERR_DENIED. */

@@ -126,7 +126,10 @@ const struct command commands[] = {
      "the save, and STATE:\n"
      "  local          it outlives a loss of power of this machine\n"
      "  replicated     and the loss of a node: another failure domain has a copy on a disk;\n"
-     "                 (mem): in the memory of a ckptd. With --json, tiers: where copies are\n"
+     "                 (mem): in the memory of a ckptd\n"
+     "  bucket         the far tier has it\n"
+     "  (local,far)    where it is, if not here alone: a ckptd reads it from there for every\n"
+     "                 command (with --json: tiers)\n"
      "  not read back  it was written and synced, and the scrub has not read it from the disk "
      "since;\n"
      "                 verify reads it now (with --json: read_back)\n"
@@ -261,7 +264,7 @@ const struct command commands[] = {
      "One that is not pinned is an error, with exit code 66. With step and attempt it takes away\n"
      "also the pin of a checkpoint that is gone.\n"},
     {"cp", "RUN[@STEP] [STORE:]RUN", "copy checkpoints into another run or store, verified", 2, 2,
-     WHERE | ON_FILES, cli_cp,
+     WHERE | ON_FILES | ALL_OF_RUN, cli_cp,
      "STORE is a directory, or unix:/PATH of the ckptd that serves it; without one the copy goes\n"
      "into the same store. Without @STEP every whole checkpoint of the run is copied. Each block\n"
      "is verified before it is written, and the digests of what was written are compared at the\n"
@@ -290,8 +293,8 @@ const struct command commands[] = {
      "--pin pins it as well. A NAME begins with a letter.\n"},
     {"untag", "RUN NAME", "take a tag away; its checkpoint stays", 2, 2,
      WHERE | OF_A_RUN | ON_FILES, cli_untag, ""},
-    {"du", "[RUN | CHECKPOINT]", "bytes by run, checkpoint and kind of tensor", 0, 1, WHERE | READS,
-     cli_du,
+    {"du", "[RUN | CHECKPOINT]", "bytes by run, checkpoint and kind of tensor", 0, 1,
+     WHERE | READS | ALL_OF_RUN, cli_du,
      "Beside them the bytes of rubbish (see gc), of the trash (see undelete), of files that are\n"
      "not ours, and of files that are shared: that have another name, so that removing them frees "
      "nothing.\n"},

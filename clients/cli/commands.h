@@ -65,7 +65,8 @@ enum setting {
                                       */
 #define READS (UINT64_C(1) << 61)    /* likewise, and changes nothing in it: also from afar */
 #define OF_A_RUN (UINT64_C(1) << 62) /* its argument is a run, and no step of it */
-_Static_assert(NUM_SETTINGS <= 61, "a mask has a bit per setting");
+#define ALL_OF_RUN (UINT64_C(1) << 60) /* a run alone means each of its checkpoints */
+_Static_assert(NUM_SETTINGS <= 60, "a mask has a bit per setting");
 #define ALWAYS (BIT(JSON) | BIT(HELP))
 #define WHERE (BIT(STORE) | BIT(SERVER))
 #define NAMES_FILE (BIT(STORE) | BIT(OUTPUT) | BIT(TOKENIZER)) /* so that a shell can help */

@@ -330,9 +330,12 @@ int cli_cp(const struct cli *cli)
 {
     struct copy copy = {.cli = cli};
     struct selection selection;
+    struct cli from = *cli;
     int error = selection_parse(&selection, cli->args[0]);
+    if (error == 0 && cli->server[0] != '\0')
+        error = server_find_source(&from);
     if (error == 0)
-        error = store_open(&copy.source, cli);
+        error = store_open(&copy.source, &from);
     if (error == 0)
         error = open_target(&copy);
     if (error == 0)

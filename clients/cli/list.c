@@ -117,7 +117,7 @@ static void print_pin(const struct row *row)
 
 static void print_row_text(const struct row *row, bool is_first)
 {
-    char name[200], safe[200], size[32], text[160], time[40], flaw[16];
+    char name[200], safe[200], size[32], text[160], time[40], flaw[16], state[160];
     if (is_first)
         printf("%-32s %6s  %11s  %-20s  %s\n", "CHECKPOINT", "RANKS", "SIZE", "TIME", "STATE");
     if (row->attempt == 0) /* the whole run cannot be read */
@@ -126,7 +126,11 @@ static void print_row_text(const struct row *row, bool is_first)
         snprintf(name, sizeof name, "%s@%llu-a%llu", row->run, (unsigned long long)row->step,
                  (unsigned long long)row->attempt);
     text_safe(safe, sizeof safe, name);
-    text_safe(text, sizeof text, row->damage[0] != '\0' ? row->damage : row->durability);
+    snprintf(state, sizeof state, "%s (%s)", row->durability, row->tiers ? row->tiers : "");
+    text_safe(text, sizeof text,
+              row->damage[0] != '\0'          ? row->damage
+              : tiers_have_copies(row->tiers) ? state
+                                              : row->durability);
     if (row->damage[0] != '\0') {
         printf("%-32s %s: %s\n", safe, shout(flaw, sizeof flaw, flaw_of(row)), text);
         return;

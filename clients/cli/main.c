@@ -371,6 +371,7 @@ int main(int argc, char **argv)
         cli.is_path[i] = is_folder(command, i);
     }
     cli.num_args = num_args;
+    cli.is_run_meant = cli.is_all || (command->settings & ALL_OF_RUN) != 0;
     if (error == 0)
         error = tags_resolve(&cli);
     if (error == 0 && (command->settings & ON_FILES) != 0 && cli.store[0] == '\0')

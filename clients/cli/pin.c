@@ -29,24 +29,6 @@ static int find_stored(struct selection *selection, const struct cli *cli)
     return error;
 }
 
-/* Likewise, as ckptd knows it. */
-static int find_served(struct selection *selection, const struct cli *cli)
-{
-    ProtobufCMessage *answer = NULL;
-    struct manifest_summary summary;
-    int error = server_show(&answer, cli, selection);
-    if (error != 0)
-        return error;
-    const char *text = ((const Holdfast__V1__ShowReply *)answer)->manifest_json;
-    error = manifest_read_summary(&summary, text, strlen(text));
-    protobuf_c_message_free_unpacked(answer, NULL);
-    if (error == 0) {
-        selection->step = (int64_t)summary.step;
-        selection->attempt = summary.attempt;
-    }
-    return error;
-}
-
 /* A removal that was killed before the pin was made has left no manifest, and none sees a pin any
  * more: it must not be called pinned. */
 static int pin_stored(struct storage *store, const struct selection *selection, const char *prefix,
@@ -93,7 +75,7 @@ static int pin_server(const struct cli *cli, struct selection *selection, bool i
 {
     Holdfast__V1__PinRequest request = HOLDFAST__V1__PIN_REQUEST__INIT;
     ProtobufCMessage *answer = NULL;
-    int error = selection->attempt == 0 ? find_served(selection, cli) : 0;
+    int error = selection->attempt == 0 ? server_find(selection, cli) : 0;
     if (error != 0)
         return error;
     request.run = selection->run;

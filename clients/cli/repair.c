@@ -236,6 +236,8 @@ static int repair_shards(struct repair *repair)
 static int open_here(struct repair *repair)
 {
     const struct cli *cli = repair->cli;
+    if (cli->server[0] != '\0')
+        ERR_TRY(server_need_here(cli));
     ERR_TRY(store_open_writable(&repair->store, cli));
     if (cli->server[0] != '\0')
         ERR_TRY(server_prepare_write(cli, 0));

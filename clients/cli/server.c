@@ -5,8 +5,9 @@
  * as with --store. The directory must be the very one: in another container the same path may be
  * another store, so ckptd also tells by which device and inode it knows its own. A command that
  * only reads (verify, diff, export, convert, reshard, du, tags) may go to a ckptd of another node,
- * HOST:PORT: it reads that store over TLS (storage/peer.c), wherever its directory is. What is
- * read is leased either way, which ckptd honours.
+ * HOST:PORT: it reads that store over TLS (storage/peer.c), wherever its directory is. So it does
+ * through the socket where something that it may read is in other tiers alone: ckptd reads that
+ * from them. What is read is leased either way, which ckptd honours.
  *
  * What import, convert and reshard write there is a checkpoint by ckptd's word alone (Adopt). A
  * ckptd that is restarted at that moment is waited for: to ask again is harmless. */
@@ -19,6 +20,7 @@
 #include "proto/tls/stream.h"
 #include "proto/tls/tls.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <poll.h>
 #include <pthread.h>
@@ -278,6 +280,23 @@ int server_show(ProtobufCMessage **out, const struct cli *cli, const struct sele
     return 0;
 }
 
+int server_find(struct selection *selection, const struct cli *cli)
+{
+    ProtobufCMessage *answer = NULL;
+    struct manifest_summary summary;
+    int error = server_show(&answer, cli, selection);
+    if (error != 0)
+        return error;
+    const char *text = ((const Holdfast__V1__ShowReply *)answer)->manifest_json;
+    error = manifest_read_summary(&summary, text, strlen(text));
+    protobuf_c_message_free_unpacked(answer, NULL);
+    if (error == 0) {
+        selection->step = (int64_t)summary.step;
+        selection->attempt = summary.attempt;
+    }
+    return error;
+}
+
 /* ---- where its store is ---- */
 
 /* Is `path` here the directory that the server means by it? */
@@ -302,13 +321,76 @@ static int check_reach(const char *path, const char *id, const struct cli *cli)
     return 0;
 }
 
+/* Is `summary`, the next of a list, what an argument may mean? A run alone means its newest that is
+ * whole, of which `seen` tells that it has come, or all of it, as a tag may. */
+static bool is_meant(const struct cli *cli, bool seen[2],
+                     const Holdfast__V1__CheckpointSummary *summary)
+{
+    bool is_any = true, is_it = false;
+    for (int i = 0; i < cli->num_args && i < 2; i++) {
+        size_t length = strcspn(cli->args[i], "@");
+        const char *step = cli->args[i] + length;
+        if (cli->is_path[i])
+            continue;
+        is_any = false;
+        if (strlen(summary->run) != length || strncmp(cli->args[i], summary->run, length) != 0)
+            continue;
+        if (step[0] == '@') {
+            is_it |=
+                !isdigit((unsigned char)step[1]) || strtoull(step + 1, NULL, 10) == summary->step;
+        } else {
+            is_it |= cli->is_run_meant || (!seen[i] && summary->damage[0] == '\0');
+            seen[i] |= summary->damage[0] == '\0';
+        }
+    }
+    return is_any || is_it;
+}
+
+/* Is something that is meant in no file of its store's directory? */
+static int find_elsewhere(bool *out, const struct cli *cli)
+{
+    Holdfast__V1__ListRequest request = HOLDFAST__V1__LIST_REQUEST__INIT;
+    char page[STORAGE_KEY_MAX] = "";
+    bool seen[2] = {false, false};
+    *out = false;
+    do {
+        ProtobufCMessage *answer = NULL;
+        request.page = page;
+        ERR_TRY(cli_call(&answer, cli, "/holdfast.v1.Checkpoint/List", &request.base,
+                         &holdfast__v1__list_reply__descriptor, CLI_CALL_MS));
+        const Holdfast__V1__ListReply *reply = (const Holdfast__V1__ListReply *)answer;
+        for (size_t i = 0; i < reply->n_checkpoints && !*out; i++) {
+            const Holdfast__V1__CheckpointSummary *summary = reply->checkpoints[i];
+            *out = is_meant(cli, seen, summary) && summary->tiers[0] != '\0' &&
+                   strncmp(summary->tiers, CLI_STORED, strlen(CLI_STORED)) != 0;
+        }
+        snprintf(page, sizeof page, "%s", reply->next);
+        protobuf_c_message_free_unpacked(answer, NULL);
+    } while (page[0] != '\0' && !*out);
+    return 0;
+}
+
+int server_need_here(const struct cli *cli)
+{
+    bool is_elsewhere;
+    ERR_TRY(find_elsewhere(&is_elsewhere, cli));
+    return is_elsewhere ? report_error(ERR_NOT_FOUND, "name that tier's store with --store",
+                                       "%s is not in the store of the ckptd at %s: other tiers "
+                                       "alone have it, or a part of it",
+                                       cli->args[0], cli->server)
+                        : 0;
+}
+
 int server_find_source(struct cli *cli)
 {
     Holdfast__V1__HelloRequest request = HOLDFAST__V1__HELLO_REQUEST__INIT;
     ProtobufCMessage *answer = NULL;
     struct address server;
+    bool is_elsewhere = true;
     ERR_TRY(address_parse(&server, cli->server));
     if (server.kind != ADDRESS_TLS)
+        ERR_TRY(find_elsewhere(&is_elsewhere, cli));
+    if (!is_elsewhere)
         return server_find_store(cli);
     request.protocol = RPC_PROTOCOL;
     ERR_TRY(cli_call(&answer, cli, "/holdfast.v1.Checkpoint/Hello", &request.base,

@@ -132,8 +132,11 @@ int store_open_writable(struct storage **out, const struct cli *cli)
 const char *store_durability(const char *store)
 {
     struct storage_where where;
-    return storage_where_parse(&where, store) == 0 && where.ops == &storage_s3 ? "bucket"
-                                                                               : CLI_STORED;
+    bool is_known = storage_where_parse(&where, store) == 0;
+    bool is_here = is_known && strncmp(where.place, "unix:", strlen("unix:")) == 0;
+    return is_here && where.ops == &storage_peer  ? "served"
+           : is_known && where.ops == &storage_s3 ? "bucket"
+                                                  : CLI_STORED;
 }
 
 int store_compare(bool *out_is_same, const char *store, const char *other)

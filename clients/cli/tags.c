@@ -153,10 +153,13 @@ static int open_to_write(struct storage **out, const struct cli *cli)
 }
 
 /* The checkpoint that is meant, by step and attempt. */
-static int find_checkpoint(struct selection *out, struct storage *store, const char *text)
+static int find_checkpoint(struct selection *out, struct storage *store, const struct cli *cli)
 {
+    const char *text = cli->args[0];
     struct checkpoint checkpoint;
     ERR_TRY(selection_parse(out, text));
+    if (cli->server[0] != '\0') /* whichever tier has it */
+        return server_find(out, cli);
     ERR_TRY(checkpoint_open(&checkpoint, store, text));
     out->step = (int64_t)checkpoint.manifest->summary.step;
     out->attempt = checkpoint.manifest->summary.attempt;
@@ -197,7 +200,7 @@ int cli_tag(const struct cli *cli)
     if (error == 0)
         error = open_to_write(&store, cli);
     if (error == 0)
-        error = find_checkpoint(&selection, store, cli->args[0]);
+        error = find_checkpoint(&selection, store, cli);
     if (error == 0)
         error = put_tag(store, &selection, cli->args[1]);
     if (store != NULL)

@@ -16,6 +16,8 @@ static int put_note(const struct cli *cli, const struct manifest_summary *summar
     struct storage *store = NULL;
     struct verified before;
     ERR_TRY(verified_key(key, sizeof key, summary));
+    if (strncmp(cli->store, "peer:", strlen("peer:")) == 0)
+        return report_error(ERR_DENIED, NULL, "ckptd lets tools read there alone");
     int error = store_open_writable(&store, cli);
     if (error == 0)
         error = verified_fetch(&before, store, storage_fetch, summary);

@@ -182,6 +182,8 @@ int writer_plan(struct writer *writer)
     manifest->summary.origin[0] = '\0'; /* which its source may have */
     manifest->digests = NULL;
     manifest->shards = NULL;
+    manifest->part_sums = NULL; /* of a tier's */
+    manifest->part_bytes = 0;
     snprintf(manifest->code_version, sizeof manifest->code_version, "%s", report_version);
     manifest_now(manifest->summary.time);
     int error = manifest_new_nonce(manifest->summary.nonce);
