@@ -8,6 +8,24 @@
 #include <string.h>
 #include <time.h>
 
+/* Of what is read through a ckptd of this node the note lies in its directory, if that is there. */
+static int open_for_note(struct storage **out, const struct cli *cli,
+                         const struct manifest_summary *summary)
+{
+    struct cli here = *cli;
+    struct selection selection = {.step = (int64_t)summary->step, .attempt = summary->attempt};
+    bool is_served = strncmp(cli->store, "peer:", strlen("peer:")) == 0;
+    snprintf(selection.run, sizeof selection.run, "%s", summary->run);
+    if (is_served && strncmp(cli->server, "unix:", strlen("unix:")) != 0)
+        return report_error(ERR_DENIED, NULL, "a ckptd elsewhere lets tools read alone");
+    if (is_served)
+        ERR_TRY(server_find_store(&here));
+    ERR_TRY(store_open_writable(out, &here));
+    return is_served && store_need_checkpoint(*out, &selection) != 0
+               ? report_error(ERR_DENIED, NULL, "it is in other tiers alone")
+               : 0;
+}
+
 /* Replaces the one before. */
 static int put_note(const struct cli *cli, const struct manifest_summary *summary,
                     const struct verified *result)
@@ -16,19 +34,17 @@ static int put_note(const struct cli *cli, const struct manifest_summary *summar
     struct storage *store = NULL;
     struct verified before;
     ERR_TRY(verified_key(key, sizeof key, summary));
-    if (strncmp(cli->store, "peer:", strlen("peer:")) == 0)
-        return report_error(ERR_DENIED, NULL, "ckptd lets tools read there alone");
-    int error = store_open_writable(&store, cli);
-    if (error == 0)
+    int error = open_for_note(&store, cli, summary);
+    bool is_open = error == 0;
+    if (is_open)
         error = verified_fetch(&before, store, storage_fetch, summary);
-    if (error == 0 || error == ERR_NOT_FOUND) {
+    if (is_open && (error == 0 || error == ERR_NOT_FOUND)) {
         verified_write(text, summary, result, &before);
         error = storage_remove(store, key);
     }
-    if (error == 0 || error == ERR_NOT_FOUND)
+    if (is_open && (error == 0 || error == ERR_NOT_FOUND))
         error = storage_publish(store, key, text, strlen(text));
-    if (store != NULL)
-        storage_close(store);
+    storage_close(store);
     return error;
 }
 

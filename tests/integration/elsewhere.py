@@ -96,6 +96,8 @@ def main():
         world.cli("prune", world.run, "--keep-last", "2", "--now", *world.where)
         code, proven, err = checks(world, world.run)
         test("of a run that is here in part, all is read", (code, proven) == (0, [3, 2, 1]), err)
+        kept = [entry["step"] for entry in world.listed(*world.where) if "verified" in entry]
+        test("the result is kept beside those that are here", kept == [3, 2], kept)
         test("and its newest from the disk", "whole, local" in
              world.cli("verify", world.run, *world.where)[1])
         world.stop()
