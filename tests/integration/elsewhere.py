@@ -61,8 +61,9 @@ def names(world):
          f"{run}@2-a2: whole" in world.cli("verify", f"{run}@best", *world.where)[1], (out, err))
     code, out, err = world.cli("pin", f"{run}@2", *world.where)
     pinned = [entry["step"] for entry in world.listed(*world.where) if entry["pinned"]]
-    test("pin keeps it in the far tier", code == 0 and pinned == [2] and
-         os.listdir(os.path.join(world.far, run, "pins")), (out, err, pinned))
+    pins = [glob.glob(os.path.join(store, run, "pins", "*")) for store in (world.far, world.store)]
+    test("pin keeps it in the far tier, and there alone", code == 0 and pinned == [2] and
+         list(map(len, pins)) == [1, 0], (out, err, pinned, pins))
     code, out, err = world.cli("unpin", f"{run}@2", *world.where)
     test("and unpin lets it go", code == 0 and
          not os.listdir(os.path.join(world.far, run, "pins")), (out, err))
