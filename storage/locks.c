@@ -239,7 +239,7 @@ int local_keeper_open(struct local *local)
     pthread_cond_init(&keeper->wake, NULL);
     if (pthread_create(&keeper->thread, NULL, keep_locks, keeper) != 0) {
         free(keeper);
-        return report_error(ERR_MEMORY, NULL, "no thread to keep locks");
+        return report_error(ERR_MEMORY, NULL, "could not allocate a thread that keeps locks");
     }
     local->keeper = keeper;
     return 0;

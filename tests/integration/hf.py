@@ -391,7 +391,7 @@ def moments_read_from_a_damaged_checkpoint_do_not_get_into_an_older_seed(bed):
     content[len(content) // 2] ^= 1  # the first shard is whole, and read first
     write(shard, content)
     assert bed.train(store, "walk", 4, *options) == direct
-    entries = json.loads(cli("list", "walk", "--store", store, "--json"))
+    entries = json.loads(cli("list", "walk", "--store", store, "--json", want=1))
     assert [(entry["step"], entry["attempt"]) for entry in entries] == [(4, 3), (2, 2), (0, 1)]
     assert "damaged" in entries[1]["damage"], entries
 

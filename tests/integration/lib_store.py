@@ -123,14 +123,18 @@ def change(path, offset, new=None):
         file.write(new if new is not None else bytes([old[0] ^ 0x10]))
 
 
+def hashed_at(text, key):
+    """With the XXH3-64 of all before it as the value of its last member of that name."""
+    xxh3 = ctypes.CDLL("libxxhash.so.0").XXH3_64bits
+    xxh3.argtypes, xxh3.restype = (ctypes.c_char_p, ctypes.c_size_t), ctypes.c_uint64
+    at = text.rindex(key) + len(key)
+    return text[:at] + b"%016x" % xxh3(bytes(text[:at]), at) + text[at + 16:]
+
+
 def sealed(text):
     """A manifest that was changed, with the right checksums again."""
-    key = b'"summary_hash":"'
-    at = text.find(key) + len(key)
-    if at >= len(key):
-        xxh3 = ctypes.CDLL("libxxhash.so.0").XXH3_64bits
-        xxh3.argtypes, xxh3.restype = (ctypes.c_char_p, ctypes.c_size_t), ctypes.c_uint64
-        text = text[:at] + b"%016x" % xxh3(bytes(text[:at]), at) + text[at + 16:]
+    if b'"summary_hash":"' in text:
+        text = hashed_at(text, b'"summary_hash":"')
     text = text[:text.rindex(b'"sha256"')]
     return text + b'"sha256":"%s"}\n' % hashlib.sha256(text).hexdigest().encode()
 
@@ -140,6 +144,22 @@ def at_step(text, step):
     longer = re.sub(rb'"step":\d+', b'"step":%d' % step, text, count=1)
     filling = b" " * (len(longer) - len(text)) + b"\n"  # the summary keeps its length
     return sealed(longer.replace(filling, b"\n", 1))
+
+
+def copy_without_data(shard, to, step):
+    """The shard's file as one of that step has it, but its data and its table are a hole. The
+    hashes of its header before and now, as the manifest has them."""
+    key, member = b'"header_hash":"', rb'"header_hash":"[0-9a-f]{16}"'
+    with open(shard, "rb") as file:
+        size = struct.unpack("<Q", file.read(8))[0] + 8
+        file.seek(0)
+        before = file.read(size)
+    header = re.sub(rb'"step":"\d+"', b'"step":"%d"' % step, before.rstrip(b" "), count=1)
+    header = hashed_at(header, key)
+    with open(to, "wb") as file:
+        file.write(header.ljust(size))
+        file.truncate(os.path.getsize(shard))
+    return [re.findall(member, text)[-1] for text in (before, header)]
 
 
 def mark(folder):

@@ -124,16 +124,19 @@ static void undo_damage(struct undo *undo, const struct bed *bed, uint64_t step,
     close(fd);
 }
 
-/* What the list has to say of it: the file, and of data and header the block. */
+/* What the list has to say of it: the file, of data the block, and the header, which is read first.
+ */
 static void name_damage(char out[100], const struct bed *bed, uint64_t step,
                         const struct damage *damage)
 {
     const char *file = damage->file;
-    bool is_table = damage->kind == REPLACE || damage->at >= size_of(bed, step, file) - PAGE;
+    bool is_table = damage->at >= size_of(bed, step, file) - PAGE;
     if (strcmp(file, MANIFEST) == 0)
         snprintf(out, 100, "manifest");
     else if (damage->kind == TRUNCATE)
         snprintf(out, 100, "its shards have %lld bytes instead of ", (long long)damage->at);
+    else if (damage->at < (off_t)PAGE)
+        snprintf(out, 100, "the header of %.*s ", (int)strcspn(file, "."), file);
     else if (is_table)
         snprintf(out, 100, "the checksum table of %.*s ", (int)strcspn(file, "."), file);
     else
