@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""gpu_check - `make gpu-check`, `gpu-bench` and `gpu-bundle` say what a GPU showed, nothing else.
+"""check_gpu_evidence - `make gpu-check`, `gpu-bench`, `gpu-bundle` say what a GPU showed, no more.
 
 Goal: without a GPU it is one line and status 78; with one, a difference is status 1; the word "ran"
 in kernels/cuda/README.md is there for what a committed file of evidence says, only. Method: the

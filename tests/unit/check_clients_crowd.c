@@ -1,4 +1,4 @@
-/* clients_crowd.c - many ranks of one user that start at once on one node.
+/* check_clients_crowd.c - many ranks of one user that start at once on one node.
  *
  * Goal: that a user has used up what one user may cost (proto/rpc_budget.h) delays its ranks, and
  * fails none: libckpt waits for the second in which the user may not connect, inside its own
