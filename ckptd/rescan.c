@@ -285,7 +285,7 @@ static int enter_newcomer(struct run *run, const struct newcomer *found)
     history_note(run, &(struct history_event){.name = "found",
                                               .step = summary->step,
                                               .attempt = summary->attempt,
-                                              .by = "not ckptd"});
+                                              .by = "another program"});
     log_info("catalog", "run %s, step %llu, attempt %llu was found in the store: %llu bytes",
              run->name, (unsigned long long)summary->step, (unsigned long long)summary->attempt,
              (unsigned long long)summary->bytes);
@@ -323,7 +323,7 @@ static bool drop_vanished(struct run *run, const struct place_of_step *known)
     history_note(run, &(struct history_event){.name = "vanish",
                                               .step = known->step,
                                               .attempt = known->attempt,
-                                              .by = "not ckptd"});
+                                              .by = "another program"});
     log_error("catalog", "run %s, step %llu, attempt %llu has vanished: its directory is gone",
               run->name, (unsigned long long)known->step, (unsigned long long)known->attempt);
     return true;

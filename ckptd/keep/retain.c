@@ -284,7 +284,7 @@ static void note_looks(struct pruning *pruning)
                          &(struct history_event){.name = "vanish",
                                                  .step = candidate->summary.step,
                                                  .attempt = candidate->summary.attempt,
-                                                 .by = "not ckptd"});
+                                                 .by = "another program"});
             log_error("retain", "run %s, step %llu, attempt %llu has vanished from the store: %s",
                       pruning->run->name, (unsigned long long)candidate->summary.step,
                       (unsigned long long)candidate->summary.attempt, candidate->fault.message);

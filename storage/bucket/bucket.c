@@ -145,7 +145,9 @@ static int probe_complete(struct bucket *bucket, const char *key, bool *out_hold
 static int refuse_unconditional(const struct bucket *bucket)
 {
     return report_error(
-        ERR_DENIED, "use another server, or say that there is one writer: single_writer = true",
+        ERR_DENIED,
+        "use another server, or say that there is one writer: HOLDFAST_S3_SINGLE_WRITER=true in "
+        "the environment",
         "the server of s3://%s honours If-None-Match neither on PUT nor on the completion of an "
         "upload: two writers could overwrite one another",
         bucket->name);
@@ -154,7 +156,9 @@ static int refuse_unconditional(const struct bucket *bucket)
 static int refuse_racy(const struct bucket *bucket)
 {
     return report_error(
-        ERR_DENIED, "use another server, or say that there is one writer: single_writer = true",
+        ERR_DENIED,
+        "use another server, or say that there is one writer: HOLDFAST_S3_SINGLE_WRITER=true in "
+        "the environment",
         "the server of s3://%s let %u of %u writers that raced make one object: its conditional "
         "%s holds for one writer after the other alone, and two could overwrite one another",
         bucket->name, bucket->num_winners, RACE_WRITERS,

@@ -185,7 +185,7 @@ def a_server_where_several_win_a_race_is_refused_but_for_a_single_writer(_):
     for kind, what in (("racy", "completion"), ("racy_put", "PUT")):
         server = Server(kind)
         with Driver(WHERE, server.environment) as driver:
-            assert driver.opened[0] == "ERR_DENIED" and "single_writer" in driver.opened[1]
+            assert driver.opened[0] == "ERR_DENIED" and "SINGLE_WRITER" in driver.opened[1]
             assert "4 of 4 writers that raced make one object" in driver.opened[1], driver.opened
             assert f"conditional {what} holds for one" in driver.opened[1], driver.opened
         assert not server.objects and not server.uploads, (server.objects, server.uploads)
@@ -207,7 +207,7 @@ def where_several_win_with_puts_names_are_made_by_completions(_):
 def a_server_with_neither_condition_is_refused_but_for_a_single_writer(_):
     server = Server("none")
     with Driver(WHERE, server.environment) as driver:
-        assert driver.opened[0] == "ERR_DENIED" and "single_writer" in driver.opened[1]
+        assert driver.opened[0] == "ERR_DENIED" and "SINGLE_WRITER" in driver.opened[1]
     with Driver(WHERE, server.environment, read_only=True) as driver:
         assert driver.opened[0] == "OK"
     with Driver(WHERE, server.environment, {"HOLDFAST_S3_SINGLE_WRITER": "true"}) as driver:
