@@ -457,6 +457,7 @@ struct shard_file {
     uint64_t *hashes;             /* per block; NULL when damaged, or not kept */
     char *damage, *header_damage; /* NULL: none. With `damage` no block can be proved. */
     int damage_error;             /* ERR_IO: it could not be read, which proves nothing */
+    int header_error;             /* the same of the header */
     uint32_t *read_for;           /* wants.c's, per block */
     /* While the file is open. */
     struct storage_object *object;

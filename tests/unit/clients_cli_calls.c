@@ -231,6 +231,23 @@ static void test_calls__verify_lists_every_read_that_fails(void **state)
     assert_true(listed > 10);
 }
 
+/* A page of a header that cannot be read proves no damage; loaders read several at a time, so that
+ * no number of a call names it. */
+static void test_calls__a_read_that_fails_is_no_damage_to_diff(void **state)
+{
+    struct failure_at at = {.number = EIO, .only = "pread"};
+    const struct between between = {arm, disarm, &at};
+    const struct tool *diff = tools;
+    while (diff->run != cli_diff)
+        diff++;
+    run_undisturbed(diff, *state);
+    assert_int_equal(run_tool(diff, *state, true, false, &between), diff->want);
+    unsigned reads = failing.calls;
+    assert_true(reads > 10);
+    while (at.first++ < reads)
+        try_one(diff, *state, at);
+}
+
 /* ---- what is refused ---- */
 
 static void set_onto_fifo(struct cli *cli, const struct world *world)
@@ -354,6 +371,8 @@ int main(void)
                                         world_open, world_close),
         cmocka_unit_test_setup_teardown(test_calls__verify_lists_every_read_that_fails, world_open,
                                         world_close),
+        cmocka_unit_test_setup_teardown(test_calls__a_read_that_fails_is_no_damage_to_diff,
+                                        world_open, world_close),
         cmocka_unit_test_setup_teardown(test_calls__what_is_refused_stays_so_when_nobody_can_look,
                                         world_open, world_close),
     };

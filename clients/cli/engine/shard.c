@@ -212,6 +212,12 @@ static int keep_file_damage(struct shard_file *file, int error)
     return keep_damage(&file->damage, error);
 }
 
+static int keep_header_damage(struct shard_file *file, int error)
+{
+    file->header_error = error == ERR_IO ? ERR_IO : ERR_CORRUPT;
+    return keep_damage(&file->header_damage, error);
+}
+
 /* Header and table of an open file. */
 static int prove_shard(struct shard_file *file, const struct checkpoint *checkpoint, enum load load,
                        struct shard_expected *expected)
@@ -220,7 +226,7 @@ static int prove_shard(struct shard_file *file, const struct checkpoint *checkpo
     struct reading table;
     begin_read(&table, checkpoint->store, file->object, geometry->table_start,
                geometry->file_bytes - geometry->table_start);
-    int error = keep_damage(&file->header_damage, check_header(file, checkpoint, load, expected));
+    int error = keep_header_damage(file, check_header(file, checkpoint, load, expected));
     if (error != 0) {
         struct failure failure = {0};
         failure_keep(&failure, error);
@@ -350,7 +356,7 @@ int checkpoint_need_whole(const struct checkpoint *checkpoint)
     for (uint32_t i = 0; i < checkpoint->manifest->summary.shards; i++) {
         const struct shard_file *file = &checkpoint->shards[i];
         if (file->damage != NULL || file->header_damage != NULL)
-            return report_error(file->damage != NULL ? file->damage_error : ERR_CORRUPT,
+            return report_error(file->damage != NULL ? file->damage_error : file->header_error,
                                 DAMAGE_HINT, "%s: shard %u: %s", checkpoint->name, i + 1,
                                 file->damage != NULL ? file->damage : file->header_damage);
     }
