@@ -125,9 +125,8 @@ static void pause_listener(struct listener *listener)
 
 static struct principal principal_of(const struct service *service, const struct ucred *peer)
 {
-    return (struct principal){.role = is_operator(service, peer->uid) ? ROLE_OPERATOR : ROLE_USER,
-                              .uid = peer->uid,
-                              .pid = peer->pid};
+    return principal_of_user(is_operator(service, peer->uid) ? ROLE_OPERATOR : ROLE_USER, peer->uid,
+                             peer->pid);
 }
 
 /* Where the kernel cannot keep the user out, everybody waits a little. */

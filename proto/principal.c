@@ -44,6 +44,13 @@ bool principal_parse(struct principal *out, const char *uri)
     return false;
 }
 
+struct principal principal_of_user(enum principal_role role, uid_t uid, pid_t pid)
+{
+    struct principal out = {.kind = PRINCIPAL_USER, .role = role, .uid = uid, .pid = pid};
+    snprintf(out.name, sizeof out.name, "user %u", (unsigned)uid);
+    return out;
+}
+
 struct principal principal_of_address(const char *address)
 {
     struct principal out = {.kind = PRINCIPAL_ADDRESS, .role = ROLE_USER, .uid = (uid_t)-1};
@@ -53,16 +60,13 @@ struct principal principal_of_address(const char *address)
 
 bool principal_is_same(const struct principal *a, const struct principal *b)
 {
-    if (a->kind != b->kind)
-        return false;
-    return a->kind == PRINCIPAL_USER ? a->uid == b->uid : strcmp(a->name, b->name) == 0;
+    return a->kind == b->kind && strcmp(a->name, b->name) == 0;
 }
 
 void principal_text(char out[PRINCIPAL_TEXT_MAX], const struct principal *principal)
 {
     if (principal->kind == PRINCIPAL_USER)
-        snprintf(out, PRINCIPAL_TEXT_MAX, "user %u, process %d", (unsigned)principal->uid,
-                 (int)principal->pid);
+        snprintf(out, PRINCIPAL_TEXT_MAX, "%s, process %d", principal->name, (int)principal->pid);
     else
         snprintf(out, PRINCIPAL_TEXT_MAX, "%s", principal->name);
 }

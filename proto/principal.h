@@ -40,10 +40,11 @@ struct principal {
     enum principal_role role;
     uid_t uid;                     /* of a user */
     pid_t pid;                     /* likewise */
-    char name[PRINCIPAL_NAME_MAX]; /* of a certificate: its URI; or the address */
+    char name[PRINCIPAL_NAME_MAX]; /* of a certificate: its URI; "user 1000"; or the address */
     char run[PRINCIPAL_NAME_MAX];  /* the only one that it may ask about; "": any */
 };
 
+struct principal principal_of_user(enum principal_role role, uid_t uid, pid_t pid);
 /* A stranger at that address, who may nothing. */
 struct principal principal_of_address(const char *address);
 /* The role, and the run, that a URI names. False: it names none. */

@@ -157,6 +157,7 @@ struct local_keeper {
     pthread_cond_t wake;
     struct storage_hold *holds;
     uint32_t turns;
+    bool has_told; /* that the lock file cannot be made again */
     bool stop;
 };
 
@@ -168,14 +169,17 @@ static bool has_its_name(const struct local *local)
            named.st_ino == locked.st_ino;
 }
 
-static void name_again(struct local *local)
+static void name_again(struct local_keeper *keeper)
 {
+    struct local *local = keeper->local;
     bool changes;
     int error, fd = take_lock_file(&error, &changes, local);
     if (error == ERR_BUSY)
         atomic_store(&local->is_lock_lost, true);
-    log_error("storage", "the store's lock file was removed: %s",
-              fd >= 0 ? "it is made again" : report_line());
+    if (fd >= 0 || !keeper->has_told)
+        log_error("storage", "the store's lock file was removed: %s",
+                  fd >= 0 ? "it is made again" : report_line());
+    keeper->has_told = fd < 0;
     if (fd < 0)
         return;
     close(local->lock_fd);
@@ -203,7 +207,7 @@ static void lock_again(struct local_keeper *keeper)
         return;
     if (local_lock_file(local->lock_fd) == 0) {
         if (!has_its_name(local))
-            name_again(local);
+            name_again(keeper);
         if (++keeper->turns % PROBE_TURNS == 0)
             probe_write(local);
         return;

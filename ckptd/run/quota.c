@@ -32,16 +32,6 @@ void quota_note_owner(struct run *run, struct rpc_call *call)
     run->coordinator->owner = principal;
 }
 
-/* Processes of one user are one identity. */
-static void name_owner(char out[PRINCIPAL_TEXT_MAX], const struct run *run)
-{
-    const struct principal *owner = &run->coordinator->owner;
-    if (owner->kind == PRINCIPAL_USER)
-        snprintf(out, PRINCIPAL_TEXT_MAX, "user %u", (unsigned)owner->uid);
-    else
-        principal_text(out, owner);
-}
-
 static bool has_same_owner(const struct run *a, const struct run *b)
 {
     return a->coordinator->is_owned && b->coordinator->is_owned &&
@@ -52,16 +42,16 @@ void quota_owner_text(char out[PRINCIPAL_TEXT_MAX], const struct run *run)
 {
     out[0] = '\0';
     if (run->coordinator->is_owned)
-        name_owner(out, run);
+        snprintf(out, PRINCIPAL_TEXT_MAX, "%s", run->coordinator->owner.name);
 }
 
 void quota_read_owner(struct run *run, const char *text)
 {
-    struct principal owner = {.kind = PRINCIPAL_USER};
+    struct principal owner;
     unsigned uid;
     char end;
     if (sscanf(text, "user %u%c", &uid, &end) == 1)
-        owner.uid = uid;
+        owner = principal_of_user(ROLE_USER, uid, 0);
     else if (!principal_parse(&owner, text))
         return;
     run->coordinator->is_owned = true;
@@ -73,26 +63,23 @@ int quota_check_disk(const struct run *run, uint64_t bytes,
 {
     const struct service *service = run->service;
     uint64_t limit = (uint64_t)service->config->limit_identity_disk_bytes, used = 0;
-    char who[PRINCIPAL_TEXT_MAX];
     if (limit == 0)
         return 0;
     for (const struct run *other = service->catalog->runs; other; other = other->next)
         used += has_same_owner(run, other) ? disk_of(other) : 0;
     if (used <= limit && bytes <= limit - used)
         return 0;
-    name_owner(who, run);
     return report_error(ERR_SPACE, "remove checkpoints, or raise limits.identity_disk_bytes",
                         "%s has %llu bytes of checkpoints and asks for %llu more, and "
                         "limits.identity_disk_bytes = %llu",
-                        who, (unsigned long long)used, (unsigned long long)bytes,
-                        (unsigned long long)limit);
+                        run->coordinator->owner.name, (unsigned long long)used,
+                        (unsigned long long)bytes, (unsigned long long)limit);
 }
 
 int quota_check_save(const struct run *run)
 {
     const struct service *service = run->service;
     int64_t limit = service->config->limit_identity_saves, count = 0;
-    char who[PRINCIPAL_TEXT_MAX];
     if (limit == 0)
         return 0;
     for (const struct run *other = service->catalog->runs; other; other = other->next)
@@ -100,20 +87,18 @@ int quota_check_save(const struct run *run)
             count += commit_num_saves(&other->coordinator->machine);
     if (count < limit)
         return 0;
-    name_owner(who, run);
     return report_error(ERR_BUSY, "save less often, or raise limits.identity_saves",
-                        "%s has %lld saves in work, and limits.identity_saves = %lld", who,
-                        (long long)count, (long long)limit);
+                        "%s has %lld saves in work, and limits.identity_saves = %lld",
+                        run->coordinator->owner.name, (long long)count, (long long)limit);
 }
 
 static int report_arena(const struct run *run, int error, uint64_t used, uint64_t more)
 {
-    char who[PRINCIPAL_TEXT_MAX];
-    name_owner(who, run);
     return report_error(error, "save less at once, or raise limits.identity_arena_bytes",
                         "%s has %llu bytes of memory in saves and asks for %llu more, and "
                         "limits.identity_arena_bytes = %lld",
-                        who, (unsigned long long)used, (unsigned long long)more,
+                        run->coordinator->owner.name, (unsigned long long)used,
+                        (unsigned long long)more,
                         (long long)run->service->config->limit_identity_arena_bytes);
 }
 

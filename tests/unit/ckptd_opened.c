@@ -115,6 +115,26 @@ static void test_opened__a_handle_is_of_no_use_to_others(void **state)
     close_bed(&bed);
 }
 
+/* Whom the kernel names has no certificate. */
+static void test_opened__users_of_the_machine_have_handles_of_their_own(void **state)
+{
+    (void)state;
+    struct bed bed;
+    struct handle *first, *same, *other, *used;
+    open_bed(&bed);
+    const struct principal users[] = {principal_of_user(ROLE_USER, 1000, 1),
+                                      principal_of_user(ROLE_USER, 1001, 2)};
+    assert_int_equal(handles_new(bed.handles, &first, &users[0], 2), 0);
+    assert_int_equal(handles_use(bed.handles, &used, users[0].name, first->token), 0);
+    assert_ptr_equal(used, first);
+    assert_int_equal(handles_use(bed.handles, &used, users[1].name, first->token), ERR_UNAVAILABLE);
+    for (unsigned i = 1; i < HANDLES_EACH; i++)
+        assert_int_equal(handles_new(bed.handles, &same, &users[0], 2), 0);
+    assert_int_equal(handles_new(bed.handles, &same, &users[0], 2), ERR_BUSY);
+    assert_int_equal(handles_new(bed.handles, &other, &users[1], 2), 0);
+    close_bed(&bed);
+}
+
 static void test_opened__only_whole_blocks_of_the_object_move(void **state)
 {
     (void)state;
@@ -232,6 +252,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_opened__a_block_lies_where_it_says),
         cmocka_unit_test(test_opened__a_handle_is_of_no_use_to_others),
+        cmocka_unit_test(test_opened__users_of_the_machine_have_handles_of_their_own),
         cmocka_unit_test(test_opened__only_whole_blocks_of_the_object_move),
         cmocka_unit_test(test_opened__a_write_that_failed_is_told),
         cmocka_unit_test(test_opened__what_is_in_use_stays),

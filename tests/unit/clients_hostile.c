@@ -220,6 +220,7 @@ static void answer_arena(struct fake *fake)
 static void *serve(void *argument)
 {
     struct fake *fake = argument;
+    const struct principal operator= principal_of_user(ROLE_OPERATOR, geteuid(), getpid());
     while (!fake->stop) {
         struct pollfd polls[] = {{fake->listeners[0], POLLIN, 0},
                                  {fake->listeners[1], POLLIN, 0},
@@ -229,9 +230,7 @@ static void *serve(void *argument)
         if (polls[0].revents != 0) {
             int fd = accept(fake->listeners[0], NULL, NULL);
             if (fd >= 0)
-                rpc_server_adopt(
-                    fake->server, fd,
-                    &(struct principal){.role = ROLE_OPERATOR, .uid = geteuid(), .pid = getpid()});
+                rpc_server_adopt(fake->server, fd, &operator);
         }
         if (polls[2].revents != 0)
             answer_arena(fake);

@@ -199,19 +199,14 @@ static void test_frames__nothing_passes_when_the_users_budget_is_spent(void **st
 
 /* ---- budgets ---- */
 
-static struct principal make_user(uid_t uid, pid_t pid, enum principal_role role)
-{
-    return (struct principal){.role = role, .uid = uid, .pid = pid};
-}
-
 static void test_budget__all_connections_of_a_user_have_one_account(void **state)
 {
     struct rpc_budget budget = {.rate = {1000, 3000}};
     struct rpc_account *first, *again, *other;
-    const struct principal user = make_user(1000, 1, ROLE_USER),
-                           same = make_user(1000, 2, ROLE_USER),
-                           stranger = make_user(1001, 1, ROLE_USER),
-                           operator= make_user(1000, 3, ROLE_OPERATOR);
+    const struct principal user = principal_of_user(ROLE_USER, 1000, 1),
+                           same = principal_of_user(ROLE_USER, 1000, 2),
+                           stranger = principal_of_user(ROLE_USER, 1001, 1),
+                           operator= principal_of_user(ROLE_OPERATOR, 1000, 3);
     (void)state;
     assert_int_equal(rpc_budget_find(&first, &budget, &user, 0), 0);
     assert_int_equal(rpc_budget_find(&again, &budget, &same, 0), 0);
@@ -341,6 +336,7 @@ static void test_guard__answers_that_nobody_reads_take_so_much_memory_and_no_mor
                                          .silent_ms = 60000,
                                          .request_bytes = RPC_REQUEST_BYTES};
     const struct timeval limit = {.tv_sec = 20};
+    const struct principal operator= principal_of_user(ROLE_OPERATOR, geteuid(), getpid());
     struct rpc_server *server;
     (void)state;
     memset(hello.version, 'x', ANSWER_BYTES);
@@ -350,11 +346,7 @@ static void test_guard__answers_that_nobody_reads_take_so_much_memory_and_no_mor
         int pair[2];
         assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), 0);
         setsockopt(pair[0], SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
-        assert_int_equal(
-            rpc_server_adopt(
-                server, pair[1],
-                &(struct principal){.role = ROLE_OPERATOR, .uid = geteuid(), .pid = getpid()}),
-            0);
+        assert_int_equal(rpc_server_adopt(server, pair[1], &operator), 0);
         assert_in_range(count_answered(pair[0], &hello), ANSWERS_FIT - 1, ANSWERS_FIT);
         close(pair[0]);
     }

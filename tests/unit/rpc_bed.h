@@ -39,15 +39,14 @@ struct rpc_bed {
 static inline void *rpc_bed_accept(void *argument)
 {
     struct rpc_bed *bed = argument;
+    const struct principal operator= principal_of_user(ROLE_OPERATOR, geteuid(), getpid());
     while (!atomic_load(&bed->stop)) {
         struct pollfd poll_fd = {bed->listener, POLLIN, 0};
         if (poll(&poll_fd, 1, 20) <= 0)
             continue;
         int fd = accept(bed->listener, NULL, NULL);
         if (fd >= 0)
-            rpc_server_adopt(
-                bed->server, fd,
-                &(struct principal){.role = ROLE_OPERATOR, .uid = geteuid(), .pid = getpid()});
+            rpc_server_adopt(bed->server, fd, &operator);
     }
     return NULL;
 }
