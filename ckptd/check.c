@@ -5,15 +5,16 @@
  * the ranks use, have theirs there.
  *
  * The configuration has been read and accepted when this is called. Looked at are the store, as a
- * reader without a lock sees it, the directory of the socket, the certificates, and the memory for
- * the pool. A store that a ckptd serves now is fine: its next configuration may be what is
- * checked; the last line then says who must end first. */
+ * reader without a lock sees it, the directory of the socket, the certificates, the far tier, and
+ * the memory for the pool. A store that a ckptd serves now is fine: its next configuration may be
+ * what is checked; the last line then says who must end first. */
 #include "ckptd/check.h"
 #include "ckptd/catalog.h"
 #include "ckptd/network.h"
 #include "ckptd/node/directory.h"
 #include "ckptd/scan.h"
 #include "ckptd/service.h"
+#include "ckptd/tier.h"
 #include "proto/report.h"
 #include "proto/retain.h"
 #include "proto/tls/tls.h"
@@ -162,6 +163,21 @@ static bool check_certificates(const struct config *config)
     return fail();
 }
 
+static bool check_tier(const struct config *config)
+{
+    bool is_final;
+    if (config->tier_store[0] == '\0')
+        return true;
+    if (tier_look(&is_final, config) == 0)
+        printf("tier: %s answers\n", config->tier_store);
+    else if (is_final)
+        return fail();
+    else
+        printf("tier: %s is not reached: %s; ckptd starts without it and asks again\n",
+               config->tier_store, report_line());
+    return true;
+}
+
 static bool check_memory(const struct config *config)
 {
     char line[128];
@@ -231,6 +247,7 @@ bool check_all(const struct config *config)
     bool is_fine = !is_directory || check_store(config, &is_served);
     is_fine &= check_socket(config);
     is_fine &= check_certificates(config);
+    is_fine &= check_tier(config);
     is_fine &= check_memory(config);
     tell_metrics(config);
     tell_limits(config);

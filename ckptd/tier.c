@@ -162,11 +162,11 @@ struct reach {
 };
 
 /* No waiting mends these. A directory that is not there may be mounted yet. */
-static bool is_final(const struct reach *reach, int error)
+static bool is_final(const struct storage_where *where, int error)
 {
     return error == ERR_MEMORY ||
-           (!reach->where.is_shared && (error == ERR_MISMATCH || error == ERR_INVALID ||
-                                        error == ERR_DENIED || error == ERR_VERSION));
+           (!where->is_shared && (error == ERR_MISMATCH || error == ERR_INVALID ||
+                                  error == ERR_DENIED || error == ERR_VERSION));
 }
 
 static int open_far(struct reach *reach)
@@ -246,7 +246,7 @@ static int try_first(struct reach *reach)
         fault = reach->first;
     else
         fault_take(&fault, report_error(ERR_TIMEOUT, NULL, "no answer in %d s", FIRST_S));
-    if (fault.code == 0 || is_final(reach, fault.code))
+    if (fault.code == 0 || is_final(&reach->where, fault.code))
         return fault_raise(&fault);
     snprintf(far->offline, sizeof far->offline, "%s", fault.message);
     far->silent_since_ms = loop_now_ms();
@@ -278,6 +278,35 @@ static int open_reach(struct service *service)
     ERR_TRY(crew_open(&far->crew, service->loop, num_workers, (int)config->tier_cpu_nice));
     crew_lane(far->crew, &far->lane, num_workers);
     return try_first(reach);
+}
+
+static int visit_none(void *user, const struct storage_entry *entry)
+{
+    (void)user;
+    (void)entry;
+    return 0;
+}
+
+int tier_look(bool *out_is_final, const struct config *config)
+{
+    struct storage_bucket bucket = {.part_bytes = BUCKET_PART_MIN, .connections = 1};
+    struct storage_where where;
+    struct storage *storage = NULL;
+    bool is_real;
+    *out_is_final = true;
+    ERR_TRY(find_place(&where, &is_real, config->tier_store));
+    ERR_TRY(storage_bucket_environment(&bucket));
+    const struct storage_options options = {
+        .read_only = true, .is_shared = where.is_shared, .bucket = &bucket, .opens_briefly = true};
+    int error = where.is_shared ? directory_need_tier(where.place) : 0;
+    if (error == 0)
+        error = storage_open(&storage, where.ops, where.place, &options);
+    if (error == 0)
+        error = storage_list(storage, "", visit_none, NULL);
+    if (storage)
+        storage_close(storage);
+    *out_is_final = error != 0 && is_final(&where, error);
+    return error;
 }
 
 static void close_reach(struct reach *reach)

@@ -52,6 +52,16 @@ def checked(world):
     test("a file of metrics that cannot be written is told", code == 0 and
          f"metrics: {world.folder}/deeper/a.prom cannot be written" in out and
          "metrics:" not in world.check("--metrics.file", world.folder + "/a.prom")[1], (code, out))
+    code, out, _ = world.check("--tier.store", f"dir:{world.folder}/mount/store")
+    test("a far tier that is not reached is told: a start goes on without it", code == 0 and
+         f"tier: dir:{world.folder}/mount/store is not reached: " in out and
+         "starts without it" in out, (code, out))
+    code, out, _ = world.check("--tier.store", f"dir:{world.folder}")
+    test("one that is no store yet, too", code == 0 and "is not reached" in out, (code, out))
+    code, out, _ = world.check("--tier.store", "s3://bucket/runs",
+                               before=["env", "-u", "AWS_ACCESS_KEY_ID", "HOME=/nonexistent"])
+    test("a bucket without credentials ends a start", code == 78 and
+         "there are no credentials" in out, (code, out))
     sockets = os.path.join(world.folder, "sockets")
     made, not_made = (world.check("--listen", f"unix:{sockets}/{name}")
                       for name in ("ckptd.sock", "deeper/ckptd.sock"))
