@@ -389,6 +389,11 @@ static void print_plan(const struct cli *cli, const char *run, const struct outc
     char name[200], size[32], text[300], reasons[128], tags[256];
     uint64_t bytes = 0;
     size_t count = 0;
+    if (outcomes->count == 0) {
+        printf("none of %s is in the store, where alone prune removes; other tiers keep theirs\n",
+               run);
+        return;
+    }
     printf("%-32s %11s  %s\n", "CHECKPOINT", "SIZE", cli->is_dry_run ? "PLAN" : "RESULT");
     for (size_t i = 0; i < outcomes->count; i++) {
         const struct outcome *outcome = &outcomes->list[i];

@@ -67,6 +67,8 @@ def names(world):
     code, out, err = world.cli("unpin", f"{run}@2", *world.where)
     test("and unpin lets it go", code == 0 and
          not os.listdir(os.path.join(world.far, run, "pins")), (out, err))
+    code, out, err = world.cli("prune", run, "--keep-last", "1", "--dry-run", *world.where)
+    test("prune says that none is in the store", code == 0 and "none of" in out, (out, err))
     code, out, err = world.cli("repair", f"{run}@2", *world.where)
     test("repair says that no file of it is here", code == 66 and "other tiers alone" in err, err)
     code, out, err = world.cli("cp", f"{run}@1", f"{run}-2", *world.where)
