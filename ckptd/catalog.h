@@ -17,6 +17,8 @@ struct service;
 
 /* FLAW_ASIDE, ... of proto/presence.h */
 bool catalog_has_flaw(const struct checkpoint *checkpoint, const char *flaw);
+/* It has no manifest: it is set aside or in doubt. */
+bool catalog_is_uncommitted(const struct checkpoint *checkpoint);
 
 /* A checkpoint's directory as storage sees it. */
 extern const struct storage_group_kind checkpoint_kind;

@@ -22,6 +22,11 @@ bool catalog_has_flaw(const struct checkpoint *checkpoint, const char *flaw)
     return checkpoint->damaged && strcmp(checkpoint->flaw, flaw) == 0;
 }
 
+bool catalog_is_uncommitted(const struct checkpoint *checkpoint)
+{
+    return catalog_has_flaw(checkpoint, FLAW_ASIDE) || catalog_has_flaw(checkpoint, FLAW_IN_DOUBT);
+}
+
 void catalog_set_aside(struct checkpoint *checkpoint, const char *flaw, const char *text)
 {
     snprintf(checkpoint->damage, sizeof checkpoint->damage, "%s", text);

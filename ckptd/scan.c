@@ -111,7 +111,8 @@ struct step {
     uint64_t attempt, step;
     bool committed; /* it has a manifest */
     bool has_mark;
-    enum storage_rest rest; /* without one */
+    enum storage_rest rest;            /* without one */
+    char coordinator[MARK_NODE_BYTES]; /* without one: of the save that it is a part of; "" */
     struct manifest_summary summary;
     struct places places;
     struct verified verified;
@@ -205,7 +206,11 @@ static void look_at_step(const struct scan *scan, struct step *step)
         if (error == 0 && find_name(&names, VERIFIED_NAME))
             verified_fetch(&step->verified, scan->service->storage, storage_fetch, &step->summary);
     } else if (error == 0) {
+        struct shard_identity identity;
         error = storage_group_rest(scan->service->storage, &checkpoint_kind, dir, &step->rest);
+        if (!step->has_mark || mark_fetch_part(&identity, step->coordinator, scan->service->storage,
+                                               storage_fetch, dir) != 0)
+            step->coordinator[0] = '\0';
     }
     free(names.list);
     step->error = error;
@@ -263,7 +268,11 @@ static int add_checkpoint(struct scan *scan, struct step *step)
     if (error == 0)
         error = step_dir(dir, sizeof dir, scan, step);
     if (error == 0 && !step->committed && step->error == 0) {
-        catalog_set_aside(checkpoint, FLAW_ASIDE, ASIDE_TEXT);
+        snprintf(text, sizeof text, IN_DOUBT_TEXT, step->coordinator);
+        if (step->coordinator[0] != '\0')
+            catalog_set_aside(checkpoint, FLAW_IN_DOUBT, text);
+        else
+            catalog_set_aside(checkpoint, FLAW_ASIDE, ASIDE_TEXT);
         return 0;
     }
     if (error == 0 && step->committed && step->has_mark)

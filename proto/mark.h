@@ -5,6 +5,7 @@
 #ifndef HOLDFAST_MARK_H
 #define HOLDFAST_MARK_H
 
+#include "proto/presence.h"
 #include "proto/shard.h"
 
 #define MARK_NAME "unfinished"
@@ -21,6 +22,10 @@ void mark_write_part(char out[MARK_BYTES_MAX], const struct shard_identity *iden
 #define MARK_NODE_BYTES 33
 bool mark_read_part(struct shard_identity *out, char out_coordinator[MARK_NODE_BYTES],
                     const char *directory, const char *text);
+/* Likewise of the mark that lies in `directory`. ERR_NOT_FOUND: there is none, or no such mark.
+ * Blocks. */
+int mark_fetch_part(struct shard_identity *out, char out_coordinator[MARK_NODE_BYTES],
+                    struct storage *storage, presence_fetch *fetch, const char *directory);
 /* Is it a mark on the directory "<run>/step-..."? */
 bool mark_is_of(const char *directory, const char *text);
 

@@ -284,7 +284,7 @@ static void work_look(struct job *job)
 static void enter_step(struct run *run, const struct far_step *step, enum tier_index tier)
 {
     struct checkpoint *checkpoint = catalog_find(run, step->step, step->attempt);
-    if (checkpoint && catalog_has_flaw(checkpoint, FLAW_ASIDE))
+    if (checkpoint && catalog_is_uncommitted(checkpoint))
         return;
     if (catalog_is_promised(run, step->step, step->attempt))
         return; /* the next look */

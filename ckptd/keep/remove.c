@@ -25,6 +25,7 @@
 #include "ckptd/run/coordinator.h"
 #include "ckptd/run/describe.h"
 #include "ckptd/service.h"
+#include "proto/presence.h"
 #include "proto/report.h"
 #include "proto/shard.h"
 #include "proto/toml.h"
@@ -212,6 +213,17 @@ static int check_run(const struct run *run, bool is_whole)
                       : 0;
 }
 
+/* What its coordinator may call a checkpoint yet. */
+static int check_doubt(const struct checkpoint *checkpoint, bool is_forced)
+{
+    if (is_forced || !catalog_has_flaw(checkpoint, FLAW_IN_DOUBT))
+        return 0;
+    return report_error(ERR_DENIED, "wait for that node, or remove it with --force",
+                        "step %llu of run %s is in doubt: %s",
+                        (unsigned long long)checkpoint->summary.step, checkpoint->run->name,
+                        checkpoint->damage);
+}
+
 static int take_out_one(struct removal *removal, const Holdfast__V1__RemoveRequest *request)
 {
     struct checkpoint *found = catalog_find(removal->run, request->step, request->attempt);
@@ -219,6 +231,7 @@ static int take_out_one(struct removal *removal, const Holdfast__V1__RemoveReque
         return report_error(ERR_NOT_FOUND, "see `ckpt-cli list`",
                             "run '%s' has no checkpoint of step %llu by that attempt",
                             removal->run->name, (unsigned long long)request->step);
+    ERR_TRY(check_doubt(found, request->force));
     count(removal, found);
     if (request->dry_run)
         return 0;
@@ -229,10 +242,11 @@ static int take_out_one(struct removal *removal, const Holdfast__V1__RemoveReque
     return 0;
 }
 
-static int take_out_all(struct removal *removal, bool is_dry)
+static int take_out_all(struct removal *removal, const Holdfast__V1__RemoveRequest *request)
 {
     struct run *run = removal->run;
     for (struct checkpoint *c = run->checkpoints; c; c = c->next) {
+        ERR_TRY(check_doubt(c, request->force));
         count(removal, c);
         if (catalog_in_use(c))
             return report_error(ERR_BUSY, "try again when it is closed",
@@ -242,7 +256,7 @@ static int take_out_all(struct removal *removal, bool is_dry)
             return report_error(ERR_DENIED, "unpin it first", "step %llu of run %s is pinned",
                                 (unsigned long long)c->summary.step, run->name);
     }
-    while (!is_dry && run->checkpoints) {
+    while (!request->dry_run && run->checkpoints) {
         struct checkpoint *checkpoint = run->checkpoints;
         CHECK(catalog_take_out(checkpoint));
         catalog_drop(checkpoint);
@@ -281,7 +295,7 @@ static int begin(struct removal *removal, const Holdfast__V1__RemoveRequest *req
         error = shard_dir_key(removal->prefix, sizeof removal->prefix, removal->run->name,
                               request->step, request->attempt);
     if (error == 0)
-        error = is_whole ? take_out_all(removal, request->dry_run) : take_out_one(removal, request);
+        error = is_whole ? take_out_all(removal, request) : take_out_one(removal, request);
     if (error == 0 && !request->now && removal->reply.checkpoints > 0)
         note_terms(removal);
     name_others(removal);

@@ -1,7 +1,7 @@
 /* returned.c - a node that comes back asks before it believes itself: what is left here of a save
  * that another node coordinated, with a mark that names that node, and without a manifest.
  *
- *   set aside in the catalog ──► its mark names a coordinator ──► ReportPart without parts
+ *   in doubt in the catalog ──► its mark names a coordinator ──► ReportPart without parts
  *   KEPT            ──► the manifest is written here: a checkpoint like the others
  *   OVER            ──► the mark becomes one of this node's own; what it proves unfinished goes
  *   WAIT, no answer ──► it stays as it is, and is asked about again
@@ -54,15 +54,11 @@ static int dir_of(char out[STORAGE_KEY_MAX], const struct asking *asking)
 static int read_mark(struct errand *errand)
 {
     struct asking *asking = CONTAINER_OF(errand, struct asking, errand);
-    char dir[STORAGE_KEY_MAX], key[STORAGE_KEY_MAX + 32], text[MARK_BYTES_MAX] = "";
-    char coordinator[MARK_NODE_BYTES];
-    uint64_t bytes;
+    char dir[STORAGE_KEY_MAX], coordinator[MARK_NODE_BYTES];
     ERR_TRY(dir_of(dir, asking));
-    snprintf(key, sizeof key, "%s/" MARK_NAME, dir);
-    ERR_TRY(storage_fetch(errand->service->storage, key, text, sizeof text - 1, &bytes));
-    unsigned tier = mark_read_part(&asking->identity, coordinator, dir, text)
-                        ? catalog_tier_of(errand->service, coordinator)
-                        : NUM_TIERS;
+    ERR_TRY(mark_fetch_part(&asking->identity, coordinator, errand->service->storage, storage_fetch,
+                            dir));
+    unsigned tier = catalog_tier_of(errand->service, coordinator);
     if (tier == NUM_TIERS || tier == TIER_LOCAL)
         return report_error(ERR_NOT_FOUND, NULL, "no peer coordinates it");
     errand->peer = tier - TIER_PEER;
@@ -127,10 +123,10 @@ static void enter(struct asking *asking)
 
 static void settle(struct asking *asking)
 {
-    struct checkpoint *aside = catalog_find(asking->run, asking->step, asking->attempt);
-    if (!aside || !catalog_has_flaw(aside, FLAW_ASIDE) || !catalog_take_out(aside))
+    struct checkpoint *part = catalog_find(asking->run, asking->step, asking->attempt);
+    if (!part || !catalog_has_flaw(part, FLAW_IN_DOUBT) || !catalog_take_out(part))
         return;
-    catalog_drop(aside);
+    catalog_drop(part);
     log_info("catalog", "run %s, step %llu, attempt %llu: what was left of it here %s",
              asking->run_name, (unsigned long long)asking->step,
              (unsigned long long)asking->attempt,
@@ -153,14 +149,14 @@ static void asked(struct errand *errand)
     free(asking);
 }
 
-/* Those that are set aside in turn, so that one without an answer keeps none waiting; or NULL. */
-static const struct checkpoint *find_aside(struct followers *followers)
+/* Those that are in doubt in turn, so that one without an answer keeps none waiting; or NULL. */
+static const struct checkpoint *find_in_doubt(struct followers *followers)
 {
     const struct checkpoint *first = NULL, *found = NULL;
     uint64_t at = 0;
     for (struct run *run = followers->service->catalog->runs; run; run = run->next)
         for (struct checkpoint *c = run->checkpoints; c; c = c->next) {
-            if (!catalog_has_flaw(c, FLAW_ASIDE))
+            if (!catalog_has_flaw(c, FLAW_IN_DOUBT))
                 continue;
             first = first ? first : c;
             if (at++ == followers->turn)
@@ -174,17 +170,17 @@ static void look(struct timer *timer)
 {
     struct followers *followers = CONTAINER_OF(timer, struct followers, timer);
     struct service *service = followers->service;
-    const struct checkpoint *aside = find_aside(followers);
-    struct asking *asking = aside ? calloc(1, sizeof *asking) : NULL;
+    const struct checkpoint *part = find_in_doubt(followers);
+    struct asking *asking = part ? calloc(1, sizeof *asking) : NULL;
     if (!asking) {
         loop_timer(service->loop, timer, LOOK_MS);
         return;
     }
     holdfast__v1__report_part_request__init(&asking->request);
-    asking->run = aside->run;
-    asking->step = asking->request.step = aside->summary.step;
-    asking->attempt = asking->request.attempt = aside->summary.attempt;
-    snprintf(asking->run_name, sizeof asking->run_name, "%s", aside->run->name);
+    asking->run = part->run;
+    asking->step = asking->request.step = part->summary.step;
+    asking->attempt = asking->request.attempt = part->summary.attempt;
+    snprintf(asking->run_name, sizeof asking->run_name, "%s", part->run->name);
     asking->request.run = asking->run_name;
     asking->request.boot_id = service->boot_id;
     asking->errand = (struct errand){.service = service,

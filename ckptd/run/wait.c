@@ -198,7 +198,7 @@ void save_wait(struct service *service, struct rpc_call *call,
     }
     uint64_t attempt = request->attempt ? request->attempt : run->coordinator->machine.attempt;
     struct checkpoint *checkpoint = catalog_find(run, request->step, attempt);
-    if (checkpoint && !catalog_has_flaw(checkpoint, FLAW_ASIDE)) {
+    if (checkpoint && !catalog_is_uncommitted(checkpoint)) {
         char text[SAVE_REPEAT_BYTES];
         if (level > DURABLE_LOCAL && catalog_durability(checkpoint) < level)
             level_wait(service, call, checkpoint, level, request->timeout_ms);

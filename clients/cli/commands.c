@@ -16,7 +16,7 @@ const struct option command_settings[] = {
                                  "leave the optimizer's tensors out"),
     [FORCE] = OPTION_BOOL(struct cli, is_forced, "force", "false",
                           "replace what was left unfinished; of export also a file that exists; "
-                          "of attempt: without the other nodes"),
+                          "of attempt: without the other nodes; of rm: what is in doubt"),
     [QUICK] = OPTION_BOOL(struct cli, is_quick, "quick", "false",
                           "manifest, sizes, hashes of headers and checksum tables only"),
     [RELEASE] = OPTION_BOOL(struct cli, is_released, "release", "false",
@@ -245,9 +245,11 @@ const struct command commands[] = {
      "is advised. checkpoint.interval is what to set.\n"},
     {"rm", "RUN | RUN@STEP-aATTEMPT",
      "remove a checkpoint, or a whole run, whatever state it is in", 1, 1,
-     WHERE | BIT(DRY_RUN) | BIT(YES) | BIT(NOW), cli_rm,
+     WHERE | BIT(DRY_RUN) | BIT(YES) | BIT(NOW) | BIT(FORCE), cli_rm,
      "Also what is damaged, newer or set aside, and runs without any checkpoint, which count for\n"
-     "limits.runs. It says what is lost and asks; --yes answers. What is pinned or in use stays, "
+     "limits.runs. A part of a save whose coordinator has not answered yet is in doubt, and goes\n"
+     "with --force alone. It says what is lost and asks; --yes answers. What is pinned or in use "
+     "stays, "
      "and\n"
      "so does a run that is being trained. Of several ckptd (nodes.peers) each removes what it "
      "has\n"

@@ -42,7 +42,7 @@ static bool is_moved(const struct row *row)
 /* What is wrong with a row that has a damage. A ckptd that tells no more calls it damaged. */
 static const char *flaw_of(const struct row *row)
 {
-    static const char *const others[] = {FLAW_MOVED, FLAW_ASIDE, FLAW_NEWER};
+    static const char *const others[] = {FLAW_MOVED, FLAW_ASIDE, FLAW_NEWER, FLAW_IN_DOUBT};
     for (size_t i = 0; i < sizeof others / sizeof others[0]; i++)
         if (strcmp(row->durability, others[i]) == 0)
             return others[i];

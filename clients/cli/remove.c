@@ -6,6 +6,7 @@
 #include "clients/cli/cli.h"
 
 #include "proto/ckpt.pb-c.h"
+#include "proto/presence.h"
 #include "proto/rpc.h"
 #include "proto/shard.h"
 
@@ -33,6 +34,7 @@ static int remove_served(struct loss *out, const struct cli *cli, const struct s
     request.attempt = selection->attempt;
     request.dry_run = is_dry;
     request.now = cli->is_now;
+    request.force = cli->is_forced;
     ERR_TRY(cli_call(&answer, cli, "/holdfast.v1.Checkpoint/Remove", &request.base,
                      &holdfast__v1__remove_reply__descriptor, REMOVE_CALL_MS));
     const Holdfast__V1__RemoveReply *reply = (const Holdfast__V1__RemoveReply *)answer;
@@ -46,8 +48,9 @@ static int remove_served(struct loss *out, const struct cli *cli, const struct s
 }
 
 static int measure_stored(struct loss *out, struct storage *store,
-                          const struct selection *selection)
+                          const struct selection *selection, bool is_forced)
 {
+    int error = 0;
     struct catalog catalog = {0};
     ERR_TRY(store_need_run(store, selection->run));
     ERR_TRY(catalog_read(&catalog, store, selection->run));
@@ -56,11 +59,18 @@ static int measure_stored(struct loss *out, struct storage *store,
         if (selection->attempt != 0 && (entry->summary.step != (uint64_t)selection->step ||
                                         entry->summary.attempt != selection->attempt))
             continue;
+        if (!is_forced && entry->flaw && strcmp(entry->flaw, FLAW_IN_DOUBT) == 0)
+            error = report_error(ERR_DENIED, "start that ckptd, or remove it with --force",
+                                 "step %llu of run %s is in doubt: %s",
+                                 (unsigned long long)entry->summary.step, selection->run,
+                                 entry->damage);
         out->checkpoints++;
         out->damaged += entry->damage != NULL;
         out->bytes += entry->summary.bytes;
     }
     catalog_free(&catalog);
+    if (error != 0)
+        return error;
     return out->checkpoints > 0 || selection->attempt == 0
                ? 0
                : report_error(ERR_NOT_FOUND, "see `ckpt-cli list`",
@@ -93,7 +103,7 @@ static int remove_stored(struct loss *out, const struct cli *cli, const struct s
     if (error == 0 && !is_dry)
         error = store_lock(store, "--server");
     if (error == 0)
-        error = measure_stored(out, store, selection);
+        error = measure_stored(out, store, selection, cli->is_forced);
     if (error == 0 && !cli->is_now && out->checkpoints > 0)
         error = storage_trash_term(store, selection->run, &out->trash);
     if (error == 0 && !is_dry)

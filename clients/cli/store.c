@@ -310,7 +310,15 @@ static int look_aside(struct catalog_entry *entry, const struct visit *visit, co
         return error;
     if (error != 0 || rest != STORAGE_REST_ASIDE)
         return 0;
-    entry->flaw = FLAW_ASIDE;
+    char coordinator[MARK_NODE_BYTES];
+    struct shard_identity identity;
+    error = mark_fetch_part(&identity, coordinator, visit->store, storage_fetch, directory);
+    if (error == ERR_MEMORY)
+        return error;
+    entry->flaw = error == 0 ? FLAW_IN_DOUBT : FLAW_ASIDE;
+    if (error == 0)
+        return note_damage(entry, visit->run, entry->summary.step, entry->summary.attempt,
+                           IN_DOUBT_TEXT, coordinator);
     return note_damage(entry, visit->run, entry->summary.step, entry->summary.attempt,
                        "it has no manifest, and no mark of unfinished work: put the manifest back, "
                        "or remove it: ckpt-cli rm");

@@ -239,6 +239,18 @@ def returned(cluster):
     second.start(*ALONE)
     test("without its coordinator nothing of a part is removed", shards(second, "whole", STEPS) ==
          shards(second, "whole", STEPS + 1) == [3, 4] and not has(second, "whole", STEPS))
+    name = f"whole@{STEPS}-a1"
+    listed = second.cli("list", "whole", *second.where)[1]
+    code, _, said = second.cli("rm", name, "--yes", *second.where)
+    test("they are in doubt, and rm refuses", code == 74 and listed.count("IN DOUBT: node n1") == 2
+         and "wait for that node" in said and os.path.isdir(old), (code, said, listed))
+    second.stop()
+    code, _, said = second.cli("rm", name, "--yes", "--store", second.store)
+    test("also on the directory", code == 74 and "start that ckptd" in said and os.path.isdir(old),
+         (code, said))
+    code, _, said = second.cli("rm", name, "--force", "--dry-run", "--store", second.store)
+    test("unless it is forced", code == 0, (code, said))
+    second.start(*ALONE)
     first.start(*ALONE)
     wait_until(lambda: has(second, "whole", STEPS) and not os.path.exists(over), second.said)
     with open(os.path.join(old, "places.json")) as file:

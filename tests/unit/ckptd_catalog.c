@@ -224,6 +224,24 @@ static void test_catalog__shards_that_no_mark_proves_unfinished_are_set_aside(vo
     assert_false(exists(RUN "/quarantine/step-00000002-a0001"));
 }
 
+/* Another node knows whether it is a part of a checkpoint. */
+static void test_catalog__a_part_is_in_doubt_until_its_coordinator_was_asked(void **state)
+{
+    (void)state;
+    char text[MARK_BYTES_MAX];
+    struct shard_identity identity = {
+        .run = RUN, .step = 2, .attempt = 1, .nonce = "0123456789abcdef0123456789abcdef"};
+    put_shard(2, 1, 0, 2, SHARD_BYTES);
+    mark_write_part(text, &identity, "n7");
+    assert_int_equal(
+        storage_publish(service.storage, RUN "/step-00000002-a0001/" MARK_NAME, text, strlen(text)),
+        0);
+    struct checkpoint *part = catalog_find(open_and_find(), 2, 1);
+    assert_true(part && catalog_has_flaw(part, FLAW_IN_DOUBT) && catalog_is_uncommitted(part));
+    assert_non_null(strstr(part->damage, "node n7"));
+    assert_null(strstr(part->damage, "ckpt-cli rm"));
+}
+
 static void test_catalog__files_of_other_names_are_never_touched(void **state)
 {
     (void)state;
@@ -636,6 +654,7 @@ int main(void)
         CASE(test_catalog__each_checkpoint_has_its_place_among_attempts_that_overlap),
         CASE(test_catalog__shards_with_a_mark_and_no_manifest_are_removed),
         CASE(test_catalog__shards_that_no_mark_proves_unfinished_are_set_aside),
+        CASE(test_catalog__a_part_is_in_doubt_until_its_coordinator_was_asked),
         CASE(test_catalog__files_of_other_names_are_never_touched),
         CASE(test_catalog__a_missing_shard_is_damage),
         CASE(test_catalog__a_short_shard_is_damage),
