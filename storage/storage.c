@@ -439,7 +439,7 @@ int storage_fetch_numbered(struct storage *storage, const char *folder, uint64_t
     uint64_t bytes = 0;
     int error = 0;
     CHECK(size > 0);
-    /* While one is replaced it may be gone by the time of the fetch, and a list may miss both. */
+    /* Several publications later one may be gone by the time of its fetch, or of a list. */
     for (uint32_t none = 0, gone = 0; none < NUMBERED_NONE_MAX && gone < NUMBERED_GONE_MAX;) {
         *out_number = 0;
         text[0] = '\0';
@@ -474,7 +474,7 @@ static int remove_older(void *user, const struct storage_entry *entry)
     uint64_t number = 0;
     visit_number(&number, entry);
     numbered_key(key, numbered->folder, number);
-    if (number > 0 && number < numbered->number)
+    if (number > 0 && number < numbered->number - 1)
         storage_remove(numbered->storage, key);
     return 0;
 }

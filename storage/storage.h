@@ -431,11 +431,13 @@ int storage_write_hashed(struct storage *storage, struct storage_object *object,
                          void *data, uint32_t bytes, const char *sha256);
 
 /* A state that changes: small objects in `folder` with numbers for names, of which the highest
- * counts. The next is published, then those before removed; so there is always a whole one. */
+ * counts. The next is published, then those before removed but for one: a list that is read
+ * meanwhile may miss the next, and never misses both. */
 /* The one that counts, as a text, cut to `size` with its NUL; number 0 and "": there is none. */
 int storage_fetch_numbered(struct storage *storage, const char *folder, uint64_t *out_number,
                            char *text, size_t size);
-/* As the one after `number`; what is older goes. ERR_EXISTS: somebody else has published that. */
+/* As the one after `number`, which stays; what is older goes. ERR_EXISTS: somebody else has
+ * published that. */
 int storage_publish_numbered(struct storage *storage, const char *folder, uint64_t number,
                              const char *text);
 

@@ -54,19 +54,18 @@ def told(world):
 
 def bounded(world):
     folder = os.path.join(world.store, world.run, "history")
-    journal = glob.glob(os.path.join(folder, "*"))
-    test("there is one journal", len(journal) == 1, journal)
-    os.chmod(journal[0], 0o600)
+    journal = max(glob.glob(os.path.join(folder, "*")))
+    os.chmod(journal, 0o600)
     line = json.dumps({"time": "t", "event": "old", "by": "b", "detail": "x" * 100}) + "\n"
-    with open(journal[0], "w") as file:
+    with open(journal, "w") as file:
         file.write(line * (BOUND // len(line)))
     world.launch()
     world.save_one(5)
     world.stop()
-    journal = glob.glob(os.path.join(folder, "*"))
+    journal = sorted(glob.glob(os.path.join(folder, "*")))
     found = events(world, "--store", world.store)
-    test("a journal that is full loses its oldest events for new ones", len(journal) == 1 and
-         os.path.getsize(journal[0]) <= BOUND and named(found)[-1] == ("commit", 5) and
+    test("a journal that is full loses its oldest events for new ones", len(journal) == 2 and
+         os.path.getsize(journal[1]) <= BOUND and named(found)[-1] == ("commit", 5) and
          named(found)[0] == ("old", None), (journal, found[-3:]))
 
 

@@ -145,8 +145,7 @@ static void test_scrub__a_cursor_that_cannot_be_read_costs_a_pass_only(void **st
     wait_until(bed, "passes", 1);
     sleep_ms(100);
     bed_stop(bed);
-    shell("cd '%s/store/" RUN "/scrub' && test $(ls | wc -l) = 1 && echo nonsense >$(ls)",
-          bed->root);
+    shell("cd '%s/store/" RUN "/scrub' && echo nonsense >$(ls | tail -n 1)", bed->root);
     assert_int_equal(bed_start(bed), 0);
     wait_until(bed, "passes", 1);
     assert_true(scrubbed(bed, "checkpoints_read") == STEPS);
