@@ -352,6 +352,11 @@ int settings_print(const struct json_t *found);
 /* Where it cannot be kept the result is told all the same. */
 void verified_keep(const struct cli *cli, const struct manifest_summary *summary,
                    const struct verified *result);
+/* Tells the ckptd that serves it of damage; it believes nobody, and reads it again itself. */
+void verified_tell_server(const struct cli *cli, const struct manifest_summary *summary);
+/* Of a command that is no verify and read `checkpoint`: where that has damage the result is kept
+ * and told. The caller's error stays. */
+void verified_report(const struct cli *cli, const struct checkpoint *checkpoint);
 /* False: there is none. `store` may be NULL. */
 bool verified_find(struct verified *out, struct storage *store,
                    const struct manifest_summary *summary);
@@ -458,6 +463,7 @@ struct shard_file {
     char *damage, *header_damage; /* NULL: none. With `damage` no block can be proved. */
     int damage_error;             /* ERR_IO: it could not be read, which proves nothing */
     int header_error;             /* the same of the header */
+    atomic_bool has_bad_block;    /* one was read that is not as its checksum says */
     uint32_t *read_for;           /* wants.c's, per block */
     /* While the file is open. */
     struct storage_object *object;
@@ -478,6 +484,8 @@ int checkpoint_load(struct checkpoint *checkpoint, enum load load);
 void checkpoint_unload(struct checkpoint *checkpoint);
 /* ERR_CORRUPT or ERR_IO when a shard is damaged. */
 int checkpoint_need_whole(const struct checkpoint *checkpoint);
+/* Was anything read of it that proves damage? */
+bool checkpoint_has_damage(const struct checkpoint *checkpoint);
 /* Puts the names of checkpoint and shard before this thread's last error. */
 int checkpoint_fail(const struct checkpoint *checkpoint, uint32_t shard, int error);
 /* Opens a loaded shard that is not damaged; it stays open until it is dropped as often. Taken by

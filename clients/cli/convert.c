@@ -302,6 +302,7 @@ static int run(const struct cli *cli, const char *verb, int (*plan)(struct conve
         print_result(&convert);
     writer_deinit(&convert.writer);
     free(convert.old_of);
+    verified_report(cli, &convert.checkpoint);
     checkpoint_close(&convert.checkpoint);
     storage_close(store);
     return error;

@@ -248,8 +248,10 @@ static int write_copy(struct copy *copy)
 
 static void close_one(struct copy *copy)
 {
-    if (copy->from.store != NULL)
+    if (copy->from.store != NULL) {
+        verified_report(copy->cli, &copy->from);
         checkpoint_close(&copy->from);
+    }
     if (copy->made.store != NULL)
         checkpoint_close(&copy->made);
     storage_release(copy->store, copy->lease);

@@ -343,8 +343,10 @@ int cli_diff(const struct cli *cli)
     free(diff.found);
     output_file_deinit(&diff.file);
     free(diff.file.tensors);
-    for (int side = 0; side < 2; side++)
+    for (int side = 0; side < 2; side++) {
+        verified_report(cli, &diff.sides[side]);
         checkpoint_close(&diff.sides[side]);
+    }
     storage_close(store);
     bool differs =
         cli->is_settings ? json_array_size(diff.settings) > 0 : count_different(&diff) > 0;

@@ -222,6 +222,7 @@ int cli_export(const struct cli *cli)
     free(export.tensors);
     free(export.first);
     hf_tokenizer_close(&export.tokenizer);
+    verified_report(cli, &export.checkpoint);
     checkpoint_close(&export.checkpoint);
     storage_close(export.folder);
     storage_close(store);

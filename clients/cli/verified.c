@@ -59,6 +59,36 @@ void verified_keep(const struct cli *cli, const struct manifest_summary *summary
         log_warn("verify", "the result is not kept: %s", report_line());
 }
 
+void verified_tell_server(const struct cli *cli, const struct manifest_summary *summary)
+{
+    const char *run = summary->run;
+    if (server_scrub(cli, false, run, summary) != 0)
+        log_warn("verify", "ckptd was not told: %s; an operator can: ckpt-cli scrub start %s",
+                 report_line(), run);
+    else if (!cli->is_json)
+        printf("ckptd was told: it reads this one again at once, then run %s, and quarantines "
+               "what is damaged\n",
+               run);
+}
+
+void verified_report(const struct cli *cli, const struct checkpoint *checkpoint)
+{
+    struct report_text before;
+    uint64_t blocks = 0;
+    if (!checkpoint_has_damage(checkpoint))
+        return;
+    report_keep(&before);
+    for (uint32_t i = 0; i < checkpoint->manifest->summary.shards; i++)
+        blocks += checkpoint->shards[i].geometry.num_blocks;
+    /* A block was read, or a header; a note of no percentage is none (proto/verified.h). */
+    verified_keep(
+        cli, &checkpoint->manifest->summary,
+        &(struct verified){.percent = 100.0 / (double)(blocks > 0 ? blocks : 1), .damages = 1});
+    if (cli->server[0] != '\0' && checkpoint->quarantine[0] == '\0')
+        verified_tell_server(cli, &checkpoint->manifest->summary);
+    report_restore(&before, 0);
+}
+
 bool verified_find(struct verified *out, struct storage *store,
                    const struct manifest_summary *summary)
 {

@@ -260,21 +260,6 @@ static int release(const struct verify *verify)
     return error == ERR_NOT_FOUND ? 0 : error;
 }
 
-/* ckptd believes nobody: it reads this one again itself, then the run, and quarantines what it
- * finds damaged. */
-static void tell_server(const struct verify *verify)
-{
-    const struct manifest_summary *summary = &verify->checkpoint.manifest->summary;
-    const char *run = summary->run;
-    if (server_scrub(verify->cli, false, run, summary) != 0)
-        log_warn("verify", "ckptd was not told: %s; an operator can: ckpt-cli scrub start %s",
-                 report_line(), run);
-    else if (!verify->cli->is_json)
-        printf("ckptd was told: it reads this one again at once, then run %s, and quarantines "
-               "what is damaged\n",
-               run);
-}
-
 static int verify_one(bool *out_is_damaged, struct verify *verify, struct storage *store,
                       const char *name)
 {
@@ -291,7 +276,7 @@ static int verify_one(bool *out_is_damaged, struct verify *verify, struct storag
                                          .damages = verify->num_damages});
     if (error == 0 && verify->num_damages > 0 && cli->server[0] != '\0' &&
         verify->checkpoint.quarantine[0] == '\0')
-        tell_server(verify);
+        verified_tell_server(cli, &verify->checkpoint.manifest->summary);
     if (error == 0 && verify->num_damages == 0 && cli->is_released) {
         error = release(verify);
         verify->checkpoint.quarantine[0] = '\0';

@@ -250,6 +250,24 @@ def known_damage(world, served, by_rules):
     world.stop()
 
 
+def damage_that_others_find(world):
+    """What a command finds that reads for another end is known as if verify had found it."""
+    world.launch()
+    world.save([2, 4, 6])
+    for step in (4, 6):
+        damage(world, step)
+    output = os.path.join(world.folder, "out.safetensors")
+    code, out, err = world.cli("export", f"{world.run}@6", "--output", output, *world.where)
+    test("an export through ckptd tells it of damage", code == 1 and "ckptd was told" in out,
+         (code, out, err))
+    world.stop()
+    code, out, err = world.cli("reshard", f"{world.run}@4", "--shards", "3", "--output",
+                               os.path.join(world.folder, "resharded"), "--store", world.store)
+    test("reshard finds it on the directory", code == 1 and "is damaged" in err, (code, out, err))
+    code, out, err = world.cli("list", "--store", world.store)
+    test("and the list knows both", code == 1 and out.count("DAMAGED") == 2, (code, out, err))
+
+
 HOUR, DAY = 3600, 86400
 AGES = {1: 20 * DAY, 2: 10 * DAY, 3: 5 * DAY // 2, 4: 5 * HOUR, 5: 2 * HOUR, 6: 2400, 7: 600, 8: 0}
 WITHIN = (("1200s", 7), ("20m", 7), ("3600s", 6), ("60m", 6), ("1h", 6), ("179m", 5), ("3h", 5),
@@ -404,6 +422,11 @@ def main():
                 known_damage(world, served, by_rules)
             finally:
                 world.close()
+    world = World()
+    try:
+        damage_that_others_find(world)
+    finally:
+        world.close()
     world = World()
     try:
         by_age(world)

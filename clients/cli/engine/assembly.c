@@ -292,6 +292,7 @@ static int take_damaged(void *user, const struct scan_read *read, int error_numb
         return report_error(ERR_IO, DAMAGE_HINT, "%s: shard %u: could not read block %llu: %s",
                             assembly->sides[read->side].name, read->file->shard + 1,
                             (unsigned long long)read->block, strerror(error_number));
+    atomic_store(&read->file->has_bad_block, true);
     return report_error(
         ERR_CORRUPT, DAMAGE_HINT, "%s: shard %u: block %llu (bytes %llu to %llu) is damaged",
         assembly->sides[read->side].name, read->file->shard + 1, (unsigned long long)read->block,

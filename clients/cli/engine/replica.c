@@ -30,6 +30,8 @@ static int take_block(void *user, const struct scan_read *read, const void *data
 static int fail_damaged(void *user, const struct scan_read *read, int error_number)
 {
     struct replica *replica = user;
+    if (error_number == 0)
+        atomic_store(&read->file->has_bad_block, true);
     int error = report_error(error_number != 0 ? ERR_IO : ERR_CORRUPT, DAMAGE_HINT,
                              "block %llu %s%s", (unsigned long long)read->block,
                              error_number != 0 ? "could not be read: " : "is damaged",

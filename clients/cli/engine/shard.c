@@ -363,6 +363,19 @@ int checkpoint_need_whole(const struct checkpoint *checkpoint)
     return 0;
 }
 
+bool checkpoint_has_damage(const struct checkpoint *checkpoint)
+{
+    bool has = false;
+    for (uint32_t i = 0; checkpoint->shards != NULL && i < checkpoint->manifest->summary.shards;
+         i++) {
+        const struct shard_file *file = &checkpoint->shards[i];
+        has |= (file->damage != NULL && file->damage_error == ERR_CORRUPT) ||
+               (file->header_damage != NULL && file->header_error == ERR_CORRUPT) ||
+               atomic_load(&file->has_bad_block);
+    }
+    return has;
+}
+
 /* ---- open files ---- */
 
 /* A free place, or that of the file that nobody has taken for the longest time. */
