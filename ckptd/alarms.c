@@ -104,7 +104,8 @@ static void look_at_tiers(json_t *list, const struct service *service)
         if (!tier->storage || at == TIER_LOCAL)
             continue;
         if (tier->is_lost)
-            raise_alarm(list, "node %s is lost: it has not answered for %lld s", name, silent_s);
+            raise_alarm(list, "node %s is lost: it has not answered for %lld s: %s", name, silent_s,
+                        tier->offline);
         else if (tier->silent_since_ms != 0)
             raise_alarm(list, "%s%s has not answered for %lld s: %s",
                         at == TIER_FAR ? "the tier " : "node ", name, silent_s, tier->offline);

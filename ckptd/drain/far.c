@@ -20,6 +20,7 @@
 #include "ckptd/checkpoint.h"
 #include "ckptd/config.h"
 #include "ckptd/service.h"
+#include "proto/address.h"
 #include "proto/array.h"
 #include "proto/manifest.h"
 #include "proto/places.h"
@@ -27,6 +28,7 @@
 #include "proto/report.h"
 #include "proto/retain.h"
 #include "proto/shard.h"
+#include "proto/tls/why.h"
 #include "storage/storage.h"
 
 #include <stdio.h>
@@ -69,6 +71,7 @@ struct look {
     struct far_due *due;
     uint32_t num_due, room_due;
     uint64_t changes; /* when it began */
+    bool tells_why;   /* a peer was silent before */
     struct fault fault;
     struct job job;
 };
@@ -261,6 +264,16 @@ static int look_at_step(void *user, size_t index)
                : 0;
 }
 
+/* A peer that has not answered a call. */
+static int say_why(const struct config *config, enum tier_index tier)
+{
+    const char *at = config->members.peers[tier - TIER_PEER].address;
+    struct address address;
+    ERR_TRY(address_parse(&address, at));
+    return address.kind == ADDRESS_TLS ? tls_say_why(at, &address, config->tls_directory)
+                                       : ERR_UNAVAILABLE;
+}
+
 static void work_look(struct job *job)
 {
     struct look *look = CONTAINER_OF(job, struct look, job);
@@ -274,6 +287,8 @@ static void work_look(struct job *job)
         error = find_due(look);
     if (error == 0)
         error = storage_for_many(storage, look->num_due, look_at_step, look);
+    if (error == ERR_UNAVAILABLE && look->tells_why)
+        error = say_why(look->service->config, look->tier);
     if (error != 0)
         fault_take(&look->fault, error);
 }
@@ -461,6 +476,8 @@ static void start_look(struct looks *looks)
     int error = look ? 0 : report_error(ERR_MEMORY, NULL, "no memory for a look at the far tier");
     if (look) {
         look->tier = looks->tier;
+        look->tells_why =
+            tier_is_peer(looks->tier) && service->tiers[looks->tier].silent_since_ms != 0;
         error = note_known(look, service);
     }
     if (error != 0) {

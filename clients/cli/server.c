@@ -17,8 +17,8 @@
 #include "proto/ckpt.pb-c.h"
 #include "proto/json.h"
 #include "proto/rpc.h"
-#include "proto/tls/stream.h"
 #include "proto/tls/tls.h"
+#include "proto/tls/why.h"
 
 #include <ctype.h>
 #include <errno.h>
@@ -35,7 +35,6 @@
 #include <unistd.h>
 
 #define TURNED_AWAY_MS 100 /* a ckptd that turns somebody away does that at once */
-#define WHY_MS 2000u       /* for each step of a look at why nobody answers */
 #define CALLS_MAX 3u       /* of one that had no place for a connection, and has one again */
 #define TELL_EVERY_NS 300000000l
 #define ADOPT_CALL_MS 600000u /* it reads the checksum tables of all shards */
@@ -58,51 +57,6 @@ static bool may_come_in(int fd)
            server.uid == geteuid();
 }
 
-/* Nobody answered a call over TLS: which step of a connection fails? Where that cannot be told, all
- * that may have been. Always an error. */
-static int say_why_afar(const struct cli *cli, const struct address *server)
-{
-    const char *directory = tls_client_directory();
-    struct tls_keys *keys = NULL;
-    struct tls_stream *stream = NULL;
-    int64_t end_s;
-    int fd;
-    char byte, reason[256];
-    int error = tls_directory_look(&end_s, directory);
-    if (error == 0 && end_s <= time(NULL))
-        return report_error(ERR_UNAVAILABLE, "make new ones: deploy/certificates",
-                            "the certificate or the authority in %s has ended", directory);
-    error = error == 0 ? tls_keys_open_client(&keys, directory, "h2") : error;
-    if (error != 0)
-        return report_error(ERR_UNAVAILABLE, "its log tells whom it refused, and why",
-                            "no ckptd answered at %s, or one end refused the other's certificate "
-                            "(the files of %s)",
-                            cli->server, directory);
-    void (*before)(int) = signal(SIGPIPE, SIG_IGN); /* as stream.h asks for */
-    bool is_connected = address_connect(&fd, server) == 0;
-    bool is_believed =
-        is_connected && tls_stream_open(&stream, keys, fd, server->host, WHY_MS, NULL) == 0;
-    error = is_believed ? tls_stream_read(stream, &byte, sizeof byte, WHY_MS) : 0;
-    snprintf(reason, sizeof reason, "%s",
-             is_connected || !report_detail()[0] ? report_message() : report_detail());
-    tls_stream_close(stream);
-    tls_keys_close(keys);
-    signal(SIGPIPE, before);
-    if (!is_connected)
-        return report_error(ERR_UNAVAILABLE, "start ckptd, or look at its tls.listen",
-                            "no ckptd answered at %s: %s", cli->server, reason);
-    if (!is_believed)
-        return report_error(ERR_UNAVAILABLE, "the files of its tls.directory, or ours, are wrong",
-                            "the ckptd at %s is not believed with the files of %s: %s", cli->server,
-                            directory, reason);
-    if (error != ERR_UNAVAILABLE)
-        return report_error(ERR_UNAVAILABLE, "try again", "the ckptd at %s did not answer in time",
-                            cli->server);
-    return report_error(ERR_UNAVAILABLE, "its log tells whom it refused, and why",
-                        "the ckptd at %s hung up on the certificate in %s: %s", cli->server,
-                        directory, reason);
-}
-
 /* Nobody answered a call: nobody is there, or this user may not come in. *out_is_there: it would
  * answer by now. */
 static int say_why(const struct cli *cli, bool *out_is_there)
@@ -110,8 +64,12 @@ static int say_why(const struct cli *cli, bool *out_is_there)
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     struct address server;
     ERR_TRY(address_parse(&server, cli->server));
-    if (server.kind == ADDRESS_TLS)
-        return say_why_afar(cli, &server);
+    if (server.kind == ADDRESS_TLS) {
+        void (*before)(int) = signal(SIGPIPE, SIG_IGN);
+        int error = tls_say_why(cli->server, &server, tls_client_directory());
+        signal(SIGPIPE, before);
+        return error;
+    }
     snprintf(address.sun_path, sizeof address.sun_path, "%s", server.path);
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
     bool is_there = fd >= 0 && connect(fd, (struct sockaddr *)&address, sizeof address) == 0;

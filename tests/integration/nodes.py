@@ -20,7 +20,8 @@ import time
 
 import lib_tap
 import lib_train
-from lib_nodes import PUBLISH, REMOVE, cluster_in, damage_and_scrub, refusal, scratch, wait_until
+from lib_nodes import (PUBLISH, REMOVE, certificates, cluster_in, damage_and_scrub, refusal,
+                       scratch, wait_until)
 from lib_store import PATIENCE, SAVER
 from lib_tap import end, test
 
@@ -251,6 +252,27 @@ def told(first):
          float(lines['holdfast_node_links_bulk_bytes_per_second_out{node="n3"}']) > 0, lines)
 
 
+def why_silent(first, third):
+    """n3 is away; then it is there, with a certificate of another authority."""
+    def alarms():
+        return first.cli("status", *first.where)[1]
+    wait_until(lambda: "Connection refused" in alarms(), first.said)
+    test("the alarm of a silent node says that nobody listens there", "node n3 has not answered" in
+         alarms() and "no ckptd answered at " + third.address in alarms(), alarms())
+    own, strange = (os.path.join(third.folder, name) for name in ("tls", "strange"))
+    certificates("authority", strange + "-authority")
+    certificates("issue", strange + "-authority", strange, "holdfast://node/n3", "127.0.0.3")
+    os.rename(own, own + "-")
+    os.rename(strange, own)
+    third.start()
+    wait_until(lambda: "is not believed" in alarms(), first.said)
+    test("and of one with another authority's certificate that it is not believed",
+         "the ckptd at " + third.address + " is not believed" in alarms(), alarms())
+    third.kill()
+    os.rename(own, strange)
+    os.rename(own + "-", own)
+
+
 def kept(cluster):
     """Retention keeps the last two; the node with the copies is away."""
     first, _, third = cluster.nodes
@@ -268,6 +290,7 @@ def kept(cluster):
          first.entry(first.run, 50).get("durability") == "replicated",
          first.listed(*first.where))
     told(first)
+    why_silent(first, third)
     third.start()
 
 
