@@ -21,7 +21,7 @@ command_of() { # RUN SIMGPU RANKS [SETTING...]: in $command; SIMGPU - is the CPU
     [ "$2" != - ] || program=$BUILD/trainer device=cpu
     command=(env SIMGPU="devices=$3,$2" "$program" --job.config_file "$tiny" --job.run "$1"
         --ckptd.address "$server" --metrics.loss_file "$tmp/$1.loss" --comm.ranks "$3"
-        --kernels.device $device --kernels.isa avx2 --training.steps $steps --training.seq_len 32
+        --kernels.device $device --kernels.isa avx2 --training.steps $steps --training.seq_len 16
         --canonical.micro_batches 2 --canonical.tp_blocks 2 --checkpoint.interval 2
         --lr_scheduler.total_steps $steps "${@:4}")
 }
