@@ -10,8 +10,7 @@
  * The trainer starts from it as from a seed checkpoint: state.optimizer.step is 0, so its moments
  * are zeros, which need not be stored. */
 #include "clients/cli/engine/writer.h"
-#include "clients/cli/hf/files.h"
-#include "clients/cli/hf/hf.h"
+#include "clients/cli/hf/source.h"
 #include "clients/session.h"
 #include "proto/json.h"
 #include "proto/safetensors.h"
@@ -31,14 +30,6 @@ struct source_file {
     struct safetensors header;
 };
 
-/* Where a tensor of ours comes from. */
-struct source {
-    struct hf_tensor tensor;
-    const struct source_file *file;
-    uint64_t start; /* in the file */
-    enum dtype dtype;
-};
-
 struct import {
     const struct cli *cli;
     struct hf_folder folder;
@@ -46,8 +37,10 @@ struct import {
     json_t *config, *weight_map; /* weight_map NULL: there is one file */
     struct source_file *files;
     uint32_t num_files;
-    struct source *sources; /* by our names */
+    struct hf_source *sources; /* by our names */
     uint32_t num_sources;
+    struct hf_source
+        tied_head;       /* of a tied model that has one all the same; file NULL: it has none */
     uint64_t head_bytes; /* of the largest head whose rows change places */
     char *identity_json, *config_json, *data_json, mesh_json[96];
     struct writer writer;
@@ -138,41 +131,41 @@ static int open_files(struct import *import)
 
 static int compare_sources(const void *left, const void *right)
 {
-    return strcmp(((const struct source *)left)->tensor.ours,
-                  ((const struct source *)right)->tensor.ours);
+    return strcmp(((const struct hf_source *)left)->tensor.ours,
+                  ((const struct hf_source *)right)->tensor.ours);
 }
 
 static int compare_names(const void *left, const void *right)
 {
-    return strcmp((*(struct source *const *)left)->tensor.theirs,
-                  (*(struct source *const *)right)->tensor.theirs);
+    return strcmp((*(struct hf_source *const *)left)->tensor.theirs,
+                  (*(struct hf_source *const *)right)->tensor.theirs);
 }
 
 static int compare_name(const void *name, const void *source)
 {
-    return strcmp(name, (*(struct source *const *)source)->tensor.theirs);
+    return strcmp(name, (*(struct hf_source *const *)source)->tensor.theirs);
 }
 
 /* One tensor of a file: of the model, with the right form, and not seen before. */
-static int take_tensor(struct import *import, struct source *const *by_name,
+static int take_tensor(struct import *import, struct hf_source *const *by_name,
                        const struct source_file *file, const struct safetensors_tensor *tensor)
 {
     const struct tensor_meta *meta = &tensor->meta;
     const char *mapped = json_string_value(json_object_get(import->weight_map, meta->name));
-    struct source *const *found =
+    struct hf_source *const *found =
         bsearch(meta->name, by_name, import->num_sources, sizeof *by_name, compare_name);
     char shape[256];
     if (import->weight_map != NULL && (mapped == NULL || strcmp(mapped, file->file.name) != 0))
         return report_error(ERR_CORRUPT, NULL, "%s holds tensor %s, which the index has elsewhere",
                             file->file.name, meta->name);
-    if (strstr(meta->name, "rotary_emb.inv_freq") != NULL ||
-        (import->model.is_tied && strcmp(meta->name, "lm_head.weight") == 0))
-        return 0; /* follows from the others */
-    if (found == NULL)
+    if (strstr(meta->name, "rotary_emb.inv_freq") != NULL)
+        return 0; /* follows from config.json */
+    bool is_tied_head = import->model.is_tied && strcmp(meta->name, "lm_head.weight") == 0;
+    if (found == NULL && !is_tied_head)
         return report_error(ERR_INVALID, "is it a Llama without additions?",
                             "%s holds tensor %s, which the model does not have", file->file.name,
                             meta->name);
-    struct source *source = *found;
+    struct hf_source *source = is_tied_head ? &import->tied_head : *found;
     if (source->file != NULL)
         return report_error(ERR_CORRUPT, NULL, "tensor %s is there twice", meta->name);
     if (meta->dims != source->tensor.dims || meta->shape[0] != source->tensor.shape[0] ||
@@ -187,13 +180,13 @@ static int take_tensor(struct import *import, struct source *const *by_name,
         return report_error(ERR_INVALID, NULL, "a head of tensor %s has %llu bytes", meta->name,
                             (unsigned long long)head);
     import->head_bytes = import->head_bytes > head ? import->head_bytes : head;
-    source->file = file;
+    source->file = &file->file;
     source->dtype = meta->dtype;
     source->start = file->header.data_start + tensor->data_byte;
     return 0;
 }
 
-static int take_tensors(struct import *import, struct source **by_name)
+static int take_tensors(struct import *import, struct hf_source **by_name)
 {
     int error = 0;
     for (uint32_t i = 0; i < import->num_sources; i++)
@@ -217,23 +210,43 @@ static int check_complete(const struct import *import)
     return 0;
 }
 
+/* A tied model has one matrix: a head with other values would be lost. */
+static int check_tied_head(const struct import *import)
+{
+    const struct hf_source *embedding = import->sources;
+    if (import->tied_head.file == NULL)
+        return 0;
+    while (strcmp(embedding->tensor.ours, "tok_embeddings.weight") != 0)
+        embedding++;
+    unsigned char *memory = scan_memory(3 * SCAN_BLOCK);
+    int error =
+        memory != NULL
+            ? hf_source_check_tied(embedding, &import->tied_head, memory, SCAN_BLOCK)
+            : report_error(ERR_MEMORY, NULL, "no memory for %s", import->tied_head.tensor.theirs);
+    free(memory);
+    return error;
+}
+
 static int find_sources(struct import *import)
 {
     import->num_sources = hf_num_tensors(&import->model);
     import->sources = calloc(import->num_sources, sizeof *import->sources);
-    struct source **by_name = calloc(import->num_sources, sizeof *by_name);
+    struct hf_source **by_name = calloc(import->num_sources, sizeof *by_name);
     int error = import->sources != NULL && by_name != NULL
                     ? 0
                     : report_error(ERR_MEMORY, NULL, "no memory for %s",
                                    text_count(import->num_sources, "tensor").text);
     for (uint32_t i = 0; i < import->num_sources && error == 0; i++)
         hf_tensor(&import->sources[i].tensor, &import->model, i);
+    hf_tensor(&import->tied_head.tensor, &import->model, import->num_sources);
     if (error == 0) {
         qsort(import->sources, import->num_sources, sizeof *import->sources, compare_sources);
         error = take_tensors(import, by_name);
     }
     free(by_name);
-    return error != 0 ? error : check_complete(import);
+    if (error == 0)
+        error = check_complete(import);
+    return error != 0 ? error : check_tied_head(import);
 }
 
 /* ---- the manifest ---- */
@@ -310,62 +323,9 @@ static int plan_manifest(struct import *import)
 
 /* What a thread fills blocks with. */
 struct room {
-    unsigned char *block;        /* of the output */
-    unsigned char *read;         /* as much of the source */
-    unsigned char *head;         /* import->head_bytes: the rows of one head, */
-    const struct source *source; /* of this tensor; NULL: none yet */
-    uint64_t first_row;
+    unsigned char *block; /* of the output */
+    struct hf_room source;
 };
-
-/* Rows change places within heads, so a head is read at once: as one range of a bucket. */
-static int read_head(struct room *room, const struct source *source, uint64_t row)
-{
-    uint64_t row_bytes = source->tensor.shape[1] * dtype_bytes(source->dtype);
-    uint64_t first = row - row % source->tensor.head_rows;
-    if (room->source == source && room->first_row == first)
-        return 0;
-    room->source = NULL;
-    ERR_TRY(hf_file_read(&source->file->file, room->head, source->start + first * row_bytes,
-                         (uint32_t)(source->tensor.head_rows * row_bytes)));
-    room->source = source;
-    room->first_row = first;
-    return 0;
-}
-
-static int read_turned(float *out, struct room *room, const struct source *source, uint64_t first,
-                       uint64_t count)
-{
-    uint64_t width = source->tensor.shape[1], size = dtype_bytes(source->dtype);
-    int error = 0;
-    while (count > 0 && error == 0) {
-        uint64_t inside = first % width, row = first / width;
-        uint64_t now = width - inside < count ? width - inside : count;
-        error = read_head(room, source, row);
-        if (error == 0) {
-            uint64_t there = heads_to_halves(row, source->tensor.head_rows) - room->first_row;
-            convert_elements(out, DTYPE_F32, room->head + (there * width + inside) * size,
-                             source->dtype, now);
-        }
-        out += now;
-        first += now;
-        count -= now;
-    }
-    return error;
-}
-
-/* `count` elements of a tensor of ours from the element `first` on, as floats. */
-static int read_elements(float *out, struct room *room, const struct source *source, uint64_t first,
-                         uint64_t count)
-{
-    uint64_t size = dtype_bytes(source->dtype);
-    if (source->tensor.head_rows != 0)
-        return read_turned(out, room, source, first, count);
-    int error = hf_file_read(&source->file->file, room->read, source->start + first * size,
-                             (uint32_t)(count * size));
-    if (error == 0)
-        convert_elements(out, DTYPE_F32, room->read, source->dtype, count);
-    return error;
-}
 
 static int fill_block(const struct import *import, uint64_t index, struct room *room)
 {
@@ -378,15 +338,15 @@ static int fill_block(const struct import *import, uint64_t index, struct room *
                file->head_bytes < end ? file->head_bytes - start : SCAN_BLOCK);
     for (uint32_t i = output_tensor_behind(file, start); i < file->num_tensors && error == 0; i++) {
         const struct output_tensor *tensor = &file->tensors[i];
-        const struct source *source = &import->sources[tensor->tensor[0]];
+        const struct hf_source *source = &import->sources[tensor->tensor[0]];
         uint64_t from = tensor->start > start ? tensor->start : start;
         uint64_t to = tensor->start + tensor->bytes < end ? tensor->start + tensor->bytes : end;
         if (from >= to)
             break;
         uint64_t before = tensor->box.offset[0] * source->tensor.shape[1];
-        error = read_elements((float *)(void *)(room->block + (from - start)), room, source,
-                              before + (from - tensor->start) / sizeof(float),
-                              (to - from) / sizeof(float));
+        error = hf_source_read((float *)(void *)(room->block + (from - start)), &room->source,
+                               source, before + (from - tensor->start) / sizeof(float),
+                               (to - from) / sizeof(float));
     }
     return error;
 }
@@ -412,8 +372,8 @@ static void fill_blocks(struct import *import, uint32_t worker)
     uint64_t num_blocks = (import->file->bytes + SCAN_BLOCK - 1) / SCAN_BLOCK, index;
     unsigned char *memory = scan_memory(2 * SCAN_BLOCK + import->head_bytes);
     int error = memory != NULL ? 0 : report_error(ERR_MEMORY, NULL, "no memory to import with");
-    struct room room = {
-        .block = memory, .read = memory + SCAN_BLOCK, .head = memory + 2 * SCAN_BLOCK};
+    struct room room = {.block = memory,
+                        .source = {.read = memory + SCAN_BLOCK, .head = memory + 2 * SCAN_BLOCK}};
     while (!has_failed(import, error) &&
            (index = atomic_fetch_add(&import->next, 1)) < num_blocks) {
         error = fill_block(import, index, &room);

@@ -299,7 +299,10 @@ def heads_of_many_blocks_change_places_and_come_back(bed):
 @test
 def a_tied_model_comes_back_tied(bed):
     tensors = tensors_of(bed)
-    del tensors["lm_head.weight"]
+    head, other = "lm_head.weight", tensors["lm_head.weight"][1].copy()
+    tensors[head] = tensors["model.embed_tokens.weight"]
+    both = made_folder(bed, "both", tensors, {"tie_word_embeddings": True})
+    del tensors[head]
     store = bed.fresh("tied.store")
     folder = made_folder(bed, "tied", tensors, {"tie_word_embeddings": True})
     cli("import", folder, "--run", "tied", "--store", store)
@@ -309,6 +312,16 @@ def a_tied_model_comes_back_tied(bed):
     assert json.loads(read(os.path.join(back, "config.json")))["tie_word_embeddings"] is True
     assert "lm_head.weight" not in bits_of_folder(back)
     assert bits_of_folder(back) == bits_of_folder(folder)
+    cli("import", both, "--run", "both", "--store", store)  # the head is the embedding
+    assert weights_of(bed, store, "both") == ours
+    other[:] = tensors["model.embed_tokens.weight"][1]
+    other[-1, -1] += 1
+    both = made_folder(bed, "both", dict(tensors, **{head: ("F32", other)}),
+                       {"tie_word_embeddings": True})
+    said = cli("import", both, "--run", "third", "--store", store, want=2)
+    for word in ("model.safetensors holds", head, "tie_word_embeddings to false"):
+        assert word in said, said
+    assert not os.path.exists(os.path.join(store, "third"))
 
 
 @test
