@@ -130,8 +130,7 @@ static int publish_hf(struct export *export)
     if (error == 0 && has_tokenizer)
         error = publish_tokenizer(export);
     if (error == 0)
-        error = hf_ends_of(&ends, export->checkpoint.manifest,
-                           has_tokenizer ? &export->tokenizer : NULL);
+        error = hf_ends_of(&ends, &export->run, has_tokenizer ? &export->tokenizer : NULL);
     if (error == 0)
         error = hf_model_config(&config, &export->model, export->items[0].dtype, &ends);
     hf_ends_close(&ends);
@@ -223,6 +222,7 @@ int cli_export(const struct cli *cli)
     free(export.first);
     hf_tokenizer_close(&export.tokenizer);
     verified_report(cli, &export.checkpoint);
+    hf_run_close(&export.run);
     checkpoint_close(&export.checkpoint);
     storage_close(export.folder);
     storage_close(store);

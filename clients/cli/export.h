@@ -48,6 +48,7 @@ struct export
     const struct cli *cli;
     const struct export_place *place;
     bool is_hf;
+    struct hf_run run;
     struct model_shape model;
     struct hf_tokenizer tokenizer; /* when one was named */
     struct checkpoint checkpoint;

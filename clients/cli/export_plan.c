@@ -204,19 +204,12 @@ static void warn_no_tokenizer(const json_t *config, const char *sha256)
 
 static int plan_tokenizer(struct export *export)
 {
-    const struct manifest *manifest = export->checkpoint.manifest;
-    json_t *data = NULL, *config = NULL;
-    int error = hf_section(&data, manifest->data_json);
-    if (error == 0)
-        error = hf_section(&config, manifest->config_json);
-    const char *sha256 = json_string_value(json_object_get(data, "tokenizer"));
-    if (error == 0 && export->cli->tokenizer[0] != '\0')
-        error = read_tokenizer(export, sha256);
-    else if (error == 0 && sha256 != NULL)
-        warn_no_tokenizer(config, sha256);
-    json_decref(data);
-    json_decref(config);
-    return error;
+    const char *sha256 = json_string_value(json_object_get(export->run.data, "tokenizer"));
+    if (export->cli->tokenizer[0] != '\0')
+        return read_tokenizer(export, sha256);
+    if (sha256 != NULL)
+        warn_no_tokenizer(export->run.config, sha256);
+    return 0;
 }
 
 /* A tensor that ranks held several boxes of is one again; but for Hugging Face's form, which is of
@@ -252,7 +245,9 @@ int export_plan(struct export *export)
     if (error == 0)
         error = tensors_check_wanted(&joined, export->cli);
     if (error == 0 && export->is_hf)
-        error = hf_model_of(&export->model, export->checkpoint.manifest);
+        error = hf_run_open(&export->run, export->checkpoint.manifest);
+    if (error == 0 && export->is_hf)
+        error = hf_model_of(&export->model, &export->run);
     if (error == 0 && export->is_hf)
         error = plan_tokenizer(export);
     if (error == 0)

@@ -338,7 +338,7 @@ def both_spellings_of_the_rotary_base_are_read(bed):
 
 
 @test
-def how_long_a_sequence_may_be_goes_out_as_it_was_trained_or_came(bed):
+def how_long_a_sequence_may_be_goes_out_as_it_came_or_was_trained(bed):
     def exported(*source):
         folder = bed.fresh("positions.out")
         cli("export", *source, "--output", folder, "--format", "hf", "--force", "--weights-only")
@@ -357,6 +357,14 @@ def how_long_a_sequence_may_be_goes_out_as_it_was_trained_or_came(bed):
         other = bed.fresh("positions.other")
         cli("reshard", "p", "--store", store, "--output", other, "--shards", "2")
         assert exported("p", "--store", other) == want, said
+        if said["max_position_embeddings"] == 131072:
+            for steps in (1, 2):  # the second start goes on from the trainer's own checkpoint
+                bed.train(store, "p", steps)
+                assert exported(f"p@{steps}", "--store", store) == want
+            bed.train(store, "q", 1, "--checkpoint.initial_load_path", "p@1")
+            assert exported("q", "--store", store) == want
+            bed.train(store, "f", 1, "--model.config", folder)
+            assert exported("f", "--store", store) == want
 
 
 @test

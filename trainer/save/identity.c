@@ -23,6 +23,56 @@ static int pack_json(char **out, json_t *object)
     return *out != NULL ? 0 : report_error(ERR_MEMORY, NULL, "could not write the manifest's JSON");
 }
 
+/* ERR_MEMORY. What is no JSON is NULL, in which nothing is found. */
+static int parse(json_t **out, const char *text)
+{
+    json_error_t reason;
+    *out = NULL;
+    return text != NULL && json_read(out, text, strlen(text), &reason) == ERR_MEMORY ? ERR_MEMORY
+                                                                                     : 0;
+}
+
+int identity_take_origin(char **inout, const struct ckpt_loaded *from)
+{
+    static const char *const sections[] = {"hf", "hf_dtypes"};
+    json_t *config = NULL;
+    free(*inout);
+    *inout = NULL;
+    ERR_TRY(parse(&config, from->config_json));
+    json_t *origin = json_object();
+    for (size_t i = 0; i < sizeof(sections) / sizeof(sections[0]); i++) {
+        json_t *section = json_object_get(config, sections[i]);
+        if (json_is_object(section))
+            json_object_set(origin, sections[i], section);
+    }
+    json_decref(config);
+    if (origin != NULL && json_object_size(origin) == 0) {
+        json_decref(origin);
+        return 0;
+    }
+    return pack_json(inout, origin);
+}
+
+int identity_write_config(char **out, const struct identity *of, const char *origin)
+{
+    json_t *config = NULL, *more = NULL;
+    char *own = trainer_config_to_json(of->config);
+    json_int_t positions = of->model->shape.positions;
+    int rc = own != NULL ? parse(&config, own) : ERR_MEMORY;
+    free(own);
+    if (rc == 0 && origin != NULL)
+        rc = parse(&more, origin);
+    else if (rc == 0 && positions > 0)
+        more = json_pack("{s{sI}}", "hf", "max_position_embeddings", positions);
+    if (rc == 0 && more != NULL)
+        rc = json_object_update(config, more) == 0 ? 0 : ERR_MEMORY;
+    json_decref(more);
+    if (rc == 0)
+        return pack_json(out, config);
+    json_decref(config);
+    return report_error(ERR_MEMORY, NULL, "could not write the manifest's JSON");
+}
+
 static json_t *canonical_json(const struct config *config)
 {
     return json_pack("{sI sI sI sI}", "micro_batches", (json_int_t)config->micro_batches, "groups",
@@ -163,15 +213,6 @@ static int check_model(const struct identity *of, const json_t *stored)
                         "another name",
                         "the checkpoint's model has %s = %s, this configuration %s",
                         difference.field, difference.theirs, difference.ours);
-}
-
-/* ERR_MEMORY. What is no JSON is NULL, in which nothing is found. */
-static int parse(json_t **out, const char *text)
-{
-    json_error_t reason;
-    *out = NULL;
-    return text != NULL && json_read(out, text, strlen(text), &reason) == ERR_MEMORY ? ERR_MEMORY
-                                                                                     : 0;
 }
 
 int identity_check_model(const struct identity *of, const struct ckpt_loaded *loaded)

@@ -25,6 +25,13 @@ struct identity {
 
 /* The JSON objects of the manifest, to be freed. ERR_MEMORY. */
 int identity_write(char **out_identity, char **out_data, const struct identity *of);
+/* What an import recorded of the model's folder (clients/cli/hf/hf.h), which is handed on: an
+ * object as text, to be freed, that replaces *inout; NULL where the checkpoint has none.
+ * ERR_MEMORY. */
+int identity_take_origin(char **inout, const struct ckpt_loaded *from);
+/* The settings, with what identity_take_origin gave or, without that, the positions that the model
+ * is made for. To be freed. ERR_MEMORY. */
+int identity_write_config(char **out, const struct identity *of, const char *origin);
 /* ERR_MISMATCH: the checkpoint is of another canonical order or model. `own_json`: what
  * identity_write gave.
  */

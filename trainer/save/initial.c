@@ -76,7 +76,7 @@ static int parse_source(struct source *out, const char *path)
 }
 
 /* Rank 0: which checkpoint it is, for all ranks. */
-static int choose(const struct snapshot *s, struct ckpt *ckpt, struct source *source)
+static int choose(struct snapshot *s, struct ckpt *ckpt, struct source *source)
 {
     struct ckpt_tensor none = {0};
     struct ckpt_load_options options = {.step = source->step, .tensors = &none};
@@ -85,8 +85,30 @@ static int choose(const struct snapshot *s, struct ckpt *ckpt, struct source *so
     source->step = (int64_t)loaded->info.step;
     source->attempt = (int64_t)loaded->info.attempt;
     int rc = identity_check_model(&s->of, loaded);
+    if (rc == 0)
+        rc = identity_take_origin(&s->origin_json, loaded);
     ckpt_loaded_free(loaded);
     return rc;
+}
+
+static int look_at_source(struct snapshot *s)
+{
+    struct source source;
+    struct ckpt *ckpt = NULL;
+    ERR_TRY(parse_source(&source, s->config->initial_load_path));
+    int rc = ckpt_open(&ckpt, &(struct ckpt_options){.server = s->config->ckptd_address,
+                                                     .run = source.run,
+                                                     .world_size = s->mesh->world->size});
+    if (rc == 0)
+        rc = choose(s, ckpt, &source);
+    if (ckpt != NULL)
+        ckpt_close(ckpt);
+    return rc;
+}
+
+int snapshot_look_at_initial(struct snapshot *s)
+{
+    return parallel_agree(s->mesh->world, snapshot_is_rank_0(s) ? look_at_source(s) : 0);
 }
 
 static int load_source(struct snapshot *s, struct progress *p, struct ckpt *ckpt,

@@ -211,6 +211,8 @@ static int ask_for_candidate(struct snapshot *s, int64_t below, struct candidate
     rc = is_checked ? 0 : identity_check(&s->of, s->identity_json, loaded);
     if (rc == 0 && loads_moments(s->config, candidate))
         rc = check_moments(s->config, loaded);
+    if (rc == 0)
+        rc = identity_take_origin(&s->origin_json, loaded);
     char *orders = NULL;
     struct lineage_data data = {is_excluded(s->config, "dataloader") ? 0 : -1, candidate->skip,
                                 data_info(s->of.data)->hash};
@@ -265,7 +267,8 @@ int snapshot_look(struct snapshot *s, int64_t *out_step)
     if (s->ckpt == NULL || *out_step >= 0 || !snapshot_wants_initial(s))
         return 0;
     ERR_TRY(snapshot_import_initial(s));
-    return look(s, out_step);
+    ERR_TRY(look(s, out_step));
+    return *out_step >= 0 ? 0 : snapshot_look_at_initial(s);
 }
 
 static int load_candidate(struct snapshot *s, struct progress *p, const struct candidate *candidate)

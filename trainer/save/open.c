@@ -195,7 +195,8 @@ static int take_attempt(struct snapshot *s, int64_t answer[2])
 {
     struct ckpt_info newest = {0};
     char mesh[96];
-    char *config_json = trainer_config_to_json(s->config);
+    char *config_json;
+    ERR_TRY(identity_write_config(&config_json, &s->of, s->origin_json));
     const uint32_t *degree = s->mesh->degree;
     snprintf(mesh, sizeof(mesh),
              "{\"pp\":%u,\"dp_replicate\":%u,\"dp_shard\":%u,\"cp\":%u,\"tp\":%u}", degree[AXIS_PP],
@@ -386,6 +387,7 @@ void snapshot_close(struct snapshot *s)
     free(s->identity_json);
     free(s->data_json);
     free(s->orders_json);
+    free(s->origin_json);
     free(s);
 }
 

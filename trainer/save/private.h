@@ -53,6 +53,7 @@ struct snapshot {
     struct history *history;         /* NULL: there is none */
     struct identity of;              /* what is saved */
     char *identity_json, *data_json;
+    char *origin_json;    /* rank 0: of the folder that the model came from; NULL: none */
     char *orders_json;    /* lineage.h; rank 0 alone knows more than its own */
     int64_t pending_step; /* the newest saved one, when not known to be durable; -1: none */
     int64_t durable_step; /* newest known to be durable; -1: none */
@@ -97,6 +98,8 @@ int snapshot_check_nameless(const struct snapshot *s);
 bool snapshot_wants_initial(const struct snapshot *s);
 /* Where the path is no run of our ckptd: afterwards the run has step 0. */
 int snapshot_import_initial(struct snapshot *s);
+/* Where it is one: before the attempt is taken, whose checkpoints say where the model is from. */
+int snapshot_look_at_initial(struct snapshot *s);
 int snapshot_load_initial(struct snapshot *s, struct progress *p);
 /* Refuses where snapshot_export() of that step would find something else. */
 int snapshot_check_export(struct snapshot *s, int64_t step);

@@ -28,11 +28,18 @@
 
 struct json_t; /* jansson's */
 
-/* From a manifest as the trainer and an import write it, with the positions that it is made for.
- * ERR_INVALID: it names no model. */
-int hf_model_of(struct model_shape *out, const struct manifest *manifest);
-/* A free section of a manifest, to be freed with json_decref; NULL: there is none. ERR_MEMORY. */
-int hf_section(struct json_t **out, const char *text);
+/* What a manifest says of a run, NULL where it says nothing. To be closed, also after an error.
+ * ERR_MEMORY. "config" of an imported model has two sections, which the trainer hands on from
+ * checkpoint to checkpoint: "hf", the folder's config.json, and "hf_dtypes", what its tensors were
+ * stored as: {"default": "BF16", "tensors": {NAME: "F32"}}. */
+struct hf_run {
+    struct json_t *identity, *config, *data;
+};
+int hf_run_open(struct hf_run *out, const struct manifest *manifest);
+void hf_run_close(struct hf_run *run);
+/* As the trainer and an import write it, with the positions that it is made for. ERR_INVALID: it
+ * names no model. */
+int hf_model_of(struct model_shape *out, const struct hf_run *run);
 /* *out is freed with json_decref. ERR_MEMORY: then it is NULL, and never a part of the document. */
 int hf_model_identity(struct json_t **out, const struct model_shape *model);
 /* The tokens around a text as config.json has them, NULL where they are not known: those of the
@@ -42,8 +49,7 @@ struct hf_tokenizer;
 struct hf_ends {
     struct json_t *begin, *end;
 };
-int hf_ends_of(struct hf_ends *out, const struct manifest *manifest,
-               const struct hf_tokenizer *tokenizer);
+int hf_ends_of(struct hf_ends *out, const struct hf_run *run, const struct hf_tokenizer *tokenizer);
 void hf_ends_close(struct hf_ends *ends);
 int hf_model_config(struct json_t **out, const struct model_shape *model, enum dtype dtype,
                     const struct hf_ends *ends);

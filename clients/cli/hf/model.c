@@ -58,12 +58,29 @@ int hf_model_identity(json_t **out, const struct model_shape *model)
     return hf_hand_out(out, root, json_end());
 }
 
-int hf_section(json_t **out, const char *text)
+static int read_section(json_t **out, const char *text)
 {
     json_error_t reason;
-    *out = NULL;
     return text != NULL && json_read(out, text, strlen(text), &reason) == ERR_MEMORY ? ERR_MEMORY
                                                                                      : 0;
+}
+
+int hf_run_open(struct hf_run *out, const struct manifest *manifest)
+{
+    *out = (struct hf_run){0};
+    int error = read_section(&out->identity, manifest->identity_json);
+    if (error == 0)
+        error = read_section(&out->config, manifest->config_json);
+    if (error == 0)
+        error = read_section(&out->data, manifest->data_json);
+    return error;
+}
+
+void hf_run_close(struct hf_run *run)
+{
+    json_decref(run->identity);
+    json_decref(run->config);
+    json_decref(run->data);
 }
 
 static int take_identity(struct model_shape *out, const json_t *identity)
@@ -75,34 +92,24 @@ static int take_identity(struct model_shape *out, const json_t *identity)
     return model_shape_of_identity(out, model);
 }
 
-/* What the model is made for: what it was imported with, until it is trained; then the length of
- * the sequences. */
-static uint32_t positions_of(const json_t *config, const json_t *data)
+/* What the model is made for: its own number, or the length of longer sequences that it was trained
+ * on. */
+static uint32_t positions_of(const struct hf_run *run)
 {
-    const json_t *found = json_object_get(json_object_get(config, "hf"), "max_position_embeddings");
-    if (!json_is_integer(found))
-        found = json_object_get(data, "seq_len");
-    json_int_t positions = json_integer_value(found);
+    const json_t *imported = json_object_get(run->config, "hf");
+    json_int_t own = json_integer_value(json_object_get(imported, "max_position_embeddings"));
+    json_int_t trained = json_integer_value(json_object_get(run->data, "seq_len"));
+    json_int_t positions = own > trained && own <= MODEL_POSITIONS_MAX ? own : trained;
     return positions < 1 || positions > MODEL_POSITIONS_MAX ? POSITIONS_DEFAULT
                                                             : (uint32_t)positions;
 }
 
-int hf_model_of(struct model_shape *out, const struct manifest *manifest)
+int hf_model_of(struct model_shape *out, const struct hf_run *run)
 {
-    json_t *identity = NULL, *config = NULL, *data = NULL;
-    memset(out, 0, sizeof *out);
-    int error = hf_section(&identity, manifest->identity_json);
-    if (error == 0)
-        error = hf_section(&config, manifest->config_json);
-    if (error == 0)
-        error = hf_section(&data, manifest->data_json);
-    if (error == 0)
-        error = take_identity(out, identity);
-    out->positions = positions_of(config, data);
-    json_decref(identity);
-    json_decref(config);
-    json_decref(data);
-    return error;
+    *out = (struct model_shape){0};
+    ERR_TRY(take_identity(out, run->identity));
+    out->positions = positions_of(run);
+    return 0;
 }
 
 /* Where a text has several ends, the value that was imported is a list. */
@@ -115,26 +122,18 @@ static json_t *end_of(const json_t *data, const char *ours, int64_t of_file, con
     return of_file >= 0 ? json_integer(of_file) : json_incref(json_object_get(imported, theirs));
 }
 
-int hf_ends_of(struct hf_ends *out, const struct manifest *manifest,
-               const struct hf_tokenizer *tokenizer)
+int hf_ends_of(struct hf_ends *out, const struct hf_run *run, const struct hf_tokenizer *tokenizer)
 {
-    json_t *config = NULL, *data = NULL;
-    *out = (struct hf_ends){0};
-    int error = hf_section(&config, manifest->config_json);
-    if (error == 0)
-        error = hf_section(&data, manifest->data_json);
-    const json_t *imported = json_object_get(config, "hf");
+    const json_t *imported = json_object_get(run->config, "hf");
     bool names_them = tokenizer != NULL && tokenizer->name == NULL;
+    *out = (struct hf_ends){0};
     json_begin();
-    out->begin = end_of(data, "bos", names_them ? (int64_t)tokenizer->vocab.num_tokens : -1,
+    out->begin = end_of(run->data, "bos", names_them ? (int64_t)tokenizer->vocab.num_tokens : -1,
                         imported, "bos_token_id");
-    out->end = end_of(data, "eos", names_them ? (int64_t)tokenizer->vocab.num_tokens + 1 : -1,
+    out->end = end_of(run->data, "eos", names_them ? (int64_t)tokenizer->vocab.num_tokens + 1 : -1,
                       imported, "eos_token_id");
-    if (!json_end() && error == 0)
-        error = report_error(ERR_MEMORY, NULL, "no memory for the description of a model");
-    json_decref(config);
-    json_decref(data);
-    return error;
+    return json_end() ? 0
+                      : report_error(ERR_MEMORY, NULL, "no memory for the description of a model");
 }
 
 void hf_ends_close(struct hf_ends *ends)
