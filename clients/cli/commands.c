@@ -11,7 +11,8 @@ const struct option command_settings[] = {
                              "the file or folder to write; of convert and reshard: another "
                              "store, its directory or unix:/PATH of the ckptd that serves it"),
     [DTYPE] = OPTION_CHOICE(struct cli, dtype, "dtype", "keep", "keep,fp32,bf16,fp16",
-                            "floating-point type of the output, rounded to nearest even"),
+                            "floating-point type of the output, rounded to nearest even; keep: as "
+                            "it is stored, with --format hf as the imported folder had it"),
     [WEIGHTS_ONLY] = OPTION_BOOL(struct cli, is_weights_only, "weights-only", "false",
                                  "leave the optimizer's tensors out"),
     [FORCE] = OPTION_BOOL(struct cli, is_forced, "force", "false",

@@ -8,12 +8,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-static struct item *add_item(struct export *export, uint32_t tensor, const char *name)
+/* `kept`: its type where nothing else is asked for. */
+static struct item *add_item(struct export *export, uint32_t tensor, enum dtype kept,
+                             const char *name)
 {
-    const struct tensor_meta *meta = &export->tensors[tensor];
+    struct tensor_meta meta = export->tensors[tensor];
     struct item *item = &export->items[export->num_items++];
-    *item = (struct item){.tensor = tensor, .dtype = dtype_rules_apply(&export->dtypes, meta)};
-    item->bytes = tensor_elements(meta) * dtype_bytes(item->dtype);
+    meta.dtype = kept;
+    *item = (struct item){.tensor = tensor, .dtype = dtype_rules_apply(&export->dtypes, &meta)};
+    item->bytes = tensor_elements(&meta) * dtype_bytes(item->dtype);
     snprintf(item->name, sizeof item->name, "%s", name);
     return item;
 }
@@ -49,7 +52,8 @@ static int plan_hf(struct export *export)
         int error = find_tensor(&found, export, &tensor);
         if (error != 0)
             return error;
-        struct item *item = add_item(export, found, tensor.theirs);
+        enum dtype kept = hf_dtype_of(&export->run, &tensor, export->tensors[found].dtype);
+        struct item *item = add_item(export, found, kept, tensor.theirs);
         item->head_rows = tensor.head_rows;
         if (filled > 0 && filled + item->bytes > limit) {
             export->num_parts++;
@@ -73,7 +77,7 @@ static int plan_file(struct export *export)
         if (tensor_is_object(&export->tensors[i]))
             export->num_objects++;
         else if (tensor_is_wanted(&export->tensors[i], export->cli))
-            add_item(export, i, export->tensors[i].name);
+            add_item(export, i, export->tensors[i].dtype, export->tensors[i].name);
     }
     return 0;
 }

@@ -288,6 +288,20 @@ static char *dump(json_t *root)
     return text;
 }
 
+/* hf_run of hf.h has the form. */
+static json_t *dtypes_of(const struct import *import)
+{
+    enum dtype usual = import->sources[0].dtype;
+    json_t *others = json_object();
+    for (uint32_t i = 0; i < import->num_sources; i++) {
+        const struct hf_source *source = &import->sources[i];
+        if (source->dtype != usual)
+            json_object_set_new(others, source->tensor.theirs,
+                                json_string(dtype_name(source->dtype)));
+    }
+    return json_pack("{ss so}", "default", dtype_name(usual), "tensors", others);
+}
+
 static int plan_manifest(struct import *import)
 {
     static char state_json[] = "{\"data\":{\"next_sample\":0},\"schedule\":{\"step\":0},"
@@ -303,7 +317,8 @@ static int plan_manifest(struct import *import)
         return error;
     json_begin();
     import->identity_json = dump(identity);
-    import->config_json = dump(json_pack("{sO}", "hf", import->config));
+    import->config_json =
+        dump(json_pack("{sO so}", "hf", import->config, "hf_dtypes", dtypes_of(import)));
     /* Names that are no UTF-8 are left out. */
     json_t *data = json_pack("{ss}", "imported_from", basename(copy));
     import->data_json = dump(data != NULL ? data : json_object());

@@ -266,11 +266,36 @@ def every_type_and_any_alignment_is_read_exactly(bed):
             folder = made_folder(bed, "narrow", narrow, padding=padding)
             store = bed.fresh("narrow.store")
             cli("import", folder, "--run", "n", "--store", store, "--shards", 1 + padding)
-            back = bits_of_folder(export(bed, store, "n", "narrow.back"))
+            back = bits_of_folder(export(bed, store, "n", "narrow.back", "--dtype", "fp32"))
             for name, (_, array) in narrow.items():
                 want = (array.astype(numpy.uint32) << 16).view(numpy.float32) \
                     if dtype == "BF16" else array.astype(numpy.float32)
                 assert back[name][1] == want.tobytes(), (name, dtype, padding)
+
+
+@test
+def kept_types_are_those_of_the_folder_that_was_imported(bed):
+    tensors = {name: ("BF16", bfloat(array)) for name, (_, array) in tensors_of(bed).items()}
+    store, norm = bed.fresh("kept.store"), "model.norm.weight"
+    cli("import", made_folder(bed, "kept", tensors), "--run", "k", "--store", store)
+    bed.train(store, "k", 1)
+    for step in (0, 1):
+        back = export(bed, store, f"k@{step}", "kept.back")
+        assert {dtype for dtype, _, _ in bits_of_folder(back).values()} == {"BF16"}
+        assert json.loads(read(os.path.join(back, "config.json")))["torch_dtype"] == "bfloat16"
+    assert {dtype for dtype, _, _ in weights_of(bed, store, "k@1").values()} == {"F32"}
+    mixed = made_folder(bed, "mixed", dict(tensors, **{norm: tensors_of(bed)[norm]}))
+    cli("import", mixed, "--run", "m", "--store", store)
+    assert bits_of_folder(export(bed, store, "m", "mixed.back")) == bits_of_folder(mixed)
+    half = bits_of_folder(export(bed, store, "m", "half.back", "--dtype", "fp16", "--except",
+                                 "*norm.weight=keep"))
+    assert {name: dtype for name, (dtype, _, _) in half.items() if "norm" in name} == {
+        name: "F32" if name == norm else "BF16" for name in half if "norm" in name}, half.keys()
+    assert half["lm_head.weight"][0] == "F16"
+    other = bed.fresh("kept.other")
+    cli("convert", "m", "--store", store, "--output", other, "--dtype", "fp16")
+    converted = bits_of_folder(export(bed, other, "m", "converted.back"))
+    assert {dtype for dtype, _, _ in converted.values()} == {"F16"}
 
 
 @test

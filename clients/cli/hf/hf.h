@@ -61,6 +61,9 @@ struct hf_tensor {
     uint32_t head_rows; /* not 0: rows change places within heads of so many */
 };
 uint32_t hf_num_tensors(const struct model_shape *model);
+/* As an imported folder had the tensor that is stored as `stored`; else that. A checkpoint that was
+ * converted since has a type of its own. */
+enum dtype hf_dtype_of(const struct hf_run *run, const struct hf_tensor *tensor, enum dtype stored);
 /* In the order of the model: embedding, layers, norm, output. */
 void hf_tensor(struct hf_tensor *out, const struct model_shape *model, uint32_t index);
 

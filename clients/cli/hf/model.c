@@ -1,4 +1,5 @@
 /* model.c - a Llama as Hugging Face keeps it (see hf.h): its sizes and its tensors. */
+#include "clients/cli/cli.h"
 #include "clients/cli/hf/hf.h"
 
 #include "proto/json.h"
@@ -148,6 +149,17 @@ void hf_ends_close(struct hf_ends *ends)
 uint32_t hf_num_tensors(const struct model_shape *model)
 {
     return model->layers * LAYER_TENSORS + (model->is_tied ? 2 : 3);
+}
+
+enum dtype hf_dtype_of(const struct hf_run *run, const struct hf_tensor *tensor, enum dtype stored)
+{
+    const json_t *dtypes = json_object_get(run->config, "hf_dtypes");
+    const json_t *own = json_object_get(json_object_get(dtypes, "tensors"), tensor->theirs);
+    const char *name = json_string_value(own != NULL ? own : json_object_get(dtypes, "default"));
+    enum dtype dtype = stored;
+    if (stored != DTYPE_F32 || name == NULL) /* an import stores fp32 */
+        return stored;
+    return dtype_parse(&dtype, name) == 0 && convert_is_float(dtype) ? dtype : stored;
 }
 
 static void set_tensor(struct hf_tensor *out, const char *ours, const char *theirs, uint64_t rows,
