@@ -128,6 +128,19 @@ def ends(bed):
     _, said = bed.train("last", *export[:2], os.path.join(bed.folder, "no", "such"), steps=MORE,
                         want=78)
     test("and one that cannot be made", steps_of(bed, "last")[-1] == STEPS, said)
+    _, said = bed.train("last", export[0], "--job.dump_folder",
+                        os.path.join(bed.folder, "tokens", "below"), steps=MORE, want=78)
+    test("also below job.dump_folder", steps_of(bed, "last")[-1] == STEPS and
+         "cannot be made" in said, said)
+    alone = os.path.join(bed.folder, "alone", "trainer")
+    os.mkdir(os.path.dirname(alone))
+    shutil.copy(os.path.join(lib_train.BUILD, "trainer"), alone)
+    command = lib_train.command(bed.folder, bed.server, "last", "--training.steps", MORE, export[0])
+    done = subprocess.run([alone, *command[1:]], capture_output=True, text=True, timeout=120,
+                          env=dict(os.environ, PATH="/nowhere"))
+    test("and so is a start without a ckpt-cli to write them with", done.returncode == 78 and
+         "ckpt-cli could not be started" in done.stderr and
+         steps_of(bed, "last")[-1] == STEPS, done.stderr)
     _, said = bed.train("last", export[0], steps=MORE)
     test("a run that goes on without the optimizer's state says so",
          f"step {STEPS} has no optimizer state" in said, said)

@@ -64,7 +64,7 @@ static int await(pid_t child, const volatile sig_atomic_t *want_stop)
     }
 }
 
-/* `arguments` begin with the command and end with NULL. */
+/* `arguments` begin with the command, have another, and end with NULL. */
 static int run_tool(const char *const *arguments, const volatile sig_atomic_t *want_stop)
 {
     char program[PATH_MAX];
@@ -103,6 +103,15 @@ static int run_tool(const char *const *arguments, const volatile sig_atomic_t *w
         return report_error(ERR_UNAVAILABLE, NULL, "ckpt-cli %s did not reach ckptd", arguments[0]);
     return report_error(ERR_INVALID, "ckpt-cli said why above", "ckpt-cli %s %s failed: exit %d",
                         arguments[0], arguments[1], WIFEXITED(status) ? WEXITSTATUS(status) : -1);
+}
+
+/* What lies beside the trainer can be run; what PATH may have is tried. */
+static int check_program(void)
+{
+    char program[PATH_MAX];
+    static const char *const arguments[] = {"--version", "export", NULL};
+    find_program(program);
+    return strchr(program, '/') != NULL ? 0 : run_tool(arguments, NULL);
 }
 
 /* ---- in ---- */
@@ -267,10 +276,22 @@ static void name_exported(char out[CONFIG_TEXT_MAX], const char *folder)
     json_decref(metadata);
 }
 
-/* A folder that is given has a parent, in which one can be made. */
-static int check_parent(const char *folder)
+/* One that is given has to be there already. */
+static void make_parent(const struct config *config)
 {
     char parent[PATH_MAX];
+    if (config->export_folder[0] != 0)
+        return;
+    mkdir(config->dump_folder, 0777);
+    snprintf(parent, sizeof(parent), "%s/hf", config->dump_folder);
+    mkdir(parent, 0777);
+}
+
+/* Can the folder be made? */
+static int check_parent(const struct config *config, const char *folder)
+{
+    char parent[PATH_MAX];
+    make_parent(config);
     snprintf(parent, sizeof(parent), "%s", folder);
     char *slash = strrchr(parent, '/');
     if (slash != NULL)
@@ -278,7 +299,9 @@ static int check_parent(const char *folder)
     if (access(slash != NULL ? parent : ".", W_OK | X_OK) == 0)
         return 0;
     return report_error(ERR_INVALID, "make its parent, or name another folder",
-                        "checkpoint.export_folder %s cannot be made: %s", folder, strerror(errno));
+                        "%s %s cannot be made: %s",
+                        config->export_folder[0] != 0 ? "checkpoint.export_folder" : "the folder",
+                        folder, strerror(errno));
 }
 
 /* Of the folder for `step`: *out_done, where it holds these very weights. */
@@ -289,7 +312,7 @@ static int look_at_folder(bool *out_done, const struct config *config, const cha
     struct stat status;
     *out_done = false;
     if (lstat(folder, &status) != 0)
-        return config->export_folder[0] != 0 ? check_parent(folder) : 0;
+        return check_parent(config, folder);
     name_exported(there, folder);
     report_clear(); /* what is no export is no error */
     *out_done = strcmp(there, checkpoint) == 0;
@@ -311,23 +334,19 @@ int tool_check_export(const struct config *config, int64_t step)
     bool is_done;
     name_folder(folder, config, step);
     name_checkpoint(checkpoint, config, step);
-    return look_at_folder(&is_done, config, folder, checkpoint);
+    ERR_TRY(look_at_folder(&is_done, config, folder, checkpoint));
+    return is_done ? 0 : check_program();
 }
 
 int tool_export(const struct config *config, int64_t step, const volatile sig_atomic_t *want_stop)
 {
-    char checkpoint[CONFIG_TEXT_MAX], folder[PATH_MAX], parent[PATH_MAX];
+    char checkpoint[CONFIG_TEXT_MAX], folder[PATH_MAX];
     bool is_done;
     name_folder(folder, config, step);
     name_checkpoint(checkpoint, config, step);
     ERR_TRY(look_at_folder(&is_done, config, folder, checkpoint));
     if (is_done)
         return 0;
-    if (config->export_folder[0] == 0) {
-        mkdir(config->dump_folder, 0777);
-        snprintf(parent, sizeof(parent), "%s/hf", config->dump_folder);
-        mkdir(parent, 0777);
-    }
     bool has_tokenizer = config->tokenizer_path[0] != 0;
     /* --force: what an export that was killed left beside the folder is removed. */
     const char *const arguments[] = {"export",

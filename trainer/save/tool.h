@@ -17,7 +17,8 @@ bool tool_must_import(const struct config *config);
  * ERR_INVALID: ckpt-cli refused, and has said why on stderr; ERR_UNAVAILABLE. */
 int tool_import(const struct config *config, const struct model_shape *shape,
                 const volatile sig_atomic_t *want_stop);
-/* ERR_INVALID: the folder of tool_export() holds something else than the weights of `step`. */
+/* ERR_INVALID: the folder of tool_export() holds something else than the weights of `step`, or
+ * there is no ckpt-cli to write it with. */
 int tool_check_export(const struct config *config, int64_t step);
 /* Writes the weights of `step` into checkpoint.export_folder in Hugging Face's form, unless they
  * are there already. Errors as tool_check_export() and tool_import(). */
