@@ -132,7 +132,9 @@ static int publish_hf(struct export *export)
     if (error == 0)
         error = hf_ends_of(&ends, &export->run, has_tokenizer ? &export->tokenizer : NULL);
     if (error == 0)
-        error = hf_model_config(&config, &export->model, export->items[0].dtype, &ends);
+        error = hf_model_config(&config, &export->model,
+                                export->has_other_dtypes ? &export->items[0].dtype : NULL, &ends,
+                                &export->run);
     hf_ends_close(&ends);
     if (error == 0)
         error = publish_json(export, HF_CONFIG, config);

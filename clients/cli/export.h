@@ -53,6 +53,7 @@ struct export
     struct hf_tokenizer tokenizer; /* when one was named */
     struct checkpoint checkpoint;
     struct dtype_rules dtypes;
+    bool has_other_dtypes;       /* of hf: than a folder that was imported */
     struct tensor_meta *tensors; /* the checkpoint's, boxes joined (layout_join) */
     uint32_t *first, num_tensors;
     struct item *items;              /* by file, then place */

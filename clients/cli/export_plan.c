@@ -52,8 +52,10 @@ static int plan_hf(struct export *export)
         int error = find_tensor(&found, export, &tensor);
         if (error != 0)
             return error;
-        enum dtype kept = hf_dtype_of(&export->run, &tensor, export->tensors[found].dtype);
-        struct item *item = add_item(export, found, kept, tensor.theirs);
+        enum dtype stored = export->tensors[found].dtype, came = stored;
+        bool is_imported = hf_dtype_of(&came, &export->run, &tensor, stored);
+        struct item *item = add_item(export, found, is_imported ? came : stored, tensor.theirs);
+        export->has_other_dtypes |= !is_imported || item->dtype != came;
         item->head_rows = tensor.head_rows;
         if (filled > 0 && filled + item->bytes > limit) {
             export->num_parts++;

@@ -277,7 +277,8 @@ def every_type_and_any_alignment_is_read_exactly(bed):
 def kept_types_are_those_of_the_folder_that_was_imported(bed):
     tensors = {name: ("BF16", bfloat(array)) for name, (_, array) in tensors_of(bed).items()}
     store, norm = bed.fresh("kept.store"), "model.norm.weight"
-    cli("import", made_folder(bed, "kept", tensors), "--run", "k", "--store", store)
+    folder = made_folder(bed, "kept", tensors, {"torch_dtype": "bfloat16"})
+    cli("import", folder, "--run", "k", "--store", store)
     bed.train(store, "k", 1)
     for step in (0, 1):
         back = export(bed, store, f"k@{step}", "kept.back")
@@ -358,8 +359,10 @@ def both_spellings_of_the_rotary_base_are_read(bed):
         store = bed.fresh("rope.store")
         folder = made_folder(bed, "rope", tensors_of(bed), config)
         cli("import", folder, "--run", "rope", "--store", store)
+        identity = json.loads(cli("show", "rope", "--store", store, "--json"))["identity"]
+        assert identity["model"]["rope_theta"] == want, identity
         out = json.loads(read(os.path.join(export(bed, store, "rope", "rope.back"), "config.json")))
-        assert out["rope_theta"] == want and out["rope_scaling"] is None, out
+        assert out == json.loads(read(os.path.join(folder, "config.json"))), out
 
 
 @test
@@ -408,6 +411,32 @@ def the_tokens_around_a_text_go_out_as_it_was_trained_or_came(bed):
         cli("import", made_folder(bed, "ends", tensors_of(bed), came), "--run", "e",
             "--store", store)
         assert ends("e", "--store", store)[:2] == want
+
+
+@test
+def config_json_goes_out_as_it_came_but_for_what_was_asked_for(bed):
+    base = json.loads(read(os.path.join(bed.path("out"), "config.json")))
+    begin, end = base["bos_token_id"], base["eos_token_id"]
+    tensors = {name: ("BF16", bfloat(array)) for name, (_, array) in tensors_of(bed).items()}
+    folder, store = made_folder(bed, "came", tensors), bed.fresh("came.store")
+    del base["torch_dtype"]
+    base.update({"dtype": "bfloat16", "eos_token_id": [3, end], "pad_token_id": 5,
+                 "max_position_embeddings": 2048, "initializer_range": 0.01, "head_dim": None,
+                 "transformers_version": "4.57.0", "attention_dropout": 0.0})
+    write(os.path.join(folder, "config.json"), json.dumps(base).encode())
+    cli("import", folder, "--run", "w", "--store", store)
+    bed.train(store, "w", 1)
+    for step, options, want in ((0, (), base), (1, (), base),
+                                (1, ("--dtype", "fp16"), dict(base, dtype="float16"))):
+        back = export(bed, store, f"w@{step}", "came.back", *options)
+        out = json.loads(read(os.path.join(back, "config.json")))
+        assert out == want and list(out) == list(base), (step, out)
+    base.update({"bos_token_id": begin - 1, "eos_token_id": [3]})
+    write(os.path.join(folder, "config.json"), json.dumps(base).encode())
+    cli("import", folder, "--run", "v", "--store", store)
+    bed.train(store, "v", 1)  # on a text whose tokens the folder does not name
+    out = json.loads(read(os.path.join(export(bed, store, "v", "came.back"), "config.json")))
+    assert out == dict(base, bos_token_id=begin, eos_token_id=end), out
 
 
 @test

@@ -44,15 +44,18 @@ int hf_model_of(struct model_shape *out, const struct hf_run *run);
 int hf_model_identity(struct json_t **out, const struct model_shape *model);
 /* The tokens around a text as config.json has them, NULL where they are not known: those of the
  * data that the model was trained on, else those of the tokenizer's file, else what it was imported
- * with. `tokenizer` may be NULL. To be closed. ERR_MEMORY. */
+ * with; that as well where it names the trained one, perhaps among others. `tokenizer` may be NULL.
+ * To be closed. ERR_MEMORY. */
 struct hf_tokenizer;
 struct hf_ends {
     struct json_t *begin, *end;
 };
 int hf_ends_of(struct hf_ends *out, const struct hf_run *run, const struct hf_tokenizer *tokenizer);
 void hf_ends_close(struct hf_ends *ends);
-int hf_model_config(struct json_t **out, const struct model_shape *model, enum dtype dtype,
-                    const struct hf_ends *ends);
+/* `dtype` NULL: the tensors are of the types with which they were imported. Of an imported model it
+ * is the folder's own config.json, changed where the model is another. */
+int hf_model_config(struct json_t **out, const struct model_shape *model, const enum dtype *dtype,
+                    const struct hf_ends *ends, const struct hf_run *run);
 
 struct hf_tensor {
     char ours[128], theirs[128];
@@ -61,9 +64,10 @@ struct hf_tensor {
     uint32_t head_rows; /* not 0: rows change places within heads of so many */
 };
 uint32_t hf_num_tensors(const struct model_shape *model);
-/* As an imported folder had the tensor that is stored as `stored`; else that. A checkpoint that was
- * converted since has a type of its own. */
-enum dtype hf_dtype_of(const struct hf_run *run, const struct hf_tensor *tensor, enum dtype stored);
+/* The type that the tensor had in an imported folder. False: nothing says so, or a conversion gave
+ * it, stored as `stored`, another since. */
+bool hf_dtype_of(enum dtype *out, const struct hf_run *run, const struct hf_tensor *tensor,
+                 enum dtype stored);
 /* In the order of the model: embedding, layers, norm, output. */
 void hf_tensor(struct hf_tensor *out, const struct model_shape *model, uint32_t index);
 

@@ -23,14 +23,8 @@ int hf_hand_out(json_t **out, json_t *root, bool is_whole)
     return report_error(ERR_MEMORY, NULL, "no memory for the description of a model");
 }
 
-int hf_model_config(json_t **out, const struct model_shape *model, enum dtype dtype,
-                    const struct hf_ends *ends)
+static json_t *make_config(const struct model_shape *model, const struct hf_ends *ends)
 {
-    const char *type = dtype == DTYPE_F32    ? "float32"
-                       : dtype == DTYPE_BF16 ? "bfloat16"
-                       : dtype == DTYPE_F16  ? "float16"
-                                             : "float64";
-    json_begin();
     json_t *config = json_pack(
         "{s[s] ss si si si si si si si si sf sf ss sb sb sb sf ss sO sO sb}", "architectures",
         "LlamaForCausalLM", "model_type", "llama", "hidden_size", (int)model->dim,
@@ -39,13 +33,62 @@ int hf_model_config(json_t **out, const struct model_shape *model, enum dtype dt
         "head_dim", (int)model->head_dim, "vocab_size", (int)model->vocab,
         "max_position_embeddings", (int)model->positions, "rope_theta", model->rope_theta,
         "rms_norm_eps", model->norm_eps, "hidden_act", "silu", "attention_bias", 0, "mlp_bias", 0,
-        "tie_word_embeddings", (int)model->is_tied, "initializer_range", 0.02, "torch_dtype", type,
+        "tie_word_embeddings", (int)model->is_tied, "initializer_range", 0.02, "torch_dtype", "",
         "bos_token_id", ends->begin != NULL ? ends->begin : json_null(), "eos_token_id",
         ends->end != NULL ? ends->end : json_null(), "use_cache", 1);
     if (config != NULL) {
         json_t *scaling = model_shape_rope_scaling(model);
         json_object_set_new(config, "rope_scaling", scaling != NULL ? scaling : json_null());
     }
+    return config;
+}
+
+/* The config.json of the folder, where the model is still the one that it describes; else NULL. */
+static const json_t *imported_config(const struct hf_run *run, const struct model_shape *model)
+{
+    const json_t *config = json_object_get(run->config, "hf");
+    struct model_shape shape;
+    struct model_difference difference;
+    if (json_object_get(config, "model_type") == NULL) /* the trainer knows positions alone */
+        return NULL;
+    bool is_same = model_shape_of_config(&shape, config) == 0 &&
+                   !model_shape_differs(&difference, model, &shape);
+    report_clear();
+    return is_same ? config : NULL;
+}
+
+/* As it came but for what training changes. */
+static json_t *change_config(const json_t *imported, const json_t *made)
+{
+    static const char *const keys[] = {"max_position_embeddings", "bos_token_id", "eos_token_id"};
+    json_t *config = json_deep_copy(imported);
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+        const json_t *was = json_object_get(imported, keys[i]);
+        json_t *is = json_object_get(made, keys[i]);
+        if (was != NULL || !json_is_null(is)) /* what is null need not be there */
+            json_object_set(config, keys[i], is);
+    }
+    return config;
+}
+
+int hf_model_config(json_t **out, const struct model_shape *model, const enum dtype *dtype,
+                    const struct hf_ends *ends, const struct hf_run *run)
+{
+    const json_t *imported = imported_config(run, model);
+    json_begin();
+    json_t *config = make_config(model, ends);
+    if (imported != NULL && config != NULL) {
+        json_t *made = config;
+        config = change_config(imported, made);
+        json_decref(made);
+    }
+    const char *key = json_object_get(imported, "dtype") != NULL ? "dtype" : "torch_dtype";
+    if (dtype != NULL || imported == NULL)
+        json_object_set_new(config, key,
+                            json_string(dtype == NULL || *dtype == DTYPE_F32 ? "float32"
+                                        : *dtype == DTYPE_BF16               ? "bfloat16"
+                                        : *dtype == DTYPE_F16                ? "float16"
+                                                                             : "float64"));
     return hf_hand_out(out, config, json_end());
 }
 
@@ -114,13 +157,21 @@ int hf_model_of(struct model_shape *out, const struct hf_run *run)
 }
 
 /* Where a text has several ends, the value that was imported is a list. */
+static bool names_token(const json_t *imported, const json_t *token)
+{
+    for (size_t i = 0; i < json_array_size(imported); i++)
+        if (json_equal(json_array_get(imported, i), token))
+            return true;
+    return json_equal(imported, token);
+}
+
 static json_t *end_of(const json_t *data, const char *ours, int64_t of_file, const json_t *imported,
                       const char *theirs)
 {
-    json_t *trained = json_object_get(data, ours);
+    json_t *trained = json_object_get(data, ours), *came = json_object_get(imported, theirs);
     if (trained != NULL)
-        return json_incref(trained);
-    return of_file >= 0 ? json_integer(of_file) : json_incref(json_object_get(imported, theirs));
+        return json_incref(names_token(came, trained) ? came : trained);
+    return of_file >= 0 ? json_integer(of_file) : json_incref(came);
 }
 
 int hf_ends_of(struct hf_ends *out, const struct hf_run *run, const struct hf_tokenizer *tokenizer)
@@ -151,15 +202,14 @@ uint32_t hf_num_tensors(const struct model_shape *model)
     return model->layers * LAYER_TENSORS + (model->is_tied ? 2 : 3);
 }
 
-enum dtype hf_dtype_of(const struct hf_run *run, const struct hf_tensor *tensor, enum dtype stored)
+bool hf_dtype_of(enum dtype *out, const struct hf_run *run, const struct hf_tensor *tensor,
+                 enum dtype stored)
 {
     const json_t *dtypes = json_object_get(run->config, "hf_dtypes");
     const json_t *own = json_object_get(json_object_get(dtypes, "tensors"), tensor->theirs);
     const char *name = json_string_value(own != NULL ? own : json_object_get(dtypes, "default"));
-    enum dtype dtype = stored;
-    if (stored != DTYPE_F32 || name == NULL) /* an import stores fp32 */
-        return stored;
-    return dtype_parse(&dtype, name) == 0 && convert_is_float(dtype) ? dtype : stored;
+    bool is_known = stored == DTYPE_F32 && name != NULL && dtype_parse(out, name) == 0;
+    return is_known && convert_is_float(*out); /* an import stores fp32 */
 }
 
 static void set_tensor(struct hf_tensor *out, const char *ours, const char *theirs, uint64_t rows,
