@@ -61,10 +61,8 @@ def copied_in(world, source):
 def history_is_written(world):
     """It is, behind the answer of what it tells: later, ckptd would make the directory again."""
     folder = os.path.join(world.store, world.run, "history")
-    told = 0
-    for name in (name for name in os.listdir(folder) if not name.startswith(".")):
-        with open(os.path.join(folder, name)) as file:
-            told += file.read().count('"event":"attempt"')
+    with open(os.path.join(folder, max(name for name in os.listdir(folder) if name[0] != "."))) as file:
+        told = file.read().count('"event":"attempt"')
     return told == world.log().count("audit: attempt by")
 
 
