@@ -77,7 +77,7 @@ class Disk:
             full = 0
             while full < 2:
                 before = os.fstat(file.fileno()).st_size
-                for size in (MIB, 65536, 4096):
+                for size in (MIB, 65536, 1024):
                     try:
                         while True:
                             file.write(bytes(size))
