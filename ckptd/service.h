@@ -64,6 +64,7 @@ struct service {
     struct outcomes *outcomes;                           /* run/outcomes.c */
     struct newcomer *newcomers;      /* run/open.c: starts that wait for a run, oldest first */
     struct beginning *beginnings;    /* run/begin.c: calls that wait for an image, oldest first */
+    uint32_t num_last_waiting;       /* of them for memory for the last save of a run */
     struct load_table *loads;        /* restore/lease.c */
     struct held_files *held;         /* restore/held.c */
     struct collecting *collecting;   /* keep/gc.c: a Gc under way, or NULL */

@@ -180,6 +180,10 @@ int ckpt_save_begin(struct ckpt *ckpt, struct ckpt_save **out, uint64_t step,
 /* The same, but waits for an image at most `busy_ms`, whatever ckpt_options.busy_ms says. */
 int ckpt_save_begin_within(struct ckpt *ckpt, struct ckpt_save **out, uint64_t step,
                            const char *state_json, uint32_t busy_ms);
+/* Saves that the handle begins from now on are the last of its run, which ends: they come before
+ * the saves of other runs when ckptd's memory is short. All ranks; a ckptd that does not know of it
+ * takes them as they come. */
+void ckpt_save_last(struct ckpt *ckpt);
 /* One rank, when a rank's ckpt_save_begin was CKPT_BUSY and no rank has that save open: of the
  * run's saves in work the newest that waits behind another one is given up, for all ranks, and its
  * images come free; then begin again, within some time. Its step goes to *out_step. CKPT_BUSY: none

@@ -95,6 +95,7 @@ static int call_begin(struct ckpt *ckpt, uint64_t step, const char *state_json, 
     request.session = ckpt->link.token;
     request.step = step;
     request.asked = ++ckpt->num_begins;
+    request.is_last = ckpt->is_last;
     request.state_json = (char *)(state_json != NULL ? state_json : "");
     int error = ask_for_image(ckpt, &request, &answer, busy_ms);
     if (error == ERR_MEMORY) /* perhaps for the reply: then nobody here knows what was begun */
@@ -148,6 +149,11 @@ int ckpt_save_begin(struct ckpt *ckpt, struct ckpt_save **out, uint64_t step,
                     const char *state_json)
 {
     return ckpt_save_begin_within(ckpt, out, step, state_json, ckpt->busy_ms);
+}
+
+void ckpt_save_last(struct ckpt *ckpt)
+{
+    ckpt->is_last = true;
 }
 
 int ckpt_save_make_way(struct ckpt *ckpt, uint64_t *out_step)

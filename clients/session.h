@@ -90,6 +90,7 @@ struct ckpt {
     bool takes_digests;  /* ckptd compares what ckpt_save_digest says */
     uint32_t *order;     /* tensors in the order of their places; those without one come last */
     uint64_t num_begins; /* BeginSaves that were no repetition */
+    bool is_last;        /* ckpt_save_last */
     uint64_t *left;      /* per tensor: bytes that the save in progress has to announce yet */
 
     /* On another node (remote.h); NULL: none, or shared memory is used. */

@@ -60,7 +60,8 @@ uint32_t slots_lend_ahead(uint32_t *out, struct session *session)
     uint32_t need = session->image_segments, count = 0;
     struct pool_owner owner = owner_of(session);
     for (uint32_t slot = 0; slot < num_slots(session); slot++) {
-        if (pool_ready_for(service->pool, owner) < need || fill_slot(session, slot) != 0)
+        if (service->num_last_waiting > 0 || pool_ready_for(service->pool, owner) < need ||
+            fill_slot(session, slot) != 0)
             return count;
         const struct image *image = session->slots[slot];
         CHECK(!pool_is_dirty(service->pool, image->segments, image->num_segments));
@@ -92,4 +93,12 @@ int slots_choose(uint32_t *out_slot, struct session *session)
         }
     }
     return error;
+}
+
+bool slots_lack_memory(const struct session *session)
+{
+    for (uint32_t slot = 0; slot < num_slots(session); slot++)
+        if (!session->slots[slot])
+            return true;
+    return false;
 }

@@ -2,6 +2,7 @@
 #ifndef HOLDFAST_CKPTD_NODE_SLOTS_H
 #define HOLDFAST_CKPTD_NODE_SLOTS_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 struct session;
@@ -11,5 +12,7 @@ struct session;
 uint32_t slots_lend_ahead(uint32_t *out, struct session *session);
 /* The slot for the next save, its image SPARE and with segments. ERR_BUSY. */
 int slots_choose(uint32_t *out_slot, struct session *session);
+/* After ERR_BUSY: would it have had an image, had there been memory? */
+bool slots_lack_memory(const struct session *session);
 
 #endif

@@ -9,6 +9,11 @@
  * parked, and taken up again from the top whenever memory comes back or a save ends, the oldest
  * first; when the time is over it is answered ERR_BUSY.
  *
+ * The last save of a run (is_last) comes before the others: while it lacks memory no other save
+ * begins, and no session is lent images ahead. What has begun goes on, and its ranks may join it,
+ * or its memory would never come back; so may parts, whose saves have memory on other nodes. A
+ * load's memory is not the less.
+ *
  * Who finds no image, waiting or not, ends ckptd's manners for the saves in work (gate.c).
  *
  * Where the trash holds the room that the save lacks (enter.c), the calls wait until it is emptied
@@ -43,6 +48,7 @@
 #include <string.h>
 
 #define GOES_ON 1          /* the call is answered later; no error codes */
+#define LAST_PAUSE_MS 100  /* within it a rank whose last save was told to wait asks again */
 #define ROOM_WAIT_MS 60000 /* at most so long a save waits for the trash to be emptied */
 
 /* A BeginSave on its way. */
@@ -53,7 +59,9 @@ struct beginning {
     const Holdfast__V1__BeginSaveRequest *request; /* lives as long as the call */
     struct timer timer;                            /* armed while parked */
     int64_t until_ms;
-    uint64_t number;                    /* of this call of its session */
+    uint64_t number;   /* of this call of its session */
+    bool lacks_memory; /* that is what it waits for */
+    bool is_waiting_said;
     bool awaits_room, has_awaited_room; /* a part of the disk; as long as it may */
     struct image *image;                /* whose segments are being cleaned */
     struct job job;
@@ -118,6 +126,25 @@ static void reply_begun(const struct beginning *beginning, const struct save *sa
     reply.n_segments = reply.n_generations = image->num_segments;
     session->begun = beginning->request->asked;
     rpc_call_reply(beginning->call, &reply.base);
+}
+
+/* ERR_BUSY while the memory that comes free is another save's. */
+static int check_turn(const struct run *run, const Holdfast__V1__BeginSaveRequest *request)
+{
+    if (request->is_last || run->coordinator->follow ||
+        commit_find_step(&run->coordinator->machine, request->step) ||
+        run->service->num_last_waiting == 0)
+        return 0;
+    return report_error(ERR_BUSY, "skip this save, or wait",
+                        "the last save of another run waits for memory, and goes first");
+}
+
+/* Memory for the image, where the rank has none that it can use. */
+static int choose_slot(uint32_t *out_slot, struct session *session, struct beginning *beginning)
+{
+    int error = slots_choose(out_slot, session);
+    beginning->lacks_memory = error == ERR_BUSY && slots_lack_memory(session);
+    return error;
 }
 
 /* A rank has one save at a time. One that it left without an end may hold its only image. */
@@ -221,6 +248,7 @@ static int begin(struct session *session, struct beginning *beginning)
     uint32_t slot = 0;
     const struct beginner rank = {session->attempt, request->step, session->rank,
                                   request->state_json};
+    beginning->lacks_memory = false;
     if (answer_again(session, beginning))
         return 0;
     int error = enter_check(run, &rank, &beginning->until_ms);
@@ -235,7 +263,9 @@ static int begin(struct session *session, struct beginning *beginning)
         error = quota_check_image(session);
     }
     if (error == 0)
-        error = slots_choose(&slot, session);
+        error = check_turn(run, request);
+    if (error == 0)
+        error = choose_slot(&slot, session, beginning);
     if (error == ERR_BUSY)
         save_hurry_all(session->service);
     if (error == 0)
@@ -265,6 +295,19 @@ static int begin(struct session *session, struct beginning *beginning)
 
 /* ---- waiting ---- */
 
+static bool waits_last(const struct beginning *beginning)
+{
+    return beginning->lacks_memory && beginning->request->is_last;
+}
+
+/* No save is held back for it any more; whoever parks it again says so first. */
+static void leave(struct beginning *beginning)
+{
+    struct service *service = beginning->service;
+    loop_timer_cancel(service->loop, &beginning->timer);
+    service->num_last_waiting -= waits_last(beginning);
+}
+
 /* Out of the parked ones. */
 static void unpark(struct beginning *beginning)
 {
@@ -272,7 +315,7 @@ static void unpark(struct beginning *beginning)
     while (*at != beginning)
         at = &(*at)->next;
     *at = beginning->next;
-    loop_timer_cancel(beginning->service->loop, &beginning->timer);
+    leave(beginning);
 }
 
 static void wait_is_over(struct timer *timer)
@@ -284,6 +327,25 @@ static void wait_is_over(struct timer *timer)
     advance(beginning); /* the last try; its error is the answer */
 }
 
+static void say_waiting(struct beginning *beginning, const struct session *session)
+{
+    if (!beginning->is_waiting_said && beginning->lacks_memory)
+        log_info("memory", "%s step %llu of run %s waits for memory, on rank %u: %s",
+                 beginning->request->is_last ? "the last save," : "the save of",
+                 (unsigned long long)beginning->request->step, session->run->name, session->rank,
+                 report_line());
+    beginning->is_waiting_said |= beginning->lacks_memory;
+}
+
+/* A certificate of one run learns nothing of the others. */
+static int refuse_memory(const struct session *session)
+{
+    if (session->run->coordinator->owner.run[0] == '\0')
+        return ERR_BUSY;
+    return report_error(ERR_BUSY, "enlarge memory.pool_bytes, or load and save less at once",
+                        "there is no memory for the image of rank %u", session->rank);
+}
+
 static void park(struct beginning *beginning)
 {
     struct service *service = beginning->service;
@@ -292,6 +354,7 @@ static void park(struct beginning *beginning)
         at = &(*at)->next;
     beginning->next = NULL;
     *at = beginning;
+    service->num_last_waiting += waits_last(beginning);
     beginning->timer.run = wait_is_over;
     loop_timer(service->loop, &beginning->timer, beginning->until_ms - loop_now_ms());
 }
@@ -316,11 +379,18 @@ static void advance(struct beginning *beginning)
         beginning->until_ms = loop_now_ms() + ROOM_WAIT_MS;
     }
     if (error == AWAITS_ROOM || (error == ERR_BUSY && loop_now_ms() < beginning->until_ms)) {
+        say_waiting(beginning, session);
         park(beginning);
         return;
     }
+    if (error == ERR_BUSY && beginning->lacks_memory)
+        error = refuse_memory(session);
     if (error != 0)
         rpc_call_fail(beginning->call, error);
+    /* What was held back for it goes on, unless its rank asks again soon. */
+    struct service *service = beginning->service;
+    if (beginning->is_waiting_said && beginning->request->is_last && !service->retry_saves.armed)
+        loop_timer(service->loop, &service->retry_saves, error != 0 ? LAST_PAUSE_MS : 0);
     free(beginning);
 }
 
@@ -364,7 +434,7 @@ static void begin_again(struct timer *timer)
     service->beginnings = NULL;
     while (beginning) {
         struct beginning *next = beginning->next;
-        loop_timer_cancel(service->loop, &beginning->timer);
+        leave(beginning);
         advance(beginning); /* parked again, in the same order, while there is no image */
         beginning = next;
     }

@@ -87,6 +87,7 @@ struct peer {
     uint64_t image_bytes, data_byte, bytes;
     uint32_t image_segments; /* of every image; fewer than image_bytes need: a window */
     uint32_t num_ahead, ahead[POOL_SEGMENTS_MAX]; /* segments lent with the description */
+    bool is_last;                                 /* as ckpt_save_last has it */
     const char *state_json;                       /* of its saves; NULL: none */
     /* of the save in work */
     uint64_t save;
@@ -480,6 +481,7 @@ static inline int peer_begin_within(struct peer *peer, uint64_t step, uint32_t b
     request.step = step;
     request.state_json = peer->state_json ? (char *)(uintptr_t)peer->state_json : "";
     request.busy_ms = busy_ms;
+    request.is_last = peer->is_last;
     int error = call(peer->bed, "BeginSave", &request.base,
                      &holdfast__v1__begin_save_reply__descriptor, &reply);
     if (error != 0)

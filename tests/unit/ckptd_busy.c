@@ -2,10 +2,10 @@
  *
  * Goal: two saves of a run are in work at once and are committed in their order; a third is told at
  * once that there is no image, waits as long as its ranks are ready to, or takes the image of the
- * second, which makes way; whatever ends the wait is answered as what it is. Method: a service in
- * this process (ckptd_bed.h) in which rank 0 is two saves ahead of rank 1, so that both its images
- * stay in use until the test lets rank 1 come. The store holds each request back for a random time
- * (the fault back-end): the later save is often on disk first. */
+ * second, which makes way; a last save comes before others; whatever ends the wait is answered as
+ * what it is. Method: a service in this process (ckptd_bed.h) in which rank 0 is two saves ahead of
+ * rank 1, so that both its images stay in use until the test lets rank 1 come. The store holds each
+ * request back for a random time (the fault back-end): the later save is often on disk first. */
 #include "tests/unit/ckptd_loading.h"
 
 #include <stdatomic.h>
@@ -342,6 +342,91 @@ static void test_busy__a_second_call_gets_the_memory_that_is_made_for_the_first(
     peers[0] = (struct peer){.socket = -1, .event_fd = -1};
 }
 
+/* A pool of so much, of which run "bed" has an image of 5 MiB that it does not fill. */
+static void share_pool(struct bed *bed, int64_t mib)
+{
+    peers_close(peers, RANKS);
+    bed_stop(bed);
+    bed->config.pool_bytes = mib * MIB;
+    assert_int_equal(bed_start(bed), 0);
+    bed_open_world(bed, peers, 1);
+    assert_int_equal(peer_begin(&peers[0], 1), 0);
+}
+
+static void open_run(struct bed *bed, const char *name, struct peer *ranks, uint32_t world_size)
+{
+    bed->run = name;
+    bed_open_world(bed, ranks, world_size);
+    bed->run = RUN;
+}
+
+/* Until a BeginSave is parked; `is_last`: one of a last save. */
+static void await_parked(struct bed *bed, bool is_last)
+{
+    for (bool is_there = false; !is_there; sleep_ms(1)) {
+        bed_hold(bed);
+        is_there = is_last ? bed->service->num_last_waiting > 0 : bed->service->beginnings != NULL;
+        bed_go_on(bed);
+    }
+}
+
+static void start_wait(struct waiting *waiting, struct peer *peer)
+{
+    *waiting = (struct waiting){.peer = peer, .step = 1, .busy_ms = 15000};
+    assert_int_equal(pthread_create(&waiting->thread, NULL, begin_main, waiting), 0);
+}
+
+static void test_busy__a_last_save_comes_before_those_that_wait_longer(void **state)
+{
+    struct bed *bed = *state;
+    struct peer other, last;
+    struct waiting before, after;
+    share_pool(bed, 8);
+    open_run(bed, "other", &other, 1);
+    assert_int_equal(peer_begin(&other, 1), ERR_BUSY);
+    assert_non_null(strstr(report_message(),
+                           "; run bed step 1 holds 5242880 bytes and waits for its rank to copy"));
+    start_wait(&before, &other);
+    await_parked(bed, false);
+    open_run(bed, "last", &last, 1);
+    last.is_last = true;
+    start_wait(&after, &last);
+    await_parked(bed, true);
+    peer_finish(&peers[0], 1);
+    pthread_join(after.thread, NULL);
+    assert_int_equal(after.error, 0);
+    assert_int_equal(pthread_tryjoin_np(before.thread, NULL), EBUSY);
+    peer_finish(&last, 1);
+    pthread_join(before.thread, NULL);
+    assert_int_equal(before.error, 0);
+    peer_close(&other);
+    peer_close(&last);
+}
+
+static void test_busy__no_save_begins_while_a_last_one_lacks_memory_but_ranks_join(void **state)
+{
+    struct bed *bed = *state;
+    struct peer joined[RANKS], others[RANKS], last;
+    struct waiting waiting;
+    share_pool(bed, 12);
+    open_run(bed, "joined", joined, RANKS);
+    open_run(bed, "others", others, RANKS);
+    open_run(bed, "last", &last, 1);
+    assert_int_equal(peer_begin(&joined[0], 1), 0); /* 3 MiB; 4 are left */
+    last.is_last = true;
+    start_wait(&waiting, &last);
+    await_parked(bed, true);
+    assert_int_equal(peer_begin(&others[0], 1), ERR_BUSY);
+    assert_non_null(strstr(report_message(), "the last save of another run waits for memory"));
+    assert_int_equal(peer_begin(&joined[1], 1), 0);
+    peer_finish(&peers[0], 1);
+    pthread_join(waiting.thread, NULL);
+    assert_int_equal(waiting.error, 0);
+    peers_close(joined, RANKS);
+    peers_close(others, RANKS);
+    peer_close(&last);
+}
+
 static void test_busy__a_wait_ends_with_the_daemon(void **state)
 {
     struct bed *bed = *state;
@@ -369,6 +454,8 @@ int main(void)
         CASE(test_busy__a_wait_ends_with_its_rank),
         CASE(test_busy__a_second_call_takes_the_place_of_the_one_that_waits),
         CASE(test_busy__a_second_call_gets_the_memory_that_is_made_for_the_first),
+        CASE(test_busy__a_last_save_comes_before_those_that_wait_longer),
+        CASE(test_busy__no_save_begins_while_a_last_one_lacks_memory_but_ranks_join),
         CASE(test_busy__a_wait_ends_with_the_daemon),
     };
 #undef CASE

@@ -508,6 +508,7 @@ int snapshot_save_final(struct snapshot *s, const struct progress *p)
     if (!snapshot_is_taken(s))
         return 0;
     measure_step(s, p->step);
+    ckpt_save_last(s->ckpt);
     begin_end(s);
     int rc = end_copy(s);
     if (rc == ERR_STALE)
