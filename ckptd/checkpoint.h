@@ -15,7 +15,6 @@
 
 #define DURABILITY_LOCAL "local" /* in answers: it is on the store's disk and synced */
 #define RUN_NAME_MAX 100         /* bytes; longer names are refused */
-#define RUN_SAVES_MAX 4u         /* in work at once, COMMIT_SAVES_MAX */
 #define PIN_NOTE_MAX 256         /* with its NUL; what is longer is cut */
 
 struct service;

@@ -11,14 +11,13 @@
  * Without a manifest and without a mark its shards are somebody's: the manifest may have been moved
  * away, or is yet to come. The directory is set aside: listed, named in the log, never deleted. So
  * is a checkpoint of a later version, which is "newer". A mark beside a manifest is one that a
- * crash kept from being removed: the checkpoint is whole, and the mark goes.
+ * crash kept from being removed: the checkpoint is whole, its names are made durable before it is
+ * served, and the mark goes. Of what has none they are durable, and a start syncs nothing.
  *
  * What cannot be looked into is kept as it is: a directory of a step is listed as damaged, without
  * a note, and a run whose own directories cannot be read is refused by name (run_find), as nobody
  * knows its newest attempt or whether it has a checkpoint; neither is pruned or collected. The
  * other ones are served. Without the root there is no start.
- *
- * The names of the newest checkpoints are made durable before any is served.
  *
  * A start looks at the directories of a run with several threads (storage_for_many), and then goes
  * through what they found alone, in order. */
@@ -247,13 +246,17 @@ static int look_at_one(void *user, size_t index)
     return 0;
 }
 
-/* A crash came between the manifest and the end of its mark. Where it stays the next start tries.
- */
+/* A crash came between the manifest and the end of its mark, perhaps before the manifest's name was
+ * durable: this start is about to call the checkpoint local. Where the mark stays the next start
+ * tries again. A checkpoint without one was made durable before its mark went (I11). */
 static void remove_mark(const struct scan *scan, const char *dir)
 {
+    struct storage *storage = scan->service->storage;
     char key[STORAGE_KEY_MAX + 32];
     snprintf(key, sizeof key, "%s/" MARK_NAME, dir);
-    if (storage_remove(scan->service->storage, key) != 0)
+    if (storage_sync_names(storage, dir) != 0)
+        service_go_offline(scan->service, report_line());
+    else if (storage_remove(storage, key) != 0)
         log_warn("catalog", "%s stays: %s", key, report_line());
 }
 
@@ -431,24 +434,6 @@ static int read_quarantine(struct scan *scan)
     return error;
 }
 
-/* A daemon that was killed after it had placed a manifest may not have made the name durable; this
- * one is about to call the checkpoint local. What was in work then is the newest now. */
-static void sync_newest(struct run *run)
-{
-    struct checkpoint *checkpoint = run->checkpoints;
-    for (uint32_t i = 0; checkpoint && i < RUN_SAVES_MAX; i++, checkpoint = checkpoint->next) {
-        char dir[STORAGE_KEY_MAX];
-        if (checkpoint->damaged)
-            continue;
-        int error = shard_dir_key(dir, sizeof dir, run->name, checkpoint->summary.step,
-                                  checkpoint->summary.attempt);
-        if (error == 0)
-            error = storage_sync_names(run->service->storage, dir);
-        if (error != 0)
-            service_go_offline(run->service, report_line());
-    }
-}
-
 static int visit_pin_at_start(void *user, const struct storage_entry *entry)
 {
     struct run *run = user;
@@ -489,8 +474,6 @@ static int read_run(struct scan *scan)
         error = read_pins(run);
     if (error == 0)
         error = read_quarantine(scan);
-    if (error == 0)
-        sync_newest(run);
     return error;
 }
 

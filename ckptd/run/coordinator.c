@@ -8,8 +8,6 @@
 
 #include <stdlib.h>
 
-_Static_assert(RUN_SAVES_MAX == COMMIT_SAVES_MAX, "a start looks at as many");
-
 void run_perform(struct run *run, const struct commit_actions *actions)
 {
     for (uint32_t i = 0; i < actions->count; i++)
