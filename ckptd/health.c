@@ -7,7 +7,8 @@
  *    failure of the run, but does not say that ckptd cannot save;
  *  - the next save of a run that has ranks would be refused: what they have described must fit
  *    into what the ledger has left, in bytes and in inodes, into the run's quota, and into
- *    limits.checkpoints.
+ *    limits.checkpoints;
+ *  - a new attempt, with a save as large as the newest checkpoint, would not fit into that ledger.
  *
  * ckptd looks after each save, and every limits.look_ms, since others fill the disk too. */
 #include "ckptd/health.h"
@@ -28,6 +29,9 @@
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
+
+#define START_BYTES 65536u /* of an attempt's file and its journal, which are small */
+#define START_FILES 4u
 
 int64_t health_age(const struct run *run)
 {
@@ -69,6 +73,30 @@ static int check_next(const struct run *run, const struct storage_space *space)
                                        save_num_files(run->coordinator->group->world_size));
 }
 
+/* Of the newest checkpoint of all runs; 0: there is none. */
+static uint64_t last_save_bytes(const struct service *service)
+{
+    uint64_t bytes = 0;
+    int64_t newest = INT64_MIN;
+    for (const struct run *run = service->catalog->runs; run; run = run->next) {
+        const struct checkpoint *last = run->checkpoints;
+        if (!last || last->damaged || retain_time(last->summary.time) <= newest)
+            continue;
+        newest = retain_time(last->summary.time);
+        bytes = last->summary.bytes;
+    }
+    return bytes;
+}
+
+/* 0, or why a run that starts now, and saves as much as was saved last, would be refused. */
+static int check_start(const struct service *service, const struct storage_space *space)
+{
+    struct ledger ledger = service->ledger; /* a copy: nothing is promised */
+    struct ledger_promise promise;
+    return ledger_promise(&ledger, &promise, space, START_BYTES + last_save_bytes(service),
+                          save_num_files(1) + START_FILES);
+}
+
 bool health_can_save(const struct service *service, char out[HEALTH_REASON_BYTES])
 {
     struct report_text text;
@@ -95,6 +123,10 @@ bool health_can_save(const struct service *service, char out[HEALTH_REASON_BYTES
             snprintf(out, HEALTH_REASON_BYTES, "the next save of run %s would be refused: %s",
                      run->name, report_line());
     }
+    if (has_space && !out[0] && check_start(service, &space) != 0)
+        snprintf(out, HEALTH_REASON_BYTES,
+                 "an attempt and its first save would be refused, %llu bytes are free: %s",
+                 (unsigned long long)space.bytes_free, report_line());
     report_make_printable(out);
     report_restore(&text, 0);
     return !out[0];

@@ -377,7 +377,8 @@ const struct command commands[] = {
     {"health", "", "does ckptd serve, and can it save? (grpc.health.v1)", 0, 0, BIT(SERVER),
      cli_health,
      "0 when both are so, else 69 and the reason. It cannot save from the first save that the\n"
-     "store or ckptd failed until that run commits again, and when the next save would not fit.\n"
+     "store or ckptd failed until that run commits again, and when the next save, or\n"
+     "a new attempt with a save as large as the newest checkpoint, would not fit on the disk.\n"
      "1: it can, but every checkpoint of some run is damaged. Of each run the age of its newest\n"
      "checkpoint and its failed saves in a row are told; with --json: runs, as in status.\n"},
     {"watchdog", "RUN", "does the run train, or wait to be started? for cron", 1, 1,

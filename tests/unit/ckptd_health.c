@@ -4,6 +4,8 @@
  * that the store or ckptd failed, until that run commits again; a save that its ranks give up says
  * nothing about the store; Status and grpc.health.v1 say the same. Method: a real service on the
  * bed, of whose disk checkpoints may suddenly use nothing. */
+#include "ckptd/catalog.h"
+#include "ckptd/checkpoint.h"
 #include "ckptd/service.h"
 #include "tests/unit/ckptd_bed.h"
 
@@ -92,6 +94,37 @@ static void test_health__false_before_the_next_save_would_not_fit(void **state)
     assert_true(comes_to(bed, false, "the store holds 0 checkpoints already"));
 }
 
+static void test_health__false_where_a_first_attempt_and_a_save_would_not_fit(void **state)
+{
+    struct bed *bed = *state;
+    peers_close(peers, RANKS);
+    bed_stop(bed);
+    snprintf(bed->store, sizeof bed->store, "%s/empty", bed->root);
+    assert_int_equal(bed_start(bed), 0);
+    assert_true(comes_to(bed, true, ""));
+    set_usable(bed, 0);
+    assert_true(comes_to(bed, false, "an attempt and its first save would be refused, "));
+    assert_true(looks(bed, false, "a checkpoint of 65536 bytes does not fit"));
+    assert_true(looks(bed, false, "remove checkpoints, or raise storage.usable_fraction"));
+}
+
+static void test_health__the_save_of_a_new_attempt_is_taken_for_as_large_as_the_last(void **state)
+{
+    struct bed *bed = *state;
+    char words[80];
+    assert_true(save_step(peers, RANKS, 1));
+    peers_close(peers, RANKS);
+    bed_stop(bed); /* so no rank is here, whose next save would be asked about */
+    assert_int_equal(bed_start(bed), 0);
+    bed_hold(bed);
+    uint64_t bytes = bed->service->catalog->runs->checkpoints->summary.bytes;
+    bed->service->ledger.usable_fraction = 0;
+    bed_go_on(bed);
+    snprintf(words, sizeof words, "a checkpoint of %llu bytes",
+             (unsigned long long)(bytes + 65536));
+    assert_true(comes_to(bed, false, words));
+}
+
 static void test_health__false_from_a_failed_save_to_the_next_commit(void **state)
 {
     struct bed *bed = *state;
@@ -125,6 +158,11 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_health__false_before_the_next_save_would_not_fit,
                                         set_up, tear_down),
+        cmocka_unit_test_setup_teardown(
+            test_health__false_where_a_first_attempt_and_a_save_would_not_fit, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(
+            test_health__the_save_of_a_new_attempt_is_taken_for_as_large_as_the_last, set_up,
+            tear_down),
         cmocka_unit_test_setup_teardown(test_health__false_from_a_failed_save_to_the_next_commit,
                                         set_up, tear_down),
         cmocka_unit_test_setup_teardown(
