@@ -341,6 +341,14 @@ static int receive_message(int socket, struct arena_reply *out, int *fds, uint32
             return report_errno(ERR_UNAVAILABLE, "could not receive descriptors",
                                 "recvmsg on the arena socket");
         take_fds(fds, num_fds, &message);
+        /* The control buffer has room for all that may come: what is cut did not get a number. */
+        if ((message.msg_flags & MSG_CTRUNC) && *num_fds < ARENA_FDS_MAX)
+            return report_error(ERR_BUSY,
+                                "close clients and checkpoints that are read no more, or raise "
+                                "the limit (ulimit -n)",
+                                "this process is at its limit of open descriptors: it got %" PRIu32
+                                " of those that ckptd sent",
+                                *num_fds);
         if (message.msg_flags & (MSG_TRUNC | MSG_CTRUNC))
             return report_error(ERR_CORRUPT, NULL, "a reply on the arena socket is oversized");
         if (n == 0 && received == 0)

@@ -164,9 +164,9 @@ int arena_map(void **out, void *at, int fd, uint64_t bytes, int protection);
 void arena_copy(void *to, const void *from, uint64_t bytes);
 
 /* Send and receive one reply with its descriptors (close-on-exec). ERR_UNAVAILABLE when the peer is
- * gone (or, on a non-blocking socket, not ready), ERR_CORRUPT on a truncated or oversized message
- * (received descriptors are closed). A well-formed reply that carries an error returns 0: the
- * caller looks at reply->error. */
+ * gone (or, on a non-blocking socket, not ready), ERR_CORRUPT on a truncated or oversized message,
+ * ERR_BUSY when this process may open no more descriptors (those received are closed). A
+ * well-formed reply that carries an error returns 0: the caller looks at reply->error. */
 int arena_send_reply(int socket, const struct arena_reply *reply, const int *fds);
 int arena_receive_reply(int socket, struct arena_reply *out, int *out_fds, uint32_t max_fds);
 

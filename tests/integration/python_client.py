@@ -8,6 +8,7 @@ Method: libckpt as built, ctypes, processes that are killed.
 """
 
 import doctest
+import gc
 import json
 import os
 import shutil
@@ -286,11 +287,57 @@ def mistakes_are_exceptions_with_hints(world):
         assert [info.pin_note for info in user.list()][0].endswith("kept for a test")
         user.unpin(numpy.int64(1), 1)
         assert not user.list()[0].pinned
-    for call in (user.list, lambda: user.save(9, {"a": numpy.zeros(1)}), lambda: user.wait(1),
-                 lambda: user.load({"bool": numpy.zeros(7, bool)})):
-        raises(holdfast.InvalidError, call, "is closed")
     raises(holdfast.InvalidError, lambda: holdfast.Client(f"dir:{world.store}", "x").save(
         1, {"a": numpy.zeros(1)}), "only read")
+
+
+def all_calls_after_close_are_errors(world):
+    user = holdfast.Client(world.server, "closed")
+    saved = user.save(1, {"w": numpy.arange(6)}, objects={"o": b"bytes"})
+    saved.wait()
+    for version in holdfast.follow("closed", server=world.server, timeout=10):
+        break
+    with holdfast.open("closed@1", server=world.server) as found:
+        lazy = found["w"]
+    with user:
+        pass
+    user.close()
+    w = {"w": numpy.arange(6)}
+    for call in (user.start, lambda: user.save(2, w), lambda: user.save(2, {}, {"epoch": 1}),
+                 lambda: user.wait(1), saved.wait, lambda: user.warning, lambda: user.load(w),
+                 user.metadata, user.list, lambda: user.newer((0, 0)), lambda: user.pin(1, 1),
+                 lambda: user.unpin(1, 1), lambda: lazy[...], lazy.bits, lazy.numpy,
+                 lambda: numpy.asarray(lazy), lambda: found["w"][0], lambda: found.load(w),
+                 lambda: found.take({"w": ...}), lambda: found.object("o"), lambda: found.read([])):
+        raises(holdfast.InvalidError, call, "run closed is closed")
+    next(holdfast.follow("closed", server=world.server, timeout=10)).close()
+    raises(holdfast.InvalidError, lambda: version["w"][...], "run closed is closed")
+
+
+def dropped_ones_leave_no_descriptor(world):
+    """The collector of circles is off: nothing waits for it. A forked child closes nothing."""
+    def descriptors():
+        return len(os.listdir("/proc/self/fd"))
+
+    user = holdfast.Client(world.server, "dropped")
+    user.save(1, {"w": numpy.arange(6)}).wait()
+    gc.collect()
+    gc.disable()
+    try:
+        before = descriptors()
+        for _ in range(20):
+            assert holdfast.open("dropped@1", server=world.server)["w"][5] == 5
+            holdfast.Client(world.server, "dropped").load({"w": numpy.zeros(6, int)})
+        assert descriptors() == before, (descriptors(), before)
+        child = os.fork()
+        if child == 0:
+            del user
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        assert user.save(2, {"w": numpy.arange(6)}).wait() == "local"
+    finally:
+        gc.enable()
+        user.close()
 
 
 def every_code_of_libckpt_has_an_exception(world):
@@ -421,7 +468,8 @@ if __name__ == "__main__":
              a_save_without_tensors_is_one, objects_grow_and_come_back, ckpt_cli_shows_objects,
              ranks_save_slices_and_others_load_theirs,
              an_accepted_save_of_a_killed_process_commits, what_does_not_fit_is_told_by_name,
-             mistakes_are_exceptions_with_hints, every_code_of_libckpt_has_an_exception,
+             mistakes_are_exceptions_with_hints, all_calls_after_close_are_errors,
+             dropped_ones_leave_no_descriptor, every_code_of_libckpt_has_an_exception,
              tags_verification_removal_and_pruning_are_those_of_ckpt_cli,
              a_server_is_reached_by_address_with_a_certificate, versions_flow_forwards_and_whole,
              the_command_line_lists_shows_and_gets]

@@ -21,6 +21,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -560,6 +561,28 @@ static void test_arena_reply__oversized_datagram_is_refused(void **state)
     assert_int_equal(count_descriptors(), before);
 }
 
+static void test_arena_reply__want_of_descriptors_is_busy_and_leaks_nothing(void **state)
+{
+    (void)state;
+    int ends[2], fds[8];
+    struct arena_reply reply = make_reply(8), got;
+    struct rlimit before, small;
+    uint32_t open_before = count_descriptors();
+    open_pair(ends);
+    send_by_hand(ends[0], &reply, sizeof(reply), 8);
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
+    small = (struct rlimit){(rlim_t)ends[1] + 4, before.rlim_max}; /* three at most */
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &small), 0);
+    int error = arena_receive_reply(ends[1], &got, fds, 8);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
+    assert_int_equal(error, ERR_BUSY);
+    assert_true(err_retry(error));
+    assert_non_null(strstr(report_message(), "limit of open descriptors"));
+    close(ends[0]);
+    close(ends[1]);
+    assert_int_equal(count_descriptors(), open_before);
+}
+
 static void test_arena_reply__full_socket_without_blocking_is_unavailable(void **state)
 {
     (void)state;
@@ -600,6 +623,7 @@ int main(void)
         cmocka_unit_test(test_arena_reply__gone_peer_is_unavailable),
         cmocka_unit_test(test_arena_reply__broken_messages_are_refused_and_leak_nothing),
         cmocka_unit_test(test_arena_reply__oversized_datagram_is_refused),
+        cmocka_unit_test(test_arena_reply__want_of_descriptors_is_busy_and_leaks_nothing),
         cmocka_unit_test(test_arena_reply__full_socket_without_blocking_is_unavailable),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

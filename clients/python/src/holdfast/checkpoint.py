@@ -22,11 +22,14 @@ _STORE = re.compile(r"(?P<store>(s3://|dir:|file://).+)/(?P<name>[^/]+)$")
 
 
 class LazyTensor:
-    """One tensor of a checkpoint; indexing reads that slice, and numpy.asarray() all of it."""
+    """One tensor of a checkpoint; indexing reads that slice, and numpy.asarray() all of it.
+
+    It holds the client, not the checkpoint, which holds it: a circle would outlive its last use."""
 
     def __init__(self, checkpoint: "Checkpoint", name: str, dtype: str,
                  shape: Tuple[int, ...]) -> None:
-        self._checkpoint, self._stored = checkpoint, name
+        self._client, self._metadata = checkpoint._client, checkpoint.metadata
+        self._stored = name
         self.name, self.dtype, self.shape = arrays.given_name(name), dtype, shape
 
     @property
@@ -36,7 +39,7 @@ class LazyTensor:
     @property
     def digest(self) -> Tuple[int, int]:
         """Two sums over all elements that do not depend on how the tensor is cut."""
-        digests = self._checkpoint.metadata.digests
+        digests = self._metadata.digests
         if self._stored not in digests:
             raise NotFoundError(f"{self.name} is stored as boxes, each with a digest of its own")
         return digests[self._stored]
@@ -82,8 +85,9 @@ class LazyTensor:
         offset, extent, rest = _box_of(index, self.shape)
         out = numpy.empty(extent, dtype)
         if out.size:
-            self._checkpoint.read([Part(self._stored, self.dtype, self.shape, offset, extent,
-                                        out.ctypes.data, out)])
+            info = self._metadata.info
+            self._client.load_parts([Part(self._stored, self.dtype, self.shape, offset, extent,
+                                          out.ctypes.data, out)], info.step, info.attempt)
         return out[rest]
 
 

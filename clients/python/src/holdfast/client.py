@@ -12,6 +12,7 @@ import dataclasses
 import json
 import operator
 import os
+import weakref
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import numpy
@@ -120,6 +121,11 @@ class Save:
         return self._client.wait(self.step, level, timeout)
 
 
+def _close(library: Any, handle: Any, owner: int) -> None:
+    if os.getpid() == owner:  # a forked child has the connection of its parent
+        library.ckpt_close(handle)
+
+
 class Client:
     """One rank's connection to ckptd.
 
@@ -154,15 +160,16 @@ class Client:
                                int(busy_seconds * 1000))
         self._lib = _lib.libckpt()
         _lib.check(self._lib.ckpt_open(_lib.byref(self._opened), _lib.byref(options)))
+        self._closer = weakref.finalize(self, _close, self._lib, self._opened, os.getpid())
+        self._closer.atexit = False  # a thread may be in a call then
 
     def close(self) -> None:
-        """What was saved becomes durable all the same."""
-        handle, self._opened = self._opened, ctypes.c_void_p()
-        self._lib.ckpt_close(handle)
+        """What was saved becomes durable all the same. A client that is dropped is closed too."""
+        self._closer()
 
     @property
     def _handle(self) -> Any:
-        if not self._opened:
+        if not self._closer.alive:
             raise InvalidError(f"the client of run {self.run} is closed", "open another one")
         return self._opened
 
