@@ -110,6 +110,7 @@ static int show_offline(struct metadata *out, const struct ckpt *ckpt, int64_t s
 
 int ckpt_metadata(struct ckpt *ckpt, int64_t step, uint64_t attempt, struct ckpt_metadata **out)
 {
+    ERR_TRY(session_handle_check(ckpt));
     struct metadata *made = calloc(1, sizeof *made);
     *out = NULL;
     if (made == NULL)
@@ -241,6 +242,7 @@ static int add_page(struct list *list, struct ckpt *ckpt, const char *run, char 
 
 int ckpt_list(struct ckpt *ckpt, bool all_runs, struct ckpt_list **out)
 {
+    ERR_TRY(session_handle_check(ckpt));
     struct list *list = calloc(1, sizeof *list);
     char *page = strdup("");
     int error = list != NULL && page != NULL ? 0 : report_error(ERR_MEMORY, NULL, "no memory");
@@ -308,6 +310,7 @@ static bool is_to_wait_for(int error, const struct ckpt *ckpt)
 int ckpt_newer(struct ckpt *ckpt, uint64_t attempt, uint64_t step, uint32_t timeout_ms,
                struct ckpt_info *out)
 {
+    ERR_TRY(session_handle_check(ckpt));
     const struct ckpt_info after = {.attempt = attempt, .step = step};
     uint64_t end = session_clock_ns() + timeout_ms * 1000000ull;
     for (;;) {
@@ -333,6 +336,7 @@ int ckpt_newer(struct ckpt *ckpt, uint64_t attempt, uint64_t step, uint32_t time
 
 int ckpt_pin(struct ckpt *ckpt, uint64_t step, uint64_t attempt, const char *note)
 {
+    ERR_TRY(session_handle_check(ckpt));
     Holdfast__V1__PinRequest request = HOLDFAST__V1__PIN_REQUEST__INIT;
     ProtobufCMessage *answer = NULL;
     request.run = ckpt->run;

@@ -183,6 +183,7 @@ static void launch_token(char *out, size_t size)
 static int open_attempt(struct ckpt *ckpt, uint64_t *out_attempt, struct ckpt_info *out_newest,
                         const struct ckpt_attempt_options *options, uint32_t flags, bool knows)
 {
+    ERR_TRY(session_handle_check(ckpt));
     char host[64] = "", launch[128];
     static const struct ckpt_attempt_options none = {0};
     Holdfast__V1__OpenAttemptRequest request = HOLDFAST__V1__OPEN_ATTEMPT_REQUEST__INIT;
@@ -245,6 +246,7 @@ static int describe(struct ckpt *ckpt, uint64_t attempt, struct session_tensors 
 int ckpt_describe(struct ckpt *ckpt, uint64_t attempt, const struct ckpt_tensor *tensors,
                   uint32_t num_tensors)
 {
+    ERR_TRY(session_handle_check(ckpt));
     struct session_tensors described;
     int error = session_tensors_copy(&described, tensors, num_tensors);
     return error != 0 ? error : describe(ckpt, attempt, &described);
@@ -253,6 +255,7 @@ int ckpt_describe(struct ckpt *ckpt, uint64_t attempt, const struct ckpt_tensor 
 int ckpt_describe_arrays(struct ckpt *ckpt, uint64_t attempt, const struct ckpt_array *arrays,
                          uint32_t num_arrays)
 {
+    ERR_TRY(session_handle_check(ckpt));
     struct session_tensors described;
     int error = session_arrays_copy(&described, arrays, num_arrays, false);
     return error != 0 ? error : describe(ckpt, attempt, &described);
@@ -260,6 +263,7 @@ int ckpt_describe_arrays(struct ckpt *ckpt, uint64_t attempt, const struct ckpt_
 
 int ckpt_move(struct ckpt *ckpt, uint32_t index, void *data)
 {
+    ERR_TRY(session_handle_check(ckpt));
     if (ckpt->attempt == 0 || ckpt->save.is_open)
         return report_error(ERR_INVALID, "describe, move, begin, copy, end: in this order",
                             "a tensor was moved %s",

@@ -152,7 +152,7 @@ struct ckpt;
 struct ckpt_save;
 
 int ckpt_open(struct ckpt **out, const struct ckpt_options *options);
-void ckpt_close(struct ckpt *ckpt);
+void ckpt_close(struct ckpt *ckpt); /* set it to NULL then: a call with NULL is CKPT_INVALID */
 const char *ckpt_error(void);
 
 /* Rank 0 only. Settles the run's older saves and takes a new attempt number, durably. *out_newest

@@ -562,6 +562,7 @@ static int load_tensors(struct ckpt *ckpt, const struct session_tensors *tensors
 
 int ckpt_load(struct ckpt *ckpt, const struct ckpt_load_options *options, struct ckpt_loaded **out)
 {
+    ERR_TRY(session_handle_check(ckpt));
     struct session_tensors wanted;
     *out = NULL;
     if (options->tensors == NULL && ckpt->attempt == 0)
@@ -580,6 +581,7 @@ int ckpt_load(struct ckpt *ckpt, const struct ckpt_load_options *options, struct
 int ckpt_load_arrays(struct ckpt *ckpt, const struct ckpt_load_request *request,
                      struct ckpt_loaded **out)
 {
+    ERR_TRY(session_handle_check(ckpt));
     struct session_tensors wanted;
     *out = NULL;
     if (request->size != sizeof *request)

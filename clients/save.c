@@ -121,6 +121,7 @@ static int call_begin(struct ckpt *ckpt, uint64_t step, const char *state_json, 
 int ckpt_save_begin_within(struct ckpt *ckpt, struct ckpt_save **out, uint64_t step,
                            const char *state_json, uint32_t busy_ms)
 {
+    ERR_TRY(session_handle_check(ckpt));
     int error = 0;
     if (ckpt->attempt == 0 || ckpt->save.is_open)
         return report_error(ERR_INVALID, "describe, begin, copy, end: in this order",
@@ -148,7 +149,7 @@ int ckpt_save_begin_within(struct ckpt *ckpt, struct ckpt_save **out, uint64_t s
 int ckpt_save_begin(struct ckpt *ckpt, struct ckpt_save **out, uint64_t step,
                     const char *state_json)
 {
-    return ckpt_save_begin_within(ckpt, out, step, state_json, ckpt->busy_ms);
+    return ckpt_save_begin_within(ckpt, out, step, state_json, ckpt != NULL ? ckpt->busy_ms : 0);
 }
 
 void ckpt_save_last(struct ckpt *ckpt)
@@ -158,6 +159,7 @@ void ckpt_save_last(struct ckpt *ckpt)
 
 int ckpt_save_make_way(struct ckpt *ckpt, uint64_t *out_step)
 {
+    ERR_TRY(session_handle_check(ckpt));
     Holdfast__V1__AbortSaveRequest request = HOLDFAST__V1__ABORT_SAVE_REQUEST__INIT;
     ProtobufCMessage *answer = NULL;
     if (!session_alive(ckpt))
@@ -182,13 +184,15 @@ static void wake_ckptd(const struct ckpt *ckpt)
 
 void ckpt_phase(struct ckpt *ckpt, enum ckpt_phase phase)
 {
+    if (ckpt == NULL)
+        return;
     if (ckpt->control != NULL && arena_set_phase(ckpt->control, (enum arena_phase)phase))
         wake_ckptd(ckpt);
 }
 
 uint32_t ckpt_asked(const struct ckpt *ckpt)
 {
-    return ckpt->control != NULL ? arena_asked(ckpt->control) : 0;
+    return ckpt != NULL && ckpt->control != NULL ? arena_asked(ckpt->control) : 0;
 }
 
 /* Pushes one entry; waits while the ring is full. */
@@ -251,6 +255,7 @@ static const struct session_item *find_item(const struct ckpt *ckpt, uint32_t in
 int ckpt_save_place(struct ckpt_save *save, uint32_t index, uint64_t from_byte,
                     struct ckpt_place *out)
 {
+    ERR_TRY(session_handle_check(save));
     struct ckpt *ckpt = save->ckpt;
     CHECK(save->is_open);
     CHECK(index < ckpt->tensors.count);
@@ -264,11 +269,12 @@ int ckpt_save_place(struct ckpt_save *save, uint32_t index, uint64_t from_byte,
 
 bool ckpt_save_is_window(const struct ckpt_save *save)
 {
-    return save->ckpt->is_window;
+    return save != NULL && save->ckpt->is_window;
 }
 
 int ckpt_save_announce(struct ckpt_save *save, const struct ckpt_place *place)
 {
+    ERR_TRY(session_handle_check(save));
     CHECK(save->is_open);
     CHECK(place->index < save->ckpt->tensors.count);
     if (save->error == 0 && place->bytes > save->ckpt->left[place->index])
@@ -288,6 +294,7 @@ int ckpt_save_announce(struct ckpt_save *save, const struct ckpt_place *place)
 
 int ckpt_save_digest(struct ckpt_save *save, uint32_t index, const uint64_t digest[2])
 {
+    ERR_TRY(session_handle_check(save));
     CHECK(save->is_open);
     CHECK(index < save->ckpt->tensors.count);
     const struct session_item *item = find_item(save->ckpt, index, 0);
@@ -303,6 +310,7 @@ int ckpt_save_digest(struct ckpt_save *save, uint32_t index, const uint64_t dige
 
 int ckpt_save_copy(struct ckpt_save *save, uint32_t index)
 {
+    ERR_TRY(session_handle_check(save));
     struct ckpt_place place = {0};
     const unsigned char *from = save->ckpt->tensors.data[index];
     if (save->error == 0 && from == NULL && save->ckpt->left[index] > 0)
@@ -319,6 +327,7 @@ int ckpt_save_copy(struct ckpt_save *save, uint32_t index)
 
 int ckpt_save_end(struct ckpt_save *save)
 {
+    ERR_TRY(session_handle_check(save));
     CHECK(save->is_open);
     if (save->error == 0)
         save->error = announce(
@@ -337,6 +346,8 @@ int ckpt_save_end(struct ckpt_save *save)
 
 void ckpt_save_abort(struct ckpt_save *save)
 {
+    if (save == NULL)
+        return;
     struct ckpt *ckpt = save->ckpt;
     Holdfast__V1__AbortSaveRequest request = HOLDFAST__V1__ABORT_SAVE_REQUEST__INIT;
     ProtobufCMessage *answer = NULL;
@@ -380,12 +391,12 @@ static int judge_save(struct ckpt *ckpt, const Holdfast__V1__WaitSaveReply *repl
 
 const char *ckpt_save_warning(const struct ckpt *ckpt)
 {
-    return ckpt->warning;
+    return ckpt != NULL ? ckpt->warning : "";
 }
 
 const char *ckpt_save_durability(const struct ckpt *ckpt)
 {
-    return ckpt->durability;
+    return ckpt != NULL ? ckpt->durability : "";
 }
 
 /* A question that may not wait was not answered: training would lose PROBE_CALL_MS with each more,
@@ -400,6 +411,7 @@ static void put_off_questions(struct ckpt *ckpt)
 static int wait_for_level(struct ckpt *ckpt, uint64_t step, enum durability level,
                           uint32_t timeout_ms)
 {
+    ERR_TRY(session_handle_check(ckpt));
     Holdfast__V1__WaitSaveRequest request = HOLDFAST__V1__WAIT_SAVE_REQUEST__INIT;
     uint64_t end = session_clock_ns() + (uint64_t)timeout_ms * 1000000u;
     request.run = ckpt->run;

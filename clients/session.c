@@ -103,8 +103,16 @@ static void unmap(struct ckpt *ckpt, struct session_mapping *mapping)
     mapping->data = NULL;
 }
 
+int session_handle_check(const void *handle)
+{
+    return handle != NULL ? 0
+                          : report_error(ERR_INVALID, "open one, and set it to NULL at its close",
+                                         "libckpt was called with no handle, or a closed one");
+}
+
 int ckpt_hook_memory(struct ckpt *ckpt, const struct ckpt_memory_hooks *hooks)
 {
+    ERR_TRY(session_handle_check(ckpt));
     const size_t least = offsetof(struct ckpt_memory_hooks, memory_node);
     if (hooks != NULL && hooks->size != sizeof *hooks && hooks->size != least)
         return report_error(ERR_INVALID, "set it to sizeof(struct ckpt_memory_hooks)",

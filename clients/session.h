@@ -116,6 +116,9 @@ struct ckpt {
 uint64_t session_clock_ns(void);
 void session_info_take(struct ckpt_info *out, const Holdfast__V1__CheckpointSummary *summary);
 
+/* ERR_INVALID for NULL: a public call has no handle, or no save. */
+int session_handle_check(const void *handle);
+
 /* One call. *out_reply is freed by protobuf_c_message_free_unpacked(). Errors: of rpc_client_call.
  */
 int session_call(struct ckpt *ckpt, ProtobufCMessage **out_reply, const char *method,

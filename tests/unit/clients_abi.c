@@ -243,12 +243,59 @@ static void test_abi__functions_keep_their_names(void **state)
     }
 }
 
+static void test_abi__calls_without_a_handle_are_invalid(void **state)
+{
+    (void)state;
+    uint64_t number = 0;
+    const struct ckpt_load_options options = {.step = CKPT_NEWEST};
+    const struct ckpt_load_request request = {.size = sizeof request, .step = CKPT_NEWEST};
+    struct ckpt_loaded *loaded;
+    struct ckpt_metadata *metadata;
+    struct ckpt_list *list;
+    struct ckpt_info info;
+    struct ckpt_save *save;
+    struct ckpt_place place = {.size = sizeof place};
+    const int errors[] = {ckpt_attempt_open(NULL, &number, NULL, NULL),
+                          ckpt_attempt_take(NULL, &number, NULL, NULL, 0),
+                          ckpt_describe(NULL, 1, NULL, 0),
+                          ckpt_describe_arrays(NULL, 1, NULL, 0),
+                          ckpt_move(NULL, 0, NULL),
+                          ckpt_load(NULL, &options, &loaded),
+                          ckpt_load_arrays(NULL, &request, &loaded),
+                          ckpt_metadata(NULL, CKPT_NEWEST, 0, &metadata),
+                          ckpt_list(NULL, false, &list),
+                          ckpt_newer(NULL, 0, 0, 0, &info),
+                          ckpt_pin(NULL, 1, 1, NULL),
+                          ckpt_hook_memory(NULL, NULL),
+                          ckpt_save_begin(NULL, &save, 1, NULL),
+                          ckpt_save_begin_within(NULL, &save, 1, NULL, 0),
+                          ckpt_save_make_way(NULL, &number),
+                          ckpt_save_wait(NULL, 1, 0),
+                          ckpt_save_wait_for(NULL, 1, CKPT_LEVEL_LOCAL, 0),
+                          ckpt_save_place(NULL, 0, 0, &place),
+                          ckpt_save_announce(NULL, &place),
+                          ckpt_save_digest(NULL, 0, (uint64_t[2]){0}),
+                          ckpt_save_copy(NULL, 0),
+                          ckpt_save_end(NULL)};
+    for (size_t i = 0; i < sizeof errors / sizeof errors[0]; i++)
+        assert_int_equal(errors[i], CKPT_INVALID);
+    assert_non_null(strstr(ckpt_error(), "no handle"));
+    assert_string_equal(ckpt_save_warning(NULL), "");
+    assert_string_equal(ckpt_save_durability(NULL), "");
+    assert_int_equal(ckpt_asked(NULL), 0);
+    ckpt_phase(NULL, CKPT_PHASE_QUIET);
+    ckpt_save_abort(NULL);
+    assert_false(ckpt_save_is_window(NULL));
+    ckpt_close(NULL);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_abi__constants_keep_their_numbers),
         cmocka_unit_test(test_abi__fields_keep_their_places),
         cmocka_unit_test(test_abi__functions_keep_their_names),
+        cmocka_unit_test(test_abi__calls_without_a_handle_are_invalid),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
