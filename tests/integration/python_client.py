@@ -67,7 +67,8 @@ def the_examples_in_the_docstrings_are_true(world):
         saver.save(7, {"w": numpy.ones((4, 3), "f4"), "lr": 0.1}, {"epoch": 1}).wait()
     for module in (arrays, dtypes, client, errors, checkpoint, import_module("holdfast.follow"),
                    import_module("holdfast.names")):
-        result = doctest.testmod(module, extraglobs={"server": world.server, "holdfast": holdfast})
+        result = doctest.testmod(module, extraglobs={"server": world.server, "holdfast": holdfast,
+                                                     "numpy": numpy})
         assert result.attempted > 0 and result.failed == 0, (module.__name__, result)
 
 

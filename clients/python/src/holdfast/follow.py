@@ -36,17 +36,22 @@ def newest(client: Client, after: Tuple[int, int], seconds: float) -> Optional[C
 def follow(run: str, slices: Optional[Mapping[str, Any]] = None, dtype: Optional[str] = None, *,
            server: Optional[str] = None, store: Optional[str] = None,
            after: Tuple[int, int] = (0, 0), every: float = 0.2, timeout: Optional[float] = None,
-           stop: Callable[[], bool] = lambda: False) -> Iterator[Checkpoint]:
+           stop: Callable[[], bool] = lambda: False,
+           into: Optional[Mapping[str, Any]] = None) -> Iterator[Checkpoint]:
     """Yields the newest checkpoint behind (attempt, step) `after`, then the next, as they are
     committed. With `slices` ({name: index, ... for all of it}) these are read before, by one load,
-    as `version.weights`, floats as `dtype`. Asks stop() each `every` seconds, and ends when it is
-    true, or with TimeoutError when nothing came for `timeout` seconds. A ckptd that is away is
-    waited for.
+    as `version.weights`, floats as `dtype`. With `into` ({name: array, tensor or Slice}) these
+    are filled in place too; while a version is read, and after one was passed over, their contents
+    are undefined. Asks stop() each `every` seconds, and ends when it is true, or with TimeoutError
+    when nothing came for `timeout` seconds. A ckptd that is away is waited for.
 
     >>> next(follow("demo", server=server)).info.spec
     'demo@1-a1'
     >>> next(follow("demo", {"w": (0, slice(1, 3))}, "F32", server=server)).weights
     {'w': array([1., 2.], dtype=float32)}
+    >>> w = numpy.zeros((2, 3))
+    >>> next(follow("demo", server=server, into={"w": w})).step, float(w.sum())
+    (1, 15.0)
     """
     address = store_address(store) if store is not None else server or default_server()
     client: Optional[Client] = None
@@ -60,6 +65,8 @@ def follow(run: str, slices: Optional[Mapping[str, Any]] = None, dtype: Optional
                     try:
                         with Checkpoint(Client(address, run), info.step, info.attempt) as version:
                             version.weights = version.take(slices, dtype) if slices else {}
+                            if into is not None:
+                                version.load(into)
                             after = info.attempt, info.step
                             yield version
                         waited = time.monotonic()
