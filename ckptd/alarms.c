@@ -76,14 +76,44 @@ static void look_at_rules(json_t *list, const struct run *run)
                         run->unpruned[at].hint);
 }
 
+#define CAME_DAMAGED_MIN 2
+
+/* Do the ranks of a run write to their images after they have announced them? Then most of what was
+ * saved is damaged when it is first read back: it was hashed as other bytes than were written. A
+ * disk that decays damages few, and not at once; one that writes anything wrong spares no run. So
+ * it is taken for the likely cause when
+ *  - CAME_DAMAGED_MIN or more checkpoints that this ckptd saved were proven damaged by the first
+ *    read of them here, by whomever, and
+ *  - they are more than those of the run that were read back whole, and
+ *  - no other run has one like them. */
+static void look_at_writers(json_t *list, const struct run *run, int damaged)
+{
+    int whole = 0, elsewhere = 0;
+    for (const struct run *any = run->service->catalog->runs; any; any = any->next)
+        for (const struct checkpoint *c = any->checkpoints; c; c = c->next) {
+            elsewhere += any != run && c->came_damaged;
+            whole += any == run && c->was_committed && catalog_is_read_back(c);
+        }
+    if (damaged > whole && elsewhere == 0)
+        raise_alarm(list,
+                    "run %s: its ranks write after announcing: %d checkpoints were damaged when "
+                    "they were first read back, and %d whole (storage.verify_after_write = true "
+                    "refuses such saves)",
+                    run->name, damaged, whole);
+}
+
 static void look_at_runs(json_t *list, const struct service *service)
 {
     for (const struct run *run = service->catalog->runs; run; run = run->next) {
-        int damaged = 0;
-        for (const struct checkpoint *c = run->checkpoints; c; c = c->next)
+        int damaged = 0, came_damaged = 0;
+        for (const struct checkpoint *c = run->checkpoints; c; c = c->next) {
             damaged += c->damaged;
+            came_damaged += c->came_damaged;
+        }
         if (damaged > 0)
             raise_alarm(list, "run %s: %d damaged checkpoints", run->name, damaged);
+        if (came_damaged >= CAME_DAMAGED_MIN)
+            look_at_writers(list, run, came_damaged);
         if (run->health.failures > 0)
             raise_alarm(list, "run %s: %u failed saves in a row: %s", run->name,
                         run->health.failures, run->health.reason);

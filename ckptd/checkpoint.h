@@ -91,6 +91,7 @@ struct checkpoint {
      * NUM_TIERS of one that is no peer; owned. NULL: every copy has all. */
     uint16_t *places;
     bool was_committed;        /* by this ckptd, since it started */
+    bool came_damaged;         /* likewise, and proven damaged when it was read the first time */
     bool is_led_elsewhere;     /* the node of its first shard sees to its copies */
     uint32_t num_images;       /* entered and not left yet */
     struct manifest *manifest; /* cached while leased */

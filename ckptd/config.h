@@ -28,6 +28,7 @@ struct config {
     char huge_pages[16];
     int64_t queue_depth, block_bytes, storage_threads;
     char engine[16];
+    bool verify_after_write;
     double usable_fraction;
     int64_t threads_workers, threads_rpc;
     int64_t limit_sessions, limit_loads, limit_runs, limit_checkpoints;

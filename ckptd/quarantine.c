@@ -139,9 +139,19 @@ static void report_damaged_copy(struct checkpoint *checkpoint, enum tier_index t
               tier_name(checkpoint->run->service, catalog_source(checkpoint)), text);
 }
 
+/* Was the file, as this ckptd wrote it, never seen whole? */
+static bool came_damaged(const struct checkpoint *checkpoint)
+{
+    const struct manifest_summary *summary = &checkpoint->summary;
+    return checkpoint->was_committed && checkpoint->copies.local.proven == 0 &&
+           !scrub_has_proven(&checkpoint->run->scrubbed, summary->step, summary->attempt);
+}
+
 void catalog_damage(struct checkpoint *checkpoint, enum tier_index tier, const struct fault *fault)
 {
     struct service *service = checkpoint->run->service;
+    if (tier == TIER_LOCAL && catalog_is_proof(fault))
+        checkpoint->came_damaged = came_damaged(checkpoint);
     char text[sizeof checkpoint->damage];
     bool is_elsewhere = false;
     catalog_damage_text(text, sizeof text, fault);

@@ -125,7 +125,8 @@ void image_get(const struct image *image, uint64_t offset, void *out, uint64_t b
 /* Digests of the tensor bytes in [start, end) of the file, at `data`. Elements never straddle the
  * border: borders are multiples of 8, and so is the place of every tensor of 8-byte elements, and
  * so on down. */
-static void add_digests(struct image *image, const uint8_t *data, uint64_t start, uint64_t end)
+static void add_digests(struct image *image, struct digest *digests, const uint8_t *data,
+                        uint64_t start, uint64_t end)
 {
     uint64_t skip = start < image->geometry.data_start ? image->geometry.data_start - start : 0;
     if (start + skip >= end)
@@ -147,7 +148,7 @@ static void add_digests(struct image *image, const uint8_t *data, uint64_t start
         box_digest(&part, &tensor->box, meta, (first - tensor->data_byte) / size,
                    (last - first) / size, data + (first - from));
         pthread_mutex_lock(&image->mutex);
-        digest_merge(&image->digests[i], &part);
+        digest_merge(&digests[i], &part);
         pthread_mutex_unlock(&image->mutex);
     }
 }
@@ -161,7 +162,8 @@ static void add_piece(void *user, size_t at, size_t bytes)
 {
     const struct block_at *block = user;
     uint64_t start = block->start + at;
-    add_digests(block->image, address(block->image, start), start, start + bytes);
+    add_digests(block->image, block->image->digests, address(block->image, start), start,
+                start + bytes);
 }
 
 /* Digests come before the checksum, piece by piece: they compute for longer than memory takes to
@@ -185,6 +187,14 @@ static void hash_chunk(struct chunk *chunk)
                 : checksum_block(data, bytes, image->identity, block);
         at += bytes;
     }
+}
+
+bool image_fits(struct image *image, uint64_t block, const uint8_t *data, struct digest *digests)
+{
+    uint64_t start, bytes;
+    shard_block(&start, &bytes, &image->geometry, block);
+    add_digests(image, digests, data, start, start + bytes);
+    return checksum_block(data, bytes, image->identity, block) == image->sums[block];
 }
 
 /* ---- the steps of a chunk ---- */

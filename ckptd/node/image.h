@@ -164,6 +164,9 @@ void image_rewrite(struct image *image);
  * the manifest keeps. Worker or service thread, when every block was hashed. */
 int image_make_table(uint8_t **out, uint64_t *out_bytes, uint64_t *out_hash,
                      const struct image *image);
+/* Is `data` what was hashed as that block of the file? What its tensors' bytes add to their digests
+ * goes to `digests`. Any thread, after the block was hashed. */
+bool image_fits(struct image *image, uint64_t block, const uint8_t *data, struct digest *digests);
 /* From now on it is the checkpoint's image of this shard. ERR_MEMORY. */
 int image_enter_checkpoint(struct image *image, struct checkpoint *checkpoint, uint32_t shard);
 /* Leaves the checkpoint; becomes SPARE of its session or goes. */

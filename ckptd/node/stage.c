@@ -9,7 +9,7 @@
  *                          table (worker: checksums into the image) ──► last chunks written
  *                                                        │ all, and the rank has announced END
  *                                                        ▼
- *                          compared ──► sync ──► closed ──► durable
+ *                          compared ──► sync ──► (read back) ──► closed ──► durable
  *
  * Announcements come from shared memory and are hostile: the caller hands in private copies, and
  * every range is checked here. A range outside the tensors' bytes, or one that touches what was
@@ -34,6 +34,7 @@
 #include "ckptd/loop.h"
 #include "ckptd/node/gate.h"
 #include "ckptd/node/image.h"
+#include "ckptd/node/readback.h"
 #include "ckptd/node/session.h"
 #include "ckptd/service.h"
 #include "proto/arena.h"
@@ -269,6 +270,31 @@ static void replaced(struct event *event)
     image_rewrite(stage->image);
 }
 
+static void was_read_back(struct event *event);
+
+static void work_read_back(struct job *job)
+{
+    struct stage *stage = CONTAINER_OF(job, struct stage, job);
+    int error = readback_step(stage, &stage->is_read_back);
+    if (error != 0)
+        fault_take(&stage->job_fault, error);
+}
+
+static void close_or_read(struct stage *stage)
+{
+    if (stage->is_read_back || !stage->service->config->verify_after_write)
+        start_job(stage, work_close, closed);
+    else
+        start_job(stage, work_read_back, was_read_back);
+}
+
+static void was_read_back(struct event *event)
+{
+    struct stage *stage = end_job(event, "its file was read back (storage.verify_after_write)");
+    if (stage)
+        close_or_read(stage);
+}
+
 /* On a thread of the storage. */
 static void sync_done(struct storage_request *request)
 {
@@ -285,7 +311,7 @@ static void synced(struct event *event)
         return;
     }
     if (stage->sync.error == 0) {
-        start_job(stage, work_close, closed);
+        close_or_read(stage);
         return;
     }
     log_warn("stage", "run %s, step %llu: the sync of shard %u failed: %s",

@@ -70,8 +70,11 @@ struct stage {
     uint32_t num_tail, unhashed; /* chunks that touch the table; of them, with data to be hashed */
     uint32_t released;           /* of a window: leading chunks that are written and have left it */
     bool ended, created, tabling, tabled, syncing, durable, rewritten, stopping, removing;
+    bool is_read_back;
     bool has_job;                     /* `job` is under way; there is one at a time */
     uint64_t header_hash, table_hash; /* as the manifest has them */
+    uint64_t read_blocks;             /* readback.c: of the file, so far; */
+    struct digest *read_digests;      /* per tensor; owned, freed with the save */
     struct fault fault;               /* the first */
     struct fault job_fault;           /* of the job, set by the worker */
     struct job job;

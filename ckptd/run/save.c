@@ -144,6 +144,7 @@ void save_free(struct save *save)
         release_image(&save->stages[i]);
         free(save->stages[i].announced);
         free(save->stages[i].told);
+        free(save->stages[i].read_digests);
     }
     free(save->stages);
     for (uint32_t i = 0; i < save->world_size; i++)

@@ -2,11 +2,13 @@
  *
  * Goal: the table waits for the last hash and the sync for the last write; what is given up is not
  * written any more; a write that fails while its chunk still waits to be hashed fails that save
- * alone; digests that a rank announces decide, and none that is no tensor's. Method: a service in
- * this process (ckptd_bed.h); the linker sends checksum_block_beside and storage_submit through
- * this file, which holds hashes or ends of writes back, or fails a write. What was committed is
- * read from the disk by a new service.
+ * alone; digests that a rank announces decide, and none that is no tensor's; a rank that writes to
+ * what it has announced is named, and with storage.verify_after_write its save fails. Method: a
+ * service in this process (ckptd_bed.h); the linker sends checksum_block_beside and storage_submit
+ * through this file, which holds hashes or ends of writes back, or fails a write. What was
+ * committed is read from the disk by a new service.
  */
+#include "ckptd/catalog.h"
 #include "tests/unit/ckptd_loading.h"
 
 #include "proto/checksum.h"
@@ -14,6 +16,8 @@
 
 #define COMMITTED HOLDFAST__V1__SAVE_STATE__SAVE_COMMITTED
 #define FAILED HOLDFAST__V1__SAVE_STATE__SAVE_FAILED
+
+#define DATA_CHUNKS 4 /* that hold nothing of the table */
 
 static struct peer peers[1];
 
@@ -24,6 +28,9 @@ enum held { NOTHING, HASHES, FIRST_HASH, WRITES };
 static atomic_int held, writes_to_fail;
 static atomic_bool opened;
 /* Since the last hold(): what ended, and of writes what had begun. */
+static atomic_bool digests_twice; /* of one block: digests that are not of its bytes */
+static char to_change[300];       /* a file, before its next sync, */
+static atomic_llong change_at;    /* at this byte; 0: none */
 static atomic_int hashes, writes, writes_given_up, writes_under_way, under_way_at_sync;
 
 static void hold(enum held what)
@@ -61,6 +68,8 @@ uint64_t __wrap_checksum_block_beside(const void *data, size_t bytes, uint64_t i
     if (block == 0)
         await(FIRST_HASH);
     uint64_t hash = __real_checksum_block_beside(data, bytes, identity, block, piece, user);
+    if (atomic_exchange(&digests_twice, false))
+        piece(user, 0, bytes);
     atomic_fetch_add(&hashes, 1);
     return hash;
 }
@@ -84,6 +93,15 @@ static void write_done(struct storage_request *request)
     done(request);
 }
 
+static void change_file(void)
+{
+    off_t at = atomic_exchange(&change_at, 0);
+    uint8_t byte = 0;
+    int fd = at != 0 ? open(to_change, O_RDWR | O_CLOEXEC) : -1;
+    if (fd >= 0 && pread(fd, &byte, 1, at) == 1 && (byte ^= 4, pwrite(fd, &byte, 1, at)) == 1)
+        close(fd);
+}
+
 void __real_storage_submit(struct storage *storage, struct storage_request *request);
 void __wrap_storage_submit(struct storage *storage, struct storage_request *request);
 void __wrap_storage_submit(struct storage *storage, struct storage_request *request)
@@ -93,6 +111,8 @@ void __wrap_storage_submit(struct storage *storage, struct storage_request *requ
         request->done = write_done;
         atomic_fetch_add(&writes_under_way, 1);
     }
+    if (request->op == STORAGE_SYNC)
+        change_file();
     int under_way = atomic_load(&writes_under_way);
     if (request->op == STORAGE_SYNC && under_way > atomic_load(&under_way_at_sync))
         atomic_store(&under_way_at_sync, under_way);
@@ -259,6 +279,118 @@ static void test_stage__what_came_is_compared_when_both_sums_are_there(void **st
     assert_int_equal(load_all(bed, 2, NULL), ERR_NOT_FOUND);
 }
 
+/* ---- ranks that write after announcing ---- */
+
+/* What was announced goes to the disk, and then other bytes of it are hashed. */
+static void save_rewritten(uint64_t step)
+{
+    hold(HASHES);
+    begin(step);
+    for (int ms = 0; ms < BED_PATIENCE_MS && atomic_load(&writes) < DATA_CHUNKS; ms++)
+        sleep_ms(1);
+    *peer_byte(&peers[0], peers[0].data_byte + 99) ^= 1;
+    atomic_store(&opened, true);
+}
+
+static bool has_alarm(struct bed *bed, const char *text)
+{
+    json_t *status = bed_status(bed), *alarm;
+    size_t index;
+    bool found = false;
+    json_array_foreach(json_object_get(status, "alarms"), index, alarm) found |=
+        strstr(json_string_value(alarm), text) != NULL;
+    json_decref(status);
+    return found;
+}
+
+static const char writers[] = "run bed: its ranks write after announcing: 2 checkpoints";
+
+static void test_stage__a_rank_that_writes_after_announcing_is_named_and_no_other(void **state)
+{
+    struct bed *bed = start(state, 8);
+    for (uint64_t step = 1; step <= 2; step++) {
+        save_rewritten(step);
+        assert_int_equal(wait_save(bed, step, NULL), COMMITTED);
+        assert_int_equal(load_all(bed, (int64_t)step, NULL), ERR_CORRUPT);
+        assert_true(has_alarm(bed, "damaged checkpoints"));
+        assert_int_equal(has_alarm(bed, writers), step == 2);
+    }
+    peers_close(peers, 1);
+    bed->run = "other";
+    bed_save_steps(bed, peers, 1, 1, 1);
+    assert_true(has_alarm(bed, writers));
+    /* Then the disk may be to blame. */
+    bed_hold(bed);
+    struct run *other;
+    assert_int_equal(run_find(&other, bed->service, "other", false), 0);
+    other->checkpoints->came_damaged = true;
+    bed_go_on(bed);
+    assert_false(has_alarm(bed, writers));
+}
+
+/* A disk that decays: others are whole, or this one was. */
+static void test_stage__damage_that_other_checkpoints_speak_against_is_no_ranks(void **state)
+{
+    struct bed *bed = start(state, 8);
+    for (uint64_t step = 1; step <= 4; step++) {
+        begin(step);
+        assert_int_equal(wait_save(bed, step, NULL), COMMITTED);
+    }
+    bed_hold(bed);
+    struct run *run;
+    assert_int_equal(run_find(&run, bed->service, RUN, false), 0);
+    report_error(ERR_CORRUPT, NULL, "of the test");
+    struct fault fault = {0};
+    fault_take(&fault, ERR_CORRUPT);
+    catalog_find(run, 4, bed->attempt)->copies.local.proven = 1;
+    for (uint64_t step = 1; step <= 2; step++)
+        catalog_find(run, step, bed->attempt)->came_damaged = true;
+    catalog_find(run, 3, bed->attempt)->copies.local.proven = 1;
+    bed_go_on(bed);
+    assert_false(has_alarm(bed, "write after announcing"));
+    bed_hold(bed);
+    catalog_damage(catalog_find(run, 3, bed->attempt), TIER_LOCAL, &fault);
+    bed_go_on(bed);
+    assert_true(has_alarm(bed, writers)); /* it was whole: two are against one, not three */
+}
+
+static void expect_refused(struct bed *bed, uint64_t step, const char *why)
+{
+    char reason[512];
+    assert_int_equal(wait_save(bed, step, reason), FAILED);
+    if (strstr(reason, why) == NULL || strstr(reason, "storage.verify_after_write") == NULL)
+        fail_msg("\"%s\" instead of \"%s\"", reason, why);
+}
+
+static void test_stage__verify_after_write_refuses_what_is_not_on_the_disk(void **state)
+{
+    static const off_t places[] = {9, 4096 + 2 * MIB, 4096 + 4 * MIB};
+    static const char *const reasons[] = {"byte 0 of shard-00001", "block 2 of shard-00001",
+                                          "byte 4198400 of shard-00001"};
+    struct bed *bed = *state;
+    bed->config.verify_after_write = true;
+    start(state, 8);
+    uint64_t step = 1;
+    save_rewritten(step);
+    expect_refused(bed, step++, "its rank wrote to it after announcing it");
+    hold(NOTHING);
+    for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
+        snprintf(to_change, sizeof to_change,
+                 "%s/store/" RUN "/step-%08llu-a0001/shard-00001-of-00001.safetensors", bed->root,
+                 (unsigned long long)step);
+        atomic_store(&change_at, places[i]);
+        begin(step);
+        expect_refused(bed, step++, reasons[i]);
+    }
+    atomic_store(&digests_twice, true);
+    begin(step);
+    expect_refused(bed, step++, "tensor 0 of shard-00001");
+    begin(step);
+    assert_int_equal(wait_save(bed, step, NULL), COMMITTED);
+    expect_on_disk(bed, (int64_t)step);
+    assert_int_equal(load_all(bed, 1, NULL), ERR_NOT_FOUND);
+}
+
 int main(void)
 {
 #define CASE(name) cmocka_unit_test_setup_teardown(test_stage__##name, set_up, tear_down)
@@ -270,6 +402,9 @@ int main(void)
         CASE(a_write_that_fails_before_its_hash_fails_that_save_alone),
         CASE(a_digest_of_no_tensor_or_after_the_end_is_a_breach),
         CASE(what_came_is_compared_when_both_sums_are_there),
+        CASE(a_rank_that_writes_after_announcing_is_named_and_no_other),
+        CASE(damage_that_other_checkpoints_speak_against_is_no_ranks),
+        CASE(verify_after_write_refuses_what_is_not_on_the_disk),
     };
 #undef CASE
     return cmocka_run_group_tests_name("ckptd_stage", tests, NULL, NULL);
