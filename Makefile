@@ -391,6 +391,7 @@ WRAP_proto_rpc = calloc
 WRAP_clients_memory = $(WRAP_MEMORY) mmap pthread_create
 WRAP_clients_cli_memory = $(WRAP_MEMORY) mmap pthread_create
 WRAP_ckptd_scrub = loop_now_ms
+WRAP_proto_rpc_guard = clock_gettime
 WRAP_ckptd_stage = checksum_block_beside storage_submit
 WRAP_ckptd_window = checksum_block_beside
 WRAP_ckptd_pool = fallocate fopen syscall

@@ -33,6 +33,8 @@ static bool next_frame(struct frame *out, struct rpc_frame_reader *reader, const
             *at += here;
             continue;
         }
+        if (reader->head_bytes == 0)
+            reader->begun_ms = reader->now_ms;
         reader->head[reader->head_bytes++] = data[(*at)++];
         if (reader->head_bytes < sizeof reader->head)
             continue;
@@ -43,7 +45,7 @@ static bool next_frame(struct frame *out, struct rpc_frame_reader *reader, const
         out->stream =
             ((uint32_t)h[5] << 24 | (uint32_t)h[6] << 16 | (uint32_t)h[7] << 8 | h[8]) & 0x7fffffff;
         reader->head_bytes = 0;
-        reader->payload_left = out->bytes;
+        reader->payload_left = reader->payload_bytes = out->bytes;
         return true;
     }
     return false;
@@ -81,8 +83,22 @@ static void take_data(struct rpc_frames *frames, const struct frame *frame)
         return;
     stream->bytes += frame->bytes;
     frames->unfinished += frame->bytes;
-    if ((frame->flags & FLAG_END_STREAM) != 0)
+    stream->is_ended = (frame->flags & FLAG_END_STREAM) != 0;
+    if (stream->is_ended)
         finish_request(frames, stream);
+}
+
+/* The first of a stream opens it; others are trailers. */
+static void take_headers(struct rpc_frames *frames, const struct frame *frame)
+{
+    if (frame->stream > frames->last_stream) {
+        frames->last_stream = frame->stream;
+        frames->open[frames->num_open++] =
+            (struct rpc_stream){.id = frame->stream, .begun_ms = frames->client.begun_ms};
+    }
+    struct rpc_stream *stream = find_stream(frames, frame->stream);
+    if (stream)
+        stream->is_ended = (frame->flags & FLAG_END_STREAM) != 0;
 }
 
 /* NULL, or which limit the client's frame breaks. */
@@ -95,12 +111,11 @@ static const char *take_frame(struct rpc_frames *frames, const struct frame *fra
         close_stream(frames, frame->stream);
     if (frame->type == FRAME_DATA)
         take_data(frames, frame);
-    if (frame->type == FRAME_HEADERS && frame->stream > frames->last_stream) {
-        if (frames->num_open == RPC_STREAMS_OPEN_MAX)
-            return "it opened too many streams";
-        frames->last_stream = frame->stream;
-        frames->open[frames->num_open++] = (struct rpc_stream){.id = frame->stream};
-    }
+    if (frame->type == FRAME_HEADERS && frame->stream > frames->last_stream &&
+        frames->num_open == RPC_STREAMS_OPEN_MAX)
+        return "it opened too many streams";
+    if (frame->type == FRAME_HEADERS)
+        take_headers(frames, frame);
     if (!is_block)
         return NULL;
     /* The flag that ends a block is looked at before the length: a whole block counts alone. */
@@ -108,7 +123,9 @@ static const char *take_frame(struct rpc_frames *frames, const struct frame *fra
     if (frame->bytes > RPC_HEADER_BLOCK_BYTES_MAX - before)
         return "its headers were too long";
     /* Empty CONTINUATION frames without end are bounded by their price. */
-    frames->block_bytes = (frame->flags & FLAG_END_HEADERS) != 0 ? 0 : before + frame->bytes;
+    bool is_whole = (frame->flags & FLAG_END_HEADERS) != 0;
+    frames->block_bytes = is_whole ? 0 : before + frame->bytes;
+    frames->block_stream = is_whole ? 0 : frame->stream;
     return NULL;
 }
 
@@ -185,4 +202,25 @@ void rpc_frames_from_server(struct rpc_frames *frames, const uint8_t *data, size
         if (is_answered(&frame) && (frame.flags & FLAG_ACK) != 0 && frames->num_unanswered > 0)
             frames->num_unanswered--;
     }
+}
+
+static int64_t overdue_ms(const struct rpc_frames *frames, int64_t begun_ms, uint32_t bytes)
+{
+    return frames->client.now_ms - begun_ms - (int64_t)bytes * 1000 / RPC_BYTES_PER_SECOND;
+}
+
+int64_t rpc_frames_overdue_ms(const struct rpc_frames *frames)
+{
+    const struct rpc_frame_reader *reader = &frames->client;
+    int64_t its = 0, most;
+    if (reader->head_bytes > 0 || reader->payload_left > 0)
+        its = overdue_ms(frames, reader->begun_ms, reader->payload_bytes - reader->payload_left);
+    most = its > 0 ? its : 0;
+    for (uint32_t i = 0; i < frames->num_open; i++) {
+        const struct rpc_stream *stream = &frames->open[i];
+        its = overdue_ms(frames, stream->begun_ms, stream->bytes);
+        if ((!stream->is_ended || stream->id == frames->block_stream) && its > most)
+            most = its;
+    }
+    return most;
 }

@@ -124,6 +124,8 @@ static void refill(struct link *link, int64_t now)
     link->frames.tokens += (now - link->refilled_ms) * RPC_FRAMES_PER_SECOND / 1000;
     if (link->frames.tokens > RPC_FRAMES_BURST)
         link->frames.tokens = RPC_FRAMES_BURST;
+    if (may_read(link, CLIENT)) /* while it has to wait for us its time does not pass */
+        link->frames.client.now_ms += now - link->refilled_ms;
     link->refilled_ms = now;
 }
 
@@ -146,6 +148,7 @@ static size_t look(struct rpc_guard *guard, struct link *link, enum side from, c
     if (from == LIBRARY)
         return bytes;
     guard->relayed += passed;
+    link->ticket_bytes += passed;
     if (frames->num_open > 0)
         link->active_ms = link->refilled_ms;
     return passed;
@@ -288,6 +291,7 @@ static void give_tickets(struct rpc_guard *guard)
         link->waits = false;
         link->has_ticket = true;
         link->ticket_ms = rpc_guard_now_ms();
+        link->ticket_bytes = 0;
         guard->num_tickets++;
         rpc_guard_set_allowance(link);
         if (flush_rest(guard, link, CLIENT))
@@ -352,6 +356,13 @@ static void handle(struct rpc_guard *guard, const struct epoll_event *event)
 
 /* ---- deadlines ---- */
 
+/* How long it may have its ticket: longer by what has come meanwhile, at the slowest. */
+static int64_t ticket_ms(const struct link *link)
+{
+    size_t bytes = link->ticket_bytes < RPC_LARGE_BYTES ? link->ticket_bytes : RPC_LARGE_BYTES;
+    return RPC_TICKET_MS + (int64_t)bytes * 1000 / RPC_BYTES_PER_SECOND;
+}
+
 static void check_deadlines(struct rpc_guard *guard, struct link *link, int64_t now)
 {
     refill(link, now);
@@ -361,8 +372,10 @@ static void check_deadlines(struct rpc_guard *guard, struct link *link, int64_t 
         rpc_guard_expel(guard, link, "it did not read its answers");
     else if (link->frames.last_stream == 0 && now - link->added_ms >= guard->silent_ms)
         rpc_guard_expel(guard, link, "no request came within limits.connect_ms");
-    else if (link->has_ticket && now - link->ticket_ms >= RPC_TICKET_MS)
+    else if (link->has_ticket && now - link->ticket_ms >= ticket_ms(link))
         rpc_guard_expel(guard, link, "its requests did not end");
+    else if (rpc_frames_overdue_ms(&link->frames) >= guard->silent_ms)
+        rpc_guard_expel(guard, link, "a request took longer than limits.connect_ms");
     else if (flush_rest(guard, link, CLIENT) && settle_ticket(guard, link))
         watch(guard, link);
 }

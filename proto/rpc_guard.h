@@ -14,9 +14,11 @@
  *   - large requests: a connection sends RPC_SMALL_BYTES of requests that are not whole, and
  *     RPC_LARGE_BYTES while it has one of RPC_TICKETS tickets, for which it waits; three quarters
  * of them at most are of one user who is not privileged. One that wants more, or has not ended its
- *     requests within RPC_TICKET_MS, is closed;
+ *     requests within RPC_TICKET_MS and what their bytes take at RPC_BYTES_PER_SECOND, is closed;
  *   - too many streams, settings or header bytes, or another protocol: closed;
- *   - silent connections: closed when no request came within `silent_ms`;
+ *   - silent connections: closed when no request came within `silent_ms`, or one that has begun is
+ *     not whole within that and what its bytes take at RPC_BYTES_PER_SECOND, the time that the
+ *     guard holds it back aside. Records of TLS that are not whole (tls/relay.c) are no bytes here;
  *   - all places taken: the connection that has had no open stream for the longest time makes room,
  *     of the user who has most; the last RPC_PLACES_RESERVED are for privileged users.
  *

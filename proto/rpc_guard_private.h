@@ -30,8 +30,9 @@ struct link {
     struct principal peer;
     struct rpc_account *account; /* of its user; NULL: a privileged one, without bounds */
     int64_t added_ms, refilled_ms;
-    int64_t active_ms; /* when it last had an open stream */
-    int64_t ticket_ms; /* since when it has one, or waits for one */
+    int64_t active_ms;   /* when it last had an open stream */
+    int64_t ticket_ms;   /* since when it has one, or waits for one */
+    size_t ticket_bytes; /* that came since */
     bool has_ticket, waits;
     bool ended;
 };

@@ -23,10 +23,10 @@
  * the receiver proves; over TLS the records of what is got prove it already. A connection that is
  * cut, or whose block does not fit its hash, is opened again; what is there is not sent again.
  *
- * Bounds: a block that makes no way for BULK_STALL_MS, or a peer that cannot be reached for so
- * long, ends what needs it with ERR_UNAVAILABLE. Memory: the caller's, and 64 KiB a connection.
- * Threads: one per connection, all signals blocked; every function from any thread, but
- * bulk_close last. */
+ * Bounds: a block that makes no way for BULK_STALL_MS, or too little (tls/stream.h), or a peer that
+ * cannot be reached for so long, ends what needs it with ERR_UNAVAILABLE. Memory: the caller's, and
+ * 64 KiB a connection. Threads: one per connection, all signals blocked; every function from any
+ * thread, but bulk_close last. */
 #ifndef HOLDFAST_BULK_H
 #define HOLDFAST_BULK_H
 

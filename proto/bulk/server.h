@@ -3,8 +3,9 @@
  *
  * A thread per connection, so that a slow peer holds up nobody; their number is the bound. Before
  * the handshake a connection is one of BULK_CONNECTIONS_EACH of its address, and of
- * num_connections at all; after it, one of BULK_CONNECTIONS_EACH of its identity. A hello, and each
- * block, must come and go within BULK_STALL_MS. The files of the directory are read again when they
+ * num_connections at all; after it, one of BULK_CONNECTIONS_EACH of its identity. A hello, a
+ * request and a block must come and go within BULK_STALL_MS and the time that its bytes take at the
+ * slowest that is allowed (tls/stream.h). The files of the directory are read again when they
  * change (tls.h); every connection is ended when the authority or the list of the revoked changes.
  */
 #ifndef HOLDFAST_BULK_SERVER_H

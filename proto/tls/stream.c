@@ -1,8 +1,8 @@
 /* stream.c - see stream.h.
  *
  * The socket does not block. A call tries, and sleeps in poll() when it cannot go on, until its
- * deadline. Peers that vanish without a word are found by keep-alives, and while bytes are under
- * way by TCP_USER_TIMEOUT. */
+ * deadline, which moves on with what it has moved. Peers that vanish without a word are found by
+ * keep-alives, and while bytes are under way by TCP_USER_TIMEOUT. */
 #include "proto/tls/stream.h"
 #include "proto/report.h"
 #include "proto/tls/context.h"
@@ -266,32 +266,60 @@ static ssize_t write_some(struct tls_stream *stream, const void *data, size_t by
     return rc > 0 ? rc : after_tls(stream, rc, out_events);
 }
 
+/* How far a call is, and until when it may take. */
+struct pace {
+    int64_t begun_ms, moved_ms, timeout_ms;
+    size_t done;
+};
+
+static struct pace begin_pace(uint32_t timeout_ms)
+{
+    int64_t now = now_ms();
+    return (struct pace){.begun_ms = now, .moved_ms = now, .timeout_ms = timeout_ms};
+}
+
+static int64_t pace_until_ms(const struct pace *pace)
+{
+    int64_t slowest_ms =
+        pace->begun_ms + (int64_t)(pace->done * 1000 / TLS_STREAM_BYTES_PER_SECOND);
+    return (slowest_ms < pace->moved_ms ? slowest_ms : pace->moved_ms) + pace->timeout_ms;
+}
+
+static void keep_pace(struct pace *pace, ssize_t count)
+{
+    pace->done += (size_t)count;
+    pace->moved_ms = now_ms();
+}
+
 int tls_stream_read(struct tls_stream *stream, void *out, size_t bytes, uint32_t timeout_ms)
 {
-    int64_t until_ms = now_ms() + timeout_ms;
-    for (size_t done = 0; done < bytes;) {
+    struct pace pace = begin_pace(timeout_ms);
+    while (pace.done < bytes) {
         short events = 0;
-        ssize_t count = read_some(stream, (char *)out + done, bytes - done, &events);
+        ssize_t count = read_some(stream, (char *)out + pace.done, bytes - pace.done, &events);
         if (count < 0)
             return (int)count;
-        done += (size_t)count;
-        if (count == 0)
-            ERR_TRY(sleep_until(stream, events, until_ms));
+        if (count > 0)
+            keep_pace(&pace, count);
+        else
+            ERR_TRY(sleep_until(stream, events, pace_until_ms(&pace)));
     }
     return 0;
 }
 
 int tls_stream_write(struct tls_stream *stream, const void *data, size_t bytes, uint32_t timeout_ms)
 {
-    int64_t until_ms = now_ms() + timeout_ms;
-    for (size_t done = 0; done < bytes;) {
+    struct pace pace = begin_pace(timeout_ms);
+    while (pace.done < bytes) {
         short events = 0;
-        ssize_t count = write_some(stream, (const char *)data + done, bytes - done, &events);
+        ssize_t count =
+            write_some(stream, (const char *)data + pace.done, bytes - pace.done, &events);
         if (count < 0)
             return (int)count;
-        done += (size_t)count;
-        if (count == 0)
-            ERR_TRY(sleep_until(stream, events, until_ms));
+        if (count > 0)
+            keep_pace(&pace, count);
+        else
+            ERR_TRY(sleep_until(stream, events, pace_until_ms(&pace)));
     }
     return 0;
 }

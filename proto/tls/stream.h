@@ -38,7 +38,12 @@ int tls_stream_open(struct tls_stream **out, struct tls_keys *keys, int socket, 
 void tls_stream_close(struct tls_stream *stream); /* NULL is fine */
 /* Ends what another thread does with the stream. */
 void tls_stream_cut(struct tls_stream *stream);
-/* All `bytes`, within the time. ERR_UNAVAILABLE: the connection is over; ERR_TIMEOUT. */
+/* Slower than this no connection is for long: a peer that sends a byte a second, and so never
+ * stands still, holds up its thread no longer than one that does. A link of 100 KB/s may have
+ * several. */
+#define TLS_STREAM_BYTES_PER_SECOND 16384u
+/* All `bytes`: none comes for the time, or they take longer than it and what they take at
+ * TLS_STREAM_BYTES_PER_SECOND: ERR_TIMEOUT. ERR_UNAVAILABLE: the connection is over. */
 int tls_stream_read(struct tls_stream *stream, void *out, size_t bytes, uint32_t timeout_ms);
 int tls_stream_write(struct tls_stream *stream, const void *data, size_t bytes,
                      uint32_t timeout_ms);

@@ -2,13 +2,15 @@
  *
  * Goal: bytes arrive as they are, in order and whole; a connection that is cut goes on where it
  * was, and nothing that arrived is sent again; damage on the way is found and mended; a peer that
- * stands still, or is not there, is an error in time; headers that cannot be meant are refused.
- * Method: the real client and server over plain TCP, through a relay that cuts, damages or holds
- * what passes; what is behind the server is an array. Who may come in is tests/integration's. */
+ * stands still, dribbles, or is not there, is an error in time; headers that cannot be meant are
+ * refused. Method: the real client and server over plain TCP, through a relay that cuts, damages or
+ * holds what passes; what is behind the server is an array. Who may come in is tests/integration's.
+ */
 #include "proto/bulk/bulk.h"
 #include "proto/bulk/server.h"
 #include "proto/checksum.h"
 #include "proto/report.h"
+#include "proto/tls/stream.h"
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -373,6 +375,69 @@ static void a_wrong_ticket_is_refused(void **state)
     end();
 }
 
+/* ---- the pace of a connection ---- */
+
+#define PACE_MS 500u
+
+/* Sends `bytes` in pieces, one every so many milliseconds, and then keeps the socket open until the
+ * reader has ended. */
+struct sender {
+    int socket;
+    size_t bytes, piece;
+    useconds_t pause_us;
+    pthread_t thread;
+};
+
+static void *send_slowly(void *argument)
+{
+    const struct sender *sender = argument;
+    for (size_t done = 0; done < sender->bytes; done += sender->piece) {
+        if (send(sender->socket, world.source + done, sender->piece, MSG_NOSIGNAL) <= 0)
+            return NULL;
+        usleep(sender->pause_us);
+    }
+    return NULL;
+}
+
+/* What a read of `want` bytes says, and *out_ms how long it took. */
+static int read_from(struct sender *sender, size_t want, int64_t *out_ms)
+{
+    struct timespec begun, ended;
+    struct tls_stream *stream;
+    void *to = malloc(want);
+    int pair[2];
+    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, pair), 0);
+    assert_int_equal(tls_stream_open(&stream, NULL, pair[0], NULL, PACE_MS, NULL), 0);
+    sender->socket = pair[1];
+    assert_int_equal(pthread_create(&sender->thread, NULL, send_slowly, sender), 0);
+    clock_gettime(CLOCK_MONOTONIC, &begun);
+    int error = tls_stream_read(stream, to, want, PACE_MS);
+    clock_gettime(CLOCK_MONOTONIC, &ended);
+    *out_ms = (ended.tv_sec - begun.tv_sec) * 1000 + (ended.tv_nsec - begun.tv_nsec) / 1000000;
+    tls_stream_close(stream); /* which ends the sender */
+    pthread_join(sender->thread, NULL);
+    close(pair[1]);
+    free(to);
+    return error;
+}
+
+static void a_message_that_dribbles_is_cut_and_a_slow_link_is_not(void **state)
+{
+    /* One that never stands still for PACE_MS; one of 100 KB/s; one that stops, whose credit does
+     * not count. */
+    struct sender dribbles = {.bytes = 1000, .piece = 1, .pause_us = 5000},
+                  honest = {.bytes = 65536, .piece = 4096, .pause_us = 40000},
+                  stops = {.bytes = 65536, .piece = 65536};
+    int64_t ms;
+    (void)state;
+    assert_int_equal(read_from(&dribbles, 1000, &ms), ERR_TIMEOUT);
+    assert_in_range(ms, PACE_MS, 10 * PACE_MS);
+    assert_int_equal(read_from(&honest, 65536, &ms), 0);
+    assert_true(ms > (int64_t)PACE_MS);
+    assert_int_equal(read_from(&stops, 65536 + 1, &ms), ERR_TIMEOUT);
+    assert_in_range(ms, PACE_MS, 10 * PACE_MS);
+}
+
 /* ---- PUT ---- */
 
 static int put_all(void)
@@ -524,6 +589,7 @@ int main(void)
         cmocka_unit_test(damage_on_the_way_is_mended),
         cmocka_unit_test(plain_bytes_are_hashed_whatever_a_client_wants),
         cmocka_unit_test(what_is_not_there_is_told_with_its_reason),
+        cmocka_unit_test(a_message_that_dribbles_is_cut_and_a_slow_link_is_not),
         cmocka_unit_test(a_peer_that_stands_still_is_an_error_in_time),
         cmocka_unit_test(a_wrong_ticket_is_refused),
         cmocka_unit_test(blocks_arrive_once_and_then_the_end),

@@ -2,14 +2,15 @@
  *
  * Goal: the heads of frames are read whatever pieces they come in; each bound of rpc_frames.h stops
  * the frame that would break it and none before; a user's connections share a budget; answers that
- * a client does not read have a limit. Method: frames made by hand, given to rpc_frames whole and
- * byte by byte; a server on one end of a socket pair. What the bounds do to a real ckptd:
- * tests/integration/check_flood.py. */
+ * a client does not read have a limit; a request that has begun ends in time. Method: frames made
+ * by hand, given to rpc_frames whole and byte by byte; a server, or the guard alone, between socket
+ * pairs. What the bounds do to a real ckptd: tests/integration/check_flood.py. */
 #include "proto/ckpt.pb-c.h"
 #include "proto/report.h"
 #include "proto/rpc.h"
 #include "proto/rpc_budget.h"
 #include "proto/rpc_frames.h"
+#include "proto/rpc_guard.h"
 #include "tests/unit/http2_bed.h"
 
 #include <setjmp.h>
@@ -197,6 +198,47 @@ static void test_frames__nothing_passes_when_the_users_budget_is_spent(void **st
     }
 }
 
+/* Of the text came so many bytes less than all, at once; how late is that ten seconds after? */
+static void expect_late(const struct text *text, size_t missing, int64_t want_ms)
+{
+    FOR_PIECES
+    {
+        struct rpc_frames frames = {.tokens = 1000, .budget = 10000, .allowance = 40000};
+        struct text part = *text;
+        const char *why;
+        part.count -= missing;
+        frames.client.now_ms = 1000;
+        assert_int_equal(show(&frames, &part, pieces[p], &why), part.count);
+        assert_int_equal(rpc_frames_overdue_ms(&frames), 0);
+        frames.client.now_ms += 10000;
+        assert_int_equal(rpc_frames_overdue_ms(&frames), want_ms);
+    }
+}
+
+static void
+test_frames__what_has_begun_gets_late_until_it_is_whole_and_bytes_give_time(void **state)
+{
+    static struct text text;
+    struct rpc_frames frames;
+    (void)state;
+    begin(&text, &frames);
+    put(&text, HTTP2_SETTINGS, 0, 0, 6);
+    expect_late(&text, 10, 10000); /* a part of a head, */
+    expect_late(&text, 1, 10000);  /* of what follows it, */
+    expect_late(&text, 0, 0);
+    put(&text, HTTP2_HEADERS, HTTP2_END_STREAM, 1, 40);
+    expect_late(&text, 0, 10000); /* of a header block, */
+    put(&text, 9, HTTP2_END_HEADERS, 1, 4);
+    expect_late(&text, 0, 0);
+    put(&text, HTTP2_HEADERS, HTTP2_END_HEADERS, 3, 40);
+    expect_late(&text, 0, 10000); /* of a request */
+    put(&text, HTTP2_DATA, 0, 3, 16384);
+    expect_late(&text, 0, 10000 - 16384 * 1000 / RPC_BYTES_PER_SECOND);
+    put(&text, HTTP2_DATA, HTTP2_END_STREAM, 3, 20000);
+    expect_late(&text, 20000 - 6554, 10000 - 100); /* the stream says that it is whole */
+    expect_late(&text, 0, 0);
+}
+
 /* ---- budgets ---- */
 
 static void test_budget__all_connections_of_a_user_have_one_account(void **state)
@@ -354,6 +396,147 @@ static void test_guard__answers_that_nobody_reads_take_so_much_memory_and_no_mor
     free(hello.version);
 }
 
+/* ---- requests that do not end ---- */
+
+/* The guard's clock runs ahead by so much (--wrap). */
+static atomic_llong clock_ahead_ms;
+int __real_clock_gettime(clockid_t clock, struct timespec *out);
+int __wrap_clock_gettime(clockid_t clock, struct timespec *out);
+int __wrap_clock_gettime(clockid_t clock, struct timespec *out)
+{
+    int rc = __real_clock_gettime(clock, out);
+    out->tv_sec += clock_ahead_ms / 1000;
+    out->tv_nsec += clock_ahead_ms % 1000 * 1000000;
+    out->tv_sec += out->tv_nsec / 1000000000;
+    out->tv_nsec %= 1000000000;
+    return rc;
+}
+
+#define SILENT_MS 300u
+#define PATIENCE_S 20
+
+struct ends {
+    int client, library; /* the test's */
+};
+
+static void add_link(struct ends *out, struct rpc_guard *guard)
+{
+    const struct timeval limit = {.tv_sec = PATIENCE_S};
+    const struct principal user = principal_of_user(ROLE_USER, 1000, getpid());
+    int client[2], library[2];
+    int type = SOCK_STREAM | SOCK_CLOEXEC;
+    assert_int_equal(socketpair(AF_UNIX, type, 0, client), 0);
+    assert_int_equal(socketpair(AF_UNIX, type, 0, library), 0);
+    *out = (struct ends){client[0], library[0]};
+    setsockopt(out->client, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+    setsockopt(out->library, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+    assert_int_equal(rpc_guard_add(guard, client[1], library[1], &user), 0);
+}
+
+static void close_ends(struct ends *ends)
+{
+    close(ends->client);
+    close(ends->library);
+}
+
+/* All but `missing` bytes of a call, in two pieces of data. */
+static size_t send_request(const struct ends *ends, size_t missing)
+{
+    static struct text text;
+    struct rpc_frames frames;
+    begin(&text, &frames);
+    put(&text, HTTP2_HEADERS, HTTP2_END_HEADERS, 1, 40);
+    put(&text, HTTP2_DATA, 0, 1, 5);
+    put(&text, HTTP2_DATA, HTTP2_END_STREAM, 1, 5);
+    assert_true(http2_send(ends->client, text.bytes, text.count - missing));
+    return text.count - missing;
+}
+
+/* Until so many bytes have come to the library's end, or the guard has hung up. */
+static size_t receive(int fd, size_t want)
+{
+    uint8_t data[256];
+    size_t got = 0;
+    for (ssize_t count; got < want; got += (size_t)count)
+        if ((count = recv(fd, data, want - got < sizeof data ? want - got : sizeof data, 0)) <= 0)
+            break;
+    return got;
+}
+
+static void test_guard__a_request_that_does_not_end_is_cut_and_one_that_has_is_not(void **state)
+{
+    struct rpc_guard *guard;
+    const struct rpc_guard_options options = {
+        .num_places = 4, .silent_ms = SILENT_MS, .budget_per_second = 1000, .budget_burst = 1000};
+    struct ends whole, half;
+    char byte;
+    (void)state;
+    assert_int_equal(rpc_guard_open(&guard, &options), 0);
+    add_link(&whole, guard);
+    size_t bytes = send_request(&whole, 0);
+    assert_int_equal(receive(whole.library, bytes), bytes);
+    add_link(&half, guard);
+    bytes = send_request(&half, 1);
+    assert_int_equal(receive(half.library, bytes + 1), bytes);
+    assert_int_equal(recv(half.client, &byte, 1, 0), 0); /* it has hung up, and not this one, */
+    assert_int_equal(recv(whole.client, &byte, 1, MSG_DONTWAIT), -1); /* which waits as long */
+    close_ends(&half);
+    close_ends(&whole);
+    rpc_guard_close(guard);
+}
+
+/* A large request, over a link of 100 KB/s for so many frames; then nothing more comes. */
+static void send_large(struct ends *ends, uint32_t num_frames)
+{
+    static struct text text;
+    struct rpc_frames frames;
+    begin(&text, &frames);
+    put(&text, HTTP2_HEADERS, HTTP2_END_HEADERS, 1, 40);
+    for (uint32_t i = 0; i < num_frames; i++, text.count = 0) {
+        put(&text, HTTP2_DATA, 0, 1, HTTP2_FRAME_MAX);
+        assert_true(http2_send(ends->client, text.bytes, text.count));
+        assert_int_equal(receive(ends->library, text.count), text.count);
+        atomic_fetch_add(&clock_ahead_ms, HTTP2_FRAME_MAX / 100);
+    }
+}
+
+static void
+test_guard__a_slow_link_keeps_its_ticket_and_one_that_stands_still_does_not(void **state)
+{
+    struct rpc_guard *guard;
+    const struct rpc_guard_options options = {
+        .num_places = 4, .silent_ms = 60000, .budget_per_second = 1 << 20, .budget_burst = 1 << 20};
+    struct ends slow;
+    char byte;
+    (void)state;
+    assert_int_equal(rpc_guard_open(&guard, &options), 0);
+    add_link(&slow, guard);
+    send_large(&slow, 100); /* 16 s */
+    assert_int_equal(recv(slow.client, &byte, 1, MSG_DONTWAIT), -1);
+    atomic_fetch_add(&clock_ahead_ms, 100 * HTTP2_FRAME_MAX * 1000ll / RPC_BYTES_PER_SECOND);
+    assert_int_equal(recv(slow.client, &byte, 1, 0), 0);
+    close_ends(&slow);
+    rpc_guard_close(guard);
+}
+
+/* The last frame has to wait for what a user may cost, for longer than a request may take. */
+static void test_guard__a_request_that_it_holds_back_is_not_late(void **state)
+{
+    struct rpc_guard *guard;
+    const struct rpc_guard_options options = {.num_places = 4,
+                                              .silent_ms = SILENT_MS,
+                                              .budget_per_second = 1,
+                                              .budget_burst = RPC_COST_CALL + RPC_COST_FRAME};
+    struct ends held;
+    (void)state;
+    assert_int_equal(rpc_guard_open(&guard, &options), 0);
+    add_link(&held, guard);
+    size_t bytes = send_request(&held, 0);
+    assert_int_equal(receive(held.library, bytes), bytes);
+    close_ends(&held);
+    rpc_guard_close(guard);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -362,9 +545,15 @@ int main(void)
         cmocka_unit_test(test_frames__small_frames_wait_for_tokens_and_large_data_does_not),
         cmocka_unit_test(test_frames__data_waits_while_unfinished_requests_hold_the_allowance),
         cmocka_unit_test(test_frames__nothing_passes_when_the_users_budget_is_spent),
+        cmocka_unit_test(
+            test_frames__what_has_begun_gets_late_until_it_is_whole_and_bytes_give_time),
         cmocka_unit_test(test_budget__all_connections_of_a_user_have_one_account),
         cmocka_unit_test(test_frames__what_no_client_needs_closes_the_connection),
         cmocka_unit_test(test_guard__answers_that_nobody_reads_take_so_much_memory_and_no_more),
+        cmocka_unit_test(test_guard__a_request_that_does_not_end_is_cut_and_one_that_has_is_not),
+        cmocka_unit_test(test_guard__a_request_that_it_holds_back_is_not_late),
+        cmocka_unit_test(
+            test_guard__a_slow_link_keeps_its_ticket_and_one_that_stands_still_does_not),
     };
     log_setup("proto_rpc_guard", NULL);
     return cmocka_run_group_tests(tests, NULL, NULL);
