@@ -68,12 +68,21 @@ static void pause_listener(struct network *network, uint32_t ms)
     loop_timer(network->service->loop, &network->pause, ms);
 }
 
-/* A handshake costs more than what a stranger sends for it. False: nothing is left for the address
- * now. */
-static bool may_shake_hands(struct network *network, const char *from)
+/* A handshake costs more than what a stranger sends for it. Who says nothing pays for its
+ * connection alone: else silent connections from the address of a client shut that client out. On
+ * the relay's thread. */
+static int may_shake_hands(void *user, const char *from)
+{
+    const struct service *service = user;
+    const struct principal stranger = principal_of_address(from);
+    return rpc_server_charge(service->rpc, &stranger, RPC_CHARGE_HANDSHAKE);
+}
+
+/* False: nothing is left for the address now. */
+static bool may_connect(struct network *network, const char *from)
 {
     const struct principal stranger = principal_of_address(from);
-    if (rpc_server_charge(network->service->rpc, &stranger, RPC_CHARGE_HANDSHAKE) == 0)
+    if (rpc_server_charge(network->service->rpc, &stranger, RPC_CHARGE_CONNECTION) == 0)
         return true;
     if (loop_now_ms() - network->refused_logged_ms >= REFUSED_LOG_MS) {
         log_warn("tls", "refused a connection from %s: %s (%u before)", from, report_line(),
@@ -99,7 +108,7 @@ static void accept_one(struct watch *watch)
     if (fd < 0)
         return;
     getnameinfo((struct sockaddr *)&address, size, from, sizeof from, NULL, 0, NI_NUMERICHOST);
-    if (may_shake_hands(network, from))
+    if (may_connect(network, from))
         tls_relay_adopt(network->relay, fd, from);
     else
         close(fd);
@@ -171,6 +180,7 @@ int network_open(struct service *service)
                                               .num_connections = (uint32_t)config->limit_sessions +
                                                                  RPC_CONNECTIONS_BESIDE,
                                               .user = service,
+                                              .may_begin = may_shake_hands,
                                               .verified = verified};
     ERR_TRY(network_check_certificate(config->tls_directory));
     ERR_TRY(tls_relay_open(&network->relay, &options));

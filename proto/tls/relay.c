@@ -45,6 +45,7 @@ struct link {
     bool is_parted;   /* the server's end is closed: what it sent before still goes out */
     bool is_ended;
     bool has_spoken; /* something came of its handshake */
+    bool may_begin;  /* and it may have one */
     uint32_t tcp_events, plain_events;
     int64_t until_ms; /* of the handshake, and of a link that is parted */
     char from[FROM_MAX];
@@ -191,10 +192,25 @@ static void make_known(struct tls_relay *relay, const char *from)
         snprintf(relay->known[relay->next_known++ % KNOWN_MAX], FROM_MAX, "%s", from);
 }
 
+/* Until a byte has come it costs nothing but its place. False: it was refused. */
+static bool may_begin(struct tls_relay *relay, struct link *link)
+{
+    char byte;
+    if (link->may_begin || !relay->options.may_begin ||
+        recv(link->tcp, &byte, 1, MSG_PEEK | MSG_DONTWAIT) <= 0)
+        return true;
+    link->may_begin = relay->options.may_begin(relay->options.user, link->from) == 0;
+    if (!link->may_begin)
+        refuse(relay, link, report_line());
+    return link->may_begin;
+}
+
 /* True when it is done. */
 static bool shake(struct tls_relay *relay, struct link *link)
 {
     struct principal principal;
+    if (!may_begin(relay, link))
+        return false;
     ERR_clear_error();
     int rc = SSL_accept(link->ssl);
     link->has_spoken = link->has_spoken || SSL_get_state(link->ssl) != TLS_ST_BEFORE;

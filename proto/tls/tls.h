@@ -50,6 +50,9 @@ struct tls_relay_options {
     const char *directory; /* borrowed, as long as the relay */
     uint32_t num_connections;
     void *user;
+    /* (optional) May that address have a handshake more? Asked at its first byte; an error refuses
+     * it. On the relay's thread. Default: all may. */
+    int (*may_begin)(void *user, const char *from);
     /* A peer that was verified. `socket`, which does not block, is the callee's. On the relay's
      * thread. */
     void (*verified)(void *user, int socket, const struct principal *principal);
