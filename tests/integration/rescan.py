@@ -61,7 +61,8 @@ def copied_in(world, source):
 def history_is_written(world):
     """It is, behind the answer of what it tells: later, ckptd would make the directory again."""
     folder = os.path.join(world.store, world.run, "history")
-    with open(os.path.join(folder, max(name for name in os.listdir(folder) if name[0] != "."))) as file:
+    newest = max(name for name in os.listdir(folder) if name[0] != ".")
+    with open(os.path.join(folder, newest)) as file:
         told = file.read().count('"event":"attempt"')
     return told == world.log().count("audit: attempt by")
 
