@@ -119,6 +119,9 @@ static void look_at_runs(json_t *list, const struct service *service)
                         run->health.failures, run->health.reason);
         if (run->unreadable.code != 0)
             raise_alarm(list, "run %s cannot be read: %s", run->name, run->unreadable.message);
+        if (run->fenced_attempt != 0)
+            raise_alarm(list, "run %s: %s; what it has saved since is not the run's", run->name,
+                        run->fenced);
         look_at_rules(list, run);
         look_at_drain(list, run);
         look_at_ranks(list, run);

@@ -165,6 +165,8 @@ struct run {
     struct scrub_cursor scrubbed;    /* keep/scrub.c, */
     struct proven proven;            /* in the far tier */
     bool scrub_asked;                /* likewise: a pass over it is due */
+    uint64_t fenced_attempt; /* run/far_lease.c: which a start elsewhere took over; 0: none */
+    char fenced[256];        /* by whom */
     struct run_health health;
     struct history history; /* history.c */
     uint64_t looked_stamp;  /* rescan.c: of its directory, when its names were read last; 0: look

@@ -170,6 +170,8 @@ static const struct option table[] = {
                "a local copy goes when the far one was read back within so long, else it is read"),
     OPTION_INT(struct config, tier_look_ms, "tier.look_ms", 60000, 0, 86400000,
                "lists and loads look for others' checkpoints there when the last look is older"),
+    OPTION_INT(struct config, tier_lease_ms, "tier.lease_ms", 2000, 0, 3600000,
+               "who trains a run renews its lease there so often; 0: there is none"),
     OPTION_STRING(struct config, nodes_name, "nodes.name", "",
                   "of this node, as in its certificate: holdfast://node/NAME"),
     OPTION_STRING(struct config, nodes_domain, "nodes.domain", "",

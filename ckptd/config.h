@@ -57,7 +57,7 @@ struct config {
     int64_t tier_part_bytes, tier_connections, tier_rate; /* bytes per second; 0: no limit */
     int64_t tier_verify_age_s;
     bool tier_quiet;
-    int64_t tier_cpu_nice, tier_wait_ms, tier_retry_ms, tier_look_ms;
+    int64_t tier_cpu_nice, tier_wait_ms, tier_retry_ms, tier_look_ms, tier_lease_ms;
     char nodes_name[33], nodes_domain[33], nodes_attempts[16];
     char nodes_peers[32768];    /* 128 bytes of each */
     char nodes_replicas_in[16]; /* "disk", "memory": copies that come to this node */

@@ -50,6 +50,7 @@
 #include "ckptd/run/commit.h"
 #include "ckptd/run/coordinator.h"
 #include "ckptd/run/describe.h"
+#include "ckptd/run/far_lease.h"
 #include "ckptd/run/open.h"
 #include "ckptd/run/run.h"
 #include "ckptd/scan.h"
@@ -239,6 +240,7 @@ int service_open(struct service **out, const struct config *config)
         return error;
     }
     renew_start(service);
+    far_lease_open(service);
     log_info("ckptd", "version %s ready on %s; store %s (%s); pool of %u segments of %llu bytes",
              report_version, config->listen, config->store, storage_describe(service->storage),
              pool_size(service->pool), (unsigned long long)pool_segment_bytes(service->pool));
@@ -282,7 +284,7 @@ static void drain_again(struct timer *timer)
         service->takes_last_saves = false;
         service_retry_saves(service);
     }
-    if (!service->takes_last_saves && is_quiet(service)) {
+    if (!service->takes_last_saves && far_lease_end(service) && is_quiet(service)) {
         loop_stop(service->loop);
         return;
     }

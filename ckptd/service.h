@@ -80,6 +80,7 @@ struct service {
     struct far *fars[NUM_TIERS];     /* drain/far.c; likewise */
     struct choices *choices;         /* copies.c; NULL: each is made anew */
     struct queue *queue;             /* drain/queue.c; NULL: there is no other tier */
+    struct timer far_leases;         /* run/far_lease.c */
     struct timer drain_soon;         /* drain/drain.c, */
     int64_t drain_looked_ms;         /* likewise: the last look at all queues */
     struct buffers *peer_buffers;    /* drain/ship.c: of all peers; NULL: there is none */

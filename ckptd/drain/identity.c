@@ -21,6 +21,7 @@
 
 #define OBJECT "tier-identity"       /* in the far tier's root */
 #define NOTE "tier-identity.%016llx" /* in the local store's, by the text of tier.store */
+#define OWN "store-identity"         /* in the local store's, its own */
 #define DIGITS (IDENTITY_BYTES - 1)
 
 /* ERR_NOT_FOUND: there is none. */
@@ -44,11 +45,17 @@ static int publish_identity(struct storage *storage, const char *key, const char
     return storage_publish(storage, key, text, strlen(text));
 }
 
-static int make_identity(char out[IDENTITY_BYTES], struct storage *far)
+static int make_identity(char out[IDENTITY_BYTES], struct storage *storage, const char *key)
 {
     ERR_TRY(manifest_new_nonce(out));
-    int error = publish_identity(far, OBJECT, out);
-    return error == ERR_EXISTS ? read_identity(out, far, OBJECT) : error;
+    int error = publish_identity(storage, key, out);
+    return error == ERR_EXISTS ? read_identity(out, storage, key) : error;
+}
+
+int identity_of(char out[IDENTITY_BYTES], struct storage *local)
+{
+    int error = read_identity(out, local, OWN);
+    return error == ERR_NOT_FOUND ? make_identity(out, local, OWN) : error;
 }
 
 static int refuse(const char *place, const char *found, const char *identity, const char *hint)
@@ -68,7 +75,7 @@ int identity_take(char out[IDENTITY_BYTES], struct storage *far, struct storage 
         return remembered;
     int error = read_identity(found, far, OBJECT);
     if (error == ERR_NOT_FOUND && remembered == ERR_NOT_FOUND)
-        error = make_identity(found, far);
+        error = make_identity(found, far, OBJECT);
     if (error != 0 && error != ERR_NOT_FOUND)
         return error;
     snprintf(hint, sizeof hint,

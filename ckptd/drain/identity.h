@@ -12,6 +12,8 @@ struct storage;
  * store. */
 int identity_take(char out[IDENTITY_BYTES], struct storage *far, struct storage *local,
                   const char *place);
+/* That of a local store, made if there is none. */
+int identity_of(char out[IDENTITY_BYTES], struct storage *local);
 /* Is it still that? ERR_MISMATCH. */
 int identity_check(struct storage *far, const char *identity, const char *place);
 

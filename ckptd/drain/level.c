@@ -51,7 +51,11 @@ void level_look(struct service *service)
         const struct checkpoint *checkpoint =
             catalog_find(waiter->run, waiter->step, waiter->attempt);
         enum durability has = checkpoint ? catalog_durability(checkpoint) : DURABLE_NOT;
-        if (has >= waiter->level)
+        if (checkpoint && waiter->level == DURABLE_BUCKET &&
+            waiter->run->fenced_attempt == waiter->attempt)
+            answer(waiter, HOLDFAST__V1__SAVE_STATE__SAVE_FAILED, DURABILITY_LOCAL,
+                   waiter->run->fenced);
+        else if (has >= waiter->level)
             answer(waiter, HOLDFAST__V1__SAVE_STATE__SAVE_COMMITTED, copies_level(checkpoint), "");
         else if (!checkpoint)
             answer(waiter, HOLDFAST__V1__SAVE_STATE__SAVE_FAILED, DURABILITY_LOCAL,

@@ -13,6 +13,7 @@
 #include "ckptd/run/commit.h"
 #include "ckptd/run/coordinator.h"
 #include "ckptd/run/describe.h"
+#include "ckptd/run/far_lease.h"
 #include "ckptd/run/outcomes.h"
 #include "ckptd/run/quota.h"
 #include "ckptd/run/save.h"
@@ -136,6 +137,8 @@ int enter_check(struct run *run, const struct beginner *rank, int64_t *until_ms)
     int error = is_first ? service_check_last_saves(service) : 0;
     if (error == 0)
         error = service_check_online(service);
+    if (error == 0)
+        error = far_lease_check(run, rank->attempt);
     if (error == 0)
         error = commit_may_begin(&run->coordinator->machine, rank->attempt, rank->rank, rank->step);
     if (error == 0 && is_first)

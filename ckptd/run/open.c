@@ -6,7 +6,8 @@
  *
  * A run that is being trained is not taken from who trains it (takeover.h): the start of another
  * launcher is parked and looked at every LOOK_MS, for limits.takeover_ms, then refused. A start of
- * the same launcher while one is settling takes its place: the first call is answered ERR_STALE. */
+ * the same launcher while one is settling takes its place: the first call is answered ERR_STALE.
+ * Of those that share only the far tier the lease there says who trains (tenure.h). */
 #include "ckptd/run/open.h"
 #include "ckptd/catalog.h"
 #include "ckptd/checkpoint.h"
@@ -20,6 +21,7 @@
 #include "ckptd/run/commit.h"
 #include "ckptd/run/coordinator.h"
 #include "ckptd/run/describe.h"
+#include "ckptd/run/far_lease.h"
 #include "ckptd/run/quota.h"
 #include "ckptd/run/save.h"
 #include "ckptd/run/takeover.h"
@@ -201,6 +203,7 @@ void open_done(struct run *run, const struct commit_action *action)
     log_info("session", "run %s: attempt %llu of %u ranks is open; newest checkpoint: %s",
              run->name, (unsigned long long)number, attempt->world_size, step);
     run->coordinator->holder.opened_ms = loop_now_ms();
+    far_lease_opened(run);
     reply_opened(run, number);
     run->coordinator->opening.call = NULL;
 }
@@ -243,6 +246,9 @@ struct newcomer {
     struct timer timer;
     int64_t came_ms;
     bool is_alone; /* most of the nodes did not answer, and it goes on */
+    struct far_lease_look lease;
+    struct tenure_start tenure; /* what its looks at the lease have found */
+    int64_t watched_since_ms;
     struct look_waiter looked;
     struct majority_waiter asked;
 };
@@ -393,6 +399,8 @@ static void look(struct newcomer *newcomer)
         rpc_call_principal(newcomer->call, &principal, who);
         log_warn("audit", "OpenAttempt refused to %s, run %s: %s", who, run->name, report_line());
     }
+    if (error == 0)
+        error = far_lease_pass(run, newcomer->tenure.seen.number, request->take_over);
     if (error != 0)
         rpc_call_fail(newcomer->call, error);
     else
@@ -462,6 +470,71 @@ static void ask_nodes(struct newcomer *newcomer)
                   service->config->nodes_wait_ms);
 }
 
+/* ---- who trains it elsewhere ---- */
+
+static void look_at_lease(struct timer *timer)
+{
+    struct newcomer *newcomer = CONTAINER_OF(timer, struct newcomer, timer);
+    unpark(newcomer);
+    far_lease_read(&newcomer->lease);
+}
+
+static void refuse_stranger(struct newcomer *newcomer)
+{
+    char who[RPC_WHO_MAX] = "";
+    struct principal principal;
+    int error = far_lease_report(newcomer->request->run, &newcomer->lease.found,
+                                 newcomer->request->knows_holder ? ERR_EXISTS : ERR_BUSY);
+    rpc_call_principal(newcomer->call, &principal, who);
+    log_warn("audit", "OpenAttempt refused to %s, run %s: %s", who, newcomer->request->run,
+             report_line());
+    rpc_call_fail(newcomer->call, error);
+    free(newcomer);
+}
+
+/* T1 to T3 of tenure.h. */
+static void looked_at_lease(struct far_lease_look *look)
+{
+    struct newcomer *newcomer = CONTAINER_OF(look, struct newcomer, lease);
+    struct tenure_start *tenure = &newcomer->tenure;
+    int64_t now = loop_now_ms();
+    newcomer->watched_since_ms = tenure->watched != 0 ? newcomer->watched_since_ms : now;
+    tenure->seen = look->found.seen;
+    tenure->is_unknown = look->fault.code != 0;
+    tenure->watched_ms = now - newcomer->watched_since_ms;
+    tenure->every_ms = look->found.every_ms;
+    if (tenure->is_unknown)
+        log_warn("session", "run %s is started, though it may be trained elsewhere: %s",
+                 newcomer->request->run, look->fault.message);
+    enum tenure_answer answer = tenure_decide(tenure);
+    tenure->watched = tenure->watched != 0 ? tenure->watched : tenure->seen.number;
+    if (answer == TENURE_WATCH && !newcomer->service->is_closing && !newcomer->service->draining) {
+        park(newcomer, look_at_lease, tenure->every_ms / 4 + 1);
+        return;
+    }
+    if (answer == TENURE_REFUSED) {
+        refuse_stranger(newcomer);
+        return;
+    }
+    newcomer->came_ms = now; /* the wait for the nodes begins now */
+    ask_nodes(newcomer);
+}
+
+static void ask_lease(struct newcomer *newcomer)
+{
+    struct service *service = newcomer->service;
+    newcomer->tenure.is_forced = newcomer->request->take_over;
+    newcomer->lease = (struct far_lease_look){
+        .service = service, .run = newcomer->request->run, .go_on = looked_at_lease};
+    if (newcomer->looked.fault.code == 0 && far_lease_is_used(service) &&
+        run_name_valid(newcomer->request->run)) {
+        far_lease_read(&newcomer->lease);
+        return;
+    }
+    newcomer->came_ms = loop_now_ms();
+    ask_nodes(newcomer);
+}
+
 static void look_far_again(struct timer *timer)
 {
     struct newcomer *newcomer = CONTAINER_OF(timer, struct newcomer, timer);
@@ -480,8 +553,7 @@ static void looked_far(struct look_waiter *waiter)
         if (fault->code != 0)
             log_warn("session", "run %s is started without the far tier: %s",
                      newcomer->request->run, fault->message);
-        newcomer->came_ms = loop_now_ms(); /* the wait for the nodes begins now */
-        ask_nodes(newcomer);
+        ask_lease(newcomer);
         return;
     }
     if (!service->is_closing && !service->draining &&

@@ -8,6 +8,7 @@
 #include "ckptd/run/begin.h"
 #include "ckptd/run/commit.h"
 #include "ckptd/run/coordinator.h"
+#include "ckptd/run/far_lease.h"
 #include "ckptd/run/open.h"
 #include "ckptd/run/outcomes.h"
 #include "ckptd/run/publish.h"
@@ -52,7 +53,7 @@ static bool is_idle(const struct run *run)
 {
     const struct coordinator *coordinator = run->coordinator;
     return !coordinator->saves && !coordinator->attempt && !coordinator->opening.call &&
-           !coordinator->take.busy && !coordinator->describing;
+           !coordinator->take.busy && !coordinator->describing && !far_lease_is_busy(run);
 }
 
 /* Another ckptd has opened attempts meanwhile. One that is open here goes on: what it saves has a
@@ -67,6 +68,7 @@ static void freed(struct run *run)
 {
     attempt_free(run->coordinator->attempt);
     attempt_free(run->coordinator->take.attempt);
+    free(run->coordinator->far_lease);
     free(run->coordinator);
     run->coordinator = NULL;
 }

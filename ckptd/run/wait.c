@@ -200,7 +200,8 @@ void save_wait(struct service *service, struct rpc_call *call,
     struct checkpoint *checkpoint = catalog_find(run, request->step, attempt);
     if (checkpoint && !catalog_is_uncommitted(checkpoint)) {
         char text[SAVE_REPEAT_BYTES];
-        if (level > DURABLE_LOCAL && catalog_durability(checkpoint) < level)
+        bool is_fenced = level == DURABLE_BUCKET && run->fenced_attempt == attempt;
+        if (level > DURABLE_LOCAL && (catalog_durability(checkpoint) < level || is_fenced))
             level_wait(service, call, checkpoint, level, request->timeout_ms);
         else
             answer_committed(call, checkpoint, save_repeat_text(text, &checkpoint->repeat));

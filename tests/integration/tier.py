@@ -27,7 +27,7 @@ from lib_tap import end, test
 SEED = int(os.environ.get("SEED", random.randrange(1 << 30)))
 STEPS = 10
 LARGE = "--model.dim", "512", "--model.n_layers", "4", "--model.hidden_dim", "2048"
-PARTS = "--tier.part_bytes", "1MiB", "--tier.quiet", "false"
+PARTS = "--tier.part_bytes", "1MiB", "--tier.quiet", "false", "--tier.lease_ms", "100"
 
 
 def tier_of(world, *where):
@@ -123,7 +123,7 @@ def numbers(store, run):
 def races(worlds, options, rounds):
     """Starts of one run on two ckptd, at the same time."""
     for world in worlds:
-        world.start(*options)
+        world.start(*options, "--tier.lease_ms", "0")  # else one would be refused
 
     def start_often(world):
         for _ in range(rounds):

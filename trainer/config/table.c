@@ -391,7 +391,8 @@ const struct option config_table[] = {
         "launcher's starts until one has saved (ours)"),
     BOOL(load_only, "checkpoint.load_only", "false", "load, never save"),
     BOOL(take_over, "checkpoint.take_over", "false",
-         "take the run from whoever trains it now, on purpose (ours)"),
+         "take the run from whoever trains it now, here or through another ckptd that shares the "
+         "far tier, on purpose (ours)"),
     BOOL(new_order, "checkpoint.new_order", "false",
          "let batch size, micro-batches or sequence length change at a resume: a new order of "
          "samples and sums begins, whose bits no other run has (ours)"),

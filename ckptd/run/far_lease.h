@@ -1,0 +1,60 @@
+/* far_lease.h - the lease of who trains a run, in the far tier; see tenure.h for the rules and
+ * far_lease.c for the object. On the service thread. */
+#ifndef HOLDFAST_CKPTD_RUN_FAR_LEASE_H
+#define HOLDFAST_CKPTD_RUN_FAR_LEASE_H
+
+#include "ckptd/loop.h"
+#include "ckptd/run/tenure.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct run;
+struct service;
+
+/* What the object says. */
+struct far_lease_text {
+    struct tenure_seen seen;
+    char store[33], host[64], since[32];
+    int64_t step; /* the newest that its attempt began to save; -1: none yet */
+    int64_t every_ms;
+};
+
+/* Of a run whose attempt this ckptd coordinates. */
+struct far_lease {
+    struct run *run;
+    bool is_held, is_silent;
+    uint64_t passed; /* what the next attempt takes over; with is_forced all that it finds */
+    bool is_forced;
+    bool busy; /* then the worker has what follows */
+    struct job job;
+    struct tenure_renewal renewal;
+    struct far_lease_text text; /* what it writes, then what it found */
+    enum tenure_step step;
+    struct fault fault;
+};
+
+/* A look by a start. */
+struct far_lease_look {
+    struct service *service;
+    const char *run; /* lives as long as the look */
+    struct far_lease_text found;
+    struct fault fault;
+    struct job job;
+    void (*go_on)(struct far_lease_look *look);
+};
+
+bool far_lease_is_used(const struct service *service);
+bool far_lease_is_busy(const struct run *run);
+void far_lease_open(struct service *service); /* behind tier_open: renewals begin */
+void far_lease_read(struct far_lease_look *look);
+/* A start goes on that saw lease `passed`, 0: none; then its attempt is open. ERR_MEMORY. */
+int far_lease_pass(struct run *run, uint64_t passed, bool is_forced);
+void far_lease_opened(struct run *run);
+/* ckptd ends: the leases that it holds end. False: not all have yet. */
+bool far_lease_end(struct service *service);
+/* ERR_STALE: the attempt was fenced by a start elsewhere. */
+int far_lease_check(const struct run *run, uint64_t attempt);
+int far_lease_report(const char *run, const struct far_lease_text *text, int code);
+
+#endif
