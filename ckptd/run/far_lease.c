@@ -16,7 +16,6 @@
 #include "ckptd/catalog.h"
 #include "ckptd/checkpoint.h"
 #include "ckptd/config.h"
-#include "ckptd/drain/identity.h"
 #include "ckptd/drain/level.h"
 #include "ckptd/node/session.h"
 #include "ckptd/run/attempt.h"
@@ -176,9 +175,13 @@ static int renew(struct far_lease *lease, struct run *run)
 {
     char folder[STORAGE_KEY_MAX + 1];
     struct far_lease_text found;
-    ERR_TRY(identify(lease->text.store, run->service));
+    if (lease->own[0] == '\0') {
+        ERR_TRY(identify(found.store, run->service));
+        memcpy(lease->own, found.store, sizeof lease->own);
+    }
+    memcpy(lease->text.store, lease->own, sizeof lease->own);
     ERR_TRY(folder_of(folder, run->name));
-    ERR_TRY(read_lease(&found, run->service, folder, lease->text.store));
+    ERR_TRY(read_lease(&found, run->service, folder, lease->own));
     lease->renewal.seen = found.seen;
     lease->step = tenure_renew(&lease->renewal);
     if (lease->step == TENURE_PUBLISH || lease->step == TENURE_END)

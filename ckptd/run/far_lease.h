@@ -3,6 +3,7 @@
 #ifndef HOLDFAST_CKPTD_RUN_FAR_LEASE_H
 #define HOLDFAST_CKPTD_RUN_FAR_LEASE_H
 
+#include "ckptd/drain/identity.h"
 #include "ckptd/loop.h"
 #include "ckptd/run/tenure.h"
 
@@ -15,7 +16,7 @@ struct service;
 /* What the object says. */
 struct far_lease_text {
     struct tenure_seen seen;
-    char store[33], host[64], since[32];
+    char store[IDENTITY_BYTES], host[64], since[32];
     int64_t step; /* the newest that its attempt began to save; -1: none yet */
     int64_t every_ms;
 };
@@ -28,6 +29,7 @@ struct far_lease {
     bool is_forced;
     bool busy; /* then the worker has what follows */
     struct job job;
+    char own[IDENTITY_BYTES]; /* whose it is; "" until the first renewal */
     struct tenure_renewal renewal;
     struct far_lease_text text; /* what it writes, then what it found */
     enum tenure_step step;
