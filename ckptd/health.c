@@ -88,7 +88,7 @@ static uint64_t last_save_bytes(const struct service *service)
     return bytes;
 }
 
-/* 0, or why a run that starts now, and saves as much as was saved last, would be refused. */
+/* Is there room for a run that starts now and saves as much as was saved last? 0, or why not. */
 static int check_start(const struct service *service, const struct storage_space *space)
 {
     struct ledger ledger = service->ledger; /* a copy: nothing is promised */
@@ -125,7 +125,7 @@ bool health_can_save(const struct service *service, char out[HEALTH_REASON_BYTES
     }
     if (has_space && !out[0] && check_start(service, &space) != 0)
         snprintf(out, HEALTH_REASON_BYTES,
-                 "an attempt and its first save would be refused, %llu bytes are free: %s",
+                 "there is no room for an attempt and its first save, %llu bytes are free: %s",
                  (unsigned long long)space.bytes_free, report_line());
     report_make_printable(out);
     report_restore(&text, 0);

@@ -210,7 +210,7 @@ static int check_complete(const struct import *import)
     return 0;
 }
 
-/* A tied model has one matrix: a head with other values would be lost. */
+/* A tied model has one matrix, and no place for a head with other values. */
 static int check_tied_head(const struct import *import)
 {
     const struct hf_source *embedding = import->sources;

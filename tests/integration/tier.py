@@ -123,7 +123,7 @@ def numbers(store, run):
 def races(worlds, options, rounds):
     """Starts of one run on two ckptd, at the same time."""
     for world in worlds:
-        world.start(*options, "--tier.lease_ms", "0")  # else one would be refused
+        world.start(*options, "--tier.lease_ms", "0")  # the lease lets one start
 
     def start_often(world):
         for _ in range(rounds):

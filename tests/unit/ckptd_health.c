@@ -103,7 +103,7 @@ static void test_health__false_where_a_first_attempt_and_a_save_would_not_fit(vo
     assert_int_equal(bed_start(bed), 0);
     assert_true(comes_to(bed, true, ""));
     set_usable(bed, 0);
-    assert_true(comes_to(bed, false, "an attempt and its first save would be refused, "));
+    assert_true(comes_to(bed, false, "there is no room for an attempt and its first save, "));
     assert_true(looks(bed, false, "a checkpoint of 65536 bytes does not fit"));
     assert_true(looks(bed, false, "remove checkpoints, or raise storage.usable_fraction"));
 }
@@ -114,7 +114,7 @@ static void test_health__the_save_of_a_new_attempt_is_taken_for_as_large_as_the_
     char words[80];
     assert_true(save_step(peers, RANKS, 1));
     peers_close(peers, RANKS);
-    bed_stop(bed); /* so no rank is here, whose next save would be asked about */
+    bed_stop(bed); /* its ranks go with it, and health asks for the next save of ranks */
     assert_int_equal(bed_start(bed), 0);
     bed_hold(bed);
     uint64_t bytes = bed->service->catalog->runs->checkpoints->summary.bytes;

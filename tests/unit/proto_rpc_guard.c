@@ -416,27 +416,27 @@ int __wrap_clock_gettime(clockid_t clock, struct timespec *out)
 #define PATIENCE_S 20
 
 struct ends {
-    int client, library; /* the test's */
+    int client, grpc_end; /* the test's */
 };
 
 static void add_link(struct ends *out, struct rpc_guard *guard)
 {
     const struct timeval limit = {.tv_sec = PATIENCE_S};
     const struct principal user = principal_of_user(ROLE_USER, 1000, getpid());
-    int client[2], library[2];
+    int client[2], grpc_end[2];
     int type = SOCK_STREAM | SOCK_CLOEXEC;
     assert_int_equal(socketpair(AF_UNIX, type, 0, client), 0);
-    assert_int_equal(socketpair(AF_UNIX, type, 0, library), 0);
-    *out = (struct ends){client[0], library[0]};
+    assert_int_equal(socketpair(AF_UNIX, type, 0, grpc_end), 0);
+    *out = (struct ends){client[0], grpc_end[0]};
     setsockopt(out->client, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
-    setsockopt(out->library, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
-    assert_int_equal(rpc_guard_add(guard, client[1], library[1], &user), 0);
+    setsockopt(out->grpc_end, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+    assert_int_equal(rpc_guard_add(guard, client[1], grpc_end[1], &user), 0);
 }
 
 static void close_ends(struct ends *ends)
 {
     close(ends->client);
-    close(ends->library);
+    close(ends->grpc_end);
 }
 
 /* All but `missing` bytes of a call, in two pieces of data. */
@@ -474,10 +474,10 @@ static void test_guard__a_request_that_does_not_end_is_cut_and_one_that_has_is_n
     assert_int_equal(rpc_guard_open(&guard, &options), 0);
     add_link(&whole, guard);
     size_t bytes = send_request(&whole, 0);
-    assert_int_equal(receive(whole.library, bytes), bytes);
+    assert_int_equal(receive(whole.grpc_end, bytes), bytes);
     add_link(&half, guard);
     bytes = send_request(&half, 1);
-    assert_int_equal(receive(half.library, bytes + 1), bytes);
+    assert_int_equal(receive(half.grpc_end, bytes + 1), bytes);
     assert_int_equal(recv(half.client, &byte, 1, 0), 0); /* it has hung up, and not this one, */
     assert_int_equal(recv(whole.client, &byte, 1, MSG_DONTWAIT), -1); /* which waits as long */
     close_ends(&half);
@@ -495,7 +495,7 @@ static void send_large(struct ends *ends, uint32_t num_frames)
     for (uint32_t i = 0; i < num_frames; i++, text.count = 0) {
         put(&text, HTTP2_DATA, 0, 1, HTTP2_FRAME_MAX);
         assert_true(http2_send(ends->client, text.bytes, text.count));
-        assert_int_equal(receive(ends->library, text.count), text.count);
+        assert_int_equal(receive(ends->grpc_end, text.count), text.count);
         atomic_fetch_add(&clock_ahead_ms, HTTP2_FRAME_MAX / 100);
     }
 }
@@ -532,7 +532,7 @@ static void test_guard__a_request_that_it_holds_back_is_not_late(void **state)
     assert_int_equal(rpc_guard_open(&guard, &options), 0);
     add_link(&held, guard);
     size_t bytes = send_request(&held, 0);
-    assert_int_equal(receive(held.library, bytes), bytes);
+    assert_int_equal(receive(held.grpc_end, bytes), bytes);
     close_ends(&held);
     rpc_guard_close(guard);
 }
