@@ -154,7 +154,8 @@ int ckpt_save_begin(struct ckpt *ckpt, struct ckpt_save **out, uint64_t step,
 
 void ckpt_save_last(struct ckpt *ckpt)
 {
-    ckpt->is_last = true;
+    if (ckpt != NULL)
+        ckpt->is_last = true;
 }
 
 int ckpt_save_make_way(struct ckpt *ckpt, uint64_t *out_step)

@@ -285,6 +285,7 @@ static void test_abi__calls_without_a_handle_are_invalid(void **state)
     assert_int_equal(ckpt_asked(NULL), 0);
     ckpt_phase(NULL, CKPT_PHASE_QUIET);
     ckpt_save_abort(NULL);
+    ckpt_save_last(NULL);
     assert_false(ckpt_save_is_window(NULL));
     ckpt_close(NULL);
 }
