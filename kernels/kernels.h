@@ -430,7 +430,9 @@ struct kernel_digest {
 
 /* AdamW (Loshchilov and Hutter 2019), elementwise, bias correction by step (first step is 1):
  * g = grad * grad_scale; m, v updated; p -= lr * (m_hat / (sqrt(v_hat) + eps) + weight_decay * p).
- * Adam (Kingma and Ba 2015) is the same with l2 in place of weight_decay.
+ * Adam (Kingma and Ba 2015) is the same with l2 in place of weight_decay. With is_mean, and keep 1,
+ * m = m + rest1 * (g - m): one rounding counts, and the weights of m and g add up to 1 whatever
+ * rest1 is rounded to. Else m = keep1 * m + rest1 * g. Likewise v, of the square of g.
  *
  * Moments of bf16 are rounded stochastically (Gupta and others 2015): up as often as the value lies
  * near the upper neighbour, so that steps too small for 8 bits are not lost. A value's bits and a
@@ -441,10 +443,12 @@ struct kernel_digest {
  * (constants of Wellons, "Prospecting for Hash Functions", 2018):
  *     x ^= x >> 16; x *= 0x21f0aaad; x ^= x >> 15; x *= 0x735a2d97; x ^= x >> 15. */
 struct kernel_adamw_numbers {
-    float lr, beta1, beta2, eps, weight_decay, grad_scale;
-    float bias1, bias2; /* 1 - beta^step, by the caller in double, rounded once */
-    float l2;           /* Adam's decay: g += l2 * p; 0: none */
-    uint32_t noise[2];  /* of the update */
+    float lr, eps, weight_decay, grad_scale;
+    float keep1, rest1, keep2, rest2; /* beta, or 1 with is_mean; 1 - beta */
+    float bias1, bias2;               /* 1 - beta^step, by the caller in double, rounded once */
+    float l2;                         /* Adam's decay: g += l2 * p; 0: none */
+    uint32_t noise[2];                /* of the update */
+    uint32_t is_mean;
 };
 struct kernel_adamw_piece { /* of a tensor */
     float *param;

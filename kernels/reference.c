@@ -509,8 +509,9 @@ static void adamw(const void *args, uint32_t item, const struct worker *worker)
         float g = get(a->grad, i, all->gradients) * o->grad_scale;
         if (o->l2 != 0)
             g += o->l2 * a->param[i];
-        float m = o->beta1 * get(a->exp_avg, i, moments) + (1 - o->beta1) * g;
-        float v = o->beta2 * get(a->exp_avg_sq, i, moments) + (1 - o->beta2) * g * g;
+        float m = get(a->exp_avg, i, moments), v = get(a->exp_avg_sq, i, moments);
+        m = o->is_mean ? m + o->rest1 * (g - m) : o->keep1 * m + o->rest1 * g;
+        v = o->is_mean ? v + o->rest2 * (g * g - v) : o->keep2 * v + o->rest2 * g * g;
         double update = m / o->bias1 / (sqrt(v / o->bias2) + o->eps);
         a->param[i] = (float)(a->param[i] - o->lr * (update + o->weight_decay * a->param[i]));
         if (a->copy != NULL)

@@ -380,17 +380,14 @@ static void warn_of_filter(const struct rank *r)
 }
 
 /* What rank 0 says about the run before it starts. */
-static int introduce(const struct rank *r)
+static void introduce(const struct rank *r)
 {
     const struct config *config = r->config;
     const struct mesh *mesh = parallel_mesh_of(r->parallel);
     char type[CONFIG_TYPE_MAX], axes[128];
     if (r->world->rank != 0)
-        return 0;
+        return;
     describe_mesh(axes, mesh);
-    char *json = trainer_config_to_json(config);
-    if (json == NULL)
-        return report_error(ERR_MEMORY, NULL, "no memory for the configuration's text");
     log_info("train", "%s", config->description);
     log_info("train", "%s %s: %.2f M parameters, vocabulary %u, %s", config->model_name,
              shape_name(config), (double)model_shape_parameters(&r->table->shape) * 1e-6,
@@ -415,11 +412,23 @@ static int introduce(const struct rank *r)
     if (!config->checkpoint_enable)
         log_warn("checkpoint",
                  "checkpoint.enable is off: nothing is saved, and the run cannot be resumed");
+}
+
+static int show_config(const struct config *config)
+{
+    char *json = trainer_config_to_json(config);
+    if (json == NULL)
+        return report_error(ERR_MEMORY, NULL, "no memory for the configuration's text");
     if (config->print_config)
         log_info("config", "%s", json);
     int rc = config->save_config_file[0] != 0 ? save_config(config, json) : 0;
     free(json);
     return rc;
+}
+
+int rank_show_config(const struct rank *r)
+{
+    return parallel_agree(r->world, r->world->rank == 0 ? show_config(r->config) : 0);
 }
 
 static void note_copy(void *user, const struct op *op, bool is_end)
@@ -467,7 +476,7 @@ int rank_open(struct rank *r)
     if (rc == 0)
         rc = open_trace(r);
     if (rc == 0)
-        rc = introduce(r);
+        introduce(r);
     ERR_TRY(parallel_agree(world, rc));
     rc = check_same_tokens(r, r->data, trainer_config_data(config));
     if (rc == 0 && r->validation != NULL)
@@ -475,7 +484,7 @@ int rank_open(struct rank *r)
     ERR_TRY(parallel_agree(world, rc));
     rc = environment_gather(&r->environment, world, kernels_describe(r->kernels));
     ERR_TRY(parallel_agree(world, rc));
-    struct snapshot_options snapshot = {.config = config,
+    struct snapshot_options snapshot = {.config = r->config,
                                         .mesh = parallel_mesh_of(r->parallel),
                                         .state = parallel_state(r->parallel),
                                         .data = r->data,
@@ -570,7 +579,7 @@ static int print_programs(struct rank *r)
     return rc;
 }
 
-int rank_estimate(const struct config *config)
+int rank_estimate(struct config *config)
 {
     bool is_open = config->dp_shard < 0;
     int64_t others = config->pp * config->dp_replicate * config->cp * config->tp;

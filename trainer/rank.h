@@ -9,7 +9,7 @@
 #include <signal.h>
 
 struct rank {
-    const struct config *config; /* borrowed, as are world and want_stop */
+    struct config *config; /* borrowed, as are world and want_stop */
     struct comm *world;
     const volatile sig_atomic_t *want_stop; /* not 0: asked to stop */
     struct data *data;
@@ -45,6 +45,8 @@ struct rank_bench {
 int rank_bench_open(struct rank_bench *bench, struct rank *rank, const char *name);
 void rank_bench_close(struct rank_bench *bench);
 void rank_close(struct rank *rank);
+/* job.print_config, job.save_config_file; rank 0, when all is settled. Collective. */
+int rank_show_config(const struct rank *rank);
 /* From the newest checkpoint, or the initial weights. Collective. */
 int rank_load(struct rank *rank);
 /* The loss of the validation set, in the log and the loss file. *out_stop: some rank was asked to
@@ -55,6 +57,6 @@ int rank_validate(struct rank *rank, const volatile sig_atomic_t *want_stop, boo
 int rank_write_logits(struct rank *rank);
 /* Prints what a step takes on a mesh (of comm.ranks ranks when dp_shard is -1; estimate.h), or with
  * debug.print_program the program of the first rank of each stage, without starting any. */
-int rank_estimate(const struct config *config);
+int rank_estimate(struct config *config);
 
 #endif

@@ -235,6 +235,7 @@ static int work(struct rank *r, int *out_exit)
     ERR_TRY(rank_open(r));
     patience_set(r->world->flight, config, PATIENCE_SERVER);
     ERR_TRY(snapshot_look(r->snapshot, &newest));
+    ERR_TRY(rank_show_config(r));
     ERR_TRY(check_purpose(r, newest, &saves));
     if (saves)
         ERR_TRY(snapshot_take(r->snapshot));

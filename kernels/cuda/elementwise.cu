@@ -221,8 +221,8 @@ DEVICE void adamw_step(const struct kernel_adamw_numbers &o, float grad, float &
     float g = grad * o.grad_scale;
     if (o.l2 != 0.0f) /* else a gradient of -0 stays one */
         g = g + o.l2 * param;
-    m = o.beta1 * m + (1.0f - o.beta1) * g;
-    v = o.beta2 * v + (1.0f - o.beta2) * (g * g);
+    m = o.keep1 * m + o.rest1 * (g - (o.is_mean ? m : 0.0f));
+    v = o.keep2 * v + o.rest2 * (g * g - (o.is_mean ? v : 0.0f));
     float update = m / o.bias1 / (square_root(v / o.bias2) + o.eps) + o.weight_decay * param;
     param = param - o.lr * update;
 }

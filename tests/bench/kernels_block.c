@@ -345,8 +345,18 @@ static void backward(struct bench *b, struct tensors *t)
 static void optimizer(struct bench *b, struct tensors *t)
 {
     size_t count = (size_t)b->s.vocab * b->s.dim;
-    struct kernel_adamw_numbers options = {1e-4f, 0.9f, 0.95f, 1e-8f, 0.1f,
-                                           1,     0.1f, 0.05f, 0,     {1, 2}};
+    struct kernel_adamw_numbers options = {.lr = 1e-4f,
+                                           .eps = 1e-8f,
+                                           .weight_decay = 0.1f,
+                                           .grad_scale = 1,
+                                           .keep1 = 1,
+                                           .rest1 = 0.1f,
+                                           .keep2 = 1,
+                                           .rest2 = 0.05f,
+                                           .bias1 = 0.1f,
+                                           .bias2 = 0.05f,
+                                           .noise = {1, 2},
+                                           .is_mean = 1};
     struct kernel_exact_sum sum = {0};
     kernel_fold(b->k, b->lane,
                 &(struct kernel_fold){.acc = t->master, .leaf = t->dw, .count = count});

@@ -429,8 +429,11 @@ static int fill_arguments(struct bench *b)
     ERR_TRY(lane_settle(b->lane));
     b->used = 0;
     *adamw = (struct adamw){.numbers = {.lr = 1e-3f,
-                                        .beta1 = 0.9f,
-                                        .beta2 = 0.95f,
+                                        .keep1 = 1,
+                                        .rest1 = 0.1f,
+                                        .keep2 = 1,
+                                        .rest2 = 0.05f,
+                                        .is_mean = 1,
                                         .eps = 1e-8f,
                                         .grad_scale = 1,
                                         .bias1 = 0.1f,

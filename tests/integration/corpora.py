@@ -68,10 +68,10 @@ class Bed:
         with open(self.path(run + ".loss")) as file:
             return file.read()
 
-    def state(self, run, step):
-        """The manifest's "state"."""
+    def state(self, run, step, member="state"):
+        """A member of the manifest."""
         with open(self.manifest(run, step)) as file:
-            return json.load(file)["state"]
+            return json.load(file)[member]
 
     def manifest(self, run, step):
         folder = os.path.join(self.world.store, run)
@@ -257,7 +257,7 @@ def older_orders(bed):
     balancer = "parallelism.context_parallel_load_balancer"
 
     def forget_the_list(manifest):
-        del manifest["state"]["orders"]
+        del manifest["state"]["orders"], manifest["config"]["training"]["numerics"]
 
     def forget_settings(manifest):
         for settings in manifest["state"]["orders"][-1], manifest["config"]["canonical"], \
@@ -265,7 +265,8 @@ def older_orders(bed):
             settings.pop(balancer, None)
             for key in later:
                 settings.pop(key, settings.pop(key.split(".")[1], None))
-        del manifest["config"]["training"]["batch_ramp"]
+        del manifest["state"]["orders"][-1]["training.numerics"]
+        del manifest["config"]["training"]["batch_ramp"], manifest["config"]["training"]["numerics"]
 
     def forget_training(manifest):
         del manifest["state"]["orders"], manifest["identity"]["canonical"]
@@ -284,6 +285,9 @@ def older_orders(bed):
         orders = bed.state(run, 2)["orders"] if code == 0 else []
         test(f"{run}: the same goes on, and is listed whole", code == 0 and len(orders) == 1 and
              set(later) < set(orders[0]) and "a new order" not in said, (code, orders, said))
+        test(f"{run}: it keeps the arithmetic of that time, and says so", code == 0 and
+             "goes on with training.numerics = 1" in said and orders[0]["training.numerics"] == 1
+             and bed.state(run, 2, "config")["training"]["numerics"] == 1, (orders, said))
     code, said = bed.train("imported", (1, 1), 2, *data, "--canonical.loss_chunks", 2)
     test("a checkpoint without an order begins one", code == 0 and
          bed.state("imported", 2)["orders"][0]["canonical.loss_chunks"] == 2, (code, said))

@@ -45,9 +45,21 @@ static inline void adamw_with(KERNELS, float l2, enum kernel_dtype moments,
     const void *grad = random_buffer(run, all, gradients);
     struct kernel_adamw_numbers *numbers =
         new_buffer(run, 2 * sizeof(*numbers) / sizeof(float), KERNEL_F32);
-    numbers[0] = numbers[1] = (struct kernel_adamw_numbers){
-        1e-2f, 0.9f, 0.95f, 1e-8f, 0.1f, 0.5f, 0.19f, 0.0975f, l2, {0x12345678, 0x9abcdef0}};
+    numbers[0] = numbers[1] = (struct kernel_adamw_numbers){.lr = 1e-2f,
+                                                            .eps = 1e-8f,
+                                                            .weight_decay = 0.1f,
+                                                            .grad_scale = 0.5f,
+                                                            .keep1 = 0.9f,
+                                                            .rest1 = 0.1f,
+                                                            .keep2 = 0.95f,
+                                                            .rest2 = 0.05f,
+                                                            .bias1 = 0.19f,
+                                                            .bias2 = 0.0975f,
+                                                            .l2 = l2,
+                                                            .noise = {0x12345678, 0x9abcdef0}};
     numbers[1].weight_decay = 0;
+    numbers[1].keep1 = numbers[1].keep2 = 1;
+    numbers[1].is_mean = 1;
     struct kernel_adamw_piece *pieces =
         new_buffer(run, 4 * sizeof(*pieces) / sizeof(float), KERNEL_F32);
     struct kernel_adamw args = {.moments = moments, .gradients = gradients};

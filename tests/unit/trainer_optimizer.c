@@ -199,21 +199,27 @@ static void test_optimizer__a_block_of_many_tensors_is_updated_whole_and_alone(v
 #define MANY 4096u
 #define STEPS 60
 
-static void test_optimizer__moments_of_bf16_keep_small_steps_on_average(void **state)
+/* One slice of MANY elements, without padding. */
+static void take_many(struct bed *bed, float *param, void *exp_avg, void *exp_avg_sq, float *grad)
 {
-    struct bed *bed = *state;
-    static float param[MANY], grad[MANY];
-    static uint16_t moments[2][MANY];
     strcpy(bed->matrix.name, "layers.0.attention.wq.weight");
     bed->slices[1] = slice_of(
         &bed->matrix, (struct state_place){.box = {.extent = {MANY / 64, 64}}, .count = MANY});
     bed->state.slices = &bed->slices[1];
     bed->state.num_slices = 1;
-    bed->state.moments = KERNEL_BF16;
     bed->state.param = param;
-    bed->state.exp_avg = moments[0];
-    bed->state.exp_avg_sq = moments[1];
+    bed->state.exp_avg = exp_avg;
+    bed->state.exp_avg_sq = exp_avg_sq;
     bed->state.grad = grad;
+}
+
+static void test_optimizer__moments_of_bf16_keep_small_steps_on_average(void **state)
+{
+    struct bed *bed = *state;
+    static float param[MANY], grad[MANY];
+    static uint16_t moments[2][MANY];
+    take_many(bed, param, moments[0], moments[1], grad);
+    bed->state.moments = KERNEL_BF16;
     double expected = 1;
     for (uint32_t i = 0; i < MANY; i++) {
         moments[0][i] = 0x3f80; /* 1, whose neighbours are 1 + 2^-7 and 1 - 2^-8 */
@@ -236,9 +242,108 @@ static void test_optimizer__moments_of_bf16_keep_small_steps_on_average(void **s
     assert_true(stuck < 0.05 * MANY);
 }
 
+/* Parameters and both moments, in double, and as PyTorch's operations on floats leave them. */
+enum { EXP_AVG, EXP_AVG_SQ, PARAM, NUM_QUANTITIES };
+static double exact[NUM_QUANTITIES][MANY];
+static float theirs[NUM_QUANTITIES][MANY], ours[NUM_QUANTITIES][MANY];
+
+static void step_exactly(const struct config *c, const float *grad, int64_t n, double lr)
+{
+    for (uint32_t i = 0; i < MANY; i++) {
+        double g = grad[i], *m = &exact[EXP_AVG][i], *v = &exact[EXP_AVG_SQ][i];
+        *m = c->beta1 * *m + (1 - c->beta1) * g;
+        *v = c->beta2 * *v + (1 - c->beta2) * g * g;
+        double hat = *v / (1 - pow(c->beta2, (double)n));
+        double update = *m / (1 - pow(c->beta1, (double)n)) / (sqrt(hat) + c->eps);
+        exact[PARAM][i] -= lr * (update + c->weight_decay * exact[PARAM][i]);
+    }
+}
+
+/* The operations of torch.optim.AdamW(foreach=False, fused=False), torch/optim/adam.py of PyTorch
+ * 2.1 to 2.9: param.mul_(1 - lr * decay), exp_avg.lerp_(grad, 1 - beta1) (ATen/native/Lerp.h),
+ * exp_avg_sq.mul_(beta2).addcmul_(grad, grad, value=1 - beta2), denom = (exp_avg_sq.sqrt() /
+ * bias_correction2 ** 0.5).add_(eps), param.addcdiv_(exp_avg, denom, value=-lr /
+ * bias_correction1): Python's numbers are doubles, which each operation rounds to float. */
+static void step_as_pytorch(const struct config *c, const float *grad, int64_t n, double lr)
+{
+    const float decay = (float)(1 - lr * c->weight_decay), eps = (float)c->eps;
+    const float rest1 = (float)(1 - c->beta1), rest2 = (float)(1 - c->beta2);
+    const float beta2 = (float)c->beta2, root = (float)sqrt(1 - pow(c->beta2, (double)n));
+    const float rate = (float)(-lr / (1 - pow(c->beta1, (double)n)));
+    for (uint32_t i = 0; i < MANY; i++) {
+        float g = grad[i], *p = &theirs[PARAM][i];
+        float *m = &theirs[EXP_AVG][i], *v = &theirs[EXP_AVG_SQ][i];
+        *p = *p * decay;
+        *m = *m + rest1 * (g - *m);
+        *v = *v * beta2;
+        *v = *v + rest2 * g * g;
+        float denominator = sqrtf(*v) / root + eps;
+        *p = *p + rate * *m / denominator;
+    }
+}
+
+/* The square of the relative distance. */
+static double distance(const float *values, const double *from)
+{
+    double apart = 0, size = 0;
+    for (uint32_t i = 0; i < MANY; i++) {
+        apart += (values[i] - from[i]) * (values[i] - from[i]);
+        size += from[i] * from[i];
+    }
+    return apart / size;
+}
+
+/* Near a normal one: the sum of four even ones. */
+static float next_normal(uint32_t *noise)
+{
+    float sum = 0;
+    for (int i = 0; i < 4; i++) {
+        *noise = *noise * 1664525u + 1013904223u;
+        sum += (float)(*noise >> 8) * 0x1p-23f - 1;
+    }
+    return sum;
+}
+
+static void test_optimizer__is_as_near_to_the_real_numbers_as_pytorch(void **state)
+{
+    static const double betas[] = {0.9, 0.95, 0.99, 0.999, 0.9999};
+    static const char *const names[] = {"exp_avg", "exp_avg_sq", "param"};
+    static float grad[MANY];
+    struct bed *bed = *state;
+    uint32_t noise = 1;
+    take_many(bed, ours[PARAM], ours[EXP_AVG], ours[EXP_AVG_SQ], grad);
+    bed->config.max_norm = 0;
+    for (size_t b = 0; b < sizeof(betas) / sizeof(betas[0]); b++) {
+        double apart[NUM_QUANTITIES][2] = {{0}};
+        bed->config.beta2 = betas[b];
+        memset(exact, 0, sizeof(exact));
+        memset(ours, 0, sizeof(ours));
+        for (uint32_t i = 0; i < MANY; i++)
+            exact[PARAM][i] = ours[PARAM][i] = next_normal(&noise) * 0.02f;
+        memcpy(theirs, ours, sizeof(theirs));
+        for (int64_t n = 1; n <= 30; n++) {
+            for (uint32_t i = 0; i < MANY; i++)
+                grad[i] = 1e-3f * (next_normal(&noise) + (float)(i % 2));
+            step_exactly(&bed->config, grad, n, 1e-3);
+            step_as_pytorch(&bed->config, grad, n, 1e-3);
+            update(bed, n, 1e-3, 0.5);
+            for (int q = 0; q < NUM_QUANTITIES; q++) {
+                apart[q][0] += distance(ours[q], exact[q]);
+                apart[q][1] += distance(theirs[q], exact[q]);
+            }
+        }
+        for (int q = 0; q < NUM_QUANTITIES; q++)
+            if (!(apart[q][0] <= apart[q][1]))
+                fail_msg("beta2 %g: %s is %g away, PyTorch's %g", betas[b], names[q],
+                         sqrt(apart[q][0] / 30), sqrt(apart[q][1] / 30));
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_optimizer__is_as_near_to_the_real_numbers_as_pytorch,
+                                        setup, teardown),
         cmocka_unit_test_setup_teardown(test_optimizer__adam_decays_through_the_gradient, setup,
                                         teardown),
         cmocka_unit_test_setup_teardown(test_optimizer__moments_of_bf16_keep_small_steps_on_average,

@@ -13,6 +13,7 @@
 
 #define CONFIG_TEXT_MAX 256
 #define CONFIG_RAMP_MAX 32u
+#define CONFIG_NUMERICS 2 /* the newest arithmetic (run/optimizer.c): a new run's */
 
 struct config {
     /* job */
@@ -96,6 +97,7 @@ struct config {
     char mixed_precision_param[16];    /* "float32" or "bfloat16" */
     char mixed_precision_reduce[16];   /* of sums of gradients: "float32" or "bfloat16" */
     char reduction[16];                /* "canonical" or "fast" */
+    int64_t numerics;                  /* 0: the run's own, until snapshot_look() */
     /* canonical: fixed when the run is created, kept in the manifest */
     int64_t micro_batches; /* per step, the most of a ramp; > 0 after trainer_config_load() */
     int64_t groups;

@@ -10,7 +10,10 @@
  *
  * Moments of bf16 are rounded by noise of the seed, the update, the tensor and the element's place
  * in it (kernels.h), so they are the same whoever holds them.
- */
+ *
+ * training.numerics = 1: the moments are sums of two products, and 1 - beta is what is left of the
+ * rounded beta, by 2^-25 / (1 - beta) too much or too little: at most 3e-4 of it at beta = 0.9999.
+ * 2: they are means (kernels.h), and 1 - beta is made in double and rounded once. */
 #include "trainer/run/optimizer.h"
 #include "kernels/device.h"
 #include "trainer/data/random.h"
@@ -79,6 +82,17 @@ static struct kernel_adamw_piece piece_of(const struct state *state, const struc
     return piece;
 }
 
+static void weigh(struct kernel_adamw_numbers *out, const struct config *config)
+{
+    float beta1 = (float)config->beta1, beta2 = (float)config->beta2;
+    bool is_mean = config->numerics != 1;
+    out->is_mean = is_mean;
+    out->keep1 = is_mean ? 1 : beta1;
+    out->keep2 = is_mean ? 1 : beta2;
+    out->rest1 = is_mean ? (float)(1 - config->beta1) : 1 - beta1;
+    out->rest2 = is_mean ? (float)(1 - config->beta2) : 1 - beta2;
+}
+
 /* What is in host memory: the lane has taken that of the update before. */
 void optimizer_begin(struct state *state, struct lane *lane, const struct config *config,
                      const struct optimizer_step *step)
@@ -88,13 +102,12 @@ void optimizer_begin(struct state *state, struct lane *lane, const struct config
         scale = config->max_norm / (step->grad_norm + 1e-6);
     struct kernel_adamw_numbers numbers = {
         .lr = (float)step->lr,
-        .beta1 = (float)config->beta1,
-        .beta2 = (float)config->beta2,
         .eps = (float)config->eps,
         .grad_scale = (float)scale,
         .bias1 = (float)(1.0 - pow(config->beta1, (double)step->update)),
         .bias2 = (float)(1.0 - pow(config->beta2, (double)step->update)),
     };
+    weigh(&numbers, config);
     uint32_t noise[4];
     random_philox(noise, 0, (uint64_t)step->update, random_key((uint64_t)config->seed, "rounding"));
     memcpy(numbers.noise, noise, sizeof(numbers.noise));

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define NUMERICS "training.numerics"
 #define BALANCER "parallelism.context_parallel_load_balancer"
 #define ORDERS_MAX 1000u /* an older one than the last so many is dropped from the list */
 
@@ -17,20 +18,26 @@
 static const struct {
     const char *key, *value;
 } before_there_was[] = {
-    {"canonical.groups", "1"},      {"canonical.tp_blocks", "1"},    {"canonical.cp_blocks", "1"},
-    {"canonical.loss_chunks", "1"}, {"training.batch_ramp", "\"\""}, {BALANCER, "\"headtail\""},
+    {"canonical.groups", "1"},
+    {"canonical.tp_blocks", "1"},
+    {"canonical.cp_blocks", "1"},
+    {"canonical.loss_chunks", "1"},
+    {"training.batch_ramp", "\"\""},
+    {BALANCER, "\"headtail\""},
+    {NUMERICS, "1"},
 };
 
 static json_t *order_of(const struct config *config, int64_t step)
 {
     return json_pack(
-        "{sI sI sI sI sI sI sI sI ss ss}", "step", (json_int_t)step, "canonical.micro_batches",
+        "{sI sI sI sI sI sI sI sI ss ss sI}", "step", (json_int_t)step, "canonical.micro_batches",
         (json_int_t)config->micro_batches, "canonical.groups", (json_int_t)config->groups,
         "canonical.tp_blocks", (json_int_t)config->tp_blocks, "canonical.cp_blocks",
         (json_int_t)config->cp_blocks, "canonical.loss_chunks", (json_int_t)config->loss_chunks,
         "training.local_batch_size", (json_int_t)config->local_batch_size, "training.seq_len",
         (json_int_t)config->seq_len, "training.batch_ramp", config->batch_ramp, BALANCER,
-        config->cp_blocks > 1 ? config->cp_load_balancer : "headtail");
+        config->cp_blocks > 1 ? config->cp_load_balancer : "headtail", NUMERICS,
+        (json_int_t)config->numerics);
 }
 
 /* New reference, or NULL: one setting of a checkpoint whose list does not have it. */
@@ -128,6 +135,22 @@ static json_t *orders_of(const struct ckpt_loaded *from, const json_t *identity)
                                                                   : NULL;
 }
 
+int64_t lineage_numerics(const struct ckpt_loaded *from)
+{
+    json_t *identity = json_loads(from->identity_json, 0, NULL);
+    json_t *orders = orders_of(from, identity);
+    json_t *asked = json_pack("{si}", NUMERICS, 0);
+    json_t *last = json_array_get(orders, json_array_size(orders) - 1);
+    if (last != NULL)
+        complete(last, asked, identity, from);
+    int64_t value =
+        last == NULL ? CONFIG_NUMERICS : json_integer_value(json_object_get(last, NUMERICS));
+    json_decref(asked);
+    json_decref(orders);
+    json_decref(identity);
+    return value;
+}
+
 static bool differs(const json_t *object, const char *key, const json_t *from, const char *theirs)
 {
     const json_t *was = json_object_get(from, theirs);
@@ -169,7 +192,11 @@ int lineage_go_on(char **out, const struct config *config, const struct ckpt_loa
     const char *key = NULL;
     bool are_others = false;
     int rc = 0;
-    if (orders == NULL) {
+    if (config->numerics > CONFIG_NUMERICS) {
+        rc = report_error(ERR_MISMATCH, "go on with a trainer as new as the one that made it",
+                          "the run has " NUMERICS " = %" PRId64 ", this trainer knows 1 to %d",
+                          config->numerics, CONFIG_NUMERICS);
+    } else if (orders == NULL) {
         orders = json_pack("[O]", ours);
     } else {
         json_t *theirs = json_array_get(orders, json_array_size(orders) - 1);

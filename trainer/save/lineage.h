@@ -1,5 +1,6 @@
-/* lineage.h - the orders that a run has had: what decides which samples a leaf is made of and in
- * which order gradients are added. In the canonical order a run's bits are defined by it.
+/* lineage.h - the orders that a run has had: what decides which samples a leaf is made of, in which
+ * order gradients are added, and by which arithmetic weights are updated. In the canonical order a
+ * run's bits are defined by it.
  *
  * A manifest's "state" lists them under "orders", each with the step after which it began, as
  * settings and their values. What an older program did not list yet has the value that it had
@@ -19,6 +20,9 @@
 
 /* The list of a run that begins, as JSON text to be freed. ERR_MEMORY. */
 int lineage_begin(char **out, const struct config *config);
+/* training.numerics of the run that the checkpoint is of; of one that no trainer made, a
+ * new run's. */
+int64_t lineage_numerics(const struct ckpt_loaded *from);
 struct lineage_data {
     int64_t next_sample; /* where reading goes on; -1: where the checkpoint says */
     int64_t skip;        /* and so many behind that */

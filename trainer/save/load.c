@@ -208,6 +208,8 @@ static int ask_for_candidate(struct snapshot *s, int64_t below, struct candidate
     if (!is_checked && loaded->skipped[0] != 0)
         log_warn("checkpoint", "skipped on the way to step %" PRIu64 ": %s", loaded->info.step,
                  loaded->skipped);
+    if (s->config->numerics == 0)
+        s->config->numerics = lineage_numerics(loaded);
     rc = is_checked ? 0 : identity_check(&s->of, s->identity_json, loaded);
     if (rc == 0 && loads_moments(s->config, candidate))
         rc = check_moments(s->config, loaded);
@@ -260,7 +262,7 @@ static int look(struct snapshot *s, int64_t *out_step)
     return 0;
 }
 
-int snapshot_look(struct snapshot *s, int64_t *out_step)
+static int look_for_start(struct snapshot *s, int64_t *out_step)
 {
     ERR_TRY(look(s, out_step));
     ERR_TRY(snapshot_check_export(s, *out_step > s->config->steps ? *out_step : s->config->steps));
@@ -269,6 +271,21 @@ int snapshot_look(struct snapshot *s, int64_t *out_step)
     ERR_TRY(snapshot_import_initial(s));
     ERR_TRY(look(s, out_step));
     return *out_step >= 0 ? 0 : snapshot_look_at_initial(s);
+}
+
+int snapshot_look(struct snapshot *s, int64_t *out_step)
+{
+    int64_t *numerics = &s->config->numerics;
+    ERR_TRY(look_for_start(s, out_step));
+    if (*numerics == 0) /* where rank 0 knows of no run */
+        *numerics = CONFIG_NUMERICS;
+    if (s->ckpt == NULL)
+        return 0;
+    ERR_TRY(comm_broadcast(s->mesh->world, numerics, sizeof(*numerics), 0));
+    if (*out_step >= 0 && snapshot_is_rank_0(s))
+        log_info("checkpoint", "goes on with training.numerics = %" PRId64, *numerics);
+    int rc = s->orders_json == NULL ? lineage_begin(&s->orders_json, s->config) : 0;
+    return parallel_agree(s->mesh->world, rc);
 }
 
 static int load_candidate(struct snapshot *s, struct progress *p, const struct candidate *candidate)

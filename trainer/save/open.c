@@ -319,8 +319,6 @@ int snapshot_open(struct snapshot **out, const struct snapshot_options *options)
     if (s->config->checkpoint_enable) {
         rc = identity_write(&s->identity_json, &s->data_json, &s->of);
         if (rc == 0)
-            rc = lineage_begin(&s->orders_json, s->config);
-        if (rc == 0)
             rc = describe_tensors(s);
         if (rc == 0)
             rc = device_copy_open(&s->device_copy, s->state,

@@ -23,7 +23,7 @@ struct pending {
 };
 
 struct snapshot {
-    const struct config *config;
+    struct config *config;
     const struct mesh *mesh;
     const struct state *state;
     struct kernels *kernels;

@@ -32,7 +32,7 @@ struct progress {
 struct snapshot;
 
 struct snapshot_options {
-    const struct config *config; /* must outlive the snapshot, as must mesh and state */
+    struct config *config; /* must outlive the snapshot, as must mesh and state */
     const struct mesh *mesh;
     const struct state *state;
     struct data *data; /* a load sets its place */
@@ -66,7 +66,8 @@ const struct snapshot_times *snapshot_times(const struct snapshot *snapshot);
 
 /* Which step would be loaded; -1: the run has none. With checkpoint.initial_load_path a run without
  * any gets its step 0 here, where that is imported. Refuses what may not go on from it
- * (ERR_MISMATCH: another model, or another canonical order), before the run is touched. */
+ * (ERR_MISMATCH: another model, or another canonical order), before the run is touched. Settles
+ * training.numerics of the configuration. */
 int snapshot_look(struct snapshot *snapshot, int64_t *out_step);
 /* Takes an attempt of the run, once: ends whoever trains it, and allows to save. Without one the
  * snapshot is a reader's: it loads, and changes nothing. */

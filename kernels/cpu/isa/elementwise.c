@@ -386,13 +386,13 @@ INLINE void adamw_range(const struct kernel_adamw_piece *a, struct range range, 
     float *restrict exp_avg_sq = a->exp_avg_sq;
     const float *restrict grad = a->grad;
     const uint16_t *restrict narrow_grad = a->grad;
-    const float rest1 = 1.0f - o.beta1, rest2 = 1.0f - o.beta2;
     for (size_t i = range.begin; i < range.end; i++) {
         float g = (bf16 ? widen_one(narrow_grad[i]) : grad[i]) * o.grad_scale;
         if (has_l2)
             g += o.l2 * param[i];
-        float m = o.beta1 * exp_avg[i] + rest1 * g;
-        float v = o.beta2 * exp_avg_sq[i] + rest2 * (g * g);
+        float m = exp_avg[i], v = exp_avg_sq[i];
+        m = o.keep1 * m + o.rest1 * (g - (o.is_mean ? m : 0));
+        v = o.keep2 * v + o.rest2 * (g * g - (o.is_mean ? v : 0));
         float update = (m / o.bias1) / (sqrtf(v / o.bias2) + o.eps) + o.weight_decay * param[i];
         exp_avg[i] = m;
         exp_avg_sq[i] = v;
@@ -441,8 +441,10 @@ INLINE void adamw_row(const struct kernel_adamw_piece *a, struct range range, ui
         lanes g = load_part(a->grad, i, count, bf16) * o.grad_scale;
         if (o.l2 != 0)
             g += o.l2 * param;
-        lanes m = o.beta1 * load_part(a->exp_avg, i, count, true) + (1.0f - o.beta1) * g;
-        lanes v = o.beta2 * load_part(a->exp_avg_sq, i, count, true) + (1.0f - o.beta2) * (g * g);
+        lanes m = load_part(a->exp_avg, i, count, true);
+        lanes v = load_part(a->exp_avg_sq, i, count, true);
+        m = o.keep1 * m + o.rest1 * (g - (o.is_mean ? m : (lanes){0}));
+        v = o.keep2 * v + o.rest2 * (g * g - (o.is_mean ? v : (lanes){0}));
         lanes update = (m / o.bias1) / (square_root(v / o.bias2) + o.eps) + o.weight_decay * param;
         lanes_u32 noise = mix(row_noise ^ (steps + column));
         store_stochastic(a->exp_avg, i, m, noise & 0xffff, count);

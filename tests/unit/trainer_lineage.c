@@ -1,0 +1,113 @@
+/* trainer_lineage.c - which arithmetic a run goes on with.
+ *
+ * Goal: a run keeps training.numerics for ever, also one of before there was a choice. Method: the
+ * texts of manifests as older, this and newer trainers write them, and as an import does. */
+#include "proto/report.h"
+#include "trainer/save/lineage.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define TRAINED "{\"canonical\":{\"micro_batches\":8,\"groups\":1,\"tp_blocks\":1,\"cp_blocks\":1}}"
+#define SIZES "\"local_batch_size\":1,\"seq_len\":32"
+
+static struct ckpt_loaded loaded_of(const char *identity, const char *config, const char *state)
+{
+    return (struct ckpt_loaded){.info = {.step = 4},
+                                .identity_json = (char *)(uintptr_t)identity,
+                                .config_json = (char *)(uintptr_t)config,
+                                .state_json = (char *)(uintptr_t)state,
+                                .data_json = (char *)(uintptr_t) "{}"};
+}
+
+static const struct config *config_of(int64_t numerics)
+{
+    static struct config config;
+    config = (struct config){.micro_batches = 8,
+                             .groups = 1,
+                             .tp_blocks = 1,
+                             .cp_blocks = 1,
+                             .loss_chunks = 1,
+                             .local_batch_size = 1,
+                             .seq_len = 32,
+                             .numerics = numerics};
+    strcpy(config.reduction, "canonical");
+    return &config;
+}
+
+static int go_on(const struct ckpt_loaded *from, int64_t numerics, const char *listed)
+{
+    char *orders = NULL;
+    struct lineage_data data = {-1, 0, "hash"};
+    int rc = lineage_go_on(&orders, config_of(numerics), from, &data);
+    assert_int_equal(rc == 0, orders != NULL);
+    if (orders != NULL)
+        assert_non_null(strstr(orders, listed));
+    free(orders);
+    return rc;
+}
+
+static void test_lineage__a_run_without_numerics_has_those_of_before(void **state)
+{
+    (void)state;
+    struct ckpt_loaded unlisted = loaded_of(TRAINED, "{\"training\":{" SIZES "}}", "{}");
+    struct ckpt_loaded listed =
+        loaded_of(TRAINED, "{}",
+                  "{\"orders\":[{\"step\":0,\"canonical.micro_batches\":8,"
+                  "\"training.local_batch_size\":1,\"training.seq_len\":32}]}");
+    assert_int_equal(lineage_numerics(&unlisted), 1);
+    assert_int_equal(lineage_numerics(&listed), 1);
+    assert_int_equal(go_on(&unlisted, 1, "\"training.numerics\":1"), 0);
+    assert_int_equal(go_on(&listed, 1, "\"training.numerics\":1"), 0);
+}
+
+static void test_lineage__other_numerics_than_the_runs_are_refused(void **state)
+{
+    (void)state;
+    char *orders = NULL;
+    assert_int_equal(lineage_begin(&orders, config_of(2)), 0);
+    char text[1024];
+    snprintf(text, sizeof(text), "{\"orders\":%s}", orders);
+    free(orders);
+    struct ckpt_loaded from = loaded_of(TRAINED, "{}", text);
+    assert_int_equal(lineage_numerics(&from), 2);
+    assert_int_equal(go_on(&from, 2, "\"training.numerics\":2"), 0);
+    assert_int_equal(go_on(&from, 1, ""), ERR_MISMATCH);
+    assert_string_equal(report_message(),
+                        "the run has training.numerics = 2, this configuration has 1");
+}
+
+static void test_lineage__numerics_of_a_newer_trainer_are_refused(void **state)
+{
+    (void)state;
+    struct ckpt_loaded from = loaded_of(TRAINED, "{\"training\":{" SIZES ",\"numerics\":3}}", "{}");
+    assert_int_equal(lineage_numerics(&from), 3);
+    assert_int_equal(go_on(&from, 3, ""), ERR_MISMATCH);
+    assert_non_null(strstr(report_message(), "training.numerics = 3, this trainer knows 1 to 2"));
+}
+
+static void test_lineage__what_no_trainer_made_begins_with_the_newest_numerics(void **state)
+{
+    (void)state;
+    struct ckpt_loaded from = loaded_of("{}", "{}", "{}");
+    assert_int_equal(lineage_numerics(&from), CONFIG_NUMERICS);
+    assert_int_equal(go_on(&from, CONFIG_NUMERICS, "\"training.numerics\":2"), 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_lineage__a_run_without_numerics_has_those_of_before),
+        cmocka_unit_test(test_lineage__other_numerics_than_the_runs_are_refused),
+        cmocka_unit_test(test_lineage__numerics_of_a_newer_trainer_are_refused),
+        cmocka_unit_test(test_lineage__what_no_trainer_made_begins_with_the_newest_numerics),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
