@@ -220,7 +220,6 @@ static void test_config__keys_whose_loss_would_change_the_training_are_refused(v
     static const char *const cases[][3] = {
         {"model.norm_type", "layernorm", "rmsnorm"},
         {"optimizer.implementation", "fused_opt_states_bf16", "fused"},
-        {"training.enable_fp8_linear", "true", "false"},
         {"lr_scheduler.warmup_pct", "0.1", ""},
         {"training.warmup_pct", "0.1", ""},
         {"job.custom_config_module", "mine.config", ""},
@@ -343,8 +342,34 @@ static void test_config__older_float8_keys_decide_as_the_newer_ones(void **state
     assert_int_equal(load(&config, "--training.mixed_precision_reduce bfloat16"), 0);
     assert_string_equal(config_describe_type(type, &config),
                         "bfloat16, sums of gradients in bfloat16");
-    check_refused("--float8.enable_float8_linear true", "float8.enable_float8_linear",
-                  "model.converters");
+    assert_int_equal(load(&config, "--training.enable_fp8_linear"), 0);
+    assert_true(config_is_float8(&config));
+}
+
+static void test_config__names_of_other_releases_of_torchtitan_mean_what_they_meant(void **state)
+{
+    (void)state;
+    struct config config;
+    assert_int_equal(load(&config, "--parallelism.num_pp_microbatches 4 --loss.num_chunks 8 "
+                                   "--debug.print_config --debug.save_config_file c.json "
+                                   "--training.max_context_length 64"),
+                     0);
+    assert_int_equal(config.pp_microbatches, 4);
+    assert_int_equal(config.loss_chunks, 8);
+    assert_true(config.print_config);
+    assert_string_equal(config.save_config_file, "c.json");
+    assert_int_equal(config.seq_len, 64);
+    assert_false(config.estimate || config.no_color);
+    assert_int_equal(load(&config, "--comm.mode fake_backend"), 0);
+    assert_true(config.estimate);
+    assert_int_equal(load(&config, "--metrics.no_enable_color_printing"), 0);
+    assert_true(config.no_color);
+    unsetenv("NO_COLOR");
+    check_refused("--comm.mode local_tensor", "comm.mode", "comm.backend = local");
+    check_refused("--parallelism.pipeline_parallel_schedule LoopedBFS",
+                  "pipeline_parallel_schedule", "Interleaved1F1B");
+    check_refused("--training.num_tokens_per_microbatch_per_dp_rank 16384",
+                  "training.num_tokens_per_microbatch_per_dp_rank", "local_batch_size");
 }
 
 /* The sections of torchtitan's documentation with the values its own files carry. */
@@ -638,6 +663,7 @@ int main(void)
         cmocka_unit_test(test_config__a_memory_budget_is_a_part_or_bytes),
         cmocka_unit_test(test_config__older_names_set_the_key_that_replaced_them),
         cmocka_unit_test(test_config__older_float8_keys_decide_as_the_newer_ones),
+        cmocka_unit_test(test_config__names_of_other_releases_of_torchtitan_mean_what_they_meant),
         cmocka_unit_test(test_config__a_torchtitan_file_loads),
         cmocka_unit_test(test_config__every_key_of_the_table_is_sound),
         cmocka_unit_test(test_config__batch_sizes_come_out_settled),

@@ -174,7 +174,7 @@ static int check_available(const struct config *config)
     if (config_is_float8(config) && config->float8_recipe[0] != '\0' &&
         strcmp(config->float8_recipe, "tensorwise") != 0)
         return not_available("quantize.linear.float8.recipe_name", config->float8_recipe,
-                             "give tensorwise");
+                             "give tensorwise: a product has one scale for all rows");
     return 0;
 }
 
@@ -550,7 +550,11 @@ int trainer_config_load(struct config *out, int argc, char **argv)
         ERR_TRY(options_read_toml(&options, file));
     }
     settle_run(out);
-    out->estimate = out->estimate || out->print_program || out->suggest; /* none trains */
+    bool is_fake = strcmp(out->comm_mode, "fake_backend") == 0;
+    out->estimate =
+        out->estimate || out->print_program || out->suggest || is_fake; /* none trains */
+    if (out->float8_linear && out->converters[0] == '\0')
+        strcpy(out->converters, "quantize.linear.float8");
     ERR_TRY(check_available(out));
     ERR_TRY(check_values(out));
     ERR_TRY(read_ramp(out));
@@ -563,6 +567,7 @@ int trainer_config_load(struct config *out, int argc, char **argv)
     settle_schedule(out, options.quiet);
     if (!options.quiet)
         note_differences(out, is_set);
+    out->no_color = out->no_color || !out->color;
     if (out->no_color)
         setenv("NO_COLOR", "1", 1); /* what report.h and the step line look at */
     return 0;

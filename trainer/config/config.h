@@ -25,6 +25,7 @@ struct config {
     bool print_config;
     double peak_tflops; /* of a rank; 0: unknown */
     bool no_color;      /* metrics.disable_color_printing; trainer_config_load() sets NO_COLOR */
+    bool color;         /* its older name; settled in no_color */
     char save_config_file[CONFIG_TEXT_MAX];
     /* metrics */
     int64_t log_freq;
@@ -52,6 +53,7 @@ struct config {
                                              be "" */
     char converters[CONFIG_TEXT_MAX];     /* "", or as config_is_float8 has it */
     char float8_recipe[32], float8_filter[CONFIG_TEXT_MAX];
+    bool float8_linear; /* settled in converters */
     bool float8_gather;
     char float8_gradients[16];
     /* optimizer */
@@ -167,6 +169,7 @@ struct config {
     int64_t validation_steps; /* of canonical.micro_batches micro-batches; -1: the whole set */
     /* comm */
     char comm_backend[16];                   /* "local", "mpi" or "nccl" */
+    char comm_mode[16];                      /* "default", "fake_backend"; settled in estimate */
     int64_t comm_ranks;                      /* of "local" */
     int64_t comm_init_timeout, comm_timeout; /* seconds; 0: none */
     int64_t trace_records;                   /* of a flight recorder */

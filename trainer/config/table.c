@@ -34,7 +34,6 @@
 #define NO_RECOMPUTE "recomputation gives the same bits always"
 #define OWN_RECOMPUTE "activation_checkpoint.mode alone says what is computed again"
 #define NO_MX "this version has no MX products"
-#define BY_CONVERTERS "model.converters = \"float8\" asks for float8 products"
 #define WIDER_FLOAT8 "a CPU always emulates; a GPU below compute capability 8.9 is refused"
 #define FLOAT8_SCALES "scales are made at once where shards are gathered as codes, else per product"
 #define FLOAT8_COPIES "a product reads a weight's codes again in its backward"
@@ -58,6 +57,8 @@ const struct option config_table[] = {
     IGNORED("job.use_for_integration_test", "it was a mark for torchtitan's own tests"),
     IGNORED("metrics.use_for_integration_test", "it was a mark for torchtitan's own tests"),
     ALIAS("job.print_args", "job.print_config"),
+    ALIAS("debug.print_config", "job.print_config"),
+    ALIAS("debug.save_config_file", "job.save_config_file"),
     FIXED("job.save_config_folder", "", "name the file with job.save_config_file"),
     ALIAS("global.dump_folder", "job.dump_folder"),
 
@@ -95,7 +96,7 @@ const struct option config_table[] = {
     IGNORED("metrics.disable_logging_from_checkpoint", "HOLDFAST_LOG chooses what is logged"),
     IGNORED("metrics.save_for_all_ranks", ONE_BOARD),
     IGNORED("metrics.rank_0_only", ONE_BOARD),
-    IGNORED("metrics.enable_color_printing", "colours are used on terminals"),
+    BOOL(color, "metrics.enable_color_printing", "true", "older: false is disable_color_printing"),
 
     CHOICE(
         model_name, "model.name", "llama3", "llama3,llama2,llama",
@@ -183,6 +184,11 @@ const struct option config_table[] = {
     INT(local_batch_size, "training.local_batch_size", 8, 1, COUNT_MAX,
         "sequences of a micro-batch"),
     ALIAS("training.batch_size", "training.local_batch_size"),
+    FIXED("training.num_tokens_per_microbatch_per_dp_rank", "",
+          "set training.local_batch_size to these tokens / training.seq_len"),
+    FIXED("training.num_tokens_per_train_step", "-1",
+          "set training.global_batch_size to these tokens / training.seq_len"),
+    ALIAS("training.max_context_length", "training.seq_len"),
     INT(global_batch_size, "training.global_batch_size", -1, -1, COUNT_MAX,
         "sequences of a step; -1: local_batch_size x canonical.micro_batches"),
     STRING(mixture, "training.mixture", "",
@@ -260,6 +266,7 @@ const struct option config_table[] = {
     INT(loss_chunks, "canonical.loss_chunks", 1, 1, 1 << 20,
         "parts in which the rows of a micro-batch (of a block of canonical.cp_blocks) go through "
         "the output and the loss, one after the other: logits of one part exist at a time (ours)"),
+    ALIAS("loss.num_chunks", "canonical.loss_chunks"),
 
     INT(dp_replicate, "parallelism.data_parallel_replicate_degree", 1, 1, RANKS_MAX,
         "copies of the sharded model"),
@@ -297,8 +304,10 @@ const struct option config_table[] = {
            "which chunks of a sequence are a block of canonical.cp_blocks: head with tail, so that "
            "all cost the same, or neighbours; belongs to the order of sums"),
     CHOICE_BUT(pipeline_schedule, "parallelism.pipeline_parallel_schedule", "1F1B",
-               "GPipe,1F1B,Interleaved1F1B,ZBH1", "InterleavedZeroBubble,ZBVZeroBubble,DualPipeV",
-               "of those that split the backward ZBH1 is there; a schedule of your own goes by "
+               "GPipe,1F1B,Interleaved1F1B,ZBH1",
+               "InterleavedZeroBubble,ZBVZeroBubble,DualPipeV,LoopedBFS",
+               "of those that split the backward ZBH1 is there, in place of LoopedBFS "
+               "Interleaved1F1B, which holds fewer micro-batches; a schedule of your own goes by "
                "parallelism.pipeline_parallel_schedule_csv",
                "which stage computes what when"),
     STRING(pipeline_csv, "parallelism.pipeline_parallel_schedule_csv", "",
@@ -338,11 +347,16 @@ const struct option config_table[] = {
           "for ddp set parallelism.data_parallel_replicate_degree"),
     IGNORED("parallelism.enable_async_tensor_parallel", NO_TENSOR),
     IGNORED("experimental.enable_async_tensor_parallel", NO_TENSOR),
+    IGNORED("compile.enable_async_tensor_parallel", NO_TENSOR),
+    IGNORED("parallelism.enable_fsdp_symm_mem", ONE_FORM),
+    FIXED("parallelism.enable_sequence_parallel", "true",
+          "tensor parallel cuts the rows of norms and loss always"),
     INT(pp_microbatch, "parallelism.pipeline_parallel_microbatch_size", 0, 0, COUNT_MAX,
         "sequences of a micro-batch of a pipeline: training.local_batch_size becomes this, and "
         "micro-batches as many more; 0: local_batch_size"),
     INT(pp_microbatches, "parallelism.pipeline_parallel_microbatches", 0, 0, COUNT_MAX,
         "older: parts of local_batch_size, in place of their size"),
+    ALIAS("parallelism.num_pp_microbatches", "parallelism.pipeline_parallel_microbatches"),
     IGNORED("parallelism.pipeline_parallel_expert_parallel_overlap", NO_EXPERTS),
     ALIAS("experimental.pipeline_parallel_split_points",
           "parallelism.pipeline_parallel_split_points"),
@@ -463,8 +477,9 @@ const struct option config_table[] = {
         "local: ranks are threads of this process; mpi: processes under mpirun; nccl: either, or "
         "processes of torchrun that meet at MASTER_ADDR, with GPUs that exchange by NCCL (ours)"),
     INT(comm_ranks, "comm.ranks", 1, 1, 1024, "ranks that are threads (ours)"),
-    FIXED("comm.mode", "default",
-          "use --estimate for fake_backend, comm.backend = local with comm.ranks for local_tensor"),
+    CHOICE_BUT(comm_mode, "comm.mode", "default", "default,fake_backend", "local_tensor,torchcomms",
+               "comm.backend = local has comm.ranks ranks in one process, as local_tensor",
+               "fake_backend: no ranks are started, as with --estimate"),
     INT(comm_init_timeout, "comm.init_timeout_seconds", 300, 0, COUNT_MAX,
         "a rank that waits longer for others, until the first step of a start is made, ends the "
         "run with 75; 0: waits for ever"),
@@ -604,10 +619,11 @@ const struct option config_table[] = {
     IGNORED("quantize.grouped_mm.float8.fqns", NO_EXPERTS),
     IGNORED("quantize.grouped_mm.mx.recipe_name", NO_EXPERTS),
     IGNORED("quantize.grouped_mm.mx.fqns", NO_EXPERTS),
-    FIXED("float8.enable_float8_linear", "false", BY_CONVERTERS),
-    FIXED("training.enable_float8_linear", "false", BY_CONVERTERS),
-    FIXED("training.enable_fp8_linear", "false", BY_CONVERTERS),
-    FIXED("training.fp8_linear", "false", BY_CONVERTERS),
+    BOOL(float8_linear, "float8.enable_float8_linear", "false",
+         "older: true is model.converters = \"quantize.linear.float8\""),
+    ALIAS("training.enable_float8_linear", "float8.enable_float8_linear"),
+    ALIAS("training.enable_fp8_linear", "float8.enable_float8_linear"),
+    ALIAS("training.fp8_linear", "float8.enable_float8_linear"),
     ALIAS("quantize.dense.float8.enable_fsdp_float8_all_gather",
           "quantize.linear.float8.enable_fsdp_float8_all_gather"),
     IGNORED("quantize.dense.float8.precompute_float8_dynamic_scale_for_fsdp", FLOAT8_SCALES),
