@@ -22,10 +22,11 @@
 
 #define LLAMA2(p) .rope_theta = 10000.0, .norm_eps = 1e-5, .vocab = 32000, .positions = (p)
 #define LLAMA3 .rope_theta = 500000.0, .norm_eps = 1e-5, .vocab = 128256, .positions = 8192
-#define LLAMA31(scale)                                                              \
-    .rope_theta = 500000.0, .norm_eps = 1e-5, .vocab = 128256, .positions = 131072, \
-    .rope = MODEL_ROPE_LLAMA3, .rope_factor = (scale), .rope_low_factor = 1,        \
+#define LLAMA31_OF(v, scale)                                                     \
+    .rope_theta = 500000.0, .norm_eps = 1e-5, .vocab = (v), .positions = 131072, \
+    .rope = MODEL_ROPE_LLAMA3, .rope_factor = (scale), .rope_low_factor = 1,     \
     .rope_high_factor = 4, .rope_positions = 8192
+#define LLAMA31(scale) LLAMA31_OF(128256, scale)
 #define SIZES(c, l, h, k, d, f) \
     .dim = (c), .layers = (l), .heads = (h), .kv_heads = (k), .head_dim = (d), .hidden = (f)
 #define SIZES_8B SIZES(4096, 32, 32, 8, 128, 14336)
@@ -41,6 +42,7 @@ static const struct flavor {
 } flavors[] = {
     {"tiny", true, {SIZES(64, 2, 4, 2, 16, 192), SMALL(256)}},
     {"debugmodel", true, {SIZES(256, 10, 16, 4, 16, 768), SMALL(4096)}},
+    {"torchtitan-debugmodel", true, {SIZES(256, 6, 16, 16, 16, 768), LLAMA31_OF(2048, 8)}},
     {"110M", true, {SIZES(768, 12, 12, 4, 64, 1536), SMALL(32000)}},
     {"8B", true, {SIZES_8B, LLAMA3}},
     {"70B", true, {SIZES_70B, LLAMA3}},
@@ -61,9 +63,9 @@ static const struct flavor {
 
 const char *model_shape_flavors(void)
 {
-    return "tiny, debugmodel, 110M, 8B, 70B, 405B, llama2-7B, llama2-13B, llama2-70B, llama3-8B, "
-           "llama3-70B, llama3.1-8B, llama3.1-70B, llama3.1-405B, llama3.2-1B, llama3.2-3B, "
-           "tinyllama-1.1B";
+    return "tiny, debugmodel, torchtitan-debugmodel, 110M, 8B, 70B, 405B, llama2-7B, llama2-13B, "
+           "llama2-70B, llama3-8B, llama3-70B, llama3.1-8B, llama3.1-70B, llama3.1-405B, "
+           "llama3.2-1B, llama3.2-3B, tinyllama-1.1B";
 }
 
 int model_shape_of_flavor(struct model_shape *out, const char *name, uint32_t vocab)

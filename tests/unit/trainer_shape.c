@@ -118,6 +118,20 @@ static void test_shape__sizes_of_llama_2_are_found_below_their_family(void **sta
     assert_int_equal(shape.vocab, 300);
 }
 
+/* What torchtitan's llama3 debugmodel counts: 2 x 2048 x 256, and of each of 6 layers four
+ * matrices of 256 x 256, three of 256 x 768, two norms; one norm. */
+static void test_shape__torchtitans_debug_model_has_a_name_of_its_own(void **state)
+{
+    (void)state;
+    struct model_shape shape;
+    struct config config = tiny();
+    strcpy(config.model_flavor, "torchtitan-debugmodel");
+    assert_int_equal(shape_of_settings(&shape, &config, 0), 0);
+    assert_int_equal(model_shape_parameters(&shape),
+                     2 * 2048 * 256 + 6 * (4 * 256 * 256 + 3 * 256 * 768 + 2 * 256) + 256);
+    assert_int_equal(shape.rope_factor, 8);
+}
+
 static void test_shape__tokens_beyond_the_models_vocabulary_are_refused(void **state)
 {
     (void)state;
@@ -139,6 +153,7 @@ int main(void)
         cmocka_unit_test(test_shape__nought_and_less_are_refused_by_name),
         cmocka_unit_test(test_shape__numbers_of_a_scaling_that_is_not_there_are_refused),
         cmocka_unit_test(test_shape__sizes_of_llama_2_are_found_below_their_family),
+        cmocka_unit_test(test_shape__torchtitans_debug_model_has_a_name_of_its_own),
         cmocka_unit_test(test_shape__tokens_beyond_the_models_vocabulary_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -103,7 +103,8 @@ const struct option config_table[] = {
         "family of the model; with llama2, which older files call llama, the flavors 7B, 13B and "
         "70B are Llama 2's"),
     STRING(model_flavor, "model.flavor", "debugmodel",
-           "tiny, debugmodel, 110M, 8B, 70B, 405B: sizes, with the vocabulary of the tokens; "
+           "tiny, debugmodel, torchtitan-debugmodel (theirs, of 6 layers), 110M, 8B, 70B, 405B: "
+           "sizes, with the vocabulary of the tokens; "
            "llama2-7B, 13B, 70B, llama3-8B, 70B, llama3.1-8B, 70B, 405B, llama3.2-1B, 3B, "
            "tinyllama-1.1B: as published, with their own vocabulary"),
     STRING(model_config, "model.config", "",
