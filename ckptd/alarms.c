@@ -40,7 +40,10 @@ static void look_at_saving(json_t *list, const struct service *service)
         return;
     double hours = ledger_hours_to_full(&service->ledger, &space, loop_now_ms());
     if (hours >= 0 && hours < HOURS_TO_FULL)
-        raise_alarm(list, "the disk is full in %.1f hours at the rate of the last saves", hours);
+        raise_alarm(list,
+                    "the disk is full in %.1f hours at the rate of the last saves "
+                    "(retention.keep_last removes older ones)",
+                    hours);
 }
 
 /* One sentence for a run: what stopped the newest of them stopped the others, most often. */

@@ -12,7 +12,6 @@
 #include "ckptd/policy.h"
 #include "ckptd/restore/held.h"
 #include "ckptd/run/attempt.h"
-#include "ckptd/run/coordinator.h"
 #include "ckptd/service.h"
 #include "proto/report.h"
 
@@ -47,11 +46,7 @@ void retain_apply_far(struct run *run)
 void retain_apply(struct run *run)
 {
     const struct policy *policy = policy_of(&run->service->policies, run->name);
-    struct retain_rules rules = policy_rules(policy, &policy->local);
-    const struct attempt *attempt = run->coordinator->attempt;
-    uint32_t wish = policy->heeds_trainers && attempt ? attempt_wish(attempt) : 0;
-    if (rules.keep_last < wish)
-        rules.keep_last = wish;
+    struct retain_rules rules = attempt_rules(run);
     struct report_text text;
     report_keep(&text);
     const bool is_for_far = policy->far.best > 0 && tier_has_far(run->service);

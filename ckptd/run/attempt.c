@@ -42,13 +42,25 @@ bool attempt_needs_far(const struct service *service)
 
 /* ---- struct attempt ---- */
 
-uint32_t attempt_wish(const struct attempt *attempt)
+/* 0: it does not say. */
+static uint32_t read_wish(const struct attempt *attempt)
 {
     json_t *config = json_loads(attempt->config_json, 0, NULL);
     const json_t *section = json_object_get(config, "checkpoint");
     json_int_t wish = json_integer_value(json_object_get(section, "keep_latest_k"));
     json_decref(config);
     return wish >= 2 && wish <= UINT32_MAX ? (uint32_t)wish : 0;
+}
+
+struct retain_rules attempt_rules(const struct run *run)
+{
+    const struct policy *policy = policy_of(&run->service->policies, run->name);
+    const struct attempt *attempt = run->coordinator->attempt;
+    struct retain_rules rules = policy_rules(policy, &policy->local);
+    uint32_t wish = policy->heeds_trainers && attempt ? read_wish(attempt) : 0;
+    if (rules.keep_last < wish)
+        rules.keep_last = wish;
+    return rules;
 }
 
 void attempt_free(struct attempt *attempt)

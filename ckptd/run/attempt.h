@@ -6,6 +6,7 @@
 #include "ckptd/loop.h"
 #include "ckptd/nodes/sets.h"
 #include "proto/ckpt.pb-c.h"
+#include "proto/retain.h"
 #include "proto/rpc.h"
 
 #include <stdbool.h>
@@ -35,8 +36,9 @@ struct attempt {
 /* Remembers what the attempt loaded; durably, when it saves. */
 void attempt_set_parent(struct run *run, uint64_t step, uint64_t attempt);
 void attempt_keep_parent(struct run *run);
-/* How many checkpoints its trainer wants to keep (checkpoint.keep_latest_k); 0: it does not say. */
-uint32_t attempt_wish(const struct attempt *attempt);
+/* Which of the run's checkpoints stay here: as [retention] says, and where that heeds trainers, as
+ * checkpoint.keep_latest_k of the attempt does. */
+struct retain_rules attempt_rules(const struct run *run);
 void attempt_free(struct attempt *attempt);
 /* A JSON object of a request, "" for {}; json_decref() it. ERR_INVALID names the field. */
 struct json_t;

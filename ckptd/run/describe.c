@@ -222,6 +222,27 @@ static uint64_t num_segments(const struct group *group)
     return sum;
 }
 
+/* A disk from which nothing is removed fills up. */
+static void report_room(const struct group *group)
+{
+    const struct service *service = group->run->service;
+    const struct retain_rules rules = attempt_rules(group->run);
+    struct report_text text;
+    struct storage_space space;
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < group->world_size; i++)
+        bytes += group->ranks[i].geometry.file_bytes;
+    report_keep(&text);
+    if (retain_check(&rules) != 0 && storage_space(service->storage, &space) == 0 && bytes > 0)
+        log_info("disk",
+                 "run %s: there is room for %llu saves of %llu bytes, and no rule removes older "
+                 "ones (retention.keep_last)",
+                 group->run->name,
+                 (unsigned long long)(ledger_room(&service->ledger, &space) / bytes),
+                 (unsigned long long)bytes);
+    report_restore(&text, 0);
+}
+
 static void planned(struct event *event)
 {
     struct group *group = CONTAINER_OF(event, struct group, job.done);
@@ -248,6 +269,7 @@ static void planned(struct event *event)
     log_debug("session", "run %s, attempt %llu: %u ranks described %u tensors in %u layouts",
               group->run->name, (unsigned long long)group->attempt, group->world_size,
               group->table->num_tensors, group->table->num_layouts);
+    report_room(group);
     for (uint32_t i = 0; i < group->world_size; i++) {
         struct rpc_call *call = group->ranks[i].call;
         group->ranks[i].call = NULL;

@@ -11,6 +11,7 @@ Method: a tiny Llama on the real trainer and ckptd; losses are compared as hexad
 
 import json
 import os
+import re
 import shutil
 import subprocess
 
@@ -160,12 +161,18 @@ def keeps(bed):
     bed.train("kept", *options, steps=MORE)
     test("keep_latest_k alone removes nothing", steps_of(bed, "kept") == [1, 2, 3, 4, 5, 6],
          steps_of(bed, "kept"))
+    room = re.search(r"run kept: there is room for (\d+) saves of (\d+) bytes, and no rule removes "
+                     r"older ones \(retention.keep_last\)", bed.log())
+    test("so ckptd says at the start how many fit", room and int(room[1]) > 0 and
+         int(room[2]) > 1 << 16, bed.log()[-2000:])
     bed.stop()
     bed.launch("--retention.trainers")
     bed.train("heeded", *options, steps=MORE)
     test("where ckptd heeds trainers it keeps so many",
          comes_to(lambda: steps_of(bed, "heeded"), [4, 5, 6]),
          (steps_of(bed, "heeded"), bed.log()[-2000:]))
+    test("and does not say that none is removed", "run heeded: there is room" not in bed.log(),
+         bed.log()[-2000:])
 
 
 def main():
