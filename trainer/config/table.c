@@ -413,8 +413,8 @@ const struct option config_table[] = {
          "take the run from whoever trains it now, here or through another ckptd that shares the "
          "far tier, on purpose (ours)"),
     BOOL(new_order, "checkpoint.new_order", "false",
-         "let batch size, micro-batches or sequence length change at a resume: a new order of "
-         "samples and sums begins, whose bits no other run has (ours)"),
+         "let batch size, micro-batches, sequence length or training.numerics change at a resume: "
+         "a new order of samples and sums begins, whose bits no other run has (ours)"),
     BOOL(checkpoint_required, "checkpoint.required", "false",
          "end training when a save fails (ours)"),
     BOOL(
