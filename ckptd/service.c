@@ -32,17 +32,40 @@ int service_check_online(const struct service *service)
 {
     if (!service->offline[0])
         return 0;
-    return report_error(ERR_IO, "replace the disk, then restart ckptd", "the store is offline: %s",
-                        service->offline);
+    return report_error(ERR_IO,
+                        service->is_away ? "bring it back" : "replace the disk, then restart ckptd",
+                        "the store is offline: %s", service->offline);
+}
+
+static void go_offline(struct service *service, const char *why, bool is_away)
+{
+    if (service->offline[0] && (is_away || !service->is_away))
+        return;
+    service->is_away = is_away;
+    snprintf(service->offline, sizeof service->offline, "%s", why);
+    log_error("storage", "the store is offline, nothing more is saved: %s", why);
+    service_look(service);
 }
 
 void service_go_offline(struct service *service, const char *why)
 {
-    if (service->offline[0])
+    go_offline(service, why, false);
+}
+
+void service_go_away(struct service *service, const char *why)
+{
+    go_offline(service, why, true);
+}
+
+void service_come_back(struct service *service)
+{
+    if (!service->is_away)
         return;
-    snprintf(service->offline, sizeof service->offline, "%s", why);
-    log_error("storage", "the store is offline, nothing more is saved: %s", why);
+    service->is_away = false;
+    service->offline[0] = '\0';
+    log_info("storage", "the store is back where it was, and saves go on");
     service_look(service);
+    service_retry_saves(service);
 }
 
 void service_drain(struct service *service)

@@ -39,6 +39,7 @@ struct service {
     struct event drain_event;
     struct timer drain_timer;
     char offline[512];  /* why nothing is saved any more; "" normally */
+    bool is_away;       /* only because the store's directory is elsewhere: until it is back */
     struct fault fault; /* why it gave up */
     struct ledger ledger;
     struct policies policies; /* the configuration's, or as they were read again (reload.c) */
@@ -115,7 +116,11 @@ void service_retry_saves(struct service *service);
 /* Whether ckptd can save may have changed: health.c looks soon. */
 void service_look(struct service *service);
 void service_random(void *out, size_t bytes);
+/* Until a restart. */
 void service_go_offline(struct service *service, const char *why);
+/* Until service_come_back(), or service_go_offline() for a reason that lasts. */
+void service_go_away(struct service *service, const char *why);
+void service_come_back(struct service *service);
 /* It cannot serve as it was told to: ends as by service_drain, and service_run says why. */
 void service_give_up(struct service *service, const struct fault *fault);
 

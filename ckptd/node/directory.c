@@ -170,13 +170,13 @@ int directory_check(const struct directory *directory)
     if (!directory->path || !directory->id[0])
         return 0;
     if (!read_id(id, directory->path))
-        return report_error(ERR_IO, "bring it back, then restart ckptd",
+        return report_error(ERR_IO, "bring it back",
                             "the store was moved away or unmounted: %s: %s", directory->path,
                             strerror(errno));
     return strcmp(id, directory->id) == 0
                ? 0
                : report_error(
-                     ERR_IO, "bring it back, then restart ckptd",
+                     ERR_IO, "bring it back",
                      "%s is another directory now: the store was moved away, unmounted, or "
                      "another disk was mounted over it",
                      directory->path);

@@ -2,7 +2,8 @@
  *
  * With store_must_exist ckptd starts only where a store lies (directory.c). While it serves it
  * looks at the path every PLACE_LOOK_MS, on a worker, and before the first byte of a save. Where
- * another directory lies there than the one that was opened the store goes offline with the reason.
+ * another directory lies there than the one that was opened the store is offline, with the reason,
+ * until the one that was opened is back.
  */
 #include "ckptd/node/place.h"
 #include "ckptd/loop.h"
@@ -42,8 +43,10 @@ static void looked(struct event *event)
     struct place *place = CONTAINER_OF(event, struct place, job.done);
     struct service *service = place->service;
     if (place->fault.code != 0)
-        service_go_offline(service, place->fault.message);
-    if (place->fault.code == 0 && !service->offline[0])
+        service_go_away(service, place->fault.message);
+    else
+        service_come_back(service);
+    if (!service->offline[0] || service->is_away)
         loop_timer(service->loop, &place->timer, PLACE_LOOK_MS);
 }
 
@@ -51,6 +54,7 @@ static void look_again(struct timer *timer)
 {
     struct place *place = CONTAINER_OF(timer, struct place, timer);
     struct service *service = place->service;
+    place->fault = (struct fault){0};
     place->job = (struct job){.work = work_look, .done.run = looked};
     loop_work(service->loop, &place->job);
 }
