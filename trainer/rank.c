@@ -518,7 +518,10 @@ void rank_close(struct rank *r)
 int rank_load(struct rank *r)
 {
     bool is_loaded = false;
-    int rc;
+    int rc = 0;
+    if (snapshot_begins_in_part(r->snapshot))
+        rc = parallel_init_state(r->parallel, (uint64_t)r->config->seed);
+    ERR_TRY(parallel_agree(r->world, rc));
     /* What a load does not fill is nought, as the memory plan gives it: the moments, when the
      * optimizer is excluded. */
     ERR_TRY(snapshot_load(r->snapshot, &r->progress, &is_loaded));

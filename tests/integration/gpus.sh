@@ -11,7 +11,7 @@
 snapshots=(--checkpoint.async_mode async_with_pinned_mem)
 twins=(--parallelism.data_parallel_replicate_degree 2 --parallelism.data_parallel_shard_degree 1
     --kernels.graphs false)
-plan 46
+plan 47
 
 check "the CPU trains" train cpu - 1
 check "one GPU has its bits, work as late as allowed" train_same one $late 1
@@ -192,6 +192,15 @@ arrives() {
         says twins "the devices hold what was saved: digests of 63 tensors"
 }
 check "two GPUs with replicas hold what was saved" arrives
+
+part=(--checkpoint.partial --checkpoint.initial_load_path cpu --model.vocab_size 600
+    --model.n_layers 3 --training.steps 1)
+in_part() {
+    train part - 1 "${part[@]}" && train part_gpus $late 2 "${part[@]}" "${tp[@]}" &&
+        cmp "$tmp/part.loss" "$tmp/part_gpus.loss" &&
+        says part_gpus "the devices hold what was saved: digests of 19 tensors"
+}
+check "two GPUs that begin with a part of another model have the bits of the CPU" in_part
 
 # A bit of the first tensor that is saved changes on its way into ckptd's memory.
 torn() { train_same torn "$random,torn=4096:1" 1 "${snapshots[@]}" && same_saves_of torn 4; }

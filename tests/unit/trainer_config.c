@@ -210,6 +210,10 @@ static void test_config__what_this_version_lacks_is_refused(void **state)
     check_refused("--model.converters float8 --quantize.linear.float8.recipe_name rowwise",
                   "quantize.linear.float8.recipe_name", "rowwise");
     check_refused("--training.dtype bfloat16", "updates are smaller than", "one of float32");
+    check_refused("--checkpoint.enable --checkpoint.partial", "checkpoint.partial needs",
+                  "name what is taken");
+    check_refused("--checkpoint.partial_fresh output", "partial_fresh = \"output\"",
+                  "checkpoint.partial = true");
     check_refused("--checkpoint.initial_load_path /x", "checkpoint.initial_load_path",
                   "checkpoint.enable");
 }

@@ -266,6 +266,38 @@ const char *trainer_config_validation_data(const struct config *config)
                                               : config->validation_dataset;
 }
 
+/* What of checkpoint.* contradicts, or stands for nothing. */
+static int check_checkpoint(const struct config *config)
+{
+    if (config->load_only && config->create_seed_checkpoint)
+        return report_error(ERR_INVALID, "set one of them",
+                            "checkpoint.load_only and create_seed_checkpoint contradict");
+    if (config->initial_load_path[0] != '\0' && !config->checkpoint_enable)
+        return report_error(ERR_INVALID, "set checkpoint.enable = true",
+                            "checkpoint.initial_load_path = \"%s\" needs checkpoint.enable",
+                            config->initial_load_path);
+    if (config->partial && config->initial_load_path[0] == '\0')
+        return report_error(ERR_INVALID, "name what is taken in part",
+                            "checkpoint.partial needs checkpoint.initial_load_path");
+    if (config->partial_fresh[0] != '\0' && !config->partial)
+        return report_error(ERR_INVALID, "set checkpoint.partial = true",
+                            "checkpoint.partial_fresh = \"%s\" needs checkpoint.partial",
+                            config->partial_fresh);
+    if (config->last_save_in_hf && !config->checkpoint_enable)
+        return report_error(ERR_INVALID, "set checkpoint.enable = true",
+                            "checkpoint.last_save_in_hf needs checkpoint.enable");
+    if (config->last_save_in_hf && config->load_only)
+        return report_error(ERR_INVALID, "set one of them; `ckpt-cli export` writes what is saved",
+                            "checkpoint.load_only and last_save_in_hf contradict");
+    if (config->keep_latest_k == 1)
+        return report_error(ERR_INVALID, "keep 2 or more, or 0 for all",
+                            "checkpoint.keep_latest_k = 1: the only one could be damaged");
+    if (config->create_seed_checkpoint && !config->checkpoint_enable)
+        return report_error(ERR_INVALID, "set checkpoint.enable = true",
+                            "checkpoint.create_seed_checkpoint needs checkpoint.enable");
+    return 0;
+}
+
 static int check_values(struct config *config)
 {
     ERR_TRY(check_run_name(config->run));
@@ -285,25 +317,7 @@ static int check_values(struct config *config)
     if (config->decay_ratio < 0 && config->decay_ratio != -1)
         return report_error(ERR_INVALID, "give 0 to 1, or -1 for all after the warm-up",
                             "lr_scheduler.decay_ratio = %g", config->decay_ratio);
-    if (config->load_only && config->create_seed_checkpoint)
-        return report_error(ERR_INVALID, "set one of them",
-                            "checkpoint.load_only and create_seed_checkpoint contradict");
-    if (config->initial_load_path[0] != '\0' && !config->checkpoint_enable)
-        return report_error(ERR_INVALID, "set checkpoint.enable = true",
-                            "checkpoint.initial_load_path = \"%s\" needs checkpoint.enable",
-                            config->initial_load_path);
-    if (config->last_save_in_hf && !config->checkpoint_enable)
-        return report_error(ERR_INVALID, "set checkpoint.enable = true",
-                            "checkpoint.last_save_in_hf needs checkpoint.enable");
-    if (config->last_save_in_hf && config->load_only)
-        return report_error(ERR_INVALID, "set one of them; `ckpt-cli export` writes what is saved",
-                            "checkpoint.load_only and last_save_in_hf contradict");
-    if (config->keep_latest_k == 1)
-        return report_error(ERR_INVALID, "keep 2 or more, or 0 for all",
-                            "checkpoint.keep_latest_k = 1: the only one could be damaged");
-    if (config->create_seed_checkpoint && !config->checkpoint_enable)
-        return report_error(ERR_INVALID, "set checkpoint.enable = true",
-                            "checkpoint.create_seed_checkpoint needs checkpoint.enable");
+    ERR_TRY(check_checkpoint(config));
     bool is_nccl = strcmp(config->comm_backend, "nccl") == 0;
     if (is_nccl && !config_has_gpu(config))
         return report_error(ERR_INVALID,

@@ -155,6 +155,9 @@ struct config {
     char exclude_from_loading[CONFIG_TEXT_MAX]; /* of "optimizer,lr_scheduler,dataloader" */
     char initial_load_path[CONFIG_TEXT_MAX];    /* "" or a folder, RUN[@STEP], STORE:RUN[@STEP] */
     bool initial_load_in_hf, initial_load_model_only;
+    bool partial;                        /* checkpoint.partial: save/partial.h; ours */
+    char partial_rows[8];                /* "mean", "fresh" */
+    char partial_fresh[CONFIG_TEXT_MAX]; /* parts of tensors' names */
     bool last_save_model_only, last_save_in_hf;
     char export_folder[CONFIG_TEXT_MAX]; /* "": "hf" below dump_folder */
     char export_dtype[16];

@@ -439,6 +439,15 @@ const struct option config_table[] = {
     BOOL(initial_load_model_only, "checkpoint.initial_load_model_only", "true",
          "start at step 0 with its weights; false: go on from its whole state"),
     ALIAS("checkpoint.initial_load_model_weights_only", "checkpoint.initial_load_model_only"),
+    BOOL(partial, "checkpoint.partial", "false",
+         "take of initial_load_path what fits a model of another vocabulary, of more or fewer "
+         "layers, tied or not; the start lists it. A run's own checkpoints fit whole (ours)"),
+    CHOICE(partial_rows, "checkpoint.partial_rows", "mean", "mean,fresh",
+           "rows of embedding and output for tokens that the source does not have: the mean of its "
+           "rows, or as a new model's (ours)"),
+    STRING(partial_fresh, "checkpoint.partial_fresh", "",
+           "parts of names, separated by commas: tensors that begin as a new model's although they "
+           "fit, as output for another head (ours)"),
     FIXED("checkpoint.initial_load_in_hf_quantized", "false", "quantized weights are not read"),
     IGNORED("checkpoint.enable_ft_dataloader_checkpoints", NO_FT),
     IGNORED("checkpoint.folder", BY_CKPTD),

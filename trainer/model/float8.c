@@ -22,8 +22,7 @@ static const char *next_part(char out[MODEL_PART_BYTES], const char *list)
     return list + length + (list[length] == ',');
 }
 
-/* Is some part of the list in the name? An empty part is in none. */
-static bool is_named(const char *name, const char *list)
+bool model_is_named(const char *name, const char *list)
 {
     char part[MODEL_PART_BYTES];
     while (*list != '\0') {
@@ -56,7 +55,7 @@ uint8_t model_float8_of(const struct model_table *table, uint32_t layer, const c
     for (uint32_t i = WQ; i <= W3; i++) {
         const struct model_tensor *tensor = &table->tensors[first + i];
         bool fits = tensor->rows % FLOAT8_MULTIPLE == 0 && tensor->width % FLOAT8_MULTIPLE == 0;
-        if (fits && !is_named(tensor->name, others))
+        if (fits && !model_is_named(tensor->name, others))
             out |= (uint8_t)(1u << i);
     }
     return out;

@@ -221,7 +221,9 @@ uint32_t model_code_parts(const struct model_table *table, const struct model_cu
                           uint32_t tensor, const char *not_float8);
 
 #define MODEL_PART_BYTES 128u
-/* Is a part of the comma separated list, which becomes `out`, in the name of no tensor? */
+/* Is some part of the comma separated list in the name? An empty part is in none. */
+bool model_is_named(const char *name, const char *list);
+/* Is a part of the list, which becomes `out`, in the name of no tensor? */
 bool model_names_nothing(char out[MODEL_PART_BYTES], const struct model_table *table,
                          const char *list);
 

@@ -6,6 +6,7 @@
 #include "trainer/data/manifest.h"
 #include "trainer/model/model.h"
 #include "trainer/save/environment.h"
+#include "trainer/save/partial.h"
 #include "trainer/shape.h"
 
 #include <inttypes.h>
@@ -215,21 +216,28 @@ static int check_model(const struct identity *of, const json_t *stored)
                         difference.field, difference.theirs, difference.ours);
 }
 
-int identity_check_model(const struct identity *of, const struct ckpt_loaded *loaded)
+int identity_check_initial(const struct identity *of, const struct ckpt_loaded *loaded)
 {
     json_t *stored = NULL;
+    struct model_shape theirs;
     int rc = parse(&stored, loaded->identity_json);
-    if (rc == 0)
-        rc = check_model(of, stored);
+    const json_t *model = json_object_get(stored, "model");
+    if (rc == 0 && json_is_object(model))
+        rc = model_shape_of_identity(&theirs, model);
+    if (rc == 0 && json_is_object(model))
+        rc = partial_check_shape(of->config, &of->model->shape, &theirs, loaded->info.run,
+                                 "give the model settings that it was trained with");
     json_decref(stored);
     return rc;
 }
 
 bool identity_is_same(const struct identity *of, const struct ckpt_loaded *loaded)
 {
-    json_t *data = NULL;
-    bool is_same = identity_check_model(of, loaded) == 0 && parse(&data, loaded->data_json) == 0 &&
+    json_t *stored = NULL, *data = NULL;
+    bool is_same = parse(&stored, loaded->identity_json) == 0 &&
+                   parse(&data, loaded->data_json) == 0 && check_model(of, stored) == 0 &&
                    strcmp(text_of(data, "hash"), data_info(of->data)->hash) == 0;
+    json_decref(stored);
     json_decref(data);
     return is_same;
 }

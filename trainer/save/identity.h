@@ -39,7 +39,8 @@ int identity_check(const struct identity *of, const char *own_json,
                    const struct ckpt_loaded *loaded);
 /* Is it of this model and of these tokens, as far as it says so? */
 bool identity_is_same(const struct identity *of, const struct ckpt_loaded *loaded);
-/* ERR_MISMATCH: its model has another shape; the first field that differs is named. */
-int identity_check_model(const struct identity *of, const struct ckpt_loaded *loaded);
+/* What a run of another name has for a beginning. ERR_MISMATCH: its model has another shape, as
+ * partial_check_shape() says. */
+int identity_check_initial(const struct identity *of, const struct ckpt_loaded *loaded);
 
 #endif

@@ -2,8 +2,10 @@
  * it is no run of another name.
  *
  * A folder of Hugging Face and a run of another store become step 0 of this run (tool.h), which is
- * loaded as any checkpoint is. A run of the same ckptd is read in place: its weights alone, for a
- * run that begins at step 0, or with initial_load_model_only = false all of its state. */
+ * loaded as any checkpoint is; with checkpoint.partial step 0 of a run beside it, as what fits only
+ * in part is no checkpoint of this one. A run of the same ckptd is read in place: its weights
+ * alone, for a run that begins at step 0, or with initial_load_model_only = false all of its state.
+ */
 #include "proto/report.h"
 #include "trainer/clock.h"
 #include "trainer/save/private.h"
@@ -43,13 +45,34 @@ bool snapshot_wants_initial(const struct snapshot *s)
     return s->config->initial_load_path[0] != 0;
 }
 
+bool snapshot_begins_in_part(const struct snapshot *s)
+{
+    return s->ckpt != NULL && s->newest_step < 0 && s->config->partial;
+}
+
+/* What an earlier start has imported to be taken in part is there until somebody removes it. */
+static int import(const struct snapshot *s)
+{
+    char run[CONFIG_TEXT_MAX];
+    struct ckpt *ckpt = NULL;
+    struct ckpt_info there;
+    int rc = ERR_TIMEOUT;
+    tool_name_imported(run, s->config);
+    if (s->config->partial)
+        rc = ckpt_open(&ckpt, &(struct ckpt_options){
+                                  .server = s->config->ckptd_address, .run = run, .world_size = 1});
+    if (rc == 0)
+        rc = ckpt_newer(ckpt, 0, 0, 0, &there);
+    if (ckpt != NULL)
+        ckpt_close(ckpt);
+    return rc == ERR_TIMEOUT ? tool_import(s->config, &s->of.model->shape, s->want_stop) : rc;
+}
+
 int snapshot_import_initial(struct snapshot *s)
 {
     if (!tool_must_import(s->config))
         return 0;
-    const struct model_shape *shape = &s->of.model->shape;
-    return parallel_agree(s->mesh->world,
-                          snapshot_is_rank_0(s) ? tool_import(s->config, shape, s->want_stop) : 0);
+    return parallel_agree(s->mesh->world, snapshot_is_rank_0(s) ? import(s) : 0);
 }
 
 /* RUN[@STEP] */
@@ -59,10 +82,15 @@ struct source {
     int64_t attempt; /* 0: the newest that has the step */
 };
 
-static int parse_source(struct source *out, const char *path)
+static int parse_source(struct source *out, const struct config *config)
 {
-    const char *at = strchr(path, '@');
+    char imported[CONFIG_TEXT_MAX];
+    const char *path = config->initial_load_path;
     char *end = NULL;
+    tool_name_imported(imported, config);
+    if (tool_must_import(config))
+        path = imported;
+    const char *at = strchr(path, '@');
     *out = (struct source){.step = CKPT_NEWEST};
     snprintf(out->run, sizeof(out->run), "%.*s", (int)(at ? at - path : (ptrdiff_t)strlen(path)),
              path);
@@ -84,7 +112,7 @@ static int choose(struct snapshot *s, struct ckpt *ckpt, struct source *source)
     ERR_TRY(ckpt_load(ckpt, &options, &loaded));
     source->step = (int64_t)loaded->info.step;
     source->attempt = (int64_t)loaded->info.attempt;
-    int rc = identity_check_model(&s->of, loaded);
+    int rc = identity_check_initial(&s->of, loaded);
     if (rc == 0)
         rc = identity_take_origin(&s->origin_json, loaded);
     ckpt_loaded_free(loaded);
@@ -95,7 +123,7 @@ static int look_at_source(struct snapshot *s)
 {
     struct source source;
     struct ckpt *ckpt = NULL;
-    ERR_TRY(parse_source(&source, s->config->initial_load_path));
+    ERR_TRY(parse_source(&source, s->config));
     int rc = ckpt_open(&ckpt, &(struct ckpt_options){.server = s->config->ckptd_address,
                                                      .run = source.run,
                                                      .world_size = s->mesh->world->size});
@@ -111,16 +139,35 @@ int snapshot_look_at_initial(struct snapshot *s)
     return parallel_agree(s->mesh->world, snapshot_is_rank_0(s) ? look_at_source(s) : 0);
 }
 
+/* Of this rank's tensors those, cut, that the source has; all of them where nothing is cut. */
+static uint32_t wanted_tensors(const struct snapshot *s, struct ckpt_tensor *out, bool all)
+{
+    uint32_t num = 0, slices = s->state->num_slices;
+    for (uint32_t i = 0; i < (all ? s->num_tensors : slices); i++) {
+        const struct model_tensor *of = s->state->slices[i % slices].tensor;
+        out[num] = s->tensors[i];
+        if (!s->config->partial ||
+            partial_clip(&s->partial, &out[num], (uint32_t)(of - s->of.model->tensors)))
+            num++;
+    }
+    return num;
+}
+
 static int load_source(struct snapshot *s, struct progress *p, struct ckpt *ckpt,
                        const struct source *source)
 {
     bool all = !s->config->initial_load_model_only;
+    struct ckpt_tensor *tensors = calloc(s->num_tensors + 1, sizeof(*tensors));
+    if (tensors == NULL)
+        return report_error(ERR_MEMORY, NULL, "no memory for a list of %u tensors", s->num_tensors);
     struct ckpt_load_options options = {.step = source->step,
                                         .attempt = (uint64_t)source->attempt,
-                                        .tensors = s->tensors,
-                                        .num_tensors = all ? s->num_tensors : s->state->num_slices};
+                                        .tensors = tensors,
+                                        .num_tensors = wanted_tensors(s, tensors, all)};
     struct ckpt_loaded *loaded = NULL;
-    ERR_TRY(ckpt_load(ckpt, &options, &loaded));
+    int loads = ckpt_load(ckpt, &options, &loaded);
+    free(tensors);
+    ERR_TRY(loads);
     s->times.loaded_bytes = loaded->bytes_memory + loaded->bytes_local;
     int rc = all ? snapshot_read_progress(s, p, loaded) : 0;
     ckpt_loaded_free(loaded);
@@ -135,22 +182,28 @@ int snapshot_load_initial(struct snapshot *s, struct progress *p)
     struct ckpt_options options = {
         .server = s->config->ckptd_address, .rank = world->rank, .world_size = world->size};
     double start = clock_seconds();
-    ERR_TRY(parallel_agree(world, parse_source(&source, s->config->initial_load_path)));
+    ERR_TRY(parallel_agree(world, parse_source(&source, s->config)));
     options.run = source.run;
     int rc = parallel_agree(world, ckpt_open(&ckpt, &options));
-    if (rc == 0)
-        rc = parallel_agree(world, device_copy_hook(s->device_copy, ckpt));
     if (rc == 0)
         rc = parallel_agree(world, snapshot_is_rank_0(s) ? choose(s, ckpt, &source) : 0);
     if (rc == 0)
         rc = comm_broadcast(world, &source, sizeof(source), 0);
+    if (rc == 0 && s->config->partial) /* before loads go to devices */
+        rc = partial_open(&s->partial, s->config, s->of.model, world, ckpt, source.step,
+                          source.attempt);
+    if (rc == 0)
+        rc = parallel_agree(world, device_copy_hook(s->device_copy, ckpt));
     if (rc == 0)
         rc = parallel_agree(world, load_source(s, p, ckpt, &source));
+    if (rc == 0 && s->config->partial)
+        rc = parallel_agree(world, partial_fill(&s->partial, s->state));
     if (rc == 0)
         rc = snapshot_check_arrived(s, ckpt, source.step, source.attempt,
                                     !s->config->initial_load_model_only);
     if (ckpt != NULL)
         ckpt_close(ckpt);
+    partial_close(&s->partial);
     if (rc == 0 && snapshot_is_rank_0(s))
         log_info("checkpoint", "run %s starts from %s of run %s, step %" PRId64, s->config->run,
                  s->config->initial_load_model_only ? "the weights" : "the whole state", source.run,

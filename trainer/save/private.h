@@ -7,6 +7,7 @@
 #include "trainer/save/copier.h"
 #include "trainer/save/device_copy.h"
 #include "trainer/save/identity.h"
+#include "trainer/save/partial.h"
 #include "trainer/save/replicas.h"
 #include "trainer/save/snapshot.h"
 
@@ -53,10 +54,11 @@ struct snapshot {
     struct history *history;         /* NULL: there is none */
     struct identity of;              /* what is saved */
     char *identity_json, *data_json;
-    char *origin_json;    /* rank 0: of the folder that the model came from; NULL: none */
-    char *orders_json;    /* lineage.h; rank 0 alone knows more than its own */
-    int64_t pending_step; /* the newest saved one, when not known to be durable; -1: none */
-    int64_t durable_step; /* newest known to be durable; -1: none */
+    struct partial partial; /* while a run begins in part */
+    char *origin_json;      /* rank 0: of the folder that the model came from; NULL: none */
+    char *orders_json;      /* lineage.h; rank 0 alone knows more than its own */
+    int64_t pending_step;   /* the newest saved one, when not known to be durable; -1: none */
+    int64_t durable_step;   /* newest known to be durable; -1: none */
     /* Rank 0 alone: saves whose end is not known yet, the oldest first. */
     struct pending pending[PENDING_MAX];
     uint32_t num_pending;

@@ -84,6 +84,10 @@ void snapshot_wait_copy(struct snapshot *snapshot, uint32_t block, struct lane *
  * ERR_MISMATCH: another model, or another canonical order. */
 int snapshot_load(struct snapshot *snapshot, struct progress *progress, bool *out_loaded);
 
+/* Will snapshot_load() take weights in part (checkpoint.partial)? Then the state is that of a new
+ * model before. */
+bool snapshot_begins_in_part(const struct snapshot *snapshot);
+
 /* Saves. Returns with async_mode "disabled" when durable, with "async" when copied, with
  * "async_with_pinned_mem" at once: then the copy runs on, as far as the step's
  * program posts it; the state may only be read, and each block changed behind snapshot_wait_copy().

@@ -8,9 +8,11 @@
  * start knows whether its weights are in the folder already, and whether others are. */
 #include "trainer/save/tool.h"
 
+#include "proto/checksum.h"
 #include "proto/json.h"
 #include "proto/report.h"
 #include "proto/safetensors.h"
+#include "trainer/save/partial.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -130,33 +132,40 @@ bool tool_must_import(const struct config *config)
            is_model_folder(path);
 }
 
+/* The whole path, as a changed one is another model. */
+void tool_name_imported(char out[CONFIG_TEXT_MAX], const struct config *config)
+{
+    const char *path = config->initial_load_path;
+    snprintf(out, CONFIG_TEXT_MAX, "%.*s", CONFIG_TEXT_MAX - 32, config->run);
+    if (config->partial)
+        snprintf(out + strlen(out), 32, ".initial-%08x",
+                 (uint32_t)checksum_seeded(path, strlen(path), 0));
+}
+
 /* Before the run has a step 0 that it cannot go on from. */
 static int check_shape(const struct config *config, const char *folder,
                        const struct model_shape *ours)
 {
     struct model_shape theirs;
-    struct model_difference difference;
     char hint[REPORT_TEXT_MAX];
     ERR_TRY(model_shape_open(&theirs, folder));
-    if (!model_shape_differs(&difference, ours, &theirs))
-        return 0;
     snprintf(hint, sizeof(hint), "set model.config = \"%s\"", config->initial_load_path);
-    return report_error(
-        ERR_MISMATCH,
-        folder == config->initial_load_path ? hint
-                                            : "give the model settings that it was trained with",
-        "the model of %s has %s = %s, this configuration %s", config->initial_load_path,
-        difference.field, difference.theirs, difference.ours);
+    return partial_check_shape(config, ours, &theirs, config->initial_load_path,
+                               folder == config->initial_load_path
+                                   ? hint
+                                   : "give the model settings that it was trained with");
 }
 
 static int import_folder(const struct config *config, const char *folder,
                          const struct model_shape *shape, const volatile sig_atomic_t *want_stop)
 {
+    char run[CONFIG_TEXT_MAX];
     ERR_TRY(check_shape(config, folder, shape));
+    tool_name_imported(run, config);
     const char *const arguments[] = {
-        "import", folder, "--run", config->run, "--server", config->ckptd_address, NULL};
-    log_info("checkpoint", "run %s has no checkpoint: its step 0 is made of %s", config->run,
-             config->initial_load_path);
+        "import", folder, "--run", run, "--server", config->ckptd_address, NULL};
+    log_info("checkpoint", "run %s has no checkpoint: step 0 of run %s is made of %s", config->run,
+             run, config->initial_load_path);
     return run_tool(arguments, want_stop);
 }
 

@@ -12,7 +12,9 @@
 /* Is checkpoint.initial_load_path a folder of Hugging Face, or a run of a store that no ckptd of
  * ours serves (STORE:RUN)? Then it is imported. Else it names a run of our ckptd. */
 bool tool_must_import(const struct config *config);
-/* Makes it step 0 of the run, which has no checkpoint. Ends ckpt-cli when *want_stop is not 0
+/* Of which run it becomes step 0: of this one, or with checkpoint.partial of one beside it. */
+void tool_name_imported(char out[CONFIG_TEXT_MAX], const struct config *config);
+/* Makes it that step 0, where the run has no checkpoint. Ends ckpt-cli when *want_stop is not 0
  * (ERR_ABORTED). ERR_MISMATCH: it has another shape than the run's, and nothing was made of it;
  * ERR_INVALID: ckpt-cli refused, and has said why on stderr; ERR_UNAVAILABLE. */
 int tool_import(const struct config *config, const struct model_shape *shape,
