@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
 # Goal: a run has the same losses, gradient norms, weights and moments, bit for bit, on every mesh
 # dp_replicate x dp_shard, also with the optimizer cut over the replicas (z), in a pipeline (p),
-# context (c) or tensor parallel (t), with one thread per rank or two, with ranks as threads or as
-# processes, and also when it is stopped and resumed on any other of these. Method: the tiny model
-# is trained on one rank and one thread; every other way to run it must write the same loss file
-# (hexadecimal floats, compared with cmp) and a final checkpoint in which ckpt-cli finds no
-# differing tensor; so must one to which signals come all the time. A step has 7 micro-batches: most
-# meshes have ranks without one at its end, 1x8 one in every step. Then one run visits all meshes in
-# a ring, a stretch on each; resumes.py goes on on random ones. make test takes one in three of
-# meshes, threads and ranks: SEED, printed, says which, and which pipelines are processes; SAMPLE=1
-# takes all.
+# context (c) or tensor parallel (t), which does not divide the vocabulary, with one thread per rank
+# or two, with ranks as threads or as processes, and also when it is stopped and resumed on any
+# other of these. Method: the tiny model is trained on one rank and one thread; every other way to
+# run it must write the same loss file (hexadecimal floats, compared with cmp) and a final
+# checkpoint in which ckpt-cli finds no differing tensor; so must one to which signals come all the
+# time. A step has 7 micro-batches: most meshes have ranks without one at its end, 1x8 one in every
+# step. Then one run visits all meshes in a ring, a stretch on each; resumes.py goes on on random
+# ones. make test takes one in three of meshes, threads and ranks: SEED, printed, says which, and
+# which pipelines are processes; SAMPLE=1 takes all.
 . "$(dirname "$0")/lib.sh"
 . tests/integration/lib_tiny.sh
 
@@ -46,7 +46,7 @@ train() { # RUN MESH THREADS BACKEND STEP [SETTING...]
         --parallelism.zero_stage $zero \
         --parallelism.tensor_parallel_degree $tensor --canonical.tp_blocks 2 \
         --parallelism.context_parallel_degree $context --canonical.cp_blocks 2 \
-        --kernels.threads "$3" --training.steps "$5" \
+        --kernels.threads "$3" --training.steps "$5" --model.vocab_size 601 \
         --parallelism.data_parallel_replicate_degree "$replicas" \
         --parallelism.data_parallel_shard_degree "$shards" \
         --lr_scheduler.total_steps $steps --checkpoint.interval 5 \

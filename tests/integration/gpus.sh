@@ -193,7 +193,7 @@ arrives() {
 }
 check "two GPUs with replicas hold what was saved" arrives
 
-part=(--checkpoint.partial --checkpoint.initial_load_path cpu --model.vocab_size 600
+part=(--checkpoint.partial --checkpoint.initial_load_path cpu --model.vocab_size 601
     --model.n_layers 3 --training.steps 1)
 in_part() {
     train part - 1 "${part[@]}" && train part_gpus $late 2 "${part[@]}" "${tp[@]}" &&

@@ -3,8 +3,9 @@
 
 Goal: of a source with fewer tokens and layers the run has the very bits, behind them the mean of
 the source's rows, added in double in their order, and what a new model begins with; a larger source
-is cut. All of it is the same on every mesh, and from a run, a folder and another store. Without the
-key the model is refused, and the words name it. A run's own checkpoint is never taken in part.
+is cut. All of it is the same on every mesh, of a vocabulary that tensor parallel does not divide,
+and from a run, a folder and another store. Without the key the model is refused, and the words name
+it. A run's own checkpoint is never taken in part.
 Method: seed checkpoints of a tiny Llama that was trained a little, read by the stock safetensors
 library and made again in NumPy. unit/trainer_partial.c has what is taken of which shapes.
 """
@@ -13,7 +14,7 @@ from lib_hf import bits_of_file, cli, export, main, test, weights_of
 import numpy
 
 SEED = "--checkpoint.create_seed_checkpoint"
-WIDER = "--model.vocab_size", 600, "--model.n_layers", 3
+WIDER = "--model.vocab_size", 603, "--model.n_layers", 3
 MESHES = ((), ("--parallelism.data_parallel_shard_degree", 4),
           ("--parallelism.tensor_parallel_degree", 2, "--parallelism.pipeline_parallel_degree", 2),
           ("--parallelism.data_parallel_replicate_degree", 2, "--parallelism.zero_stage", 1))
@@ -124,7 +125,7 @@ def the_whole_state_has_no_moments_behind_the_rows_that_were_taken(bed):
 
 @test
 def a_run_that_has_a_checkpoint_is_never_taken_in_part(bed):
-    said = partial(bed, "mesh0", "run", "--model.n_layers", 2, "--model.vocab_size", 600, want=78)
+    said = partial(bed, "mesh0", "run", "--model.n_layers", 2, *WIDER[:2], want=78)
     assert "has layers = 3, this configuration 2" in said, said
     assert "checkpoint.partial" not in said.split("error")[-1], said
 

@@ -125,6 +125,11 @@ static const struct mode {
      1,
      {"--training.reduction", "fast", "--training.mixed_precision_reduce", "bfloat16"},
      {0}},
+    {"a vocabulary that blocks do not divide",
+     KEY_OWN,
+     1,
+     {"--canonical.tp_blocks", "8", "--model.n_heads", "8"},
+     {0}},
 };
 #define NUM_MODES (sizeof(modes) / sizeof(modes[0]))
 
@@ -137,7 +142,6 @@ static const struct refusal {
     {3, {"--parallelism.tensor_parallel_degree", "3"}},
     {8, {"--parallelism.tensor_parallel_degree", "8"}},
     {4, {"--parallelism.tensor_parallel_degree", "4", "--canonical.tp_blocks", "2"}},
-    {2, {"--parallelism.tensor_parallel_degree", "2", "--model.vocab_size", "301"}},
     {2, {"--parallelism.context_parallel_degree", "2", "--training.seq_len", "30"}},
     {2,
      {"--parallelism.context_parallel_degree", "2", "--parallelism.context_parallel_rotate_method",

@@ -233,6 +233,57 @@ static void test_meshes__every_tensor_parallel_degree_gives_the_same_bits(void *
         want_same_with_blocks(list[i].blocks, list[i].place, (int)i);
 }
 
+/* The text has 300 tokens: eight blocks are of 38, the last of 34; 32 are of 10, and two have none.
+ * Without loss parallel, tied, in chunks; shards, pieces and moments of nothing but what fills up.
+ */
+static void test_meshes__a_vocabulary_that_blocks_do_not_divide_gives_the_same_bits(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *heads, *tied, *chunks, *zero;
+        struct place place;
+    } list[] = {
+        {"8", "true", "2", "0", {1, 3, 1, 1, 1, 8}},
+        {"32", "true", "1", "1", {2, 8, 1, 1, 1, 2}},
+        {"8", "true", "1", "0", {1, 2, 1, 2, 1, 4}},
+        {"32", "false", "1", "0", {2, 2, 1, 1, 1, 4}},
+    };
+    for (size_t i = 0; i < sizeof(list) / sizeof(list[0]); i++) {
+        const char *extra[] = {"--activation_checkpoint.mode",
+                               "none",
+                               "--training.mixed_precision_param",
+                               i % 2 == 0 ? "float32" : "bfloat16",
+                               "--model.tied_embeddings",
+                               list[i].tied,
+                               "--canonical.tp_blocks",
+                               list[i].heads,
+                               "--model.n_heads",
+                               list[i].heads,
+                               "--canonical.loss_chunks",
+                               list[i].chunks,
+                               "--training.local_batch_size",
+                               "2",
+                               "--parallelism.zero_stage",
+                               list[i].zero,
+                               "--parallelism.disable_loss_parallel",
+                               i == 3 ? "true" : "false"};
+        want_same_in_modes(list[i].place, extra, 14, 18, (int)i);
+    }
+}
+
+/* They are in no sum: the loss is that of the tokens alone, but for the order of sums. */
+static void test_meshes__what_fills_a_vocabulary_up_has_no_part_in_the_loss(void **state)
+{
+    (void)state;
+    const char *extra[] = {"--model.n_heads", "32", "--canonical.tp_blocks", "32"};
+    struct outcome *one = new_outcome(), *filled = new_outcome();
+    run_on(one, alone, 0, 3, extra, 2);
+    run_on(filled, alone, 0, 3, extra, 4);
+    want_near(one, filled);
+    free_outcome(one);
+    free_outcome(filled);
+}
+
 /* ---- context parallel ---- */
 
 /* The blocks of both axes belong to the run; one rank has them all. */
@@ -475,14 +526,12 @@ static void test_meshes__what_blocks_cannot_cut_is_refused_with_the_sum(void **s
                             "1"};
     const char *odd[] = {"--parallelism.tensor_parallel_degree", "3",
                          "--parallelism.data_parallel_shard_degree", "1"};
-    const char *vocabulary[] = {"--canonical.tp_blocks", "4", "--model.vocab_size", "302"};
     want_refused(heads, 2, "the number of heads 4 does not divide by canonical.tp_blocks = 8");
     want_refused(three, 2, "canonical.tp_blocks = 3");
     want_refused(chunks, 4, "training.seq_len 30 does not divide by 2 x canonical.cp_blocks = 4");
     want_refused_on(4, degree, 6,
                     "context_parallel_degree = 4 does not divide canonical.cp_blocks = 2");
     want_refused_on(3, odd, 4, "parallelism.tensor_parallel_degree = 3");
-    want_refused(vocabulary, 4, "302 does not divide by canonical.tp_blocks = 4");
 }
 
 int main(void)
@@ -493,6 +542,8 @@ int main(void)
         cmocka_unit_test(test_meshes__a_run_moves_between_pipelines_on_a_ramp),
         cmocka_unit_test(test_meshes__what_outlives_a_leaf_has_room_of_its_own),
         cmocka_unit_test(test_meshes__every_tensor_parallel_degree_gives_the_same_bits),
+        cmocka_unit_test(test_meshes__a_vocabulary_that_blocks_do_not_divide_gives_the_same_bits),
+        cmocka_unit_test(test_meshes__what_fills_a_vocabulary_up_has_no_part_in_the_loss),
         cmocka_unit_test(test_meshes__every_context_parallel_degree_gives_the_same_bits),
         cmocka_unit_test(test_meshes__replicas_sum_their_groups_first_and_have_the_same_bits),
         cmocka_unit_test(test_meshes__groups_may_be_cut_otherwise_by_a_ramp),

@@ -24,6 +24,7 @@ static const char *const ring[] = WAY("2", ROTATE, "alltoall");
 static const char *const shared[] = WAY("2", ROTATE, "ulysses");
 static const char *const watched[] =
     WAY("2", ROTATE, "alltoall", "--debug.watch_numbers", "--debug.watch_modules", "5");
+static const char *const filled[] = WAY("1", "--canonical.tp_blocks", "8", "--model.n_heads", "8");
 static const char *const fast[] = WAY("1", "--training.reduction", "fast");
 static const char *const narrow[] =
     WAY("1", "--training.reduction", "fast", "--training.mixed_precision_reduce", "bfloat16",
@@ -103,6 +104,7 @@ static void test_simgpu__stages_and_tensor_parallel_have_the_bits_of_the_cpu(voi
 {
     (void)state;
     want_same_on_gpus(whole, (struct place){1, 1, 1, 2, 0, 2}, 5, false);
+    want_same_on_gpus(filled, (struct place){1, 1, 1, 0, 0, 2}, 5, false);
 }
 
 static void test_simgpu__cut_sequences_have_the_bits_of_the_cpu(void **state)

@@ -260,7 +260,8 @@ const struct option config_table[] = {
         "replicas, where they should exchange once per step (ours)"),
     INT(tp_blocks, "canonical.tp_blocks", 0, 0, 1024,
         "parts in which sums over heads, hidden width and vocabulary are made: the most that "
-        "tensor_parallel_degree can become; 0: that degree (ours)"),
+        "tensor_parallel_degree can become; they need not divide the vocabulary; 0: that degree "
+        "(ours)"),
     INT(cp_blocks, "canonical.cp_blocks", 0, 0, 1024,
         "parts in which sums over the positions of a sequence are made: the most that "
         "context_parallel_degree can become; 0: that degree (ours)"),

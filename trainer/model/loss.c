@@ -59,34 +59,64 @@ static uint32_t turned_rows(const struct model *m, const struct loss_rows *r)
     return has_loss_parallel(m) ? r->rows / m->cut.tp : r->rows;
 }
 
-/* One block of the vocabulary: columns of whole rows against dense ones. */
-static void move_columns(struct model *m, void *by_row, void *dense, uint32_t rows, uint32_t block,
-                         bool is_back)
+/* Columns [first, first + columns) of rows of `width` against dense ones. */
+struct columns {
+    size_t first, width;
+    uint32_t columns, rows;
+};
+
+static void take_columns(struct model *m, void *dense, const void *full, const struct columns *of)
+{
+    kernel_pack(m->kernels, m->lane,
+                &(struct kernel_pack){.packed = dense,
+                                      .full = full,
+                                      .rows = of->rows,
+                                      .first_column = of->first,
+                                      .columns = of->columns,
+                                      .width = of->width,
+                                      .dtype = m->dtype});
+}
+
+static void put_columns(struct model *m, void *full, const void *dense, const struct columns *of)
+{
+    kernel_unpack(m->kernels, m->lane,
+                  &(struct kernel_unpack){.full = full,
+                                          .packed = dense,
+                                          .rows = of->rows,
+                                          .first_column = of->first,
+                                          .columns = of->columns,
+                                          .width = of->width,
+                                          .dtype = m->dtype});
+}
+
+/* One block of the vocabulary in whole rows against that block's columns. What fills the vocabulary
+ * up is not in the rows, and its gradient is zero. `some`: [rows, columns of a block]. */
+static void move_columns(struct model *m, void *by_row, void *block_logits, void *some,
+                         uint32_t rows, uint32_t block, bool is_back)
 {
     uint32_t columns = columns_of(m);
-    struct kernel_pack pack = {.packed = dense,
-                               .full = by_row,
-                               .rows = rows,
-                               .first_column = (size_t)block * columns,
-                               .columns = columns,
-                               .width = m->s.vocab,
-                               .dtype = m->dtype};
+    size_t first = (size_t)block * columns, left = first < m->s.vocab ? m->s.vocab - first : 0;
+    struct columns of_row = {first, m->s.vocab, left < columns ? (uint32_t)left : columns, rows};
+    struct columns of_block = {0, columns, of_row.columns, rows};
+    bool is_filled = left < columns;
+    void *dense = is_filled ? some : block_logits;
+    if (is_filled && is_back)
+        lane_zero(m->lane, block_logits, (size_t)rows * columns * m->element);
+    if (left == 0)
+        return;
     if (is_back) {
-        kernel_pack(m->kernels, m->lane, &pack);
+        take_columns(m, dense, by_row, &of_row);
+        if (is_filled)
+            put_columns(m, block_logits, dense, &of_block);
         return;
     }
-    kernel_unpack(m->kernels, m->lane,
-                  &(struct kernel_unpack){.full = by_row,
-                                          .packed = dense,
-                                          .rows = pack.rows,
-                                          .first_column = pack.first_column,
-                                          .columns = pack.columns,
-                                          .width = pack.width,
-                                          .dtype = pack.dtype});
+    if (is_filled)
+        take_columns(m, dense, block_logits, &of_block);
+    put_columns(m, by_row, dense, &of_row);
 }
 
 /* Turns logits by blocks of the vocabulary into whole rows, or back: this rank's block b against
- * columns of `by_row` [turned rows, V]. `part`: [tp][turned rows, columns of a block]. */
+ * columns of `by_row` [turned rows, V]. `part`: [tp + 1][turned rows, columns of a block]. */
 static int turn_block(struct model *m, const struct loss_rows *r, char *by_row, char *part,
                       uint32_t b, bool is_back)
 {
@@ -94,8 +124,9 @@ static int turn_block(struct model *m, const struct loss_rows *r, char *by_row, 
     size_t *bytes = m->lists, *at = m->lists + tp;
     char *block = logits_of_block(m, r, b), *mine = tp > 1 ? part : block;
     model_set_lists(m, tp, (size_t)rows * columns_of(m) * m->element);
+    char *some = part + tp * bytes[0];
     if (m->cut.is_loss_whole && is_back) {
-        move_columns(m, by_row, block, rows, m->cut.tp_place * m->blocks + b, true);
+        move_columns(m, by_row, block, some, rows, m->cut.tp_place * m->blocks + b, true);
         return 0;
     }
     if (m->cut.is_loss_whole && tp > 1)
@@ -103,7 +134,7 @@ static int turn_block(struct model *m, const struct loss_rows *r, char *by_row, 
     else if (tp > 1 && !is_back)
         ERR_TRY(comm_all_to_all_v(m->cut.tp_group, block, bytes, at, part, bytes, at));
     for (uint32_t i = 0; i < tp; i++)
-        move_columns(m, by_row, mine + at[i], rows, i * m->blocks + b, is_back);
+        move_columns(m, by_row, mine + at[i], some, rows, i * m->blocks + b, is_back);
     if (tp > 1 && is_back)
         ERR_TRY(comm_all_to_all_v(m->cut.tp_group, part, bytes, at, block, bytes, at));
     return 0;
@@ -143,9 +174,10 @@ static int losses_of(struct model *m, const struct slot *s, const struct loss_ro
             cross_entropy(m, s, s->losses + r->first, r->logits, r->first, r->rows);
         return 0;
     }
+    bool is_filled = m->vocab * m->cut.tp != m->s.vocab;
     char *by_row = model_take_bytes(m, "logits by rows", 0, rows * m->s.vocab * m->element);
     char *part = model_take_bytes(m, "logits on their way", 0,
-                                  m->cut.tp * rows * columns_of(m) * m->element);
+                                  (m->cut.tp + is_filled) * rows * columns_of(m) * m->element);
     float *own = model_take_bytes(m, "losses of own rows", 0, rows * sizeof(float));
     int rc = s->is_active ? losses_of_turned(m, s, r, by_row, part, own) : 0;
     model_give(m, "logits by rows", 0);

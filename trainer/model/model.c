@@ -61,8 +61,6 @@ int model_cut_check(const struct model_options *options)
                             cut->tp_blocks, kv);
     if (s->hidden % cut->tp_blocks != 0)
         return refuse("the hidden width", s->hidden, key, cut->tp_blocks);
-    if (s->vocab % cut->tp_blocks != 0)
-        return refuse("the vocabulary (model.vocab_size)", s->vocab, key, cut->tp_blocks);
     if (cut->cp_blocks > 1 && options->seq % (2 * cut->cp_blocks) != 0)
         return refuse("training.seq_len", options->seq, "2 x canonical.cp_blocks",
                       2 * cut->cp_blocks);
@@ -103,7 +101,7 @@ static void set_sizes(struct model *m, const struct model_options *options)
     m->kv_width = kv_heads * m->s.head_dim;
     m->d_kv_width = m->kv_width / m->kv_blocks * m->blocks;
     m->hidden = m->s.hidden / tp;
-    m->vocab = m->s.vocab / tp;
+    m->vocab = (m->s.vocab + cut->tp_blocks - 1) / cut->tp_blocks * m->blocks;
     m->dtype = options->dtype;
     m->element = kernel_dtype_bytes(options->dtype);
     m->has_codes = options->has_codes;
@@ -221,7 +219,7 @@ void model_kernel_shapes(const struct model *m, struct kernel_shapes *out)
                                   .heads = m->q_width / m->s.head_dim / m->blocks,
                                   .kv_heads = m->kv_width / m->s.head_dim / m->kv_blocks,
                                   .head_dim = m->s.head_dim,
-                                  .vocab = m->s.vocab,
+                                  .vocab = m->vocab * m->cut.tp,
                                   .dtype = m->dtype};
 }
 

@@ -16,7 +16,9 @@
  * nothing is sent. The memory plan is recorded so, and ranks without a leaf walk, too.
  *
  * Cut. Tensor parallel cuts every contraction over heads, the hidden width and the vocabulary in
- * tp_blocks parts, context parallel the tokens in cp_blocks: products.c has the order of sums.
+ * tp_blocks parts, context parallel the tokens in cp_blocks: products.c has the order of sums. A
+ * vocabulary that tp_blocks do not divide is filled up: matrices have rows of zeros behind it, and
+ * no token, no logit of the loss is theirs.
  *
  * Letters: B sequences, T positions, N = B*T rows, C dim, F hidden, H heads, K key/value heads, D
  * head width, V vocabulary, L layers. Activations and parameters are of the compute dtype,

@@ -97,7 +97,7 @@ struct model {
     uint32_t blocks, kv_blocks, row_blocks; /* this rank's: of tp, of keys and values, of cp */
     uint32_t q_width, kv_width, hidden;     /* this rank's columns: H D, K D, F */
     uint32_t d_kv_width;                    /* of dK: kv_width, or more where blocks share a head */
-    uint32_t vocab;                         /* this rank's */
+    uint32_t vocab;                         /* this rank's rows of it, with those that fill it up */
     enum kernel_dtype dtype;
     size_t element;  /* bytes of dtype */
     uint8_t *keep;   /* [L] */

@@ -25,13 +25,17 @@ static void count_block(struct parallel *p, struct block *block)
     }
 }
 
-/* Behind what is in the buffers already. */
-static struct state_place place_rows(size_t *count, const struct box *tp, struct part rows)
+/* Behind what is in the buffers already. Rows that fill a vocabulary up have room, and no place:
+ * they stay zeros. */
+static struct state_place place_rows(size_t *count, const struct model_tensor *tensor,
+                                     const struct box *tp, struct part rows)
 {
-    struct state_place place = {.box = *tp, .at = *count, .count = rows.rows * tp->extent[1]};
-    place.box.offset[0] += rows.first;
-    place.box.extent[0] = rows.rows;
-    *count += aligned(place.count);
+    struct state_place place = {.box = *tp, .at = *count};
+    uint64_t first = tp->offset[0] + rows.first, end = first + rows.rows;
+    place.box.offset[0] = first < tensor->rows ? first : tensor->rows;
+    place.box.extent[0] = (end < tensor->rows ? end : tensor->rows) - place.box.offset[0];
+    place.count = place.box.extent[0] * tp->extent[1];
+    *count += aligned(rows.rows * tp->extent[1]);
     return place;
 }
 
@@ -43,14 +47,14 @@ static void add_slice(struct parallel *p, const struct model_tensor *tensor, uin
     bool is_twin = block == p->table->num_blocks;
     *slice = (struct state_slice){.tensor = tensor,
                                   .block = block,
-                                  .param = place_rows(&p->state.count, &box, mine),
+                                  .param = place_rows(&p->state.count, tensor, &box, mine),
                                   .segments = model_view_blocks(&p->cut, tensor),
                                   .is_counted = !is_twin && layout_is_first(&p->mesh, tensor)};
     slice->grad_at = slice->param.at;
     slice->moment = slice->param;
     if (p->state.is_zero) {
         struct part piece = piece_of(p, tensor, mesh_group_place(&p->mesh, GROUP_OWNERS));
-        slice->moment = place_rows(&p->state.moment_count, &box, piece);
+        slice->moment = place_rows(&p->state.moment_count, tensor, &box, piece);
         slice->grad_at = p->is_canonical
                              ? slice->moment.at /* the sums lie alike */
                              : slice->param.at + (piece.first - mine.first) * box.extent[1];

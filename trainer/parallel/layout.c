@@ -27,7 +27,9 @@ uint32_t layout_tp_part(const struct mesh *mesh, const struct model_tensor *tens
 struct box layout_tp_box(const struct mesh *mesh, const struct model_tensor *tensor)
 {
     struct box box = {.extent = {tensor->rows, tensor->width, 1, 1}};
-    uint32_t parts = tp_parts(mesh, tensor);
+    uint32_t parts = tp_parts(mesh, tensor), blocks = mesh->tp_blocks;
+    if (tensor->role == MODEL_COLUMNS) /* of the vocabulary; the others divide */
+        box.extent[0] = (tensor->rows + blocks - 1) / blocks * blocks;
     uint32_t part = layout_tp_part(mesh, tensor, mesh->place[AXIS_TP]);
     uint32_t dimension = tensor->role == MODEL_ROWS ? 1 : 0;
     box.extent[dimension] /= parts;

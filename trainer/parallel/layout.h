@@ -3,9 +3,10 @@
  * Axes that cut the same dimension cut in the order tp, shard, then copies (replicate x cp), which
  * own pieces while gradients are summed. Tensor parallel cuts dimension 0 of the column products
  * and of the vocabulary, dimension 1 of the row products, and leaves norms whole. The cut of tp is
- * even (model_split_check refuses others); key and value heads that are fewer than tp ranks are
- * held by several. The other axes cut rows: ceil(rows / parts) each, the last ones shorter or
- * empty, as FSDP2 does. */
+ * even: a vocabulary that the run's blocks do not divide is filled up with rows of zeros, which
+ * have room in buffers and no place in the state: nobody learns, saves or loads them. Key and value
+ * heads that are fewer than tp ranks are held by several. The other axes cut rows: ceil(rows /
+ * parts) each, the last ones shorter or empty, as FSDP2 does. */
 #ifndef HOLDFAST_TRAINER_LAYOUT_H
 #define HOLDFAST_TRAINER_LAYOUT_H
 
@@ -19,7 +20,7 @@ void layout_cut(uint64_t *out_first, uint64_t *out_rows, uint64_t rows, uint32_t
 
 /* Which part of a tensor the tp place `place` holds; places of one part hold the same. */
 uint32_t layout_tp_part(const struct mesh *mesh, const struct model_tensor *tensor, uint32_t place);
-/* Of one tp place: what the model computes with. */
+/* Of one tp place: what the model computes with, filled up. */
 struct box layout_tp_box(const struct mesh *mesh, const struct model_tensor *tensor);
 /* Rows of that box, counted within it, that shard `shard` holds; those that `copy` of its copies
  * owns. */

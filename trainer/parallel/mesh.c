@@ -109,6 +109,7 @@ int mesh_init(struct mesh *out, const struct config *config, uint32_t rank, uint
 {
     *out = (struct mesh){.world = out->world,
                          .has_sums = out->has_sums,
+                         .tp_blocks = (uint32_t)config->tp_blocks,
                          .has_leaf_groups = config->groups > 1,
                          .has_ring = strcmp(config->cp_rotate_method, "alltoall") == 0};
     ERR_TRY(fit(out, config, size));

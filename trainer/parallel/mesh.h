@@ -32,6 +32,7 @@ enum group {
 struct mesh {
     uint32_t degree[NUM_AXES], place[NUM_AXES];
     bool has_leaf_groups, has_ring, has_sums;
+    uint32_t tp_blocks;          /* the run's */
     struct comm *world;          /* borrowed */
     struct comm *of[NUM_GROUPS]; /* NULL: of one rank, or not split (an estimate) */
 };
