@@ -39,6 +39,14 @@ same_as() { # RUN RUN: neither was resumed
     cmp "$tmp/$1.loss" "$tmp/$2.loss" &&
         "$BUILD/ckpt-cli" diff "$1@$steps" "$2@$steps" --store "$store"
 }
+# Losses: each step's, as hexadecimal floats, within a part in 500.
+near() { # RUN RUN [BOUND]
+    python3 - "$tmp/$1.loss" "$tmp/$2.loss" "${3:-0.002}" <<'END'
+import sys
+a, b = ([float.fromhex(line.split()[1]) for line in open(name)] for name in sys.argv[1:3])
+sys.exit(len(a) != len(b) or max(abs(x / y - 1) for x, y in zip(a, b)) > float(sys.argv[3]))
+END
+}
 # Also those that were copied while the next step was made; straight from the GPUs, nothing staged.
 same_saves_of() { # RUN STEP...
     local step

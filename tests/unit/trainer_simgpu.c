@@ -24,7 +24,8 @@ static const char *const ring[] = WAY("2", ROTATE, "alltoall");
 static const char *const shared[] = WAY("2", ROTATE, "ulysses");
 static const char *const watched[] =
     WAY("2", ROTATE, "alltoall", "--debug.watch_numbers", "--debug.watch_modules", "5");
-static const char *const filled[] = WAY("1", "--canonical.tp_blocks", "8", "--model.n_heads", "8");
+static const char *const filled[] =
+    WAY("1", "--canonical.tp_blocks", "8", "--model.n_heads", "8", "--canonical.loss_chunks", "4");
 static const char *const fast[] = WAY("1", "--training.reduction", "fast");
 static const char *const narrow[] =
     WAY("1", "--training.reduction", "fast", "--training.mixed_precision_reduce", "bfloat16",
