@@ -442,7 +442,9 @@ const struct option config_table[] = {
     ALIAS("checkpoint.initial_load_model_weights_only", "checkpoint.initial_load_model_only"),
     BOOL(partial, "checkpoint.partial", "false",
          "take of initial_load_path what fits a model of another vocabulary, of more or fewer "
-         "layers, tied or not; the start lists it. A run's own checkpoints fit whole (ours)"),
+         "layers, tied or not; the start lists it. What is no run of the same ckptd becomes one, "
+         "named RUN.initial-HASH, which may be removed later. A run's own checkpoints fit whole "
+         "(ours)"),
     CHOICE(partial_rows, "checkpoint.partial_rows", "mean", "mean,fresh",
            "rows of embedding and output for tokens that the source does not have: the mean of its "
            "rows, or as a new model's (ours)"),
