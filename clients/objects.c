@@ -13,13 +13,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define LENGTH_BYTES 8u
 #define ROOM_MIN 4096u
 
 uint64_t ckpt_object_room(uint64_t bytes)
 {
     uint64_t room = ROOM_MIN;
-    while (room < LENGTH_BYTES + 2 * bytes && room < LAYOUT_TENSOR_BYTES_MAX)
+    while (room < LAYOUT_OBJECT_LENGTH_BYTES + 2 * bytes && room < LAYOUT_TENSOR_BYTES_MAX)
         room *= 2;
     return room;
 }
@@ -30,16 +29,18 @@ int ckpt_object_set(struct ckpt_object *object, const void *data, uint64_t bytes
     if (object->size != sizeof *object || to == NULL || object->name == NULL)
         return report_error(ERR_INVALID, "set size to sizeof(struct ckpt_object)",
                             "a ckpt_object has size, name, memory and room");
-    if (object->room < LENGTH_BYTES || bytes > object->room - LENGTH_BYTES)
+    if (object->room < LAYOUT_OBJECT_LENGTH_BYTES ||
+        bytes > object->room - LAYOUT_OBJECT_LENGTH_BYTES)
         return report_error(ERR_SPACE, "describe it anew with ckpt_object_room",
                             "object %s of %llu bytes does not fit into its room of %llu",
                             object->name, (unsigned long long)bytes,
                             (unsigned long long)object->room);
-    for (uint32_t i = 0; i < LENGTH_BYTES; i++)
+    for (uint32_t i = 0; i < LAYOUT_OBJECT_LENGTH_BYTES; i++)
         to[i] = (unsigned char)(bytes >> 8 * i);
     if (bytes > 0)
-        memcpy(to + LENGTH_BYTES, data, bytes);
-    memset(to + LENGTH_BYTES + bytes, 0, object->room - LENGTH_BYTES - bytes);
+        memcpy(to + LAYOUT_OBJECT_LENGTH_BYTES, data, bytes);
+    memset(to + LAYOUT_OBJECT_LENGTH_BYTES + bytes, 0,
+           object->room - LAYOUT_OBJECT_LENGTH_BYTES - bytes);
     return 0;
 }
 
@@ -83,23 +84,26 @@ static int find_room(uint64_t *out, struct ckpt_info *found, struct ckpt *ckpt, 
             *out = metadata->tensors[i].shape[0];
     }
     ckpt_metadata_free(metadata);
-    return *out >= LENGTH_BYTES ? 0
-                                : report_error(ERR_NOT_FOUND, "ckpt_metadata lists what it has",
-                                               "%s@%llu-a%llu has no object %s", found->run,
-                                               (unsigned long long)found->step,
-                                               (unsigned long long)found->attempt, name);
+    return *out >= LAYOUT_OBJECT_LENGTH_BYTES
+               ? 0
+               : report_error(ERR_NOT_FOUND, "ckpt_metadata lists what it has",
+                              "%s@%llu-a%llu has no object %s", found->run,
+                              (unsigned long long)found->step, (unsigned long long)found->attempt,
+                              name);
 }
 
 int ckpt_object_get(const struct ckpt_object *object, const void **out, uint64_t *out_bytes)
 {
     const unsigned char *memory = object->memory;
     uint64_t bytes = 0;
-    for (uint32_t i = 0; i < LENGTH_BYTES && object->room >= LENGTH_BYTES; i++)
+    for (uint32_t i = 0;
+         i < LAYOUT_OBJECT_LENGTH_BYTES && object->room >= LAYOUT_OBJECT_LENGTH_BYTES; i++)
         bytes |= (uint64_t)memory[i] << 8 * i;
-    if (object->room < LENGTH_BYTES || bytes > object->room - LENGTH_BYTES)
+    if (object->room < LAYOUT_OBJECT_LENGTH_BYTES ||
+        bytes > object->room - LAYOUT_OBJECT_LENGTH_BYTES)
         return report_error(ERR_CORRUPT, NULL, "the tensor of object %s holds no object",
                             object->name);
-    *out = memory + LENGTH_BYTES;
+    *out = memory + LAYOUT_OBJECT_LENGTH_BYTES;
     *out_bytes = bytes;
     return 0;
 }

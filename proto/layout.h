@@ -62,6 +62,9 @@ struct tensor_meta {
 
 /* Tensors of such names carry bytes objects (clients/objects.c). */
 #define LAYOUT_OBJECT_PREFIX "object:"
+#define LAYOUT_OBJECT_LENGTH_BYTES 8u /* in front of an object's bytes */
+/* And a file's name: an object of a run that began with a folder of Hugging Face that has it. */
+#define LAYOUT_HF_OBJECT "hf/"
 
 struct slice {
     struct tensor_meta tensor;

@@ -177,7 +177,8 @@ const struct command commands[] = {
      "leaves a folder that other programs load: config.json, the weights under Hugging Face's\n"
      "names and in its order of rows, an index of several files, and with --tokenizer what\n"
      "loaders read of it: tokenizer.json, tokenizer_config.json. A tokenizer.json goes as it is,\n"
-     "and so does SentencePiece's tokenizer.model. It is what --weights-only alone leaves.\n"
+     "and so does SentencePiece's tokenizer.model. Without --tokenizer a run that was imported\n"
+     "has its folder's files again. It is what --weights-only alone leaves.\n"
      "Patterns of --except are held against our names in both; --only is for one file, as\n"
      "such a folder has all weights. PATH may be s3://BUCKET/NAME: then files are objects of a\n"
      "bucket, config.json the last. What was sent stays when it is cut short, and the same\n"
@@ -185,9 +186,11 @@ const struct command commands[] = {
     {"import", "FOLDER --run NAME", "a checkpoint of step 0 from a folder of Hugging Face", 1, 1,
      WHERE | ON_FILES | BIT(RUN) | BIT(SHARDS) | BIT(FORCE), cli_import,
      "FOLDER, or s3://BUCKET/NAME, holds config.json of a Llama and its weights in fp32, bf16 or\n"
-     "fp16, which become fp32 exactly. A trainer with job.run = NAME starts from it: position 0\n"
-     "of its data, moments zero. With --store the store is locked meanwhile. With --server its\n"
-     "ckptd goes on: files of its own user (root gives them away) are written beside what it\n"
+     "fp16, which become fp32 exactly. Its tokenizer, chat template and generation_config.json\n"
+     "stay with the run, and export --format hf writes them as they are. A trainer with job.run =\n"
+     "NAME starts from it: position 0 of its data, moments zero. With --store the store is locked\n"
+     "meanwhile. With --server its ckptd goes on: files of its own user (root gives them away) are "
+     "written beside what it\n"
      "serves, and it takes them over at the end, or they are rubbish; gc removes those, --force\n"
      "does not.\n"},
     {"from-dcp", "FOLDER RUN@STEP", "a checkpoint from a folder of PyTorch's DCP", 2, 2,

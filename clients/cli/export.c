@@ -2,9 +2,9 @@
  *
  * Two formats. "safetensors" is one file with our names. "hf" is a folder as Hugging Face has it:
  * config.json, the weights in files of at most --shard-size under its names and in its order of
- * rows (hf.h), their index; when a tokenizer is named, its tokenizer.json and
- * tokenizer_config.json, and the file itself; when none is though the checkpoint names one, that is
- * told.
+ * rows (hf.h), their index; what the run keeps of the folder that it began with (hf/kept.c); when
+ * another tokenizer is named, in place of that its tokenizer.json and tokenizer_config.json, and
+ * the file itself; when there is none though the checkpoint names one, that is told.
  *
  * Every place in the output follows from the manifest (export_plan.c). Files are put together block
  * by block (assembly.c), elements converted on the way. Every block is verified before its elements
@@ -21,10 +21,10 @@
 static int open_output(void *user, struct output_file **out)
 {
     struct export *export = user;
-    while (export->num_opened < export->num_parts && export->parts[export->num_opened].is_there)
+    uint32_t count = export->num_parts + export->num_kept;
+    while (export->num_opened < count && export->parts[export->num_opened].is_there)
         export->num_opened++;
-    *out =
-        export->num_opened < export->num_parts ? &export->parts[export->num_opened++].file : NULL;
+    *out = export->num_opened < count ? &export->parts[export->num_opened++].file : NULL;
     return 0;
 }
 
@@ -33,7 +33,12 @@ static int take_complete(void *user, uint32_t worker, struct output_block *block
     struct export *export = user;
     struct part *part = block->file->user;
     (void)worker;
-    assembly_write(block, export->folder, part->object, assembly_release);
+    if (part->kept.memory == NULL) {
+        assembly_write(block, export->folder, part->object, assembly_release);
+        return 0;
+    }
+    memcpy((char *)part->kept.memory + block->start, block->data[0], block->bytes);
+    assembly_release(block);
     return 0;
 }
 
@@ -101,6 +106,36 @@ static int publish_index(struct export *export)
         json_pack("{s{sI} so}", "metadata", "total_size", (json_int_t)bytes, "weight_map", map));
 }
 
+/* A tokenizer that was named takes the place of the folder's, unless it is the same one. */
+static int compare_tokenizers(struct export *export)
+{
+    for (uint32_t i = export->num_parts; i < export->num_parts + export->num_kept; i++) {
+        const struct part *part = &export->parts[i];
+        const void *data;
+        uint64_t bytes;
+        bool is_same = export->cli->tokenizer[0] == '\0';
+        if (!hf_kept_is_tokenizer(part->key))
+            continue;
+        ERR_TRY(ckpt_object_get(&part->kept, &data, &bytes));
+        if (!is_same)
+            ERR_TRY(hf_tokenizer_compare(&is_same, &export->tokenizer, part->key, data, bytes));
+        export->keeps_tokenizer = export->keeps_tokenizer || is_same;
+    }
+    return 0;
+}
+
+static int publish_kept(struct export *export)
+{
+    for (uint32_t i = export->num_parts; i < export->num_parts + export->num_kept; i++) {
+        const struct part *part = &export->parts[i];
+        const void *data;
+        uint64_t bytes;
+        ERR_TRY(ckpt_object_get(&part->kept, &data, &bytes));
+        ERR_TRY(export->place->publish(export, part->key, data, bytes));
+    }
+    return 0;
+}
+
 static int publish_tokenizer(struct export *export)
 {
     const struct hf_tokenizer *tokenizer = &export->tokenizer;
@@ -109,8 +144,12 @@ static int publish_tokenizer(struct export *export)
     json_t *config = NULL;
     int (*publish)(struct export *, const char *, const void *, size_t) = export->place->publish;
     if (tokenizer->name != NULL)
-        return publish(export, tokenizer->name, tokenizer->text, tokenizer->bytes);
+        return export->keeps_tokenizer
+                   ? 0
+                   : publish(export, tokenizer->name, tokenizer->text, tokenizer->bytes);
     int error = publish(export, HF_TOKENIZER_FILE, tokenizer->text, tokenizer->bytes);
+    if (error != 0 || export->keeps_tokenizer)
+        return error;
     if (error == 0)
         error = hf_tokenizer_json(&text, &bytes, tokenizer);
     if (error == 0)
@@ -127,10 +166,20 @@ static int publish_hf(struct export *export)
     struct hf_ends ends = {0};
     bool has_tokenizer = export->cli->tokenizer[0] != '\0';
     int error = export->num_parts > 1 ? publish_index(export) : 0;
+    if (error == 0)
+        error = compare_tokenizers(export);
+    if (error == 0 && (export->keeps_tokenizer || !has_tokenizer))
+        error = publish_kept(export);
+    else if (error == 0 && export->num_kept > 0)
+        log_warn("export",
+                 "--tokenizer is another than that of the folder that run %s began with: "
+                 "what that folder has beside its weights stays out",
+                 export->checkpoint.manifest->summary.run);
     if (error == 0 && has_tokenizer)
         error = publish_tokenizer(export);
     if (error == 0)
-        error = hf_ends_of(&ends, &export->run, has_tokenizer ? &export->tokenizer : NULL);
+        error = hf_ends_of(&ends, &export->run, has_tokenizer ? &export->tokenizer : NULL,
+                           export->keeps_tokenizer);
     if (error == 0)
         error = hf_model_config(&config, &export->model,
                                 export->has_other_dtypes ? &export->items[0].dtype : NULL, &ends,
@@ -213,8 +262,9 @@ int cli_export(const struct cli *cli)
         error = write_output(&export);
     if (error == 0)
         print_result(&export);
-    for (uint32_t i = 0; i < export.num_parts && export.parts != NULL; i++) {
+    for (uint32_t i = 0; i < export.num_parts + export.num_kept && export.parts != NULL; i++) {
         output_file_deinit(&export.parts[i].file);
+        free(export.parts[i].kept.memory);
         free(export.parts[i].file.tensors);
         free(export.parts[i].header);
     }

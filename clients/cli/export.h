@@ -27,8 +27,9 @@ struct part {
     struct output_file file;
     char *header;
     struct storage_object *object;
-    bool is_there;      /* whole, from an export that was cut short */
-    char key[64 + 256]; /* while it is being written */
+    bool is_there;           /* whole, from an export that was cut short */
+    struct ckpt_object kept; /* memory not NULL: an LAYOUT_HF_OBJECT, read whole first */
+    char key[64 + 256];      /* while it is being written */
 };
 
 struct export;
@@ -58,8 +59,9 @@ struct export
     uint32_t *first, num_tensors;
     struct item *items;              /* by file, then place */
     uint32_t num_items, num_objects; /* objects stay in the checkpoint */
-    struct part *parts;
-    uint32_t num_parts, num_opened, num_created;
+    struct part *parts;              /* those that are kept follow the others */
+    uint32_t num_parts, num_kept, num_opened, num_created;
+    bool keeps_tokenizer; /* that of the folder, and what belongs to it */
     uint64_t bytes;
     struct storage *folder;              /* of the parts */
     char parent[4096], beside[4096 + 8]; /* of the output; of hf: what its folder is named so far */

@@ -22,12 +22,12 @@ static int remove_file(void *user, const struct storage_entry *entry)
 
 bool export_leaves(const struct storage_entry *entry)
 {
-    static const char *const names[] = {HF_CONFIG,           HF_INDEX,
-                                        HF_TOKENIZER,        HF_SENTENCEPIECE,
-                                        HF_TOKENIZER_CONFIG, "model*.safetensors"};
+    static const char *const names[] = {HF_CONFIG, HF_INDEX, "model*.safetensors"};
     bool is_ours = entry->is_dir && strcmp(entry->name, HF_ORIGINAL) == 0;
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         is_ours = is_ours || (!entry->is_dir && fnmatch(names[i], entry->name, 0) == 0);
+    for (uint32_t i = 0; i < HF_KEPT_FILES; i++)
+        is_ours = is_ours || (!entry->is_dir && strcmp(hf_kept_name(i), entry->name) == 0);
     return is_ours;
 }
 

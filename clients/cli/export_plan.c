@@ -157,13 +157,45 @@ static int plan_part(struct export *export, uint32_t number, uint32_t *first)
     return error;
 }
 
+/* The objects of the folder that the run began with, each as one of the parts. */
+static int plan_kept(struct export *export)
+{
+    const struct layout_table *table = export->checkpoint.manifest->table;
+    for (uint32_t i = 0; i < HF_KEPT_FILES && export->is_hf; i++) {
+        struct part *part = &export->parts[export->num_parts + export->num_kept];
+        snprintf(part->kept.stored, sizeof part->kept.stored,
+                 LAYOUT_OBJECT_PREFIX LAYOUT_HF_OBJECT "%s", hf_kept_name(i));
+        int64_t found = layout_find(table, part->kept.stored);
+        if (found < 0 || !tensor_is_object(&table->tensors[found]))
+            continue;
+        snprintf(part->key, sizeof part->key, "%s", hf_kept_name(i));
+        part->kept.name = part->kept.stored + strlen(LAYOUT_OBJECT_PREFIX);
+        part->kept.room = tensor_elements(&table->tensors[found]);
+        if (part->kept.room > ckpt_object_room(HF_KEPT_BYTES_MAX))
+            return report_error(ERR_CORRUPT, NULL, "object %s has %llu bytes", part->kept.name,
+                                (unsigned long long)part->kept.room);
+        part->kept.memory = malloc(part->kept.room + 1);
+        part->file.tensors = calloc(1, sizeof *part->file.tensors);
+        export->num_kept++;
+        if (part->kept.memory == NULL || part->file.tensors == NULL)
+            return report_error(ERR_MEMORY, NULL, "no memory for %s", part->key);
+        part->file.tensors[0] =
+            (struct output_tensor){.tensor = {(uint32_t)found}, .dtype = DTYPE_U8};
+        output_tensor_whole(part->file.tensors, &table->tensors[found]);
+        part->file.bytes = part->kept.room;
+        part->file.num_tensors = 1;
+        part->file.user = part;
+    }
+    return 0;
+}
+
 static int plan_parts(struct export *export)
 {
     uint32_t first = 0;
     int error = 0;
     if (export->num_items > 0)
         qsort(export->items, export->num_items, sizeof *export->items, compare_items);
-    export->parts = calloc(export->num_parts, sizeof *export->parts);
+    export->parts = calloc((size_t) export->num_parts + HF_KEPT_FILES + 1, sizeof *export->parts);
     if (export->parts == NULL)
         return report_error(ERR_MEMORY, NULL, "no memory for %s",
                             text_count(export->num_parts, "file").text);
@@ -175,14 +207,14 @@ static int plan_parts(struct export *export)
         else if (export->is_hf)
             snprintf(export->parts[i].key, sizeof export->parts[i].key, HF_SINGLE);
     }
-    return error;
+    return error != 0 ? error : plan_kept(export);
 }
 
-/* The tokens that the model knows are those of the file that was named, or it is refused. `sha256`:
- * of the run's own; NULL: nobody knows. */
-static int read_tokenizer(struct export *export, const char *sha256)
+/* The tokens that the model knows are those of the file that was named, or it is refused. */
+static int read_tokenizer(struct export *export)
 {
     struct hf_tokenizer *tokenizer = &export->tokenizer;
+    const char *sha256 = json_string_value(json_object_get(export->run.data, "tokenizer"));
     int error = hf_tokenizer_open(tokenizer, export->cli->tokenizer, sha256);
     if (error != 0 || tokenizer->name != NULL)
         return error;
@@ -197,25 +229,21 @@ static int read_tokenizer(struct export *export, const char *sha256)
     return error;
 }
 
-/* Not an error: the weights are whole, and some programs have a tokenizer of their own. `config`:
- * of the run, which may say where its tokenizer was. */
-static void warn_no_tokenizer(const json_t *config, const char *sha256)
+/* Not an error: the weights are whole, and some programs have a tokenizer of their own. The run's
+ * configuration may say where its tokenizer was. */
+static void warn_no_tokenizer(const struct export *export)
 {
-    const json_t *model = json_object_get(config, "model");
+    const char *sha256 = json_string_value(json_object_get(export->run.data, "tokenizer"));
+    const json_t *model = json_object_get(export->run.config, "model");
     const char *path = json_string_value(json_object_get(model, "hf_assets_path"));
+    for (uint32_t i = 0; i < export->num_kept; i++)
+        if (hf_kept_is_tokenizer(export->parts[export->num_parts + i].key))
+            return;
+    if (sha256 == NULL)
+        return;
     log_warn("export", "the folder gets no tokenizer: add --tokenizer %s, whose SHA-256 is %s",
              path != NULL && path[0] != '\0' ? path : "FILE (of a trainer: model.hf_assets_path)",
              sha256);
-}
-
-static int plan_tokenizer(struct export *export)
-{
-    const char *sha256 = json_string_value(json_object_get(export->run.data, "tokenizer"));
-    if (export->cli->tokenizer[0] != '\0')
-        return read_tokenizer(export, sha256);
-    if (sha256 != NULL)
-        warn_no_tokenizer(export->run.config, sha256);
-    return 0;
 }
 
 /* A tensor that ranks held several boxes of is one again; but for Hugging Face's form, which is of
@@ -254,9 +282,13 @@ int export_plan(struct export *export)
         error = hf_run_open(&export->run, export->checkpoint.manifest);
     if (error == 0 && export->is_hf)
         error = hf_model_of(&export->model, &export->run);
-    if (error == 0 && export->is_hf)
-        error = plan_tokenizer(export);
+    if (error == 0 && export->is_hf && export->cli->tokenizer[0] != '\0')
+        error = read_tokenizer(export);
     if (error == 0)
         error = export->is_hf ? plan_hf(export) : plan_file(export);
-    return error != 0 ? error : plan_parts(export);
+    if (error == 0)
+        error = plan_parts(export);
+    if (error == 0 && export->is_hf && export->cli->tokenizer[0] == '\0')
+        warn_no_tokenizer(export);
+    return error;
 }

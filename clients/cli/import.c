@@ -7,6 +7,9 @@
  * hand it to the writer (writer.h). Memory is three blocks and a head per thread, and what the
  * headers say. FOLDER may be in a bucket: then these reads are ranges of objects.
  *
+ * What the folder has beside them, its tokenizer above all, becomes objects (kept.c), each a tensor
+ * of bytes.
+ *
  * The trainer starts from it as from a seed checkpoint: state.optimizer.step is 0, so its moments
  * are zeros, which need not be stored. */
 #include "clients/cli/engine/writer.h"
@@ -42,6 +45,7 @@ struct import {
     struct hf_source
         tied_head;       /* of a tied model that has one all the same; file NULL: it has none */
     uint64_t head_bytes; /* of the largest head whose rows change places */
+    struct ckpt_object kept[HF_KEPT_FILES];
     char *identity_json, *config_json, *data_json, mesh_json[96];
     struct writer writer;
     struct progress progress;
@@ -230,7 +234,7 @@ static int check_tied_head(const struct import *import)
 static int find_sources(struct import *import)
 {
     import->num_sources = hf_num_tensors(&import->model);
-    import->sources = calloc(import->num_sources, sizeof *import->sources);
+    import->sources = calloc(import->num_sources + HF_KEPT_FILES, sizeof *import->sources);
     struct hf_source **by_name = calloc(import->num_sources, sizeof *by_name);
     int error = import->sources != NULL && by_name != NULL
                     ? 0
@@ -251,8 +255,25 @@ static int find_sources(struct import *import)
 
 /* ---- the manifest ---- */
 
+static void add_kept(struct import *import)
+{
+    for (uint32_t i = 0; i < HF_KEPT_FILES; i++) {
+        const struct ckpt_object *kept = &import->kept[i];
+        struct hf_source *source = &import->sources[import->num_sources];
+        if (kept->memory == NULL)
+            continue;
+        *source = (struct hf_source){.tensor = {.dims = 1, .shape = {kept->room, 1}},
+                                     .dtype = DTYPE_U8,
+                                     .object = kept->memory};
+        snprintf(source->tensor.ours, sizeof source->tensor.ours, "%s", kept->stored);
+        import->num_sources++;
+    }
+    qsort(import->sources, import->num_sources, sizeof *import->sources, compare_sources);
+}
+
 static int plan_table(struct import *import)
 {
+    add_kept(import);
     struct layout_table table = {.num_tensors = import->num_sources};
     struct manifest *manifest = &import->writer.manifest;
     uint64_t bytes = 0, shards = (uint64_t)import->cli->shards;
@@ -262,12 +283,13 @@ static int plan_table(struct import *import)
                             text_count(import->num_sources, "tensor").text);
     for (uint32_t i = 0; i < import->num_sources; i++) {
         const struct hf_tensor *tensor = &import->sources[i].tensor;
-        table.tensors[i] =
-            (struct tensor_meta){.dtype = DTYPE_F32,
+        struct tensor_meta *meta = &table.tensors[i];
+        *meta =
+            (struct tensor_meta){.dtype = import->sources[i].object != NULL ? DTYPE_U8 : DTYPE_F32,
                                  .dims = tensor->dims,
                                  .shape = {tensor->shape[0], tensor->shape[1], 1, 1}};
-        strcpy(table.tensors[i].name, tensor->ours);
-        bytes += tensor_elements(&table.tensors[i]) * sizeof(float);
+        strcpy(meta->name, tensor->ours);
+        bytes += tensor_elements(meta) * dtype_bytes(meta->dtype);
     }
     if (shards == 0)
         shards = (bytes + SHARD_BYTES - 1) / SHARD_BYTES;
@@ -359,9 +381,13 @@ static int fill_block(const struct import *import, uint64_t index, struct room *
         if (from >= to)
             break;
         uint64_t before = tensor->box.offset[0] * source->tensor.shape[1];
-        error = hf_source_read((float *)(void *)(room->block + (from - start)), &room->source,
-                               source, before + (from - tensor->start) / sizeof(float),
-                               (to - from) / sizeof(float));
+        unsigned char *out = room->block + (from - start);
+        if (source->object != NULL)
+            memcpy(out, source->object + before + (from - tensor->start), to - from);
+        else
+            error = hf_source_read((float *)(void *)out, &room->source, source,
+                                   before + (from - tensor->start) / sizeof(float),
+                                   (to - from) / sizeof(float));
     }
     return error;
 }
@@ -467,7 +493,9 @@ static int read_model(struct import *import)
         error = model_shape_of_config(&import->model, import->config);
     if (error == 0)
         error = open_files(import);
-    return error != 0 ? error : find_sources(import);
+    if (error == 0)
+        error = find_sources(import);
+    return error != 0 ? error : hf_kept_read(import->kept, &import->folder);
 }
 
 static int visit_attempt(void *user, const struct storage_entry *entry)
@@ -526,6 +554,7 @@ static void deinit(struct import *import)
     }
     free(import->files);
     free(import->sources);
+    hf_kept_free(import->kept);
     free(import->identity_json);
     free(import->config_json);
     free(import->data_json);

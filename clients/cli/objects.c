@@ -14,8 +14,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define LENGTH_BYTES 8u
-
 static int open_reader(struct ckpt **out, const struct cli *cli, const char *run)
 {
     char address[sizeof cli->store + 8];
@@ -43,8 +41,8 @@ static int read_heads(const struct objects *objects, unsigned char *heads, const
                                         .name = objects->list[i].stored->name,
                                         .dtype = "U8",
                                         .shape = {objects->list[i].stored->shape[0]},
-                                        .extent = {LENGTH_BYTES},
-                                        .data = heads + (size_t)i * LENGTH_BYTES};
+                                        .extent = {LAYOUT_OBJECT_LENGTH_BYTES},
+                                        .data = heads + (size_t)i * LAYOUT_OBJECT_LENGTH_BYTES};
     int error = open_reader(&ckpt, cli, summary->run);
     if (error == 0)
         error = ckpt_load_arrays(ckpt,
@@ -86,16 +84,16 @@ int objects_read(struct objects *out, const struct cli *cli, const struct manife
             (struct object){.name = stored->name + strlen(LAYOUT_OBJECT_PREFIX),
                             .stored = stored,
                             .digest = &manifest->digests[i]};
-        have_heads = have_heads && stored->shape[0] >= LENGTH_BYTES;
+        have_heads = have_heads && stored->shape[0] >= LAYOUT_OBJECT_LENGTH_BYTES;
     }
-    unsigned char *heads = calloc((size_t)out->count + 1, LENGTH_BYTES);
+    unsigned char *heads = calloc((size_t)out->count + 1, LAYOUT_OBJECT_LENGTH_BYTES);
     int error = out->list != NULL && heads != NULL
                     ? 0
                     : report_error(ERR_MEMORY, NULL, "no memory for the objects");
     if (error == 0 && out->count > 0 && have_heads) {
         error = read_heads(out, heads, cli, manifest);
         for (uint32_t i = 0; i < out->count && error == 0; i++)
-            measure(&out->list[i], heads + (size_t)i * LENGTH_BYTES);
+            measure(&out->list[i], heads + (size_t)i * LAYOUT_OBJECT_LENGTH_BYTES);
         if (error != ERR_MEMORY) /* what cannot be read has a name, and no length */
             error = 0;
     }

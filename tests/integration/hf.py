@@ -188,7 +188,8 @@ def a_folder_without_the_tokenizer_that_the_checkpoint_names_says_which_to_pass(
                        ("tokenizer.model", SENTENCEPIECE)):
         folder = export(bed, store, "nameless", "as-it-is", "--tokenizer", path)
         assert read(os.path.join(folder, name)) == read(path)
-        assert sorted(os.listdir(folder)) == ["config.json", "model.safetensors", name]
+        beside = ["tokenizer_config.json"] if name == "tokenizer.json" else []  # it is the folder's
+        assert sorted(os.listdir(folder)) == ["config.json", "model.safetensors", name, *beside]
 
 
 # ---- and in
@@ -437,6 +438,31 @@ def config_json_goes_out_as_it_came_but_for_what_was_asked_for(bed):
     bed.train(store, "v", 1)  # on a text whose tokens the folder does not name
     out = json.loads(read(os.path.join(export(bed, store, "v", "came.back"), "config.json")))
     assert out == dict(base, bos_token_id=begin, eos_token_id=end), out
+
+
+@test
+def what_a_folder_has_beside_its_weights_goes_out_as_it_came(bed):
+    files = {name: name.encode() * 1000 for name in (
+        "generation_config.json", "chat_template.jinja", "tokenizer_config.json",
+        "special_tokens_map.json", "added_tokens.json", "tokenizer.json", "tokenizer.model",
+        "vocab.json", "merges.txt")}
+    folder = made_folder(bed, "beside", tensors_of(bed))
+    for name, data in files.items():
+        write(os.path.join(folder, name), data)
+    write(os.path.join(folder, "notes.txt"), b"no file of a model")
+    config, store = read(os.path.join(folder, "config.json")), bed.fresh("beside.store")
+    cli("import", folder, "--run", "b", "--store", store, "--shards", 3)
+    bed.train(store, "b", 1)
+    bed.train(store, "b", 2, "--comm.ranks", 2)
+    bed.train(store, "of-run", 1, "--checkpoint.initial_load_path", "b@1", "--comm.ranks", 2,
+              "--parallelism.data_parallel_shard_degree", 1, "--parallelism.tensor_parallel_degree",
+              2)
+    bed.train(store, "of-folder", 1, "--checkpoint.initial_load_path", folder)
+    for checkpoint in ("b@0", "b@1", "b@2", "of-run", "of-folder"):
+        back = export(bed, store, checkpoint, "beside.back")
+        assert sorted(os.listdir(back)) == sorted([*files, "config.json", "model.safetensors"])
+        assert {name: read(os.path.join(back, name)) for name in files} == files, checkpoint
+        assert json.loads(read(os.path.join(back, "config.json"))) == json.loads(config)
 
 
 @test

@@ -115,6 +115,8 @@ static int choose(struct snapshot *s, struct ckpt *ckpt, struct source *source)
     int rc = identity_check_initial(&s->of, loaded);
     if (rc == 0)
         rc = identity_take_origin(&s->origin_json, loaded);
+    if (rc == 0 && s->attempt == 0) /* later they are described, and stay */
+        rc = folder_files_load(&s->files, ckpt, &loaded->info);
     ckpt_loaded_free(loaded);
     return rc;
 }

@@ -215,6 +215,8 @@ static int ask_for_candidate(struct snapshot *s, int64_t below, struct candidate
         rc = check_moments(s->config, loaded);
     if (rc == 0)
         rc = identity_take_origin(&s->origin_json, loaded);
+    if (rc == 0 && s->attempt == 0) /* later they are described, and stay */
+        rc = folder_files_load(&s->files, s->ckpt, &loaded->info);
     char *orders = NULL;
     struct lineage_data data = {is_excluded(s->config, "dataloader") ? 0 : -1, candidate->skip,
                                 data_info(s->of.data)->hash};

@@ -65,15 +65,29 @@ static int describe_tensors(struct snapshot *s)
 
 /* ---- the copy thread ---- */
 
+/* A file is copied with the last slice. */
+static uint32_t slice_of(const struct snapshot *s, uint32_t tensor)
+{
+    uint32_t num = s->state->num_slices;
+    return tensor < s->num_tensors ? tensor % num : num - (num > 0);
+}
+
+static uint32_t num_pieces(const struct snapshot *s)
+{
+    return s->num_tensors + s->files.count;
+}
+
 static int copy_one(struct snapshot *s, uint32_t piece)
 {
     long pause_us = (long)s->config->slow_copy_us;
     if (pause_us > 0)
         nanosleep(&(struct timespec){pause_us / 1000000, pause_us % 1000000 * 1000}, NULL);
-    uint32_t tensor = s->order[piece], slice = tensor % s->state->num_slices;
+    uint32_t tensor = s->order[piece], slice = slice_of(s, tensor);
     if (s->device_copy == NULL)
         return ckpt_save_copy(s->save, tensor);
-    ERR_TRY(device_copy_tensor(s->device_copy, s->save, tensor, s->tensors[tensor].data));
+    ERR_TRY(tensor < s->num_tensors
+                ? device_copy_tensor(s->device_copy, s->save, tensor, s->tensors[tensor].data)
+                : ckpt_save_copy(s->save, tensor));
     if (piece + 1 == s->copied_at[slice])
         device_copy_mark(s->device_copy, slice);
     return 0;
@@ -92,9 +106,8 @@ static int copy_piece(void *user, uint32_t piece)
     if (op != NULL && (piece == 0 || op_of(s, piece - 1) != op))
         s->note_copy(s->user, op, false);
     ERR_TRY(copy_one(s, piece));
-    bool is_last =
-        piece + 1 == s->num_tensors || s->state->slices[s->copied_for[piece + 1]].block !=
-                                           s->state->slices[s->copied_for[piece]].block;
+    bool is_last = piece + 1 == num_pieces(s) || s->state->slices[s->copied_for[piece + 1]].block !=
+                                                     s->state->slices[s->copied_for[piece]].block;
     if (op != NULL && is_last)
         s->note_copy(s->user, op, true);
     return 0;
@@ -110,6 +123,8 @@ static uint64_t piece_bytes(void *user, uint32_t piece)
 {
     const struct snapshot *s = user;
     uint32_t tensor = s->order[piece], num = s->state->num_slices;
+    if (tensor >= s->num_tensors)
+        return s->tensors[tensor].extent[0];
     enum state_part part = tensor / num;
     return state_place(&s->state->slices[tensor % num], part)->count *
            kernel_dtype_bytes(state_dtype(s->state, part));
@@ -129,22 +144,21 @@ static int end_image(void *user, int rc)
 /* When ckptd has answered the description. */
 static int open_copier(struct snapshot *s)
 {
-    uint32_t num_slices = s->state->num_slices;
-    s->order = calloc(s->num_tensors + 1, sizeof(*s->order));
+    uint32_t num_slices = s->state->num_slices, num = num_pieces(s);
+    s->order = calloc((size_t)num + 1, sizeof(*s->order));
     s->copied_at = calloc(num_slices + 1, sizeof(*s->copied_at));
-    s->copied_for = calloc(s->num_tensors + 1, sizeof(*s->copied_for));
+    s->copied_for = calloc((size_t)num + 1, sizeof(*s->copied_for));
     s->ops = calloc(num_slices + 1, sizeof(*s->ops));
     if (s->order == NULL || s->copied_at == NULL || s->copied_for == NULL || s->ops == NULL)
-        return report_error(ERR_MEMORY, NULL, "no memory for the order of %u tensors",
-                            s->num_tensors);
-    for (uint32_t i = 0; i < s->num_tensors; i++) {
+        return report_error(ERR_MEMORY, NULL, "no memory for the order of %u tensors", num);
+    for (uint32_t i = 0; i < num; i++) {
         s->order[i] = ckpt_save_order(s->ckpt, i);
-        s->copied_at[s->order[i] % num_slices] = i + 1; /* the last of its STATE_PARTS wins */
+        s->copied_at[slice_of(s, s->order[i])] = i + 1; /* the last of its STATE_PARTS wins */
     }
     for (uint32_t slice = 0, piece = 0; slice < num_slices; slice++)
         while (piece < s->copied_at[slice])
             s->copied_for[piece++] = slice;
-    struct copier_options options = {.num_pieces = s->num_tensors,
+    struct copier_options options = {.num_pieces = num,
                                      .num_slices = num_slices,
                                      .copied_at = s->copied_at,
                                      .copy = copy_piece,
@@ -265,6 +279,17 @@ static void tell_expected(const struct snapshot *s)
                  (double)s->bytes / 1048576.0, 1e3 * (double)s->bytes / rate, rate * 1e-9);
 }
 
+/* With the files of the folder that the run began with, which are known by now. */
+static int describe(struct snapshot *s)
+{
+    struct ckpt_tensor *tensors = realloc(s->tensors, (num_pieces(s) + 1) * sizeof(*tensors));
+    if (tensors == NULL)
+        return report_error(ERR_MEMORY, NULL, "no memory to describe %u tensors", num_pieces(s));
+    s->tensors = tensors;
+    folder_files_describe(tensors + s->num_tensors, &s->files);
+    return ckpt_describe(s->ckpt, s->attempt, tensors, num_pieces(s));
+}
+
 int snapshot_take(struct snapshot *s)
 {
     if (s->ckpt == NULL)
@@ -278,8 +303,7 @@ int snapshot_take(struct snapshot *s)
     s->attempt = s->times.attempt = (uint64_t)answer[0];
     ERR_TRY(parallel_agree(world, snapshot_is_rank_0(s) ? check_level(s) : 0));
     s->newest_step = answer[1];
-    ERR_TRY(parallel_agree(s->mesh->world,
-                           ckpt_describe(s->ckpt, s->attempt, s->tensors, s->num_tensors)));
+    ERR_TRY(parallel_agree(s->mesh->world, describe(s)));
     s->times.attempt_seconds += clock_seconds() - start;
     if (snapshot_is_rank_0(s))
         log_info("checkpoint", "run %s: attempt %" PRIu64 " at %s", s->config->run, s->attempt,
@@ -382,6 +406,7 @@ void snapshot_close(struct snapshot *s)
     free(s->ops);
     free(s->tensors);
     free(s->names);
+    folder_files_free(&s->files);
     free(s->identity_json);
     free(s->data_json);
     free(s->orders_json);

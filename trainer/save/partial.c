@@ -171,7 +171,8 @@ static void print_left(FILE *out, const struct partial *p, const struct ckpt_met
         if (sscanf(name, "layers.%" SCNu32 ".", &layer) == 1 && layer >= p->model->shape.layers) {
             first = layer < first ? layer : first;
             last = layer > last ? layer : last;
-        } else if (strncmp(name, "optimizer.", strlen("optimizer.")) != 0 && !is_ours(p, name)) {
+        } else if (strncmp(name, "optimizer.", strlen("optimizer.")) != 0 &&
+                   ckpt_object_name(&metadata->tensors[i]) == NULL && !is_ours(p, name)) {
             fprintf(out, "%s: left\n", name);
         }
     }

@@ -6,6 +6,7 @@
 #include "proto/report.h"
 #include "trainer/save/copier.h"
 #include "trainer/save/device_copy.h"
+#include "trainer/save/folder_files.h"
 #include "trainer/save/identity.h"
 #include "trainer/save/partial.h"
 #include "trainer/save/replicas.h"
@@ -32,8 +33,10 @@ struct snapshot {
     uint64_t attempt;                      /* 0: none, a reader */
     int64_t newest_step;                   /* seen before the load; -1: none */
     int64_t checked_step, checked_attempt; /* the checkpoint that was found to be of this run */
-    struct ckpt_tensor *tensors;           /* STATE_PARTS per slice: first all parameters */
-    uint32_t num_tensors;
+    /* STATE_PARTS per slice: first all parameters; then, once described, `files`. */
+    struct ckpt_tensor *tensors;
+    uint32_t num_tensors; /* without those of `files` */
+    struct folder_files files;
     bool has_no_moments; /* tensors are the parameters alone: the last save, if so configured */
     char (*names)[SNAPSHOT_NAME_BYTES];
     uint64_t bytes;            /* of this rank's slices */

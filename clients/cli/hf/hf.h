@@ -1,5 +1,5 @@
-/* hf.h - a Llama as Hugging Face keeps it: names of tensors, order of rows, config.json, and its
- * tokenizer.
+/* hf.h - a Llama as Hugging Face keeps it: names of tensors, order of rows, config.json, its
+ * tokenizer, and what else lies in its folder.
  *
  * Our tensors have torchtitan's names, and rotary embedding turns the pairs (2i, 2i + 1) of a
  * head's rows. Hugging Face turns (i, i + D/2): its rows of wq and wk are ours in another order,
@@ -8,6 +8,7 @@
 #ifndef HOLDFAST_CLIENTS_HF_H
 #define HOLDFAST_CLIENTS_HF_H
 
+#include "clients/ckpt.h"
 #include "proto/manifest.h"
 #include "proto/model_shape.h"
 #include "proto/vocab.h"
@@ -44,13 +45,14 @@ int hf_model_of(struct model_shape *out, const struct hf_run *run);
 int hf_model_identity(struct json_t **out, const struct model_shape *model);
 /* The tokens around a text as config.json has them, NULL where they are not known: those of the
  * data that the model was trained on, else those of the tokenizer's file, else what it was imported
- * with; that as well where it names the trained one, perhaps among others. `tokenizer` may be NULL.
- * To be closed. ERR_MEMORY. */
+ * with; that as well where it names the trained one, perhaps among others, or where the folder's
+ * own tokenizer goes out (`keeps`). `tokenizer` may be NULL. To be closed. ERR_MEMORY. */
 struct hf_tokenizer;
 struct hf_ends {
     struct json_t *begin, *end;
 };
-int hf_ends_of(struct hf_ends *out, const struct hf_run *run, const struct hf_tokenizer *tokenizer);
+int hf_ends_of(struct hf_ends *out, const struct hf_run *run, const struct hf_tokenizer *tokenizer,
+               bool keeps);
 void hf_ends_close(struct hf_ends *ends);
 /* `dtype` NULL: the tensors are of the types with which they were imported. Of an imported model it
  * is the folder's own config.json, changed where the model is another. */
@@ -94,8 +96,24 @@ int hf_tokenizer_open(struct hf_tokenizer *out, const char *path, const char *sh
 void hf_tokenizer_close(struct hf_tokenizer *tokenizer);
 /* The text of tokenizer.json, to be freed. */
 int hf_tokenizer_json(char **out, size_t *out_bytes, const struct hf_tokenizer *tokenizer);
+/* Is a folder's file `name` this tokenizer? Of tiktoken's: has its tokenizer.json the same tokens?
+ * ERR_MEMORY. */
+int hf_tokenizer_compare(bool *out_is, const struct hf_tokenizer *tokenizer, const char *name,
+                         const void *data, size_t bytes);
 /* As hf_model_config. */
 int hf_tokenizer_config(struct json_t **out, const struct hf_tokenizer *tokenizer);
+
+/* ---- kept.c ---- */
+
+#define HF_KEPT_FILES 9u
+#define HF_KEPT_BYTES_MAX (64u << 20) /* of each */
+struct hf_folder;
+const char *hf_kept_name(uint32_t index);
+bool hf_kept_is_tokenizer(const char *name); /* the whole of one, and not how it is used */
+/* Objects of the files that the folder has; `memory` of others is NULL. Free them also after an
+ * error. ERR_INVALID: one is too long. */
+int hf_kept_read(struct ckpt_object out[HF_KEPT_FILES], const struct hf_folder *folder);
+void hf_kept_free(struct ckpt_object kept[HF_KEPT_FILES]);
 
 /* Private to hf/: hands a document out, unless a part of it is missing for lack of memory, which
  * `is_whole` says. */

@@ -174,15 +174,16 @@ static json_t *end_of(const json_t *data, const char *ours, int64_t of_file, con
     return of_file >= 0 ? json_integer(of_file) : json_incref(came);
 }
 
-int hf_ends_of(struct hf_ends *out, const struct hf_run *run, const struct hf_tokenizer *tokenizer)
+int hf_ends_of(struct hf_ends *out, const struct hf_run *run, const struct hf_tokenizer *tokenizer,
+               bool keeps)
 {
-    const json_t *imported = json_object_get(run->config, "hf");
-    bool names_them = tokenizer != NULL && tokenizer->name == NULL;
+    const json_t *imported = json_object_get(run->config, "hf"), *data = keeps ? NULL : run->data;
+    bool names_them = !keeps && tokenizer != NULL && tokenizer->name == NULL;
     *out = (struct hf_ends){0};
     json_begin();
-    out->begin = end_of(run->data, "bos", names_them ? (int64_t)tokenizer->vocab.num_tokens : -1,
+    out->begin = end_of(data, "bos", names_them ? (int64_t)tokenizer->vocab.num_tokens : -1,
                         imported, "bos_token_id");
-    out->end = end_of(run->data, "eos", names_them ? (int64_t)tokenizer->vocab.num_tokens + 1 : -1,
+    out->end = end_of(data, "eos", names_them ? (int64_t)tokenizer->vocab.num_tokens + 1 : -1,
                       imported, "eos_token_id");
     return json_end() ? 0
                       : report_error(ERR_MEMORY, NULL, "no memory for the description of a model");

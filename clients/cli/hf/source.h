@@ -11,6 +11,7 @@ struct hf_source {
     const struct hf_file *file; /* NULL: not found yet */
     uint64_t start;             /* in the file */
     enum dtype dtype;
+    const unsigned char *object; /* not NULL: no tensor, but such bytes */
 };
 
 /* What a thread reads with. */

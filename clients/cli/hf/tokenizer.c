@@ -242,6 +242,58 @@ int hf_tokenizer_json(char **out, size_t *out_bytes, const struct hf_tokenizer *
     return report_error(ERR_MEMORY, NULL, "no memory for %s", HF_TOKENIZER);
 }
 
+/* ---- is a folder's tokenizer the one that was named? ---- */
+
+static bool find_member(struct json_member *inout, const char *name)
+{
+    struct json_member object = *inout;
+    size_t at = json_first_member(object.value, object.value_bytes);
+    while (json_next_member(inout, object.value, &at, object.value_bytes))
+        if (json_member_is(inout, name))
+            return true;
+    return false;
+}
+
+/* Of a folder made from tiktoken's file: has its tokenizer.json the same tokens? */
+static int compare_vocab(bool *out_is, const struct hf_tokenizer *tokenizer, const char *text,
+                         size_t bytes)
+{
+    struct printer printer = {.vocab = &tokenizer->vocab};
+    struct json_member vocab = {.value = text, .value_bytes = bytes};
+    json_t *ours = NULL, *theirs = NULL;
+    json_error_t reason;
+    char *own = NULL;
+    size_t own_bytes = 0;
+    if (!find_member(&vocab, "model") || !find_member(&vocab, "vocab") ||
+        json_count(vocab.value, vocab.value_bytes).commas + 1 != tokenizer->vocab.num_tokens)
+        return 0;
+    printer.out = memfile_open(&own, &own_bytes);
+    make_alphabet(printer.characters);
+    if (printer.out != NULL)
+        print_vocab(&printer);
+    int error = printer.out != NULL && memfile_close(printer.out)
+                    ? json_read(&ours, own, own_bytes, &reason)
+                    : ERR_MEMORY;
+    if (error == 0 && json_read(&theirs, vocab.value, vocab.value_bytes, &reason) == ERR_MEMORY)
+        error = ERR_MEMORY;
+    *out_is = error == 0 && json_equal(ours, theirs);
+    json_decref(ours);
+    json_decref(theirs);
+    free(own);
+    return error == 0 ? 0 : report_error(ERR_MEMORY, NULL, "no memory for %s", HF_TOKENIZER);
+}
+
+int hf_tokenizer_compare(bool *out_is, const struct hf_tokenizer *tokenizer, const char *name,
+                         const void *data, size_t bytes)
+{
+    *out_is = false;
+    if (tokenizer->name == NULL)
+        return strcmp(name, HF_TOKENIZER) == 0 ? compare_vocab(out_is, tokenizer, data, bytes) : 0;
+    *out_is = strcmp(name, tokenizer->name) == 0 && bytes == tokenizer->bytes &&
+              memcmp(data, tokenizer->text, bytes) == 0;
+    return 0;
+}
+
 /* ---- tokenizer_config.json ---- */
 
 static json_t *special_token(const char *content)
