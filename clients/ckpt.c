@@ -227,6 +227,12 @@ int ckpt_attempt_take(struct ckpt *ckpt, uint64_t *out_attempt, struct ckpt_info
     return open_attempt(ckpt, out_attempt, out_newest, options, flags, true);
 }
 
+void ckpt_compares_replicas(struct ckpt *ckpt)
+{
+    if (ckpt != NULL)
+        ckpt->compares_replicas = true;
+}
+
 static int describe(struct ckpt *ckpt, uint64_t attempt, struct session_tensors *tensors)
 {
     if (attempt == 0) {

@@ -160,8 +160,9 @@ const char *ckpt_error(void);
 int ckpt_attempt_open(struct ckpt *ckpt, uint64_t *out_attempt, struct ckpt_info *out_newest,
                       const struct ckpt_attempt_options *options);
 /* Every rank; waits for all. CKPT_MISMATCH when the slices do not tile the tensors. Ranks that
- * describe the same slice are replicas: each saves a part of it, and what they hold is taken to be
- * the same, not compared. Slices of different contents need different names or places. */
+ * describe the same slice are replicas: a save has the tensor as one of them holds it, whole, and
+ * tensors are dealt out so that all write about as much. Where each rank's contents are to be saved
+ * they need different names or places. */
 int ckpt_describe(struct ckpt *ckpt, uint64_t attempt, const struct ckpt_tensor *tensors,
                   uint32_t num_tensors);
 
@@ -272,6 +273,11 @@ struct ckpt_array {
  * together. */
 int ckpt_describe_arrays(struct ckpt *ckpt, uint64_t attempt, const struct ckpt_array *arrays,
                          uint32_t num_arrays);
+/* Before a description: this rank compares, before each save, what it holds with the ranks that
+ * hold the same, and begins no save where they differ. When all ranks say so each replica saves a
+ * part of a slice, which is faster where a few tensors are most of the bytes; replicas that are not
+ * equal after all would be mixed. */
+void ckpt_compares_replicas(struct ckpt *ckpt);
 /* The bytes of described tensor `index` are at `data` from now on; no other rank has to know. Not
  * while a save is open. */
 int ckpt_move(struct ckpt *ckpt, uint32_t index, void *data);

@@ -341,6 +341,7 @@ int session_describe(struct ckpt *ckpt, uint32_t timeout_ms, bool ahead)
     request.rank = ckpt->rank;
     request.world_size = ckpt->world_size;
     request.memory_node = ckpt->hooks.memory_node;
+    request.compares_replicas = ckpt->compares_replicas;
     request.n_slices = ckpt->tensors.count;
     int error = session_tensors_pack(&request.slices, &ckpt->tensors);
     if (error == 0)

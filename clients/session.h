@@ -87,11 +87,12 @@ struct ckpt {
     struct session_item *items;
     uint32_t *first_item; /* per tensor, and one more for the end */
     uint32_t num_items;
-    bool takes_digests;  /* ckptd compares what ckpt_save_digest says */
-    uint32_t *order;     /* tensors in the order of their places; those without one come last */
-    uint64_t num_begins; /* BeginSaves that were no repetition */
-    bool is_last;        /* ckpt_save_last */
-    uint64_t *left;      /* per tensor: bytes that the save in progress has to announce yet */
+    bool takes_digests;     /* ckptd compares what ckpt_save_digest says */
+    uint32_t *order;        /* tensors in the order of their places; those without one come last */
+    uint64_t num_begins;    /* BeginSaves that were no repetition */
+    bool is_last;           /* ckpt_save_last */
+    bool compares_replicas; /* ckpt_compares_replicas */
+    uint64_t *left;         /* per tensor: bytes that the save in progress has to announce yet */
 
     /* On another node (remote.h); NULL: none, or shared memory is used. */
     struct remote *remote;

@@ -7,8 +7,10 @@
  * layout.
  *
  * Saving: the ranks describe their slices. Equal slices are replicas; the distinct ones must tile
- * the tensor as a grid. Each slice is cut along dimension 0 among its replicas, so they split the
- * work. Loading: a wanted slice is intersected with the saved grid by binary search in the cuts.
+ * the tensor as a grid. Where replicas are known to be equal, each slice is cut along dimension 0
+ * among them, so they split the work; otherwise a tensor is written from one replica, and the work
+ * is split tensor by tensor. Loading: a wanted slice is intersected with the saved grid by binary
+ * search in the cuts.
  *
  * Errors: ERR_MISMATCH when slices overlap, leave a hole or disagree on shape or dtype: the message
  * names the tensor. ERR_INVALID: no tensor or slice is like that, or they are over a limit.
@@ -185,12 +187,22 @@ void layout_joined_box(struct box *out, const struct tensor_meta *part);
 int layout_check_joined(const struct tensor_meta *whole, const struct tensor_meta *parts,
                         uint32_t count);
 
+/* Which replicas of a tensor write it. */
+enum layout_replicas {
+    /* They may differ: of each tensor one. The holders of a cell count as replicas in the order of
+     * their ranks, so on a mesh replica k is the same place in it for every cell. All boxes of a
+     * tensor (layout_split) come from the same one. Larger tensors choose first, each the replica
+     * whose busiest rank has least to write. */
+    LAYOUT_ONE_REPLICA,
+    /* They have been proven equal: a band of the grid along dimension 0 is cut into as many pieces
+     * as it has rows and every cell of it has replicas; the lowest ranks write one each. */
+    LAYOUT_EQUAL_REPLICAS
+};
 /* Plan of a save from the slices of every rank (rank r holds slices[r][0..counts[r])); rank r
- * writes shard r. A tensor may appear once per rank. A band of the grid along dimension 0 is cut
- * into as many pieces as it has rows and every cell of it has replicas; the lowest ranks write one
- * each. ERR_INVALID, too, when all tensors together pass LAYOUT_BYTES_MAX. */
+ * writes shard r. A tensor may appear once per rank. ERR_INVALID, too, when all tensors together
+ * pass LAYOUT_BYTES_MAX. */
 int layout_plan_save(struct layout_table **out, const struct slice *const *slices,
-                     const uint32_t *counts, uint32_t num_ranks);
+                     const uint32_t *counts, uint32_t num_ranks, enum layout_replicas replicas);
 
 /* The contiguous part of a rank's own slice that this rank writes. */
 struct save_item {

@@ -2,7 +2,7 @@
  *
  * The boxes of its first tensor are sorted; equal ones are replicas; the distinct ones must be
  * exactly the cells of the grid that their own edges span. That proves neither hole nor overlap.
- * Then each band of cells along dimension 0 is cut again among the replicas. */
+ * Then all cells go to one replica, or each band of them along dimension 0 is cut among all. */
 #include "proto/layout_private.h"
 
 #include "proto/report.h"
@@ -21,7 +21,7 @@ struct group {
 
 struct grid {
     const struct tensor_meta *meta;
-    struct layout_member *members; /* sorted by box, then rank */
+    const struct layout_member *members; /* sorted by box, then rank */
     uint32_t num_members;
     struct group *groups; /* row-major order of their boxes */
     uint32_t num_groups;
@@ -49,6 +49,20 @@ static int compare_members(const void *a, const void *b, void *user)
     return x->rank < y->rank ? -1 : x->rank > y->rank;
 }
 
+uint32_t layout_sort_members(struct layout_member *members, uint32_t count, uint32_t dims)
+{
+    uint32_t least = count;
+    qsort_r(members, count, sizeof(*members), compare_members, &dims);
+    for (uint32_t i = 0; i < count; i++) {
+        bool is_same = i > 0 && box_equal(members[i - 1].box, members[i].box, dims);
+        members[i].replica = is_same ? members[i - 1].replica + 1 : 0;
+        if (i > 0 && !is_same && members[i - 1].replica + 1 < least)
+            least = members[i - 1].replica + 1;
+    }
+    return count > 0 && members[count - 1].replica + 1 < least ? members[count - 1].replica + 1
+                                                               : least;
+}
+
 static int compare_u64(const void *a, const void *b)
 {
     uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
@@ -57,16 +71,13 @@ static int compare_u64(const void *a, const void *b)
 
 static int find_groups(struct grid *grid)
 {
-    uint32_t dims = grid->meta->dims;
     grid->groups = layout_alloc(grid->num_members, sizeof(*grid->groups));
     if (!grid->groups)
         return layout_fail_memory();
-    qsort_r(grid->members, grid->num_members, sizeof(*grid->members), compare_members, &dims);
     for (uint32_t i = 0; i < grid->num_members; i++) {
-        if (i > 0 && box_equal(grid->members[i - 1].box, grid->members[i].box, dims))
-            grid->groups[grid->num_groups - 1].replicas++;
-        else
-            grid->groups[grid->num_groups++] = (struct group){.first = i, .replicas = 1};
+        if (grid->members[i].replica == 0)
+            grid->groups[grid->num_groups++] = (struct group){.first = i};
+        grid->groups[grid->num_groups - 1].replicas++;
     }
     return 0;
 }
@@ -175,19 +186,22 @@ static uint64_t count_pieces(const struct grid *grid, uint64_t band, uint64_t ce
     return pieces;
 }
 
-static void refine_rows(struct layout *out, const struct grid *grid, uint64_t cells_per_band)
+static void refine_rows(struct layout *out, const struct grid *grid, uint64_t cells_per_band,
+                        uint32_t replica)
 {
+    bool is_split = replica == LAYOUT_ALL;
     uint64_t cell = 0;
     uint32_t num_cuts = 0;
     for (uint64_t band = 0; band + 1 < grid->num_cuts[0]; band++) {
         uint64_t start = grid->cuts[0][band];
         uint64_t rows = grid->cuts[0][band + 1] - start;
-        uint64_t pieces = count_pieces(grid, band, cells_per_band);
+        uint64_t pieces = is_split ? count_pieces(grid, band, cells_per_band) : 1;
         for (uint64_t piece = 0; piece < pieces; piece++) {
             out->cuts[0][num_cuts++] = start + (uint64_t)((unsigned __int128)rows * piece / pieces);
             for (uint64_t c = 0; c < cells_per_band; c++) {
                 const struct group *group = &grid->groups[band * cells_per_band + c];
-                out->owners[cell++] = grid->members[group->first + piece].rank;
+                uint64_t writer = is_split ? piece : replica;
+                out->owners[cell++] = grid->members[group->first + writer].rank;
             }
         }
     }
@@ -205,7 +219,7 @@ static void make_empty_layout(struct layout *out, const struct tensor_meta *meta
     }
 }
 
-static int make_layout(struct layout *out, const struct grid *grid, bool is_empty)
+static int make_layout(struct layout *out, const struct grid *grid, bool is_empty, uint32_t replica)
 {
     uint32_t dims = grid->meta->dims;
     out->dims = dims;
@@ -227,14 +241,14 @@ static int make_layout(struct layout *out, const struct grid *grid, bool is_empt
     if (is_empty)
         make_empty_layout(out, grid->meta);
     else if (dims == 0)
-        out->owners[0] = grid->members[0].rank;
+        out->owners[0] = grid->members[replica == LAYOUT_ALL ? 0 : replica].rank;
     else
-        refine_rows(out, grid, cells_per_band);
+        refine_rows(out, grid, cells_per_band, replica);
     return 0;
 }
 
 int layout_of_class(struct layout *out, const struct tensor_meta *meta,
-                    struct layout_member *members, uint32_t num_members)
+                    const struct layout_member *members, uint32_t num_members, uint32_t replica)
 {
     struct grid grid = {.meta = meta, .members = members, .num_members = num_members};
     bool is_empty = false;
@@ -246,7 +260,7 @@ int layout_of_class(struct layout *out, const struct tensor_meta *meta,
     if (!error && !is_empty)
         error = check_grid(&grid);
     if (!error)
-        error = make_layout(out, &grid, is_empty);
+        error = make_layout(out, &grid, is_empty, replica);
     for (uint32_t d = 0; d < LAYOUT_DIMS_MAX; d++)
         free(grid.cuts[d]);
     free(grid.groups);

@@ -7,8 +7,10 @@
  * box) of its members.
  *  2. Tensors of equal hash and shape form a class. A second pass proves that its members are equal
  *     box by box; a tensor that only shares the hash leaves the class.
- *  3. The first tensor of each class gets a layout (layout_grid.c).
- *  4. Equal layouts are merged, by a hash table again. Cost: O(n) in the number of slices plus O(m
+ *  3. Where replicas may differ, each tensor gets the one that writes it: the loads of all that
+ * hold it are compared, which is a pass over all slices again.
+ *  4. The first tensor of each class, and replica, gets a layout (layout_grid.c).
+ *  5. Equal layouts are merged, by a hash table again. Cost: O(n) in the number of slices plus O(m
  * log m) in those of the class heads, whatever the names and the cuts: both hash tables have a seed
  * of the plan. The plan itself does not depend on it. */
 #include "proto/layout_private.h"
@@ -29,8 +31,9 @@ struct tensor_entry {
     uint32_t num_members;           /* slices that are not empty */
     uint32_t last_rank;             /* that described it */
     uint32_t head;                  /* entry that stands for the class */
+    uint32_t replica;               /* that writes it; LAYOUT_ALL */
     uint32_t first_member;          /* heads only: into members */
-    uint32_t layout;                /* heads only */
+    uint32_t num_replicas;          /* heads only: that every box has */
 };
 
 struct planner {
@@ -40,10 +43,11 @@ struct planner {
     uint32_t **tensor_of; /* entry of each slice, per rank, in one block */
     struct tensor_entry *entries;
     uint32_t num_entries, entries_capacity;
-    uint32_t *buckets; /* open addressing: entry number or NONE; in step 4 layout number */
+    uint32_t *buckets; /* open addressing: entry number or NONE; in step 5 layout number */
     uint32_t num_buckets;
     uint64_t seed;                 /* of both */
     struct layout_member *members; /* of the heads */
+    uint32_t *layouts;             /* of replica k of a head: [first_member + k]; NONE: none yet */
     struct layout_table *table;
 };
 
@@ -178,16 +182,20 @@ static int number_tensors(struct planner *planner)
     return error;
 }
 
+static uint64_t tensor_bytes(const struct tensor_meta *meta)
+{
+    uint64_t bytes = dtype_bytes(meta->dtype);
+    for (uint32_t d = 0; d < meta->dims; d++)
+        bytes *= meta->shape[d];
+    return bytes;
+}
+
 /* Every byte lies in one shard: what holds for all of them holds for each shard. */
 static int check_bytes(const struct planner *planner)
 {
     uint64_t sum = 0;
     for (uint32_t i = 0; i < planner->num_entries; i++) {
-        const struct tensor_meta *meta = planner->entries[i].meta;
-        uint64_t bytes = dtype_bytes(meta->dtype);
-        for (uint32_t d = 0; d < meta->dims; d++)
-            bytes *= meta->shape[d];
-        sum += bytes;
+        sum += tensor_bytes(planner->entries[i].meta);
         if (sum > LAYOUT_BYTES_MAX)
             return report_error(ERR_INVALID, NULL, "the tensors together pass %llu bytes",
                                 LAYOUT_BYTES_MAX);
@@ -251,7 +259,7 @@ static int build_classes(struct planner *planner)
     return 0;
 }
 
-/* The members of every class head, in one array, by rank. */
+/* The members of every class head, in one array. One without any has a place, too. */
 static int collect_members(struct planner *planner)
 {
     uint64_t total = 0;
@@ -262,12 +270,14 @@ static int collect_members(struct planner *planner)
         if (total + entry->num_members > UINT32_MAX)
             return report_error(ERR_BUSY, NULL, "the ranks described too many slices");
         entry->first_member = (uint32_t)total;
-        total += entry->num_members;
+        total += entry->num_members + (entry->num_members == 0);
         entry->num_members = 0;
     }
     planner->members = layout_alloc(total, sizeof(*planner->members));
-    if (!planner->members)
+    planner->layouts = layout_alloc(total, sizeof(*planner->layouts));
+    if (!planner->members || !planner->layouts)
         return layout_fail_memory();
+    memset(planner->layouts, 0xff, total * sizeof(*planner->layouts));
     for (uint32_t rank = 0; rank < planner->num_ranks; rank++) {
         for (uint32_t i = 0; i < planner->counts[rank]; i++) {
             uint32_t id = planner->tensor_of[rank][i];
@@ -278,10 +288,106 @@ static int collect_members(struct planner *planner)
                     (struct layout_member){.box = box, .rank = rank};
         }
     }
+    for (uint32_t i = 0; i < planner->num_entries; i++) {
+        struct tensor_entry *entry = &planner->entries[i];
+        if (entry->head == i)
+            entry->num_replicas = layout_sort_members(planner->members + entry->first_member,
+                                                      entry->num_members, entry->meta->dims);
+    }
     return 0;
 }
 
-/* ---- step 4: layouts that are equal are merged ---- */
+/* ---- step 3: the replica that writes ---- */
+
+static int compare_names(const void *a, const void *b, void *user)
+{
+    const struct tensor_entry *entries = user;
+    return strcmp(entries[*(const uint32_t *)a].meta->name,
+                  entries[*(const uint32_t *)b].meta->name);
+}
+
+/* A tensor, or all boxes of one (layout_boxes.c): entries order[first .. first + count). */
+struct family {
+    uint64_t bytes;
+    uint32_t first, count;
+};
+
+static bool is_same_family(const struct tensor_meta *a, const struct tensor_meta *b)
+{
+    size_t length = strcspn(a->name, "@");
+    return strncmp(a->name, b->name, length) == 0 && a->name[length] == '@' &&
+           b->name[length] == '@';
+}
+
+static int compare_families(const void *a, const void *b)
+{
+    const struct family *x = a, *y = b;
+    if (x->bytes != y->bytes)
+        return x->bytes > y->bytes ? -1 : 1;
+    return x->first < y->first ? -1 : x->first > y->first;
+}
+
+static uint64_t member_bytes(const struct tensor_entry *entry, const struct layout_member *member)
+{
+    return box_elements(member->box, entry->meta->dims) * dtype_bytes(entry->meta->dtype);
+}
+
+/* Gives the family to the replica whose busiest rank has least to write. load: bytes that each rank
+ * writes already; busiest: scratch for as many. */
+static void choose_replica(struct planner *planner, const uint32_t *order,
+                           const struct family *family, uint64_t *load, uint64_t *busiest)
+{
+    uint32_t num_replicas = planner->num_ranks, best = 0;
+    memset(busiest, 0, planner->num_ranks * sizeof(*busiest));
+    for (uint32_t i = family->first; i < family->first + family->count; i++) {
+        const struct tensor_entry *head = &planner->entries[planner->entries[order[i]].head];
+        const struct layout_member *members = planner->members + head->first_member;
+        if (head->num_members > 0 && head->num_replicas < num_replicas)
+            num_replicas = head->num_replicas;
+        for (uint32_t m = 0; m < head->num_members; m++) {
+            uint64_t *most = &busiest[members[m].replica];
+            *most = load[members[m].rank] > *most ? load[members[m].rank] : *most;
+        }
+    }
+    for (uint32_t k = 1; k < num_replicas; k++)
+        best = busiest[k] < busiest[best] ? k : best;
+    for (uint32_t i = family->first; i < family->first + family->count; i++) {
+        struct tensor_entry *entry = &planner->entries[order[i]];
+        const struct tensor_entry *head = &planner->entries[entry->head];
+        const struct layout_member *members = planner->members + head->first_member;
+        entry->replica = head->num_members > 0 ? best : 0;
+        for (uint32_t m = 0; m < head->num_members; m++)
+            if (members[m].replica == best)
+                load[members[m].rank] += member_bytes(entry, &members[m]);
+    }
+}
+
+/* `order`: the entries by name. */
+static int choose_replicas(struct planner *planner, const uint32_t *order)
+{
+    struct family *families = layout_alloc(planner->num_entries, sizeof(*families));
+    uint64_t *load = layout_alloc(2 * (uint64_t)planner->num_ranks, sizeof(*load));
+    uint32_t count = 0;
+    for (uint32_t i = 0; families && i < planner->num_entries; i++) {
+        const struct tensor_meta *meta = planner->entries[order[i]].meta;
+        bool joins = i > 0 && is_same_family(planner->entries[order[i - 1]].meta, meta);
+        if (!joins)
+            families[count++] = (struct family){.first = i};
+        families[count - 1].bytes += tensor_bytes(meta);
+        families[count - 1].count++;
+    }
+    if (families && load) {
+        qsort(families, count, sizeof(*families), compare_families);
+        for (uint32_t i = 0; i < count; i++)
+            choose_replica(planner, order, &families[i], load, load + planner->num_ranks);
+    }
+    int error = families && load ? 0 : layout_fail_memory();
+    free(families);
+    free(load);
+    return error;
+}
+
+/* ---- step 5: layouts that are equal are merged ---- */
 
 static bool is_same_layout(const struct layout *a, const struct layout *b)
 {
@@ -329,15 +435,25 @@ static uint32_t merge_layout(struct planner *planner)
     return *bucket;
 }
 
-static int compare_names(const void *a, const void *b, void *user)
+/* The layout of an entry, made unless its class has it already. */
+static int find_layout(uint32_t *out, struct planner *planner, const struct tensor_entry *entry)
 {
-    const struct tensor_entry *entries = user;
-    return strcmp(entries[*(const uint32_t *)a].meta->name,
-                  entries[*(const uint32_t *)b].meta->name);
+    const struct tensor_entry *head = &planner->entries[entry->head];
+    struct layout_table *table = planner->table;
+    uint32_t *place =
+        &planner->layouts[head->first_member + (entry->replica == LAYOUT_ALL ? 0 : entry->replica)];
+    if (*place == NONE) {
+        ERR_TRY(layout_of_class(&table->layouts[table->num_layouts++], head->meta,
+                                planner->members + head->first_member, head->num_members,
+                                entry->replica));
+        *place = merge_layout(planner);
+    }
+    *out = *place;
+    return 0;
 }
 
 /* Layouts are numbered in the order of the names that use them first: the same plan every time. */
-static int build_table(struct planner *planner)
+static int build_table(struct planner *planner, enum layout_replicas replicas)
 {
     uint32_t count = planner->num_entries;
     int error = 0;
@@ -354,23 +470,19 @@ static int build_table(struct planner *planner)
     }
     for (uint32_t i = 0; i < count; i++) {
         order[i] = i;
-        planner->entries[i].layout = NONE;
+        planner->entries[i].replica = LAYOUT_ALL;
     }
     qsort_r(order, count, sizeof(*order), compare_names, planner->entries);
+    if (replicas == LAYOUT_ONE_REPLICA)
+        error = choose_replicas(planner, order);
     clear_buckets(planner);
     for (uint32_t i = 0; !error && i < count; i++) {
-        struct tensor_entry *entry = &planner->entries[order[i]];
-        struct tensor_entry *head = &planner->entries[entry->head];
-        if (head->layout == NONE) {
-            error = layout_of_class(&table->layouts[table->num_layouts++], head->meta,
-                                    planner->members + head->first_member, head->num_members);
-            head->layout = error ? 0 : merge_layout(planner);
-        }
+        const struct tensor_entry *entry = &planner->entries[order[i]];
+        error = find_layout(&table->layout_of[i], planner, entry);
         struct tensor_meta *meta = &table->tensors[i];
         *meta = *entry->meta;
         for (uint32_t d = meta->dims; d < LAYOUT_DIMS_MAX; d++)
             meta->shape[d] = 1;
-        table->layout_of[i] = head->layout;
         table->num_tensors++;
     }
 out:
@@ -379,7 +491,7 @@ out:
 }
 
 int layout_plan_save(struct layout_table **out, const struct slice *const *slices,
-                     const uint32_t *counts, uint32_t num_ranks)
+                     const uint32_t *counts, uint32_t num_ranks, enum layout_replicas replicas)
 {
     struct planner planner = {.slices = slices, .counts = counts, .num_ranks = num_ranks};
     CHECK(num_ranks > 0 && num_ranks < NONE);
@@ -393,7 +505,7 @@ int layout_plan_save(struct layout_table **out, const struct slice *const *slice
     if (!error)
         error = collect_members(&planner);
     if (!error)
-        error = build_table(&planner);
+        error = build_table(&planner, replicas);
     if (!error)
         error = layout_table_index(planner.table);
     if (error)
@@ -406,6 +518,7 @@ int layout_plan_save(struct layout_table **out, const struct slice *const *slice
     free(planner.entries);
     free(planner.buckets);
     free(planner.members);
+    free(planner.layouts);
     return error;
 }
 

@@ -16,12 +16,16 @@ void layout_index_free(struct layout_index *index); /* NULL is nothing */
 struct layout_member {
     const struct box *box;
     uint32_t rank;
+    uint32_t replica; /* how many of lower ranks have the same box */
 };
 
-/* The layout of a tensor whose slices these are; they are sorted. ERR_MISMATCH: they form no grid.
- */
+/* Sorts them by box, then rank, and numbers the replicas. How many every box has. */
+uint32_t layout_sort_members(struct layout_member *members, uint32_t count, uint32_t dims);
+/* The layout of a tensor whose slices these are, sorted, written from `replica`, or split among all
+ * with LAYOUT_ALL. ERR_MISMATCH: they form no grid. */
+#define LAYOUT_ALL UINT32_MAX
 int layout_of_class(struct layout *out, const struct tensor_meta *meta,
-                    struct layout_member *members, uint32_t num_members);
+                    const struct layout_member *members, uint32_t num_members, uint32_t replica);
 
 static inline int layout_fail_memory(void)
 {

@@ -104,6 +104,7 @@ static int fill_slices(struct joining *joining, const struct group_rank *rank)
     joining->request.has_slices = true;
     joining->request.slices = joining->pointers;
     joining->request.n_slices = rank->count;
+    joining->request.compares_replicas = rank->compares_replicas;
     return 0;
 }
 

@@ -374,12 +374,19 @@ static bool resume(struct run *run, struct rpc_call *call,
 
 /* ---- Describe ---- */
 
-static bool slices_equal(const struct group_rank *rank, const struct slice *slices, size_t count)
+/* What a rank says of itself. */
+struct description {
+    struct slice *slices; /* owned until it is taken over */
+    size_t count;
+    bool compares_replicas;
+};
+
+static bool is_as_before(const struct group_rank *rank, const struct description *now)
 {
-    if (count != rank->count)
+    if (now->count != rank->count || now->compares_replicas != rank->compares_replicas)
         return false;
-    for (size_t i = 0; i < count; i++) {
-        const struct slice *a = &rank->slices[i], *b = &slices[i];
+    for (size_t i = 0; i < now->count; i++) {
+        const struct slice *a = &rank->slices[i], *b = &now->slices[i];
         if (strcmp(a->tensor.name, b->tensor.name) != 0 || a->tensor.dtype != b->tensor.dtype ||
             a->tensor.dims != b->tensor.dims || !box_equal(&a->box, &b->box, LAYOUT_DIMS_MAX) ||
             memcmp(a->tensor.shape, b->tensor.shape, sizeof a->tensor.shape) != 0)
@@ -408,15 +415,15 @@ static int new_group(struct group **out, struct run *run, uint64_t attempt)
     return 0;
 }
 
-/* A rank of a group that is being planned, or is. Takes the slices only to compare them. */
+/* A rank of a group that is being planned, or is. Takes what it says only to compare it. */
 static int describe_again(struct group *group, uint32_t rank, struct rpc_call *call,
-                          const struct slice *slices, size_t count)
+                          const struct description *now)
 {
     struct group_rank *mine = &group->ranks[rank];
     if (mine->node != 0)
         return report_error(ERR_MISMATCH, "open a new attempt",
                             "rank %u has described itself at another node", rank);
-    if (!slices_equal(mine, slices, count))
+    if (!is_as_before(mine, now))
         return report_error(ERR_MISMATCH, "open a new attempt",
                             "rank %u described other slices than before", rank);
     if (group->planned) {
@@ -429,16 +436,18 @@ static int describe_again(struct group *group, uint32_t rank, struct rpc_call *c
     return 0;
 }
 
-/* Adds a rank to the rendezvous; takes over `slices`. */
+/* Adds a rank to the rendezvous; takes over the slices. */
 static void join_group(struct group *group, uint32_t rank, struct rpc_call *call,
-                       struct slice *slices, size_t count)
+                       struct description *now)
 {
     struct group_rank *mine = &group->ranks[rank];
     if (mine->call)
         rpc_call_fail(mine->call, report_error(ERR_ABORTED, NULL, "the rank asked again"));
     free(mine->slices);
-    mine->slices = slices;
-    mine->count = (uint32_t)count;
+    mine->slices = now->slices;
+    now->slices = NULL;
+    mine->count = (uint32_t)now->count;
+    mine->compares_replicas = now->compares_replicas;
     mine->call = call;
     group->num_described += !mine->described;
     mine->described = true;
@@ -464,7 +473,8 @@ void describe_rank(struct service *service, struct rpc_call *call,
                    const Holdfast__V1__DescribeRequest *request)
 {
     struct run *run = NULL;
-    struct slice *slices = NULL;
+    struct description now = {.count = request->n_slices,
+                              .compares_replicas = request->compares_replicas};
     int error = service_check_open(service);
     if (error == 0)
         error = run_find(&run, service, request->run, false);
@@ -473,7 +483,7 @@ void describe_rank(struct service *service, struct rpc_call *call,
     if (error == 0)
         error = check_describe(run, request->attempt, request->rank, request->world_size);
     if (error == 0)
-        error = describe_take_slices(&slices, request->slices, request->n_slices);
+        error = describe_take_slices(&now.slices, request->slices, request->n_slices);
     if (error == 0)
         quota_note_owner(run, call);
     struct group *group = run ? run->coordinator->group : NULL;
@@ -481,15 +491,11 @@ void describe_rank(struct service *service, struct rpc_call *call,
         error = new_group(&group, run, request->attempt);
     if (error == 0)
         group->ranks[request->rank].memory_node = request->memory_node;
-    if (error == 0 && (group->planning || group->planned)) {
-        error = describe_again(group, request->rank, call, slices, request->n_slices);
-        free(slices);
-        slices = NULL;
-    } else if (error == 0) {
-        join_group(group, request->rank, call, slices, request->n_slices);
-        slices = NULL;
-    }
-    free(slices);
+    if (error == 0 && (group->planning || group->planned))
+        error = describe_again(group, request->rank, call, &now);
+    else if (error == 0)
+        join_group(group, request->rank, call, &now);
+    free(now.slices);
     if (error != 0)
         rpc_call_fail(call, error);
 }
@@ -500,22 +506,21 @@ void describe_rank(struct service *service, struct rpc_call *call,
 static int take_remote(struct run *run, const Holdfast__V1__JoinRequest *request, uint32_t node)
 {
     struct group *group = run->coordinator->group;
-    struct slice *slices = NULL;
-    ERR_TRY(describe_take_slices(&slices, request->slices, request->n_slices));
+    struct description now = {.count = request->n_slices,
+                              .compares_replicas = request->compares_replicas};
+    ERR_TRY(describe_take_slices(&now.slices, request->slices, request->n_slices));
     int error = group ? 0 : new_group(&group, run, request->attempt);
     struct group_rank *mine = error == 0 ? &group->ranks[request->rank] : NULL;
-    if (error == 0 && mine->described &&
-        (mine->node != node || !slices_equal(mine, slices, request->n_slices)))
+    if (error == 0 && mine->described && (mine->node != node || !is_as_before(mine, &now)))
         error =
             report_error(ERR_MISMATCH, "open a new attempt",
                          "rank %u has described other slices, or at another node", request->rank);
-    if (error != 0 || mine->described) {
-        free(slices);
-        return error;
+    if (error == 0 && !mine->described) {
+        mine->node = node;
+        join_group(group, request->rank, NULL, &now);
     }
-    mine->node = node;
-    join_group(group, request->rank, NULL, slices, request->n_slices);
-    return 0;
+    free(now.slices);
+    return error;
 }
 
 int describe_join(struct service *service, const Holdfast__V1__JoinRequest *request, uint32_t node,

@@ -19,8 +19,9 @@ struct group_rank {
     struct slice *slices;
     uint32_t count;
     bool described;
-    uint32_t memory_node; /* as it has said (DescribeRequest) */
-    uint32_t node;        /* 0: this one; else 1 + the index of a peer, where its shards are made */
+    bool compares_replicas; /* as it has said (DescribeRequest) */
+    uint32_t memory_node;   /* as it has said (DescribeRequest) */
+    uint32_t node; /* 0: this one; else 1 + the index of a peer, where its shards are made */
     struct rpc_call *call; /* waits for the others; NULL otherwise */
     uint64_t session;      /* token of its last session, which may be over; 0: none yet */
     int64_t present_ms;    /* of another node's: when that one last named it; 0: it names none */

@@ -132,17 +132,20 @@ static int make_plan(struct group *group)
     const struct slice **slices = calloc(group->world_size, sizeof *slices);
     uint32_t *counts = calloc(group->world_size, sizeof *counts);
     struct slice **split = NULL; /* of ranks with several boxes of a tensor */
+    enum layout_replicas replicas = LAYOUT_EQUAL_REPLICAS;
     int error = slices && counts ? 0 : report_error(ERR_MEMORY, NULL, "no memory for the plan");
     for (uint32_t i = 0; i < group->world_size && error == 0; i++) {
         slices[i] = group->ranks[i].slices;
         counts[i] = group->ranks[i].count;
+        if (!group->ranks[i].compares_replicas)
+            replicas = LAYOUT_ONE_REPLICA;
     }
     if (error == 0)
         error = layout_split(&split, slices, counts, group->world_size);
     for (uint32_t i = 0; split != NULL && i < group->world_size; i++)
         slices[i] = split[i];
     if (error == 0)
-        error = layout_plan_save(&group->table, slices, counts, group->world_size);
+        error = layout_plan_save(&group->table, slices, counts, group->world_size, replicas);
     for (uint32_t i = 0; i < group->world_size && error == 0; i++)
         error = plan_rank(group, i, slices[i]);
     if (error == 0 && split && is_spread(group))

@@ -186,7 +186,8 @@ static int plan(struct found *found)
         error = hash_table(found, i);
     }
     if (error == 0)
-        error = layout_plan_save(&found->manifest.table, slices, counts, found->shards);
+        error = layout_plan_save(&found->manifest.table, slices, counts, found->shards,
+                                 LAYOUT_EQUAL_REPLICAS);
     free(slices);
     free(counts);
     return error;

@@ -91,7 +91,8 @@ static void plan_group(void)
         memcpy(rank->slices, room, rank->count * sizeof *room);
     }
     double start = bench_clock(CLOCK_PROCESS_CPUTIME_ID);
-    BENCH_TRY(layout_plan_save(&group.table, slices, counts, ranks), report_line());
+    BENCH_TRY(layout_plan_save(&group.table, slices, counts, ranks, LAYOUT_EQUAL_REPLICAS),
+              report_line());
     double planned = bench_clock(CLOCK_PROCESS_CPUTIME_ID);
     for (uint32_t i = 0; i < ranks; i++) {
         struct group_rank *rank = &group.ranks[i];

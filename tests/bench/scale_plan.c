@@ -42,7 +42,8 @@ static struct layout_table *plan_table(struct model_mesh mesh, double *out_secon
         at += counts[rank];
     }
     double start = bench_clock(CLOCK_THREAD_CPUTIME_ID);
-    BENCH_TRY(layout_plan_save(&table, slices, counts, ranks), report_line());
+    BENCH_TRY(layout_plan_save(&table, slices, counts, ranks, LAYOUT_EQUAL_REPLICAS),
+              report_line());
     *out_seconds = bench_clock(CLOCK_THREAD_CPUTIME_ID) - start;
     free(block);
     free(slices);

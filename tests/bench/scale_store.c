@@ -62,7 +62,7 @@ static void plan(const char *run)
         list[rank] = slices[rank];
         counts[rank] = TENSORS;
     }
-    BENCH_TRY(layout_plan_save(&table, list, counts, RANKS), report_line());
+    BENCH_TRY(layout_plan_save(&table, list, counts, RANKS, LAYOUT_EQUAL_REPLICAS), report_line());
     for (uint32_t rank = 0; rank < RANKS; rank++) {
         uint64_t bytes;
         BENCH_TRY(layout_shard_tensors(&tensors[rank], &num_tensors[rank], &bytes, table, rank),

@@ -233,6 +233,28 @@ def ranks_save_slices_and_others_load_theirs(world):
         assert numpy.array_equal(column, wanted[:, 3:])
 
 
+REPLICA = """
+rank = int(sys.argv[2])
+with holdfast.Client(server, "apart", rank, 2) as client:
+    if rank == 0:
+        attempt = client.start()
+        print(attempt, flush=True)
+    else:
+        client.start(int(sys.argv[3]))
+    whole = numpy.full((4096, 256), rank, "float32")
+    client.save(1, {"a": whole, "b": whole, "c": whole[:7], "d": whole[:7]}).wait(timeout=30)
+"""
+
+
+def replicas_that_differ_are_not_mixed(world):
+    first = child(world, REPLICA, "0")
+    second = child(world, REPLICA, "1", first.stdout.readline().strip())
+    assert [process.wait(60) for process in (first, second)] == [0, 0]
+    with holdfast.open("apart@1", server=world.server) as found:
+        held = {name: numpy.unique(found[name][...]).tolist() for name in found}
+    assert held == {"a": [0], "b": [1], "c": [0], "d": [1]}, held  # and each rank wrote a half
+
+
 def an_accepted_save_of_a_killed_process_commits(world):
     text = """
 client = holdfast.Client(server, "killed")
@@ -467,7 +489,7 @@ if __name__ == "__main__":
              floats_that_numpy_lacks_need_ml_dtypes_and_say_so, slices_are_those_of_numpy,
              a_slice_reads_little_more_than_itself, arrays_that_moved_are_saved_from_where_they_are,
              a_save_without_tensors_is_one, objects_grow_and_come_back, ckpt_cli_shows_objects,
-             ranks_save_slices_and_others_load_theirs,
+             ranks_save_slices_and_others_load_theirs, replicas_that_differ_are_not_mixed,
              an_accepted_save_of_a_killed_process_commits, what_does_not_fit_is_told_by_name,
              mistakes_are_exceptions_with_hints, all_calls_after_close_are_errors,
              dropped_ones_leave_no_descriptor, every_code_of_libckpt_has_an_exception,

@@ -2,8 +2,8 @@
 """python_dcp - the calls that torch's DCP makes of holdfast.dcp, replayed without torch.
 
 Goal: what holdfast.sharded does for the items of an FSDP2, HSDP or tensor-parallel state dict:
-every rank's boxes are saved as one checkpoint, replicas split the work, one rank writes what no
-mesh splits, other ranks load their slices and no more; several boxes of one tensor on a rank;
+every rank's boxes are saved as one checkpoint, each tensor from one replica, one rank writes what
+no mesh splits, other ranks load their slices and no more; several boxes of one tensor on a rank;
 changes of shape; objects; a rank that fails. Method: tests/golden/dcp/calls.json, recorded and
 compared by tests/interop/dcp.py; ranks are threads, each with its own connection to a real ckptd;
 an element's value follows from its tensor and its place.
@@ -192,17 +192,22 @@ def objects_come_from_one_rank_each(world):
         pass
 
 
-def replicas_split_the_work(world):
-    save_call(world, "hsdp", "split")
-    folder = os.path.join(world.store, "split")
-    folder = os.path.join(folder, max(name for name in os.listdir(folder) if "step-" in name))
-    rows = []
-    for name in sorted(os.listdir(folder)):
-        if name.endswith(".safetensors"):
-            with open(os.path.join(folder, name), "rb") as file:
-                head = json.loads(file.read(int.from_bytes(file.read(8), "little")))
-            rows.append(head["model.up.weight"]["shape"][0])
-    assert len(rows) == 4 and sum(rows) == 26 and min(rows) >= 6, rows
+def replicas_that_differ_are_not_mixed(world):
+    """Of two replicas of two shards each, whose values differ: a tensor is one's, whole."""
+    ranks = Ranks(4)
+
+    def task(rank, gather):
+        saver = Saver(world.server, "apart", rank, 4, gather)
+        saver.save(1, [Item(name, (26, 12), (13 * (rank % 2), 0),
+                            numpy.full((13, 12), rank // 2, "float32"), True)
+                       for name in ("a", "b", "c", "d")], {})
+        saver.wait(1, timeout=30)
+        saver.close()
+
+    ranks.run(task)
+    with holdfast.open("apart", server=world.server) as found:
+        held = [numpy.unique(found[name][...]).tolist() for name in "abcd"]
+    assert held == [[0], [1], [0], [1]], held  # and each replica wrote a half
 
 
 def later_saves_need_no_new_description(world):
@@ -385,7 +390,7 @@ if __name__ == "__main__":
     bed = World()
     bed.start("--memory.pool_bytes", "256MiB", "--limits.takeover_ms", "200")
     tests = [recorded_meshes_come_back_whole, recorded_loads_ask_for_their_slices,
-             objects_come_from_one_rank_each, replicas_split_the_work,
+             objects_come_from_one_rank_each, replicas_that_differ_are_not_mixed,
              later_saves_need_no_new_description, several_boxes_of_a_tensor_on_one_rank,
              files_of_ckpt_cli_have_whole_tensors_and_no_objects,
              a_change_on_one_rank_is_described_by_all, ranks_that_save_different_steps_are_told,

@@ -318,7 +318,7 @@ def a_single_process_needs_no_group(world):
 
 
 def replicas_split_the_work(world):
-    """Of HSDP every rank writes a part: DCP alone lets one of two replicas write all."""
+    """Of HSDP either replica writes whole tensors: DCP alone lets one of them write all."""
     folder = os.path.join(world.store, "net-hsdp")
     folder = os.path.join(folder, max(name for name in os.listdir(folder) if "step-" in name))
     rows = []
@@ -326,8 +326,9 @@ def replicas_split_the_work(world):
         if name.endswith(".safetensors"):
             with open(os.path.join(folder, name), "rb") as file:
                 head = json.loads(file.read(int.from_bytes(file.read(8), "little")))
-            rows.append(head["model.up.weight"]["shape"][0])
-    assert len(rows) == 4 and sum(rows) == 26 and min(rows) >= 6, rows
+            rows.append(head.get("model.up.weight", {"shape": [0]})["shape"][0])
+            assert any(key.startswith("model.") or key.startswith("optimizer.") for key in head)
+    assert sorted(rows) == [0, 0, 13, 13], rows
 
 
 class Planted:

@@ -109,7 +109,8 @@ static char *manifest_of_scalars(uint64_t *out_file_bytes, uint32_t shards)
     made.summary.bytes = shards * geometry.file_bytes;
     made.digests = digests;
     made.shards = files;
-    assert_int_equal(layout_plan_save(&made.table, lists, counts, shards), 0);
+    assert_int_equal(layout_plan_save(&made.table, lists, counts, shards, LAYOUT_EQUAL_REPLICAS),
+                     0);
     char *text = NULL;
     size_t bytes = 0;
     assert_int_equal(manifest_write(&text, &bytes, &made), 0);

@@ -286,6 +286,7 @@ static void test_abi__calls_without_a_handle_are_invalid(void **state)
     ckpt_phase(NULL, CKPT_PHASE_QUIET);
     ckpt_save_abort(NULL);
     ckpt_save_last(NULL);
+    ckpt_compares_replicas(NULL);
     assert_false(ckpt_save_is_window(NULL));
     ckpt_close(NULL);
 }

@@ -69,7 +69,7 @@ static int plan_all(struct layout_table **out, const struct layout_table *from, 
         list[rank] = slices[rank];
         counts[rank] = from->num_tensors;
     }
-    return layout_plan_save(out, list, counts, replicas * parts);
+    return layout_plan_save(out, list, counts, replicas * parts, LAYOUT_EQUAL_REPLICAS);
 }
 
 static void assert_equal_layouts(const struct layout *a, const struct layout *b)

@@ -95,7 +95,8 @@ static void plan(struct fixture *fixture)
         lists[rank] = slices[rank];
         counts[rank] = TENSORS;
     }
-    assert_int_equal(layout_plan_save(&fixture->table, lists, counts, fixture->ranks), 0);
+    assert_int_equal(
+        layout_plan_save(&fixture->table, lists, counts, fixture->ranks, LAYOUT_EQUAL_REPLICAS), 0);
     for (uint32_t i = 0; i < TENSORS; i++) {
         const struct tensor_meta *meta = &fixture->table->tensors[i];
         fixture->elements[i] = meta->shape[0] * meta->shape[1] * meta->shape[2] * meta->shape[3];

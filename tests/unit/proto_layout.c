@@ -42,6 +42,7 @@ static int print_seed(void **state)
 
 struct world {
     uint32_t num_ranks, num_tensors;
+    enum layout_replicas replicas;
     struct tensor_meta tensors[TENSORS_MAX];
     uint8_t *values[TENSORS_MAX]; /* the global tensors */
     struct slice slices[RANKS_MAX][TENSORS_MAX];
@@ -180,6 +181,8 @@ static void write_shard(struct world *world, uint32_t rank)
         assert_int_equal(items[i].data_byte, written); /* back to back, so no byte twice */
         assert_true(items[i].slice_byte + items[i].bytes <=
                     count_bytes(&slice->box, &slice->tensor));
+        assert_true(world->replicas == LAYOUT_EQUAL_REPLICAS ||
+                    items[i].bytes == count_bytes(&slice->box, &slice->tensor)); /* whole */
         memcpy(world->shards[rank] + items[i].data_byte, data + items[i].slice_byte,
                items[i].bytes);
         written += items[i].bytes;
@@ -196,13 +199,15 @@ static void open_world(struct world *world)
     memset(world, 0, sizeof(*world));
     world->num_ranks = 1 + (uint32_t)next_random(RANKS_MAX);
     world->num_tensors = 1 + (uint32_t)next_random(TENSORS_MAX);
+    world->replicas = next_random(2) == 0 ? LAYOUT_ONE_REPLICA : LAYOUT_EQUAL_REPLICAS;
     for (uint32_t t = 0; t < world->num_tensors; t++) {
         make_tensor(world, t);
         deal_tensor(world, t);
     }
     for (uint32_t rank = 0; rank < world->num_ranks; rank++)
         world->list[rank] = world->slices[rank];
-    int error = layout_plan_save(&world->table, world->list, world->counts, world->num_ranks);
+    int error = layout_plan_save(&world->table, world->list, world->counts, world->num_ranks,
+                                 world->replicas);
     if (error)
         fail_msg("%s: %s", err_name(error), report_line());
     assert_int_equal(layout_table_check(world->table, world->num_ranks), 0);
@@ -590,7 +595,10 @@ static void test_layout_plan__sixteen_thousand_ranks_take_seconds(void **state)
         }
     }
     double start = now();
-    assert_int_equal(layout_plan_save(&table, list, counts, RANKS), 0);
+    assert_int_equal(layout_plan_save(&table, list, counts, RANKS, LAYOUT_ONE_REPLICA), 0);
+    assert_int_equal(table->num_layouts, TENSORS); /* each of another replica */
+    layout_table_free(table);
+    assert_int_equal(layout_plan_save(&table, list, counts, RANKS, LAYOUT_EQUAL_REPLICAS), 0);
     double planned = now();
     struct save_item *items = NULL;
     struct load_item *reads = NULL;
@@ -636,7 +644,7 @@ static struct layout_table *plan_alone(double *out_seconds, const struct slice *
 {
     struct layout_table *table = NULL;
     double start = now();
-    assert_int_equal(layout_plan_save(&table, &slices, &count, 1), 0);
+    assert_int_equal(layout_plan_save(&table, &slices, &count, 1, LAYOUT_ONE_REPLICA), 0);
     *out_seconds = now() - start;
     return table;
 }
@@ -703,7 +711,8 @@ static void test_layout__every_failed_allocation_is_reported(void **state)
         uint32_t count = 0;
         int64_t live = failing.live;
         memory_arm(&(struct lack){.number = n});
-        int error = layout_plan_save(&table, world.list, world.counts, world.num_ranks);
+        int error =
+            layout_plan_save(&table, world.list, world.counts, world.num_ranks, world.replicas);
         if (!error)
             error = layout_table_check(table, world.num_ranks);
         if (!error)

@@ -49,7 +49,7 @@ static struct layout_table *plan(const struct slice *slices, uint32_t ranks, int
         list[r] = &slices[r];
         counts[r] = 1;
     }
-    int error = layout_plan_save(&table, list, counts, ranks);
+    int error = layout_plan_save(&table, list, counts, ranks, LAYOUT_EQUAL_REPLICAS);
     if (error != expected)
         fail_msg("%s: %s", err_name(error), report_line());
     return table;
@@ -186,7 +186,7 @@ static void test_layout_plan__equally_cut_tensors_share_a_layout(void **state)
         counts[r] = TENSORS;
     }
     struct layout_table *table = NULL;
-    assert_int_equal(layout_plan_save(&table, list, counts, RANKS), 0);
+    assert_int_equal(layout_plan_save(&table, list, counts, RANKS, LAYOUT_EQUAL_REPLICAS), 0);
     assert_int_equal(table->num_tensors, TENSORS);
     assert_int_equal(table->num_layouts, 2);
     assert_int_equal(layout_table_check(table, RANKS), 0);
@@ -203,6 +203,111 @@ static void test_layout_plan__equally_cut_tensors_share_a_layout(void **state)
         assert_true(a_bytes > b_bytes || (a_bytes == b_bytes && strcmp(a->name, b->name) < 0));
     }
     free(tensors);
+    layout_table_free(table);
+}
+
+/* ---- replicas that may differ ---- */
+
+/* The plan of tensors that each of `ranks` holds, in rows of `num`. */
+static struct layout_table *plan_apart(const struct slice *slices, uint32_t ranks, uint32_t num)
+{
+    struct layout_table *table = NULL;
+    struct slice **split = NULL;
+    const struct slice *list[64];
+    uint32_t counts[64];
+    for (uint32_t r = 0; r < ranks; r++) {
+        list[r] = &slices[r * num];
+        counts[r] = num;
+    }
+    assert_int_equal(layout_split(&split, list, counts, ranks), 0);
+    for (uint32_t r = 0; split && r < ranks; r++)
+        list[r] = split[r];
+    assert_int_equal(layout_plan_save(&table, list, counts, ranks, LAYOUT_ONE_REPLICA), 0);
+    assert_int_equal(layout_table_check(table, ranks), 0);
+    layout_split_free(split);
+    return table;
+}
+
+static void assert_owners(const struct layout_table *table, const char *name, uint32_t count,
+                          const uint32_t *owners)
+{
+    int64_t index = layout_find(table, name);
+    assert_true(index >= 0);
+    const struct layout *layout = &table->layouts[table->layout_of[index]];
+    assert_int_equal(layout_cells(layout), count);
+    assert_memory_equal(layout->owners, owners, count * sizeof(*owners));
+}
+
+static void test_layout_plan__a_tensor_comes_whole_from_one_of_differing_replicas(void **state)
+{
+    (void)state;
+    struct slice slices[6][4];
+    /* Two shards of 5 rows, three replicas each: ranks 0, 2, 4 and 1, 3, 5; a scalar on all. */
+    for (uint32_t r = 0; r < 6; r++) {
+        for (uint32_t t = 0; t < 3; t++) {
+            slices[r][t] =
+                make_slice((const char *[]){"a", "b", "c"}[t], DTYPE_BF16, 2, (uint64_t[]){10, 4});
+            cut_rows(&slices[r][t], r % 2, 2);
+        }
+        slices[r][3] = make_slice("step", DTYPE_I64, 0, NULL);
+    }
+    struct layout_table *table = plan_apart(slices[0], 6, 4);
+    assert_cuts(&table->layouts[0], 0, 3, (uint64_t[]){0, 5, 10});
+    assert_owners(table, "a", 2, (uint32_t[]){0, 1});
+    assert_owners(table, "b", 2, (uint32_t[]){2, 3});
+    assert_owners(table, "c", 2, (uint32_t[]){4, 5});
+    assert_owners(table, "step", 1, (uint32_t[]){0});
+    layout_table_free(table);
+}
+
+static void test_layout_plan__large_tensors_are_dealt_out_before_small_ones(void **state)
+{
+    (void)state;
+    struct slice slices[2][5];
+    for (uint32_t r = 0; r < 2; r++)
+        for (uint32_t t = 0; t < 5; t++)
+            slices[r][t] = make_slice((const char *[]){"a", "b", "c", "d", "large"}[t], DTYPE_F32,
+                                      1, (uint64_t[]){t < 4 ? 25 : 100});
+    struct layout_table *table = plan_apart(slices[0], 2, 5);
+    assert_owners(table, "large", 1, (uint32_t[]){0});
+    for (uint32_t t = 0; t < 4; t++)
+        assert_owners(table, slices[0][t].tensor.name, 1, (uint32_t[]){1});
+    layout_table_free(table);
+}
+
+static void test_layout_plan__only_replicas_that_every_cell_has_write(void **state)
+{
+    (void)state;
+    struct slice slices[5][3];
+    /* Columns 0-1 on ranks 0, 1, 2; columns 2-3 on ranks 3, 4. */
+    for (uint32_t r = 0; r < 5; r++)
+        for (uint32_t t = 0; t < 3; t++) {
+            slices[r][t] =
+                make_slice((const char *[]){"a", "b", "c"}[t], DTYPE_F32, 2, (uint64_t[]){6, 4});
+            slices[r][t].box.offset[1] = r < 3 ? 0 : 2;
+            slices[r][t].box.extent[1] = 2;
+        }
+    struct layout_table *table = plan_apart(slices[0], 5, 3);
+    assert_owners(table, "a", 2, (uint32_t[]){0, 3});
+    assert_owners(table, "b", 2, (uint32_t[]){1, 4});
+    assert_owners(table, "c", 2, (uint32_t[]){0, 3});
+    layout_table_free(table);
+}
+
+static void test_layout_plan__all_boxes_of_a_tensor_come_from_one_replica(void **state)
+{
+    (void)state;
+    struct slice slices[2][3];
+    for (uint32_t r = 0; r < 2; r++)
+        for (uint32_t i = 0; i < 3; i++) {
+            slices[r][i] = make_slice("w", DTYPE_F32, 1, (uint64_t[]){60});
+            slices[r][i].box.offset[0] = 20 * i;
+            slices[r][i].box.extent[0] = 20;
+        }
+    struct layout_table *table = plan_apart(slices[0], 2, 3);
+    assert_owners(table, "w@0", 1, (uint32_t[]){0});
+    assert_owners(table, "w@20", 1, (uint32_t[]){0});
+    assert_owners(table, "w@40", 1, (uint32_t[]){0});
     layout_table_free(table);
 }
 
@@ -311,7 +416,7 @@ static void test_layout_plan__refuses_slices_that_make_no_sense(void **state)
     uint32_t counts[1] = {2};
     struct layout_table *table = NULL;
     twice[0] = twice[1] = make_slice("w", DTYPE_F32, 1, (uint64_t[]){4});
-    assert_int_equal(layout_plan_save(&table, list, counts, 1), ERR_INVALID);
+    assert_int_equal(layout_plan_save(&table, list, counts, 1, LAYOUT_EQUAL_REPLICAS), ERR_INVALID);
     assert_line_has("rank 0 described tensor 'w' twice");
 }
 
@@ -329,17 +434,19 @@ static void test_layout_plan__refuses_tensors_whose_sum_would_wrap(void **state)
         snprintf(name, sizeof(name), "w%03u", i);
         slices[i] = make_slice(name, DTYPE_U8, 1, (uint64_t[]){LAYOUT_TENSOR_BYTES_MAX});
     }
-    assert_int_equal(layout_plan_save(&table, &list, &count, 1), 0);
+    assert_int_equal(layout_plan_save(&table, &list, &count, 1, LAYOUT_EQUAL_REPLICAS), 0);
     assert_int_equal(layout_shard_tensors(&tensors, &num_tensors, &bytes, table, 0), 0);
     assert_int_equal(layout_shard_bytes(&sum, table, 1), 0);
     assert_true(bytes == LAYOUT_BYTES_MAX && sum == bytes);
     free(tensors);
     layout_table_free(table);
     count = 65;
-    assert_int_equal(layout_plan_save(&table, &list, &count, 1), ERR_INVALID);
+    assert_int_equal(layout_plan_save(&table, &list, &count, 1, LAYOUT_EQUAL_REPLICAS),
+                     ERR_INVALID);
     assert_line_has("together pass 4611686018427387904 bytes");
     count = 256; /* which is 0 in 64 bits */
-    assert_int_equal(layout_plan_save(&table, &list, &count, 1), ERR_INVALID);
+    assert_int_equal(layout_plan_save(&table, &list, &count, 1, LAYOUT_EQUAL_REPLICAS),
+                     ERR_INVALID);
 }
 
 static void test_layout_load__refuses_what_the_checkpoint_does_not_hold(void **state)
@@ -476,6 +583,10 @@ int main(void)
         cmocka_unit_test(test_layout_plan__scalar_belongs_to_its_first_holder),
         cmocka_unit_test(test_layout_plan__tensor_without_elements_has_no_cell),
         cmocka_unit_test(test_layout_plan__equally_cut_tensors_share_a_layout),
+        cmocka_unit_test(test_layout_plan__a_tensor_comes_whole_from_one_of_differing_replicas),
+        cmocka_unit_test(test_layout_plan__large_tensors_are_dealt_out_before_small_ones),
+        cmocka_unit_test(test_layout_plan__only_replicas_that_every_cell_has_write),
+        cmocka_unit_test(test_layout_plan__all_boxes_of_a_tensor_come_from_one_replica),
         cmocka_unit_test(test_layout_plan__refuses_a_hole_with_the_tensors_name),
         cmocka_unit_test(test_layout_plan__refuses_an_overlap_with_the_tensors_name),
         cmocka_unit_test(test_layout_plan__refuses_a_tiling_that_is_no_grid),

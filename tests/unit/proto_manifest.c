@@ -67,7 +67,7 @@ static struct layout_table *plan_table(void)
         list[r] = slices[r];
         counts[r] = TENSORS;
     }
-    assert_int_equal(layout_plan_save(&table, list, counts, RANKS), 0);
+    assert_int_equal(layout_plan_save(&table, list, counts, RANKS, LAYOUT_EQUAL_REPLICAS), 0);
     return table;
 }
 
@@ -310,7 +310,8 @@ static void test_manifest__a_longer_table_of_checksums_than_is_read_is_refused(v
         size_t bytes = 0;
         describe(&slice, "huge", DTYPE_U8, 1, (32ull << 40) - SHARD_ALIGN + more, 0);
         slice.box.extent[0] = slice.tensor.shape[0];
-        assert_int_equal(layout_plan_save(&one.table, &list, (uint32_t[]){1}, 1), 0);
+        assert_int_equal(
+            layout_plan_save(&one.table, &list, (uint32_t[]){1}, 1, LAYOUT_EQUAL_REPLICAS), 0);
         assert_int_equal(shard_geometry(&geometry, one.table, 0, "first", 1),
                          more == 0 ? 0 : ERR_INVALID);
         assert_int_equal(geometry.data_start, SHARD_ALIGN);

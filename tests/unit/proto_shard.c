@@ -73,7 +73,7 @@ static int open_bed(void **state)
         list[r] = slices[r];
         counts[r] = TENSORS;
     }
-    assert_int_equal(layout_plan_save(&bed.table, list, counts, RANKS), 0);
+    assert_int_equal(layout_plan_save(&bed.table, list, counts, RANKS, LAYOUT_EQUAL_REPLICAS), 0);
     bed.identity = (struct shard_identity){.run = "first-run_1.0",
                                            .step = 1000,
                                            .attempt = 3,
@@ -187,7 +187,7 @@ static struct layout_table *plan_scalars(uint32_t count)
         describe(&slices[i], "", DTYPE_U8, 0, 1, 1, 0);
         snprintf(slices[i].tensor.name, sizeof(slices[i].tensor.name), "s%" PRIu32, i);
     }
-    assert_int_equal(layout_plan_save(&table, &list, &count, 1), 0);
+    assert_int_equal(layout_plan_save(&table, &list, &count, 1, LAYOUT_EQUAL_REPLICAS), 0);
     free(slices);
     return table;
 }
@@ -240,7 +240,7 @@ static void test_shard__the_largest_header_fits_where_it_was_measured(void **sta
             slices[i].box.extent[0] = bytes;
             snprintf(name, sizeof(slices[i].tensor.name), "w%02" PRIu32 ".%0*u", i, more, 0u);
         }
-        assert_int_equal(layout_plan_save(&table, &list, &count, 1), 0);
+        assert_int_equal(layout_plan_save(&table, &list, &count, 1, LAYOUT_EQUAL_REPLICAS), 0);
         assert_int_equal(shard_geometry(&geometry, table, 0, identity.run, 1), 0);
         uint8_t *header = malloc(geometry.data_start);
         assert_int_equal(shard_header_write(header, &geometry, table, &identity), 0);
@@ -483,7 +483,7 @@ static void test_shard__tensors_of_many_layouts_lie_where_theirs_do(void **state
             snprintf(name, sizeof(name), "t%03" PRIu32, t);
             describe(&slices[r][t], name, DTYPE_F32, 2, 100 + t / 2, 3, r); /* two of each */
         }
-    assert_int_equal(layout_plan_save(&table, list, counts, RANKS), 0);
+    assert_int_equal(layout_plan_save(&table, list, counts, RANKS, LAYOUT_EQUAL_REPLICAS), 0);
     assert_int_equal(table->num_layouts, MANY / 2);
     struct shard_geometry geometry;
     struct shard_header parsed;
@@ -518,7 +518,7 @@ static void test_shard__what_a_reader_expects_is_what_was_written(void **state)
             slices[r][t].box.extent[0] = r == t ? 20 : 10;
         }
     assert_int_equal(layout_plan_save(&table, (const struct slice *[]){slices[0], slices[1]},
-                                      (uint32_t[]){2, 2}, 2),
+                                      (uint32_t[]){2, 2}, 2, LAYOUT_EQUAL_REPLICAS),
                      0);
     expect_headers(table, 2);
     layout_table_free(table);

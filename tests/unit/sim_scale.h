@@ -82,7 +82,9 @@ static inline void scale_plan(struct scale *scale)
         memcpy(own, room, counts[i] * sizeof *own);
         slices[i] = own;
     }
-    scale_check(layout_plan_save(&scale->manifest.table, slices, counts, scale->ranks), "plan");
+    scale_check(layout_plan_save(&scale->manifest.table, slices, counts, scale->ranks,
+                                 LAYOUT_EQUAL_REPLICAS),
+                "plan");
     for (uint32_t i = 0; i < scale->ranks; i++) {
         struct shard_geometry geometry;
         scale_check(shard_geometry(&geometry, scale->manifest.table, i, SCALE_RUN, scale->ranks),

@@ -202,6 +202,8 @@ static int connect_ckptd(struct snapshot *s)
         .world_size = s->mesh->world->size,
         .busy_ms = s->waits_when_busy ? (uint32_t)s->config->busy_wait_seconds * 1000u : 0};
     ERR_TRY(ckpt_open(&s->ckpt, &options));
+    if (s->config->compare_replicas)
+        ckpt_compares_replicas(s->ckpt);
     return device_copy_hook(s->device_copy, s->ckpt);
 }
 
