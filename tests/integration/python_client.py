@@ -79,6 +79,8 @@ def arrays_of_every_type_come_back_bit_for_bit(world):
     wanted["bool"] = random.integers(0, 2, (7,), numpy.uint8).view("bool")
     wanted["five.d"] = random.standard_normal((2, 3, 1, 4, 5)).astype("f4")
     wanted["scalar"] = numpy.array(-2.5)
+    wanted["c64"] = random.standard_normal((3, 4)).astype("c8") * 1j  # carried, as floats
+    wanted["c128"] = numpy.array(0.5 - 2j)
     wanted["odd name \u00e4"] = numpy.arange(4)
     with holdfast.Client(world.server, run="types") as saver:
         assert saver.save(1, wanted).wait() == "local"
@@ -89,6 +91,9 @@ def arrays_of_every_type_come_back_bit_for_bit(world):
                 back = found[name][...]
                 assert back.dtype == array.dtype and back.shape == array.shape, name
                 assert back.tobytes() == array.tobytes(), name
+            assert found.metadata.tensors["c64@complex64"] == ("F32", (3, 4, 2))
+            assert found["c64"].digest and numpy.array_equal(found["c64"][::2, 1],
+                                                             wanted["c64"][::2, 1])
 
 
 def floats_that_numpy_lacks_need_ml_dtypes_and_say_so(world):
@@ -291,7 +296,7 @@ def mistakes_are_exceptions_with_hints(world):
                    lambda: holdfast.Client("unix:/no/ckptd", connect_seconds=0.2), "/no/ckptd")
     assert error.hint and "\n" not in str(error)
     with holdfast.Client(world.server, run="types") as user:
-        for bad in (numpy.zeros(3, complex), numpy.array([object()]), numpy.zeros((1,) * 9)):
+        for bad in (numpy.zeros(3, "M8[s]"), numpy.array([object()]), numpy.zeros((1,) * 9)):
             raises(holdfast.InvalidError, lambda: user.save(9, {"bad": bad}))
         raises(holdfast.InvalidError, lambda: user.load({"bool": numpy.zeros(7, bool)[::2]}))
         raises(holdfast.InvalidError, lambda: user.wait(1, "cloud"), "accepted, local")

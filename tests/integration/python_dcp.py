@@ -257,6 +257,28 @@ def several_boxes_of_a_tensor_on_one_rank(world):
         assert same(found["w%4013"][1:7], values("w", "F32", (8, 3), (1, 0), (6, 3)))
 
 
+def types_that_are_carried_come_back_in_any_cut(world):
+    """As floats under a name that says which they are; two boxes of it on each rank."""
+    ranks, whole = Ranks(2), numpy.arange(32, dtype="c8").reshape(8, 4) * (1 - 2j)
+
+    def task(rank, gather):
+        saver = Saver(world.server, "carried", rank, 2, gather)
+        saver.save(1, [Item("w@1", (8, 4), (row, 0), whole[row:row + 2], True)
+                       for row in (2 * rank, 2 * rank + 4)], {})
+        saver.wait(1, timeout=30)
+        saver.close()
+
+    ranks.run(task)
+    client = holdfast.Client(world.server, "carried")
+    stored = sharded.tensors_of(client.metadata())["w@1"]
+    assert (stored.dtype, stored.size, len(stored.boxes)) == ("complex64", (8, 4), 4), stored
+    into = numpy.zeros((4, 2), numpy.complex64)
+    client.load_parts([stored.part((2, 0), (1, 1), (4, 2), into.ctypes.data, into)])
+    assert same(into, whole[3:7, 1:3].copy())
+    with holdfast.open("carried", server=world.server) as found:
+        assert same(found["w%401"][...], whole), list(found)
+
+
 def held_in(path):
     """{name: (shape, bytes)} of a safetensors file."""
     with open(path, "rb") as file:
@@ -392,6 +414,7 @@ if __name__ == "__main__":
     tests = [recorded_meshes_come_back_whole, recorded_loads_ask_for_their_slices,
              objects_come_from_one_rank_each, replicas_that_differ_are_not_mixed,
              later_saves_need_no_new_description, several_boxes_of_a_tensor_on_one_rank,
+             types_that_are_carried_come_back_in_any_cut,
              files_of_ckpt_cli_have_whole_tensors_and_no_objects,
              a_change_on_one_rank_is_described_by_all, ranks_that_save_different_steps_are_told,
              an_attempt_that_cannot_be_taken_fails_on_every_rank,

@@ -317,6 +317,57 @@ def a_single_process_needs_no_group(world):
     keep.close()
 
 
+CARRIED = ("complex64", "complex128", "float8_e8m0fnu", "float8_e4m3fnuz", "float8_e5m2fnuz",
+           "float4_e2m1fn_x2")
+
+
+def carried_state():
+    """A tensor of each type of torch that is carried, and scalars; conj() copies nothing."""
+    raw = torch.arange(48, dtype=torch.uint8)
+    state = {name: raw.view(getattr(torch, name)) for name in CARRIED if hasattr(torch, name)}
+    return {**state, "conj": state["complex64"].conj(), "scalar": torch.tensor(1 - 2j),
+            "shard": distribute_tensor(torch.arange(8) * (2 + 1j),
+                                       init_device_mesh("cpu", (dist.get_world_size(),)),
+                                       [Shard(0)])}
+
+
+def equal_to_the_bit(one, other):
+    one, other = ((part.to_local() if isinstance(part, DTensor) else part).resolve_conj()
+                  for part in (one, other))
+    return one.dtype == other.dtype and torch.equal(*(part.reshape(-1).view(torch.uint8)
+                                                      for part in (one, other)))
+
+
+def carried_on(rank, mesh, server, name):
+    keep = session(server, name)
+    dcp.save(carried_state(), storage_writer=keep.writer(1))
+    holdfast.dcp.async_save(carried_state(), keep, 2)[1].result()
+    for step in (1, 2):
+        state = {key: torch.zeros_like(value) for key, value in carried_state().items()
+                 if key not in CARRIED}
+        state.update({key: torch.zeros(48, dtype=torch.uint8).view(getattr(torch, key))
+                      for key in CARRIED if hasattr(torch, key)})
+        dcp.load(state, storage_reader=keep.reader(step))
+        assert all(equal_to_the_bit(state[key], value)
+                   for key, value in carried_state().items()), state
+    keep.close()
+
+
+def types_that_ckptd_does_not_know_come_back(world):
+    """Those that DCP saves; complex ones in slices, too, and out to DCP's files and in again."""
+    from holdfast import convert
+
+    job(carried_on, "fsdp2", world.server, "carried")
+    with holdfast.open("carried@2", server=world.server) as found:
+        want = {key: found[key].torch() for key in found}
+        assert want["complex128"].dtype == torch.complex128 and len(want) == len(CARRIED) + 3
+        assert torch.equal(want["shard"], torch.arange(8) * (2 + 1j))
+        convert.to_dcp(found, os.path.join(world.folder, "carried"))
+    convert.from_dcp(os.path.join(world.folder, "carried"), "carried2", 1, world.server)
+    again = holdfast.dcp.load_whole("carried2", server=world.server)
+    assert all(equal_to_the_bit(value, again[key]) for key, value in want.items()), again
+
+
 def replicas_split_the_work(world):
     """Of HSDP either replica writes whole tensors: DCP alone lets one of them write all."""
     folder = os.path.join(world.store, "net-hsdp")
@@ -667,7 +718,7 @@ if __name__ == "__main__":
     bed.start("--memory.pool_bytes", "512MiB", "--retention.keep_last", "8")
     tests = [every_mesh_loads_what_every_mesh_saved, several_boxes_on_a_rank_are_saved_and_loaded,
              stages_and_sharded_tensors_come_back, a_single_process_needs_no_group,
-             replicas_split_the_work,
+             types_that_ckptd_does_not_know_come_back, replicas_split_the_work,
              pickles_of_others_are_not_loaded_unless_asked,
              what_does_not_fit_is_told_at_once, directories_of_dcp_are_converted_both_ways,
              types_of_torch_come_through_a_conversion, the_recorded_folder_is_one_of_this_torch,

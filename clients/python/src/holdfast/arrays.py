@@ -32,10 +32,32 @@ def stored_name(name: str) -> str:
                          for c in stored)
     if stored.startswith("__"):
         stored = "%5F" + stored[1:]
+    return _checked(stored)
+
+
+def _checked(stored: str) -> str:
     if not 0 < len(stored) < 192:
         raise InvalidError(f"a tensor's name has 1 to 191 characters, not {len(stored)}: "
-                           f"{stored[:64]}")
+                           f"{stored[:64]}", "shorten it; escaped characters count as three")
     return stored
+
+
+def carried_name(name: str, dtype: str) -> str:
+    """Under which a tensor is stored whose type may be carried."""
+    return name if dtypes.carrier(dtype) is None else f"{name}@{dtype}"
+
+
+def carried(name: str, dtype: str, shape: Tuple[int, ...]) -> Tuple[str, str, Tuple[int, ...]]:
+    """Name, type and shape of what is stored as these.
+
+    >>> carried("w@complex64", "F32", (3, 2)), carried("w", "F32", (3, 2))
+    (('w', 'complex64', (3,)), ('w', 'F32', (3, 2)))
+    """
+    head, _, kind = name.rpartition("@")
+    stored, last = dtypes.carrier(kind) or ("", ())
+    if not head or stored != dtype or shape[len(shape) - len(last):] != last:
+        return name, dtype, shape
+    return head, kind, shape[:len(shape) - len(last)]
 
 
 def given_name(stored: str) -> str:
@@ -72,21 +94,24 @@ class Slice:
 
 
 class Part:
-    """What libckpt is told of one array; `source` is kept alive with it. Of `on_device` ones it is
-    a tensor, makes one when it is called, or has fill(memory, at), which copies its bytes from
-    `at` on."""
+    """What libckpt is told of one array, in the type that carries it; `source` is kept alive with
+    it. Of `on_device` ones it is a tensor, makes one when it is called, or has fill(memory, at),
+    which copies its bytes from `at` on."""
 
     __slots__ = ("name", "dtype", "shape", "offset", "extent", "pointer", "source", "on_device")
 
     def __init__(self, name: str, dtype: str, shape: Sequence[int], offset: Sequence[int],
                  extent: Sequence[int], pointer: int, source: Any, on_device: bool = False) -> None:
-        if len(shape) > _lib.DIMS_MAX:
-            raise InvalidError(f"{name} has {len(shape)} dimensions", "at most 8; reshape it")
+        stored, last = dtypes.carrier(dtype) or (dtype, ())
+        if len(shape) + len(last) > _lib.DIMS_MAX:
+            raise InvalidError(f"{name} has {len(shape)} dimensions",
+                               f"at most {_lib.DIMS_MAX - len(last)}; reshape it")
         if len(shape) != len(offset) or len(shape) != len(extent):
             raise InvalidError(f"shape {tuple(shape)}, offset {tuple(offset)} and data of shape "
                                f"{tuple(extent)} of {name} do not fit each other")
-        self.name, self.dtype = name, dtype
-        self.shape, self.offset, self.extent = tuple(shape), tuple(offset), tuple(extent)
+        self.name, self.dtype = _checked(carried_name(name, dtype)), stored
+        self.shape, self.extent = (*shape, *last), (*extent, *last)
+        self.offset = (*offset, *(0 for _ in last))
         self.pointer, self.source, self.on_device = pointer, source, on_device
 
     @property
@@ -102,7 +127,7 @@ class Part:
 def _torch_part(name: str, tensor: Any, shape: Optional[Sequence[int]],
                 offset: Optional[Sequence[int]], writable: bool) -> Part:
     dtype = dtypes.of_torch(tensor.dtype)
-    local = tensor.detach()
+    local = tensor.detach().resolve_conj()
     if not local.is_contiguous():
         if writable:
             raise InvalidError(f"{name} is not contiguous, so nothing can be loaded into it",

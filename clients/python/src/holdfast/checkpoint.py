@@ -29,8 +29,8 @@ class LazyTensor:
     def __init__(self, checkpoint: "Checkpoint", name: str, dtype: str,
                  shape: Tuple[int, ...]) -> None:
         self._client, self._metadata = checkpoint._client, checkpoint.metadata
-        self._stored = name
-        self.name, self.dtype, self.shape = arrays.given_name(name), dtype, shape
+        self._stored, self.dtype, self.shape = arrays.carried(name, dtype, shape)
+        self.name = arrays.given_name(self._stored)
 
     @property
     def nbytes(self) -> int:
@@ -40,9 +40,10 @@ class LazyTensor:
     def digest(self) -> Tuple[int, int]:
         """Two sums over all elements that do not depend on how the tensor is cut."""
         digests = self._metadata.digests
-        if self._stored not in digests:
+        stored = arrays.carried_name(self._stored, self.dtype)
+        if stored not in digests:
             raise NotFoundError(f"{self.name} is stored as boxes, each with a digest of its own")
-        return digests[self._stored]
+        return digests[stored]
 
     def __repr__(self) -> str:
         return f"LazyTensor({self.name!r}, {self.dtype}, {list(self.shape)})"
@@ -76,10 +77,9 @@ class LazyTensor:
         """The slice as a torch tensor."""
         import torch
 
-        integers = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-        size = dtypes.size(self.dtype)
-        bits = numpy.asarray(self.bits(index)).view(f"i{size}" if size > 1 else "u1")
-        return torch.from_numpy(bits).view(integers[size]).view(dtypes.to_torch(self.dtype))
+        bits = numpy.asarray(self.bits(index))
+        raw = numpy.ascontiguousarray(bits).reshape(-1).view(numpy.uint8)
+        return torch.from_numpy(raw).view(dtypes.to_torch(self.dtype)).reshape(bits.shape)
 
     def _read(self, index: Any, dtype: Any) -> Array:
         offset, extent, rest = _box_of(index, self.shape)

@@ -126,9 +126,7 @@ def _pieces(checkpoint: Checkpoint, stored: sharded.Stored, offset: Numbers, ext
         memory = numpy.empty((end - at) * width, numpy.uint8)
         parts, done = [], 0
         for inner, shape in dcp_files.boxes_between(extent, at, end):
-            parts.append(Part(stored.name, stored.dtype, stored.size,
-                              tuple(a + b for a, b in zip(offset, inner)), shape,
-                              memory.ctypes.data + done, memory))
+            parts.append(stored.part(offset, inner, shape, memory.ctypes.data + done, memory))
             done += parts[-1].nbytes
         checkpoint.read(parts)
         yield memory.data

@@ -101,7 +101,8 @@ def _rebuild(storage: Any, offset: Any, size: Any, stride: Any, _grad: Any, _hoo
 _OF_STORAGE = {"FloatStorage": "float32", "DoubleStorage": "float64", "HalfStorage": "float16",
                "BFloat16Storage": "bfloat16", "LongStorage": "int64", "IntStorage": "int32",
                "ShortStorage": "int16", "CharStorage": "int8", "ByteStorage": "uint8",
-               "BoolStorage": "bool"}
+               "BoolStorage": "bool", "ComplexFloatStorage": "complex64",
+               "ComplexDoubleStorage": "complex128"}
 _STORAGE_OF = {dtype: storage for storage, dtype in _OF_STORAGE.items()}
 _VALUES: Dict[Tuple[str, str], Callable[..., Any]] = {
     ("torch", "Size"): lambda sizes=(): tuple(sizes), ("torch", "device"): lambda *at: str(at),

@@ -2,6 +2,9 @@
 
 NumPy has no bfloat16 and no 8-bit floats: the package ml_dtypes gives them to it. Without it such
 tensors can be saved, loaded into torch tensors, and read as their raw bits (LazyTensor.bits()).
+
+Types that no safetensors name of ckptd's stands for are carried: their bytes lie in a tensor of
+another type, whose name says which they are, NAME@complex64 (arrays.Part).
 """
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ import numpy
 
 from .errors import InvalidError
 
-# safetensors: (bytes, NumPy, of ml_dtypes, torch)
+# safetensors, or where it is carried torch: (bytes, NumPy, of ml_dtypes, torch)
 _TABLE: Dict[str, Tuple[int, Optional[str], Optional[str], Optional[str]]] = {
     "BOOL": (1, "bool", None, "bool"),
     "U8": (1, "uint8", None, "uint8"),
@@ -28,7 +31,17 @@ _TABLE: Dict[str, Tuple[int, Optional[str], Optional[str], Optional[str]]] = {
     "BF16": (2, None, "bfloat16", "bfloat16"),
     "F8_E4M3": (1, None, "float8_e4m3fn", "float8_e4m3fn"),
     "F8_E5M2": (1, None, "float8_e5m2", "float8_e5m2"),
+    "complex64": (8, "complex64", None, "complex64"),
+    "complex128": (16, "complex128", None, "complex128"),
+    "float8_e8m0fnu": (1, None, "float8_e8m0fnu", "float8_e8m0fnu"),
+    "float8_e4m3fnuz": (1, None, "float8_e4m3fnuz", "float8_e4m3fnuz"),
+    "float8_e5m2fnuz": (1, None, "float8_e5m2fnuz", "float8_e5m2fnuz"),
+    "float4_e2m1fn_x2": (1, None, None, "float4_e2m1fn_x2"),
 }
+# The stored type, and how many of it an element is, as a last dimension.
+_CARRIERS: Dict[str, Tuple[str, Tuple[int, ...]]] = {
+    "complex64": ("F32", (2,)), "complex128": ("F64", (2,)), "float8_e8m0fnu": ("U8", ()),
+    "float8_e4m3fnuz": ("U8", ()), "float8_e5m2fnuz": ("U8", ()), "float4_e2m1fn_x2": ("U8", ())}
 _OF_NAME = {numpy_name or ml_name: name for name, (_, numpy_name, ml_name, _) in _TABLE.items()}
 _OF_TORCH = {torch_name: name for name, (_, _, _, torch_name) in _TABLE.items()}
 
@@ -40,6 +53,15 @@ def size(dtype: str) -> int:
     2
     """
     return _TABLE[dtype][0]
+
+
+def carrier(dtype: str) -> Optional[Tuple[str, Tuple[int, ...]]]:
+    """The stored type and the last dimension of a type that is carried; None: it is not.
+
+    >>> carrier("complex64"), carrier("F32")
+    (('F32', (2,)), None)
+    """
+    return _CARRIERS.get(dtype)
 
 
 def is_float(dtype: str) -> bool:
@@ -68,24 +90,23 @@ def to_numpy(dtype: str) -> "numpy.dtype[Any]":
         return numpy.dtype(name)
     try:
         import ml_dtypes
-    except ImportError:
+        return numpy.dtype(getattr(ml_dtypes, ml_name or ""))
+    except (ImportError, AttributeError):
         raise InvalidError(f"NumPy has no type for {dtype}",
                            "pip install ml_dtypes, or use .torch(), or .bits() for the raw bits"
                            ) from None
-    return numpy.dtype(getattr(ml_dtypes, ml_name or ""))
 
 
 def bits(dtype: str) -> "numpy.dtype[Any]":
-    """The unsigned integer as wide as an element."""
-    return numpy.dtype(f"uint{8 * size(dtype)}")
+    """The unsigned integer as wide as an element; of 16 bytes, for which there is none, "V16"."""
+    return numpy.dtype(f"uint{8 * size(dtype)}" if size(dtype) <= 8 else f"V{size(dtype)}")
 
 
 def of_torch(dtype: Any) -> str:
     name = _OF_TORCH.get(str(dtype).rsplit(".", 1)[-1])
     if name is None:
         raise InvalidError(f"tensors of type {dtype} cannot be saved",
-                           "view them as a type of the same size: tensor.view(torch.uint8), or "
-                           "torch.view_as_real() of complex ones")
+                           "view them as a type of the same size, such as tensor.view(torch.uint8)")
     return name
 
 

@@ -144,6 +144,9 @@ def _header(names: List[str], tensors: Dict[str, sharded.Stored]) -> bytes:
     at = 0
     for name in names:
         one = tensors[name]
+        if dtypes.carrier(one.dtype) is not None:
+            raise InvalidError(f"{name} is of type {one.dtype}, which these files do not hold",
+                               "ckpt-cli to-dcp writes files that hold it")
         head[name] = {"dtype": one.dtype, "shape": list(one.size),
                       "data_offsets": [at, at + _bytes(one)]}
         at += _bytes(one)

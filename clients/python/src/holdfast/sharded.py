@@ -240,6 +240,8 @@ def tensors_of(metadata: Metadata) -> Dict[str, Stored]:
         if match is not None:
             name = match["name"]
             offset = tuple(int(number) for number in match["offset"].split(","))
+        name, dtype, shape = arrays.carried(name, dtype, shape)
+        offset = offset[:len(shape)]
         one = found.setdefault(_given(name), Stored(arrays.stored_name(name), dtype,
                                                     (0,) * len(shape), [], {}))
         one.boxes.append((offset, shape))
