@@ -179,10 +179,27 @@ def special_tokens_in_the_text_are_tokens_when_asked_for(bed):
     assert END not in read_tokens(bed.path("out"))[0][:-1]
     bed.make("--special", path)
     assert read_tokens(bed.path("out"))[0] == [BEGIN, ord("a"), END, ord("b"), END]
+    os.remove(bed.path("out"))
+
+
+def a_byte_order_mark_is_no_part_of_the_text(bed):
+    mark, text = b"\xef\xbb\xbf", bed.texts[3].encode()
+    for name, content in ("m.txt", text), ("m.jsonl", lines(bed.texts[:5])):
+        want = bed.bytes_of(bed.write(name, content))
+        assert bed.bytes_of(bed.write(name, mark + content)) == want, name
+    both = lines(bed.texts[5:]) + lines(bed.texts[:5])  # of files that were joined
+    want = bed.bytes_of(bed.write("m.jsonl", both))
+    marked = mark + lines(bed.texts[5:]) + mark + lines(bed.texts[:5])
+    assert bed.bytes_of(bed.write("m.jsonl", marked)) == want
+    want = bed.bytes_of(bed.write("m/a.txt", text))
+    bed.write("m/b.txt", mark)  # no document
+    assert bed.bytes_of(bed.path("m")) == want
+    for name, order in ("w.txt", "utf-16-le"), ("w.jsonl", "utf-16-be"):
+        said = bed.make(bed.write(name, "\ufeff{}".encode(order)), want=78)
+        assert f"{name} begins with" in said and "UTF-16" in said and "iconv" in said, said
 
 
 def bad_input_is_named_and_leaves_no_file(bed):
-    os.remove(bed.path("out"))
     good = lines(bed.texts * 4)
     bad = bed.write("bad.jsonl", good + b'{"text": 5}\n' + good + b"{\n")
     count = len(bed.texts) * 4 + 1
@@ -318,6 +335,7 @@ if __name__ == "__main__":
                                 long_work_has_a_bar_on_a_terminal_and_nowhere_else,
                                 a_prompt_is_read_but_not_trained_on,
                                 special_tokens_in_the_text_are_tokens_when_asked_for,
+                                a_byte_order_mark_is_no_part_of_the_text,
                                 bad_input_is_named_and_leaves_no_file,
                                 a_folder_is_tokenized_once_whoever_starts,
                                 a_folder_that_has_changed_is_tokenized_again,

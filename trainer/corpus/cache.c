@@ -90,7 +90,7 @@ static int make_key(uint64_t *out, const struct corpus_request *request, const c
     int result = stream != NULL ? sources_add(&sources, folder)
                                 : report_error(ERR_MEMORY, NULL, "no memory to list %s", folder);
     if (result == 0) {
-        add_text(stream, "corpus 1"); /* changes when the same files give other tokens */
+        add_text(stream, "corpus 1"); /* changes when files that were fine give other tokens */
         add_text(stream, tokenizer);
         add_text(stream, request->fields.text);
         add_text(stream, request->fields.prompt);

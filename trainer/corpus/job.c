@@ -80,14 +80,22 @@ static int add_end(struct encoding *encoding)
                      (struct token_run){.begins = encoding->begins, .is_trained = true});
 }
 
+/* Bytes of the byte-order mark of UTF-8 that a text begins with: no part of it. */
+static size_t mark_bytes(const char *text, size_t bytes)
+{
+    return bytes >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0 ? 3 : 0;
+}
+
 static int encode_text(struct encoding *encoding)
 {
     struct job *job = encoding->job;
-    if (job->begins && job->ends && job->bytes == 0)
+    size_t mark = job->begins ? mark_bytes(job->text, job->bytes) : 0;
+    if (job->begins && job->ends && job->bytes == mark)
         return 0;
     if (job->begins)
         ERR_TRY(add_begin(encoding, true));
-    ERR_TRY(add_text(encoding, job->text, job->bytes, job->begins ? 0 : ENCODE_CONTINUES, true));
+    ERR_TRY(add_text(encoding, job->text + mark, job->bytes - mark,
+                     job->begins ? 0 : ENCODE_CONTINUES, true));
     return job->ends ? add_end(encoding) : 0;
 }
 
@@ -163,6 +171,9 @@ static int encode_lines(struct encoding *encoding)
         const char *line = job->text + at, *end = memchr(line, '\n', job->bytes - at);
         size_t bytes = end != NULL ? (size_t)(end - line) : job->bytes - at;
         at += bytes + 1;
+        size_t mark = mark_bytes(line, bytes); /* each of files that were joined has one */
+        line += mark;
+        bytes -= mark;
         int result = is_blank(line, bytes) ? 0 : encode_line(encoding, line, bytes);
         bool is_skipped = result == ERR_INVALID && encoding->options->skips_bad_lines;
         job->skipped_lines += is_skipped;
@@ -172,13 +183,26 @@ static int encode_lines(struct encoding *encoding)
     return 0;
 }
 
+/* Of the marks that a file may begin with, UTF-16's and UTF-32's say that it is no UTF-8. */
+static int check_begin(const struct job *job)
+{
+    bool is_wide = job->bytes >= 2 &&
+                   (memcmp(job->text, "\xff\xfe", 2) == 0 || memcmp(job->text, "\xfe\xff", 2) == 0);
+    return job->begins && is_wide
+               ? report_error(ERR_INVALID, "convert it: iconv -f UTF-16 -t UTF-8",
+                              "%s begins with the byte-order mark of UTF-16", job->file)
+               : 0;
+}
+
 void job_encode(struct job *job, struct encoder *encoder, const struct corpus_options *options)
 {
     struct encoding encoding = {.job = job, .encoder = encoder, .options = options};
     job->num_tokens = 0;
     job->num_runs = 0;
     job->skipped_lines = 0;
-    job->result = job->has_lines ? encode_lines(&encoding) : encode_text(&encoding);
+    job->result = check_begin(job);
+    if (job->result == 0)
+        job->result = job->has_lines ? encode_lines(&encoding) : encode_text(&encoding);
     if (job->result != 0)
         report_keep(&job->failure);
 }

@@ -23,7 +23,7 @@ struct job {
     char *text;
     size_t bytes, room;
     bool has_lines;
-    bool begins, ends;   /* text: a document with this part */
+    bool begins, ends;   /* the file with this part; of text: the document */
     const char *file;    /* for messages */
     uint64_t first_line; /* lines: number of the first, from 1 */
 
