@@ -113,10 +113,12 @@ static void print_result(const struct settings *settings, const struct corpus_re
                        skipped = result->skipped_lines;
     if (settings->json) {
         printf("{\"tokens\": %llu, \"trained_tokens\": %llu, \"documents\": %llu, "
-               "\"files\": %llu, \"text_bytes\": %llu, \"skipped_lines\": %llu, "
+               "\"files\": %llu, \"left_out_files\": %llu, \"text_bytes\": %llu, "
+               "\"skipped_lines\": %llu, "
                "\"vocabulary\": %u, \"hash\": \"%016llx\", \"seconds\": %.3f}\n",
-               tokens, trained, documents, files, (unsigned long long)result->text_bytes, skipped,
-               header->vocab, (unsigned long long)header->hash, seconds);
+               tokens, trained, documents, files, (unsigned long long)result->left_out.count,
+               (unsigned long long)result->text_bytes, skipped, header->vocab,
+               (unsigned long long)header->hash, seconds);
         return;
     }
     printf("%s: %llu tokens of a vocabulary of %u, %llu documents of %llu files, written in %.1f s",
@@ -145,8 +147,10 @@ static int run_tokens(const struct settings *settings, int num_files, char **fil
         .progress = terminal_bar()};
     int result = corpus_write(settings->out, &options, &made);
     clear_bar();
-    if (result == 0)
+    if (result == 0) {
+        corpus_log_left_out(&made.left_out);
         print_result(settings, &made, clock_seconds() - start);
+    }
     tokenizer_close(tokenizer);
     return result;
 }

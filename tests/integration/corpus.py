@@ -120,7 +120,6 @@ def documents_stand_between_the_special_tokens(bed):
     bed.write("f/c.md", bed.texts[11].encode())
     bed.write("f/empty.txt", b"")
     bed.write("f/.hidden.txt", b"no")
-    bed.write("f/image.png", b"no")
     said = json.loads(bed.run("tokens", "--json", "--tokenizer", bed.path("model"), "--out",
                               bed.path("out"), bed.path("f")))
     tokens, begins, masked = read_tokens(bed.path("out"))
@@ -147,6 +146,34 @@ def packed_or_not_and_on_any_threads_the_file_is_the_same(bed):
     if shutil.which("zstd"):
         packed = [zstd(bed, "z/1.txt.zst", text), zstd(bed, "z/2.jsonl.zst", jsonl)]
         assert bed.bytes_of("--threads", 2, *packed) == want
+
+
+def what_packers_and_names_have_of_their_own_is_read(bed):
+    text = bed.texts[3].encode()
+    want = bed.bytes_of(bed.write("t.txt", text))
+    for size in 1, 300000:  # beyond the reader's buffer
+        assert bed.bytes_of(bed.write("t.TXT.GZ", gzip.compress(text) + bytes(size))) == want
+    parts = gzip.compress(text[:50]) + bytes(512) + gzip.compress(text[50:])
+    assert bed.bytes_of(bed.write("t.txt.gz", parts)) == want
+    # a frame with a window of 2 GiB, as of zstd --long=31: one block, the last, as it is
+    frame = b"\x28\xb5\x2f\xfd\x00\xa8" + struct.pack("<I", len(text) << 3 | 1)[:3] + text
+    assert bed.bytes_of(bed.write("t.Text.Zst", frame)) == want
+    jsonl = lines(bed.texts[:5])
+    want = bed.bytes_of(bed.write("t.jsonl", jsonl))
+    assert bed.bytes_of(bed.write("t.JSONL", jsonl)) == want
+
+
+def what_a_folder_has_beside_text_is_counted_and_named(bed):
+    bed.write("l/A.TXT", b"text")
+    for name in "c.csv", "b.parquet", "in/x.png", "in/y.png":
+        bed.write("l/" + name, b"no")
+    done = subprocess.run([TOKENIZER, "tokens", "--json", "--tokenizer", bed.path("model"), "--out",
+                           bed.path("out"), bed.path("l")], capture_output=True, text=True)
+    said = json.loads(done.stdout)
+    assert (said["files"], said["left_out_files"]) == (1, 4), said
+    names = ", ".join(bed.path("l", name) for name in ("b.parquet", "c.csv", "in/x.png"))
+    assert done.stderr.count("\n") == 1 and done.stderr.endswith(
+        f"files left out, for their names are no text's: 4 ({names}, ...)\n"), done.stderr
 
 
 def long_work_has_a_bar_on_a_terminal_and_nowhere_else(bed):
@@ -332,6 +359,8 @@ if __name__ == "__main__":
     try:
         good_end = lib_tap.run([documents_stand_between_the_special_tokens,
                                 packed_or_not_and_on_any_threads_the_file_is_the_same,
+                                what_packers_and_names_have_of_their_own_is_read,
+                                what_a_folder_has_beside_text_is_counted_and_named,
                                 long_work_has_a_bar_on_a_terminal_and_nowhere_else,
                                 a_prompt_is_read_but_not_trained_on,
                                 special_tokens_in_the_text_are_tokens_when_asked_for,

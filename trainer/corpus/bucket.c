@@ -55,6 +55,7 @@ struct objects {
     struct object *list;
     uint32_t count, room;
     uint64_t bytes;
+    struct corpus_left_out left_out;
 };
 
 struct slot {
@@ -103,7 +104,8 @@ static bool is_wanted(const struct listing *listing, const struct storage_entry 
 {
     if (listing->only != NULL)
         return strcmp(entry->name, listing->only) == 0;
-    return entry->name[0] != '.' && (entry->is_dir || source_is_known(entry->name));
+    return entry->name[0] != '.' &&
+           (entry->is_dir || source_is_taken(&listing->objects->left_out, entry->name));
 }
 
 static int visit(void *user, const struct storage_entry *entry)
@@ -399,6 +401,7 @@ static int fetch_all(struct fetch *fetch)
     ERR_TRY(reserve_slots(fetch));
     log_info("data", "fetching %s (%u objects, %.1f MiB), once; they are kept in %s", fetch->name,
              objects->count, (double)objects->bytes / 1048576.0, fetch->folder);
+    corpus_log_left_out(&objects->left_out);
     for (uint32_t i = 0; i < objects->count; i++)
         ERR_TRY(fetch_object(fetch, &objects->list[i]));
     ERR_TRY(check_unchanged(fetch));

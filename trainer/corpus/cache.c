@@ -146,6 +146,7 @@ static int make_tokens(const char *out, const char *folder, const struct tokeniz
     remove_unfinished(out);
     log_info("data", "making the tokens of %s, once; they are kept as %s", folder, out);
     ERR_TRY(corpus_write(out, &options, &made));
+    corpus_log_left_out(&made.left_out);
     log_info("data", "%s: %" PRIu64 " tokens of %" PRIu64 " documents in %" PRIu64 " files", folder,
              made.header.num_tokens, made.header.num_documents, made.num_files);
     return 0;

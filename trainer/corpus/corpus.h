@@ -1,9 +1,10 @@
 /* corpus.h - tokens files from text: files and folders of text or of JSON lines, plain or packed.
  *
  * What a file is, its name says: .jsonl, .ndjson and .json have an object per line, which is a
- * document; every other file is one document as a whole. Behind that, .gz and .zst are unpacked. Of
- * a folder the files with a known name are taken (.txt, .text, .md, .jsonl, .ndjson, .json), in the
- * order of their paths, folders inside too; what begins with a dot is left out.
+ * document; every other file is one document as a whole. Behind that, .gz and .zst are unpacked.
+ * Capitals do not matter. Of a folder the files with a known name are taken (.txt, .text, .md,
+ * .jsonl, .ndjson, .json), in the order of their paths, folders inside too; what begins with a dot
+ * is left out, and so is any other name, which is counted.
  *
  * A document is begin_of_text, its tokens, end_of_text (what the tokenizer has of both). Of a line
  * with a prompt and an answer the prompt's tokens are marked as not trained on. Empty documents are
@@ -43,13 +44,23 @@ struct corpus_options {
     const volatile sig_atomic_t *want_stop;    /* not 0: ERR_ABORTED within a second; may be NULL */
 };
 
+/* Files of a folder whose names are no text's: how many, and the first of them. */
+#define CORPUS_LEFT_OUT_NAMED 3u
+struct corpus_left_out {
+    uint64_t count;
+    char names[CORPUS_LEFT_OUT_NAMED][128];
+};
+
 struct corpus_result {
     struct tokens_header header; /* of the tokens file */
     uint64_t num_files, text_bytes, skipped_lines;
+    struct corpus_left_out left_out;
 };
 
 /* Writes a tokens file, whole or not at all. ERR_INVALID and ERR_CORRUPT name file and line. */
 int corpus_write(const char *path, const struct corpus_options *options, struct corpus_result *out);
+/* Warns of files that are left out, if there are any. */
+void corpus_log_left_out(const struct corpus_left_out *left_out);
 
 /* ---- cache.c: corpora that training names ---- */
 

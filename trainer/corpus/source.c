@@ -1,7 +1,7 @@
 /* source.c - lists the files of a corpus and unpacks them (see source.h).
  *
  * A stream is a file that is read into a buffer, and behind it the unpacker that the file's name
- * asks for: zlib's inflate, which takes files of several members too, or libzstd. A packed file
+ * asks for: zlib's inflate, for files of several members, too, or libzstd. A packed file
  * that ends early is an error, not a short text. This file alone knows zlib and libzstd. */
 #include "trainer/corpus/source.h"
 
@@ -11,10 +11,12 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include <zlib.h>
@@ -31,7 +33,7 @@ enum packing { PACKING_NONE, PACKING_GZIP, PACKING_ZSTD };
 static bool ends_with(const char *path, size_t length, const char *ending)
 {
     size_t of_ending = strlen(ending);
-    return length > of_ending && memcmp(path + length - of_ending, ending, of_ending) == 0;
+    return length > of_ending && strncasecmp(path + length - of_ending, ending, of_ending) == 0;
 }
 
 static enum packing packing_of(const char *path, size_t *length)
@@ -64,10 +66,27 @@ static bool is_known(const char *path, bool *has_lines)
     return false;
 }
 
-bool source_is_known(const char *name)
+bool source_is_taken(struct corpus_left_out *left_out, const char *path)
 {
     bool has_lines;
-    return is_known(name, &has_lines);
+    if (is_known(path, &has_lines))
+        return true;
+    if (left_out->count < CORPUS_LEFT_OUT_NAMED)
+        snprintf(left_out->names[left_out->count], sizeof left_out->names[0], "%s", path);
+    left_out->count++;
+    return false;
+}
+
+void corpus_log_left_out(const struct corpus_left_out *left_out)
+{
+    char names[sizeof left_out->names + 16] = "";
+    size_t length = 0;
+    for (uint32_t i = 0; i < CORPUS_LEFT_OUT_NAMED && i < left_out->count; i++)
+        length += (size_t)snprintf(names + length, sizeof names - length, "%s%s", i > 0 ? ", " : "",
+                                   left_out->names[i]);
+    if (left_out->count > 0)
+        log_warn("data", "files left out, for their names are no text's: %" PRIu64 " (%s%s)",
+                 left_out->count, names, left_out->count > CORPUS_LEFT_OUT_NAMED ? ", ..." : "");
 }
 
 /* ---- the list ---- */
@@ -110,7 +129,9 @@ static int add_entry(struct sources *sources, const char *folder, const char *na
         return report_errno(ERR_IO, "could not look at the file", path);
     if (S_ISDIR(status.st_mode))
         return add_folder(sources, path, depth + 1);
-    return S_ISREG(status.st_mode) && source_is_known(path) ? add_file(sources, path, &status) : 0;
+    return S_ISREG(status.st_mode) && source_is_taken(&sources->left_out, path)
+               ? add_file(sources, path, &status)
+               : 0;
 }
 
 static int not_hidden(const struct dirent *entry)
@@ -177,7 +198,8 @@ struct stream {
     int fd;
     enum packing packing;
     z_stream zlib;
-    bool is_inside; /* zlib: of a member; zstd: of a frame */
+    bool is_inside;  /* zlib: of a member; zstd: of a frame */
+    bool has_member; /* zlib: zeros that follow are padding */
     ZSTD_DStream *zstd;
     char *packed;
     size_t packed_at, packed_bytes;
@@ -199,6 +221,9 @@ static int open_unpacker(struct stream *stream)
     if (stream->packed == NULL || (stream->packing == PACKING_ZSTD && stream->zstd == NULL) ||
         (stream->packing == PACKING_GZIP && inflateInit2(&stream->zlib, 15 + 16) != Z_OK))
         return no_memory(stream->path);
+    if (stream->packing == PACKING_ZSTD) /* --long=31; the window's memory is taken as it fills */
+        ZSTD_DCtx_setParameter(stream->zstd, ZSTD_d_windowLogMax,
+                               ZSTD_dParam_getBounds(ZSTD_d_windowLogMax).upperBound);
     return 0;
 }
 
@@ -260,6 +285,11 @@ static int read_file(struct stream *stream, char *out, size_t room, size_t *got)
 static int unpack_gzip(struct stream *stream, char *out, size_t room, size_t *got)
 {
     z_stream *zlib = &stream->zlib;
+    while (stream->has_member && !stream->is_inside && stream->packed_at < stream->packed_bytes &&
+           stream->packed[stream->packed_at] == '\0')
+        stream->packed_at++;
+    if (stream->packed_at == stream->packed_bytes && !stream->is_inside)
+        return 0;
     zlib->next_in = (unsigned char *)stream->packed + stream->packed_at;
     zlib->avail_in = (unsigned)(stream->packed_bytes - stream->packed_at);
     zlib->next_out = (unsigned char *)out;
@@ -271,6 +301,7 @@ static int unpack_gzip(struct stream *stream, char *out, size_t room, size_t *go
     *got = before - zlib->avail_out;
     if (result == Z_STREAM_END) { /* another member may follow */
         stream->is_inside = false;
+        stream->has_member = true;
         result = inflateReset(zlib);
     }
     if (result == Z_MEM_ERROR)

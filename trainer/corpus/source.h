@@ -4,9 +4,8 @@
 #ifndef HOLDFAST_TRAINER_CORPUS_SOURCE_H
 #define HOLDFAST_TRAINER_CORPUS_SOURCE_H
 
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
+#include "trainer/corpus/corpus.h"
+
 #include <time.h>
 
 struct source {
@@ -19,9 +18,10 @@ struct sources {
     struct source *list;
     uint32_t count, room;
     uint64_t bytes;
+    struct corpus_left_out left_out;
 };
-/* Is it what a file of a corpus is called, in a folder? */
-bool source_is_known(const char *name);
+/* Is it what a file of a corpus is called, in a folder? If not, it is noted as left out. */
+bool source_is_taken(struct corpus_left_out *left_out, const char *path);
 /* Adds a file, or all files of a folder. Free with sources_free(), also after an error. */
 int sources_add(struct sources *sources, const char *path);
 void sources_free(struct sources *sources);

@@ -360,6 +360,7 @@ int corpus_write(const char *path, const struct corpus_options *options, struct 
             end_pipeline(&work.pipeline);
         }
         out->num_files = work.sources.count;
+        out->left_out = work.sources.left_out;
         if (result == 0)
             result = tokens_writer_commit(work.writer, &out->header);
         else
