@@ -275,8 +275,8 @@ int ckpt_describe_arrays(struct ckpt *ckpt, uint64_t attempt, const struct ckpt_
                          uint32_t num_arrays);
 /* Before a description: this rank compares, before each save, what it holds with the ranks that
  * hold the same, and begins no save where they differ. When all ranks say so each replica saves a
- * part of a slice, which is faster where a few tensors are most of the bytes; replicas that are not
- * equal after all would be mixed. */
+ * part of a slice, which is faster where a few tensors are most of the bytes. A rank that says so
+ * and does not compare gets a mixture of its replicas. */
 void ckpt_compares_replicas(struct ckpt *ckpt);
 /* The bytes of described tensor `index` are at `data` from now on; no other rank has to know. Not
  * while a save is open. */

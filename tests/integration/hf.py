@@ -463,6 +463,21 @@ def what_a_folder_has_beside_its_weights_goes_out_as_it_came(bed):
         assert sorted(os.listdir(back)) == sorted([*files, "config.json", "model.safetensors"])
         assert {name: read(os.path.join(back, name)) for name in files} == files, checkpoint
         assert json.loads(read(os.path.join(back, "config.json"))) == json.loads(config)
+    shards = [os.path.join(where, name) for where, _, names in os.walk(os.path.join(store, "b"))
+              for name in names if "00000002-" in where and name.endswith(".safetensors")]
+    damaged = next(path for path in shards if files["merges.txt"] in read(path))
+    write(damaged, read(damaged).replace(files["merges.txt"], b"M" + files["merges.txt"][1:]))
+    alone = bed.fresh("beside.alone")
+    shutil.copytree(store, alone)
+    for name in os.listdir(os.path.join(alone, "b")):
+        if name.startswith("step-") and "00000002-" not in name:
+            shutil.rmtree(os.path.join(alone, "b", name))
+    bed.train(alone, "b", 3, want=78)  # none is left, and it does not begin anew
+    bed.train(store, "b", 3)  # from step 1: a file is a part of a checkpoint
+    lineage = json.loads(cli("show", "b@3", "--store", store, "--json"))["lineage"]
+    assert lineage["step"] == 1, lineage
+    assert read(os.path.join(export(bed, store, "b@3", "beside.back"), "merges.txt")) == \
+        files["merges.txt"]
 
 
 @test

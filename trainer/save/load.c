@@ -246,6 +246,45 @@ static int check_saved(const struct snapshot *s)
         s->config->run, step, s->config->ckptd_address);
 }
 
+/* A run with checkpoints of which none can be loaded must not begin anew by itself. */
+static int fail_none_left(const struct snapshot *s, int64_t newest)
+{
+    return report_error(ERR_CORRUPT,
+                        "look with ckpt-cli verify; to begin anew give job.run another name",
+                        "run %s has checkpoints up to step %" PRId64 ", but none can be loaded",
+                        s->config->run, newest);
+}
+
+/* May an older checkpoint help? */
+static bool may_help(const struct snapshot *s, const struct candidate *candidate, int rc)
+{
+    return (rc == ERR_CORRUPT || rc == ERR_IO) && s->config->load_step < 0 && candidate->step > 0;
+}
+
+static void warn_of_damage(const struct candidate *candidate, uint32_t rank)
+{
+    log_warn("checkpoint", "step %" PRId64 " cannot be loaded (rank %u): %s; trying an older one",
+             candidate->step, rank, report_line());
+}
+
+/* Rank 0. The newest whose texts and files can be read; step -1: there is none. */
+static int ask_for_start(struct snapshot *s, struct candidate *candidate)
+{
+    int64_t below = 0, newest = -1;
+    int rc;
+    do {
+        *candidate = (struct candidate){.step = -1};
+        rc = ask_for_candidate(s, below, candidate);
+        below = candidate->step;
+        newest = newest < 0 ? candidate->step : newest;
+        if (may_help(s, candidate, rc))
+            warn_of_damage(candidate, 0);
+    } while (may_help(s, candidate, rc));
+    if (rc == 0 && candidate->step < 0)
+        rc = newest < 0 ? check_saved(s) : fail_none_left(s, newest);
+    return rc == 0 && candidate->step < 0 ? snapshot_check_nameless(s) : rc;
+}
+
 static int look(struct snapshot *s, int64_t *out_step)
 {
     *out_step = -1;
@@ -253,12 +292,7 @@ static int look(struct snapshot *s, int64_t *out_step)
         return 0;
     struct comm *world = s->mesh->world;
     struct candidate candidate = {.step = -1};
-    int rc = snapshot_is_rank_0(s) ? ask_for_candidate(s, 0, &candidate) : 0;
-    if (rc == 0 && snapshot_is_rank_0(s) && candidate.step < 0)
-        rc = check_saved(s);
-    if (rc == 0 && snapshot_is_rank_0(s) && candidate.step < 0)
-        rc = snapshot_check_nameless(s);
-    ERR_TRY(parallel_agree(world, rc));
+    ERR_TRY(parallel_agree(world, snapshot_is_rank_0(s) ? ask_for_start(s, &candidate) : 0));
     ERR_TRY(comm_broadcast(world, &candidate, sizeof(candidate), 0));
     *out_step = s->newest_step = candidate.step;
     return 0;
@@ -324,24 +358,16 @@ static int load_candidate(struct snapshot *s, struct progress *p, const struct c
     return rc;
 }
 
-/* May an older checkpoint help? */
-static bool is_damage(int rc)
-{
-    return rc == ERR_CORRUPT || rc == ERR_IO;
-}
-
 /* All ranks load the candidate, or none has. *out_retry: it is damaged, an older one may do. */
 static int try_candidate(struct snapshot *s, struct progress *p, const struct candidate *candidate,
                          bool *out_retry)
 {
     uint32_t first;
     int rc = parallel_agree_quietly(s->mesh->world, load_candidate(s, p, candidate), &first);
-    *out_retry = is_damage(rc) && s->config->load_step < 0 && candidate->step > 0;
+    *out_retry = may_help(s, candidate, rc);
     bool is_mine = first == s->mesh->world->rank;
     if (*out_retry && is_mine)
-        log_warn("checkpoint",
-                 "step %" PRId64 " cannot be loaded (rank %u): %s; trying an older one",
-                 candidate->step, first, report_line());
+        warn_of_damage(candidate, first);
     if (rc != 0 && !is_mine)
         report_clear();
     if (rc == 0)
@@ -350,7 +376,6 @@ static int try_candidate(struct snapshot *s, struct progress *p, const struct ca
     return rc;
 }
 
-/* A run with checkpoints of which none can be loaded must not begin anew by itself. */
 static int none_left(const struct snapshot *s)
 {
     if (s->newest_step < 0) {
@@ -359,11 +384,7 @@ static int none_left(const struct snapshot *s)
                      s->config->run);
         return 0;
     }
-    int rc = report_error(ERR_CORRUPT,
-                          "look with ckpt-cli verify; to begin anew give job.run another name",
-                          "run %s has checkpoints up to step %" PRId64 ", but none can be loaded",
-                          s->config->run, s->newest_step);
-    return parallel_agree(s->mesh->world, rc);
+    return parallel_agree(s->mesh->world, fail_none_left(s, s->newest_step));
 }
 
 int snapshot_load(struct snapshot *s, struct progress *p, bool *out_loaded)
