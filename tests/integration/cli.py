@@ -596,7 +596,9 @@ def offline_tools_leave_the_store_as_it_is(bed):
             os.path.join(folder, name)
             for folder, folders, files in os.walk(bed.store)
             for name in folders + files
-            if name not in ("leases", "verified.json")  # the one stays empty; what verify found
+            # The first stays empty, what verify found, what ckptd's scrub wrote meanwhile.
+            if name not in ("leases", "verified.json", "scrub")
+            and os.path.basename(folder) != "scrub"
         )
         return sorted((path, os.path.isfile(path) and os.stat(path).st_mtime_ns) for path in paths)
 
