@@ -33,6 +33,15 @@ static void test_breaks__steps_are_skipped_until_too_many_in_a_row(void **state)
     assert_int_equal(breaks_decide(&b, &broken, &at), ERR_INVALID);
     assert_non_null(strstr(report_line(), "step 8: loss 2, gradient norm inf, first on rank 5, "
                                           "stage 1: the loss of leaf 4, samples 92 to 93"));
+    at = (struct step_break){.is_weight = true, .tensor = "norm.weight", .num_tensors = 2};
+    assert_true(breaks_is_finite(&b, &finite));
+    assert_int_equal(breaks_decide(&b, &broken, &at), ERR_INVALID);
+    assert_non_null(strstr(report_line(), "diverged in step 8: loss 2, gradient norm inf, first on "
+                                          "rank 0, stage 0: the weights of norm.weight (2 tensors "
+                                          "have such)"));
+    b.has_updated = false;
+    assert_int_equal(breaks_decide(&b, &broken, &at), ERR_INVALID);
+    assert_non_null(strstr(report_line(), "the weights that were loaded are not finite"));
     strcpy(config.nonfinite, "stop");
     assert_true(breaks_is_finite(&b, &finite));
     assert_int_equal(breaks_decide(&b, &broken, &at), ERR_INVALID);

@@ -227,7 +227,8 @@ static int find_break(struct parallel *p, const struct step_result *result)
 }
 
 /* Two stages of two shards. A gradient that breaks at the loss does so first where the output is; a
- * weight that is broken breaks the loss of the first leaf. */
+ * weight that is too large breaks the loss of the first leaf; a weight that is none is named
+ * itself. */
 static void test_parallel__what_is_not_finite_is_found_where_it_began(void **state)
 {
     static const char *const extra[] = {"--parallelism.pipeline_parallel_degree", "2",
@@ -247,13 +248,22 @@ static void test_parallel__what_is_not_finite_is_found_where_it_began(void **sta
         assert_int_equal(breaks[rank].rank, 2);
         assert_int_equal(breaks[rank].stage, 1);
     }
-    outcome->whole[0][3][0] = NAN;
+    outcome->whole[0][3][0] = 3e38f;
     assert_int_equal(comm_local_run(4, rank_main, &stretch), ERR_INVALID);
-    bed_decide = NULL;
     for (int rank = 0; rank < 4; rank++) {
+        assert_false(breaks[rank].is_weight);
         assert_true(breaks[rank].is_loss);
         assert_int_equal(breaks[rank].leaf, 0);
         assert_int_equal(breaks[rank].rank, 2);
+    }
+    outcome->whole[0][3][0] = outcome->whole[0][6][0] = NAN;
+    assert_int_equal(comm_local_run(4, rank_main, &stretch), ERR_INVALID);
+    bed_decide = NULL;
+    for (int rank = 0; rank < 4; rank++) {
+        assert_true(breaks[rank].is_weight);
+        assert_string_equal(breaks[rank].tensor, "layers.0.attention.wv.weight");
+        assert_int_equal(breaks[rank].num_tensors, 2);
+        assert_int_equal(breaks[rank].rank, 0);
     }
     free_outcome(outcome);
 }

@@ -15,8 +15,10 @@ double breaks_without_sign(double value)
 bool breaks_is_finite(struct breaks *b, const struct progress *p)
 {
     bool is_finite = isfinite(p->loss) && isfinite(p->grad_norm);
-    if (is_finite)
+    if (is_finite) {
         b->in_row = 0;
+        b->has_updated = true;
+    }
     return is_finite;
 }
 
@@ -26,7 +28,9 @@ static const char *describe_break(char out[200], const struct breaks *b, const s
     uint64_t batch = (uint64_t)b->config->local_batch_size;
     uint64_t leaves = trainer_config_leaves(b->config, p->step - 1);
     uint64_t first = p->next_sample - (leaves - at->leaf) * batch;
-    if (at->is_loss)
+    if (at->is_weight)
+        snprintf(out, 200, "the weights of %s (%u tensors have such)", at->tensor, at->num_tensors);
+    else if (at->is_loss)
         snprintf(out, 200, "the loss of leaf %u, samples %" PRIu64 " to %" PRIu64, at->leaf, first,
                  first + batch - 1);
     else if (at->tensor[0] != 0)
@@ -37,10 +41,27 @@ static const char *describe_break(char out[200], const struct breaks *b, const s
     return out;
 }
 
+static int end_run(const struct breaks *b, const struct progress *p, const struct step_break *at,
+                   const char *text)
+{
+    bool is_loaded = at->is_weight && !b->has_updated;
+    const char *hint = is_loaded ? "load another checkpoint, or import a model that is whole"
+                                 : "lower optimizer.lr, or resume from an older checkpoint";
+    report_error(
+        ERR_INVALID, hint,
+        "%s in step %" PRId64 ": loss %g, gradient norm %g, first on rank %u, stage %u: %s",
+        is_loaded ? "the weights that were loaded are not finite, seen" : "training diverged",
+        p->step, breaks_without_sign(p->loss), breaks_without_sign(p->grad_norm), at->rank,
+        at->stage, text);
+    if (b->rank != 0)
+        report_clear();
+    return ERR_INVALID;
+}
+
 int breaks_decide(struct breaks *b, const struct progress *p, const struct step_break *at)
 {
     char text[200];
-    bool may_skip = strcmp(b->config->nonfinite, "skip") == 0;
+    bool may_skip = strcmp(b->config->nonfinite, "skip") == 0 && !at->is_weight;
     bool skips = may_skip && ++b->in_row < b->config->nonfinite_skips_max;
     describe_break(text, b, p, at);
     if (skips) {
@@ -53,12 +74,5 @@ int breaks_decide(struct breaks *b, const struct progress *p, const struct step_
                      breaks_without_sign(p->grad_norm), at->rank, at->stage, text);
         return 0;
     }
-    report_error(ERR_INVALID, "lower optimizer.lr, or resume from an older checkpoint",
-                 "training diverged in step %" PRId64
-                 ": loss %g, gradient norm %g, first on rank %u, stage %u: %s",
-                 p->step, breaks_without_sign(p->loss), breaks_without_sign(p->grad_norm), at->rank,
-                 at->stage, text);
-    if (b->rank != 0)
-        report_clear();
-    return ERR_INVALID;
+    return end_run(b, p, at, text);
 }

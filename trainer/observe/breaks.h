@@ -2,8 +2,8 @@
  *
  * With training.nonfinite = stop the run ends, and nothing of the step is saved. With skip its
  * update is left out: samples and the learning-rate curve go on, the moments do not. So many of
- * those in a row as training.nonfinite_skips_max says end the run, too; a start counts anew. All
- * ranks see the same numbers, and decide alike. */
+ * those in a row as training.nonfinite_skips_max says end the run, too; a start counts anew. A run
+ * whose weights are not finite ends at once. All ranks see the same numbers, and decide alike. */
 #ifndef HOLDFAST_TRAINER_BREAKS_H
 #define HOLDFAST_TRAINER_BREAKS_H
 
@@ -12,6 +12,7 @@
 struct breaks {
     const struct config *config;
     uint32_t rank;         /* 0: which says it */
+    bool has_updated;      /* a step of this start has changed the weights */
     int64_t skips, in_row; /* steps of this start that updated nothing */
 };
 

@@ -201,11 +201,12 @@ int parallel_step(struct parallel *parallel, const struct step_input *input,
 /* Where the numbers of a step stopped being finite. */
 struct step_break {
     uint32_t rank, stage;
-    bool is_loss;         /* of a leaf, else of a gradient */
+    bool is_weight;       /* the step began with weights that are not finite */
+    bool is_loss;         /* else: of a leaf, else of a gradient */
     uint32_t leaf;        /* the first whose loss is not finite: `rank` computed it */
-    char tensor[64];      /* or that nearest to the loss, from where a backward goes on; `rank` has
-                             its rows; "": none that the norm counts */
-    uint32_t num_tensors; /* whose gradients are not finite, in all stages */
+    char tensor[64];      /* the model's first of such weights, or of gradients that nearest to the
+                             loss; `rank` has its rows; "": none that the norm counts */
+    uint32_t num_tensors; /* whose weights or gradients are not finite, in all stages */
 };
 /* To be asked from within decide(), when loss or norm is not finite. Collective. */
 int parallel_find_break(struct parallel *parallel, struct step_break *out);

@@ -1,9 +1,10 @@
 /* break.c - where the numbers of a step stopped being finite (contract in parallel.h).
  *
- * Costs nothing until it is asked. The losses of all leaves are known to all ranks: the first that
- * is not finite names the rank that computed it. Where all of them are, some backward made the
- * first such number, and carried it to the tensors in front of that: each rank looks which of its
- * sums of gradients are finite, tensor by tensor, and the one nearest to the loss is named. */
+ * Costs nothing until it is asked. Weights that are not finite come first: they break all else. The
+ * losses of all leaves are known to all ranks: the first that is not finite names the rank that
+ * computed it. Where all of them are, some backward made the first such number, and carried it to
+ * the tensors in front of that: each rank looks which of its sums of gradients are finite, tensor
+ * by tensor, and the one nearest to the loss is named. */
 #include "proto/report.h"
 #include "trainer/parallel/private.h"
 
@@ -36,10 +37,26 @@ static bool find_loss(const struct parallel *p, struct step_break *out)
     return false;
 }
 
-static int is_finite_here(struct parallel *p, const struct model_tensor *tensor, bool *out)
+/* Exact sums of squares are finite where all numbers are. */
+static void sum_weights(struct parallel *p, const struct state_slice *slice)
+{
+    const struct box *box = &slice->param.box;
+    kernel_sum_squares(p->kernels, p->lane,
+                       &(struct kernel_sum_squares){.sum = &p->numbers->squares,
+                                                    .x = p->state.param + slice->param.at,
+                                                    .rows = box->extent[0],
+                                                    .width = box->extent[1],
+                                                    .dtype = KERNEL_F32});
+}
+
+static int is_finite_here(struct parallel *p, const struct state_slice *slice, bool is_weight,
+                          bool *out)
 {
     lane_zero(p->lane, &p->numbers->squares, sizeof(p->numbers->squares));
-    reduce_sum_squares(p, &p->numbers->squares, tensor);
+    if (is_weight)
+        sum_weights(p, slice);
+    else
+        reduce_sum_squares(p, &p->numbers->squares, slice->tensor);
     lane_copy(p->lane, &p->host_numbers->squares, &p->numbers->squares,
               sizeof(p->numbers->squares));
     ERR_TRY(lane_settle(p->lane));
@@ -48,29 +65,31 @@ static int is_finite_here(struct parallel *p, const struct model_tensor *tensor,
 }
 
 /* `broken` [num_tensors]: how many ranks have rows of it that are not finite. */
-static int count_broken(struct parallel *p, int64_t *broken)
+static int count_broken(struct parallel *p, bool is_weight, int64_t *broken)
 {
     for (uint32_t i = 0; i < p->state.num_slices; i++) {
-        const struct model_tensor *tensor = p->state.slices[i].tensor;
+        const struct state_slice *slice = &p->state.slices[i];
         bool is_finite = true;
-        ERR_TRY(is_finite_here(p, tensor, &is_finite));
-        broken[tensor - p->table->tensors] = !is_finite;
+        ERR_TRY(is_finite_here(p, slice, is_weight, &is_finite));
+        broken[slice->tensor - p->table->tensors] = !is_finite;
     }
     return 0;
 }
 
-static int find_gradient(struct parallel *p, int64_t *broken, struct step_break *out)
+/* Of weights the model's first tensor is named, of gradients the one nearest to the loss.
+ * `broken` [2][num_tensors]. */
+static int find_tensor(struct parallel *p, bool is_weight, int64_t *broken, struct step_break *out)
 {
     struct comm *world = p->mesh.world;
     uint32_t num = p->table->num_tensors, found = num;
     bool is_mine;
-    ERR_TRY(count_broken(p, broken));
+    ERR_TRY(count_broken(p, is_weight, broken));
     memcpy(broken + num, broken, num * sizeof(*broken));
     ERR_TRY(comm_all_reduce_i64(world, broken, num));
-    *out = (struct step_break){.rank = world->rank};
+    *out = (struct step_break){.rank = world->rank, .is_weight = is_weight};
     for (uint32_t i = 0; i < num; i++) {
         out->num_tensors += broken[i] > 0;
-        found = broken[i] > 0 ? i : found;
+        found = broken[i] > 0 && (found == num || !is_weight) ? i : found;
     }
     is_mine = found < num && broken[num + found] != 0;
     int rc = parallel_agree_quietly(world, is_mine ? ERR_INVALID : 0, &out->rank);
@@ -84,12 +103,13 @@ static int find_gradient(struct parallel *p, int64_t *broken, struct step_break 
 
 int parallel_find_break(struct parallel *p, struct step_break *out)
 {
-    if (find_loss(p, out))
-        return 0;
-    int64_t *broken = calloc(2 * (size_t)p->table->num_tensors, sizeof(*broken));
+    uint32_t num = p->table->num_tensors;
+    int64_t *broken = calloc(4 * (size_t)num, sizeof(*broken));
     if (broken == NULL)
         return report_error(ERR_MEMORY, NULL, "no memory to look for what is not finite");
-    int rc = find_gradient(p, broken, out);
+    int rc = find_tensor(p, true, broken, out);
+    if (rc == 0 && out->num_tensors == 0 && !find_loss(p, out))
+        rc = find_tensor(p, false, broken + 2 * (size_t)num, out);
     free(broken);
     return rc;
 }
