@@ -8,7 +8,7 @@
 . tests/integration/lib_tiny.sh
 
 steps=20
-plan 175
+plan 176
 make_tiny
 start_ckptd
 
@@ -377,7 +377,9 @@ check_equal "synchronous saves end with 0" \
 check "synchronous saves: every bit is the undisturbed run's" same sync
 check_equal "fresh moments are allowed (exclude_from_loading)" "$(status_of train sync \
     --training.steps 22 --lr_scheduler.total_steps 20 \
-    --checkpoint.exclude_from_loading optimizer)" 0
+    --checkpoint.exclude_from_loading optimizer,lr_scheduler)" 0
+check "and said" says sync \
+    'begins fresh: the moments .*exclude_from_loading., the schedule .checkpoint'
 train library --training.steps 8 --lr_scheduler.total_steps $steps
 check_equal "with other kernels it goes on" \
     "$(status_of train library --kernels.backend reference --kernels.isa sse2)" 0

@@ -207,9 +207,14 @@ int snapshot_load_initial(struct snapshot *s, struct progress *p)
         ckpt_close(ckpt);
     partial_close(&s->partial);
     if (rc == 0 && snapshot_is_rank_0(s))
-        log_info("checkpoint", "run %s starts from %s of run %s, step %" PRId64, s->config->run,
+        log_info("checkpoint", "run %s starts from %s of run %s, step %" PRId64 "%s",
+                 s->config->run,
                  s->config->initial_load_model_only ? "the weights" : "the whole state", source.run,
-                 source.step);
+                 source.step,
+                 s->config->initial_load_model_only
+                     ? "; moments, schedule and the place in the data begin fresh "
+                       "(checkpoint.initial_load_model_only)"
+                     : "");
     s->times.load_seconds = clock_seconds() - start;
     return rc;
 }

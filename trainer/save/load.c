@@ -324,6 +324,33 @@ int snapshot_look(struct snapshot *s, int64_t *out_step)
     return parallel_agree(s->mesh->world, rc);
 }
 
+static void add_fresh(char *text, size_t bytes, const char *part, const char *why)
+{
+    size_t at = strlen(text);
+    snprintf(text + at, bytes - at, "%s%s (%s)", at > 0 ? ", " : "", part, why);
+}
+
+/* Of an imported model the moments are fresh by its nature. */
+static void log_fresh(const struct config *config, const struct candidate *candidate)
+{
+    static const char excluded[] = "checkpoint.exclude_from_loading";
+    char text[400] = "";
+    if (is_excluded(config, "optimizer"))
+        add_fresh(text, sizeof(text), "the moments", excluded);
+    else if (!candidate->has_moments)
+        add_fresh(text, sizeof(text), "the moments",
+                  candidate->step > 0 ? "the checkpoint has no optimizer state: "
+                                        "checkpoint.last_save_model_only leaves it out"
+                                      : "an imported model has none");
+    if (is_excluded(config, "lr_scheduler"))
+        add_fresh(text, sizeof(text), "the schedule", excluded);
+    if (is_excluded(config, "dataloader"))
+        add_fresh(text, sizeof(text), "the place in the data", excluded);
+    if (text[0] != 0)
+        log_warn("checkpoint", "not loaded from step %" PRId64 ", begins fresh: %s",
+                 candidate->step, text);
+}
+
 static int load_candidate(struct snapshot *s, struct progress *p, const struct candidate *candidate)
 {
     struct ckpt_load_options options = {.step = candidate->step,
@@ -344,11 +371,8 @@ static int load_candidate(struct snapshot *s, struct progress *p, const struct c
                  "MiB from disk on rank 0",
                  candidate->step, candidate->attempt, loaded->info.durability,
                  (double)loaded->bytes_memory / 1048576.0, (double)loaded->bytes_local / 1048576.0);
-    if (candidate->step > 0 && !candidate->has_moments && snapshot_is_rank_0(s))
-        log_warn("checkpoint",
-                 "step %" PRId64 " has no optimizer state (checkpoint.last_save_model_only leaves "
-                 "it out): the moments begin at zero",
-                 candidate->step);
+    if (snapshot_is_rank_0(s))
+        log_fresh(s->config, candidate);
     int rc = snapshot_read_progress(s, p, loaded);
     ckpt_loaded_free(loaded);
     if (candidate->skip > 0 && snapshot_is_rank_0(s))
