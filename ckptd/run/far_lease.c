@@ -21,6 +21,7 @@
 #include "ckptd/run/attempt.h"
 #include "ckptd/run/coordinator.h"
 #include "ckptd/run/describe.h"
+#include "ckptd/run/takeover.h"
 #include "ckptd/service.h"
 #include "proto/checksum.h"
 #include "proto/json.h"
@@ -219,9 +220,7 @@ int far_lease_report(const char *run, const struct far_lease_text *text, int cod
     char step[64] = "nothing saved yet";
     if (text->step >= 0)
         snprintf(step, sizeof step, "its newest save is of step %lld", (long long)text->step);
-    return report_error(code,
-                        "end it there, give job.run another name, or take the run with "
-                        "--checkpoint.take_over",
+    return report_error(code, "end it there, give the run another name, or " RUN_TAKE_OVER_HINT,
                         "the run %s is being trained through another ckptd, attempt %llu on %s, "
                         "since %s; %s",
                         run, (unsigned long long)text->seen.attempt, text->host, text->since, step);
@@ -232,7 +231,7 @@ int far_lease_check(const struct run *run, uint64_t attempt)
     if (run->fenced_attempt == 0 || run->fenced_attempt != attempt)
         return 0;
     return report_error(ERR_STALE,
-                        "start again with --checkpoint.take_over if this one is to go on", "%s",
+                        "if this one is to go on, start it again, and " RUN_TAKE_OVER_HINT, "%s",
                         run->fenced);
 }
 

@@ -294,7 +294,7 @@ static int report_held(const struct run *run, const Holdfast__V1__OpenAttemptReq
         snprintf(step, sizeof step, "its newest save is of step %llu",
                  (unsigned long long)(run->coordinator->machine.latest_max - 1));
     return report_error(request->knows_holder ? ERR_EXISTS : ERR_BUSY,
-                        "give job.run another name, or take the run with --checkpoint.take_over",
+                        "give the run another name, or " RUN_TAKE_OVER_HINT,
                         "the run %s is being trained by %s; %s", run->name, who, step);
 }
 

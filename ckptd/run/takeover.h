@@ -6,6 +6,10 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+/* The end of a sentence, for users of any client. */
+#define RUN_TAKE_OVER_HINT \
+    "take it over by take_over of the client (trainer: --checkpoint.take_over)"
+
 struct takeover_facts {
     bool is_forced;        /* the start was told to take over */
     bool is_same_launcher; /* it carries the token, and the uid, of the start that has the run */
