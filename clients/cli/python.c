@@ -13,7 +13,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define ARGS_MAX 12
+#define ARGS_MAX 16
 #define NO_PYTHON 127 /* as of a shell */
 
 static const char *python(void)
@@ -96,6 +96,12 @@ static int become(const char *name, const struct cli *cli)
     if (cli->is_json)
         args[count++] = "--json";
     args[count++] = name;
+    if (cli->is_weights_only)
+        args[count++] = "--weights-only";
+    if (strcmp(cli->dtype, "keep") != 0) {
+        args[count++] = "--dtype";
+        args[count++] = cli->dtype;
+    }
     for (int i = 0; i < cli->num_args; i++)
         args[count++] = cli->args[i];
     CHECK(count < ARGS_MAX);

@@ -19,7 +19,7 @@ import subprocess
 import sys
 import time
 
-from lib_store import CLI, PATIENCE, World, is_sanitized, take_libckpt
+from lib_store import CLI, PATIENCE, World, is_sanitized, llama_shapes, take_libckpt
 from lib_tap import need, run
 from lib_terminal import bar_is_wrong, on_a_terminal
 
@@ -34,7 +34,7 @@ sys.path.insert(0, os.environ["PYTHONPATH"])
 sys.dont_write_bytecode = True
 take_libckpt()
 import holdfast  # noqa: E402
-from holdfast import convert, dcp_files, dtypes, safetensors_files  # noqa: E402
+from holdfast import convert, dcp_files, dtypes, safetensors_files, sharded  # noqa: E402
 
 SEED = int(os.environ.get("SEED", time.time_ns() % 10**9))
 chance = random.Random(SEED)
@@ -354,6 +354,76 @@ def directories_of_safetensors_of_any_names_go_both_ways(world):
                                                                 "st@4", code=1)
     shutil.copy(os.path.join(folder, "s1.safetensors"), os.path.join(out, "again.safetensors"))
     assert "cut" in command(world, "from-safetensors", out, "st@4", code=2)
+
+
+def what_a_trainer_of_hugging_face_saved_becomes_the_folder_of_its_model(world):
+    """As transformers.py saves it: names by DCP's paths, config.json in the settings, files."""
+    weights = {"model.embed.weight": numpy.array([1.00390625, 1.01171875, -0.0], numpy.float32),
+               "lm_head.weight": numpy.array([3e38], numpy.float32),
+               "steps": numpy.arange(3, dtype=numpy.int64)}
+    names = {f"model.{name}": ["model", name] for name in weights}
+    names["optimizer.state.lm_head.weight.step"] = ["optimizer", "state", "lm_head.weight", "step"]
+    arrays = dict(zip(names, [*weights.values(), numpy.ones(1, numpy.float32)]))
+    items = [sharded.Item(name, array.shape, (0,), array) for name, array in arrays.items()]
+    config = {"model_type": "llama", "dtype": "float32", "eos_token_id": [3, 4]}
+    files = {"generation_config.json": b"{}", "tokenizer.json": b"x" * 1000}
+    for run, beside in (("trainer", files), ("hostile", {"../out": b""})):
+        saver = sharded.Saver(world.server, run, 0, 1, lambda value: [value],
+                              {f"hf/{name}": value for name, value in beside.items()},
+                              config={"hf": config})
+        saver.save(5, items, {}, about={"paths": names})
+        saver.wait(5)
+        saver.close()
+    out = os.path.join(world.folder, "hf-out")
+    command(world, "to-safetensors", "trainer@5", out, "--weights-only", "--dtype", "bf16")
+    held = held_in(out)
+    bits = {name: list(numpy.frombuffer(one[2], "u2")) for name, one in held.items()
+            if one[0] == "BF16"}
+    assert bits == {"model.embed.weight": [0x3f80, 0x3f82, 0x8000],
+                    "lm_head.weight": [0x7f62]}, bits
+    assert held["steps"] == ("I64", [3], weights["steps"].tobytes()) and len(held) == 3, held
+    with open(os.path.join(out, "config.json")) as file:
+        assert json.load(file) == dict(config, dtype="bfloat16")
+    for name, value in files.items():
+        with open(os.path.join(out, name), "rb") as file:
+            assert file.read() == value
+    command(world, "to-safetensors", "trainer@5", out + "-all")
+    assert set(held_in(out + "-all")) == set(names) and len(os.listdir(out + "-all")) == 1
+    assert "no name beside weights" in command(
+        world, "to-safetensors", "hostile@5", out + "-hostile", "--weights-only", code=1)
+    assert not os.path.exists(os.path.join(world.folder, "out"))
+
+
+def a_checkpoint_that_names_no_model_goes_to_hugging_face_with_a_config(world):
+    """As a run of torchtitan is when it has crossed to our names."""
+    names = {"model.embed_tokens": "tok_embeddings", "model.norm": "norm", "lm_head": "output"}
+    for ours, theirs in (("attention.wq", "self_attn.q_proj"), ("attention.wk", "self_attn.k_proj"),
+                         ("attention.wv", "self_attn.v_proj"), ("attention.wo", "self_attn.o_proj"),
+                         ("feed_forward.w1", "mlp.gate_proj"), ("feed_forward.w3", "mlp.up_proj"),
+                         ("feed_forward.w2", "mlp.down_proj"),
+                         ("attention_norm", "input_layernorm"),
+                         ("ffn_norm", "post_attention_layernorm")):
+        names[f"model.layers.0.{theirs}"] = f"layers.0.{ours}"
+    arrays = {f"{names[name[:-7]]}.weight": numpy.full(shape, at, numpy.float32)
+              for at, (name, shape) in enumerate(llama_shapes(8, 4, 12, 20).items())}
+    with holdfast.Client(world.server, "crossed") as client:
+        client.save(1, arrays).wait()
+    folder, out = (os.path.join(world.folder, name) for name in ("model", "crossed-out"))
+    os.mkdir(folder)
+    config = {"model_type": "llama", "hidden_size": 8, "intermediate_size": 12, "vocab_size": 20,
+              "num_hidden_layers": 1, "num_attention_heads": 4, "num_key_value_heads": 2,
+              "max_position_embeddings": 99, "torch_dtype": "float32"}
+    with open(os.path.join(folder, "config.json"), "w") as file:
+        json.dump(config, file)
+    words = "export", "crossed@1", "--format", "hf", "--output", out
+    assert "--model FOLDER" in command(world, *words, code=2)
+    command(world, *words, "--model", folder)
+    held = held_in(out)
+    assert len(held) == len(arrays) and all(
+        held[f"{theirs}.weight"][2] == arrays[f"{ours}.weight"].tobytes()
+        for theirs, ours in names.items()), held
+    with open(os.path.join(out, "config.json")) as file:
+        assert json.load(file) == config
 
 
 def the_examples_in_the_docstrings_are_true(world):

@@ -22,6 +22,7 @@ from typing import Any, Dict, List, Optional
 import numpy
 
 import holdfast
+from holdfast import dtypes
 
 
 def list_checkpoints(options: argparse.Namespace) -> None:
@@ -76,10 +77,13 @@ def write_out(options: argparse.Namespace) -> None:
     """to-dcp, to-safetensors."""
     from holdfast import convert, safetensors_files
 
-    write = {"to-dcp": convert.to_dcp,
-             "to-safetensors": safetensors_files.to_safetensors}[options.command]
     with holdfast.open(options.checkpoint, server=options.server, store=options.store) as found:
-        done = write(found, options.folder, not options.json)
+        if options.command == "to-dcp":
+            done = convert.to_dcp(found, options.folder, not options.json)
+        else:
+            done = safetensors_files.to_safetensors(found, options.folder, not options.json,
+                                                    weights_only=options.weights_only,
+                                                    dtype=options.dtype)
     report(options, done, f"written to {options.folder}")
 
 
@@ -180,6 +184,12 @@ def main(arguments: Optional[List[str]] = None) -> int:
         writing.add_argument("checkpoint")
         writing.add_argument("folder")
         writing.set_defaults(do=write_out, command=name)
+        if name == "to-safetensors":
+            writing.add_argument("--weights-only", action="store_true",
+                                 help="leave the optimizer's tensors out; of Hugging Face's "
+                                 "Trainer a folder that from_pretrained() takes")
+            writing.add_argument("--dtype", default="keep", choices=("keep", *dtypes.SHORT),
+                                 help="of floats of 16 and 32 bits, rounded to nearest even")
     crossing = command("cross")
     crossing.add_argument("checkpoint")
     crossing.add_argument("run")

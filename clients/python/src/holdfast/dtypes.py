@@ -42,6 +42,7 @@ _TABLE: Dict[str, Tuple[int, Optional[str], Optional[str], Optional[str]]] = {
 _CARRIERS: Dict[str, Tuple[str, Tuple[int, ...]]] = {
     "complex64": ("F32", (2,)), "complex128": ("F64", (2,)), "float8_e8m0fnu": ("U8", ()),
     "float8_e4m3fnuz": ("U8", ()), "float8_e5m2fnuz": ("U8", ()), "float4_e2m1fn_x2": ("U8", ())}
+SHORT = {"fp32": "F32", "bf16": "BF16", "fp16": "F16"}  # as commands have them
 _OF_NAME = {numpy_name or ml_name: name for name, (_, numpy_name, ml_name, _) in _TABLE.items()}
 _OF_TORCH = {torch_name: name for name, (_, _, _, torch_name) in _TABLE.items()}
 
@@ -122,3 +123,25 @@ def to_torch(dtype: str) -> Any:
     import torch
 
     return getattr(torch, torch_name(dtype))
+
+
+def cast(raw: Any, source: str, to: str) -> Any:
+    """The bytes of elements of F32, F16 or BF16 as another of these, to nearest, ties to even; as
+    they are where `to` is their type.
+
+    >>> bits = cast(numpy.array([1.00390625, 1.01171875, numpy.nan], "f4").tobytes(), "F32", "BF16")
+    >>> [hex(one) for one in numpy.frombuffer(bits, "u2")]
+    ['0x3f80', '0x3f82', '0x7fc0']
+    """
+    if source == to:
+        return raw
+    if source == "BF16":
+        wide = (numpy.frombuffer(raw, "<u2").astype("<u4") << 16).view("<f4")
+    else:
+        wide = numpy.frombuffer(raw, to_numpy(source)).astype("<f4")
+    if to != "BF16":
+        with numpy.errstate(over="ignore"):
+            return wide.astype(to_numpy(to)).tobytes()
+    bits = wide.view("<u4")
+    nearest = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16
+    return numpy.where(numpy.isnan(wide), (bits >> 16) | 0x40, nearest).astype("<u2").tobytes()

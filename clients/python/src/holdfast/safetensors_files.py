@@ -5,6 +5,10 @@ A directory is *.safetensors, whatever wrote them: Hugging Face, torchtitan, or 
 HuggingFaceStorageWriter, whose files hold boxes of tensors (DCP_SHARDING_INFO). Names, types and
 bits stay. Tensors that a checkpoint stores as boxes are whole in what is written; bytes objects are
 no tensors, and stay behind. Memory does not grow with the checkpoint: a tensor goes in pieces.
+
+With weights_only the optimizer's tensors stay behind, and what Hugging Face's Trainer saved
+(transformers.py) becomes the folder of its model: names without the Trainer's "model.",
+config.json, generation_config.json, the tokenizer's files.
 """
 from __future__ import annotations
 
@@ -12,7 +16,8 @@ import dataclasses
 import glob
 import json
 import os
-from typing import Any, Dict, List
+from collections import Counter
+from typing import Any, Dict, List, Mapping, Tuple
 
 import numpy
 
@@ -121,25 +126,54 @@ def from_safetensors(folder: str, run: str, step: int, server: "str | None" = No
 
 # ---- out ----
 
+FOLDER_OBJECTS = "hf/"  # names of objects that are files beside a model's weights
+CONFIG = "config.json"
+_TORCH_DTYPES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
 
-def _bytes(stored: sharded.Stored) -> int:
-    return int(numpy.prod(stored.size, dtype=numpy.int64)) * dtypes.size(stored.dtype)
+
+@dataclasses.dataclass
+class _Out:
+    """A tensor as it goes out."""
+
+    stored: sharded.Stored
+    dtype: str
+
+    @property
+    def nbytes(self) -> int:
+        return int(numpy.prod(self.stored.size, dtype=numpy.int64)) * dtypes.size(self.dtype)
 
 
-def _split(tensors: Dict[str, sharded.Stored], limit: int) -> List[List[str]]:
+def _weight_names(checkpoint: Checkpoint, names: List[str]) -> Tuple[Dict[str, str], bool]:
+    """Of the weights: the name that each goes out with; and are those a Trainer's?"""
+    _, abouts = sharded.read_objects(checkpoint._client, checkpoint.metadata)
+    paths: Dict[str, Any] = {name: path for about in abouts if about
+                             for name, path in about.get("paths", {}).items()}
+    model = {name: ".".join(paths[name][1:]) for name in names
+             if len(paths.get(name, ())) > 1 and paths[name][0] == "model"}
+    if model:
+        return model, True
+    return {name: name for name in names if name.split(".")[0] != "optimizer"}, False
+
+
+def _out_of(stored: sharded.Stored, dtype: str) -> _Out:
+    is_cast = stored.dtype in _TORCH_DTYPES
+    return _Out(stored, dtypes.SHORT.get(dtype, stored.dtype) if is_cast else stored.dtype)
+
+
+def _split(tensors: Mapping[str, _Out], limit: int) -> List[List[str]]:
     """Names of each file; larger elements first, so that all are aligned."""
     files: List[List[str]] = [[]]
     filled = 0
     for name in sorted(tensors, key=lambda one: (-dtypes.size(tensors[one].dtype), one)):
-        if files[-1] and filled + _bytes(tensors[name]) > limit:
+        if files[-1] and filled + tensors[name].nbytes > limit:
             files.append([])
             filled = 0
         files[-1].append(name)
-        filled += _bytes(tensors[name])
+        filled += tensors[name].nbytes
     return files
 
 
-def _header(names: List[str], tensors: Dict[str, sharded.Stored]) -> bytes:
+def _header(names: List[str], tensors: Mapping[str, _Out]) -> bytes:
     head: Dict[str, Any] = {"__metadata__": {"format": "pt"}}
     at = 0
     for name in names:
@@ -147,44 +181,71 @@ def _header(names: List[str], tensors: Dict[str, sharded.Stored]) -> bytes:
         if dtypes.carrier(one.dtype) is not None:
             raise InvalidError(f"{name} is of type {one.dtype}, which these files do not hold",
                                "ckpt-cli to-dcp writes files that hold it")
-        head[name] = {"dtype": one.dtype, "shape": list(one.size),
-                      "data_offsets": [at, at + _bytes(one)]}
-        at += _bytes(one)
+        head[name] = {"dtype": one.dtype, "shape": list(one.stored.size),
+                      "data_offsets": [at, at + one.nbytes]}
+        at += one.nbytes
     text = json.dumps(head).encode()
     text += b" " * (-len(text) % 8)
     return len(text).to_bytes(8, "little") + text
 
 
-def _write(path: str, names: List[str], tensors: Dict[str, sharded.Stored],
-           checkpoint: Checkpoint, tell: Any) -> None:
+def _write(path: str, names: List[str], tensors: Mapping[str, _Out], checkpoint: Checkpoint,
+           tell: Any) -> None:
     with open(path + ".part", "wb") as out:
         out.write(_header(names, tensors))
         for name in names:
-            one = tensors[name]
-            for piece in convert._pieces(checkpoint, one, (0,) * len(one.size), one.size, tell):
-                out.write(piece)
+            one, size = tensors[name].stored, tensors[name].stored.size
+            for piece in convert._pieces(checkpoint, one, (0,) * len(size), size, tell):
+                out.write(dtypes.cast(piece, one.dtype, tensors[name].dtype))
         out.flush()
         os.fsync(out.fileno())
     os.rename(path + ".part", path)
 
 
+def _write_rest(checkpoint: Checkpoint, folder: str, tensors: Mapping[str, _Out]) -> List[str]:
+    """What a model's folder has beside its weights; config.json is the last."""
+    files = {name[len(FOLDER_OBJECTS):]: checkpoint.object(name) for name in checkpoint.objects
+             if name.startswith(FOLDER_OBJECTS)}
+    config = (checkpoint.metadata.config or {}).get("hf")
+    types = Counter(one.dtype for one in tensors.values() if one.dtype in _TORCH_DTYPES)
+    if config:
+        key = "torch_dtype" if "torch_dtype" in config else "dtype"
+        if types:
+            config = {**config, key: _TORCH_DTYPES[types.most_common(1)[0][0]]}
+        files[CONFIG] = (json.dumps(config, indent=2) + "\n").encode()
+    for name, value in files.items():
+        if os.path.basename(name) != name or name.startswith(".") or ".safetensors" in name:
+            raise CorruptError(f"{checkpoint.info.spec} has a file {name!r}, which is no name "
+                               "beside weights")
+        convert._publish(folder, name, value)
+    return list(files)
+
+
 def to_safetensors(checkpoint: Checkpoint, folder: str, with_bar: bool = False,
-                   file_bytes: int = FILE_BYTES) -> convert.Done:
+                   file_bytes: int = FILE_BYTES, weights_only: bool = False,
+                   dtype: str = "keep") -> convert.Done:
     """Writes a checkpoint as files of at most `file_bytes`, and the index of several, which comes
-    last."""
+    last. `dtype`: "bf16", "fp16" or "fp32" for floats of 16 and 32 bits, to nearest even."""
     if glob.glob(os.path.join(glob.escape(folder), "*.safetensors*")):
         raise ExistsError(f"{folder} has safetensors already", "name another directory")
     os.makedirs(folder, exist_ok=True)
-    tensors = sharded.tensors_of(checkpoint.metadata)
+    stored = sharded.tensors_of(checkpoint.metadata)
+    names, is_trainers = _weight_names(checkpoint, list(stored)) if weights_only \
+        else ({name: name for name in stored}, False)
+    if not names:
+        raise InvalidError(f"{checkpoint.info.spec} has no weights", "leave --weights-only out")
+    tensors = {theirs: _out_of(stored[name], dtype) for name, theirs in names.items()}
     files, places = _split(tensors, file_bytes), {}
-    total = sum(_bytes(one) for one in tensors.values())
-    with convert.Bar("to-safetensors", total, with_bar) as tell:
-        for at, names in enumerate(files, 1):
+    total = sum(one.nbytes for one in tensors.values())
+    read = sum(_Out(one.stored, one.stored.dtype).nbytes for one in tensors.values())
+    with convert.Bar("to-safetensors", read, with_bar) as tell:
+        for at, inside in enumerate(files, 1):
             file = "model.safetensors" if len(files) == 1 else \
                 f"model-{at:05}-of-{len(files):05}.safetensors"
-            _write(os.path.join(folder, file), names, tensors, checkpoint, tell)
-            places.update(dict.fromkeys(names, file))
+            _write(os.path.join(folder, file), inside, tensors, checkpoint, tell)
+            places.update(dict.fromkeys(inside, file))
+    rest = _write_rest(checkpoint, folder, tensors) if is_trainers else []
     if len(files) > 1:
         text = json.dumps({"metadata": {"total_size": total}, "weight_map": places}, indent=2)
         convert._publish(folder, INDEX, text.encode())
-    return convert.Done(checkpoint.info.spec, len(tensors), total, 0, [], "local")
+    return convert.Done(checkpoint.info.spec, len(tensors), total, len(rest), rest, "local")

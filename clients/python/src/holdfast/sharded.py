@@ -13,6 +13,7 @@ no mesh splits, take a new attempt, and describe. Then each rank copies and ends
  - Of a tensor a rank may have several boxes; ckptd stores each as a tensor, "NAME@OFFSETS", and
    puts them together again (clients/ckpt.h, ckpt_describe_arrays).
  - The objects of a rank are one bytes object, "dcp/RANK": a JSON index, then the bytes.
+ - `files`, which do not change while the job runs, are objects of their own, of rank 0.
 """
 from __future__ import annotations
 
@@ -124,11 +125,13 @@ class Saver:
     """One rank's side of the saves of a job. Used by one thread at a time; wait() by any."""
 
     def __init__(self, server: Optional[str], run: str, rank: int, world_size: int,
-                 gather: Gather, **options: Any) -> None:
+                 gather: Gather, files: Optional[Mapping[str, bytes]] = None,
+                 **options: Any) -> None:
         options.setdefault("busy_seconds", BUSY_SECONDS)
         self.client = Client(server, run, rank, world_size, **options)
         self.run, self.rank, self.world_size = run, rank, world_size
         self._gather = gather
+        self._files = dict(files or {}) if rank == 0 else {}
         self._signature: Any = None  # of the description; None: there is none
         self._owned_objects: Set[str] = set()
         self._owners: Dict[str, int] = {}
@@ -187,8 +190,8 @@ class Saver:
     def _blob(self, objects: Mapping[str, bytes], about: Any) -> Dict[str, bytes]:
         mine = {name: value for name, value in objects.items() if name in self._owned_objects}
         if not mine and about is None:
-            return {}
-        return {f"{OBJECTS}{self.rank}": pack(mine, about)}
+            return self._files
+        return {f"{OBJECTS}{self.rank}": pack(mine, about), **self._files}
 
     def wait(self, step: int, level: str = "local", timeout: float = 600.0) -> str:
         """Until the step has that level; of any thread, beside a save."""

@@ -13,18 +13,22 @@ itself, also after kill -9. Weights, moments and the schedule it is given where 
 them from files: each process loads its slices from ckptd, also where another number of processes
 saved them.
 
+The model's config.json goes along, and what its tokenizer and its generation_config would save:
+`ckpt-cli to-safetensors --weights-only` makes of any step the folder that from_pretrained() takes.
+
 How far into the Trainer this reaches: folder() replaces _load_from_checkpoint and
 _load_optimizer_and_scheduler of the one Trainer, for the one folder.
 """
 from __future__ import annotations
 
+import copy
 import dataclasses
 import io
 import json
 import os
 import random
 import tempfile
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 import numpy
 import torch
@@ -34,6 +38,7 @@ from . import dcp
 from .accelerate import put_state, state_of
 from .dcp import Session
 from .errors import InvalidError
+from .safetensors_files import CONFIG, FOLDER_OBJECTS
 
 
 def _random_states() -> str:
@@ -55,6 +60,30 @@ def _parts(model: Any, optimizer: Any, scheduler: Any) -> Tuple[Any, List[Any], 
             [one for one in (scheduler,) if one is not None])
 
 
+def _tokenizer_of(of: Mapping[str, Any]) -> Any:
+    """Its name was another one before transformers 4.46."""
+    return of.get("processing_class", of.get("tokenizer"))
+
+
+def _folder_files(model: Any, tokenizer: Any) -> Dict[str, bytes]:
+    """What save_pretrained() would leave beside the weights."""
+    inner = getattr(model, "module", model)
+    config = copy.deepcopy(getattr(inner, "config", None))
+    if hasattr(config, "architectures"):
+        config.architectures = [type(inner).__name__.removeprefix("FSDP")]
+    found = {}
+    with tempfile.TemporaryDirectory(prefix="holdfast-") as folder:
+        for one in (config, getattr(inner, "generation_config", None), tokenizer):
+            if hasattr(one, "save_pretrained"):
+                one.save_pretrained(folder)
+        for name in sorted(os.listdir(folder)):
+            path = os.path.join(folder, name)
+            if os.path.isfile(path):
+                with open(path, "rb") as file:
+                    found[name] = file.read()
+    return found
+
+
 class HoldfastCallback(TrainerCallback):
     """`options` are those of holdfast.dcp.Session."""
 
@@ -65,20 +94,25 @@ class HoldfastCallback(TrainerCallback):
         self._folder: Optional["tempfile.TemporaryDirectory[str]"] = None
         self._saved = -1
 
-    @property
-    def session(self) -> Session:
+    def _open(self, model: Any, tokenizer: Any) -> Session:
         """Made by all processes, at the first save or load."""
         if self._session is None:
-            self._session = Session(self.run, self.server, **self.options)
+            files = _folder_files(model, tokenizer)
+            config = json.loads(files.pop(CONFIG, b"null"))
+            about = {} if config is None else {"config": {"hf": config}}
+            self._session = Session(
+                self.run, self.server, **{"files": {FOLDER_OBJECTS + name: value
+                                                    for name, value in files.items()},
+                                          **about, **self.options})
         return self._session
 
     def folder(self, trainer: Any, step: Optional[int] = None) -> Optional[str]:
         """For resume_from_checkpoint of that Trainer, asked for by every process; None: the run has
         no checkpoint."""
-        found = self.session.find(step)
+        session = self._open(trainer.model, _tokenizer_of(vars(trainer)))
+        found = session.find(step)
         if found is None and step is None:
             return None
-        session = self.session
         name = str(session.rank)
         small: Dict[str, Any] = {"trainer": ""}
         if f"random.{name}" in session.reader(found).read_metadata().state_dict_metadata:
@@ -110,7 +144,7 @@ class HoldfastCallback(TrainerCallback):
                 return
             parts = _parts(trainer.model, trainer.optimizer, trainer.lr_scheduler)
             state = state_of(*parts)
-            dcp.load(state, self.session, step)
+            dcp.load(state, self._open(trainer.model, None), step)
             put_state(state, *parts)
 
         trainer._load_from_checkpoint = load_weights
@@ -126,14 +160,15 @@ class HoldfastCallback(TrainerCallback):
             self.on_save(args, state, control, **parts)
 
     def on_save(self, args: Any, state: Any, control: Any, model: Any = None,
-                optimizer: Any = None, lr_scheduler: Any = None, **_: Any) -> None:
+                optimizer: Any = None, lr_scheduler: Any = None, **others: Any) -> None:
         """Returns when all is copied."""
         if state.global_step == self._saved:
             return
+        session = self._open(model, _tokenizer_of(others))
         what = state_of(*_parts(model, optimizer, lr_scheduler))
         what["trainer"] = json.dumps(dataclasses.asdict(state))
-        what["random"] = {str(self.session.rank): _random_states()}
-        dcp.async_save(what, self.session, state.global_step)
+        what["random"] = {str(session.rank): _random_states()}
+        dcp.async_save(what, session, state.global_step)
         self._saved = state.global_step
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
