@@ -46,7 +46,7 @@ struct cli {
     int64_t keep_last, keep_every, keep_best, shards;
     int64_t shard_size, count;
     double interval;
-    char mesh[96], only[1024], exceptions[1024], format[16], tokenizer[4096], run[128];
+    char mesh[96], only[1024], exceptions[1024], format[16], tokenizer[4096], model[4096], run[128];
     char slices[1024], object[LAYOUT_NAME_MAX];
     char keep_within[32], metric[64], best[8], note[256];
     char sample[32], from[4200];

@@ -60,6 +60,9 @@ const struct option command_settings[] = {
                                 "most bytes of a file of --format hf"),
     [TOKENIZER] = OPTION_STRING(struct cli, tokenizer, "tokenizer", "",
                                 "the run's tokenizer file, to go with a folder of --format hf"),
+    [MODEL] = OPTION_STRING(struct cli, model, "model", "",
+                            "of --format hf: a folder whose config.json says what model it is, "
+                            "where the checkpoint does not"),
     [RUN] = OPTION_STRING(struct cli, run, "run", "", "name of the new run"),
     [INTERVAL] =
         OPTION_DOUBLE(struct cli, interval, "interval", 2, 0.01, 86400, "seconds between looks"),
@@ -170,7 +173,7 @@ const struct command commands[] = {
      "different; settings, each with what, first, second.\n"},
     {"export", "CHECKPOINT --output PATH", "whole tensors in safetensors files", 1, 1,
      WHERE | READS | BIT(OUTPUT) | BIT(DTYPE) | BIT(EXCEPT) | BIT(ONLY) | BIT(WEIGHTS_ONLY) |
-         BIT(FORMAT) | BIT(SHARD_SIZE) | BIT(TOKENIZER) | BIT(FORCE),
+         BIT(FORMAT) | BIT(SHARD_SIZE) | BIT(TOKENIZER) | BIT(MODEL) | BIT(FORCE),
      cli_export,
      "--format safetensors leaves one file with every tensor under its own name; bytes\n"
      "objects are no tensors, and stay behind: show --object NAME has them. --format hf\n"
@@ -210,10 +213,11 @@ const struct command commands[] = {
      "the parts that DCP's safetensors writer left are put together. A Llama of Hugging Face\n"
      "that a trainer is to start from is for import.\n" PYTHON_NOTES},
     {"to-safetensors", "CHECKPOINT FOLDER", "a folder of safetensors, each tensor whole", 2, 2,
-     WHERE, cli_to_safetensors,
+     WHERE | BIT(DTYPE) | BIT(WEIGHTS_ONLY), cli_to_safetensors,
      "Of any checkpoint, under the names that it has; of several files\n"
      "model.safetensors.index.json is the last. A folder that has safetensors is not written\n"
-     "into.\n" PYTHON_NOTES},
+     "into. With --weights-only what Hugging Face's Trainer saved becomes the folder of its\n"
+     "model: its names, config.json, tokenizer. Floats of 64 bits keep their type.\n" PYTHON_NOTES},
     {"convert", "CHECKPOINT --output STORE", "the checkpoint with another dtype, in another store",
      1, 1,
      WHERE | READS | BIT(OUTPUT) | BIT(DTYPE) | BIT(EXCEPT) | BIT(ONLY) | BIT(WEIGHTS_ONLY) |

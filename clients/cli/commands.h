@@ -35,6 +35,7 @@ enum setting {
     FORMAT,
     SHARD_SIZE,
     TOKENIZER,
+    MODEL,
     RUN,
     INTERVAL,
     COUNT,
@@ -69,7 +70,8 @@ enum setting {
 _Static_assert(NUM_SETTINGS <= 60, "a mask has a bit per setting");
 #define ALWAYS (BIT(JSON) | BIT(HELP))
 #define WHERE (BIT(STORE) | BIT(SERVER))
-#define NAMES_FILE (BIT(STORE) | BIT(OUTPUT) | BIT(TOKENIZER)) /* so that a shell can help */
+/* So that a shell can help. */
+#define NAMES_FILE (BIT(STORE) | BIT(OUTPUT) | BIT(TOKENIZER) | BIT(MODEL))
 
 extern const struct option command_settings[];
 

@@ -3,6 +3,7 @@
  * Within a file tensors lie by descending element size, then name, as the safetensors library
  * itself writes them, from a multiple of 4096 on. */
 #include "clients/cli/export.h"
+#include "clients/cli/hf/files.h"
 #include "proto/json.h"
 
 #include <stdlib.h>
@@ -270,6 +271,37 @@ static int join_boxes(struct export *export)
     return error;
 }
 
+/* As an import keeps it. */
+static int read_config(struct export *export)
+{
+    struct hf_folder folder;
+    json_t *config = NULL;
+    int error = hf_folder_open(&folder, export->cli->model);
+    if (error == 0)
+        error = hf_folder_json(&config, &folder, HF_CONFIG, HF_CONFIG_BYTES_MAX);
+    hf_folder_close(&folder);
+    if (error == 0)
+        error = model_shape_of_config(&export->model, config);
+    json_begin();
+    json_t *said = json_object();
+    json_object_set(said, "hf", config);
+    json_decref(config);
+    json_decref(export->run.config);
+    export->run.config = NULL;
+    int made = hf_hand_out(&export->run.config, said, json_end());
+    return error != 0 ? error : made;
+}
+
+static int find_model(struct export *export)
+{
+    if (export->cli->model[0] == '\0')
+        return hf_model_of(&export->model, &export->run);
+    if (json_object_get(export->run.identity, "model") != NULL)
+        return report_error(ERR_INVALID, "leave --model out",
+                            "the checkpoint says itself what model it is of");
+    return read_config(export);
+}
+
 int export_plan(struct export *export)
 {
     int error = join_boxes(export);
@@ -281,7 +313,7 @@ int export_plan(struct export *export)
     if (error == 0 && export->is_hf)
         error = hf_run_open(&export->run, export->checkpoint.manifest);
     if (error == 0 && export->is_hf)
-        error = hf_model_of(&export->model, &export->run);
+        error = find_model(export);
     if (error == 0 && export->is_hf && export->cli->tokenizer[0] != '\0')
         error = read_tokenizer(export);
     if (error == 0)

@@ -22,7 +22,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define CONFIG_BYTES_MAX (1u << 20)
 #define INDEX_BYTES_MAX (16u << 20)
 #define FILES_MAX 512u /* that are open at a time */
 #define HEAD_BYTES_MAX (64ull << 20)
@@ -484,17 +483,35 @@ static int check_usage(const struct cli *cli)
     return 0;
 }
 
+/* Weights that are stored quantized have other types, or names that no Llama has, and are refused.
+ */
+static void warn_of_quantization(const struct import *import)
+{
+    const json_t *said = json_object_get(import->config, HF_QUANTIZATION);
+    const char *method = json_string_value(json_object_get(said, "quant_method"));
+    char safe[64];
+    if (json_is_object(said))
+        log_warn("import",
+                 "%s has a %s (%s), but the weights are stored as they are: they are taken so, and "
+                 "an export has no %s",
+                 HF_CONFIG, HF_QUANTIZATION,
+                 method != NULL ? text_safe(safe, sizeof safe, method) : "of no method",
+                 HF_QUANTIZATION);
+}
+
 static int read_model(struct import *import)
 {
     int error = hf_folder_open(&import->folder, import->cli->args[0]);
     if (error == 0)
-        error = hf_folder_json(&import->config, &import->folder, HF_CONFIG, CONFIG_BYTES_MAX);
+        error = hf_folder_json(&import->config, &import->folder, HF_CONFIG, HF_CONFIG_BYTES_MAX);
     if (error == 0)
         error = model_shape_of_config(&import->model, import->config);
     if (error == 0)
         error = open_files(import);
     if (error == 0)
         error = find_sources(import);
+    if (error == 0)
+        warn_of_quantization(import);
     return error != 0 ? error : hf_kept_read(import->kept, &import->folder);
 }
 

@@ -94,6 +94,13 @@ def an_exported_folder_gives_the_logits_of_the_trainer(bed):
 
 
 @test
+def a_checkpoint_that_names_its_model_takes_no_other(bed):
+    said = cli("export", "run", "--store", bed.store, "--output", bed.path("no"), "--format",
+               "hf", "--model", bed.path("out"), want=2)
+    assert "says itself what model it is of" in said, said
+
+
+@test
 def the_limit_of_a_file_is_kept_and_the_index_is_true(bed):
     one = bits_of_folder(export(bed, bed.store, "run", "one"))
     folder = export(bed, bed.store, "run", "many", "--shard-size", "64KiB")
@@ -424,8 +431,11 @@ def config_json_goes_out_as_it_came_but_for_what_was_asked_for(bed):
     base.update({"dtype": "bfloat16", "eos_token_id": [3, end], "pad_token_id": 5,
                  "max_position_embeddings": 2048, "initializer_range": 0.01, "head_dim": None,
                  "transformers_version": "4.57.0", "attention_dropout": 0.0})
-    write(os.path.join(folder, "config.json"), json.dumps(base).encode())
-    cli("import", folder, "--run", "w", "--store", store)
+    plain = dict(base, quantization_config={"quant_method": "fp8"})
+    write(os.path.join(folder, "config.json"), json.dumps(plain).encode())
+    said = subprocess.run([CLI, "import", folder, "--run", "w", "--store", store],
+                          capture_output=True, text=True, timeout=120, check=True).stderr
+    assert "has a quantization_config (fp8), but the weights are stored as they are" in said, said
     bed.train(store, "w", 1)
     for step, options, want in ((0, (), base), (1, (), base),
                                 (1, ("--dtype", "fp16"), dict(base, dtype="float16"))):

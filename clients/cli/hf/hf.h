@@ -17,6 +17,7 @@
 #include <stdint.h>
 
 #define HF_CONFIG "config.json"
+#define HF_QUANTIZATION "quantization_config" /* a key of it */
 #define HF_INDEX "model.safetensors.index.json"
 #define HF_SINGLE "model.safetensors"
 #define HF_TOKENIZER "tokenizer.json"
@@ -38,6 +39,7 @@ struct hf_run {
 };
 int hf_run_open(struct hf_run *out, const struct manifest *manifest);
 void hf_run_close(struct hf_run *run);
+#define HF_CONFIG_BYTES_MAX (1u << 20)
 /* As the trainer and an import write it, with the positions that it is made for. ERR_INVALID: it
  * names no model. */
 int hf_model_of(struct model_shape *out, const struct hf_run *run);

@@ -57,11 +57,13 @@ static const json_t *imported_config(const struct hf_run *run, const struct mode
     return is_same ? config : NULL;
 }
 
-/* As it came but for what training changes. */
+/* As it came but for what training changes. What an import takes is not quantized, whatever the
+ * folder says of it. */
 static json_t *change_config(const json_t *imported, const json_t *made)
 {
     static const char *const keys[] = {"max_position_embeddings", "bos_token_id", "eos_token_id"};
     json_t *config = json_deep_copy(imported);
+    json_object_del(config, HF_QUANTIZATION);
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
         const json_t *was = json_object_get(imported, keys[i]);
         json_t *is = json_object_get(made, keys[i]);
@@ -131,7 +133,9 @@ static int take_identity(struct model_shape *out, const json_t *identity)
 {
     const json_t *model = json_object_get(identity, "model");
     if (model == NULL)
-        return report_error(ERR_INVALID, "export one file: --format safetensors",
+        return report_error(ERR_INVALID,
+                            "name a folder with its config.json: --model FOLDER, or export "
+                            "one file: --format safetensors",
                             "the checkpoint does not say what model it is of");
     return model_shape_of_identity(out, model);
 }
