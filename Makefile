@@ -91,7 +91,7 @@ deps-cuda: ## nvcc, CUDA's runtime, cuBLASLt, cuDNN and NCCL where the system la
 deps-now: # what the goals at hand need; a few milliseconds when nothing is missing
 	@deploy/deps build $(filter run test torture mutants check fuzz bench bench-peers interop install python,$(MAKECMDGOALS:test-no-uring=test))
 all: $(PROGRAMS) $(BUILD)/libckpt.a $(BUILD)/libckpt.so.1 $(EXAMPLES) cuda ## build every program and library
-python: deps-now $(BUILD)/libckpt.so.1 ## a wheel of the Python package, libckpt inside, into $(BUILD)/wheel
+python: deps-now $(addprefix $(BUILD)/,libckpt.so.1 ckptd ckpt-cli) ## a wheel of the Python package, all inside, into $(BUILD)/wheel
 	@BUILD=$(BUILD) WHEEL_VENV=$${WHEEL_VENV:-build/wheel-venv} clients/python/make_wheel
 # Behind deps-now, which may install the compiler; on all processors, unless -j says otherwise.
 built = +@$(MAKE) --no-print-directory $(if $(filter -j% --jobserver%,$(MAKEFLAGS)),,-j$(shell nproc)) $(1)

@@ -51,6 +51,7 @@ def the_wheel_runs_the_first_example_without_a_compiler(world):
     venv = os.path.join(world.folder, "venv")
     subprocess.run([sys.executable, "-m", "venv", venv], check=True)
     subprocess.run([os.path.join(venv, "bin/pip"), "install", "-q", "--disable-pip-version-check",
+                    "--no-index", "--find-links", os.path.join(WHEEL_VENV, "wheels"),
                     "--only-binary=:all:", the_wheel()], check=True)
     path = os.path.join(venv, "bin")
     assert shutil.which("gcc", path=path) is None and shutil.which("make", path=path) is None
@@ -65,6 +66,34 @@ def the_wheel_runs_the_first_example_without_a_compiler(world):
               and "/python3" not in name and "libpython" not in name]
     strange = [name for name in others if not os.path.basename(name).startswith(SYSTEM)]
     assert not strange, f"from the system: {strange}"
+
+
+def the_wheel_serves_a_store_and_has_the_tools(world):
+    """With nothing of the system's but what the tag promises; a signal reaches ckptd itself."""
+    venv = os.path.join(world.folder, "venv")
+    python, store = os.path.join(venv, "bin/python"), os.path.join(world.folder, "served")
+    server = f"unix:{world.folder}/wheel.sock"
+    os.mkdir(store)
+    served = subprocess.Popen([python, "-m", "holdfast", "serve", "--listen", server, "--store",
+                               store, "--memory.pool_bytes", "64MiB",
+                               "--memory.segment_bytes", "4MiB"], env={"PATH": "/nowhere"})
+    try:
+        done = subprocess.run([python, "-c", example(server)], cwd=world.folder,
+                              env={"PATH": "/nowhere", "HOLDFAST_SERVER": server},
+                              capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        tools = [python, "-m", "holdfast", "cli"]
+        listed = subprocess.run([*tools, "verify", "--all", "--store", store],
+                                env={"PATH": "/nowhere"}, capture_output=True, text=True)
+        assert listed.returncode == 0 and "whole" in listed.stdout, listed
+    finally:
+        served.terminate()
+    assert served.wait(30) == 0
+    licences = os.listdir(glob.glob(os.path.join(
+        venv, "lib/python3*/site-packages/holdfast/_native/licenses"))[0])
+    assert {"holdfast", "libprotobuf-c1"} <= set(licences) and any(
+        name.startswith("libgrpc") for name in licences), licences
+    assert os.path.getsize(the_wheel()) < 60 << 20
 
 
 def the_tag_says_manylinux(world):
@@ -86,7 +115,8 @@ def an_install_from_source_says_what_it_needs(world):
 if __name__ == "__main__":
     bed = World()
     bed.start("--memory.pool_bytes", "64MiB")
-    passed = run([the_wheel_runs_the_first_example_without_a_compiler, the_tag_says_manylinux,
+    passed = run([the_wheel_runs_the_first_example_without_a_compiler,
+                  the_wheel_serves_a_store_and_has_the_tools, the_tag_says_manylinux,
                   an_install_from_source_says_what_it_needs], bed)
     bed.close()
     sys.exit(not passed)

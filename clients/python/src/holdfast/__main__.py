@@ -8,6 +8,8 @@
     python -m holdfast to-dcp RUN@STEP DIRECTORY     # these take --json
     python -m holdfast from-safetensors DIRECTORY RUN@STEP    # of any names; to-safetensors too
     python -m holdfast cross RUN@STEP NEWRUN         # between our trainer and torchtitan; --to FORM
+    python -m holdfast serve --store DIR ...         # ckptd, as it is in the wheel or on the PATH
+    python -m holdfast cli list --store DIR ...      # ckpt-cli, likewise
 
 --server, --store and --json stand before or behind the command. Exit codes are those of ckpt-cli.
 """
@@ -15,6 +17,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import shutil
 import signal
 import sys
 from typing import Any, Dict, List, Optional
@@ -115,6 +119,20 @@ def cross(options: argparse.Namespace) -> None:
                              if options.tokens else None))
 
 
+PROGRAMS = {"serve": "ckptd", "cli": "ckpt-cli"}
+
+
+def become(program: str, arguments: List[str]) -> None:
+    """This process is the program from now on."""
+    native = os.path.join(os.path.dirname(os.path.abspath(__file__)), "_native", program)
+    found = native if os.access(native, os.X_OK) else shutil.which(program)
+    if found is None:
+        raise holdfast.NotFoundError(f"there is no {program} in {os.path.dirname(native)}, nor on "
+                                     "the PATH", "install the wheel of `make python`")
+    os.environ.setdefault("HOLDFAST_PYTHON", sys.executable)  # of ckpt-cli's commands in Python
+    os.execv(found, [program, *arguments])
+
+
 EXIT_CODES: Dict[int, int] = {
     holdfast.InvalidError.code: 2, holdfast.NotFoundError.code: 66, holdfast.CorruptError.code: 1,
     holdfast.MismatchError.code: 1, holdfast.VersionError.code: 65,
@@ -200,7 +218,13 @@ def main(arguments: Optional[List[str]] = None) -> int:
     crossing.add_argument("--samples", type=int, default=0)
     crossing.add_argument("--seq-len", type=int, default=1)
     crossing.set_defaults(do=cross)
-    options = parser.parse_args(arguments)
+    given = sys.argv[1:] if arguments is None else arguments
+    try:
+        if given and given[0] in PROGRAMS:
+            become(PROGRAMS[given[0]], given[1:])
+    except (holdfast.HoldfastError, OSError) as error:
+        return fail(error, False)
+    options = parser.parse_args(given)
     try:
         options.do(options)
         sys.stdout.flush()
