@@ -292,6 +292,7 @@ int session_new_rank(struct session **out, struct service *service,
     (*out)->is_rank = true;
     (*out)->attempt = options->attempt;
     (*out)->rank = options->rank;
+    (*out)->world_size = options->world_size;
     (*out)->memory_node = options->memory_node;
     (*out)->geometry = options->geometry;
     (*out)->image_segments = options->image_segments;

@@ -23,7 +23,7 @@ struct session {
     struct run *run;
     bool is_rank;
     uint64_t attempt;
-    uint32_t rank;
+    uint32_t rank, world_size;     /* of its attempt */
     struct connection *connection; /* its end is the session's end */
     struct timer timer;            /* until the connection comes */
     uint32_t num_loads;
@@ -46,7 +46,7 @@ struct session {
 struct session_options {
     struct run *run;
     uint64_t attempt;
-    uint32_t rank, memory_node;
+    uint32_t rank, world_size, memory_node;
     struct shard_geometry geometry;
     uint32_t image_segments;
 };

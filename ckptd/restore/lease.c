@@ -13,6 +13,7 @@
 #include "ckptd/node/session.h"
 #include "ckptd/restore/held.h"
 #include "ckptd/restore/loads.h"
+#include "ckptd/restore/together.h"
 #include "ckptd/restore/want.h"
 #include "ckptd/service.h"
 #include "proto/ckpt.pb-c.h"
@@ -82,6 +83,7 @@ void load_end(struct load *load)
     service_retry_waiting(load->service);
     free_plan(load);
     loop_timer_cancel(load->service->loop, &load->timer);
+    together_end(&load->together);
     held_leave(load->checkpoint);
     catalog_unlease(load->checkpoint);
     load->number = 0;
@@ -104,6 +106,7 @@ void restore_end_session(struct session *session)
         session->num_loads--;
         load_end(load);
     }
+    together_leave(session);
 }
 
 static bool holds_segment(const struct load *load, uint32_t segment)
@@ -226,10 +229,13 @@ void restore_close_load(struct service *service, struct rpc_call *call,
     Holdfast__V1__CloseLoadReply reply = HOLDFAST__V1__CLOSE_LOAD_REPLY__INIT;
     struct load *load;
     int error = load_find(&load, service, request->load);
-    if (error != 0) {
+    bool is_known = error == 0;
+    if (is_known && request->is_loaded && load->together.run)
+        error = together_loaded(&load->together);
+    if (error != 0)
         rpc_call_fail(call, error);
-        return;
-    }
-    load_end(load);
-    rpc_call_reply(call, &reply.base);
+    if (is_known && error != ERR_BUSY)
+        load_end(load);
+    if (error == 0)
+        rpc_call_reply(call, &reply.base);
 }

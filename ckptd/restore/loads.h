@@ -3,6 +3,7 @@
 #define HOLDFAST_CKPTD_RESTORE_LOADS_H
 
 #include "ckptd/loop.h"
+#include "ckptd/restore/together.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -29,6 +30,7 @@ struct load {
     struct chunk_range *ranges; /* what it wanted of them; ascending and apart within a shard */
     uint32_t next;              /* of the plan: what ahead.c looks at next */
     struct timer timer;         /* lease */
+    struct together_member together;
 };
 
 /* A LoadShard call that waits for a pass, or for memory. */
@@ -61,6 +63,7 @@ struct load_table {
     struct shard_wait *starved; /* LoadShard calls that wait for segments, oldest first */
     uint32_t chunks_in_passes;  /* under way, or about to be */
     uint64_t bytes_read;        /* since the start */
+    struct together *together;  /* those of attempts that load together */
 };
 
 #endif

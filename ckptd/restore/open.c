@@ -18,6 +18,7 @@
 #include "ckptd/restore/held.h"
 #include "ckptd/restore/lease.h"
 #include "ckptd/restore/loads.h"
+#include "ckptd/restore/together.h"
 #include "ckptd/run/attempt.h"
 #include "ckptd/run/describe.h"
 #include "ckptd/service.h"
@@ -60,6 +61,7 @@ struct opening {
     struct fault fault;
     char *skipped[SKIPPED_MAX];
     uint32_t num_skipped;
+    struct together_member together; /* with the other ranks of the attempt */
     struct job job;
 };
 
@@ -87,6 +89,7 @@ static void free_opening(struct opening *opening)
 static void fail_opening(struct opening *opening, int error)
 {
     rpc_call_fail(opening->call, error);
+    together_end(&opening->together);
     free_opening(opening);
 }
 
@@ -128,6 +131,21 @@ static bool is_away(struct opening *opening, const struct checkpoint *checkpoint
     return true;
 }
 
+/* Takes the one that was found, or what the ranks chose that load together. ERR_CORRUPT. */
+static int take(struct opening *opening, struct checkpoint *found)
+{
+    const Holdfast__V1__OpenLoadRequest *request = opening->request;
+    struct session *session = NULL;
+    if (request->together && request->step < 0 && request->attempt == 0 &&
+        request->below_step < 0) {
+        ERR_TRY(session_find(&session, opening->service, request->session));
+        if (session->is_rank && session->run == opening->run)
+            ERR_TRY(together_enter(&opening->together, &found, session));
+    }
+    opening->checkpoint = found;
+    return 0;
+}
+
 /* ERR_NOT_FOUND; ERR_CORRUPT when a step was named and is damaged. */
 static int choose(struct opening *opening)
 {
@@ -135,6 +153,7 @@ static int choose(struct opening *opening)
     for (uint32_t i = 0; i < opening->num_skipped; i++)
         free(opening->skipped[i]);
     opening->num_skipped = 0;
+    opening->together = (struct together_member){.run = NULL};
     for (; found; found = found->next) {
         if (!wanted(opening->request, found))
             continue;
@@ -158,9 +177,8 @@ static int choose(struct opening *opening)
                 (unsigned long long)found->summary.step, opening->run->name, found->damage);
     }
     found = found ? found : away; /* the load says what it lacks */
-    opening->checkpoint = found;
     if (found)
-        return 0;
+        return take(opening, found);
     char step[32] = "";
     if (opening->request->step >= 0)
         snprintf(step, sizeof step, " of step %lld", (long long)opening->request->step);
@@ -273,6 +291,7 @@ static int reply_opened(struct opening *opening, struct load *load)
     reply.n_skipped = opening->num_skipped;
     reply.session = load->session->token;
     reply.segment_bytes = pool_segment_bytes(opening->service->pool);
+    reply.together = load->together.run != NULL;
     int error = rpc_call_check_reply(opening->call, &reply.base);
     if (error == 0)
         rpc_call_reply(opening->call, &reply.base);
@@ -304,10 +323,11 @@ static int finish_opening(struct opening *opening)
     if (error == 0)
         error = load_new(&load, session, checkpoint, &opening->hold, opening->items,
                          opening->num_items, opening->slices);
-    if (error == 0)
+    if (error == 0) {
         held_enter_far(checkpoint, &opening->far_hold);
-    if (error == 0)
+        load->together = opening->together;
         error = reply_opened(opening, load);
+    }
     if (error != 0) {
         struct fault fault;
         fault_take(&fault, error);

@@ -45,6 +45,11 @@ void restore_close(struct service *service)
             load_end(&table->rows[i]);
     shard_fail_starved(service);
     CHECK(table->chunks_in_passes == 0); /* the loop ends when it is idle */
+    while (table->together) {
+        struct together *together = table->together;
+        table->together = together->next;
+        free(together);
+    }
     free(table->rows);
     free(table);
     service->loads = NULL;

@@ -157,6 +157,7 @@ static int new_session(struct session **out, struct group *group, uint32_t rank)
     struct session_options options = {.run = group->run,
                                       .attempt = group->attempt,
                                       .rank = rank,
+                                      .world_size = group->world_size,
                                       .memory_node = group->ranks[rank].memory_node,
                                       .geometry = group->ranks[rank].geometry,
                                       .image_segments = group->ranks[rank].image_segments};
