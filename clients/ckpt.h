@@ -167,8 +167,16 @@ int ckpt_describe(struct ckpt *ckpt, uint64_t attempt, const struct ckpt_tensor 
                   uint32_t num_tensors);
 
 /* Fills the slices. CKPT_NOT_FOUND: no (such) checkpoint. CKPT_MISMATCH: another model. On any
- * error the contents of the slices are undefined. A damaged checkpoint is CKPT_CORRUPT: ask again
- * with below_step to walk back. */
+ * error the contents of the slices are undefined. A damaged checkpoint that is named is
+ * CKPT_CORRUPT. With CKPT_NEWEST the load goes back to the newest that is whole, also when it finds
+ * the damage itself, and `skipped` has a line of each that was passed over; CKPT_CORRUPT: none is.
+ *
+ * Several ranks must not go on from different checkpoints. When every rank loads CKPT_NEWEST into
+ * what it described (tensors NULL; attempt and below_step 0) at the same ckptd, all of them get the
+ * same one: a rank returns when every rank has loaded, but waits for one that has not called
+ * ckpt_load at most 10 s. In other loads of CKPT_NEWEST with a world_size above 1, and at several
+ * ckptds or none, damage that a rank finds is CKPT_CORRUPT: every rank loads again, or one names a
+ * step to all. */
 int ckpt_load(struct ckpt *ckpt, const struct ckpt_load_options *options, struct ckpt_loaded **out);
 void ckpt_loaded_free(struct ckpt_loaded *loaded);
 

@@ -50,10 +50,12 @@ static int open_plan(struct load *load, const struct ckpt_load_options *options)
     request.step = options->step;
     request.attempt = options->attempt;
     request.below_step = options->below_step > 0 ? options->below_step : -1;
+    request.together = load->asks_together && request.session != 0;
     request.n_slices = load->tensors.count;
     int error = 0;
     if (offline_is(ckpt)) {
-        const struct offline_choice choice = {options->step, options->below_step, options->attempt};
+        const struct offline_choice choice = {options->step, options->below_step, options->attempt,
+                                              load->passed};
         return offline_load_open(&load->offline, &load->plan, ckpt, &choice, &load->tensors);
     }
     error = session_tensors_pack(&request.slices, &load->tensors);
@@ -64,6 +66,7 @@ static int open_plan(struct load *load, const struct ckpt_load_options *options)
     if (error != 0)
         return error;
     load->plan = (Holdfast__V1__OpenLoadReply *)answer;
+    load->is_together = request.together && load->plan->together;
     load->segment_bytes = load->plan->segment_bytes;
     if (load->segment_bytes == 0 || load->segment_bytes > SESSION_SEGMENT_BYTES_MAX)
         return report_error(ERR_CORRUPT, NULL, "ckptd has impossible segments of %llu bytes",
@@ -390,9 +393,7 @@ static int open_plan_again(struct load *load)
     return error;
 }
 
-/* `error` is that of a call. 0 when another ckptd has answered and the load is open there; else the
- * error to return: `error` itself where ckptd was not restarted, or is not back in time. */
-static int open_again(struct load *load, int error)
+int load_open_again(struct load *load, int error)
 {
     struct ckpt *ckpt = load->ckpt;
     uint64_t boot_id = ckpt->boot_id, end = session_clock_ns() + AGAIN_WAIT_MS * 1000000ull;
@@ -427,7 +428,7 @@ static int load_shard_for_sure(struct load *load, uint64_t *covered, size_t firs
     memcpy(covered, load->covered, bytes);
     for (;;) {
         int error = load_shard(load, first, end);
-        if (error == 0 || (error = open_again(load, error)) != 0)
+        if (error == 0 || (error = load_open_again(load, error)) != 0)
             return error;
         memcpy(load->covered, covered, bytes);
     }
@@ -513,10 +514,12 @@ static int make_loaded(struct ckpt_loaded **out, const struct load *load)
     return 0;
 }
 
-static int run_load(struct load *load, const struct ckpt_load_options *options,
-                    struct ckpt_loaded **out)
+int load_run(struct load *load, const struct ckpt_load_options *options, struct ckpt_loaded **out)
 {
     uint64_t begin = session_clock_ns();
+    load->covered = calloc((size_t)load->tensors.count + 1, sizeof *load->covered);
+    if (load->covered == NULL)
+        return report_error(ERR_MEMORY, NULL, "no memory for a load");
     int error = open_plan(load, options);
     if (error == 0)
         error = make_loaded(out, load);
@@ -532,70 +535,18 @@ static int run_load(struct load *load, const struct ckpt_load_options *options,
     return error;
 }
 
-/* The load of `tensors`, which stay the caller's. */
-static int load_tensors(struct ckpt *ckpt, const struct session_tensors *tensors,
-                        const struct ckpt_load_options *options, struct ckpt_loaded **out)
+void load_close(struct load *load)
 {
-    struct load load = {.ckpt = ckpt, .link = {-1, 0}, .tensors = *tensors};
-    int error = 0;
-    *out = NULL;
-    load.covered = calloc((size_t)load.tensors.count + 1, sizeof *load.covered);
-    if (load.covered == NULL)
-        error = report_error(ERR_MEMORY, NULL, "no memory for a load");
-    if (error == 0)
-        error = run_load(&load, options, out);
-    if (load.plan != NULL) {
-        close_plan(&load);
-        protobuf_c_message_free_unpacked(&load.plan->base, NULL);
+    if (load->plan != NULL) {
+        if (!load->is_closed)
+            close_plan(load);
+        protobuf_c_message_free_unpacked(&load->plan->base, NULL);
     }
-    arena_link_close(&load.link);
-    remote_link_close(&load.own_remote);
-    load_copy_free(&load);
-    load_check_free(&load);
-    free(load.covered);
-    if (error != 0) {
-        ckpt_loaded_free(*out);
-        *out = NULL;
-    }
-    return error;
-}
-
-int ckpt_load(struct ckpt *ckpt, const struct ckpt_load_options *options, struct ckpt_loaded **out)
-{
-    ERR_TRY(session_handle_check(ckpt));
-    struct session_tensors wanted;
-    *out = NULL;
-    if (options->tensors == NULL && ckpt->attempt == 0)
-        return report_error(ERR_INVALID, "give tensors, or describe first",
-                            "a load was asked for before ckpt_describe");
-    if (options->tensors == NULL)
-        return load_tensors(ckpt, &ckpt->tensors, options, out);
-    int error = session_tensors_copy(&wanted, options->tensors, options->num_tensors);
-    if (error != 0)
-        return error;
-    error = load_tensors(ckpt, &wanted, options, out);
-    session_tensors_free(&wanted);
-    return error;
-}
-
-int ckpt_load_arrays(struct ckpt *ckpt, const struct ckpt_load_request *request,
-                     struct ckpt_loaded **out)
-{
-    ERR_TRY(session_handle_check(ckpt));
-    struct session_tensors wanted;
-    *out = NULL;
-    if (request->size != sizeof *request)
-        return report_error(ERR_INVALID, "set it to sizeof(struct ckpt_load_request)",
-                            "the size of a ckpt_load_request is %zu, and %u was given",
-                            sizeof *request, request->size);
-    const struct ckpt_load_options options = {
-        .step = request->step, .attempt = request->attempt, .below_step = request->below_step};
-    int error = session_arrays_copy(&wanted, request->arrays, request->num_arrays, true);
-    if (error != 0)
-        return error;
-    error = load_tensors(ckpt, &wanted, &options, out);
-    session_tensors_free(&wanted);
-    return error;
+    arena_link_close(&load->link);
+    remote_link_close(&load->own_remote);
+    load_copy_free(load);
+    load_check_free(load);
+    free(load->covered);
 }
 
 void ckpt_loaded_free(struct ckpt_loaded *loaded)

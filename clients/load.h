@@ -1,5 +1,5 @@
-/* load.h - a load in work: what load.c (plan, boxes), load_view.c (bytes of shards), load_check.c
- * and load_copy.c share. */
+/* load.h - a load in work: what load_newest.c (the calls), load.c (plan, boxes), load_view.c (bytes
+ * of shards), load_check.c and load_copy.c share. */
 #ifndef HOLDFAST_CLIENTS_LOAD_H
 #define HOLDFAST_CLIENTS_LOAD_H
 
@@ -36,7 +36,17 @@ struct load {
     unsigned char *room; /* load_check.c; NULL: none was needed */
     uint64_t room_bytes;
     bool from_file; /* what was lent last was changed meanwhile: ask for the file instead */
+    bool asks_together, is_together; /* with the other ranks: asked for; and granted by ckptd */
+    bool is_closed;                  /* by ckptd */
+    struct offline_mark passed;
 };
+
+/* Opens the load, copies all of it, and makes *out, which is the caller's also after an error. */
+int load_run(struct load *load, const struct ckpt_load_options *options, struct ckpt_loaded **out);
+/* `error` is that of a call. 0 when another ckptd has answered and the load is open there; else the
+ * error to return: `error` itself where ckptd was not restarted, or is not back in time. */
+int load_open_again(struct load *load, int error);
+void load_close(struct load *load);
 
 /* Bytes [start, start + bytes) of a shard, mapped as one array: all of it, or a part. */
 struct shard_view {

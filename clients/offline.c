@@ -61,9 +61,7 @@ const char *offline_durability(const struct ckpt *ckpt)
 
 /* Names of checkpoints in a folder, newest first; `any`: something is there. */
 struct marks {
-    struct mark {
-        uint64_t step, attempt;
-    } * list;
+    struct offline_mark *list;
     uint32_t count, room;
     bool any;
 };
@@ -71,13 +69,13 @@ struct marks {
 static int visit_mark(void *user, const struct storage_entry *entry)
 {
     struct marks *marks = user;
-    struct mark mark;
+    struct offline_mark mark;
     marks->any = true;
     if (!retain_parse(entry->name, &mark.step, &mark.attempt))
         return 0;
     if (marks->count == marks->room) {
         uint32_t room = marks->room == 0 ? 64 : 2 * marks->room;
-        struct mark *larger = realloc(marks->list, room * sizeof *larger);
+        struct offline_mark *larger = realloc(marks->list, room * sizeof *larger);
         if (larger == NULL)
             return report_error(ERR_MEMORY, NULL, "no memory for a list");
         marks->list = larger;
@@ -89,7 +87,7 @@ static int visit_mark(void *user, const struct storage_entry *entry)
 
 static int compare_marks(const void *left, const void *right)
 {
-    const struct mark *a = left, *b = right;
+    const struct offline_mark *a = left, *b = right;
     if (a->attempt != b->attempt)
         return a->attempt > b->attempt ? -1 : 1;
     return (a->step < b->step) - (a->step > b->step);
@@ -134,7 +132,7 @@ static int list_run(struct listing *out, const struct ckpt *ckpt, const char *ru
     return error;
 }
 
-static bool has_mark(const struct marks *marks, const struct mark *mark)
+static bool has_mark(const struct marks *marks, const struct offline_mark *mark)
 {
     return marks->count > 0 &&
            bsearch(mark, marks->list, marks->count, sizeof *marks->list, compare_marks) != NULL;
@@ -161,7 +159,7 @@ static void read_reason(char out[OFFLINE_DAMAGE_BYTES], const struct ckpt *ckpt,
 /* The summary of a directory that has a manifest, or what is wrong with that. ERR_NOT_FOUND: it was
  * not committed. */
 static int read_entry(struct offline_entry *out, const struct ckpt *ckpt, const char *run,
-                      const struct listing *listing, const struct mark *mark)
+                      const struct listing *listing, const struct offline_mark *mark)
 {
     char dir[KEY_BYTES], key[KEY_BYTES + 32], text[MANIFEST_SUMMARY_BYTES];
     uint64_t bytes = 0;
@@ -266,12 +264,13 @@ int offline_runs(char **out, const struct ckpt *ckpt)
 
 /* ---- one of them ---- */
 
-static bool fits(const struct mark *mark, const struct offline_choice *choice)
+static bool fits(const struct offline_mark *mark, const struct offline_choice *choice)
 {
     bool fits_step = choice->step >= 0
                          ? mark->step == (uint64_t)choice->step
                          : choice->below_step <= 0 || mark->step < (uint64_t)choice->below_step;
-    return fits_step && (choice->attempt == 0 || mark->attempt == choice->attempt);
+    bool is_passed = choice->passed.attempt != 0 && compare_marks(mark, &choice->passed) <= 0;
+    return fits_step && !is_passed && (choice->attempt == 0 || mark->attempt == choice->attempt);
 }
 
 /* The first that is meant; one that is damaged only where its step was named. ERR_NOT_FOUND,
@@ -287,7 +286,7 @@ static int choose(struct offline_entry *out, const struct ckpt *ckpt,
         return error;
     }
     for (uint32_t i = 0; i < listing.checkpoints.count; i++) {
-        const struct mark *mark = &listing.checkpoints.list[i];
+        const struct offline_mark *mark = &listing.checkpoints.list[i];
         if (!fits(mark, choice))
             continue;
         error = read_entry(out, ckpt, ckpt->run, &listing, mark);

@@ -11,6 +11,11 @@
 
 #define OFFLINE_DAMAGE_BYTES 512u
 
+/* The name of a checkpoint within its run; attempt 0: none. */
+struct offline_mark {
+    uint64_t step, attempt;
+};
+
 /* A checkpoint of the store, and what is wrong with it. */
 struct offline_entry {
     struct manifest_summary summary;
@@ -41,6 +46,7 @@ int offline_runs(char **out, const struct ckpt *ckpt);
 struct offline_choice {
     int64_t step, below_step;
     uint64_t attempt;
+    struct offline_mark passed; /* only what comes after this one in the list */
 };
 int offline_manifest(struct manifest **out, char out_damage[OFFLINE_DAMAGE_BYTES],
                      const struct ckpt *ckpt, const struct offline_choice *choice);

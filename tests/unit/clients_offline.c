@@ -5,15 +5,23 @@
  * makes the store (clients_bed.h), is ended, and a handle on "dir:" reads it. */
 #include "tests/unit/clients_bed.h"
 
-static struct ckpt *open_dir(const struct bed *bed, const char *run)
+static struct ckpt *open_dir_as(const struct bed *bed, const char *run, uint32_t world)
 {
     struct ckpt *ckpt = NULL;
     char server[300];
     snprintf(server, sizeof server, "dir:%s", bed->store);
     assert_int_equal(
-        ckpt_open(&ckpt, &(struct ckpt_options){.server = server, .run = run, .world_size = 1}), 0);
+        ckpt_open(&ckpt, &(struct ckpt_options){.server = server, .run = run, .world_size = world}),
+        0);
     return ckpt;
 }
+
+static struct ckpt *open_dir(const struct bed *bed, const char *run)
+{
+    return open_dir_as(bed, run, 1);
+}
+
+static char skipped[1024]; /* by the last load */
 
 /* Rank's slices of a world that cuts as `seed` says; the error, or what does not fit. */
 static int load_cut(struct ckpt *ckpt, uint64_t seed, uint32_t rank, uint32_t world,
@@ -36,6 +44,7 @@ static int load_cut(struct ckpt *ckpt, uint64_t seed, uint32_t rank, uint32_t wo
     }
     if (error == 0) {
         *out_step = loaded->info.step;
+        snprintf(skipped, sizeof skipped, "%s", loaded->skipped);
         assert_non_null(strstr(loaded->state_json, "\"mark\""));
         assert_true(loaded->bytes_memory == 0 && loaded->bytes_local > 0);
     }
@@ -92,17 +101,25 @@ static void test_offline__lists_and_metadata_are_those_of_ckptd(void **state)
 static void test_offline__a_changed_byte_is_named_and_the_older_one_loads(void **state)
 {
     const struct bed *bed = *state;
-    struct ckpt *ckpt = open_dir(bed, RUN);
-    const struct ckpt_load_options newest = {.step = CKPT_NEWEST},
-                                   older = {.step = CKPT_NEWEST, .below_step = 2};
+    struct ckpt *ckpt = open_dir(bed, RUN), *rank = open_dir_as(bed, RUN, 2);
+    const struct ckpt_load_options newest = {.step = CKPT_NEWEST}, named = {.step = 2};
     uint64_t step = 0;
     shell("f=$(ls '%s/" RUN "'/step-00000002-*/shard-00002*) && "
           "printf '\\377\\001\\376' | dd of=\"$f\" bs=1 seek=1500000 conv=notrunc 2>/dev/null",
           bed->store);
-    assert_int_equal(load_cut(ckpt, 5, 0, 1, &newest, &step), CKPT_CORRUPT);
+    assert_int_equal(load_cut(ckpt, 5, 0, 1, &named, &step), CKPT_CORRUPT);
     assert_non_null(strstr(ckpt_error(), "shard 1 of " RUN "@2"));
-    assert_int_equal(load_cut(ckpt, 5, 0, 1, &older, &step), 0);
+    assert_int_equal(load_cut(ckpt, 5, 0, 1, &newest, &step), 0);
     assert_int_equal(step, 1);
+    assert_non_null(strstr(skipped, "step 2, attempt 2: "));
+    assert_non_null(strstr(skipped, "shard 1 of " RUN "@2"));
+    /* One of several ranks cannot know what the others find. */
+    assert_int_equal(load_cut(rank, 5, 0, 1, &newest, &step), CKPT_CORRUPT);
+    assert_non_null(strstr(ckpt_error_hint(), "the same one on every rank"));
+    shell("rm '%s/" RUN "'/step-00000001-*/shard-00001*", bed->store);
+    assert_int_equal(load_cut(ckpt, 5, 0, 1, &newest, &step), CKPT_CORRUPT); /* not "no such" */
+    assert_non_null(strstr(ckpt_error(), "shard 0 of " RUN "@1"));
+    ckpt_close(rank);
     ckpt_close(ckpt);
 }
 
@@ -111,21 +128,21 @@ static void test_offline__a_changed_checksum_or_length_is_damage(void **state)
 {
     const struct bed *bed = *state;
     struct ckpt *ckpt = open_dir(bed, RUN);
-    const struct ckpt_load_options newest = {.step = CKPT_NEWEST};
+    const struct ckpt_load_options named = {.step = 2};
     uint64_t step = 0;
     shell("f=$(ls '%s/" RUN "'/step-00000002-*/shard-00001*) && cp \"$f\" '%s/kept' && "
           "printf 'x' | dd of=\"$f\" bs=1 seek=$(($(stat -c %%s \"$f\") - 1)) conv=notrunc "
           "2>/dev/null",
           bed->store, bed->root);
-    assert_int_equal(load_cut(ckpt, 5, 0, 1, &newest, &step), CKPT_CORRUPT);
+    assert_int_equal(load_cut(ckpt, 5, 0, 1, &named, &step), CKPT_CORRUPT);
     assert_non_null(strstr(ckpt_error(), "does not fit the checksums"));
     shell("f=$(ls '%s/" RUN "'/step-00000002-*/shard-00001*) && cp '%s/kept' \"$f\" && "
           "truncate -s -4096 \"$f\"",
           bed->store, bed->root);
-    assert_int_equal(load_cut(ckpt, 5, 0, 1, &newest, &step), CKPT_CORRUPT);
+    assert_int_equal(load_cut(ckpt, 5, 0, 1, &named, &step), CKPT_CORRUPT);
     assert_non_null(strstr(ckpt_error(), "another length"));
     shell("rm '%s/" RUN "'/step-00000002-*/shard-00001*", bed->store);
-    assert_int_equal(load_cut(ckpt, 5, 0, 1, &newest, &step), CKPT_CORRUPT);
+    assert_int_equal(load_cut(ckpt, 5, 0, 1, &named, &step), CKPT_CORRUPT);
     assert_non_null(strstr(ckpt_error(), "missing"));
     ckpt_close(ckpt);
 }

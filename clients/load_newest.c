@@ -1,0 +1,216 @@
+/* load_newest.c - the calls that load, and the way back from a newest checkpoint that is damaged.
+ *
+ * Damage is found while a checkpoint is read: then the load of it ends with ERR_CORRUPT, and ckptd
+ * has put it into quarantine. A load of the newest, which names no step, is opened again and gets
+ * the one before; the answer names what was passed over, and why (ckpt_loaded.skipped). Without
+ * ckptd nothing is in quarantine: what is damaged is passed over by its place in the list, and its
+ * line is added here.
+ *
+ * Several ranks must not go on from different checkpoints. Where all of them load the newest into
+ * what they described, ckptd lets none go on before it has word of the others
+ * (ckptd/restore/together.c), and all go back together. In every other load by one of several ranks
+ * damage is an error that says what to do. So it is when ckptd was restarted meanwhile.
+ *
+ * Bounds: each checkpoint that is passed over is older than the one before. The other ranks are
+ * waited for at most TOGETHER_MS; ckptd ends the load of one that is idle sooner. */
+#include "clients/load.h"
+
+#include "proto/report.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define TOGETHER_MS 3600000u
+#define PAUSE_MS_MIN 1 /* doubles up to the next */
+#define PAUSE_MS_MAX 200
+
+/* ---- one load ---- */
+
+/* Until every rank of a load together has the checkpoint. ERR_CORRUPT: none may go on from it. */
+static int wait_for_others(struct load *load)
+{
+    Holdfast__V1__CloseLoadRequest request = HOLDFAST__V1__CLOSE_LOAD_REQUEST__INIT;
+    uint64_t end = session_clock_ns() + TOGETHER_MS * 1000000ull;
+    long pause_ms = PAUSE_MS_MIN;
+    int error = ERR_BUSY;
+    request.load = load->plan->load;
+    request.is_loaded = true;
+    while (error == ERR_BUSY && session_clock_ns() < end) {
+        ProtobufCMessage *answer = NULL;
+        error = session_call(load->ckpt, &answer, "CloseLoad", &request.base,
+                             &holdfast__v1__close_load_reply__descriptor, SESSION_CALL_MS);
+        if (error == 0)
+            protobuf_c_message_free_unpacked(answer, NULL);
+        if (error == ERR_BUSY)
+            nanosleep(&(struct timespec){.tv_nsec = pause_ms * 1000000L}, NULL);
+        pause_ms = 2 * pause_ms < PAUSE_MS_MAX ? 2 * pause_ms : PAUSE_MS_MAX;
+    }
+    load->is_closed = error == 0 || error == ERR_CORRUPT;
+    return error;
+}
+
+/* The load of the step that options name, or of the newest. */
+static int load_one(struct load *load, const struct ckpt_load_options *options,
+                    struct ckpt_loaded **out)
+{
+    int error = load_run(load, options, out);
+    if (error != 0 || !load->is_together)
+        return error;
+    error = wait_for_others(load);
+    return error == 0 || load->is_closed ? error : load_open_again(load, error);
+}
+
+/* ---- the way back ---- */
+
+/* What was passed over. */
+struct passing {
+    struct offline_mark last;
+    struct report_text why; /* of the last */
+    char *lines;            /* without ckptd: of each */
+};
+
+static int add_line(struct passing *passing)
+{
+    char *lines = NULL;
+    if (asprintf(&lines, "%sstep %llu, attempt %llu: %s\n",
+                 passing->lines != NULL ? passing->lines : "",
+                 (unsigned long long)passing->last.step, (unsigned long long)passing->last.attempt,
+                 passing->why.message) < 0)
+        return report_error(ERR_MEMORY, NULL, "no memory for the result of a load");
+    free(passing->lines);
+    passing->lines = lines;
+    return 0;
+}
+
+static bool is_older(const struct load *load, const struct offline_mark *than)
+{
+    const Holdfast__V1__CheckpointSummary *found = load->plan->checkpoint;
+    if (than->attempt == 0 || found->attempt == 0) /* as none has */
+        return found->attempt != 0;
+    return found->attempt < than->attempt ||
+           (found->attempt == than->attempt && found->step < than->step);
+}
+
+static int pass_over(struct passing *passing, const struct load *load)
+{
+    const Holdfast__V1__CheckpointSummary *found = load->plan->checkpoint;
+    report_keep(&passing->why);
+    passing->last = (struct offline_mark){found->step, found->attempt};
+    return offline_is(load->ckpt) ? add_line(passing) : 0;
+}
+
+/* The lines come before what there is. */
+static int give_lines(struct ckpt_loaded *loaded, const struct passing *passing)
+{
+    char *skipped = NULL;
+    if (passing->lines == NULL)
+        return 0;
+    if (asprintf(&skipped, "%s%s", passing->lines, loaded->skipped) < 0)
+        return report_error(ERR_MEMORY, NULL, "no memory for the result of a load");
+    free(loaded->skipped);
+    loaded->skipped = skipped;
+    return 0;
+}
+
+/* One of several ranks met damage by itself. */
+static int tell_ranks(const struct load *load)
+{
+    struct report_text text;
+    report_keep(&text);
+    return report_set(ERR_CORRUPT, text.message, text.detail,
+                      offline_is(load->ckpt)
+                          ? "name an older step, the same one on every rank: without ckptd ranks "
+                            "cannot agree on it"
+                          : "load the newest again on every rank: it is the one before now");
+}
+
+/* *out_again: it met damage, and an older checkpoint may do. */
+static int try_load(bool *out_again, struct passing *passing, struct load *load,
+                    const struct ckpt_load_options *options, struct ckpt_loaded **out)
+{
+    int error = load_one(load, options, out);
+    bool is_newest = error == ERR_CORRUPT && options->step < 0 && load->plan != NULL &&
+                     load->plan->checkpoint != NULL;
+    bool may_pass = load->ckpt->world_size == 1 || load->is_together;
+    *out_again = is_newest && may_pass && is_older(load, &passing->last);
+    if (*out_again && pass_over(passing, load) != 0) {
+        *out_again = false;
+        error = ERR_MEMORY;
+    }
+    if (is_newest && !may_pass)
+        error = tell_ranks(load);
+    load_close(load);
+    if (error == 0)
+        error = give_lines(*out, passing);
+    if (error != 0) {
+        ckpt_loaded_free(*out);
+        *out = NULL;
+    }
+    return error;
+}
+
+/* The load of `tensors`, which stay the caller's. */
+static int load_tensors(struct ckpt *ckpt, const struct session_tensors *tensors,
+                        const struct ckpt_load_options *options, struct ckpt_loaded **out)
+{
+    struct passing passing = {.lines = NULL};
+    bool is_plain = options->step < 0 && options->attempt == 0 && options->below_step <= 0;
+    bool is_described = tensors == &ckpt->tensors;
+    bool goes_back = true;
+    int error = 0;
+    while (goes_back) {
+        struct load load = {.ckpt = ckpt,
+                            .link = {-1, 0},
+                            .tensors = *tensors,
+                            .asks_together = is_plain && is_described && ckpt->world_size > 1,
+                            .passed = passing.last};
+        *out = NULL;
+        error = try_load(&goes_back, &passing, &load, options, out);
+    }
+    if (error == ERR_NOT_FOUND && passing.last.attempt != 0) /* none of them is whole */
+        error = report_restore(&passing.why, ERR_CORRUPT);
+    free(passing.lines);
+    return error;
+}
+
+/* ---- the calls ---- */
+
+int ckpt_load(struct ckpt *ckpt, const struct ckpt_load_options *options, struct ckpt_loaded **out)
+{
+    ERR_TRY(session_handle_check(ckpt));
+    struct session_tensors wanted;
+    *out = NULL;
+    if (options->tensors == NULL && ckpt->attempt == 0)
+        return report_error(ERR_INVALID, "give tensors, or describe first",
+                            "a load was asked for before ckpt_describe");
+    if (options->tensors == NULL)
+        return load_tensors(ckpt, &ckpt->tensors, options, out);
+    int error = session_tensors_copy(&wanted, options->tensors, options->num_tensors);
+    if (error != 0)
+        return error;
+    error = load_tensors(ckpt, &wanted, options, out);
+    session_tensors_free(&wanted);
+    return error;
+}
+
+int ckpt_load_arrays(struct ckpt *ckpt, const struct ckpt_load_request *request,
+                     struct ckpt_loaded **out)
+{
+    ERR_TRY(session_handle_check(ckpt));
+    struct session_tensors wanted;
+    *out = NULL;
+    if (request->size != sizeof *request)
+        return report_error(ERR_INVALID, "set it to sizeof(struct ckpt_load_request)",
+                            "the size of a ckpt_load_request is %zu, and %u was given",
+                            sizeof *request, request->size);
+    const struct ckpt_load_options options = {
+        .step = request->step, .attempt = request->attempt, .below_step = request->below_step};
+    int error = session_arrays_copy(&wanted, request->arrays, request->num_arrays, true);
+    if (error != 0)
+        return error;
+    error = load_tensors(ckpt, &wanted, &options, out);
+    session_tensors_free(&wanted);
+    return error;
+}
