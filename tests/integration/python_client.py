@@ -16,6 +16,7 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 
 from lib_network import Network
 from lib_store import CLI, World, change, take_libckpt
@@ -394,15 +395,37 @@ def tags_verification_removal_and_pruning_are_those_of_ckpt_cli(world):
         assert len(saver.list()) == 5
         catalog.prune("kept", **rules)
         assert [info.step for info in saver.list()] == [6, 5, 3]
-    folder = os.path.join(world.store, "kept/step-00000003-a0001")
-    shard = os.path.join(folder, min(name for name in os.listdir(folder) if "shard" in name))
-    change(shard, os.path.getsize(shard) // 2)
+    damage(world, "kept", 3)
     error = raises(holdfast.errors.CorruptError, lambda: catalog.verify("kept@3",
                                                                         store=world.store))
     assert "shard-00001" in str(error) and "repair" in error.hint, error
     os.environ["HOLDFAST_CLI"] = "/no/ckpt-cli"
     error = raises(holdfast.UnavailableError, lambda: catalog.untag("kept", "best"), "/no/ckpt-cli")
     assert "HOLDFAST_CLI" in error.hint
+
+
+def damage(world, run, step):
+    folder = os.path.join(world.store, run, f"step-{step:08}-a0001")
+    shard = os.path.join(folder, min(name for name in os.listdir(folder) if "shard" in name))
+    change(shard, os.path.getsize(shard) // 2)
+
+
+def a_damaged_newest_is_a_warning_and_the_step_before_is_loaded(world):
+    weights = numpy.empty(300000)
+    with holdfast.Client(world.server, "back") as saver:
+        for step in (1, 2):
+            weights[:] = step
+            saver.save(step, {"w": weights}).wait()
+    damage(world, "back", 2)
+    store = client.store_address(world.store)
+    with holdfast.Client(store, "back") as reader, warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        assert reader.load({"w": weights}).step == 1 and (weights == 1).all()
+        assert len(said) == 1 and "passed over step 2, attempt 1: " in str(said[0].message), said
+        assert said[0].filename == __file__, said[0]
+        raises(holdfast.errors.CorruptError, lambda: reader.load({"w": weights}, 2))
+    with holdfast.Client(store, "back", 0, 2) as rank:
+        raises(holdfast.errors.CorruptError, lambda: rank.load({"w": weights}), "on every rank")
 
 
 REMOTE = """
@@ -499,6 +522,7 @@ if __name__ == "__main__":
              mistakes_are_exceptions_with_hints, all_calls_after_close_are_errors,
              dropped_ones_leave_no_descriptor, every_code_of_libckpt_has_an_exception,
              tags_verification_removal_and_pruning_are_those_of_ckpt_cli,
+             a_damaged_newest_is_a_warning_and_the_step_before_is_loaded,
              a_server_is_reached_by_address_with_a_certificate, versions_flow_forwards_and_whole,
              the_command_line_lists_shows_and_gets]
     passed = run(tests, bed)

@@ -12,6 +12,7 @@ import dataclasses
 import json
 import operator
 import os
+import warnings
 import weakref
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
@@ -318,6 +319,8 @@ class Client:
              below_step: int = 0) -> Loaded:
         """Fills `tensors` (name: array, tensor or Slice) in place from a checkpoint, the newest
         without `step`. Any slices of it, whatever ranks saved it; every byte is verified.
+        Without `step` a damaged checkpoint is a warning, and the one before it is loaded; by one of
+        several ranks (`world_size`) it is a CorruptError, and every rank loads again.
 
         >>> rows = numpy.zeros((2, 3), "float32")                  # [2, 3] of w [4, 3]
         >>> with Client(server, "llama") as client:
@@ -347,6 +350,9 @@ class Client:
             self._lib.ckpt_loaded_free(found)
         for piece in staged:
             piece.give()
+        for line in result.skipped if step is None else []:
+            warnings.warn(f"run {self.run}: step {result.step} was loaded, and passed over {line}",
+                          stacklevel=3)
         return result
 
     def _explain(self, error: Exception, parts: List[Part], step: Optional[int],

@@ -48,8 +48,8 @@ from torch.futures import Future
 from . import dtypes, sharded
 from .boxes import Filling, SavePlanner, is_split
 from .client import Client, LEVELS
-from .errors import (HoldfastError, InvalidError, NotFoundError, SpaceError, StorageError,
-                     TimeoutError, UnavailableError, misfit)
+from .errors import (CorruptError, HoldfastError, InvalidError, NotFoundError, SpaceError,
+                     StorageError, TimeoutError, UnavailableError, misfit)
 from .fallback import Files, copy_of
 from .sharded import Item, Saver, Stored
 
@@ -404,6 +404,40 @@ class Reader(StorageReader):
         return plans
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> "Future[None]":
+        while True:
+            try:
+                self._read(plan, planner)
+                break
+            except CorruptError as error:
+                self._go_back(error, plan)
+        future: "Future[None]" = Future()
+        future.set_result(None)
+        return future
+
+    def _go_back(self, error: CorruptError, plan: LoadPlan) -> None:
+        """From a newest checkpoint that was found damaged to the one before: DCP's plan holds for
+        that too, where all that is wanted has the same sizes. Other ranks have their plans."""
+        if self.step is not None:
+            raise error
+        before, sizes = self.found.info, self._sizes(plan)
+        if dist.is_initialized() and dist.get_world_size() > 1:
+            raise CorruptError(error.message, "every rank calls load again, with another reader: "
+                               "the newest is the one before now")
+        try:
+            self.read_metadata()
+        except (CorruptError, NotFoundError):
+            raise error from None
+        if self.found.info.nonce == before.nonce or self._sizes(plan) != sizes:
+            raise error
+        warnings.warn(f"{before.spec} is damaged: {error.message}; step {self.found.info.step} is "
+                      "loaded", stacklevel=3)
+
+    def _sizes(self, plan: LoadPlan) -> List[Any]:
+        names = [item.storage_index.fqn for item in plan.items]
+        return [self.tensors[name].size if name in self.tensors else name in self.objects
+                for name in names]
+
+    def _read(self, plan: LoadPlan, planner: LoadPlanner) -> None:
         filling = Filling()
         split: Dict[str, Any] = {}  # tensors of several boxes, which no plan has right
         committed = []
@@ -425,9 +459,6 @@ class Reader(StorageReader):
         filling.load(self.client, self.found.info)
         for item, target in committed:
             planner.commit_tensor(item, target)
-        future: "Future[None]" = Future()
-        future.set_result(None)
-        return future
 
     def object(self, name: str) -> Any:
         """What torch.load makes of an object, as far as it is allowed."""
@@ -567,18 +598,37 @@ def async_save(state_dict: Mapping[str, Any], session: Session, step: int, overl
     return staged, session.finish_later(step, staged)
 
 
-def load(state_dict: Dict[str, Any], session: Session, step: Optional[int] = None,
-         **options: Any) -> int:
-    """dcp.load into `state_dict`, in place; returns the step. What does not fit is a MismatchError
-    with the first ten differences."""
-    import torch.distributed.checkpoint as dcp
+def _fitting(reader: StorageReader, state_dict: Dict[str, Any]) -> StorageReader:
     from torch.distributed.checkpoint._nested_dict import flatten_state_dict
 
-    reader = session.reader(step, **options)
     if isinstance(reader, Reader):
         reader.read_metadata()
         check_fit(flatten_state_dict(_plain(state_dict))[0], reader)
-    dcp.load(state_dict, storage_reader=reader)
+    return reader
+
+
+def load(state_dict: Dict[str, Any], session: Session, step: Optional[int] = None,
+         **options: Any) -> int:
+    """dcp.load into `state_dict`, in place; returns the step. What does not fit is a MismatchError
+    with the first ten differences. A newest that is found damaged is a warning, and every rank
+    loads the one before."""
+    import torch.distributed.checkpoint as dcp
+    from torch.distributed.checkpoint.api import CheckpointException
+
+    before = None
+    while True:
+        reader = _fitting(session.reader(step, **options), state_dict)
+        try:
+            dcp.load(state_dict, storage_reader=reader)
+            break
+        except CheckpointException as error:  # of any rank, on all
+            damage = [found for found, _ in error.failures.values()]
+            if (step is not None or not isinstance(reader, Reader) or before == reader.found.info
+                    or not all(isinstance(one, CorruptError) for one in damage)):
+                raise
+            before = reader.found.info
+            warnings.warn(f"{before.spec} is damaged: {damage[0].message}; the one before it is "
+                          "loaded", stacklevel=2)
     if isinstance(reader, FileSystemReader):
         return step_of(reader.path)
     assert isinstance(reader, Reader)
