@@ -186,6 +186,7 @@ static int prepare(const struct rank *r, char out[CORPUS_PATH_BYTES], struct cor
     request.tokenizer = config->tokenizer_path;
     request.fields =
         (struct corpus_fields){config->dataset_field, config->prompt_field, config->answer_field};
+    request.bad_line_share = config->bad_line_share;
     request.progress = &progress;
     request.want_stop = r->want_stop;
     return corpus_prepare(out, &request);

@@ -31,6 +31,7 @@ struct settings {
     char out[PATH_BYTES];
     char field[FIELD_BYTES], prompt[FIELD_BYTES], answer[FIELD_BYTES];
     int64_t threads;
+    double bad_line_share;
     bool special, skip_bad_lines, json, help;
 };
 
@@ -49,8 +50,11 @@ static const struct option table[] = {
                   "tokens: member that holds the answer to the prompt"),
     OPTION_INT(struct settings, threads, "threads", 0, 0, CORPUS_THREADS_MAX,
                "tokens: threads that encode; 0: one for each CPU; never changes the file"),
+    OPTION_DOUBLE(struct settings, bad_line_share, "bad_line_share", 0.001, 0, 1,
+                  "tokens: part of the lines of JSON that may lack the text: they are left out and "
+                  "named; more of those read, over 10, end the work; 0: one does"),
     OPTION_BOOL(struct settings, skip_bad_lines, "skip_bad_lines", "false",
-                "tokens: leave out lines of JSON without the text, and say how many"),
+                "tokens: leave out any number of them, as bad_line_share = 1"),
     OPTION_BOOL(struct settings, special, "special", "false",
                 "tokens, encode: special tokens in the text are tokens, not text"),
     OPTION_BOOL(struct settings, json, "json", "false", "tokens: print the result as JSON"),
@@ -110,14 +114,15 @@ static void print_result(const struct settings *settings, const struct corpus_re
     const struct tokens_header *header = &result->header;
     unsigned long long tokens = header->num_tokens, documents = header->num_documents,
                        trained = header->num_trained, files = result->num_files,
-                       skipped = result->skipped_lines;
+                       skipped = result->lines.bad;
     if (settings->json) {
         printf("{\"tokens\": %llu, \"trained_tokens\": %llu, \"documents\": %llu, "
                "\"files\": %llu, \"left_out_files\": %llu, \"text_bytes\": %llu, "
-               "\"skipped_lines\": %llu, "
+               "\"skipped_lines\": %llu, \"mended_lines\": %llu, "
                "\"vocabulary\": %u, \"hash\": \"%016llx\", \"seconds\": %.3f}\n",
                tokens, trained, documents, files, (unsigned long long)result->left_out.count,
-               (unsigned long long)result->text_bytes, skipped, header->vocab,
+               (unsigned long long)result->text_bytes, skipped,
+               (unsigned long long)result->lines.mended, header->vocab,
                (unsigned long long)header->hash, seconds);
         return;
     }
@@ -143,12 +148,13 @@ static int run_tokens(const struct settings *settings, int num_files, char **fil
         .threads = (uint32_t)settings->threads,
         .fields = {settings->field, settings->prompt, settings->answer},
         .finds_special = settings->special,
-        .skips_bad_lines = settings->skip_bad_lines,
+        .bad_line_share = settings->skip_bad_lines ? 1 : settings->bad_line_share,
         .progress = terminal_bar()};
     int result = corpus_write(settings->out, &options, &made);
     clear_bar();
     if (result == 0) {
         corpus_log_left_out(&made.left_out);
+        corpus_log_lines(&made.lines);
         print_result(settings, &made, clock_seconds() - start);
     }
     tokenizer_close(tokenizer);

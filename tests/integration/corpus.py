@@ -3,9 +3,10 @@
 
 Goal: the tokens file holds the documents in the order of the files' paths, each between the special
 tokens; it has the same bytes packed or not and with any number of threads; of a prompt and an
-answer the prompt alone is left out of the loss; bad input is one line that names file, line and
-remedy, and leaves no file. The trainer tokenizes a folder once, whoever starts on it at the same
-time, and again when its files have changed; c4 says where to put its files.
+answer the prompt alone is left out of the loss; bad lines are left out and named, up to a share;
+bad input is one line that names file, line and remedy, and leaves no file. The trainer tokenizes a
+folder once, whoever starts on it at the same time, and again when its files have changed; c4 says
+where to put its files.
 
 Method: small corpora of random words, large enough for many jobs; the file is read here, by its
 description in tokens_file.h.
@@ -226,15 +227,58 @@ def a_byte_order_mark_is_no_part_of_the_text(bed):
         assert f"{name} begins with" in said and "UTF-16" in said and "iconv" in said, said
 
 
+def said_of(bed, *inputs):
+    done = subprocess.run([TOKENIZER, "tokens", "--tokenizer", bed.path("model"), "--out",
+                           bed.path("out"), *map(str, inputs)], capture_output=True, text=True)
+    return done.returncode, done.stderr
+
+
+def a_bad_line_is_left_out_and_too_many_end_the_work(bed):
+    good, count = lines(text[:50] for text in bed.texts * 5), len(bed.texts) * 5
+    want = bed.bytes_of(bed.write("good.jsonl", good * 3))
+    bad = bed.write("bad.jsonl", good + b'{"text": 5}\n' + good + b"{\n" + good + b'"text"\n')
+    for threads in 1, 8:
+        code, said = said_of(bed, "--threads", threads, bad)
+        named = re.findall(r"bad\.jsonl, line (\d+): ", said)
+        assert code == 0 and named == [str(count + 1), str(2 * count + 2), str(3 * count + 3)], said
+        assert f"lines left out: 3 of {3 * count + 3}\n" in said, said
+        with open(bed.path("out"), "rb") as file:
+            assert file.read() == want
+        os.remove(bed.path("out"))
+    said = bed.make("--threads", 4, "--bad_line_share", 0, bad, want=78)
+    assert f"bad.jsonl, line {count + 1}: \"text\" is no string; 1 of " in said, said
+    # eleven are too many of 3500, but not of 14000
+    late, soon = (bed.write(name, content) for name, content in (
+        ("late.jsonl", good * 4 + b"{}\n" * 11 + good), ("soon.jsonl", good + b"{}\n" * 11)))
+    assert bed.bytes_of(late) == bed.bytes_of("--bad_line_share", 0.01, late)
+    said = bed.make("--threads", 4, soon, want=78)
+    assert f"line {count + 1}: there is no member \"text\"; 11 of {count + 11} lines" in said, said
+    assert "11 lines were skipped" in bed.make("--skip_bad_lines", soon)
+    os.remove(bed.path("out"))
+    two = bed.write("two.jsonl", b"{}\n\n{}\n")
+    assert "2 of 2 lines" in bed.make(two, want=78)
+    assert bed.bytes_of("--skip_bad_lines", two, bed.path("good.jsonl")) == want
+
+
+def members_that_were_not_asked_for_are_not_judged(bed):
+    want = bed.bytes_of(bed.write("w.jsonl", lines(["one \ufffd", "\U0001f600 two"])))
+    others = (b"NaN", b"[-Infinity, 1e999]", b"9" * 40, b'"\\udc00"', b'"\xff"', b'{"text": "no"}')
+    for other in others:
+        content = b"".join(b'{"x": %s, "text": %s, "\\ud800": 1}\n' % (other, text) for text in
+                           (b'"one \\ud83d"', b'"\\ud83d\\ude00 two"'))
+        code, said = said_of(bed, bed.write("o.jsonl", content))
+        assert code == 0 and "left out" not in said, said
+        assert "became U+FFFD: 1 (the first: " in said and "o.jsonl, line 1)" in said, said
+        with open(bed.path("out"), "rb") as file:
+            assert file.read() == want, other
+        os.remove(bed.path("out"))
+    for line in b'{"x": NaN, "text": "a"', b'{"x": NaN, "text": "\xff"}', b'{"text": NaN}':
+        assert "o.jsonl, line 1: " in bed.make(bed.write("o.jsonl", line), want=78)
+
+
 def bad_input_is_named_and_leaves_no_file(bed):
     good = lines(bed.texts * 4)
-    bad = bed.write("bad.jsonl", good + b'{"text": 5}\n' + good + b"{\n")
-    count = len(bed.texts) * 4 + 1
-    said = bed.make("--threads", 4, bad, want=78)
-    assert f"bad.jsonl, line {count}:" in said and "text" in said, said
-    said = bed.make("--skip_bad_lines", bad)
-    assert "2 lines were skipped" in said, said
-    os.remove(bed.path("out"))
+    bad = bed.write("bad.jsonl", good)
     whole = gzip.compress(good)
     cut = bed.write("cut.jsonl.gz", whole[:len(whole) // 2])
     assert "cut.jsonl.gz" in bed.make(cut, want=78)
@@ -283,6 +327,15 @@ def a_folder_is_tokenized_once_whoever_starts(bed):
     again, losses = trained(bed, "--training.dataset_path", bed.path("g"))
     assert "making the tokens" not in again and losses == want, again
     assert len(cached(bed.path("g", ".holdfast"))) == 1
+
+
+def a_run_says_which_lines_it_leaves_out(bed):
+    bed.write("n/a.jsonl", lines(bed.texts[:99]) + b"{}\n")
+    process = trainer(bed, "--training.dataset", bed.path("n"), "--training.bad_line_share", 0)
+    said = process.communicate(timeout=60)[0]
+    assert process.returncode == 78 and "a.jsonl, line 100: " in said, said
+    said = trained(bed, "--training.dataset", bed.path("n"))[0]
+    assert "a.jsonl, line 100: " in said and "lines left out: 1 of 100\n" in said, said
 
 
 def a_folder_that_has_changed_is_tokenized_again(bed):
@@ -365,8 +418,11 @@ if __name__ == "__main__":
                                 a_prompt_is_read_but_not_trained_on,
                                 special_tokens_in_the_text_are_tokens_when_asked_for,
                                 a_byte_order_mark_is_no_part_of_the_text,
+                                a_bad_line_is_left_out_and_too_many_end_the_work,
+                                members_that_were_not_asked_for_are_not_judged,
                                 bad_input_is_named_and_leaves_no_file,
                                 a_folder_is_tokenized_once_whoever_starts,
+                                a_run_says_which_lines_it_leaves_out,
                                 a_folder_that_has_changed_is_tokenized_again,
                                 tokens_go_to_the_users_cache_where_the_folder_takes_none,
                                 tokenizing_that_is_stopped_ends_soon_and_is_done_again,

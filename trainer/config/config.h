@@ -77,6 +77,7 @@ struct config {
     char dataset[CONFIG_TEXT_MAX];      /* what is read when dataset_path is "" */
     char dataset_path[CONFIG_TEXT_MAX]; /* a tokens file, or a folder of text; goes first */
     char dataset_field[128], prompt_field[128], answer_field[128]; /* of a folder's JSON; ours */
+    double bad_line_share;              /* of those lines, that may be left out; ours */
     char mixture[16 * CONFIG_TEXT_MAX]; /* "NAME:WEIGHT,..." in its place; "": one source; ours */
     int64_t local_batch_size;           /* sequences per micro-batch (leaf) */
     int64_t global_batch_size;          /* sequences per step: local_batch_size x micro_batches */

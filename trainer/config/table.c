@@ -182,6 +182,10 @@ const struct option config_table[] = {
            "member that holds a prompt, whose tokens are not trained on (ours)"),
     STRING(answer_field, "training.dataset_answer_field", "",
            "member that holds the answer to the prompt (ours)"),
+    DOUBLE(
+        bad_line_share, "training.bad_line_share", 0.001, 0, 1,
+        "part of a folder's JSON lines that may lack the text: they are left out and named; more "
+        "of those read, over 10, end the run; 0: one does; 1: none does (ours)"),
     INT(local_batch_size, "training.local_batch_size", 8, 1, COUNT_MAX,
         "sequences of a micro-batch"),
     ALIAS("training.batch_size", "training.local_batch_size"),

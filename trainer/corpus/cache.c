@@ -141,12 +141,14 @@ static int make_tokens(const char *out, const char *folder, const struct tokeniz
                                      .paths = paths,
                                      .num_paths = 1,
                                      .fields = request->fields,
+                                     .bad_line_share = request->bad_line_share,
                                      .progress = request->progress,
                                      .want_stop = request->want_stop};
     remove_unfinished(out);
     log_info("data", "making the tokens of %s, once; they are kept as %s", folder, out);
     ERR_TRY(corpus_write(out, &options, &made));
     corpus_log_left_out(&made.left_out);
+    corpus_log_lines(&made.lines);
     log_info("data", "%s: %" PRIu64 " tokens of %" PRIu64 " documents in %" PRIu64 " files", folder,
              made.header.num_tokens, made.header.num_documents, made.num_files);
     return 0;

@@ -38,11 +38,15 @@ struct corpus_options {
     uint32_t num_paths;
     uint32_t threads; /* 0: one for each CPU that the process may use */
     struct corpus_fields fields;
-    bool finds_special;   /* special tokens in the text are tokens */
-    bool skips_bad_lines; /* a line that is no object with the fields is counted and left out */
+    bool finds_special; /* special tokens in the text are tokens */
+    /* Lines that are no objects with the fields are left out and counted: so many of the lines
+     * before, and CORPUS_BAD_LINES_FREE of any number; 0: none are, 1: all. */
+    double bad_line_share;
     const struct tokenizer_progress *progress; /* may be NULL */
     const volatile sig_atomic_t *want_stop;    /* not 0: ERR_ABORTED within a second; may be NULL */
 };
+
+#define CORPUS_BAD_LINES_FREE 10u
 
 /* Files of a folder whose names are no text's: how many, and the first of them. */
 #define CORPUS_LEFT_OUT_NAMED 3u
@@ -51,9 +55,20 @@ struct corpus_left_out {
     char names[CORPUS_LEFT_OUT_NAMED][128];
 };
 
+/* Of JSON: how many lines there are, which are left out, and of how many the text had halves of
+ * surrogate pairs. */
+#define CORPUS_BAD_LINES_NAMED 8u
+#define CORPUS_PLACE_BYTES 512u
+struct corpus_lines {
+    uint64_t count, bad, mended;
+    char first_bad[CORPUS_BAD_LINES_NAMED][CORPUS_PLACE_BYTES];
+    char first_mended[CORPUS_PLACE_BYTES];
+};
+
 struct corpus_result {
     struct tokens_header header; /* of the tokens file */
-    uint64_t num_files, text_bytes, skipped_lines;
+    uint64_t num_files, text_bytes;
+    struct corpus_lines lines;
     struct corpus_left_out left_out;
 };
 
@@ -61,6 +76,8 @@ struct corpus_result {
 int corpus_write(const char *path, const struct corpus_options *options, struct corpus_result *out);
 /* Warns of files that are left out, if there are any. */
 void corpus_log_left_out(const struct corpus_left_out *left_out);
+/* Likewise of lines that are left out, and of texts that were mended. */
+void corpus_log_lines(const struct corpus_lines *lines);
 
 /* ---- cache.c: corpora that training names ---- */
 
@@ -70,6 +87,7 @@ struct corpus_request {
     const char *path;      /* its dataset_path: goes first; or "" */
     const char *tokenizer; /* file, for a folder; or "" */
     struct corpus_fields fields;
+    double bad_line_share; /* as above */
     const struct tokenizer_progress *progress;
     const volatile sig_atomic_t *want_stop; /* as above, also while another makes the tokens */
 };

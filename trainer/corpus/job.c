@@ -1,12 +1,16 @@
 /* job.c - documents of one job to runs of tokens (see job.h).
  *
- * Lines are read by jansson, one at a time. A line with a prompt and an answer gives a run that is
- * not trained on, begin_of_text and the prompt, and one that is, the answer and end_of_text. */
+ * Lines are read by jansson, one at a time. Of a line that it refuses the members that are asked
+ * for are read alone, so that no other one can spoil a document. A line with a prompt and an answer
+ * gives a run that is not trained on, begin_of_text and the prompt, and one that is, the answer and
+ * end_of_text. */
 #include "trainer/corpus/job.h"
+#include "trainer/corpus/values.h"
 
 #include "proto/array.h"
 #include "proto/json.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -101,24 +105,36 @@ static int encode_text(struct encoding *encoding)
 
 /* ---- lines ---- */
 
+/* Members that are asked for: the text or the answer, and the prompt or NULL. */
+static const char *text_name(const struct corpus_fields *fields)
+{
+    if (fields->prompt != NULL && fields->prompt[0] != '\0')
+        return fields->answer;
+    return fields->text != NULL && fields->text[0] != '\0' ? fields->text : "text";
+}
+
+static const char *prompt_name(const struct corpus_fields *fields)
+{
+    return fields->prompt != NULL && fields->prompt[0] != '\0' ? fields->prompt : NULL;
+}
+
 static int member(const json_t **out, const json_t *line, const char *name)
 {
     *out = json_object_get(line, name);
     if (json_is_string(*out))
         return 0;
-    return report_error(ERR_INVALID, "name the member that holds the text, or skip such lines",
+    return report_error(ERR_INVALID, "name the member that holds the text",
                         *out == NULL ? "there is no member \"%s\"" : "\"%s\" is no string", name);
 }
 
 static int encode_object(struct encoding *encoding, const json_t *line)
 {
     const struct corpus_fields *fields = &encoding->options->fields;
-    bool is_pair = fields->prompt != NULL && fields->prompt[0] != '\0';
-    const char *name = fields->text != NULL && fields->text[0] != '\0' ? fields->text : "text";
+    bool is_pair = prompt_name(fields) != NULL;
     const json_t *text, *prompt = NULL;
     if (is_pair)
-        ERR_TRY(member(&prompt, line, fields->prompt));
-    ERR_TRY(member(&text, line, is_pair ? fields->answer : name));
+        ERR_TRY(member(&prompt, line, prompt_name(fields)));
+    ERR_TRY(member(&text, line, text_name(fields)));
     if (json_string_length(text) == 0)
         return 0;
     ERR_TRY(add_begin(encoding, !is_pair));
@@ -130,11 +146,55 @@ static int encode_object(struct encoding *encoding, const json_t *line)
     return add_end(encoding);
 }
 
-static int encode_line(struct encoding *encoding, const char *line, size_t bytes)
+static bool is_blank(const char *line, size_t bytes)
+{
+    for (size_t i = 0; i < bytes; i++)
+        if (line[i] != ' ' && line[i] != '\t' && line[i] != '\r')
+            return false;
+    return true;
+}
+
+/* Adds the last member of that name to `to`, if the line has one. */
+static bool read_member(json_t *to, const char *name, char *line, size_t bytes, bool *is_mended,
+                        json_error_t *reason)
+{
+    struct json_member one, found = {0};
+    size_t at = json_first_member(line, bytes);
+    while (json_next_member(&one, line, &at, bytes))
+        if (json_member_is(&one, name))
+            found = one;
+    if (found.value == NULL)
+        return true;
+    *is_mended |= values_mend(line + (found.value - line), found.value_bytes);
+    json_t *value =
+        json_loadb(found.value, found.value_bytes, JSON_DECODE_ANY | JSON_ALLOW_NUL, reason);
+    return value != NULL && json_object_set_new(to, name, value) == 0;
+}
+
+/* The members that are asked for of an object that jansson refuses, as it does where any has NaN,
+ * an integer beyond 64 bits or half of a surrogate pair. NULL with the reason. */
+static json_t *read_members(const struct corpus_fields *fields, char *line, size_t bytes,
+                            bool *is_mended, json_error_t *reason)
+{
+    size_t end = line[0] == '{' ? values_end(line, 0, bytes) : VALUE_OPEN;
+    if (end > bytes || !is_blank(line + end, bytes - end) || memchr(line, '\0', bytes) != NULL)
+        return NULL;
+    json_t *found = json_object();
+    const char *prompt = prompt_name(fields);
+    if ((prompt == NULL || read_member(found, prompt, line, bytes, is_mended, reason)) &&
+        read_member(found, text_name(fields), line, bytes, is_mended, reason))
+        return found;
+    json_decref(found);
+    return NULL;
+}
+
+static int encode_line(struct encoding *encoding, char *line, size_t bytes, bool *is_mended)
 {
     json_error_t reason;
     json_begin();
     json_t *root = json_loadb(line, bytes, JSON_ALLOW_NUL, &reason);
+    if (root == NULL)
+        root = read_members(&encoding->options->fields, line, bytes, is_mended, &reason);
     int result = 0;
     if (!json_end())
         result = report_error(ERR_MEMORY, NULL, "no memory to read a line");
@@ -147,20 +207,36 @@ static int encode_line(struct encoding *encoding, const char *line, size_t bytes
     return result;
 }
 
-static bool is_blank(const char *line, size_t bytes)
+static void note_bad(struct job *job, uint64_t number)
 {
-    for (size_t i = 0; i < bytes; i++)
-        if (line[i] != ' ' && line[i] != '\t' && line[i] != '\r')
-            return false;
-    return true;
+    if (job->bad_lines == 0)
+        snprintf(job->hint, sizeof job->hint, "%s", report_hint());
+    if (job->bad_lines < CORPUS_BAD_LINES_NAMED) {
+        struct job_bad_line *bad = &job->first_bad[job->bad_lines];
+        bad->number = number;
+        snprintf(bad->why, sizeof bad->why, "%s", report_message());
+    }
+    job->bad_lines++;
 }
 
-static int bad_line(const struct job *job, uint64_t number, int error)
+/* Encodes one object, from its first byte. Whether that is a bad one, its bytes alone say. */
+static int take_line(struct encoding *encoding, char *line, size_t bytes, uint64_t number)
 {
-    struct report_text why;
-    report_keep(&why);
-    return report_error(error, why.hint[0] != '\0' ? why.hint : NULL, "%s, line %llu: %s",
-                        job->file, (unsigned long long)number, why.message);
+    struct job *job = encoding->job;
+    size_t num_tokens = job->num_tokens;
+    uint32_t num_runs = job->num_runs;
+    bool is_mended = false;
+    job->num_lines++;
+    int result = encode_line(encoding, line, bytes, &is_mended);
+    if (result == ERR_INVALID) {
+        job->num_tokens = num_tokens;
+        job->num_runs = num_runs;
+        note_bad(job, number);
+        return 0;
+    }
+    if (is_mended && job->mended_lines++ == 0)
+        job->first_mended = number;
+    return result;
 }
 
 static int encode_lines(struct encoding *encoding)
@@ -168,17 +244,14 @@ static int encode_lines(struct encoding *encoding)
     struct job *job = encoding->job;
     uint64_t number = job->first_line;
     for (size_t at = 0; at < job->bytes; number++) {
-        const char *line = job->text + at, *end = memchr(line, '\n', job->bytes - at);
+        char *line = job->text + at, *end = memchr(line, '\n', job->bytes - at);
         size_t bytes = end != NULL ? (size_t)(end - line) : job->bytes - at;
         at += bytes + 1;
-        size_t mark = mark_bytes(line, bytes); /* each of files that were joined has one */
-        line += mark;
-        bytes -= mark;
-        int result = is_blank(line, bytes) ? 0 : encode_line(encoding, line, bytes);
-        bool is_skipped = result == ERR_INVALID && encoding->options->skips_bad_lines;
-        job->skipped_lines += is_skipped;
-        if (result != 0 && !is_skipped)
-            return bad_line(job, number, result);
+        size_t skipped = mark_bytes(line, bytes); /* each of files that were joined has one */
+        while (skipped < bytes && is_blank(line + skipped, 1))
+            skipped++;
+        if (skipped < bytes)
+            ERR_TRY(take_line(encoding, line + skipped, bytes - skipped, number));
     }
     return 0;
 }
@@ -199,7 +272,7 @@ void job_encode(struct job *job, struct encoder *encoder, const struct corpus_op
     struct encoding encoding = {.job = job, .encoder = encoder, .options = options};
     job->num_tokens = 0;
     job->num_runs = 0;
-    job->skipped_lines = 0;
+    job->num_lines = job->bad_lines = job->mended_lines = 0;
     job->result = check_begin(job);
     if (job->result == 0)
         job->result = job->has_lines ? encode_lines(&encoding) : encode_text(&encoding);

@@ -19,8 +19,13 @@ struct token_run {
     bool is_trained;
 };
 
+struct job_bad_line {
+    uint64_t number;
+    char why[200];
+};
+
 struct job {
-    char *text;
+    char *text; /* encoding mends it */
     size_t bytes, room;
     bool has_lines;
     bool begins, ends;   /* the file with this part; of text: the document */
@@ -31,7 +36,10 @@ struct job {
     size_t num_tokens, room_tokens;
     struct token_run *runs;
     uint32_t num_runs, room_runs;
-    uint64_t skipped_lines;
+    uint64_t num_lines, bad_lines, mended_lines;
+    struct job_bad_line first_bad[CORPUS_BAD_LINES_NAMED];
+    char hint[200];        /* of the first bad line */
+    uint64_t first_mended; /* its number */
     int result;
     struct report_text failure;
 };

@@ -12,7 +12,9 @@
 
 #include "proto/report.h"
 
+#include <inttypes.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -138,9 +140,63 @@ struct work {
     struct tokens_writer *writer;
     struct corpus_result *out;
     uint64_t files_bytes; /* of the files that were read to their ends */
+    char hint[200];       /* of the first bad line */
 };
 
-/* Waits for the oldest job and writes it. */
+/* ---- lines that are left out ---- */
+
+static void name_bad_lines(struct work *work, const struct job *job)
+{
+    struct corpus_lines *lines = &work->out->lines;
+    if (lines->bad == 0)
+        snprintf(work->hint, sizeof work->hint, "%s", job->hint);
+    for (uint64_t i = 0; i < job->bad_lines && lines->bad + i < CORPUS_BAD_LINES_NAMED; i++)
+        snprintf(lines->first_bad[lines->bad + i], CORPUS_PLACE_BYTES,
+                 "%.280s, line %" PRIu64 ": %s", job->file, job->first_bad[i].number,
+                 job->first_bad[i].why);
+    if (lines->mended == 0)
+        snprintf(lines->first_mended, CORPUS_PLACE_BYTES, "%.480s, line %" PRIu64, job->file,
+                 job->first_mended);
+}
+
+static int too_many_bad(const struct work *work)
+{
+    const struct corpus_lines *lines = &work->out->lines;
+    char hint[256];
+    snprintf(hint, sizeof hint, "%s, or raise bad_line_share: 1 skips all such lines", work->hint);
+    return report_error(ERR_INVALID, hint, "%s; %" PRIu64 " of %" PRIu64 " lines are bad",
+                        lines->first_bad[0], lines->bad, lines->count);
+}
+
+/* Judges by the jobs so far, whose cuts the files' bytes alone decide. */
+static int count_lines_of(struct work *work, const struct job *job)
+{
+    struct corpus_lines *lines = &work->out->lines;
+    double share = work->pipeline.options->bad_line_share;
+    name_bad_lines(work, job);
+    lines->count += job->num_lines;
+    lines->bad += job->bad_lines;
+    lines->mended += job->mended_lines;
+    bool is_free = share > 0 && lines->bad <= CORPUS_BAD_LINES_FREE;
+    return is_free || (double)lines->bad <= share * (double)lines->count ? 0 : too_many_bad(work);
+}
+
+void corpus_log_lines(const struct corpus_lines *lines)
+{
+    for (uint64_t i = 0; i < lines->bad && i < CORPUS_BAD_LINES_NAMED; i++)
+        log_warn("data", "line left out: %s", lines->first_bad[i]);
+    if (lines->bad > 0)
+        log_warn("data", "lines left out: %" PRIu64 " of %" PRIu64, lines->bad, lines->count);
+    if (lines->mended > 0)
+        log_warn("data",
+                 "texts with half of a surrogate pair, which became U+FFFD: %" PRIu64
+                 " (the first: %s)",
+                 lines->mended, lines->first_mended);
+}
+
+/* ---- the oldest job ---- */
+
+/* Waits for it and writes it. */
 static int write_oldest(struct work *work)
 {
     struct pipeline *pipeline = &work->pipeline;
@@ -152,7 +208,7 @@ static int write_oldest(struct work *work)
     if (slot->job.result != 0)
         return report_restore(&slot->job.failure, slot->job.result);
     write_job(work->writer, &slot->job);
-    work->out->skipped_lines += slot->job.skipped_lines;
+    ERR_TRY(count_lines_of(work, &slot->job));
     pthread_mutex_lock(&pipeline->lock);
     slot->state = SLOT_FREE;
     pthread_mutex_unlock(&pipeline->lock);
@@ -315,7 +371,9 @@ static int run(struct work *work)
         ERR_TRY(read_source(work, &work->sources.list[i]));
     while (work->pipeline.next_to_write < work->pipeline.next_to_fill)
         ERR_TRY(write_oldest(work));
-    return 0;
+    const struct corpus_lines *lines = &work->out->lines;
+    bool is_all = lines->bad > 0 && lines->bad == lines->count;
+    return is_all && work->pipeline.options->bad_line_share < 1 ? too_many_bad(work) : 0;
 }
 
 /* ---- all of it ---- */
