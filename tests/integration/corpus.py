@@ -12,6 +12,7 @@ Method: small corpora of random words, large enough for many jobs; the file is r
 description in tokens_file.h.
 """
 import gzip
+import importlib
 import json
 import os
 import random
@@ -28,6 +29,7 @@ import lib_tap
 from lib_terminal import CLEARED, on_a_terminal
 
 TOKENIZER = os.path.join(os.path.abspath(os.environ.get("BUILD", "build")), "tokenizer")
+PACKAGE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../clients/python/src")
 VOCAB = 290
 BEGIN, END = VOCAB - 2, VOCAB - 1
 BLOCK = 16384
@@ -227,6 +229,37 @@ def a_byte_order_mark_is_no_part_of_the_text(bed):
         assert f"{name} begins with" in said and "UTF-16" in said and "iconv" in said, said
 
 
+def what_is_no_text_is_refused_by_name(bed):
+    parquet = b"PAR1\x15\x04\x15\x00" + b"text" * 9 + b"PAR1"
+    for name in "rows.parquet", "rows.jsonl":
+        said = bed.make(bed.write(name, parquet), want=78)
+        assert f"{name} is a parquet file" in said and "from-parquet" in said, said
+    bed.bytes_of(bed.write("par.txt", b"PAR1 is a text, too"))
+    late = bed.write("late.txt", bed.long.encode() + b"\0\n")  # in the last of many parts
+    assert "late.txt has zero bytes" in bed.make(late, want=78)
+    bed.write("none/a.parquet", parquet)
+    said = bed.make(bed.path("none"), want=78)
+    assert "no file of text" in said and "from-parquet" in said, said
+
+
+def rows_of_parquet_become_lines_of_json(bed):
+    try:
+        pyarrow, parquet, _ = map(importlib.import_module, ("pyarrow", "pyarrow.parquet", "numpy"))
+    except ImportError as missing:
+        raise lib_tap.Skip(f"the Python module {missing.name} is missing") from None
+    rows = [{"text": text, "score": float("nan")} for text in ["\u00fcber\n\"", *bed.texts[:2000]]]
+    os.makedirs(bed.path("rows/in"))
+    parquet.write_table(pyarrow.Table.from_pylist(rows), bed.path("rows/in/a.parquet"))
+    for source, out in ("rows/in/a.parquet", "rows.jsonl"), ("rows", "rows.out"):
+        done = subprocess.run([sys.executable, "-m", "holdfast", "from-parquet", bed.path(source),
+                               bed.path(out)], capture_output=True, text=True,
+                              env=dict(os.environ, PYTHONPATH=PACKAGE))
+        assert done.returncode == 0, done.stderr
+    assert os.listdir(bed.path("rows.out/in")) == ["a.jsonl"]
+    want = bed.bytes_of(bed.write("want.jsonl", lines(row["text"] for row in rows)))
+    assert bed.bytes_of(bed.path("rows.jsonl")) == bed.bytes_of(bed.path("rows.out")) == want
+
+
 def said_of(bed, *inputs):
     done = subprocess.run([TOKENIZER, "tokens", "--tokenizer", bed.path("model"), "--out",
                            bed.path("out"), *map(str, inputs)], capture_output=True, text=True)
@@ -418,6 +451,8 @@ if __name__ == "__main__":
                                 a_prompt_is_read_but_not_trained_on,
                                 special_tokens_in_the_text_are_tokens_when_asked_for,
                                 a_byte_order_mark_is_no_part_of_the_text,
+                                what_is_no_text_is_refused_by_name,
+                                rows_of_parquet_become_lines_of_json,
                                 a_bad_line_is_left_out_and_too_many_end_the_work,
                                 members_that_were_not_asked_for_are_not_judged,
                                 bad_input_is_named_and_leaves_no_file,

@@ -256,15 +256,28 @@ static int encode_lines(struct encoding *encoding)
     return 0;
 }
 
-/* Of the marks that a file may begin with, UTF-16's and UTF-32's say that it is no UTF-8. */
-static int check_begin(const struct job *job)
+static bool begins_with(const struct job *job, const char *bytes)
 {
-    bool is_wide = job->bytes >= 2 &&
-                   (memcmp(job->text, "\xff\xfe", 2) == 0 || memcmp(job->text, "\xfe\xff", 2) == 0);
-    return job->begins && is_wide
-               ? report_error(ERR_INVALID, "convert it: iconv -f UTF-16 -t UTF-8",
-                              "%s begins with the byte-order mark of UTF-16", job->file)
-               : 0;
+    size_t count = strlen(bytes);
+    return job->begins && job->bytes >= count && memcmp(job->text, bytes, count) == 0;
+}
+
+/* Refuses what the bytes tell to be something else: tokens of that train a model on noise. */
+static int check_is_text(const struct job *job)
+{
+    bool has_zeros = memchr(job->text, '\0', job->bytes) != NULL;
+    if (begins_with(job, "\xff\xfe") || begins_with(job, "\xfe\xff"))
+        return report_error(ERR_INVALID, "convert it: iconv -f UTF-16 -t UTF-8",
+                            "%s begins with the byte-order mark of UTF-16", job->file);
+    if (has_zeros && begins_with(job, "PAR1"))
+        return report_error(
+            ERR_INVALID,
+            "write its rows as JSON lines: python -m holdfast from-parquet FILE OUT.jsonl",
+            "%s is a parquet file", job->file);
+    if (has_zeros && !job->has_lines)
+        return report_error(ERR_INVALID, "unpack it, or convert it to UTF-8 or to JSON lines",
+                            "%s has zero bytes: it is no text", job->file);
+    return 0;
 }
 
 void job_encode(struct job *job, struct encoder *encoder, const struct corpus_options *options)
@@ -273,7 +286,7 @@ void job_encode(struct job *job, struct encoder *encoder, const struct corpus_op
     job->num_tokens = 0;
     job->num_runs = 0;
     job->num_lines = job->bad_lines = job->mended_lines = 0;
-    job->result = check_begin(job);
+    job->result = check_is_text(job);
     if (job->result == 0)
         job->result = job->has_lines ? encode_lines(&encoding) : encode_text(&encoding);
     if (job->result != 0)

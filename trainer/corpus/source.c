@@ -178,7 +178,8 @@ int sources_add(struct sources *sources, const char *path)
     if (sources->count == before)
         return report_error(ERR_NOT_FOUND,
                             "files of a corpus end in .txt, .text, .md, .jsonl, .ndjson or .json, "
-                            "and then perhaps in .gz or .zst",
+                            "and then perhaps in .gz or .zst; .parquet: convert them by python -m "
+                            "holdfast from-parquet",
                             "the folder %s has no file of text", path);
     return 0;
 }

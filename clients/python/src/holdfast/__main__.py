@@ -10,6 +10,7 @@
     python -m holdfast cross RUN@STEP NEWRUN         # between our trainer and torchtitan; --to FORM
     python -m holdfast serve --store DIR ...         # ckptd, as it is in the wheel or on the PATH
     python -m holdfast cli list --store DIR ...      # ckpt-cli, likewise
+    python -m holdfast from-parquet FILE OUT.jsonl   # text for our trainer, by pyarrow; or folders
 
 --server, --store and --json stand before or behind the command. Exit codes are those of ckpt-cli.
 """
@@ -133,6 +134,13 @@ def become(program: str, arguments: List[str]) -> None:
     os.execv(found, [program, *arguments])
 
 
+def convert_rows(options: argparse.Namespace) -> None:
+    from holdfast.parquet import from_parquet
+
+    rows = from_parquet(options.source, options.out)
+    print(json.dumps({"rows": rows}) if options.json else printable(f"{options.out}: {rows} rows"))
+
+
 EXIT_CODES: Dict[int, int] = {
     holdfast.InvalidError.code: 2, holdfast.NotFoundError.code: 66, holdfast.CorruptError.code: 1,
     holdfast.MismatchError.code: 1, holdfast.VersionError.code: 65,
@@ -218,6 +226,10 @@ def main(arguments: Optional[List[str]] = None) -> int:
     crossing.add_argument("--samples", type=int, default=0)
     crossing.add_argument("--seq-len", type=int, default=1)
     crossing.set_defaults(do=cross)
+    rows = command("from-parquet")
+    rows.add_argument("source")
+    rows.add_argument("out")
+    rows.set_defaults(do=convert_rows)
     given = sys.argv[1:] if arguments is None else arguments
     try:
         if given and given[0] in PROGRAMS:
