@@ -250,8 +250,8 @@ static const struct command commands[] = {
     {"train", "--vocab N --out FILE TEXT...", "learn a vocabulary from text files",
      "tokenizer train --vocab 4096 --out tokenizer.model book.txt", run_train, false, true, true},
     {"tokens", "--tokenizer FILE --out FILE INPUT...",
-     "write the tokens file that training reads, from text, JSON lines (.jsonl, .ndjson, .json), "
-     "packed or not (.gz, .zst), and folders of them",
+     "write the tokens file that training reads, from text, JSON lines (.jsonl, .ndjson), other "
+     "JSON (.json), packed or not (.gz, .zst), and folders of them",
      "tokenizer tokens --tokenizer tokenizer.model --out data.tokens book.txt c4/", run_tokens,
      true, true, true},
     {"encode", "--tokenizer FILE [TEXT]",

@@ -309,6 +309,32 @@ def members_that_were_not_asked_for_are_not_judged(bed):
         assert "o.jsonl, line 1: " in bed.make(bed.write("o.jsonl", line), want=78)
 
 
+def objects_that_are_no_lines_are_documents(bed):
+    texts = ['[{"\\', *(text[:400] for text in bed.texts * 4)]
+    want = bed.bytes_of(bed.write("want.jsonl", lines(texts)))
+    rows = [{"text": text, "x": [1, {"text": []}]} for text in texts]
+    forms = {"array": json.dumps(rows), "indented": json.dumps(rows, indent=2) + "\r\n",
+             "objects": "\ufeff" + "\n".join(json.dumps(row, indent=1) for row in rows),
+             "joined": "".join(map(json.dumps, rows)), "lines": "\n".join(map(json.dumps, rows))}
+    for name, content in forms.items():
+        assert bed.bytes_of(bed.write(name + ".json", content.encode())) == want, name
+    indented = forms["indented"]
+    place = indented.index('"text": "', len(indented) // 2)
+    bad = bed.write("bad.json", (indented[:place] + '"T' + indented[place + 2:]).encode())
+    line = indented[:place].count("\n")  # of the brace
+    code, said = said_of(bed, bad)
+    assert code == 0 and f"bad.json, line {line}: there is no member \"text\"" in said, said
+    os.remove(bed.path("out"))
+    for content, what in ((indented[:-4], "the array does not end"),
+                          (indented + "{", "behind the array"),
+                          (forms["objects"][:-2], "what begins here does not end")):
+        said = bed.make(bed.write("bad.json", content.encode()), want=78)
+        assert re.search(rf"bad\.json, line \d+: .*{what}", said), said
+    chat = bed.write("chat.jsonl", b'{"messages": [{"role": "user", "content": "a"}]}\n' * 20)
+    said = bed.make(chat, want=78)
+    assert '"messages" holds a conversation' in said and "apply_chat_template" in said, said
+
+
 def bad_input_is_named_and_leaves_no_file(bed):
     good = lines(bed.texts * 4)
     bad = bed.write("bad.jsonl", good)
@@ -455,6 +481,7 @@ if __name__ == "__main__":
                                 rows_of_parquet_become_lines_of_json,
                                 a_bad_line_is_left_out_and_too_many_end_the_work,
                                 members_that_were_not_asked_for_are_not_judged,
+                                objects_that_are_no_lines_are_documents,
                                 bad_input_is_named_and_leaves_no_file,
                                 a_folder_is_tokenized_once_whoever_starts,
                                 a_run_says_which_lines_it_leaves_out,

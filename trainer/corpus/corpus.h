@@ -1,7 +1,8 @@
 /* corpus.h - tokens files from text: files and folders of text or of JSON lines, plain or packed.
  *
- * What a file is, its name says: .jsonl, .ndjson and .json have an object per line, which is a
- * document; every other file is one document as a whole. Behind that, .gz and .zst are unpacked.
+ * What a file is, its name says: .jsonl and .ndjson have an object per line, which is a document;
+ * .json has that, an array of objects, or objects one behind the other, as its first line says;
+ * every other file is one document as a whole. Behind that, .gz and .zst are unpacked.
  * Capitals do not matter. Of a folder the files with a known name are taken (.txt, .text, .md,
  * .jsonl, .ndjson, .json), in the order of their paths, folders inside too; what begins with a dot
  * is left out, and so is any other name, which is counted.

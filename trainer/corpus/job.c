@@ -10,6 +10,7 @@
 #include "proto/array.h"
 #include "proto/json.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -84,16 +85,10 @@ static int add_end(struct encoding *encoding)
                      (struct token_run){.begins = encoding->begins, .is_trained = true});
 }
 
-/* Bytes of the byte-order mark of UTF-8 that a text begins with: no part of it. */
-static size_t mark_bytes(const char *text, size_t bytes)
-{
-    return bytes >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0 ? 3 : 0;
-}
-
 static int encode_text(struct encoding *encoding)
 {
     struct job *job = encoding->job;
-    size_t mark = job->begins ? mark_bytes(job->text, job->bytes) : 0;
+    size_t mark = job->begins ? values_mark(job->text, job->bytes) : 0;
     if (job->begins && job->ends && job->bytes == mark)
         return 0;
     if (job->begins)
@@ -118,11 +113,28 @@ static const char *prompt_name(const struct corpus_fields *fields)
     return fields->prompt != NULL && fields->prompt[0] != '\0' ? fields->prompt : NULL;
 }
 
+/* A member that holds messages with roles, as chat models are trained on; or NULL. */
+static const char *find_conversation(const json_t *line)
+{
+    static const char *const names[] = {"messages", "conversations", "conversation"};
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
+        if (json_is_array(json_object_get(line, names[i])))
+            return names[i];
+    return NULL;
+}
+
 static int member(const json_t **out, const json_t *line, const char *name)
 {
     *out = json_object_get(line, name);
+    const char *conversation = *out == NULL ? find_conversation(line) : NULL;
     if (json_is_string(*out))
         return 0;
+    if (conversation != NULL)
+        return report_error(ERR_INVALID,
+                            "write each as one text by the model's chat template, such as by "
+                            "apply_chat_template(..., tokenize=False), and name its member",
+                            "\"%s\" holds a conversation, and there is no member \"%s\"",
+                            conversation, name);
     return report_error(ERR_INVALID, "name the member that holds the text",
                         *out == NULL ? "there is no member \"%s\"" : "\"%s\" is no string", name);
 }
@@ -199,7 +211,7 @@ static int encode_line(struct encoding *encoding, char *line, size_t bytes, bool
     if (!json_end())
         result = report_error(ERR_MEMORY, NULL, "no memory to read a line");
     else if (!json_is_object(root))
-        result = report_error(ERR_INVALID, "a line is one JSON object", "%s",
+        result = report_error(ERR_INVALID, "a line is one object; other JSON is named .json", "%s",
                               root == NULL ? reason.text : "it is no object");
     if (result == 0)
         result = encode_object(encoding, root);
@@ -247,7 +259,7 @@ static int encode_lines(struct encoding *encoding)
         char *line = job->text + at, *end = memchr(line, '\n', job->bytes - at);
         size_t bytes = end != NULL ? (size_t)(end - line) : job->bytes - at;
         at += bytes + 1;
-        size_t skipped = mark_bytes(line, bytes); /* each of files that were joined has one */
+        size_t skipped = values_mark(line, bytes); /* each of files that were joined has one */
         while (skipped < bytes && is_blank(line + skipped, 1))
             skipped++;
         if (skipped < bytes)
@@ -255,6 +267,49 @@ static int encode_lines(struct encoding *encoding)
     }
     return 0;
 }
+
+/* ---- values that are no lines ---- */
+
+uint64_t job_count_lines(const char *text, size_t bytes)
+{
+    uint64_t count = 0;
+    for (const char *at = text; (at = memchr(at, '\n', bytes - (size_t)(at - text))) != NULL; at++)
+        count++;
+    return count;
+}
+
+/* A file cannot be read beyond it: whatever is left of it is no value. */
+static int bad_place(const struct job *job, uint64_t line, const char *what)
+{
+    return report_error(ERR_CORRUPT, "mend the file, or write an object per line (.jsonl)",
+                        "%s, line %" PRIu64 ": %s", job->file, line, what);
+}
+
+static int encode_values(struct encoding *encoding)
+{
+    struct job *job = encoding->job;
+    char *text = job->text;
+    bool is_array = job->form == FORM_ARRAY;
+    size_t bytes = job->bytes, counted = 0;
+    size_t at = job->begins ? values_first(job->form, text, bytes) : 0;
+    uint64_t line = job->first_line;
+    while ((at = values_next(text, at, bytes)) < bytes) {
+        size_t end = values_end(text, at, bytes);
+        line += job_count_lines(text + counted, at - counted);
+        counted = at;
+        if (is_array && text[at] == ']')
+            return job->ends && values_next(text, end, bytes) == bytes
+                       ? 0
+                       : bad_place(job, line, "there is more behind the array");
+        if (end > bytes)
+            return bad_place(job, line, "what begins here does not end");
+        ERR_TRY(take_line(encoding, text + at, end - at, line));
+        at = end;
+    }
+    return is_array && job->ends ? bad_place(job, line, "the array does not end") : 0;
+}
+
+/* ---- files ---- */
 
 static bool begins_with(const struct job *job, const char *bytes)
 {
@@ -274,7 +329,7 @@ static int check_is_text(const struct job *job)
             ERR_INVALID,
             "write its rows as JSON lines: python -m holdfast from-parquet FILE OUT.jsonl",
             "%s is a parquet file", job->file);
-    if (has_zeros && !job->has_lines)
+    if (has_zeros && job->form == FORM_TEXT)
         return report_error(ERR_INVALID, "unpack it, or convert it to UTF-8 or to JSON lines",
                             "%s has zero bytes: it is no text", job->file);
     return 0;
@@ -288,7 +343,9 @@ void job_encode(struct job *job, struct encoder *encoder, const struct corpus_op
     job->num_lines = job->bad_lines = job->mended_lines = 0;
     job->result = check_is_text(job);
     if (job->result == 0)
-        job->result = job->has_lines ? encode_lines(&encoding) : encode_text(&encoding);
+        job->result = job->form == FORM_TEXT    ? encode_text(&encoding)
+                      : job->form == FORM_LINES ? encode_lines(&encoding)
+                                                : encode_values(&encoding);
     if (job->result != 0)
         report_keep(&job->failure);
 }

@@ -1,11 +1,13 @@
 /* job.h - one part of a corpus on its way: text in, tokens out. Private to trainer/corpus.
  *
- * The reader fills a job with about JOB_BYTES of text: whole lines of JSON, or a part of a document
- * that may be cut there. A worker encodes it into runs of tokens. The writer takes the runs. */
+ * The reader fills a job with about JOB_BYTES of text: whole objects of JSON, or a part of a
+ * document that may be cut there. A worker encodes it into runs of tokens. The writer takes the
+ * runs. */
 #ifndef HOLDFAST_TRAINER_CORPUS_JOB_H
 #define HOLDFAST_TRAINER_CORPUS_JOB_H
 
 #include "trainer/corpus/corpus.h"
+#include "trainer/corpus/values.h"
 
 #include "proto/report.h"
 
@@ -27,10 +29,10 @@ struct job_bad_line {
 struct job {
     char *text; /* encoding mends it */
     size_t bytes, room;
-    bool has_lines;
+    enum values_form form;
     bool begins, ends;   /* the file with this part; of text: the document */
     const char *file;    /* for messages */
-    uint64_t first_line; /* lines: number of the first, from 1 */
+    uint64_t first_line; /* number of the first, from 1 */
 
     int32_t *tokens;
     size_t num_tokens, room_tokens;
@@ -47,5 +49,6 @@ struct job {
 /* Encodes a job; what fails is kept in it. */
 void job_encode(struct job *job, struct encoder *encoder, const struct corpus_options *options);
 void job_free(struct job *job);
+uint64_t job_count_lines(const char *text, size_t bytes);
 
 #endif

@@ -48,19 +48,19 @@ static enum packing packing_of(const char *path, size_t *length)
 
 static const struct {
     const char *ending;
-    bool has_lines;
-} known_names[] = {{".jsonl", true}, {".ndjson", true}, {".json", true},
-                   {".txt", false},  {".text", false},  {".md", false}};
+    enum values_form form;
+} known_names[] = {{".jsonl", FORM_LINES}, {".ndjson", FORM_LINES}, {".json", FORM_JSON},
+                   {".txt", FORM_TEXT},    {".text", FORM_TEXT},    {".md", FORM_TEXT}};
 
-static bool is_known(const char *path, bool *has_lines)
+static bool is_known(const char *path, enum values_form *form)
 {
     size_t length;
     packing_of(path, &length);
-    *has_lines = false;
+    *form = FORM_TEXT;
     for (size_t i = 0; i < sizeof known_names / sizeof known_names[0]; i++) {
         if (!ends_with(path, length, known_names[i].ending))
             continue;
-        *has_lines = known_names[i].has_lines;
+        *form = known_names[i].form;
         return true;
     }
     return false;
@@ -68,8 +68,8 @@ static bool is_known(const char *path, bool *has_lines)
 
 bool source_is_taken(struct corpus_left_out *left_out, const char *path)
 {
-    bool has_lines;
-    if (is_known(path, &has_lines))
+    enum values_form form;
+    if (is_known(path, &form))
         return true;
     if (left_out->count < CORPUS_LEFT_OUT_NAMED)
         snprintf(left_out->names[left_out->count], sizeof left_out->names[0], "%s", path);
@@ -103,7 +103,7 @@ static int add_file(struct sources *sources, const char *path, const struct stat
         return no_memory(path);
     if (S_ISREG(status->st_mode))
         source.bytes = (uint64_t)status->st_size;
-    is_known(path, &source.has_lines);
+    is_known(path, &source.form);
     int result =
         sources->count < FILES_MAX
             ? array_reserve(&sources->list, &sources->room, sources->count, sizeof source)

@@ -5,12 +5,13 @@
 #define HOLDFAST_TRAINER_CORPUS_SOURCE_H
 
 #include "trainer/corpus/corpus.h"
+#include "trainer/corpus/values.h"
 
 #include <time.h>
 
 struct source {
     char *path;
-    bool has_lines; /* a document per line of JSON */
+    enum values_form form;
     uint64_t bytes; /* as it lies on the disk; 0 of what is no regular file */
     struct timespec changed;
 };

@@ -1,4 +1,5 @@
-/* values.c - the ends of JSON values, and escapes that stand for no character (see values.h). */
+/* values.c - the ends of JSON values, the text between, and escapes that stand for no character
+ * (see values.h). */
 #include "trainer/corpus/values.h"
 
 #include <string.h>
@@ -36,6 +37,62 @@ size_t values_end(const char *text, size_t at, size_t bytes)
             return at;
     }
     return VALUE_OPEN;
+}
+
+/* ---- between values ---- */
+
+static bool is_space(char c)
+{
+    return c == ' ' || c == '\t' || c == '\r' || c == '\n';
+}
+
+static size_t skip_spaces(const char *text, size_t at, size_t bytes)
+{
+    while (at < bytes && is_space(text[at]))
+        at++;
+    return at;
+}
+
+size_t values_mark(const char *text, size_t bytes)
+{
+    return bytes >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0 ? 3 : 0;
+}
+
+enum values_form values_form_of(const char *text, size_t bytes)
+{
+    size_t at = skip_spaces(text, values_mark(text, bytes), bytes);
+    if (at < bytes && text[at] == '[')
+        return FORM_ARRAY;
+    if (at == bytes || text[at] != '{')
+        return FORM_LINES;
+    const char *newline = memchr(text + at, '\n', bytes - at);
+    size_t line_end = newline != NULL ? (size_t)(newline - text) : bytes;
+    size_t end = values_end(text, at, line_end);
+    if (end <= line_end)
+        return skip_spaces(text, end, line_end) < line_end ? FORM_VALUES : FORM_LINES;
+    return newline != NULL && end != VALUE_OPEN_STRING ? FORM_VALUES : FORM_LINES;
+}
+
+size_t values_first(enum values_form form, const char *text, size_t bytes)
+{
+    size_t at = skip_spaces(text, values_mark(text, bytes), bytes);
+    return form == FORM_ARRAY && at < bytes ? at + 1 : at;
+}
+
+size_t values_next(const char *text, size_t at, size_t bytes)
+{
+    while (at < bytes && (is_space(text[at]) || text[at] == ','))
+        at++;
+    return at;
+}
+
+size_t values_cut(const char *text, size_t at, size_t bytes)
+{
+    size_t cut = bytes, end;
+    while ((at = values_next(text, at, bytes)) < bytes && text[at] != ']' &&
+           (end = values_end(text, at, bytes)) <= bytes)
+        cut = at = end;
+    return cut;
 }
 
 /* ---- escapes ---- */

@@ -8,6 +8,26 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+/* How the documents of a file lie in it. */
+enum values_form {
+    FORM_TEXT,   /* it is one */
+    FORM_LINES,  /* an object per line */
+    FORM_JSON,   /* lines, or one of the following, as the file's first bytes say */
+    FORM_VALUES, /* objects, with line breaks inside or none between */
+    FORM_ARRAY   /* an array of objects */
+};
+/* Of a file of FORM_JSON whose first bytes these are. Only a first line that is no whole value, or
+ * has another behind it, makes it anything but lines. */
+enum values_form values_form_of(const char *text, size_t bytes);
+/* Bytes of the byte-order mark of UTF-8 that a text begins with: no part of it. */
+size_t values_mark(const char *text, size_t bytes);
+/* Of a part that begins a file of FORM_VALUES or FORM_ARRAY: the place before its values. */
+size_t values_first(enum values_form form, const char *text, size_t bytes);
+/* The place at `at` or behind it where a value may begin, or `bytes`. */
+size_t values_next(const char *text, size_t at, size_t bytes);
+/* The end of the last whole value from `at` on, where a part may end; `bytes`: there is none. */
+size_t values_cut(const char *text, size_t at, size_t bytes);
+
 #define VALUE_OPEN ((size_t)-1)        /* it does not end in the text */
 #define VALUE_OPEN_STRING ((size_t)-2) /* nor does a string of it */
 

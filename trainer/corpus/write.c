@@ -256,11 +256,22 @@ static int reserve_text(struct job *job, size_t bytes)
 /* What of the job's text is encoded in it; the rest belongs to the next one. */
 static size_t find_cut(const struct job *job, const struct corpus_options *options)
 {
-    if (!job->has_lines)
+    if (job->form == FORM_TEXT)
         return tokenizer_cut(options->tokenizer, job->text, job->bytes, JOB_BYTES / 2,
                              options->finds_special ? ENCODE_SPECIAL : 0);
+    if (job->form != FORM_LINES) {
+        size_t at = job->begins ? values_first(job->form, job->text, job->bytes) : 0;
+        return values_cut(job->text, at, job->bytes);
+    }
     const char *newline = memrchr(job->text, '\n', job->bytes);
     return newline != NULL ? (size_t)(newline - job->text) + 1 : job->bytes;
+}
+
+/* A function of the file's first JOB_BYTES, however they arrive. */
+static void settle_form(struct job *job)
+{
+    if (job->form == FORM_JSON)
+        job->form = values_form_of(job->text, job->bytes);
 }
 
 /* Reads until the job is full and can be cut, or the file ends. *out_cut: bytes that are its own.
@@ -275,22 +286,16 @@ static int fill_job(struct job *job, struct stream *stream, const struct corpus_
         job->bytes += got;
         if (job->bytes < wanted)
             continue;
+        settle_form(job);
         *out_cut = find_cut(job, options);
         if (*out_cut < job->bytes)
             return 0;
         wanted = 2 * job->bytes;
     }
+    settle_form(job);
     job->ends = true;
     *out_cut = job->bytes;
     return 0;
-}
-
-static uint64_t count_lines(const char *text, size_t bytes)
-{
-    uint64_t count = 0;
-    for (const char *at = text; (at = memchr(at, '\n', bytes - (size_t)(at - text))) != NULL; at++)
-        count++;
-    return count;
 }
 
 static void report(const struct work *work, const struct stream *stream)
@@ -321,10 +326,10 @@ static int split_job(struct work *work, struct job *job, size_t cut, struct job 
     ERR_TRY(reserve_text(next, job->bytes - cut + JOB_BYTES));
     memcpy(next->text, job->text + cut, job->bytes - cut);
     next->bytes = job->bytes - cut;
-    next->has_lines = job->has_lines;
+    next->form = job->form;
     next->first_line = job->first_line;
-    if (job->has_lines)
-        next->first_line += count_lines(job->text, cut);
+    if (job->form != FORM_TEXT)
+        next->first_line += job_count_lines(job->text, cut);
     next->begins = next->ends = false;
     job->bytes = cut;
     return 0;
@@ -336,7 +341,7 @@ static int read_stream(struct work *work, const struct source *source, struct st
     size_t cut = 0;
     ERR_TRY(take_job(work, &job));
     job->file = source->path;
-    job->has_lines = source->has_lines;
+    job->form = source->form;
     job->first_line = 1;
     job->bytes = 0;
     job->begins = true;
