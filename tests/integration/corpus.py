@@ -397,6 +397,14 @@ def a_run_says_which_lines_it_leaves_out(bed):
     assert "a.jsonl, line 100: " in said and "lines left out: 1 of 100\n" in said, said
 
 
+def a_step_without_a_token_that_counts_is_named_once(bed):
+    bed.write("masked/a.jsonl", json.dumps({"q": bed.long[:50000], "a": "short"}).encode() + b"\n")
+    said = trained(bed, "--training.dataset", bed.path("masked"),
+                   "--training.dataset_prompt_field", "q", "--training.dataset_answer_field", "a",
+                   "--training.steps", 5)[0]
+    assert len(re.findall(r"step \d+ has no token that counts", said)) == 1, said
+
+
 def a_folder_that_has_changed_is_tokenized_again(bed):
     bed.write("g/b.txt", bed.long[:5000].encode())
     assert "making the tokens" in trained(bed, "--training.dataset", bed.path("g"))[0]
@@ -485,6 +493,7 @@ if __name__ == "__main__":
                                 bad_input_is_named_and_leaves_no_file,
                                 a_folder_is_tokenized_once_whoever_starts,
                                 a_run_says_which_lines_it_leaves_out,
+                                a_step_without_a_token_that_counts_is_named_once,
                                 a_folder_that_has_changed_is_tokenized_again,
                                 tokens_go_to_the_users_cache_where_the_folder_takes_none,
                                 tokenizing_that_is_stopped_ends_soon_and_is_done_again,

@@ -73,7 +73,8 @@ struct parallel {
     struct leaves leaves; /* of the step; num_leaves is S */
     uint32_t num_leaves;
     uint32_t num_micro_steps;
-    uint64_t counted;     /* tokens of the step that count; 0: all do */
+    uint64_t counted; /* tokens of the step that count; 0: all do */
+    bool has_warned_of_masks;
     uint32_t leaf_values; /* that are gathered of each leaf: see gather_losses */
     int failure; /* of this rank alone, in this step: all learn of it at the end of the step */
     struct block *blocks;           /* one more than the table has where the output is tied */

@@ -10,6 +10,7 @@
 #include "trainer/parallel/private.h"
 #include "trainer/run/switches.h"
 
+#include <inttypes.h>
 #include <math.h>
 #include <string.h>
 #include <time.h>
@@ -309,6 +310,13 @@ static int count_tokens(struct parallel *p, const struct step_input *input)
     if (data != NULL)
         ERR_TRY(comm_all_reduce_i64(data, &counted, 1));
     p->counted = counted > 0 ? (uint64_t)counted : 1; /* a step without any has no gradient */
+    if (counted == 0 && p->failure == 0 && p->mesh.world->rank == 0 && !p->has_warned_of_masks) {
+        log_warn("data",
+                 "step %" PRId64 " has no token that counts: the mask leaves all out, and its "
+                 "gradient is 0; later such steps are not named",
+                 input->step);
+        p->has_warned_of_masks = true;
+    }
     return 0;
 }
 
