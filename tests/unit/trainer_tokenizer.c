@@ -370,6 +370,38 @@ test_tokenizer_json__a_prefix_is_put_before_and_unknown_characters_are_bytes(voi
     tokenizer_close(tokenizer);
 }
 
+static int32_t end_with(const struct bed *bed, const char *name, const char *text)
+{
+    char path[160];
+    struct tokenizer *tokenizer;
+    snprintf(path, sizeof path, "%s/%s", bed->folder, name);
+    write_file(path, text, strlen(text));
+    assert_int_equal(tokenizer_open(&tokenizer, bed->other), 0);
+    int32_t end = tokenizer_eos(tokenizer);
+    tokenizer_close(tokenizer);
+    return end;
+}
+
+static void test_tokenizer_json__files_beside_it_name_the_end_that_it_does_not(void **state)
+{
+    const struct bed *bed = *state;
+    const char *files[] = {"tokenizer_config.json", "generation_config.json", "config.json"};
+    char path[160];
+    write_json(bed->other);
+    assert_int_equal(end_with(bed, files[0], "{\"eos_token\": null}"), -1);
+    assert_int_equal(end_with(bed, files[0], "no JSON"), -1);
+    assert_int_equal(end_with(bed, files[0], "{\"eos_token\": \"<none>\"}"), -1);
+    assert_int_equal(end_with(bed, files[0], "{\"eos_token\": \"<s>\"}"), 0);
+    assert_int_equal(end_with(bed, files[0], "{\"eos_token\": {\"content\": \"<s>\"}}"), 0);
+    assert_int_equal(end_with(bed, files[1], "{\"eos_token_id\": [7, 8]}"), 7);
+    assert_int_equal(end_with(bed, files[2], "{\"eos_token_id\": 1000}"), 7); /* no token */
+    assert_int_equal(end_with(bed, files[2], "{\"eos_token_id\": 9}"), 9);
+    for (size_t i = 0; i < sizeof files / sizeof files[0]; i++) {
+        snprintf(path, sizeof path, "%s/%s", bed->folder, files[i]);
+        unlink(path);
+    }
+}
+
 static void test_tokenizer__a_file_of_llama3s_ranks_has_its_256_special_tokens(void **state)
 {
     const struct bed *bed = *state;
@@ -415,6 +447,7 @@ int main(void)
         cmocka_unit_test(test_tokenizer__the_parts_of_a_cut_text_have_the_tokens_of_the_whole),
         cmocka_unit_test(
             test_tokenizer_json__a_prefix_is_put_before_and_unknown_characters_are_bytes),
+        cmocka_unit_test(test_tokenizer_json__files_beside_it_name_the_end_that_it_does_not),
         cmocka_unit_test(test_tokenizer__a_file_of_llama3s_ranks_has_its_256_special_tokens),
         cmocka_unit_test(test_tokenizer__a_very_long_piece_costs_no_square),
         cmocka_unit_test(test_tokenizer__open_refuses_lines_that_do_not_fit),

@@ -36,7 +36,9 @@ static int read_file(struct tokenizer *tokenizer, const char *path, const struct
         [VOCAB_FILE_RANKS] = tokenizer_read_ranks,
         [VOCAB_FILE_JSON] = tokenizer_read_json,
         [VOCAB_FILE_SENTENCEPIECE] = tokenizer_read_sentencepiece};
-    return read[vocab_file_of(text->data, text->bytes)](tokenizer, path, text->data, text->bytes);
+    enum vocab_file kind = vocab_file_of(text->data, text->bytes);
+    ERR_TRY(read[kind](tokenizer, path, text->data, text->bytes));
+    return kind == VOCAB_FILE_JSON && tokenizer->eos < 0 ? tokenizer_find_end(tokenizer, path) : 0;
 }
 
 int tokenizer_open(struct tokenizer **out, const char *path)
