@@ -42,8 +42,9 @@ static const struct option table[] = {
         struct settings, tokenizer, "tokenizer", "",
         "tokens, encode, decode: tokenizer.model or tokenizer.json, or the folder of one"),
     OPTION_STRING(struct settings, out, "out", "", "train, tokens: the file to write"),
-    OPTION_STRING(struct settings, field, "field", "text",
-                  "tokens: member of a line of JSON that holds the text"),
+    OPTION_STRING(
+        struct settings, field, "field", "text",
+        "tokens: member of a line of JSON that holds the text; A,B: both, joined by a line break"),
     OPTION_STRING(struct settings, prompt, "prompt_field", "",
                   "tokens: member that holds a prompt, whose tokens are not trained on"),
     OPTION_STRING(struct settings, answer, "answer_field", "",

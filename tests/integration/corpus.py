@@ -203,6 +203,17 @@ def a_prompt_is_read_but_not_trained_on(bed):
     assert begins == [0, len(first)] and masked == [*range(1 + len(prompt)), len(first)], masked
 
 
+def several_members_are_joined_by_a_line_break(bed):
+    want = bed.bytes_of(bed.write("want.jsonl", lines(["a title\na text", "b\nno title"])))
+    for other in b"1", b"NaN":
+        path = bed.write("parts.jsonl", b'{"x": %s, "t": "a title", "b": "a text"}\n'
+                         b'{"t": "", "b": "b\\nno title"}\n' % other)
+        assert bed.bytes_of("--field", "t,b", path) == want
+    path = bed.write("comma.jsonl", b'{"t,b": "a title\\na text"}\n{"t,b": "b\\nno title"}\n')
+    assert bed.bytes_of("--field", "t,b", path) == want
+    assert 'no member "c"' in bed.make("--field", "t,c", bed.path("parts.jsonl"), want=78)
+
+
 def special_tokens_in_the_text_are_tokens_when_asked_for(bed):
     path = bed.write("s.txt", b"a<|end_of_text|>b")
     bed.make(path)
@@ -483,6 +494,7 @@ if __name__ == "__main__":
                                 what_a_folder_has_beside_text_is_counted_and_named,
                                 long_work_has_a_bar_on_a_terminal_and_nowhere_else,
                                 a_prompt_is_read_but_not_trained_on,
+                                several_members_are_joined_by_a_line_break,
                                 special_tokens_in_the_text_are_tokens_when_asked_for,
                                 a_byte_order_mark_is_no_part_of_the_text,
                                 what_is_no_text_is_refused_by_name,

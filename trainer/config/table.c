@@ -176,8 +176,9 @@ const struct option config_table[] = {
     STRING(dataset, "training.dataset", "",
            "the same when training.dataset_path is empty, or c4, c4_test: their files are in the "
            "folder of that name in ~/.cache/holdfast"),
-    STRING(dataset_field, "training.dataset_field", "text",
-           "member of a folder's JSON lines that holds the text (ours)"),
+    STRING(
+        dataset_field, "training.dataset_field", "text",
+        "member of a folder's JSON that holds the text; A,B: both, joined by a line break (ours)"),
     STRING(prompt_field, "training.dataset_prompt_field", "",
            "member that holds a prompt, whose tokens are not trained on (ours)"),
     STRING(answer_field, "training.dataset_answer_field", "",

@@ -28,8 +28,9 @@
 #define CORPUS_THREADS_MAX 1024u
 #define CORPUS_FILES_MAX (1u << 20)
 
+/* Members of an object. "a,b": those of a and b, with a line break between. */
 struct corpus_fields {
-    const char *text;            /* member of a line; "": "text" */
+    const char *text;            /* "": "text" */
     const char *prompt, *answer; /* both, in place of text; "": none */
 };
 

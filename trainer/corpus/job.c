@@ -23,6 +23,8 @@ void job_free(struct job *job)
     *job = (struct job){0};
 }
 
+#define NAME_BYTES 256 /* of a member */
+
 /* ---- runs ---- */
 
 static int add_run(struct job *job, const int32_t *tokens, size_t count, struct token_run run)
@@ -139,13 +141,58 @@ static int member(const json_t **out, const json_t *line, const char *name)
                         *out == NULL ? "there is no member \"%s\"" : "\"%s\" is no string", name);
 }
 
-static int encode_object(struct encoding *encoding, const json_t *line)
+/* Writes the name at `at` of a list with commas; returns the place of the next one, or NULL. */
+static const char *next_name(char out[NAME_BYTES], const char *at)
+{
+    const char *end = strchrnul(at, ',');
+    snprintf(out, NAME_BYTES, "%.*s", (int)(end - at), at);
+    return *end == ',' ? end + 1 : NULL;
+}
+
+static int append_line(char **text, size_t *bytes, const json_t *part)
+{
+    size_t more = json_string_length(part), between = *bytes > 0 && more > 0;
+    char *grown = realloc(*text, *bytes + between + more + 1);
+    if (grown == NULL)
+        return report_error(ERR_MEMORY, NULL, "no memory to join the members of a line");
+    *text = grown;
+    memcpy(grown + *bytes, "\n", between);
+    memcpy(grown + *bytes + between, json_string_value(part), more);
+    *bytes += between + more;
+    return 0;
+}
+
+/* Gives a line that has no member "a,b" one: the texts of a and b, with a line break between. */
+static int join_members(json_t *line, const char *names)
+{
+    char name[NAME_BYTES], *text = NULL;
+    size_t bytes = 0;
+    int result = 0;
+    if (strchr(names, ',') == NULL || json_object_get(line, names) != NULL)
+        return 0;
+    for (const char *at = names; at != NULL && result == 0;) {
+        const json_t *part;
+        at = next_name(name, at);
+        result = member(&part, line, name);
+        if (result == 0)
+            result = append_line(&text, &bytes, part);
+    }
+    if (result == 0 && json_object_set_new(line, names, json_stringn(text, bytes)) != 0)
+        result = report_error(ERR_MEMORY, NULL, "no memory to join the members of a line");
+    free(text);
+    return result;
+}
+
+static int encode_object(struct encoding *encoding, json_t *line)
 {
     const struct corpus_fields *fields = &encoding->options->fields;
     bool is_pair = prompt_name(fields) != NULL;
     const json_t *text, *prompt = NULL;
-    if (is_pair)
+    ERR_TRY(join_members(line, text_name(fields)));
+    if (is_pair) {
+        ERR_TRY(join_members(line, prompt_name(fields)));
         ERR_TRY(member(&prompt, line, prompt_name(fields)));
+    }
     ERR_TRY(member(&text, line, text_name(fields)));
     if (json_string_length(text) == 0)
         return 0;
@@ -183,6 +230,19 @@ static bool read_member(json_t *to, const char *name, char *line, size_t bytes, 
     return value != NULL && json_object_set_new(to, name, value) == 0;
 }
 
+/* Likewise of a list of names. */
+static bool read_named(json_t *to, const char *names, char *line, size_t bytes, bool *is_mended,
+                       json_error_t *reason)
+{
+    char name[NAME_BYTES];
+    bool is_read = read_member(to, names, line, bytes, is_mended, reason);
+    for (const char *at = names; is_read && at != NULL && strchr(names, ',') != NULL;) {
+        at = next_name(name, at);
+        is_read = read_member(to, name, line, bytes, is_mended, reason);
+    }
+    return is_read;
+}
+
 /* The members that are asked for of an object that jansson refuses, as it does where any has NaN,
  * an integer beyond 64 bits or half of a surrogate pair. NULL with the reason. */
 static json_t *read_members(const struct corpus_fields *fields, char *line, size_t bytes,
@@ -193,8 +253,8 @@ static json_t *read_members(const struct corpus_fields *fields, char *line, size
         return NULL;
     json_t *found = json_object();
     const char *prompt = prompt_name(fields);
-    if ((prompt == NULL || read_member(found, prompt, line, bytes, is_mended, reason)) &&
-        read_member(found, text_name(fields), line, bytes, is_mended, reason))
+    if ((prompt == NULL || read_named(found, prompt, line, bytes, is_mended, reason)) &&
+        read_named(found, text_name(fields), line, bytes, is_mended, reason))
         return found;
     json_decref(found);
     return NULL;
