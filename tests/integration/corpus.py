@@ -248,6 +248,8 @@ def what_is_no_text_is_refused_by_name(bed):
     bed.bytes_of(bed.write("par.txt", b"PAR1 is a text, too"))
     late = bed.write("late.txt", bed.long.encode() + b"\0\n")  # in the last of many parts
     assert "late.txt has zero bytes" in bed.make(late, want=78)
+    said = bed.run("train", "--vocab", 260, "--out", bed.path("none.model"), late, want=78)
+    assert "late.txt has zero bytes" in said, said
     bed.write("none/a.parquet", parquet)
     said = bed.make(bed.path("none"), want=78)
     assert "no file of text" in said and "from-parquet" in said, said
