@@ -41,7 +41,10 @@ enum arena_entry_kind {
      * `offset` the rank has made the digest (checksum.h), whose first, or second, sum is `bytes`.
      * ckptd compares it with that of the bytes in the image before it syncs the file. */
     ARENA_ENTRY_DIGEST_0 = 3,
-    ARENA_ENTRY_DIGEST_1 = 4
+    ARENA_ENTRY_DIGEST_1 = 4,
+    /* Where DescribeReply.replicated names slices, before END: `offset` and `bytes` are the next
+     * two words of their digests (replica.h), slice by slice. All are told, or none is. */
+    ARENA_ENTRY_REPLICA = 5
 };
 
 struct arena_entry {

@@ -64,6 +64,12 @@ uint64_t checksum_bytes(const void *data, size_t bytes)
     return XXH3_64bits(data, bytes);
 }
 
+struct checksum_128 checksum_128(const void *data, size_t bytes)
+{
+    XXH128_hash_t hash = XXH3_128bits(data, bytes);
+    return (struct checksum_128){hash.low64, hash.high64};
+}
+
 struct checksum_stream *checksum_stream_begin(void)
 {
     XXH3_state_t *state = XXH3_createState();

@@ -39,6 +39,10 @@ typedef void checksum_piece_fn(void *user, size_t at, size_t bytes);
 uint64_t checksum_block_beside(const void *data, size_t bytes, uint64_t identity,
                                uint64_t block_index, checksum_piece_fn *piece, void *user);
 uint64_t checksum_bytes(const void *data, size_t bytes); /* plain XXH3-64 */
+struct checksum_128 {
+    uint64_t low, high;
+};
+struct checksum_128 checksum_128(const void *data, size_t bytes); /* plain XXH3-128 */
 /* The same of bytes that come in pieces. begin: NULL when there is no memory; end frees the state.
  */
 struct checksum_stream;

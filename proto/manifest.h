@@ -10,6 +10,9 @@
  * inside shards are derived with layout_shard_tensors(). u64 hashes and digests are 16 hex digits
  * each.
  *
+ * ckptd adds a member "replicas_differ" to the mesh of a checkpoint of whose tensors ranks held
+ * different copies (ckptd/run/replicas.h): older readers take a free section as it comes.
+ *
  * Reading is safe on hostile input: at most 64 MiB, every number range-checked, ERR_CORRUPT with
  * the member's name. A later version is ERR_VERSION when its summary_hash fits, which every version
  * has; damage otherwise. Version 1, which had no header_hash, is read
