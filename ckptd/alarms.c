@@ -125,6 +125,8 @@ static void look_at_runs(json_t *list, const struct service *service)
         if (run->fenced_attempt != 0)
             raise_alarm(list, "run %s: %s; what it has saved since is not the run's", run->name,
                         run->fenced);
+        if (run->replicas[0])
+            raise_alarm(list, "run %s: replicas differ, %s", run->name, run->replicas);
         look_at_rules(list, run);
         look_at_drain(list, run);
         look_at_ranks(list, run);

@@ -32,6 +32,7 @@
 #include "ckptd/restore/shard.h"
 #include "ckptd/rights.h"
 #include "ckptd/run/begin.h"
+#include "ckptd/run/compare.h"
 #include "ckptd/run/force.h"
 #include "ckptd/run/give_up.h"
 #include "ckptd/run/open.h"
@@ -264,6 +265,7 @@ LOOKS_FIRST(load, OpenLoadRequest, restore_open_load)
     X(Describe, DescribeRequest, describe, follow_describe, RIGHT_SAVE, false, true)              \
     X(BeginSave, BeginSaveRequest, begin_save, save_begin, RIGHT_SAVE, false, true)               \
     X(WaitSave, WaitSaveRequest, wait_save, save_wait, RIGHT_LOOK, false, false)                  \
+    X(TellReplicas, TellReplicasRequest, tell_replicas, compare_call, RIGHT_SAVE, false, true)    \
     X(AbortSave, AbortSaveRequest, abort_save, save_abort, RIGHT_SAVE, true, true)                \
     X(OpenLoad, OpenLoadRequest, open_load, look_and_load, RIGHT_LOAD, false, true)               \
     X(LoadShard, LoadShardRequest, load_shard, restore_load_shard, RIGHT_LOAD, false, true)       \

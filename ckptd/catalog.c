@@ -222,6 +222,7 @@ void catalog_drop(struct checkpoint *checkpoint)
     copies_free(checkpoint);
     free(checkpoint->places);
     free(checkpoint->tier_text);
+    free(checkpoint->replicas);
     free(checkpoint);
 }
 

@@ -85,7 +85,8 @@ struct checkpoint {
     bool damage_is_proven;
     char damage[sizeof((struct fault *)0)->message + sizeof((struct fault *)0)->detail + 2];
     char content[CHECKSUM_SHA256_HEX]; /* as in struct save; "": not known yet */
-    struct repeat repeat;              /* since ckptd started */
+    struct repeat repeat;              /* since ckptd started, */
+    char *replicas;                    /* likewise: where they differ, owned; NULL: nowhere */
     struct image **images;             /* per shard, or NULL; NULL while there is none */
     /* Saved by ranks of several nodes: per shard the tier of the node that it was saved on,
      * NUM_TIERS of one that is no peer; owned. NULL: every copy has all. */
@@ -168,6 +169,7 @@ struct run {
     uint64_t fenced_attempt; /* run/far_lease.c: which a start elsewhere took over; 0: none */
     char fenced[256];        /* by whom */
     struct run_health health;
+    char replicas[512];     /* where they differ, of the last save that was compared; "": nowhere */
     struct history history; /* history.c */
     uint64_t looked_stamp;  /* rescan.c: of its directory, when its names were read last; 0: look
                                again */

@@ -78,6 +78,9 @@ static const struct option table[] = {
                   "auto: io_uring where the system allows it"),
     OPTION_BOOL(struct config, verify_after_write, "storage.verify_after_write", "false",
                 "read each shard back before its save is committed; refuse it where it differs"),
+    OPTION_CHOICE(struct config, saves_replicas, "saves.replicas", "warn", "warn,refuse",
+                  "ranks hold different bytes of the same part of a tensor: warn commits one "
+                  "rank's, with an alarm; refuse fails the save"),
     OPTION_DOUBLE(struct config, usable_fraction, "storage.usable_fraction", 0.8, 0.01, 1.0,
                   "part of the file system that checkpoints may fill it up to"),
     OPTION_INT(struct config, threads_workers, "threads.workers", 2, 1, 64,

@@ -27,7 +27,7 @@ struct config {
     int64_t pool_bytes, segment_bytes;
     char huge_pages[16];
     int64_t queue_depth, block_bytes, storage_threads;
-    char engine[16];
+    char engine[16], saves_replicas[16];
     bool verify_after_write;
     double usable_fraction;
     int64_t threads_workers, threads_rpc;

@@ -202,6 +202,8 @@ static const struct row {
     {SERVICE, COUNTER, "since_start.refused_saves", "Saves that were refused.", NULL},
     {SERVICE, COUNTER, "since_start.unchanged_saves",
      "Saves whose every tensor equals the checkpoint before.", NULL},
+    {SERVICE, COUNTER, "since_start.replicas_differ",
+     "Saves in which ranks held different bytes of the same part of a tensor.", NULL},
     {SERVICE, COUNTER, "since_start.pruned", "Checkpoints that rules removed.", NULL},
     {SERVICE, COUNTER, "since_start.bytes_committed", "Bytes of committed checkpoints.", NULL},
     {SERVICE, COUNTER, "since_start.bytes_read", "Bytes that loads read.", NULL},

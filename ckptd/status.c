@@ -139,13 +139,15 @@ static json_t *describe_catalog(const struct service *service)
 
 static json_t *describe_totals(const struct service *service)
 {
-    return json_pack(
-        "{s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "commits", (json_int_t)service->outcomes->commits,
-        "failed_saves", (json_int_t)service->outcomes->failed, "refused_saves",
-        (json_int_t)service->outcomes->refused, "unchanged_saves",
-        (json_int_t)service->outcomes->unchanged, "pruned", (json_int_t)service->retention->pruned,
-        "bytes_committed", (json_int_t)service->outcomes->bytes_written, "bytes_read",
-        (json_int_t)service->loads->bytes_read);
+    return json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "commits",
+                     (json_int_t)service->outcomes->commits, "failed_saves",
+                     (json_int_t)service->outcomes->failed, "refused_saves",
+                     (json_int_t)service->outcomes->refused, "unchanged_saves",
+                     (json_int_t)service->outcomes->unchanged, "replicas_differ",
+                     (json_int_t)service->outcomes->replicas_differ, "pruned",
+                     (json_int_t)service->retention->pruned, "bytes_committed",
+                     (json_int_t)service->outcomes->bytes_written, "bytes_read",
+                     (json_int_t)service->loads->bytes_read);
 }
 
 static json_t *describe_disk(const struct service *service)

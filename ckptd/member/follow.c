@@ -145,6 +145,16 @@ static int take_nodes(struct places *out, const struct service *service,
     return 0;
 }
 
+static int take_replicated(struct group *group, const ProtobufCBinaryData *bits)
+{
+    group->replicated = malloc(bits->len);
+    if (!group->replicated)
+        return report_error(ERR_MEMORY, NULL, "no memory for a plan");
+    memcpy(group->replicated, bits->data, bits->len);
+    group->replicated_bytes = bits->len;
+    return 0;
+}
+
 /* The plan, for a group that waits for it. */
 static int take_plan(struct group *group, const Holdfast__V1__JoinReply *reply)
 {
@@ -156,6 +166,8 @@ static int take_plan(struct group *group, const Holdfast__V1__JoinReply *reply)
                                    reply->n_nodes);
     if (error == 0 && (plan = strdup(reply->plan)) == NULL)
         error = report_error(ERR_MEMORY, NULL, "no memory for a plan");
+    if (error == 0 && reply->replicated.len > 0)
+        error = take_replicated(group, &reply->replicated);
     if (error == 0)
         describe_take_plan(group, plan, &places);
     return error;

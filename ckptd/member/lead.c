@@ -31,6 +31,7 @@
 #include "ckptd/service.h"
 #include "proto/manifest.h"
 #include "proto/places.h"
+#include "proto/replica.h"
 #include "proto/report.h"
 #include "storage/storage.h"
 
@@ -119,6 +120,7 @@ static int reply_plan(struct rpc_call *call, const struct group *group)
     reply.plan = plan;
     reply.nodes = nodes;
     reply.n_nodes = group->world_size;
+    reply.replicated = (ProtobufCBinaryData){group->replicated_bytes, group->replicated};
     if (error == 0)
         error = rpc_call_check_reply(call, &reply.base);
     if (error == 0)
@@ -196,6 +198,24 @@ static struct save *find_save(const struct run *run, const Holdfast__V1__ReportP
     return save;
 }
 
+/* What its rank has told of slices that others hold, too. */
+static int take_replicas(struct remote_part *remote, const struct group_rank *rank,
+                         const Holdfast__V1__Part *part)
+{
+    size_t bytes = rank->num_replicas * sizeof *remote->replicas;
+    if (part->n_replicas == 0)
+        return 0;
+    if (part->n_replicas != bytes / sizeof *part->replicas)
+        return report_error(ERR_CORRUPT, "are both nodes of the same release?",
+                            "%zu words of digests of %u replicas of rank %u came", part->n_replicas,
+                            rank->num_replicas, part->rank);
+    remote->replicas = malloc(bytes);
+    if (!remote->replicas)
+        return report_error(ERR_MEMORY, NULL, "no memory for the digests of rank %u", part->rank);
+    memcpy(remote->replicas, part->replicas, bytes);
+    return 0;
+}
+
 /* The facts of a durable shard, for the manifest. */
 static int take_shard(struct save *save, const Holdfast__V1__Part *part)
 {
@@ -212,6 +232,7 @@ static int take_shard(struct save *save, const Holdfast__V1__Part *part)
         return report_error(ERR_MEMORY, NULL, "no memory for the digests of rank %u", part->rank);
     for (size_t i = 0; i < part->n_digests; i++)
         remote->digests[i / 2].sum[i % 2] = part->digests[i];
+    ERR_TRY(take_replicas(remote, rank, part));
     remote->shard =
         (struct manifest_shard){part->bytes, part->data_start, part->header_hash, part->table_hash};
     return 0;
@@ -373,6 +394,8 @@ static void reply_past(struct run *run, struct rpc_call *call,
                                          "this node cannot tell what became of the save"));
         return;
     }
+    if (reply.verdict == HOLDFAST__V1__PART_VERDICT__VERDICT_COMMITTED)
+        reply.replicas = checkpoint && checkpoint->replicas ? checkpoint->replicas : "";
     if (reply.verdict != HOLDFAST__V1__PART_VERDICT__VERDICT_KEPT) {
         rpc_call_reply(call, &reply.base);
         return;

@@ -33,6 +33,7 @@
 #include "proto/ckpt.pb-c.h"
 #include "proto/mark.h"
 #include "proto/places.h"
+#include "proto/replica.h"
 #include "proto/report.h"
 #include "storage/storage.h"
 
@@ -41,6 +42,8 @@
 #include <string.h>
 
 #define REPORT_MS 250
+/* Digests of replicas are at most half of a report. */
+#define REPLICA_WORDS_MAX ((size_t)RPC_MESSAGE_BYTES_MAX / 2 / sizeof(uint64_t))
 
 /* A report on its way; all in it is its own. */
 struct reporting {
@@ -51,6 +54,7 @@ struct reporting {
     char (*reasons)[sizeof((struct fault *)0)->message];
     char run[RUN_NAME_MAX + 1], dir[STORAGE_KEY_MAX], nonce[33];
     uint32_t num_parts, num_durable;
+    size_t num_replica_words;
     bool must_name;
 };
 
@@ -68,6 +72,23 @@ static void free_reporting(struct reporting *reporting)
 
 /* ---- what is told ---- */
 
+/* Of what its rank told of its replicas: none that does not fit any more. */
+static size_t replica_words(struct reporting *reporting, const struct stage *stage)
+{
+    const struct save *save = stage->options.save;
+    size_t words = stage->replicas ? stage->num_replica_words : 0;
+    if (words > REPLICA_WORDS_MAX - reporting->num_replica_words) {
+        log_warn("commit",
+                 "run %s, step %llu: replicas of rank %u are not compared: a report of "
+                 "this node holds digests of %zu",
+                 save->run->name, (unsigned long long)save->step, stage->rank,
+                 REPLICA_WORDS_MAX / REPLICA_WORDS);
+        return 0;
+    }
+    reporting->num_replica_words += words;
+    return words;
+}
+
 /* Its digests are most of what a report has: they are told until one was answered. */
 static int fill_durable(struct reporting *reporting, uint32_t index, const struct stage *stage)
 {
@@ -77,8 +98,8 @@ static int fill_durable(struct reporting *reporting, uint32_t index, const struc
     reporting->num_durable++;
     if (stage->options.save->remote[stage->rank].is_told)
         return 0;
-    size_t count = 2 * (size_t)image->num_tensors;
-    uint64_t *digests = malloc((count + 1) * sizeof *digests);
+    size_t count = 2 * (size_t)image->num_tensors, words = replica_words(reporting, stage);
+    uint64_t *digests = malloc((count + words + 1) * sizeof *digests);
     if (!digests)
         return report_error(ERR_MEMORY, NULL, "no memory to report a shard");
     for (size_t i = 0; i < count; i++)
@@ -90,6 +111,10 @@ static int fill_durable(struct reporting *reporting, uint32_t index, const struc
     part->table_hash = stage->table_hash;
     part->digests = digests;
     part->n_digests = count;
+    if (words > 0)
+        memcpy(digests + count, stage->replicas, words * sizeof *digests);
+    part->replicas = digests + count;
+    part->n_replicas = words;
     return 0;
 }
 
@@ -284,10 +309,11 @@ static void end_over(struct save *save, const char *reason)
     save_discard(save->run, &action);
 }
 
-static void end_committed(struct save *save)
+static void end_committed(struct save *save, const char *differ)
 {
     struct commit_action action = {.kind = COMMIT_DONE, .save = save->id, .rank = -1};
     save->outcome = OUTCOME_DURABLE;
+    save->told_of_replicas = differ[0] ? strdup(differ) : NULL; /* without memory a warning less */
     save_committed(save->run, &action);
 }
 
@@ -313,7 +339,7 @@ static void heed(struct save *save, const Holdfast__V1__ReportPartReply *reply)
         end_over(save, reply->reason[0] ? reply->reason : "its coordinator has given it up");
         return;
     case PART_IS_COMMITTED:
-        end_committed(save);
+        end_committed(save, reply->replicas);
         return;
     case PART_IS_KEPT:
         end_kept(save);

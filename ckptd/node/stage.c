@@ -39,6 +39,7 @@
 #include "ckptd/service.h"
 #include "proto/arena.h"
 #include "proto/checksum.h"
+#include "proto/replica.h"
 #include "proto/report.h"
 #include "proto/shard.h"
 #include "proto/toml.h"
@@ -559,6 +560,30 @@ static int announce_range(struct stage *stage, uint64_t offset, uint64_t bytes)
     return error;
 }
 
+static uint32_t replica_words(const struct stage *stage)
+{
+    return REPLICA_WORDS * stage->options.num_replicas;
+}
+
+int stage_take_replicas(struct stage *stage, const uint64_t *words, size_t count)
+{
+    uint32_t all = replica_words(stage);
+    if (stage->ended || count > all - stage->num_replica_words)
+        return report_error(ERR_INVALID, "client and ckptd may be of different versions",
+                            "%zu words of digests of %u replicas were told %s", count,
+                            stage->options.num_replicas,
+                            stage->ended ? "after the end" : "and are too many");
+    if (!stage->replicas)
+        stage->replicas = malloc(all * sizeof *words + 1);
+    if (!stage->replicas)
+        return report_error(ERR_MEMORY, NULL, "no memory for the digests of %u replicas",
+                            stage->options.num_replicas);
+    memcpy((uint64_t *)(void *)stage->replicas + stage->num_replica_words, words,
+           count * sizeof *words);
+    stage->num_replica_words += (uint32_t)count;
+    return 0;
+}
+
 static int announce_end(struct stage *stage)
 {
     if (stage->ended)
@@ -566,6 +591,8 @@ static int announce_end(struct stage *stage)
     if (stage->unannounced > 0)
         return report_error(ERR_INVALID, NULL, "%llu bytes had not been announced at the end",
                             (unsigned long long)stage->unannounced);
+    if (stage->replicas && stage->num_replica_words < replica_words(stage))
+        return report_error(ERR_INVALID, NULL, "digests of replicas had not been told at the end");
     stage->ended = true;
     return 0;
 }
@@ -608,6 +635,8 @@ void stage_entry(struct session *session, const struct arena_entry *entry)
         error = announce_end(stage);
     else if (entry->kind == ARENA_ENTRY_DIGEST_0 || entry->kind == ARENA_ENTRY_DIGEST_1)
         error = take_digest(stage, entry->offset, entry->kind - ARENA_ENTRY_DIGEST_0, entry->bytes);
+    else if (entry->kind == ARENA_ENTRY_REPLICA)
+        error = stage_take_replicas(stage, (const uint64_t[]){entry->offset, entry->bytes}, 2);
     else
         report_error(ERR_INVALID, NULL, "an announcement of unknown kind %u came", entry->kind);
     if (error != 0) {

@@ -17,6 +17,7 @@ struct service;
 struct save;
 struct session;
 struct image;
+struct replica_digest;
 
 struct interval {
     uint64_t start, end;
@@ -50,6 +51,7 @@ struct stage_options {
     const struct layout_table *table;
     const struct shard_tensor *tensors; /* of the rank */
     uint32_t num_tensors, num_items;
+    uint32_t num_replicas;          /* of its slices others hold, too */
     struct ledger_promise *promise; /* of the whole save */
     bool is_urgent;
 };
@@ -64,7 +66,9 @@ struct stage {
     struct image *image;
     struct interval *announced; /* sorted, disjoint, merged */
     uint32_t num_announced, max_announced;
-    struct told_digest *told; /* per tensor; NULL: its rank has made no digests */
+    struct told_digest *told;        /* per tensor; NULL: its rank has made no digests */
+    struct replica_digest *replicas; /* of what others hold, too (run/compare.c); owned, or NULL */
+    uint32_t num_replica_words;      /* of them, so far */
     uint64_t unannounced;
     uint32_t unwritten;          /* chunks */
     uint32_t num_tail, unhashed; /* chunks that touch the table; of them, with data to be hashed */
@@ -86,6 +90,9 @@ int stage_begin(struct stage *stage, const struct stage_options *options, struct
                 uint32_t slot);
 /* An entry of the ring of a rank. */
 void stage_entry(struct session *session, const struct arena_entry *entry);
+/* So many words more of the digests of its replicas. ERR_INVALID: it has ended, or has not so many;
+ * ERR_MEMORY. */
+int stage_take_replicas(struct stage *stage, const uint64_t *words, size_t count);
 /* The rank has gone, or its session: its stages go on without it. */
 void stage_leave_session(struct session *session);
 /* Somebody waits for it. gate_hurry() lets go what it holds back. */

@@ -543,7 +543,8 @@ void commit_published(struct commit *commit, struct commit_actions *actions, uin
     if (!save || save->state != COMMIT_PUBLISHING)
         return;
     if (outcome == OUTCOME_ABSENT) { /* I3 */
-        discard(commit, save, actions, -1, error, "its manifest could not be written");
+        discard(commit, save, actions, -1, error,
+                error == ERR_ABORTED ? "it was refused" : "its manifest could not be written");
         name_next(commit, actions);
         return;
     }

@@ -22,6 +22,7 @@
 #include "ckptd/run/coordinator.h"
 #include "ckptd/run/plan.h"
 #include "ckptd/run/quota.h"
+#include "ckptd/run/replicas.h"
 #include "ckptd/service.h"
 #include "proto/ckpt.pb-c.h"
 #include "proto/layout.h"
@@ -80,9 +81,11 @@ static void free_group_memory(struct group *group)
         free(group->ranks[i].slices);
         free(group->ranks[i].items);
         free(group->ranks[i].tensors);
+        free(group->ranks[i].replicas);
     }
     layout_table_free(group->table);
     free(group->plan);
+    free(group->replicated);
     places_free(&group->places);
     free(group->ranks);
     free(group);
@@ -177,8 +180,9 @@ static void reply_described(struct group *group, uint32_t rank, struct rpc_call 
     size_t room = (size_t)SLOTS_PER_RANK * mine->image_segments + 1;
     uint32_t *segments = calloc(room, sizeof *segments);
     uint32_t *generations = calloc(room, sizeof *generations);
+    uint32_t *replicated = calloc(mine->num_replicas + 1, sizeof *replicated);
     struct session *session = NULL;
-    int error = items && pointers && segments && generations
+    int error = items && pointers && segments && generations && replicated
                     ? 0
                     : report_error(ERR_MEMORY, NULL, "no memory for an answer");
     if (error == 0)
@@ -191,6 +195,8 @@ static void reply_described(struct group *group, uint32_t rank, struct rpc_call 
         items[i].bytes = mine->items[i].bytes;
         pointers[i] = &items[i];
     }
+    for (uint32_t i = 0; i < mine->num_replicas && error == 0; i++)
+        replicated[i] = mine->replicas[i].slice;
     if (error == 0) {
         reply.session = session->token;
         reply.image_bytes = mine->geometry.file_bytes;
@@ -200,6 +206,8 @@ static void reply_described(struct group *group, uint32_t rank, struct rpc_call 
         reply.n_items = mine->num_items;
         reply.boot_id = service->boot_id;
         reply.takes_digests = true;
+        reply.replicated = replicated;
+        reply.n_replicated = mine->num_replicas;
         reply.segments = segments;
         reply.n_segments = reply.n_generations = slots_lend_ahead(segments, session);
         reply.generations = generations;
@@ -208,6 +216,7 @@ static void reply_described(struct group *group, uint32_t rank, struct rpc_call 
     } else {
         rpc_call_fail(call, error);
     }
+    free(replicated);
     free(generations);
     free(segments);
     free(items);

@@ -14,6 +14,7 @@
 
 struct service;
 struct run;
+struct replica_slice;
 
 struct group_rank {
     struct slice *slices;
@@ -29,6 +30,8 @@ struct group_rank {
     uint32_t num_items;
     struct shard_tensor *tensors;
     uint32_t num_tensors;
+    struct replica_slice *replicas; /* of its slices those that others hold, too (compare.c) */
+    uint32_t num_replicas;
     struct shard_geometry geometry;
     uint32_t image_segments; /* fewer than the file needs: its images are windows */
 };
@@ -40,7 +43,9 @@ struct group {
     uint32_t world_size, num_described;
     uint32_t num_windows; /* ranks that save through a window */
     bool planning, planned;
-    char *plan;     /* another node coordinates: the text of its plan, once it has come; owned */
+    char *plan; /* another node coordinates: the text of its plan, once it has come; owned */
+    uint8_t *replicated; /* and of which cells several ranks hold copies (replicas.h); owned */
+    size_t replicated_bytes;
     bool abandoned; /* a new attempt came while it was planned: free when the job ends */
     struct layout_table *table;
     struct places places; /* of the ranks, from the plan on; without shards: all are here */
@@ -62,8 +67,8 @@ void describe_fail(struct group *group, int error);
  */
 int describe_join(struct service *service, const Holdfast__V1__JoinRequest *request, uint32_t node,
                   bool *out_known);
-/* The plan of the coordinator has come: the ranks of this node get their places. Takes both over.
- */
+/* The plan of the coordinator has come: the ranks of this node get their places. Takes over what it
+ * is made of; group->replicated is set before. */
 void describe_take_plan(struct group *group, char *plan, struct places *places);
 
 #endif

@@ -18,7 +18,7 @@ struct failure { /* of a save that is over; the newest FAILURES_MAX are kept */
 struct outcomes {
     struct failure failures[FAILURES_MAX]; /* a ring */
     uint32_t num_failures;
-    uint64_t commits, failed, refused, unchanged, bytes_written;
+    uint64_t commits, failed, refused, unchanged, replicas_differ, bytes_written;
     struct { /* of the newest commit */
         char run[RUN_NAME_MAX + 1];
         uint64_t step, attempt, bytes;

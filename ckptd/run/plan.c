@@ -9,6 +9,7 @@
 #include "ckptd/node/image.h"
 #include "ckptd/node/pool.h"
 #include "ckptd/run/describe.h"
+#include "ckptd/run/replicas.h"
 #include "ckptd/service.h"
 #include "proto/layout.h"
 #include "proto/manifest.h"
@@ -126,6 +127,26 @@ static int make_places(struct group *group)
     return 0;
 }
 
+static int find_replicas(struct group *group, const struct slice *const *slices,
+                         const uint32_t *counts)
+{
+    struct replica_slice **replicas = calloc(group->world_size, sizeof *replicas);
+    uint32_t *num = calloc(group->world_size, sizeof *num);
+    int error = replicas && num
+                    ? replicas_find(replicas, num, group->table, slices, counts, group->world_size)
+                    : report_error(ERR_MEMORY, NULL, "no memory for the plan");
+    for (uint32_t i = 0; replicas && num && i < group->world_size; i++) {
+        group->ranks[i].replicas = replicas[i];
+        group->ranks[i].num_replicas = error == 0 ? num[i] : 0;
+    }
+    if (error == 0 && is_spread(group))
+        error = replicas_mark(&group->replicated, &group->replicated_bytes, group->table, replicas,
+                              num, group->world_size);
+    free(replicas);
+    free(num);
+    return error;
+}
+
 /* Of the slices of all ranks. */
 static int make_plan(struct group *group)
 {
@@ -148,6 +169,8 @@ static int make_plan(struct group *group)
         error = layout_plan_save(&group->table, slices, counts, group->world_size, replicas);
     for (uint32_t i = 0; i < group->world_size && error == 0; i++)
         error = plan_rank(group, i, slices[i]);
+    if (error == 0 && replicas == LAYOUT_ONE_REPLICA)
+        error = find_replicas(group, slices, counts);
     if (error == 0 && split && is_spread(group))
         error = report_error(ERR_INVALID, "start all ranks on one node, or describe a tensor once",
                              "a rank describes several boxes of a tensor, and ranks are on "
@@ -176,6 +199,13 @@ static int read_plan(struct group *group)
     for (uint32_t i = 0; i < group->world_size && error == 0; i++)
         if (group->ranks[i].slices) /* those of other nodes are theirs */
             error = plan_rank(group, i, group->ranks[i].slices);
+    const struct replica_marks marks = {group->replicated, group->replicated_bytes};
+    for (uint32_t i = 0; i < group->world_size && error == 0 && marks.bits; i++) {
+        struct group_rank *rank = &group->ranks[i];
+        if (rank->slices)
+            error = replicas_find_marked(&rank->replicas, &rank->num_replicas, group->table,
+                                         rank->slices, rank->count, &marks);
+    }
     return error;
 }
 

@@ -17,9 +17,11 @@
 #include "ckptd/node/stage.h"
 #include "ckptd/run/attempt.h"
 #include "ckptd/run/commit.h"
+#include "ckptd/run/compare.h"
 #include "ckptd/run/coordinator.h"
 #include "ckptd/run/describe.h"
 #include "ckptd/run/mark.h"
+#include "ckptd/run/replicas.h"
 #include "ckptd/run/save.h"
 #include "ckptd/service.h"
 #include "proto/array.h"
@@ -122,7 +124,7 @@ int publish_places(struct storage *storage, const struct manifest_summary *summa
 static int write_manifest(struct save *save)
 {
     const struct attempt *attempt = save->run->coordinator->attempt;
-    char *text = NULL, key[STORAGE_KEY_MAX + 32];
+    char *text = NULL, *mesh = NULL, key[STORAGE_KEY_MAX + 32];
     size_t bytes = 0;
     struct manifest manifest = {
         .summary = save->summary,
@@ -150,7 +152,13 @@ static int write_manifest(struct save *save)
                                                      stage->image->geometry.data_start,
                                                      stage->header_hash, stage->table_hash};
     }
-    int error = manifest_write(&text, &bytes, &manifest);
+    int error = 0;
+    if (save->replicas)
+        error = replicas_add(&mesh, attempt->mesh_json, save->replicas, save->group->table);
+    if (mesh)
+        manifest.mesh_json = mesh;
+    if (error == 0)
+        error = manifest_write(&text, &bytes, &manifest);
     snprintf(key, sizeof key, "%s/%s", save->dir, MANIFEST_NAME);
     if (error == 0)
         error = publish_places(save->service->storage, &save->summary, &save->places);
@@ -167,6 +175,7 @@ static int write_manifest(struct save *save)
         text = NULL;
     }
     free(text);
+    free(mesh);
     free(manifest.shards);
     return error;
 }
@@ -216,6 +225,8 @@ static void work_publish(struct job *job)
     struct save *save = CONTAINER_OF(job, struct save, job);
     save->outcome = OUTCOME_ABSENT;
     int error = merge_digests(save);
+    if (error == 0)
+        error = compare_replicas(save);
     if (error == 0)
         error = write_manifest(save);
     if (error != 0) {

@@ -4,7 +4,8 @@
  *   COMMIT_SYNC_NAMES      ──► publish.c: the files' names become durable
  *   COMMIT_PUBLISH         ──► publish.c: the manifest
  *   COMMIT_DONE            ──► the catalog, the memory tier, everybody who waits; one log line;
- *                              an alarm when every tensor equals the checkpoint before it
+ *                              an alarm when every tensor equals the checkpoint before it, or
+ *                              replicas differ
  *   COMMIT_DISCARD         ──► stages stop and remove their files; then the directory
  *   COMMIT_KEEP            ──► reported as failed, nothing removed, the store goes offline
  *
@@ -28,6 +29,7 @@
 #include "ckptd/run/mark.h"
 #include "ckptd/run/outcomes.h"
 #include "ckptd/run/quota.h"
+#include "ckptd/run/replicas.h"
 #include "ckptd/service.h"
 #include "proto/ckpt.pb-c.h"
 #include "proto/report.h"
@@ -144,17 +146,22 @@ void save_free(struct save *save)
         release_image(&save->stages[i]);
         free(save->stages[i].announced);
         free(save->stages[i].told);
+        free(save->stages[i].replicas);
         free(save->stages[i].read_digests);
     }
     free(save->stages);
-    for (uint32_t i = 0; i < save->world_size; i++)
+    for (uint32_t i = 0; i < save->world_size; i++) {
         free(save->remote[i].digests);
+        free(save->remote[i].replicas);
+    }
     free(save->remote);
     loop_timer_cancel(run->service->loop, &save->report);
     places_free(&save->places);
     free(save->manifest_text);
     catalog_drop(save->checkpoint);
     free(save->digests);
+    free(save->replicas);
+    free(save->told_of_replicas);
     free(save->state_json);
     pthread_mutex_destroy(&save->mark_lock);
     free(save);
@@ -286,6 +293,24 @@ static void compare_content(struct save *save)
               (unsigned long long)save->repeat.step, (unsigned long long)save->repeat.attempt);
 }
 
+/* Where copies differed: the log, the alarm and the count. Or where they did not: an earlier alarm
+ * of the run ends. */
+static void report_replicas(const struct save *save)
+{
+    char text[REPLICAS_TEXT_BYTES];
+    struct run *run = save->run;
+    run->replicas[0] = '\0';
+    if (!save->replicas)
+        return;
+    save->service->outcomes->replicas_differ++;
+    replicas_text(text, save->replicas, save->group->table);
+    snprintf(run->replicas, sizeof run->replicas, "step %llu, attempt %llu: %s",
+             (unsigned long long)save->step, (unsigned long long)save->attempt, text);
+    log_warn("commit", "run %s, step %llu, attempt %llu: replicas differ: %s%s", run->name,
+             (unsigned long long)save->step, (unsigned long long)save->attempt, text,
+             save->discarding ? "" : "; the checkpoint has one rank's, whole");
+}
+
 static void note_commit(const struct save *save)
 {
     const struct attempt *attempt = save->run->coordinator->attempt;
@@ -301,9 +326,10 @@ static void note_commit(const struct save *save)
 }
 
 /* Its manifest is durable here. */
-static void enter_catalog(struct save *save)
+static const struct checkpoint *enter_catalog(struct save *save)
 {
     struct checkpoint *checkpoint = save->checkpoint;
+    char differ[REPLICAS_TEXT_BYTES];
     if (catalog_set_places(checkpoint, TIER_LOCAL, &save->places) != 0)
         log_warn("commit", "%s", report_line()); /* a load reads them again */
     save->checkpoint = NULL;
@@ -315,22 +341,30 @@ static void enter_catalog(struct save *save)
     checkpoint->manifest_hash = save->manifest_hash;
     memcpy(checkpoint->content, save->content, sizeof checkpoint->content);
     checkpoint->repeat = save->repeat;
+    if (save->replicas) /* without memory the manifest alone has it */
+        checkpoint->replicas = strdup(replicas_text(differ, save->replicas, save->group->table));
+    else if (save->told_of_replicas) {
+        checkpoint->replicas = save->told_of_replicas;
+        save->told_of_replicas = NULL;
+    }
     enter_memory(save, checkpoint);
     note_commit(save);
+    return checkpoint;
 }
 
 void save_committed(struct run *run, const struct commit_action *action)
 {
     struct save *save = save_find(run, action->save);
-    char text[SAVE_REPEAT_BYTES];
+    char text[SAVE_WARNING_BYTES];
     report_commit(save);
     report_disk(save);
     compare_content(save);
+    report_replicas(save);
     save->checkpoint->was_committed = true;
     drain_save_over(run->service, save->stages, true);
-    enter_catalog(save);
+    const struct checkpoint *checkpoint = enter_catalog(save);
     save_answer_waiters(save, HOLDFAST__V1__SAVE_STATE__SAVE_COMMITTED,
-                        save_repeat_text(text, &save->repeat));
+                        save_warning_text(text, checkpoint));
     save_free(save);
     outcomes_committed(run);
     run->service->coordinator_policy->apply_retention(run);
@@ -379,6 +413,8 @@ void save_discard(struct run *run, const struct commit_action *action)
     save->discarding = true;
     drain_save_over(run->service, save->stages, false);
     failure_text(reason, sizeof reason, save, action);
+    if (save->replicas)
+        report_replicas(save);
     if (save->has_made_way)
         outcomes_made_way(run, save->step, save->attempt, reason);
     else
@@ -495,6 +531,7 @@ int save_begin_stage(struct save *save, struct session *session, uint32_t slot)
         .tensors = rank->tensors,
         .num_tensors = rank->num_tensors,
         .num_items = rank->num_items,
+        .num_replicas = rank->num_replicas,
         .promise = &save->promise,
         .is_urgent = save->urgent || coordinator->opening.call,
     };

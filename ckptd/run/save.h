@@ -24,6 +24,8 @@ struct group;
 struct stage;
 struct session;
 struct commit_action;
+struct replicas_found;
+struct replica_digest;
 
 struct save_waiter {
     struct save_waiter *next;
@@ -39,7 +41,8 @@ struct remote_part {
     uint64_t asked;   /* the number of the rank's BeginSave that began it; 0: none */
     int64_t heard_ms; /* when its node last told of it */
     struct manifest_shard shard;
-    struct digest *digests; /* of its tensors, owned; NULL until the shard is durable */
+    struct digest *digests;          /* of its tensors, owned; NULL until the shard is durable */
+    struct replica_digest *replicas; /* as of a stage; owned */
     bool is_told; /* of a part here: its coordinator has answered a report with the digests */
 };
 
@@ -82,6 +85,8 @@ struct save {
     struct digest *digests;
     char content[CHECKSUM_SHA256_HEX]; /* one hash of the names and digests of all tensors */
     struct repeat repeat;
+    struct replicas_found *replicas; /* where they differ; owned; NULL: nowhere */
+    char *told_of_replicas;          /* of a part: where, as its coordinator says; owned, or NULL */
     /* The checkpoint before it when ckptd has not seen its digests yet; attempt 0: it has. */
     struct {
         uint64_t step, attempt;
@@ -125,7 +130,7 @@ void save_keep(struct run *run, const struct commit_action *action);
 
 /* ---- wait.c ---- */
 
-#define SAVE_REPEAT_BYTES 128u
+#define SAVE_WARNING_BYTES 640u
 
 void save_wait(struct service *service, struct rpc_call *call,
                const Holdfast__V1__WaitSaveRequest *request);
@@ -133,8 +138,8 @@ void save_wait(struct service *service, struct rpc_call *call,
 void save_answer_waiters(struct save *save, Holdfast__V1__SaveState state, const char *reason);
 /* The last rank has announced its end: some wait for no more than that. */
 void save_answer_accepted(struct save *save);
-/* What a client is told about a committed save: "", or the alarm. */
-const char *save_repeat_text(char out[SAVE_REPEAT_BYTES], const struct repeat *repeat);
+/* What a client is told about a committed save: "", or the alarms. */
+const char *save_warning_text(char out[SAVE_WARNING_BYTES], const struct checkpoint *checkpoint);
 /* Somebody waits for memory, or for the end of a run's saves. */
 void save_hurry_all(struct service *service);
 void save_hurry_run(struct run *run);

@@ -76,13 +76,19 @@ void save_answer_waiters(struct save *save, Holdfast__V1__SaveState state, const
     }
 }
 
-const char *save_repeat_text(char out[SAVE_REPEAT_BYTES], const struct repeat *repeat)
+const char *save_warning_text(char out[SAVE_WARNING_BYTES], const struct checkpoint *checkpoint)
 {
+    const struct repeat *repeat = &checkpoint->repeat;
+    size_t used = 0;
     out[0] = '\0';
     if (repeat->attempt != 0)
-        snprintf(out, SAVE_REPEAT_BYTES,
-                 "every tensor equals the checkpoint of step %llu, attempt %llu, to the bit",
-                 (unsigned long long)repeat->step, (unsigned long long)repeat->attempt);
+        used = (size_t)snprintf(
+            out, SAVE_WARNING_BYTES,
+            "every tensor equals the checkpoint of step %llu, attempt %llu, to the bit",
+            (unsigned long long)repeat->step, (unsigned long long)repeat->attempt);
+    if (checkpoint->replicas)
+        snprintf(out + used, SAVE_WARNING_BYTES - used, "%sreplicas differ: %s", used ? "; " : "",
+                 checkpoint->replicas);
     return out;
 }
 
@@ -199,12 +205,12 @@ void save_wait(struct service *service, struct rpc_call *call,
     uint64_t attempt = request->attempt ? request->attempt : run->coordinator->machine.attempt;
     struct checkpoint *checkpoint = catalog_find(run, request->step, attempt);
     if (checkpoint && !catalog_is_uncommitted(checkpoint)) {
-        char text[SAVE_REPEAT_BYTES];
+        char text[SAVE_WARNING_BYTES];
         bool is_fenced = level == DURABLE_BUCKET && run->fenced_attempt == attempt;
         if (level > DURABLE_LOCAL && (catalog_durability(checkpoint) < level || is_fenced))
             level_wait(service, call, checkpoint, level, request->timeout_ms);
         else
-            answer_committed(call, checkpoint, save_repeat_text(text, &checkpoint->repeat));
+            answer_committed(call, checkpoint, save_warning_text(text, checkpoint));
         return;
     }
     for (struct save *save = run->coordinator->saves; save; save = save->next) {

@@ -264,6 +264,43 @@ static void test_stage__a_digest_of_no_tensor_or_after_the_end_is_a_breach(void 
     assert_non_null(strstr(reason, "after the end"));
 }
 
+/* The rank holds nothing that others hold, too. */
+static int tell_replicas(const struct peer *peer, size_t words)
+{
+    uint64_t digests[6] = {1};
+    Holdfast__V1__TellReplicasRequest request = HOLDFAST__V1__TELL_REPLICAS_REQUEST__INIT;
+    Holdfast__V1__TellReplicasReply *reply;
+    request.session = peer->token;
+    request.save = peer->save;
+    request.digests = digests;
+    request.n_digests = words;
+    int error = call(peer->bed, "TellReplicas", &request.base,
+                     &holdfast__v1__tell_replicas_reply__descriptor, &reply);
+    if (error == 0)
+        FREE_REPLY(reply);
+    return error;
+}
+
+static void test_stage__digests_of_replicas_fit_the_description_or_are_refused(void **state)
+{
+    struct bed *bed = start(state, 8);
+    char reason[512];
+    assert_int_equal(peer_begin_within(&peers[0], 1, CALL_MS), 0);
+    assert_int_equal(tell_replicas(&peers[0], 6), ERR_INVALID);
+    assert_int_equal(tell_replicas(&peers[0], 0), 0);
+    peer_finish(&peers[0], 1);
+    assert_int_equal(wait_save(bed, 1, NULL), COMMITTED);
+    hold(HASHES);
+    begin(2);
+    assert_int_equal(tell_replicas(&peers[0], 0), ERR_INVALID); /* after the end */
+    atomic_store(&opened, true);
+    assert_int_equal(wait_save(bed, 2, NULL), COMMITTED);
+    assert_int_equal(peer_begin_within(&peers[0], 3, CALL_MS), 0);
+    peer_announce(&peers[0], ARENA_ENTRY_REPLICA, 1, 1);
+    assert_int_equal(wait_save(bed, 3, reason), FAILED);
+    assert_non_null(strstr(reason, "are too many"));
+}
+
 /* One sum alone says nothing; the second one of other bytes fails the save before its sync. */
 static void test_stage__what_came_is_compared_when_both_sums_are_there(void **state)
 {
@@ -401,6 +438,7 @@ int main(void)
         CASE(what_is_given_up_is_not_written_any_more),
         CASE(a_write_that_fails_before_its_hash_fails_that_save_alone),
         CASE(a_digest_of_no_tensor_or_after_the_end_is_a_breach),
+        CASE(digests_of_replicas_fit_the_description_or_are_refused),
         CASE(what_came_is_compared_when_both_sums_are_there),
         CASE(a_rank_that_writes_after_announcing_is_named_and_no_other),
         CASE(damage_that_other_checkpoints_speak_against_is_no_ranks),

@@ -1,0 +1,76 @@
+/* replicas.h - which slices several ranks hold, and where their copies differ; see replicas.c. */
+#ifndef HOLDFAST_CKPTD_RUN_REPLICAS_H
+#define HOLDFAST_CKPTD_RUN_REPLICAS_H
+
+#include "proto/layout.h"
+#include "proto/replica.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* A slice of a rank that others hold, too. */
+struct replica_slice {
+    uint32_t slice;  /* index into the rank's */
+    uint32_t tensor; /* of the table, */
+    uint32_t cell;   /* of its layout */
+};
+
+/* What a rank holds, and of which slices others do. */
+struct replica_rank {
+    const struct slice *slices;
+    const struct replica_slice *replicas;
+    uint32_t num_replicas;
+    const struct replica_digest *digests; /* of these; NULL: it has told none */
+};
+
+/* Finds those of each rank: out[rank], to be freed, and num[rank]. `slices` as the plan names them,
+ * and the table that LAYOUT_ONE_REPLICA made of them. ERR_MEMORY. */
+int replicas_find(struct replica_slice **out, uint32_t *num, const struct layout_table *table,
+                  const struct slice *const *slices, const uint32_t *counts, uint32_t num_ranks);
+
+/* The cells of these, a bit for each of the table's, for another node: *out, to be freed; NULL:
+ * there is none. And what a rank there holds of them, as above. ERR_MEMORY. */
+int replicas_mark(uint8_t **out, size_t *out_bytes, const struct layout_table *table,
+                  struct replica_slice *const *replicas, const uint32_t *num, uint32_t num_ranks);
+struct replica_marks {
+    const uint8_t *bits;
+    size_t bytes;
+};
+int replicas_find_marked(struct replica_slice **out, uint32_t *num,
+                         const struct layout_table *table, const struct slice *slices,
+                         uint32_t count, const struct replica_marks *marks);
+
+#define REPLICAS_LISTED_MAX 16u /* slices; the others are counted, */
+#define REPLICAS_RANKS_MAX 8u   /* and so are ranks */
+
+/* A slice of which not all ranks hold what the checkpoint has. */
+struct replica_difference {
+    uint32_t tensor, cell;
+    uint32_t kept;                                 /* the rank whose copy the checkpoint has */
+    uint32_t num_ranks, ranks[REPLICAS_RANKS_MAX]; /* that hold others, ascending */
+    uint32_t block;             /* the first that differs, of those that were compared; */
+    struct replica_block where; /* its bytes in the slice; of 0 bytes: that is not known */
+};
+struct replicas_found {
+    uint32_t num_differ; /* slices */
+    uint32_t num_listed;
+    struct replica_difference list[REPLICAS_LISTED_MAX]; /* in the order of the table */
+};
+
+/* Compares the digests of the save of `step`: those of each slice with those of the rank that wrote
+ * it. What a rank has not told is not compared. ERR_MEMORY. */
+int replicas_compare(struct replicas_found *out, const struct layout_table *table,
+                     const struct replica_rank *ranks, uint32_t num_ranks, uint64_t step);
+
+#define REPLICAS_TEXT_BYTES 400u
+/* The first of them in words; "": there is none. */
+const char *replicas_text(char out[REPLICAS_TEXT_BYTES], const struct replicas_found *found,
+                          const struct layout_table *table);
+/* `mesh`, a JSON object or NULL, with one more member, REPLICAS_MEMBER, that has them. To be freed.
+ * ERR_MEMORY. */
+#define REPLICAS_MEMBER "replicas_differ" /* clients/cli/show.c */
+int replicas_add(char **out, const char *mesh, const struct replicas_found *found,
+                 const struct layout_table *table);
+
+#endif
