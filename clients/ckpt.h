@@ -162,7 +162,9 @@ int ckpt_attempt_open(struct ckpt *ckpt, uint64_t *out_attempt, struct ckpt_info
 /* Every rank; waits for all. CKPT_MISMATCH when the slices do not tile the tensors. Ranks that
  * describe the same slice are replicas: a save has the tensor as one of them holds it, whole, and
  * tensors are dealt out so that all write about as much. Where each rank's contents are to be saved
- * they need different names or places. */
+ * they need different names or places. Replicas are compared, as far as ckpt_save_copy sees their
+ * bytes: all of 256 KiB, of more a sample that changes with the step. Where they differ the save is
+ * committed with a warning, or refused, as ckptd's saves.replicas says. */
 int ckpt_describe(struct ckpt *ckpt, uint64_t attempt, const struct ckpt_tensor *tensors,
                   uint32_t num_tensors);
 
@@ -204,8 +206,9 @@ int ckpt_save_make_way(struct ckpt *ckpt, uint64_t *out_step);
  * image is a window that the disk empties from the front. ckpt_save_copy then waits for the disk,
  * and a tensor beyond the window whose turn it is not is CKPT_INVALID. */
 uint32_t ckpt_save_order(const struct ckpt *ckpt, uint32_t i);
-/* Copies tensor `index` into the image and announces it. Once per tensor. May go unchecked: the
- * first failure is kept, later copies do nothing, and save_end returns it. */
+/* Copies tensor `index` into the image and announces it. Once per tensor, also of those that
+ * another rank writes. May go unchecked: the first failure is kept, later copies do nothing, and
+ * save_end returns it. */
 int ckpt_save_copy(struct ckpt_save *save, uint32_t index);
 /* All copied: ckptd may commit. The handle is gone afterwards, also on error. */
 int ckpt_save_end(struct ckpt_save *save);
@@ -219,7 +222,8 @@ void ckpt_save_abort(struct ckpt_save *save);
 int ckpt_save_wait(struct ckpt *ckpt, uint64_t step, uint32_t timeout_ms);
 /* What is wrong with the save that the last ckpt_save_wait found committed: one line, "" for
  * nothing. That every tensor equals the checkpoint before it, to the bit: the optimizer stands
- * still, or what is described is not what is trained. Valid until the next ckpt_save_wait. */
+ * still, or what is described is not what is trained; or that replicas differ. Valid until the next
+ * ckpt_save_wait. */
 const char *ckpt_save_warning(const struct ckpt *ckpt);
 /* What the save that the last ckpt_save_wait asked for survives: "accepted", in ckptd's memory, the
  * end of the ranks; "local", on its disk, a loss of power as well; "" nothing: it failed, or nobody

@@ -3,6 +3,7 @@
  *   begin   the segments of an image, mapped
  *   copy    past the cache, in pieces of PIECE_BYTES; each is announced at once, so ckptd hashes
  *           and writes while the next piece is copied; it is place, copy, announce
+ *   tell    digests of what other ranks hold, too (replicas.c)
  *   end     END into the ring, the handle is free
  *
  * The first failure of a save is kept in the handle: later copies do nothing and save_end reports
@@ -15,6 +16,7 @@
 #include "clients/session.h"
 
 #include "proto/durability.h"
+#include "proto/replica.h"
 #include "proto/report.h"
 
 #include <stdio.h>
@@ -110,6 +112,7 @@ static int call_begin(struct ckpt *ckpt, uint64_t step, const char *state_json, 
     save->step = step;
     save->error = 0;
     window_begin(save);
+    replicas_begin(save);
     error = map_image(save, reply);
     save->is_open = error == 0;
     if (error != 0)
@@ -196,8 +199,8 @@ uint32_t ckpt_asked(const struct ckpt *ckpt)
     return ckpt != NULL && ckpt->control != NULL ? arena_asked(ckpt->control) : 0;
 }
 
-/* Pushes one entry; waits while the ring is full. */
-static int announce(struct ckpt_save *save, const struct arena_entry *entry)
+/* Pushes one entry; waits while the ring is full. ckptd may not look before it is woken. */
+static int push(struct ckpt_save *save, const struct arena_entry *entry)
 {
     struct ckpt *ckpt = save->ckpt;
     uint64_t end = 0;
@@ -214,8 +217,15 @@ static int announce(struct ckpt_save *save, const struct arena_entry *entry)
                                 "ckptd did not empty the ring within %u ms", RING_WAIT_MS);
         nanosleep(&(struct timespec){.tv_nsec = RING_PAUSE_US * 1000L}, NULL);
     }
-    wake_ckptd(ckpt);
     return 0;
+}
+
+static int announce(struct ckpt_save *save, const struct arena_entry *entry)
+{
+    int error = push(save, entry);
+    if (error == 0)
+        wake_ckptd(save->ckpt);
+    return error;
 }
 
 /* A piece lies in one segment, and in the window. */
@@ -323,13 +333,52 @@ int ckpt_save_copy(struct ckpt_save *save, uint32_t index)
         arena_copy(place.to, from + place.from_byte, place.bytes);
         ckpt_save_announce(save, &place);
     }
+    if (save->error == 0)
+        replicas_hash(save, index, from);
     return save->error;
 }
+
+/* ---- replicas.c ---- */
+
+static int tell_remote(struct ckpt_save *save, uint64_t *words, size_t count)
+{
+    struct ckpt *ckpt = save->ckpt;
+    Holdfast__V1__TellReplicasRequest request = HOLDFAST__V1__TELL_REPLICAS_REQUEST__INIT;
+    ProtobufCMessage *answer = NULL;
+    request.session = ckpt->link.token;
+    request.save = save->id;
+    request.digests = words;
+    request.n_digests = count;
+    ERR_TRY(session_call(ckpt, &answer, "TellReplicas", &request.base,
+                         &holdfast__v1__tell_replicas_reply__descriptor, SESSION_CALL_MS));
+    protobuf_c_message_free_unpacked(answer, NULL);
+    return 0;
+}
+
+static int tell_replicas(struct ckpt_save *save)
+{
+    struct ckpt *ckpt = save->ckpt;
+    uint64_t *words = (uint64_t *)(void *)ckpt->replica_digests;
+    size_t count = (size_t)REPLICA_WORDS * ckpt->num_replicas;
+    if (count > 0 && ckpt->remote != NULL)
+        return tell_remote(save, words, count);
+    for (size_t i = 0; i < count; i += 2)
+        ERR_TRY(push(save, &(struct arena_entry){.kind = ARENA_ENTRY_REPLICA,
+                                                 .image = save->image,
+                                                 .save = save->id,
+                                                 .offset = words[i],
+                                                 .bytes = words[i + 1]}));
+    return 0;
+}
+
+/* ---- the end ---- */
 
 int ckpt_save_end(struct ckpt_save *save)
 {
     ERR_TRY(session_handle_check(save));
     CHECK(save->is_open);
+    if (save->error == 0)
+        save->error = tell_replicas(save);
     if (save->error == 0)
         save->error = announce(
             save,

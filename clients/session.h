@@ -94,6 +94,11 @@ struct ckpt {
     bool compares_replicas; /* ckpt_compares_replicas */
     uint64_t *left;         /* per tensor: bytes that the save in progress has to announce yet */
 
+    /* replicas.c: the slices that other ranks hold, too. */
+    uint32_t *replica_of;                   /* per tensor: 1 + its place in the next; 0: none */
+    struct replica_digest *replica_digests; /* of the save in progress */
+    uint32_t num_replicas;
+
     /* On another node (remote.h); NULL: none, or shared memory is used. */
     struct remote *remote;
     unsigned char *staging; /* memory for an image */
@@ -160,6 +165,13 @@ int session_tensors_pack(Holdfast__V1__Slice ***out, const struct session_tensor
  * ERR_CORRUPT. */
 int session_items_take(struct ckpt *ckpt, const Holdfast__V1__DescribeReply *reply);
 void session_items_free(struct ckpt *ckpt);
+
+/* replicas.c: which slices ckptd wants digests of, to be compared (ERR_CORRUPT); those of a save
+ * begin, and one is made of what is at `data`, if anything is. save.c tells them. */
+int replicas_take(struct ckpt *ckpt, const Holdfast__V1__DescribeReply *reply);
+void replicas_begin(struct ckpt_save *save);
+void replicas_hash(struct ckpt_save *save, uint32_t index, const void *data);
+void replicas_free(struct ckpt *ckpt);
 
 /* window.c: how far the save may copy now. Waits until the byte at `image_byte`, of tensor
  * `tensor`, may be written; *out_end: so may all below this. ERR_INVALID: it never may, because a

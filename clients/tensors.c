@@ -243,6 +243,7 @@ void session_items_free(struct ckpt *ckpt)
     ckpt->order = NULL;
     ckpt->left = NULL;
     ckpt->num_items = 0;
+    replicas_free(ckpt);
 }
 
 int session_items_take(struct ckpt *ckpt, const Holdfast__V1__DescribeReply *reply)
@@ -265,5 +266,6 @@ int session_items_take(struct ckpt *ckpt, const Holdfast__V1__DescribeReply *rep
             item++;
         ckpt->first_item[tensor] = item;
     }
-    return order_tensors(ckpt);
+    error = order_tensors(ckpt);
+    return error == 0 ? replicas_take(ckpt, reply) : error;
 }

@@ -165,6 +165,57 @@ static void print_tags(const struct shown *shown)
     tags_free(&tags);
 }
 
+/* Of "first", what ckptd has written (ckptd/run/replicas.c). */
+static void print_difference(const json_t *entry)
+{
+    char name[LAYOUT_NAME_MAX];
+    const char *tensor = json_string_value(json_object_get(entry, "tensor"));
+    const json_t *ranks = json_object_get(entry, "differ");
+    const json_t *first = json_object_get(entry, "first_byte");
+    json_int_t all = json_integer_value(json_object_get(entry, "num_differ"));
+    if (tensor == NULL)
+        return;
+    printf("%-12s %s: rank %lld's copy was kept; others on rank", "DIFFERS",
+           text_safe(name, sizeof name, tensor),
+           (long long)json_integer_value(json_object_get(entry, "kept")));
+    for (size_t i = 0; i < json_array_size(ranks); i++)
+        printf("%s %lld", i > 0 ? "," : "",
+               (long long)json_integer_value(json_array_get(ranks, i)));
+    if (all > (json_int_t)json_array_size(ranks))
+        printf(" and %lld more", (long long)all - (long long)json_array_size(ranks));
+    if (json_is_integer(first))
+        printf(", first in the %lld bytes from %lld of it",
+               (long long)json_integer_value(json_object_get(entry, "bytes")),
+               (long long)json_integer_value(first));
+    printf("\n");
+}
+
+/* The mesh, and where its replicas differed when they were saved. */
+static int print_mesh(const char *mesh_json)
+{
+    const char *text = mesh_json != NULL ? mesh_json : "{}";
+    char *rest, *apart;
+    json_error_t reason;
+    json_t *found = NULL;
+    int error = take_apart(&rest, &apart, text, "replicas_differ");
+    if (error == 0 && apart != NULL &&
+        json_read(&found, apart, strlen(apart), &reason) == ERR_MEMORY)
+        error = ERR_MEMORY;
+    if (error == 0)
+        print_member("mesh", rest != NULL ? rest : text);
+    const json_t *list = json_object_get(found, "first");
+    size_t count = json_array_size(list);
+    json_int_t all = json_integer_value(json_object_get(found, "slices"));
+    for (size_t i = 0; i < count; i++)
+        print_difference(json_array_get(list, i));
+    if (all > (json_int_t)count)
+        printf("%-12s %lld more\n", "DIFFERS", (long long)all - (long long)count);
+    json_decref(found);
+    free(apart);
+    free(rest);
+    return error;
+}
+
 static int print_manifest(const struct shown *shown, const struct lineage *lineage)
 {
     const struct manifest *manifest = shown->manifest;
@@ -201,8 +252,9 @@ static int print_manifest(const struct shown *shown, const struct lineage *linea
         return error;
     if (manifest->code_version[0] != '\0')
         printf("%-12s %s\n", "code", text_safe(text, sizeof text, manifest->code_version));
-    print_member("mesh", manifest->mesh_json);
-    error = print_apart("identity", manifest->identity_json, "environment", true);
+    error = print_mesh(manifest->mesh_json);
+    if (error == 0)
+        error = print_apart("identity", manifest->identity_json, "environment", true);
     if (error != 0)
         return error;
     print_member("data", manifest->data_json);

@@ -15,11 +15,13 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import warnings
 
 from lib_network import Network
-from lib_store import CLI, World, change, take_libckpt
+from lib_nodes import Cluster
+from lib_store import CLI, World, change, comes_to, take_libckpt
 from lib_tap import Skip, need, run
 
 need("numpy")
@@ -47,12 +49,12 @@ def raises(kind, function, *words):
     raise AssertionError(f"no {kind.__name__}")
 
 
-def child(world, text, *more):
+def child(world, text, *more, server=None, **environ):
     """A Python process that has `server` and runs `text`."""
     head = ("import os, sys, time, numpy, holdfast\nserver = sys.argv[1]\n")
-    return subprocess.Popen([sys.executable, "-c", head + text, world.server, *more],
-                            env=dict(os.environ, PYTHONPATH=SOURCE), stdout=subprocess.PIPE,
-                            text=True)
+    return subprocess.Popen([sys.executable, "-c", head + text, server or world.server, *more],
+                            env=dict(os.environ, PYTHONPATH=SOURCE, **environ),
+                            stdout=subprocess.PIPE, text=True)
 
 
 def importing_the_package_imports_no_torch(world):
@@ -240,25 +242,94 @@ def ranks_save_slices_and_others_load_theirs(world):
 
 
 REPLICA = """
-rank = int(sys.argv[2])
-with holdfast.Client(server, "apart", rank, 2) as client:
+rank, step = int(sys.argv[2]), int(sys.argv[3])
+with holdfast.Client(server, "apart", rank, 2, take_over=True) as client:
     if rank == 0:
         attempt = client.start()
         print(attempt, flush=True)
     else:
-        client.start(int(sys.argv[3]))
-    whole = numpy.full((4096, 256), rank, "float32")
-    client.save(1, {"a": whole, "b": whole, "c": whole[:7], "d": whole[:7]}).wait(timeout=30)
+        client.start(int(sys.argv[4]))
+    whole = numpy.full((4096, 256), rank if step < 3 else 1, "float32")
+    try:
+        client.save(step, {"a": whole, "b": whole, "c": whole[:7], "d": whole[:7], "e": step}
+                    ).wait(timeout=30)
+        print(client.warning)
+    except holdfast.AbortedError as error:
+        print(error)
 """
 
 
-def replicas_that_differ_are_not_mixed(world):
-    first = child(world, REPLICA, "0")
-    second = child(world, REPLICA, "1", first.stdout.readline().strip())
-    assert [process.wait(60) for process in (first, second)] == [0, 0]
+def save_apart(world, step, other=None, **where):
+    """What ckptd said to each rank; `other`: the second one's, on another node."""
+    first = child(world, REPLICA, "0", str(step), **where)
+    second = child(other or world, REPLICA, "1", str(step), first.stdout.readline().strip(),
+                   **where)
+    said = [process.communicate(timeout=60)[0].strip() for process in (first, second)]
+    assert [process.wait(60) for process in (first, second)] == [0, 0], said
+    return said
+
+
+def told_of_replicas(world):
+    """By status and metrics: the alarms, and how many saves."""
+    code, out, err = world.cli("status", "--json", *world.where)
+    status = json.loads(out)
+    alarms = [alarm for alarm in status["alarms"] if "apart" in alarm]
+    return alarms, status["since_start"]["replicas_differ"]
+
+
+def metrics(world):
+    with open(os.path.join(world.folder, "metrics")) as file:
+        return file.read()
+
+
+def replicas_that_differ_are_told_and_not_mixed(world):
+    differs = "rank 1 holds other bytes than rank 0, first in bytes "
+    said = save_apart(world, 1)
+    assert said[0] == said[1] and differs in said[0] and ", and of 3 more" in said[0], said
     with holdfast.open("apart@1", server=world.server) as found:
-        held = {name: numpy.unique(found[name][...]).tolist() for name in found}
+        held = {name: numpy.unique(found[name][...]).tolist() for name in "abcd"}
+        listed = found.metadata.mesh["replicas_differ"]
     assert held == {"a": [0], "b": [1], "c": [0], "d": [1]}, held  # and each rank wrote a half
+    assert listed["slices"] == 4 and {entry["tensor"]: (entry["kept"], entry["differ"])
+                                      for entry in listed["first"]} == \
+        {"a": (0, [1]), "b": (1, [0]), "c": (0, [1]), "d": (1, [0])}, listed
+    for where in (world.where, ("--store", world.store)):
+        code, out, err = world.cli("show", "apart@1", *where)
+        assert code == 0 and "DIFFERS      b: rank 1's copy was kept; others on rank 0" in out, out
+    alarms, count = told_of_replicas(world)
+    assert count == 1 and len(alarms) == 1 and differs in alarms[0], (alarms, count)
+    assert "replicas differ: rank" in world.log()
+    assert comes_to(lambda: "\nholdfast_replicas_differ_total 1\n" in metrics(world), True)
+    assert save_apart(world, 3) == ["", ""] and told_of_replicas(world) == ([], 1)
+
+
+def replicas_that_differ_are_refused_where_that_is_asked_for(world):
+    world.stop()
+    world.start(*OPTIONS, "--saves.replicas", "refuse")
+    said = save_apart(world, 2)
+    assert all("replicas differ: rank 1 holds other bytes than rank 0, first in bytes" in text
+               and "of tensor a" in text for text in said), said
+    assert save_apart(world, 4) == ["", ""]
+    with holdfast.Client(world.server, "apart") as reader:
+        assert [info.step for info in reader.list()] == [4, 3, 1]
+    world.stop()
+    world.start(*OPTIONS)
+
+
+def replicas_on_two_nodes_are_compared_by_one(world):
+    """The other node tells it what its ranks hold, and hears where they differ."""
+    if not shutil.which("openssl"):
+        raise Skip("openssl")
+    cluster = Cluster(tempfile.mkdtemp(dir=world.folder), "ab")
+    try:
+        cluster.start("--nodes.replicas", "1")
+        first, second = cluster.nodes
+        said = save_apart(first, 1, second)
+        assert said[0] == said[1] and "rank 1 holds other bytes than rank 0" in said[0], said
+        assert [told_of_replicas(node)[1] for node in cluster.nodes] == [1, 0]
+        assert save_apart(first, 3, second) == ["", ""]
+    finally:
+        cluster.close()
 
 
 def an_accepted_save_of_a_killed_process_commits(world):
@@ -445,7 +516,7 @@ def a_server_is_reached_by_address_with_a_certificate(world):
         raise Skip("openssl")
     network = Network()
     try:
-        for name, run_name in (("trainer", "far"), ("stranger", "near")):
+        for name, run_name in (("trainer", "far"), ("stranger", "near"), ("pair", "apart")):
             network.issue(name, f"holdfast://trainer/{run_name}")
         network.serve()
         said = []
@@ -458,6 +529,8 @@ def a_server_is_reached_by_address_with_a_certificate(world):
             said.append((process.communicate(timeout=60)[0], process.returncode))
         assert said[0] == ("{'from': 'elsewhere'} b'bytes' 69999\n", 0), said[0]
         assert said[1][1] != 0 and "DeniedError" in said[1][0], said[1]
+        said = save_apart(network, 1, server=network.address, HOLDFAST_TLS=network.path("pair"))
+        assert "replicas differ: rank 1 holds other bytes than rank 0" in said[0], said
     finally:
         network.close()
 
@@ -511,13 +584,17 @@ def the_command_line_lists_shows_and_gets(world):
 
 if __name__ == "__main__":
     bed = World()
-    bed.start("--memory.pool_bytes", "256MiB")
+    OPTIONS = ("--memory.pool_bytes", "256MiB", "--metrics.every_ms", "100",
+               "--metrics.file", os.path.join(bed.folder, "metrics"))
+    bed.start(*OPTIONS)
     tests = [importing_the_package_imports_no_torch, the_examples_in_the_docstrings_are_true,
              arrays_of_every_type_come_back_bit_for_bit,
              floats_that_numpy_lacks_need_ml_dtypes_and_say_so, slices_are_those_of_numpy,
              a_slice_reads_little_more_than_itself, arrays_that_moved_are_saved_from_where_they_are,
              a_save_without_tensors_is_one, objects_grow_and_come_back, ckpt_cli_shows_objects,
-             ranks_save_slices_and_others_load_theirs, replicas_that_differ_are_not_mixed,
+             ranks_save_slices_and_others_load_theirs, replicas_that_differ_are_told_and_not_mixed,
+             replicas_that_differ_are_refused_where_that_is_asked_for,
+             replicas_on_two_nodes_are_compared_by_one,
              an_accepted_save_of_a_killed_process_commits, what_does_not_fit_is_told_by_name,
              mistakes_are_exceptions_with_hints, all_calls_after_close_are_errors,
              dropped_ones_leave_no_descriptor, every_code_of_libckpt_has_an_exception,

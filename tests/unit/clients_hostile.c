@@ -41,6 +41,8 @@ struct answers {
     Holdfast__V1__LoadItem items[2];
     size_t num_items;
     uint64_t shard_bytes, part_start, part_bytes;
+    uint32_t replicated[2];
+    size_t num_replicated;
 };
 
 struct fake {
@@ -98,6 +100,8 @@ static void on_describe(void *user, struct rpc_call *call, const ProtobufCMessag
     reply.boot_id = 5;
     reply.n_items = 1;
     reply.items = items;
+    reply.replicated = live.replicated;
+    reply.n_replicated = live.num_replicated;
     rpc_call_reply(call, &reply.base);
 }
 
@@ -483,6 +487,17 @@ static void test_hostile__places_outside_image_or_tensor_are_refused(void **stat
     }
 }
 
+static void test_hostile__replicas_of_no_slice_are_refused(void **state)
+{
+    struct fake *fake = *state;
+    fake->say.num_replicated = 1;
+    fake->say.replicated[0] = 1;
+    assert_int_equal(try_save(fake), CKPT_CORRUPT);
+    fake->say.num_replicated = 2;
+    fake->say.replicated[0] = 0; /* twice */
+    assert_int_equal(try_save(fake), CKPT_CORRUPT);
+}
+
 static void test_hostile__impossible_segments_are_refused(void **state)
 {
     struct fake *fake = *state;
@@ -636,6 +651,7 @@ int main(void)
         WITH_FAKE(test_hostile__an_honest_fake_serves_a_save_and_a_load),
         WITH_FAKE(test_hostile__a_reader_says_who_it_is_before_it_asks_for_a_shard),
         WITH_FAKE(test_hostile__places_outside_image_or_tensor_are_refused),
+        WITH_FAKE(test_hostile__replicas_of_no_slice_are_refused),
         WITH_FAKE(test_hostile__impossible_segments_are_refused),
         WITH_FAKE(test_hostile__parts_of_a_shard_that_cut_an_element_are_refused),
         WITH_FAKE(test_hostile__other_versions_are_named_as_such),

@@ -7,7 +7,8 @@ Every save begins with one gather: does anybody have other tensors than last tim
 no longer fit their room? If so, the ranks tell each other what they have, agree on who writes what
 no mesh splits, take a new attempt, and describe. Then each rank copies and ends; nothing waits.
 
- - A "shard" may be held by several ranks: ckptd takes a tensor from one replica, whole.
+ - A "shard" may be held by several ranks: ckptd takes a tensor from one replica, whole,
+   and tells where the others differ.
  - A "whole" tensor, and an object, may differ between ranks: the rank with least to write of those
    that have it writes it, the lowest when they are equal.
  - Of a tensor a rank may have several boxes; ckptd stores each as a tensor, "NAME@OFFSETS", and

@@ -1,0 +1,65 @@
+/* replicas.c - digests of the slices that other ranks hold, too: made in the copy, told before END.
+ *
+ * ckptd names these slices when they are described (DescribeReply.replicated): none where all ranks
+ * compare by themselves, and none to a rank that holds all alone. The digests go through the ring,
+ * those of a rank on another node in a call: an answer costs a rank milliseconds where ckptd has to
+ * wait for a processor. What is hashed of each, and what
+ * that costs, is in proto/replica.h. A slice whose bytes libckpt never sees, as one on a device, is
+ * not told, so ckptd does not compare it. */
+#include "clients/session.h"
+
+#include "proto/replica.h"
+#include "proto/report.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+void replicas_free(struct ckpt *ckpt)
+{
+    free(ckpt->replica_of);
+    free(ckpt->replica_digests);
+    ckpt->replica_of = NULL;
+    ckpt->replica_digests = NULL;
+    ckpt->num_replicas = 0;
+}
+
+int replicas_take(struct ckpt *ckpt, const Holdfast__V1__DescribeReply *reply)
+{
+    replicas_free(ckpt);
+    if (reply->n_replicated == 0)
+        return 0;
+    ckpt->replica_of = calloc((size_t)ckpt->tensors.count + 1, sizeof *ckpt->replica_of);
+    ckpt->replica_digests = calloc(reply->n_replicated, sizeof *ckpt->replica_digests);
+    if (ckpt->replica_of == NULL || ckpt->replica_digests == NULL)
+        return report_error(ERR_MEMORY, NULL, "no memory for the digests of %zu slices",
+                            reply->n_replicated);
+    for (size_t i = 0; i < reply->n_replicated; i++) {
+        uint32_t slice = reply->replicated[i];
+        if (slice >= ckpt->tensors.count || ckpt->replica_of[slice] != 0)
+            return report_error(ERR_CORRUPT, "client and ckptd may be of different versions",
+                                "ckptd asks for a digest of slice %u, of %u", slice,
+                                ckpt->tensors.count);
+        ckpt->replica_of[slice] = (uint32_t)i + 1;
+    }
+    ckpt->num_replicas = (uint32_t)reply->n_replicated;
+    return 0;
+}
+
+void replicas_begin(struct ckpt_save *save)
+{
+    struct ckpt *ckpt = save->ckpt;
+    if (ckpt->num_replicas > 0)
+        memset(ckpt->replica_digests, 0, ckpt->num_replicas * sizeof *ckpt->replica_digests);
+}
+
+void replicas_hash(struct ckpt_save *save, uint32_t index, const void *data)
+{
+    struct ckpt *ckpt = save->ckpt;
+    const struct slice *slice = &ckpt->tensors.slices[index];
+    if (ckpt->num_replicas == 0 || ckpt->replica_of[index] == 0 || data == NULL)
+        return;
+    uint64_t bytes =
+        box_elements(&slice->box, slice->tensor.dims) * dtype_bytes(slice->tensor.dtype);
+    replica_digest(&ckpt->replica_digests[ckpt->replica_of[index] - 1], data, bytes,
+                   replica_seed(slice->tensor.name, save->step));
+}
