@@ -401,6 +401,18 @@ int ckpt_save_place(struct ckpt_save *save, uint32_t index, uint64_t from_byte,
                     struct ckpt_place *out);
 int ckpt_save_announce(struct ckpt_save *save, const struct ckpt_place *place);
 bool ckpt_save_is_window(const struct ckpt_save *save);
+/* And where other ranks hold the slice, too, before ckpt_save_end: the bytes of it that are
+ * compared (ckpt_describe), of each rank that holds it. ckpt_save_sample gives their places,
+ * *out_count of them; 0: none is compared. ckpt_save_sampled takes the bytes, those of one place
+ * behind those of the other. */
+#define CKPT_SAMPLE_MAX 16          /* places, */
+#define CKPT_SAMPLE_BYTES_MAX 16384 /* and bytes of each */
+struct ckpt_span {
+    uint64_t from_byte, bytes;
+};
+int ckpt_save_sample(struct ckpt_save *save, uint32_t index, struct ckpt_span *out,
+                     uint32_t *out_count);
+int ckpt_save_sampled(struct ckpt_save *save, uint32_t index, const void *data);
 /* Before ckpt_save_end, once a tensor: the digest (struct ckpt_tensor_info) of what ckpt_save_place
  * gives places for, made where it is copied from. Where ckptd finds another one in its memory the
  * save is not committed: ckpt_save_wait is CKPT_ABORTED and names the tensor. A ckptd that is

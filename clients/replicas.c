@@ -3,9 +3,9 @@
  * ckptd names these slices when they are described (DescribeReply.replicated): none where all ranks
  * compare by themselves, and none to a rank that holds all alone. The digests go through the ring,
  * those of a rank on another node in a call: an answer costs a rank milliseconds where ckptd has to
- * wait for a processor. What is hashed of each, and what
- * that costs, is in proto/replica.h. A slice whose bytes libckpt never sees, as one on a device, is
- * not told, so ckptd does not compare it. */
+ * wait for a processor (save.c). proto/replica.h says which bytes are hashed, and what that costs.
+ * Of a slice whose bytes libckpt does not see, as one on a device, the caller may fetch those
+ * (ckpt_save_sample); otherwise it is not told, and ckptd does not compare it. */
 #include "clients/session.h"
 
 #include "proto/replica.h"

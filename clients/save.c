@@ -371,6 +371,45 @@ static int tell_replicas(struct ckpt_save *save)
     return 0;
 }
 
+_Static_assert(CKPT_SAMPLE_MAX == REPLICA_BLOCKS && CKPT_SAMPLE_BYTES_MAX == REPLICA_BLOCK_BYTES,
+               "ckpt.h says so");
+
+int ckpt_save_sample(struct ckpt_save *save, uint32_t index, struct ckpt_span *out,
+                     uint32_t *out_count)
+{
+    ERR_TRY(session_handle_check(save));
+    const struct ckpt *ckpt = save->ckpt;
+    CHECK(save->is_open && index < ckpt->tensors.count);
+    const struct slice *slice = &ckpt->tensors.slices[index];
+    *out_count = 0;
+    if (ckpt->num_replicas == 0 || ckpt->replica_of[index] == 0)
+        return 0;
+    uint64_t seed = replica_seed(slice->tensor.name, save->step);
+    uint64_t slice_bytes =
+        box_elements(&slice->box, slice->tensor.dims) * dtype_bytes(slice->tensor.dtype);
+    for (uint32_t i = 0; i < REPLICA_BLOCKS; i++) {
+        struct replica_block block = replica_block(slice_bytes, seed, i);
+        if (block.bytes > 0)
+            out[(*out_count)++] = (struct ckpt_span){block.first, block.bytes};
+    }
+    return 0;
+}
+
+int ckpt_save_sampled(struct ckpt_save *save, uint32_t index, const void *data)
+{
+    struct ckpt_span spans[REPLICA_BLOCKS];
+    struct checksum_128 hashes[REPLICA_BLOCKS];
+    uint32_t count;
+    const unsigned char *at = data;
+    ERR_TRY(ckpt_save_sample(save, index, spans, &count));
+    for (uint32_t i = 0; i < count; at += spans[i++].bytes)
+        hashes[i] = checksum_128(at, spans[i].bytes);
+    if (count > 0)
+        replica_digest_of(&save->ckpt->replica_digests[save->ckpt->replica_of[index] - 1], hashes,
+                          count);
+    return 0;
+}
+
 /* ---- the end ---- */
 
 int ckpt_save_end(struct ckpt_save *save)

@@ -255,6 +255,8 @@ static void test_abi__calls_without_a_handle_are_invalid(void **state)
     struct ckpt_info info;
     struct ckpt_save *save;
     struct ckpt_place place = {.size = sizeof place};
+    struct ckpt_span span;
+    uint32_t count = 0;
     const int errors[] = {ckpt_attempt_open(NULL, &number, NULL, NULL),
                           ckpt_attempt_take(NULL, &number, NULL, NULL, 0),
                           ckpt_describe(NULL, 1, NULL, 0),
@@ -275,6 +277,8 @@ static void test_abi__calls_without_a_handle_are_invalid(void **state)
                           ckpt_save_place(NULL, 0, 0, &place),
                           ckpt_save_announce(NULL, &place),
                           ckpt_save_digest(NULL, 0, (uint64_t[2]){0}),
+                          ckpt_save_sample(NULL, 0, &span, &count),
+                          ckpt_save_sampled(NULL, 0, &span),
                           ckpt_save_copy(NULL, 0),
                           ckpt_save_end(NULL)};
     for (size_t i = 0; i < sizeof errors / sizeof errors[0]; i++)

@@ -79,10 +79,16 @@ class Place(Structure):
                 ("from_byte", c_uint64), ("bytes", c_uint64), ("image_byte", c_uint64)]
 
 
+class Span(Structure):
+    _fields_ = [("from_byte", c_uint64), ("bytes", c_uint64)]
+
+
 class Object(Structure):
     _fields_ = [("size", c_uint32), ("name", c_char_p), ("memory", c_void_p), ("room", c_uint64),
                 ("stored", c_char * 192)]
 
+
+SAMPLE_MAX = 16  # CKPT_SAMPLE_MAX
 
 # name: (result, arguments); a handle or a save is a void pointer
 _FUNCTIONS = {
@@ -110,6 +116,8 @@ _FUNCTIONS = {
     "ckpt_save_order": (c_uint32, [c_void_p, c_uint32]),
     "ckpt_save_copy": (c_int, [c_void_p, c_uint32]),
     "ckpt_save_place": (c_int, [c_void_p, c_uint32, c_uint64, POINTER(Place)]),
+    "ckpt_save_sample": (c_int, [c_void_p, c_uint32, POINTER(Span), POINTER(c_uint32)]),
+    "ckpt_save_sampled": (c_int, [c_void_p, c_uint32, c_void_p]),
     "ckpt_save_announce": (c_int, [c_void_p, POINTER(Place)]),
     "ckpt_save_end": (c_int, [c_void_p]),
     "ckpt_save_abort": (None, [c_void_p]),

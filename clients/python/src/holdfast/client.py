@@ -285,16 +285,32 @@ class Client:
         self._described = parts
 
     def _fill(self, save: Any, index: int, piece: Part) -> None:
-        fill = getattr(piece.source, "fill", None) or _filler(piece.source)
+        source = piece.source if hasattr(piece.source, "fill") else _Torch(piece.source)
+        self._sample(save, index, source)
         place = _lib.Place(size=_lib.sizeof(_lib.Place))
         at = 0
         while True:
             if self._lib.ckpt_save_place(save, index, at, _lib.byref(place)) or not place.bytes:
                 return
             memory = (ctypes.c_uint8 * place.bytes).from_address(place.to)
-            fill(numpy.frombuffer(memory, numpy.uint8), place.from_byte)
+            source.fill(numpy.frombuffer(memory, numpy.uint8), place.from_byte)
             self._lib.ckpt_save_announce(save, _lib.byref(place))
             at = place.from_byte + place.bytes
+
+    def _sample(self, save: Any, index: int, source: Any) -> None:
+        """Where other ranks hold it, too: the bytes by which ckptd compares them."""
+        spans, count = (_lib.Span * _lib.SAMPLE_MAX)(), ctypes.c_uint32()
+        if self._lib.ckpt_save_sample(save, index, spans, _lib.byref(count)) or not count.value:
+            return
+        places = [(span.from_byte, span.bytes) for span in spans[:count.value]]
+        if hasattr(source, "sample"):
+            memory = source.sample(places)
+        else:
+            memory, end = numpy.empty(sum(size for _, size in places), numpy.uint8), 0
+            for at, size in places:
+                source.fill(memory[end:end + size], at)
+                end += size
+        self._lib.ckpt_save_sampled(save, index, memory.ctypes.data)
 
     # ---- bytes objects (clients/ckpt.h, ckpt_object_set) ----
 
@@ -445,16 +461,24 @@ def _first_change(old: List[Part], new: List[Part]) -> str:
     return f"{len(old)} tensors and {len(new)}"
 
 
-def _filler(source: Any) -> Any:
-    """What copies the bytes of a torch tensor on a device into an array of bytes."""
-    import torch
+class _Torch:
+    """The bytes of a torch tensor on a device."""
 
-    tensor = source() if callable(source) else source
-    raw = tensor.reshape(-1).view(torch.uint8)
+    def __init__(self, source: Any) -> None:
+        import torch
 
-    def fill(memory: Any, at: int) -> None:
-        torch.from_numpy(memory).copy_(raw[at:at + memory.size])
-    return fill
+        self.raw = (source() if callable(source) else source).reshape(-1).view(torch.uint8)
+
+    def fill(self, memory: Any, at: int) -> None:
+        import torch
+
+        torch.from_numpy(memory).copy_(self.raw[at:at + memory.size])
+
+    def sample(self, places: Sequence[Tuple[int, int]]) -> Any:
+        """What is there, together, by one transfer."""
+        import torch
+
+        return torch.cat([self.raw[at:at + size] for at, size in places]).cpu().numpy()
 
 
 class _Staged:
