@@ -192,7 +192,7 @@ def objects_come_from_one_rank_each(world):
         pass
 
 
-def replicas_that_differ_are_not_mixed(world):
+def replicas_that_differ_are_told_and_not_mixed(world):
     """Of two replicas of two shards each, whose values differ: a tensor is one's, whole."""
     ranks = Ranks(4)
 
@@ -207,7 +207,11 @@ def replicas_that_differ_are_not_mixed(world):
     ranks.run(task)
     with holdfast.open("apart", server=world.server) as found:
         held = [numpy.unique(found[name][...]).tolist() for name in "abcd"]
+        told = found.metadata.mesh["replicas_differ"]
     assert held == [[0], [1], [0], [1]], held  # and each replica wrote a half
+    assert [(one["tensor"], one["offset"], one["kept"], one["differ"]) for one in told["first"]] \
+        == [(name, [13 * half, 0], 2 * kept + half, [2 * (1 - kept) + half])
+            for name, kept in zip("abcd", (0, 1, 0, 1)) for half in (0, 1)], told
 
 
 def later_saves_need_no_new_description(world):
@@ -412,7 +416,7 @@ if __name__ == "__main__":
     bed = World()
     bed.start("--memory.pool_bytes", "256MiB", "--limits.takeover_ms", "200")
     tests = [recorded_meshes_come_back_whole, recorded_loads_ask_for_their_slices,
-             objects_come_from_one_rank_each, replicas_that_differ_are_not_mixed,
+             objects_come_from_one_rank_each, replicas_that_differ_are_told_and_not_mixed,
              later_saves_need_no_new_description, several_boxes_of_a_tensor_on_one_rank,
              types_that_are_carried_come_back_in_any_cut,
              files_of_ckpt_cli_have_whole_tensors_and_no_objects,
