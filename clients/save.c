@@ -358,7 +358,7 @@ static int tell_remote(struct ckpt_save *save, uint64_t *words, size_t count)
 static int tell_replicas(struct ckpt_save *save)
 {
     struct ckpt *ckpt = save->ckpt;
-    uint64_t *words = (uint64_t *)(void *)ckpt->replica_digests;
+    uint64_t *words = (uint64_t *)ckpt->replica_digests;
     size_t count = (size_t)REPLICA_WORDS * ckpt->num_replicas;
     if (count > 0 && ckpt->remote != NULL)
         return tell_remote(save, words, count);

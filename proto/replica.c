@@ -30,7 +30,7 @@ void replica_digest_of(struct replica_digest *out, const struct checksum_128 *ha
     if (count > 0)
         out->sum = checksum_128(hashes, count * sizeof(*hashes));
     for (uint32_t i = 0; i < count; i++)
-        out->marks[i] = (uint16_t)hashes[i].low;
+        out->marks[i / 4] |= (hashes[i].low & 0xffff) << 16 * (i % 4);
 }
 
 void replica_digest(struct replica_digest *out, const void *data, uint64_t bytes, uint64_t seed)
@@ -45,11 +45,16 @@ void replica_digest(struct replica_digest *out, const void *data, uint64_t bytes
     replica_digest_of(out, hashes, count);
 }
 
+static uint16_t mark_of(const struct replica_digest *digest, uint32_t block)
+{
+    return (uint16_t)(digest->marks[block / 4] >> 16 * (block % 4));
+}
+
 bool replica_differs(uint32_t *out_block, const struct replica_digest *a,
                      const struct replica_digest *b)
 {
     uint32_t block = 0;
-    while (block < REPLICA_BLOCKS && a->marks[block] == b->marks[block])
+    while (block < REPLICA_BLOCKS && mark_of(a, block) == mark_of(b, block))
         block++;
     *out_block = block;
     return a->sum.low != b->sum.low || a->sum.high != b->sum.high;

@@ -27,10 +27,10 @@
 #define REPLICA_SLICES_MAX 65536u /* of a rank; those behind them are not compared */
 
 struct replica_digest {
-    struct checksum_128 sum; /* 0, 0: none was made */
-    uint16_t marks[REPLICA_BLOCKS];
+    struct checksum_128 sum;            /* 0, 0: none was made */
+    uint64_t marks[REPLICA_BLOCKS / 4]; /* four in each, the first in the lowest bits */
 };
-#define REPLICA_WORDS 6u /* on the wire it is so many u64, of little-endian bytes in this order */
+#define REPLICA_WORDS 6u /* that it has, on the wire too */
 _Static_assert(sizeof(struct replica_digest) == REPLICA_WORDS * sizeof(uint64_t), "the wire's");
 
 uint64_t replica_seed(const char *name, uint64_t step);
