@@ -264,8 +264,8 @@ static int by_tensor(const void *a, const void *b)
     return x->cell < y->cell ? -1 : x->cell > y->cell;
 }
 
-int replicas_compare(struct replicas_found *out, const struct layout_table *table,
-                     const struct replica_rank *ranks, uint32_t num_ranks, uint64_t step)
+int replicas_check(struct replicas_found *out, const struct layout_table *table,
+                   const struct replica_rank *ranks, uint32_t num_ranks, uint64_t step)
 {
     struct comparing comparing = {.found = out, .step = step};
     memset(out, 0, sizeof *out);

@@ -101,7 +101,7 @@ static void tell_other(uint32_t rank, uint32_t i, uint64_t at)
 static struct replicas_found compare(void)
 {
     struct replicas_found found;
-    assert_int_equal(replicas_compare(&found, table, ranks, RANKS, STEP), 0);
+    assert_int_equal(replicas_check(&found, table, ranks, RANKS, STEP), 0);
     return found;
 }
 
