@@ -11,6 +11,7 @@
 #include "tests/unit/random.h"
 #include "tests/unit/shell.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -508,6 +509,34 @@ static inline void sleep_ms(long ms)
 {
     struct timespec time = {ms / 1000, ms % 1000 * 1000000};
     nanosleep(&time, NULL);
+}
+
+/* Changes a byte in the middle of the second MiB of a stored shard. */
+static inline void damage_shard(const struct bed *bed, uint64_t step, const char *shard)
+{
+    char directory[300], path[700];
+    struct dirent *entry;
+    unsigned char value;
+    snprintf(directory, sizeof directory, "%s/" RUN, bed->store);
+    DIR *list = opendir(directory);
+    assert_non_null(list);
+    int found = 0;
+    while ((entry = readdir(list)) != NULL) {
+        if (strncmp(entry->d_name, "step-", 5) != 0 ||
+            strtoull(entry->d_name + 5, NULL, 10) != step)
+            continue;
+        snprintf(path, sizeof path, "%s/%s/%s", directory, entry->d_name, shard);
+        int fd = open(path, O_RDWR);
+        assert_true(fd >= 0);
+        assert_int_equal(pread(fd, &value, 1, 1500000), 1);
+        value ^= 1;
+        assert_int_equal(pwrite(fd, &value, 1, 1500000), 1);
+        fsync(fd);
+        close(fd);
+        found++;
+    }
+    closedir(list);
+    assert_int_equal(found, 1);
 }
 
 #endif

@@ -9,7 +9,6 @@
 #include "proto/sanitized.h"
 #include "tests/unit/clients_bed.h"
 
-#include <dirent.h>
 #include <jansson.h>
 #include <sys/resource.h>
 
@@ -255,33 +254,6 @@ static void test_ckpt__memory_that_a_load_had_is_the_ranks_own_again(void **stat
 
 /* ---- damage ---- */
 
-static void damage_shard(const struct bed *bed, uint64_t step, const char *shard)
-{
-    char directory[300], path[700];
-    struct dirent *entry;
-    unsigned char value;
-    snprintf(directory, sizeof directory, "%s/" RUN, bed->store);
-    DIR *list = opendir(directory);
-    assert_non_null(list);
-    int found = 0;
-    while ((entry = readdir(list)) != NULL) {
-        if (strncmp(entry->d_name, "step-", 5) != 0 ||
-            strtoull(entry->d_name + 5, NULL, 10) != step)
-            continue;
-        snprintf(path, sizeof path, "%s/%s/%s", directory, entry->d_name, shard);
-        int fd = open(path, O_RDWR);
-        assert_true(fd >= 0);
-        assert_int_equal(pread(fd, &value, 1, 1500000), 1);
-        value ^= 1;
-        assert_int_equal(pwrite(fd, &value, 1, 1500000), 1);
-        fsync(fd);
-        close(fd);
-        found++;
-    }
-    closedir(list);
-    assert_int_equal(found, 1);
-}
-
 static void test_ckpt__damage_is_named_and_the_older_checkpoint_loads(void **state)
 {
     struct bed *bed = *state;
@@ -323,63 +295,6 @@ static void test_ckpt__damage_is_named_and_the_older_checkpoint_loads(void **sta
     ckpt_close(ckpt);
     for (uint32_t i = 0; i < TENSORS; i++)
         free(tensors[i].data);
-}
-
-static struct {
-    uint64_t steps[2];
-    bool is_told[2];
-} found;
-
-/* A layout of two ranks that cuts both large tensors about in half: so no rank needs the second MiB
- * of the other's shard. */
-static uint64_t seed_of_halves(void)
-{
-    for (uint64_t seed = 1;; seed++) {
-        bool is_half = true;
-        for (uint32_t index = 0; index <= 3; index += 3) {
-            struct ckpt_tensor tensor;
-            place(&tensor, index, seed, 1, 2);
-            uint64_t whole = model[index].shape[0] * model[index].shape[1];
-            uint64_t percent = 100 * tensor_elements(&tensor) / whole;
-            is_half = is_half && percent >= 42 && percent <= 58;
-        }
-        if (is_half)
-            return seed;
-    }
-}
-
-/* Rank 0 needs no damaged byte, and has all it wants long before rank 1 finds one. */
-static int work_load_newest(struct group *group, struct ckpt *ckpt, struct ckpt_tensor *tensors,
-                            uint32_t rank)
-{
-    struct ckpt_loaded *loaded;
-    if (rank == 1)
-        sleep_ms(300);
-    if (ckpt_load(ckpt, &(struct ckpt_load_options){.step = CKPT_NEWEST}, &loaded) != 0)
-        return rank_failed(group, "load", rank);
-    check_values(group, tensors, loaded->info.step, rank);
-    found.steps[rank] = loaded->info.step;
-    found.is_told[rank] = strstr(loaded->skipped, "shard-00002-of-00002") != NULL;
-    ckpt_loaded_free(loaded);
-    return 0;
-}
-
-static void test_ckpt__damage_that_one_rank_finds_has_all_load_the_older_checkpoint(void **state)
-{
-    struct bed *bed = *state;
-    uint64_t seed = seed_of_halves();
-    save_step(bed, 2, seed, 1);
-    save_step(bed, 2, seed, 2);
-    assert_int_equal(end_ckptd(bed), 0);
-    damage_shard(bed, 2, "shard-00002-of-00002.safetensors");
-    start_ckptd(bed);
-    struct group group = make_group(bed, 2, seed, 0);
-    group.work = work_load_newest;
-    assert_int_equal(run_group(&group), 0);
-    for (uint32_t rank = 0; rank < 2; rank++) {
-        assert_int_equal(found.steps[rank], 1);
-        assert_true(found.is_told[rank]);
-    }
 }
 
 /* ---- refusals ---- */
@@ -751,7 +666,6 @@ int main(void)
         WITH_CKPTD(test_ckpt__saves_follow_each_other_without_waiting_for_the_disk),
         WITH_CKPTD(test_ckpt__memory_that_a_load_had_is_the_ranks_own_again),
         WITH_CKPTD(test_ckpt__damage_is_named_and_the_older_checkpoint_loads),
-        WITH_CKPTD(test_ckpt__damage_that_one_rank_finds_has_all_load_the_older_checkpoint),
         WITH_CKPTD(test_ckpt__a_load_that_cannot_fit_says_why),
         WITH_CKPTD(test_ckpt__an_older_attempt_is_told_to_stop),
         WITH_CKPTD(test_ckpt__an_aborted_save_is_never_committed_and_the_next_one_is),

@@ -1,9 +1,10 @@
-/* clients_load.c - loads out of memory that its writer changes meanwhile.
+/* clients_load.c - loads beside others: who writes to the memory, and ranks that load together.
  *
  * Goal: whatever a rank does to the segments that it saved into and still maps, a load returns what
- * was saved, or an error. Method: the race itself. A rank of a real ckptd (clients_bed.h) saves,
- * and a thread flips words of all that the rank has mapped for as long as another session loads.
- * Every element is compared. also without io_uring */
+ * was saved, or an error. Ranks that load the newest together get the same checkpoint, also where
+ * one of them alone meets damage. Method: the race itself. A rank of a real ckptd (clients_bed.h)
+ * saves, and a thread flips words of all that the rank has mapped for as long as another session
+ * loads. Every element is compared. also without io_uring */
 #include "clients/session.h"
 #include "tests/unit/clients_bed.h"
 
@@ -110,9 +111,101 @@ static void test_load__a_rank_that_changes_what_it_saved_changes_no_load(void **
     load_step(bed, 1, 1, ROUNDS);       /* on the disk it is what was saved */
 }
 
+/* ---- ranks that load together ---- */
+
+static struct {
+    uint64_t steps[2];
+    bool is_told[2];
+} found;
+
+/* A layout of two ranks that cuts both large tensors about in half: so no rank needs the second MiB
+ * of the other's shard. */
+static uint64_t seed_of_halves(void)
+{
+    for (uint64_t seed = 1;; seed++) {
+        bool is_half = true;
+        for (uint32_t index = 0; index <= 3; index += 3) {
+            struct ckpt_tensor tensor;
+            place(&tensor, index, seed, 1, 2);
+            uint64_t whole = model[index].shape[0] * model[index].shape[1];
+            uint64_t percent = 100 * tensor_elements(&tensor) / whole;
+            is_half = is_half && percent >= 42 && percent <= 58;
+        }
+        if (is_half)
+            return seed;
+    }
+}
+
+/* Rank 0 needs no damaged byte, and has all it wants long before rank 1 finds one. */
+static int work_load_newest(struct group *group, struct ckpt *ckpt, struct ckpt_tensor *tensors,
+                            uint32_t rank)
+{
+    struct ckpt_loaded *loaded;
+    if (rank == 1)
+        sleep_ms(300);
+    if (ckpt_load(ckpt, &(struct ckpt_load_options){.step = CKPT_NEWEST}, &loaded) != 0)
+        return rank_failed(group, "load", rank);
+    check_values(group, tensors, loaded->info.step, rank);
+    found.steps[rank] = loaded->info.step;
+    found.is_told[rank] = strstr(loaded->skipped, "shard-00002-of-00002") != NULL;
+    ckpt_loaded_free(loaded);
+    return 0;
+}
+
+static void test_load__damage_that_one_rank_finds_has_all_load_the_older_checkpoint(void **state)
+{
+    struct bed *bed = *state;
+    uint64_t seed = seed_of_halves();
+    save_step(bed, 2, seed, 1);
+    save_step(bed, 2, seed, 2);
+    assert_int_equal(end_ckptd(bed), 0);
+    damage_shard(bed, 2, "shard-00002-of-00002.safetensors");
+    start_ckptd(bed);
+    struct group group = make_group(bed, 2, seed, 0);
+    group.work = work_load_newest;
+    assert_int_equal(run_group(&group), 0);
+    for (uint32_t rank = 0; rank < 2; rank++) {
+        assert_int_equal(found.steps[rank], 1);
+        assert_true(found.is_told[rank]);
+    }
+}
+
+#define WAIT_MS 10000u /* of a rank for one that does not load (ckptd/restore/together.h) */
+
+/* Rank 1 goes without a load, mostly when rank 0 has loaded. */
+static int work_load_or_leave(struct group *group, struct ckpt *ckpt, struct ckpt_tensor *tensors,
+                              uint32_t rank)
+{
+    struct ckpt_loaded *loaded;
+    uint64_t begin = now_ns();
+    if (rank == 1) {
+        sleep_ms(500);
+        return 0;
+    }
+    if (ckpt_load(ckpt, &(struct ckpt_load_options){.step = CKPT_NEWEST}, &loaded) != 0)
+        return rank_failed(group, "load", rank);
+    check_values(group, tensors, 1, rank);
+    ckpt_loaded_free(loaded);
+    group->failures += now_ns() - begin >= WAIT_MS * 1000000ull;
+    return 0;
+}
+
+static void test_load__a_rank_that_leaves_is_not_waited_for_by_those_that_load(void **state)
+{
+    struct bed *bed = *state;
+    save_step(bed, 2, 23, 1);
+    struct group group = make_group(bed, 2, 23, 0);
+    group.work = work_load_or_leave;
+    assert_int_equal(run_group(&group), 0);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test_setup_teardown(
-        test_load__a_rank_that_changes_what_it_saved_changes_no_load, bed_open, bed_close)};
+    const struct CMUnitTest tests[] = {
+#define CASE(test) cmocka_unit_test_setup_teardown(test, bed_open, bed_close)
+        CASE(test_load__a_rank_that_changes_what_it_saved_changes_no_load),
+        CASE(test_load__damage_that_one_rank_finds_has_all_load_the_older_checkpoint),
+        CASE(test_load__a_rank_that_leaves_is_not_waited_for_by_those_that_load),
+    };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
