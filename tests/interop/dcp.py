@@ -28,13 +28,14 @@ import warnings
 from lib_dcp import ROOT, end, job, make, spoil, state_of, torch, whole
 import lib_calls
 from lib_hosts import Disk, Refused, own_mounts
-from lib_store import CLI, World
+from lib_store import CLI, World, change
 from lib_tap import Skip, run
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.placement_types import _StridedShard
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
 
 import holdfast
@@ -42,6 +43,7 @@ import holdfast.dcp
 
 FOLDER = os.path.join(ROOT, "tests/golden/dcp/folder")
 KILLS = int(os.environ.get("KILLS", "4"))
+OPTIONS = ("--memory.pool_bytes", "512MiB", "--retention.keep_last", "8")
 
 
 def session(server, name, **options):
@@ -406,6 +408,49 @@ def pickles_of_others_are_not_loaded_unless_asked(world):
     keep.close()
 
 
+def worn_on(rank, mesh, server):
+    """Half of the tensor: the damage is in the other rank's."""
+    grid = init_device_mesh("cpu", (2,))
+    state = {"w": distribute_tensor(torch.zeros(1000, 600), grid, [Shard(0)])}
+    plain, ours = session(server, "worn-plain"), session(server, "worn-ours")
+    try:
+        dcp.load(state, storage_reader=plain.reader())
+        raise AssertionError("it was loaded")
+    except CheckpointException as error:
+        assert "every rank calls load again" in str(error), error
+    dcp.load(state, storage_reader=plain.reader())
+    assert (state["w"].to_local() == 1).all()
+    state["w"].to_local().zero_()
+    assert holdfast.dcp.load(state, ours) == 1
+    assert (state["w"].to_local() == 1).all()
+    plain.close()
+    ours.close()
+
+
+def a_damaged_newest_gives_way_to_the_step_before(world):
+    names = ["worn-alone", "worn-plain", "worn-ours"]
+    for name in names:
+        keep = session(world.server, name, alone=True)
+        for step in (1, 2):
+            dcp.save({"w": torch.full((1000, 600), float(step))},
+                     storage_writer=keep.writer(step), no_dist=True)
+        keep.close()
+    world.stop()  # what is in memory is whole
+    for name in names:
+        folder = os.path.join(world.store, name, "step-00000002-a0001")
+        shard = os.path.join(folder, min(one for one in os.listdir(folder) if "shard" in one))
+        change(shard, 100000)
+    world.start(*OPTIONS)
+    state = {"w": torch.zeros(1000, 600)}
+    reader = holdfast.dcp.Reader("worn-alone", world.server)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        dcp.load(state, storage_reader=reader, no_dist=True)
+    assert (state["w"] == 1).all() and reader.found.info.step == 1
+    assert any("worn-alone@2-a1 is damaged" in str(one.message) for one in said), said
+    job(worn_on, "fsdp2", world.server)
+
+
 def what_does_not_fit_is_told_at_once(world):
     keep = session(world.server, "alone")
     wish = {"half": torch.zeros(5), **{f"x{i:02}": torch.zeros(1) for i in range(12)}}
@@ -715,12 +760,13 @@ def the_recorded_methods_are_those_of_this_torch(world):
 if __name__ == "__main__":
     print(f"# torch {torch.__version__}", flush=True)
     bed = World()
-    bed.start("--memory.pool_bytes", "512MiB", "--retention.keep_last", "8")
+    bed.start(*OPTIONS)
     tests = [every_mesh_loads_what_every_mesh_saved, several_boxes_on_a_rank_are_saved_and_loaded,
              stages_and_sharded_tensors_come_back, a_single_process_needs_no_group,
              types_that_ckptd_does_not_know_come_back, replicas_split_the_work,
              pickles_of_others_are_not_loaded_unless_asked,
-             what_does_not_fit_is_told_at_once, directories_of_dcp_are_converted_both_ways,
+             what_does_not_fit_is_told_at_once, a_damaged_newest_gives_way_to_the_step_before,
+             directories_of_dcp_are_converted_both_ways,
              types_of_torch_come_through_a_conversion, the_recorded_folder_is_one_of_this_torch,
              a_failed_save_does_not_end_training, plain_loads_tell_the_first_ten_differences,
              saves_that_ckptd_misses_become_files_if_asked,
