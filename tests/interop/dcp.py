@@ -428,7 +428,7 @@ def worn_on(rank, mesh, server):
 
 
 def a_damaged_newest_gives_way_to_the_step_before(world):
-    names = ["worn-alone", "worn-plain", "worn-ours"]
+    names = ["worn-alone", "worn-whole", "worn-plain", "worn-ours"]
     for name in names:
         keep = session(world.server, name, alone=True)
         for step in (1, 2):
@@ -446,8 +446,12 @@ def a_damaged_newest_gives_way_to_the_step_before(world):
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         dcp.load(state, storage_reader=reader, no_dist=True)
+        whole_state = holdfast.dcp.load_whole("worn-whole", server=world.server)
     assert (state["w"] == 1).all() and reader.found.info.step == 1
-    assert any("worn-alone@2-a1 is damaged" in str(one.message) for one in said), said
+    assert (whole_state["w"] == 1).all()
+    told = [str(one.message) for one in said]
+    for name in ("worn-alone", "worn-whole"):
+        assert any(f"{name}@2-a1 is damaged" in line for line in told), told
     job(worn_on, "fsdp2", world.server)
 
 

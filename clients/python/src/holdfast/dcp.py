@@ -415,22 +415,30 @@ class Reader(StorageReader):
         return future
 
     def _go_back(self, error: CorruptError, plan: LoadPlan) -> None:
-        """From a newest checkpoint that was found damaged to the one before: DCP's plan holds for
-        that too, where all that is wanted has the same sizes. Other ranks have their plans."""
-        if self.step is not None:
-            raise error
-        before, sizes = self.found.info, self._sizes(plan)
-        if dist.is_initialized() and dist.get_world_size() > 1:
+        """DCP's plan holds for the checkpoint before, too, where all that is wanted has the same
+        sizes. Other ranks have their plans."""
+        sizes = self._sizes(plan)
+        if self.step is None and dist.is_initialized() and dist.get_world_size() > 1:
             raise CorruptError(error.message, "every rank calls load again, with another reader: "
                                "the newest is the one before now")
+        self.pass_over(error)
+        if self._sizes(plan) != sizes:
+            raise error
+
+    def pass_over(self, error: CorruptError) -> Metadata:
+        """Goes from a newest checkpoint that was found damaged to the one before."""
+        before = self.found.info
+        if self.step is not None:
+            raise error
         try:
-            self.read_metadata()
+            metadata = self.read_metadata()
         except (CorruptError, NotFoundError):
             raise error from None
-        if self.found.info.nonce == before.nonce or self._sizes(plan) != sizes:
+        if self.found.info.nonce == before.nonce:  # without ckptd damage is not kept in mind
             raise error
         warnings.warn(f"{before.spec} is damaged: {error.message}; step {self.found.info.step} is "
-                      "loaded", stacklevel=3)
+                      "loaded", stacklevel=4)
+        return metadata
 
     def _sizes(self, plan: LoadPlan) -> List[Any]:
         names = [item.storage_index.fqn for item in plan.items]
@@ -542,6 +550,14 @@ def load_whole(run: str, step: Optional[int] = None, *, server: Optional[str] = 
         return _nested(*files.load(found, allow_pickle))
     reader = Reader(run, server, step, attempt=attempt, allow_pickle=allow_pickle)
     metadata = reader.read_metadata()
+    while True:
+        try:
+            return _nested(_read_whole(reader), metadata.planner_data or {})
+        except CorruptError as error:
+            metadata = reader.pass_over(error)
+
+
+def _read_whole(reader: Reader) -> Dict[str, Any]:
     flat: Dict[str, Any] = {}
     parts = []
     for name, stored in reader.tensors.items():
@@ -551,7 +567,7 @@ def load_whole(run: str, step: Optional[int] = None, *, server: Optional[str] = 
     reader.client.load_parts(parts, reader.found.info.step, reader.found.info.attempt)
     for name in reader.objects:
         flat[name] = reader.object(name)
-    return _nested(flat, metadata.planner_data or {})
+    return flat
 
 
 def _nested(flat: Dict[str, Any], paths: Mapping[str, Any]) -> Any:
