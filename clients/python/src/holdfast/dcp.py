@@ -638,9 +638,9 @@ def load(state_dict: Dict[str, Any], session: Session, step: Optional[int] = Non
             dcp.load(state_dict, storage_reader=reader)
             break
         except CheckpointException as error:  # of any rank, on all
-            damage = [found for found, _ in error.failures.values()]
+            damage = [one for one, _ in error.failures.values() if isinstance(one, CorruptError)]
             if (step is not None or not isinstance(reader, Reader) or before == reader.found.info
-                    or not all(isinstance(one, CorruptError) for one in damage)):
+                    or len(damage) < len(error.failures)):
                 raise
             before = reader.found.info
             warnings.warn(f"{before.spec} is damaged: {damage[0].message}; the one before it is "
