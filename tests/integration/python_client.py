@@ -114,6 +114,8 @@ def floats_that_numpy_lacks_need_ml_dtypes_and_say_so(world):
         try:
             error = raises(holdfast.InvalidError, lambda: found["w.BF16"][:2], "BF16")
             assert "ml_dtypes" in error.hint
+            wide = found.take({"w.BF16": numpy.s_[1:3]}, "F32")["w.BF16"]
+            assert wide.tobytes() == (numpy.frombuffer(raw[2:6], "u2").astype("u4") << 16).tobytes()
         finally:
             sys.modules.pop("ml_dtypes")
             if hidden is not None:

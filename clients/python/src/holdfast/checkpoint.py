@@ -202,19 +202,20 @@ class Checkpoint(Mapping[str, LazyTensor]):
 
     def take(self, slices: Mapping[str, Any],
              dtype: Optional[str] = None) -> Dict[str, Array]:
-        """Arrays of these slices ({name: index}), all by one load; floats as `dtype`."""
+        """Arrays of these slices ({name: index}), all by one load; floats as `dtype`. Types that
+        NumPy lacks (dtypes.py) are torch tensors where ml_dtypes is not installed."""
         parts, found = [], {}
         for name, index in slices.items():
             tensor = self[name]
             offset, extent, rest = _box_of(index, tensor.shape)
-            out = numpy.empty(extent, dtypes.to_numpy(tensor.dtype))
+            out = numpy.empty(extent, dtypes.bits(tensor.dtype))
             if out.size:
                 parts.append(Part(tensor._stored, tensor.dtype, tensor.shape, offset, extent,
                                   out.ctypes.data, out))
             found[name] = out, rest, tensor.dtype
         self.read(parts)
-        return {name: out[rest].astype(dtypes.to_numpy(dtype))
-                if dtype is not None and dtypes.is_float(stored) else out[rest]
+        return {name: dtypes.of_bits(out[rest], stored,
+                                     dtype if dtype and dtypes.is_float(stored) else stored)
                 for name, (out, rest, stored) in found.items()}
 
     def close(self) -> None:

@@ -126,8 +126,8 @@ def to_torch(dtype: str) -> Any:
 
 
 def cast(raw: Any, source: str, to: str) -> Any:
-    """The bytes of elements of F32, F16 or BF16 as another of these, to nearest, ties to even; as
-    they are where `to` is their type.
+    """The bytes of floats as those of another type, to nearest, ties to even; as they are where
+    `to` is theirs. F32, F16 and BF16 need no ml_dtypes.
 
     >>> bits = cast(numpy.array([1.00390625, 1.01171875, numpy.nan], "f4").tobytes(), "F32", "BF16")
     >>> [hex(one) for one in numpy.frombuffer(bits, "u2")]
@@ -135,6 +135,8 @@ def cast(raw: Any, source: str, to: str) -> Any:
     """
     if source == to:
         return raw
+    if not {source, to} <= set(SHORT.values()):
+        return numpy.frombuffer(raw, to_numpy(source)).astype(to_numpy(to)).tobytes()
     if source == "BF16":
         wide = (numpy.frombuffer(raw, "<u2").astype("<u4") << 16).view("<f4")
     else:
@@ -145,3 +147,26 @@ def cast(raw: Any, source: str, to: str) -> Any:
     bits = wide.view("<u4")
     nearest = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16
     return numpy.where(numpy.isnan(wide), (bits >> 16) | 0x40, nearest).astype("<u2").tobytes()
+
+
+def of_bits(raw: Any, source: str, to: str) -> Any:
+    """An array of bits as numbers of type `to`; a torch tensor where NumPy has no such type.
+
+    >>> of_bits(numpy.array([[0x3f80, 0x4000]], "u2"), "BF16", "F32")
+    array([[1., 2.]], dtype=float32)
+    """
+    out = raw
+    if source != to:
+        out = numpy.empty(raw.shape, bits(to))
+        if raw.size:
+            out.data.cast("B")[:] = cast(raw.tobytes(), source, to)
+    try:
+        return out.view(to_numpy(to))
+    except InvalidError:
+        try:
+            import torch
+        except ImportError:
+            torch = None
+        if torch is None:
+            raise
+        return torch.from_numpy(out.view(f"i{size(to)}")).view(to_torch(to))
