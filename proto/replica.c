@@ -10,7 +10,8 @@ uint64_t replica_seed(const char *name, uint64_t step)
 
 struct replica_block replica_block(uint64_t bytes, uint64_t seed, uint32_t index)
 {
-    uint64_t count = bytes / REPLICA_BLOCK_BYTES + (bytes % REPLICA_BLOCK_BYTES != 0);
+    uint64_t size = bytes <= REPLICA_WHOLE_BYTES ? REPLICA_BLOCK_BYTES : REPLICA_SAMPLE_BYTES;
+    uint64_t count = bytes / size + (bytes % size != 0);
     uint64_t block = index;
     if (index >= REPLICA_BLOCKS || index >= count)
         return (struct replica_block){0, 0};
@@ -19,8 +20,8 @@ struct replica_block replica_block(uint64_t bytes, uint64_t seed, uint32_t index
         uint64_t to = (uint64_t)((unsigned __int128)count * (index + 1) / REPLICA_BLOCKS);
         block = from + checksum_seeded(&index, sizeof(index), seed) % (to - from);
     }
-    uint64_t first = block * REPLICA_BLOCK_BYTES, left = bytes - first;
-    return (struct replica_block){first, left < REPLICA_BLOCK_BYTES ? left : REPLICA_BLOCK_BYTES};
+    uint64_t first = block * size, left = bytes - first;
+    return (struct replica_block){first, left < size ? left : size};
 }
 
 void replica_digest_of(struct replica_digest *out, const struct checksum_128 *hashes,

@@ -1,13 +1,14 @@
 /* replica.h - the digest by which ranks that hold the same part of a tensor are compared.
  *
- * Which bytes: all of a slice of up to REPLICA_BLOCKS blocks of REPLICA_BLOCK_BYTES (256 KiB); of a
- * larger one that many blocks, one from each sixteenth of it. Step and name of the tensor choose
- * them, so all ranks choose the same, and each save others.
+ * Which bytes: all of a slice of up to REPLICA_WHOLE_BYTES, in REPLICA_BLOCKS blocks; of a larger
+ * one that many blocks of REPLICA_SAMPLE_BYTES, one from each sixteenth of it. Step and name of the
+ * tensor choose them, so all ranks choose the same, and each save others.
  *
- * The arithmetic: a core hashed such 16 blocks out of memory in 43 us (6 GB/s; two cores of a
- * virtual machine), and a save took 0.9 ns a byte. So a slice of 4.8 MB or more, of which most of a
- * large model consists, costs 1 % of its save or less, and a smaller one at most 7 %: of 256 MiB in
- * 1, 16, 64, 2048 slices a rank hashed for 0.05, 0.7, 2.7, 16 ms, and the save took 230 ms.
+ * The arithmetic, on two cores of a virtual machine: out of memory a core hashed 256 KiB in 16 us,
+ * and 16 pages here and there in 14 to 17 us; a save took 0.7 ns a byte. So a slice of 2.4 MB or
+ * more, of which most of a large model consists, costs 1 % of its save or less, and a smaller one
+ * at most 9 %: of 256 MiB in 1, 16, 64, 2048 slices a rank hashed for 0.02, 0.3, 1.1, 16 ms, and
+ * the save took 150 to 190 ms.
  *
  * A difference in all of a slice, as of ranks that train apart, is found at once. Of one block
  * among n each save finds it with probability 16/n.
@@ -22,8 +23,10 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define REPLICA_BLOCK_BYTES 16384u
 #define REPLICA_BLOCKS 16u
+#define REPLICA_WHOLE_BYTES 262144u
+#define REPLICA_SAMPLE_BYTES 4096u
+#define REPLICA_BLOCK_BYTES (REPLICA_WHOLE_BYTES / REPLICA_BLOCKS) /* at most */
 #define REPLICA_SLICES_MAX 65536u /* of a rank; those behind them are not compared */
 
 struct replica_digest {

@@ -59,7 +59,7 @@ static int compare_all(struct save *save, const struct replica_rank *ranks)
     save->replicas = calloc(1, sizeof *save->replicas);
     if (!save->replicas)
         return report_error(ERR_MEMORY, NULL, "no memory to compare replicas");
-    ERR_TRY(replicas_check(save->replicas, table, ranks, save->world_size, save->step));
+    ERR_TRY(replicas_differ(save->replicas, table, ranks, save->world_size, save->step));
     if (save->replicas->num_differ == 0) {
         free(save->replicas);
         save->replicas = NULL;

@@ -264,8 +264,8 @@ static int by_tensor(const void *a, const void *b)
     return x->cell < y->cell ? -1 : x->cell > y->cell;
 }
 
-int replicas_check(struct replicas_found *out, const struct layout_table *table,
-                   const struct replica_rank *ranks, uint32_t num_ranks, uint64_t step)
+int replicas_differ(struct replicas_found *out, const struct layout_table *table,
+                    const struct replica_rank *ranks, uint32_t num_ranks, uint64_t step)
 {
     struct comparing comparing = {.found = out, .step = step};
     memset(out, 0, sizeof *out);
@@ -308,7 +308,7 @@ const char *replicas_text(char out[REPLICAS_TEXT_BYTES], const struct replicas_f
     if (entry->num_ranks > REPLICAS_RANKS_MAX)
         snprintf(more, sizeof more, " and %u more", entry->num_ranks - REPLICAS_RANKS_MAX);
     if (entry->where.bytes > 0)
-        snprintf(where, sizeof where, ", first in bytes %llu to %llu",
+        snprintf(where, sizeof where, ", first found in bytes %llu to %llu",
                  (unsigned long long)entry->where.first,
                  (unsigned long long)(entry->where.first + entry->where.bytes - 1));
     snprintf(out, REPLICAS_TEXT_BYTES, "rank%s %s%s hold%s other bytes than rank %u%s of tensor %s",

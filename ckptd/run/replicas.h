@@ -60,8 +60,8 @@ struct replicas_found {
 
 /* Compares the digests of the save of `step`: those of each slice with those of the rank that wrote
  * it. What a rank has not told is not compared. ERR_MEMORY. */
-int replicas_check(struct replicas_found *out, const struct layout_table *table,
-                   const struct replica_rank *ranks, uint32_t num_ranks, uint64_t step);
+int replicas_differ(struct replicas_found *out, const struct layout_table *table,
+                    const struct replica_rank *ranks, uint32_t num_ranks, uint64_t step);
 
 #define REPLICAS_TEXT_BYTES 400u
 /* The first of them in words; "": there is none. */

@@ -184,7 +184,7 @@ static void print_difference(const json_t *entry)
     if (all > (json_int_t)json_array_size(ranks))
         printf(" and %lld more", (long long)all - (long long)json_array_size(ranks));
     if (json_is_integer(first))
-        printf(", first in the %lld bytes from %lld of it",
+        printf(", first found in the %lld bytes from %lld of it",
                (long long)json_integer_value(json_object_get(entry, "bytes")),
                (long long)json_integer_value(first));
     printf("\n");

@@ -294,7 +294,7 @@ def metrics(world):
 
 
 def replicas_that_differ_are_told_and_not_mixed(world):
-    differs = "rank 1 holds other bytes than rank 0, first in bytes "
+    differs = "rank 1 holds other bytes than rank 0, first found in bytes "
     said = save_apart(world, 1)
     assert said[0] == said[1] and differs in said[0] and ", and of 4 more" in said[0], said
     with holdfast.open("apart@1", server=world.server) as found:
@@ -318,7 +318,7 @@ def replicas_that_differ_are_refused_where_that_is_asked_for(world):
     world.stop()
     world.start(*OPTIONS, "--saves.replicas", "refuse")
     said = save_apart(world, 2)
-    assert all("replicas differ: rank 1 holds other bytes than rank 0, first in bytes" in text
+    assert all("replicas differ: rank 1 holds other bytes than rank 0, first found in bytes" in text
                and "of tensor a" in text for text in said), said
     assert save_apart(world, 4) == ["", ""]
     with holdfast.Client(world.server, "apart") as reader:

@@ -22,7 +22,7 @@
 #define ROWS 40u
 #define COLUMNS 2048u     /* F32: two rows are a block */
 #define LARGE_BLOCKS 100u /* and a part of one */
-#define LARGE (LARGE_BLOCKS * REPLICA_BLOCK_BYTES + 5u)
+#define LARGE (LARGE_BLOCKS * REPLICA_SAMPLE_BYTES + 5u)
 
 /* HSDP of two shards and two replicas: "norm" is on all ranks, "w" on ranks 0, 2 and 1, 3, "own" on
  * rank 1 alone; "none" has no elements. */
@@ -101,7 +101,7 @@ static void tell_other(uint32_t rank, uint32_t i, uint64_t at)
 static struct replicas_found compare(void)
 {
     struct replicas_found found;
-    assert_int_equal(replicas_check(&found, table, ranks, RANKS, STEP), 0);
+    assert_int_equal(replicas_differ(&found, table, ranks, RANKS, STEP), 0);
     return found;
 }
 
@@ -152,9 +152,10 @@ static void test_replicas__the_first_block_that_differs_is_told(void **state)
     assert_int_equal(entry->block, 3);
     assert_int_equal(entry->where.first, 3 * REPLICA_BLOCK_BYTES);
     char wanted[160];
-    snprintf(wanted, sizeof wanted,
-             "rank %u holds other bytes than rank %u, first in bytes 49152 to 65535 of tensor w",
-             other, kept);
+    snprintf(
+        wanted, sizeof wanted,
+        "rank %u holds other bytes than rank %u, first found in bytes 49152 to 65535 of tensor w",
+        other, kept);
     assert_string_equal(replicas_text(text, &found, table), wanted);
     tell_other(other, 0, REPLICA_BLOCK_BYTES); /* two blocks earlier */
     found = compare();
@@ -235,10 +236,10 @@ static void test_replicas__of_a_large_slice_each_sixteenth_has_a_block(void **st
     uint32_t changed = 0;
     for (uint32_t i = 0; i < REPLICA_BLOCKS; i++) {
         struct replica_block block = replica_block(LARGE, seed, i);
-        uint64_t number = block.first / REPLICA_BLOCK_BYTES, all = LARGE_BLOCKS + 1;
+        uint64_t number = block.first / REPLICA_SAMPLE_BYTES, all = LARGE_BLOCKS + 1;
         assert_true(number >= all * i / REPLICA_BLOCKS && number < all * (i + 1) / REPLICA_BLOCKS);
-        assert_int_equal(block.first % REPLICA_BLOCK_BYTES, 0);
-        assert_int_equal(block.bytes, number == LARGE_BLOCKS ? 5 : REPLICA_BLOCK_BYTES);
+        assert_int_equal(block.first % REPLICA_SAMPLE_BYTES, 0);
+        assert_int_equal(block.bytes, number == LARGE_BLOCKS ? 5 : REPLICA_SAMPLE_BYTES);
         changed += block.first != replica_block(LARGE, other, i).first;
     }
     assert_int_equal(replica_block(LARGE, seed, REPLICA_BLOCKS).bytes, 0);
