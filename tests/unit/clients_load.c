@@ -199,6 +199,42 @@ static void test_load__a_rank_that_leaves_is_not_waited_for_by_those_that_load(v
     assert_int_equal(run_group(&group), 0);
 }
 
+static struct bed *killed_bed;
+
+/* ckptd is killed while rank 0 waits for rank 1: what rank 0 has is whole all the same. */
+static int work_load_around_kill(struct group *group, struct ckpt *ckpt,
+                                 struct ckpt_tensor *tensors, uint32_t rank)
+{
+    struct ckpt_loaded *loaded;
+    int error = CKPT_UNAVAILABLE;
+    if (rank == 1) {
+        sleep_ms(300);
+        end_process(&killed_bed->ckptd, SIGKILL);
+        start_ckptd(killed_bed);
+    }
+    for (int tries = 0; error == CKPT_UNAVAILABLE && tries < 500; tries++) {
+        error = ckpt_load(ckpt, &(struct ckpt_load_options){.step = CKPT_NEWEST}, &loaded);
+        if (rank == 0 && error != 0)
+            break;
+        if (error == CKPT_UNAVAILABLE)
+            sleep_ms(20); /* it does not answer yet */
+    }
+    if (error != 0)
+        return rank_failed(group, "load", rank);
+    check_values(group, tensors, 1, rank);
+    ckpt_loaded_free(loaded);
+    return 0;
+}
+
+static void test_load__a_kill_of_ckptd_fails_no_rank_that_waits_for_others(void **state)
+{
+    killed_bed = *state;
+    save_step(killed_bed, 2, 24, 1);
+    struct group group = make_group(killed_bed, 2, 24, 0);
+    group.work = work_load_around_kill;
+    assert_int_equal(run_group(&group), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -206,6 +242,7 @@ int main(void)
         CASE(test_load__a_rank_that_changes_what_it_saved_changes_no_load),
         CASE(test_load__damage_that_one_rank_finds_has_all_load_the_older_checkpoint),
         CASE(test_load__a_rank_that_leaves_is_not_waited_for_by_those_that_load),
+        CASE(test_load__a_kill_of_ckptd_fails_no_rank_that_waits_for_others),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
