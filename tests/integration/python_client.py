@@ -10,6 +10,7 @@ Method: libckpt as built, ctypes, processes that are killed.
 import doctest
 import gc
 import json
+import math
 import os
 import shutil
 import signal
@@ -33,7 +34,7 @@ sys.path.insert(0, SOURCE)
 sys.dont_write_bytecode = True
 take_libckpt()
 import holdfast  # noqa: E402
-from holdfast import arrays, catalog, checkpoint, client, dtypes, errors  # noqa: E402
+from holdfast import arrays, catalog, checkpoint, client, dtypes, errors, state_json  # noqa: E402
 from importlib import import_module  # noqa: E402
 
 PLAIN = ["bool", "uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64",
@@ -68,8 +69,8 @@ def the_examples_in_the_docstrings_are_true(world):
         saver.save(1, {"w": numpy.arange(6.0).reshape(2, 3)}, state={"epoch": 4}).wait()
     with holdfast.Client(world.server, run="llama") as saver:
         saver.save(7, {"w": numpy.ones((4, 3), "f4"), "lr": 0.1}, {"epoch": 1}).wait()
-    for module in (arrays, dtypes, client, errors, checkpoint, import_module("holdfast.follow"),
-                   import_module("holdfast.names")):
+    for module in (arrays, dtypes, client, errors, checkpoint, state_json,
+                   import_module("holdfast.follow"), import_module("holdfast.names")):
         result = doctest.testmod(module, extraglobs={"server": world.server, "holdfast": holdfast,
                                                      "numpy": numpy})
         assert result.attempted > 0 and result.failed == 0, (module.__name__, result)
@@ -181,6 +182,26 @@ def a_save_without_tensors_is_one(world):
         saver.save(4, {"a": numpy.ones(3)}).wait()
         assert [info.step for info in saver.list()] == [4, 3, 2, 1]
         assert saver.metadata(1).state == {"only": "words"} and not saver.metadata(3).tensors
+
+
+def a_state_keeps_every_float_and_integer(world):
+    """NaN, infinities and long integers in the form that state_json.py gives them."""
+    inf, nan = math.inf, math.nan
+    state = {"metrics": {"best": inf, "worst": -inf, "loss": nan}, "zero": [-0.0, 5e-324, 1e308],
+             "odd": (1 << 53) + 1, "edges": [-(1 << 63), (1 << 63) - 1, 1 << 63],
+             "rng": {"state": (1 << 127) + 1, "inc": -(1 << 100)}, "list": [[1, [nan, 2.5]], []],
+             "own": [{"$float": "nan"}, {"$$int": 7}, {"$int": 1}, {"$float": 1, "b": 2}],
+             "rest": [True, None, "", "\u00e4\n"]}
+    with holdfast.Client(world.server, run="states", config={"clip": inf}) as saver:
+        saver.save(1, {"a": numpy.zeros(3)}, state).wait()
+        found = saver.load({"a": numpy.zeros(3)})
+        for bad, name in ((numpy.float32(1), "float32"), ({1, 2}, "set"), ("a\0", "NUL")):
+            raises(holdfast.InvalidError, lambda: saver.save(2, {}, {"best": [0, {"x": bad}]}),
+                   "state['best'][1]['x']", name)
+        raises(holdfast.InvalidError, lambda: saver.save(2, {}, {"m": {(1, 2): 3}}), "state['m']")
+    assert repr(found.state) == repr(state) and found.config == {"clip": inf}, found.state
+    with holdfast.open("states@1", store=world.store) as stored:
+        assert repr(stored.state) == repr(state) and stored.metadata.config == {"clip": inf}
 
 
 def objects_grow_and_come_back(world):
@@ -602,7 +623,8 @@ if __name__ == "__main__":
              arrays_of_every_type_come_back_bit_for_bit,
              floats_that_numpy_lacks_need_ml_dtypes_and_say_so, slices_are_those_of_numpy,
              a_slice_reads_little_more_than_itself, arrays_that_moved_are_saved_from_where_they_are,
-             a_save_without_tensors_is_one, objects_grow_and_come_back, ckpt_cli_shows_objects,
+             a_save_without_tensors_is_one, a_state_keeps_every_float_and_integer,
+             objects_grow_and_come_back, ckpt_cli_shows_objects,
              ranks_save_slices_and_others_load_theirs, replicas_that_differ_are_told_and_not_mixed,
              replicas_that_differ_are_refused_where_that_is_asked_for,
              replicas_on_two_nodes_are_compared_by_one,

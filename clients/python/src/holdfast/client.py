@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
-import json
 import operator
 import os
 import warnings
@@ -18,7 +17,7 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import numpy
 
-from . import _lib, arrays
+from . import _lib, arrays, state_json
 from .arrays import Part
 from .errors import InvalidError, MismatchError, NotFoundError, misfit
 
@@ -192,7 +191,7 @@ class Client:
             take_over = self._take_over or self.attempt > 0  # from itself
             for name, value in self._about.items():
                 if value is not None:
-                    setattr(options, name, json.dumps(value).encode())
+                    setattr(options, name, state_json.dumps(value, name[:-5]).encode())
             _lib.check(self._lib.ckpt_attempt_take(self._handle, _lib.byref(number), None,
                                                    _lib.byref(options), int(take_over)))
             attempt = number.value
@@ -206,9 +205,10 @@ class Client:
         """Copies `tensors` (name: array, tensor or Slice) into ckptd's memory and returns: they may
         change then. ckptd makes them durable and commits them as a whole.
 
-        `state` is anything that JSON has, at most 1 MiB, of rank 0. `objects` are bytes by name.
-        Raises BusyError, UnavailableError and others when nothing was saved: training may go on;
-        InvalidError where a single rank gives nothing to save at all.
+        `state` is anything that JSON has, and NaN and infinities (state_json.py), at most 1 MiB, of
+        rank 0. `objects` are bytes by name. Raises BusyError, UnavailableError and others when
+        nothing was saved: training may go on; InvalidError where a single rank gives nothing to
+        save at all.
 
         >>> w = numpy.ones((4, 3), "float32")                      # [4, 3]
         >>> with Client(server, "saved") as client:
@@ -224,10 +224,11 @@ class Client:
         if self.world_size == 1 and not parts and not objects and state is None:
             raise InvalidError(f"step {step} has nothing to save: no tensors, state or objects",
                                "give some: an empty checkpoint would become the newest")
+        text = (state_json.dumps({} if state is None else state).encode() if self.rank == 0
+                else None)
         parts = parts + [self._object_part(name, value) for name, value in (objects or {}).items()]
         self._describe(parts)
         save = ctypes.c_void_p()
-        text = json.dumps(state if state is not None else {}).encode() if self.rank == 0 else None
         _lib.check(self._lib.ckpt_save_begin(self._handle, _lib.byref(save), step, text))
         try:
             for place in range(len(parts)):
@@ -512,7 +513,7 @@ def object_bytes(name: str, memory: "numpy.ndarray[Any, Any]") -> bytes:
 
 
 def _json(value: Optional[bytes]) -> Any:
-    return json.loads(_lib.text(value) or "{}")
+    return state_json.loads(_lib.text(value) or "{}")
 
 
 def _loaded_of(found: Any) -> Loaded:
