@@ -401,7 +401,7 @@ def mistakes_are_exceptions_with_hints(world):
     assert error.hint and "\n" not in str(error)
     with holdfast.Client(world.server, run="types") as user:
         for bad in (numpy.zeros(3, "M8[s]"), numpy.array([object()]), numpy.zeros((1,) * 9)):
-            raises(holdfast.InvalidError, lambda: user.save(9, {"bad": bad}))
+            raises(holdfast.InvalidError, lambda: user.save(9, {"bad": bad}), "bad")
         raises(holdfast.InvalidError, lambda: user.load({"bool": numpy.zeros(7, bool)[::2]}))
         raises(holdfast.InvalidError, lambda: user.wait(1, "cloud"), "accepted, local")
         raises(holdfast.NotFoundError, lambda: user.metadata(77), "77")
@@ -421,6 +421,28 @@ def mistakes_are_exceptions_with_hints(world):
         assert not user.list()[0].pinned
     raises(holdfast.InvalidError, lambda: holdfast.Client(f"dir:{world.store}", "x").save(
         1, {"a": numpy.zeros(1)}), "only read")
+
+
+def only_a_rollback_takes_a_step_again(world):
+    """In a new attempt, once this process has loaded a step below; else the step is a mistake."""
+    w = {"w": numpy.zeros(3)}
+    with holdfast.Client(world.server, "back") as user:
+        for step in (10, 50):
+            user.save(step, w).wait()
+        error = raises(errors.GoesBackError, lambda: user.save(20, w), "step 20", "step 50", "back")
+        assert isinstance(error, errors.ExistsError) and errors.is_final(error) and error.hint
+        user.load(w, step=50)
+        raises(errors.GoesBackError, lambda: user.save(20, w))
+        user.load(w, step=10)
+        user.save(20, w).wait()
+        raises(errors.GoesBackError, lambda: user.save(15, w))
+        user.save(30, w).wait()
+        user.load(w, step=20)
+        user.save(30, w).wait()
+        assert [(info.step, info.attempt) for info in user.list()] == [
+            (30, 3), (30, 2), (20, 2), (50, 1), (10, 1)]
+        error = raises(errors.ExistsError, lambda: user.save(30, w))
+        assert not errors.is_final(error), error
 
 
 def all_calls_after_close_are_errors(world):
@@ -629,8 +651,9 @@ if __name__ == "__main__":
              replicas_that_differ_are_refused_where_that_is_asked_for,
              replicas_on_two_nodes_are_compared_by_one,
              an_accepted_save_of_a_killed_process_commits, what_does_not_fit_is_told_by_name,
-             mistakes_are_exceptions_with_hints, all_calls_after_close_are_errors,
-             dropped_ones_leave_no_descriptor, every_code_of_libckpt_has_an_exception,
+             mistakes_are_exceptions_with_hints, only_a_rollback_takes_a_step_again,
+             all_calls_after_close_are_errors, dropped_ones_leave_no_descriptor,
+             every_code_of_libckpt_has_an_exception,
              tags_verification_removal_and_pruning_are_those_of_ckpt_cli,
              a_damaged_newest_is_a_warning_and_the_step_before_is_loaded,
              a_server_is_reached_by_address_with_a_certificate, versions_flow_forwards_and_whole,

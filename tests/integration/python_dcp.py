@@ -4,7 +4,7 @@
 Goal: what holdfast.sharded does for the items of an FSDP2, HSDP or tensor-parallel state dict:
 every rank's boxes are saved as one checkpoint, each tensor from one replica, one rank writes what
 no mesh splits, other ranks load their slices and no more; several boxes of one tensor on a rank;
-changes of shape; objects; a rank that fails. Method: tests/golden/dcp/calls.json, recorded and
+changes of shape; objects; a rank that fails, and what ends a run then; rollbacks. Method: tests/golden/dcp/calls.json, recorded and
 compared by tests/interop/dcp.py; ranks are threads, each with its own connection to a real ckptd;
 an element's value follows from its tensor and its place.
 """
@@ -16,6 +16,8 @@ import os
 import subprocess
 import sys
 import threading
+import time
+import warnings
 import zlib
 
 from lib_store import CLI, World, take_libckpt
@@ -29,7 +31,8 @@ sys.path.insert(0, os.path.join(ROOT, "clients/python/src"))
 sys.dont_write_bytecode = True
 take_libckpt()
 import holdfast  # noqa: E402
-from holdfast import dtypes, sharded  # noqa: E402
+from holdfast import dtypes, errors, saving, sharded  # noqa: E402
+from holdfast.saving import Saves  # noqa: E402
 from holdfast.sharded import Item, Saver  # noqa: E402
 
 with open(os.path.join(ROOT, "tests/golden/dcp/calls.json")) as recorded:
@@ -373,6 +376,145 @@ def an_attempt_that_cannot_be_taken_fails_on_every_rank(world):
     holder.close()
 
 
+def session_of(world, name, rank=0, count=1, gather=lambda value: [value], **options):
+    """What holdfast.dcp.Session is, without torch."""
+    return Saves(name, world.server, Saver(world.server, name, rank, count, gather), gather,
+                 timeout=30, **options)
+
+
+def save_one(session, step, tensor=None, name="w"):
+    """It warns, or raises; what was said is returned."""
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        tensor = numpy.zeros(4) if tensor is None else tensor
+        if session.save(step, [Item(name, tensor.shape, (0,) * tensor.ndim, tensor)], {}, None,
+                        None) == saving.Outcome.SAVED:
+            session.finish(step)
+    return [str(one.message) for one in said]
+
+
+def refused_by(kind, function):
+    try:
+        function()
+    except kind as error:
+        return str(error)
+    raise AssertionError(f"no {kind.__name__}")
+
+
+def what_can_never_be_saved_raises_on_every_rank(world):
+    """At once, though the session only warns and one rank alone has it."""
+    ranks = Ranks(2)
+    bad = [("when", numpy.zeros(4, "M8[s]")), ("n" * 200, numpy.zeros(4)),
+           ("deep", numpy.zeros((4,) + (1,) * 8))]
+
+    def task(rank, gather):
+        session, said = session_of(world, "never", rank, 2, gather), []
+        for step, (name, tensor) in enumerate(bad, 1):
+            name, tensor = (name, tensor) if rank == 1 else ("w", numpy.zeros(4))
+            said.append(refused_by(errors.InvalidError,
+                                   lambda: save_one(session, step, tensor, name)))
+        assert save_one(session, 9) == []
+        session.close()
+        return said
+
+    began = time.monotonic()
+    for said in ranks.run(task):
+        assert "when" in said[0] and "datetime64" in said[0], said
+        assert "191" in said[1] and "nnn" in said[1] and "deep has 9 dim" in said[2], said
+    assert time.monotonic() - began < 30  # a rank that went on alone would wait 60 s
+
+
+def failed_saves_in_a_row_end_the_run(world):
+    """While another client has the run."""
+    holder = holdfast.Client(world.server, "row")
+    holder.save(1, {"w": numpy.zeros(4)}).wait()
+    session = session_of(world, "row", max_failures=2)
+    lasting = session_of(world, "row", max_failures=0)
+    assert "step 2 was not saved" in save_one(session, 2)[0]
+    told = refused_by(errors.AbortedError, lambda: save_one(session, 3))
+    assert "2 saves in a row" in told and "is being trained" in told and "max_failures" in told
+    assert all("goes on" in save_one(lasting, step)[0] for step in (2, 3, 4, 5))
+    holder.close()
+    assert save_one(session, 6) == []  # from here on it counts anew
+    assert all("goes on" in save_one(session, 6)[0] for _ in range(3))  # it is there
+    lasting.saver.client.close()
+    other = holdfast.Client(world.server, "row", take_over=True)
+    other.start()
+    told = refused_by(errors.StaleError, lambda: save_one(session, 7))
+    assert "attempt" in told, told
+    session.close()
+    other.close()
+
+
+def a_future_that_no_caller_asks_is_raised_later(world):
+    session = session_of(world, "asked-for")
+    bad = [Item("when", (4,), (0,), numpy.zeros(4, "M8[s]"))]
+    good = [Item("w", (4,), (0,), numpy.zeros(4))]
+
+    def save(step, items):
+        staged = session.copy_later(step, items, {}, None, None)
+        return staged, session.finish_later(step, staged)
+
+    assert save(1, good)[1].result() is True
+    for future in save(2, bad):
+        assert isinstance(future.exception(), errors.InvalidError), future
+    staged, durable = save(3, bad)
+    refused_by(errors.InvalidError, durable.result)
+    assert save(4, good)[1].result() is True  # that one was seen
+    staged, durable = save(5, bad)
+    while not durable.done():
+        time.sleep(0.01)
+    refused_by(errors.InvalidError, lambda: save(6, good))
+    save(7, bad)
+    refused_by(errors.InvalidError, session.close)
+
+
+def a_lost_save_is_no_true_future(world):
+    holder = holdfast.Client(world.server, "untrue")
+    holder.save(1, {"w": numpy.zeros(4)}).wait()
+    session = session_of(world, "untrue", max_failures=3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        staged = session.copy_later(2, [Item("w", (4,), (0,), numpy.zeros(4))], {}, None, None)
+        assert session.finish_later(2, staged).result() is False
+        session.saved[3] = saving.Outcome.SAVED  # of a copy that ckptd never commits
+        assert session.finish_later(3, staged).result() is False
+        session.saved[4] = saving.Outcome.SAVED
+        refused_by(errors.AbortedError, session.finish_later(4, staged).result)
+    holder.close()
+    session.close()
+
+
+def a_rollback_of_ranks_takes_a_new_attempt(world):
+    """Where one rank alone has read the step that they go back to; without that all raise."""
+    ranks = Ranks(2)
+
+    def task(rank, gather):
+        session = session_of(world, "went-back", rank, 2, gather)
+        items = [Item("w", (4,), (2 * rank,), numpy.full(2, rank), True)]
+        for step in (10, 50):
+            session.save(step, items, {}, None, None)
+        told = refused_by(errors.GoesBackError,
+                          lambda: session.save(20, items, {}, None, None))
+        if rank == 1:
+            session.saver.wait(10, timeout=30)
+            holdfast.Client(world.server, "went-back").load({"w": numpy.zeros(4, int)}, step=10)
+        gather(None)
+        session.save(20, items, {}, None, None)
+        session.finish(20)
+        session.rollback(15)
+        gather(None)
+        session.save(18, items, {}, None, None)
+        session.finish(18)
+        session.close()
+        return told, session.saver.client.attempt
+
+    assert all("has begun step 50" in told and attempt == 3 for told, attempt in ranks.run(task))
+    client = holdfast.Client(world.server, "went-back")
+    assert [(info.step, info.attempt) for info in client.list()] == [
+        (18, 3), (20, 2), (50, 1), (10, 1)]
+
+
 def methods_of(kind):
     """{name: ast.arguments, or None of a property} of a class of holdfast.dcp, without torch."""
     with open(os.path.join(ROOT, "clients/python/src/holdfast/dcp.py"), encoding="utf-8") as file:
@@ -408,8 +550,9 @@ def methods_take_what_every_recorded_torch_gives(world):
 
 
 def the_examples_in_the_docstrings_are_true(world):
-    result = doctest.testmod(sharded)
-    assert result.attempted > 0 and result.failed == 0, result
+    for module in (sharded, saving):
+        result = doctest.testmod(module)
+        assert result.attempted > 0 and result.failed == 0, (module, result)
 
 
 if __name__ == "__main__":
@@ -422,6 +565,9 @@ if __name__ == "__main__":
              files_of_ckpt_cli_have_whole_tensors_and_no_objects,
              a_change_on_one_rank_is_described_by_all, ranks_that_save_different_steps_are_told,
              an_attempt_that_cannot_be_taken_fails_on_every_rank,
+             what_can_never_be_saved_raises_on_every_rank, failed_saves_in_a_row_end_the_run,
+             a_future_that_no_caller_asks_is_raised_later, a_lost_save_is_no_true_future,
+             a_rollback_of_ranks_takes_a_new_attempt,
              methods_take_what_every_recorded_torch_gives,
              the_examples_in_the_docstrings_are_true]
     passed = run(tests, bed)

@@ -16,6 +16,7 @@ from lib_dcp import PRELOAD, end, introduce, meeting, start, torch
 from lib_frameworks import data, sum_on_gloo
 from lib_store import World
 from lib_tap import Skip, run
+import numpy
 from torch import nn
 
 import holdfast
@@ -86,6 +87,46 @@ def the_trainer_of_hugging_face_saves_and_resumes(world):
         assert [info.step for info in client.list()] == [12, 9, 6, 3]
         assert [info.attempt for info in client.list()] == [2, 2, 1, 1]
     assert not os.path.exists(os.path.join(world.folder, "hf", "checkpoint-12"))
+
+
+def the_trainer_of_hugging_face_ends_without_checkpoints(world):
+    """When saves fail in a row, and at the first that can never succeed."""
+    try:
+        import accelerate  # noqa: F401
+        from transformers import Trainer, TrainingArguments
+    except ImportError as missing:
+        raise Skip(missing) from None
+    from holdfast.transformers import HoldfastCallback
+
+    class Net(nn.Module):
+        def __init__(self, buffer):
+            super().__init__()
+            self.layer = nn.Linear(6, 2)
+            self.register_buffer(buffer, torch.zeros(1))
+
+        def forward(self, x, y):
+            out = self.layer(x)
+            return {"loss": nn.functional.mse_loss(out, y), "logits": out}
+
+    def train(name, buffer, **options):
+        keep = HoldfastCallback(name, world.server, every=2, **options)
+        arguments = TrainingArguments(os.path.join(world.folder, "hf"), max_steps=12,
+                                      per_device_train_batch_size=8, save_strategy="no",
+                                      use_cpu=True, report_to=[], disable_tqdm=True)
+        trainer = Trainer(Net(buffer), arguments, callbacks=[keep],
+                          train_dataset=[{"x": x, "y": y} for x, y in data()])
+        try:
+            trainer.train()
+        except holdfast.HoldfastError as error:
+            return trainer.state.global_step, str(error)
+        return trainer.state.global_step, ""
+
+    with holdfast.Client(world.server, "hf-held") as holder:
+        holder.save(1, {"w": numpy.zeros(3)}).wait()
+        step, said = train("hf-held", "b", max_failures=3)
+        assert step == 6 and "3 saves in a row" in said and "is being trained" in said, (step, said)
+    step, said = train("hf-never", "n" * 200)
+    assert step == 2 and "191 characters" in said, (step, said)
 
 
 def llama_trainer(folder, keep, kind, callback):
@@ -187,6 +228,7 @@ if __name__ == "__main__":
     bed = World()
     bed.start("--memory.pool_bytes", "128MiB", "--limits.takeover_ms", "500")
     tests = [the_trainer_of_hugging_face_saves_and_resumes,
+             the_trainer_of_hugging_face_ends_without_checkpoints,
              the_trainer_of_hugging_face_resumes_on_two_processes]
     passed = run([test for test in tests if len(sys.argv) < 2
                   or any(word in test.__name__ for word in sys.argv[1:])], bed)

@@ -42,6 +42,23 @@ def _checked(stored: str) -> str:
     return stored
 
 
+def check_fit(name: str, dtype: str, dims: int) -> None:
+    """Raises the InvalidError of a tensor that can never be stored, with its name."""
+    last = (dtypes.carrier(dtype) or ("", ()))[1]
+    if dims + len(last) > _lib.DIMS_MAX:
+        raise InvalidError(f"{name} has {dims} dimensions",
+                           f"at most {_lib.DIMS_MAX - len(last)}; reshape it")
+    _checked(carried_name(name, dtype))
+
+
+def type_of(name: str, value: Any) -> str:
+    """The type of an array or tensor; the error of one that has none names it."""
+    try:
+        return (dtypes.of_torch if is_torch(value) else dtypes.of_numpy)(value.dtype)
+    except InvalidError as error:
+        raise InvalidError(f"{name}: {error.message}", error.hint) from None
+
+
 def carried_name(name: str, dtype: str) -> str:
     """Under which a tensor is stored whose type may be carried."""
     return name if dtypes.carrier(dtype) is None else f"{name}@{dtype}"
@@ -103,13 +120,11 @@ class Part:
     def __init__(self, name: str, dtype: str, shape: Sequence[int], offset: Sequence[int],
                  extent: Sequence[int], pointer: int, source: Any, on_device: bool = False) -> None:
         stored, last = dtypes.carrier(dtype) or (dtype, ())
-        if len(shape) + len(last) > _lib.DIMS_MAX:
-            raise InvalidError(f"{name} has {len(shape)} dimensions",
-                               f"at most {_lib.DIMS_MAX - len(last)}; reshape it")
+        check_fit(name, dtype, len(shape))
         if len(shape) != len(offset) or len(shape) != len(extent):
             raise InvalidError(f"shape {tuple(shape)}, offset {tuple(offset)} and data of shape "
                                f"{tuple(extent)} of {name} do not fit each other")
-        self.name, self.dtype = _checked(carried_name(name, dtype)), stored
+        self.name, self.dtype = carried_name(name, dtype), stored
         self.shape, self.extent = (*shape, *last), (*extent, *last)
         self.offset = (*offset, *(0 for _ in last))
         self.pointer, self.source, self.on_device = pointer, source, on_device
@@ -126,7 +141,7 @@ class Part:
 
 def _torch_part(name: str, tensor: Any, shape: Optional[Sequence[int]],
                 offset: Optional[Sequence[int]], writable: bool) -> Part:
-    dtype = dtypes.of_torch(tensor.dtype)
+    dtype = type_of(name, tensor)
     local = tensor.detach().resolve_conj()
     if not local.is_contiguous():
         if writable:
@@ -151,7 +166,7 @@ def _numpy_part(name: str, value: Any, shape: Optional[Sequence[int]],
                            "give a writable, C-contiguous array")
     if array.dtype == object:
         raise InvalidError(f"{name} holds Python objects", "save them as `state` or `objects`")
-    dtype = dtypes.of_numpy(array.dtype)
+    dtype = type_of(name, array)
     array = numpy.ascontiguousarray(array).reshape(array.shape)  # of a scalar it makes [1]
     extent = array.shape
     return Part(name, dtype, extent if shape is None else shape,

@@ -19,14 +19,23 @@ import numpy
 
 from . import _lib, arrays, state_json
 from .arrays import Part
-from .errors import InvalidError, MismatchError, NotFoundError, misfit
+from .errors import (ExistsError, GoesBackError, HoldfastError, InvalidError, MismatchError,
+                     NotFoundError, misfit)
 
 LEVELS = {"accepted": 1, "local": 2, "replicated": 3, "bucket": 4}
+# The step that this process has read of a run since it last saved one, by server and run.
+_read: Dict[Tuple[str, str], int] = {}
 
 
 def default_server() -> str:
     """HOLDFAST_SERVER, else where ckptd listens when it is told nothing."""
     return os.environ.get("HOLDFAST_SERVER") or f"unix:/tmp/holdfast-{os.getuid()}/ckptd.sock"
+
+
+def note_read(server: Optional[str], run: str, step: int) -> None:
+    """Training goes on from this step: a save of an earlier one than the last is then a rollback,
+    no mistake (Client.is_rollback)."""
+    _read[server or default_server(), run] = step
 
 
 def store_address(store: str) -> str:
@@ -149,6 +158,8 @@ class Client:
         self.server, self.run = server or default_server(), run
         self.rank, self.world_size = rank, world_size
         self.attempt = 0
+        self.newest_begun = -1  # step of the attempt; -1: none
+        self._is_behind = False  # of a rollback that took no attempt yet
         self._about = {"config_json": config, "data_json": data, "mesh_json": mesh,
                        "identity_json": identity}
         self._take_over = take_over
@@ -196,7 +207,31 @@ class Client:
                                                    _lib.byref(options), int(take_over)))
             attempt = number.value
         self.attempt, self._described = attempt, None
+        self.newest_begun, self._is_behind = -1, False
         return attempt
+
+    def note_begun(self, step: int) -> None:
+        """The attempt has this step, here or in the files of a fallback."""
+        self._is_behind = self.is_rollback(step)  # of files: ckptd's attempt is not new yet
+        self.newest_begun = step
+        _read.pop((self.server, self.run), None)
+
+    def is_rollback(self, step: int) -> bool:
+        """Has this process gone back, to a checkpoint that it read since its last save, so that
+        `step` comes again? Then it belongs to a new attempt."""
+        read = _read.get((self.server, self.run))
+        return self._is_behind or read is not None and (
+            read <= step < self.newest_begun or read < step == self.newest_begun)
+
+    def has_step(self, step: int, error: HoldfastError) -> bool:
+        """Does the error of a save mean that the attempt has this very step already?"""
+        return isinstance(error, ExistsError) and step == self.newest_begun
+
+    def goes_back(self, step: int, newest: int) -> GoesBackError:
+        return GoesBackError(
+            f"step {step} of run {self.run} goes back: its attempt has begun step {newest}",
+            "steps of an attempt only grow. After a rollback load the step that training goes on "
+            "from, or take a new attempt: start() of every rank's Client, rollback() of a Session")
 
     # ---- saving ----
 
@@ -207,8 +242,9 @@ class Client:
 
         `state` is anything that JSON has, and NaN and infinities (state_json.py), at most 1 MiB, of
         rank 0. `objects` are bytes by name. Raises BusyError, UnavailableError and others when
-        nothing was saved: training may go on; InvalidError where a single rank gives nothing to
-        save at all.
+        nothing was saved: training may go on; InvalidError for what can never be saved, as where a
+        single rank gives nothing to save at all; GoesBackError for a step below the last one,
+        unless this process has loaded one below it since: then a single rank takes a new attempt.
 
         >>> w = numpy.ones((4, 3), "float32")                      # [4, 3]
         >>> with Client(server, "saved") as client:
@@ -226,10 +262,15 @@ class Client:
                                "give some: an empty checkpoint would become the newest")
         text = (state_json.dumps({} if state is None else state).encode() if self.rank == 0
                 else None)
+        if self.world_size == 1 and self.is_rollback(step):
+            self.start()
+        elif step < self.newest_begun:
+            raise self.goes_back(step, self.newest_begun)
         parts = parts + [self._object_part(name, value) for name, value in (objects or {}).items()]
         self._describe(parts)
         save = ctypes.c_void_p()
         _lib.check(self._lib.ckpt_save_begin(self._handle, _lib.byref(save), step, text))
+        self.note_begun(step)
         try:
             for place in range(len(parts)):
                 index = self._lib.ckpt_save_order(self._handle, place)
@@ -365,6 +406,7 @@ class Client:
             result = _loaded_of(found.contents)
         finally:
             self._lib.ckpt_loaded_free(found)
+        note_read(self.server, self.run, result.step)
         for piece in staged:
             piece.give()
         for line in result.skipped if step is None else []:

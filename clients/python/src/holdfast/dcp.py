@@ -10,8 +10,8 @@
 dcp.async_save speaks to all ranks in a thread, so wait for one before the next;
 holdfast.dcp.async_save does not, and its saves overlap. A save that was copied commits even if
 every process is killed. Loads ask for exactly the slices of this rank, and ckptd reshards. A save
-that fails warns and training goes on (on_failure="raise" raises); with `fallback` it is written as
-DCP's own files, and what is loaded is the newest of both.
+that fails warns and training goes on, within limits (saving.py), and dcp.async_save's future fails;
+with `fallback` it is written as DCP's own files, and what is loaded is the newest of both.
 Python objects are stored as torch.save writes them; what others wrote is loaded only as
 far as torch.load(weights_only=True) takes it, unless reader(allow_pickle=True) is asked for.
 
@@ -21,15 +21,14 @@ plans. A DTensor of several boxes (boxes.py) is saved by SavePlanner.
 """
 from __future__ import annotations
 
-import enum
+import contextlib
 import io
 import os
 import re
 import sys
 import warnings
 from concurrent.futures import Future as ThreadFuture
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Dict, List, Mapping, Optional, Tuple, Union
+from typing import Any, Dict, Iterator, List, Mapping, Optional, Tuple, Union
 
 import torch
 import torch.distributed as dist
@@ -48,9 +47,10 @@ from torch.futures import Future
 from . import dtypes, sharded
 from .boxes import Filling, SavePlanner, is_split
 from .client import Client, LEVELS
-from .errors import (CorruptError, HoldfastError, InvalidError, NotFoundError, SpaceError,
-                     StorageError, TimeoutError, UnavailableError, misfit)
-from .fallback import Files, copy_of
+from .errors import (AbortedError, CorruptError, HoldfastError, InvalidError, NotFoundError,
+                     UnavailableError, misfit)
+from .fallback import Files
+from .saving import MAX_FAILURES, Outcome, Saves, Told
 from .sharded import Item, Saver, Stored
 
 _ID = re.compile(r"(?:.*[/@])?(?:(?:step|checkpoint)[-_]?)?(?P<step>\d+)/?$")
@@ -70,16 +70,9 @@ def step_of(checkpoint_id: Id) -> int:
     return int(match["step"])
 
 
-class Outcome(enum.IntEnum):
-    """Of a save on all ranks, the worst counts. FILES: it goes to the files of `fallback`."""
-    SAVED, FILES, LOST = 0, 1, 2
-
-
-_TO_FILES = (UnavailableError, TimeoutError, SpaceError, StorageError)
-
-
-class Session:
-    """A job's connection to ckptd; made once, by every rank of `process_group`.
+class Session(Saves):
+    """A job's connection to ckptd; made once, by every rank of `process_group`. saving.py says what
+    becomes of a save that fails.
 
     Its ranks talk through a gloo group of the session's own: one small gather for each save.
     `fallback` is a directory that DCP's own files are written to when ckptd is not there, or has no
@@ -89,49 +82,42 @@ class Session:
 
     def __init__(self, run: str, server: Optional[str] = None, *, process_group: Any = None,
                  wait: Optional[str] = "local", timeout: float = 600.0, on_failure: str = "warn",
-                 fallback: Optional[str] = None, alone: bool = False, take_over: bool = False,
-                 **options: Any) -> None:
+                 max_failures: Optional[int] = MAX_FAILURES, fallback: Optional[str] = None,
+                 alone: bool = False, take_over: bool = False, **options: Any) -> None:
         if on_failure not in ("warn", "raise"):
             raise InvalidError(f"on_failure {on_failure!r}", '"warn" or "raise"')
         if wait is not None and wait not in LEVELS:
             raise InvalidError(f"there is no level {wait!r}", f"one of {', '.join(LEVELS)}")
-        self.run, self.server, self.wait_level, self.timeout = run, server, wait, timeout
-        self.on_failure = on_failure
+        if max_failures is not None and (type(max_failures) is not int or max_failures < 0):
+            raise InvalidError(f"max_failures {max_failures!r}", "a number; 0: no limit")
         self._group: Any
         self._group, self.rank, self.world_size = (
             (None, 0, 1) if alone else _own_group(process_group))
-        self.files: Optional[Files] = None
+        files = None
         if fallback is not None:
-            self.files = Files(fallback, None if alone else _own_group(process_group)[0])
-        self.saver: Optional[Saver] = None
+            files = Files(fallback, None if alone else _own_group(process_group)[0])
         failed: Optional[HoldfastError] = None
+        saver: Optional[Saver] = None
         try:
-            self.saver = Saver(server, run, self.rank, self.world_size, self._gather,
-                               take_over=take_over, **options)
+            saver = Saver(server, run, self.rank, self.world_size, self._tell_all,
+                          take_over=take_over, **options)
         except UnavailableError as error:
             failed = error
-        errors = [error for error in self._gather(failed) if error is not None]
-        if errors and self.files is None:
+        errors = [error for error in self._tell_all(failed) if error is not None]
+        if errors and files is None:
             raise errors[0]
         if errors:
             warnings.warn(f"no ckptd, so DCP's files go to {fallback}: {errors[0]}", stacklevel=2)
-            self.saver = None
-        self.saved: Dict[int, Outcome] = {}  # of steps that a stager has copied
-        self._staging = ThreadPoolExecutor(1, "holdfast-stage")
-        self._finishing = ThreadPoolExecutor(1, "holdfast-wait")
+            saver = None
+        super().__init__(run, server, saver, self._tell_all, wait=wait, timeout=timeout,
+                         on_failure=on_failure, max_failures=max_failures, files=files)
 
-    def _gather(self, value: Any) -> List[Any]:
+    def _tell_all(self, value: Any) -> List[Any]:
         if self._group is None:
             return [value]
         values: List[Any] = [None] * self.world_size
         dist.all_gather_object(values, value, group=self._group)
         return values
-
-    def close(self) -> None:
-        self._staging.shutdown()
-        self._finishing.shutdown()
-        if self.saver is not None:
-            self.saver.close()
 
     def writer(self, step: Optional[int] = None, state: Any = None) -> StorageWriter:
         """For dcp.save and dcp.async_save. `state` is JSON that is stored with the step."""
@@ -157,62 +143,6 @@ class Session:
     def _find(self, step: Optional[int]) -> Tuple[Optional[int], bool]:
         """And is it one of the files?"""
         return _find(self.run, self.server, self.files, step)
-
-    def save(self, step: int, items: List[Item], objects: Mapping[str, bytes], state: Any,
-             about: Any) -> Outcome:
-        """What became of it, which was said. With `fallback` all ranks have the same answer."""
-        if self.saver is None:
-            return Outcome.FILES
-        outcome, failed = Outcome.SAVED, None
-        try:
-            self.saver.save(step, items, objects, state, about)
-        except HoldfastError as error:
-            failed = error
-            is_for_files = self.files is not None and isinstance(error, _TO_FILES)
-            outcome = Outcome.FILES if is_for_files else Outcome.LOST
-        if self.files is not None:
-            outcome = max(self._gather(outcome))
-        if failed is not None and outcome == Outcome.LOST and self.on_failure == "raise":
-            raise failed
-        if failed is not None:
-            warnings.warn(f"step {step} was not saved, and training goes on: {failed}"
-                          if outcome == Outcome.LOST else f"step {step} goes to DCP's files: "
-                          f"{failed}", stacklevel=2)
-        return outcome
-
-    def copy_later(self, step: int, items: List[Item], objects: Mapping[str, bytes], state: Any,
-                   about: Any, result: Any = None) -> "ThreadFuture[Any]":
-        """save() in the session's thread; gives `result`, or a copy of it that is for files."""
-        def copy() -> Any:
-            self.saved[step] = Outcome.LOST
-            self.saved[step] = self.save(step, items, objects, state, about)
-            return copy_of(result) if self.saved[step] == Outcome.FILES else result
-
-        return self._staging.submit(copy)
-
-    def finish_later(self, step: int, staged: "ThreadFuture[Any]") -> "ThreadFuture[Any]":
-        """True: the step is durable, or was given up after it was copied, which was said."""
-        def wait() -> bool:
-            copied = staged.result()
-            outcome = self.saved.pop(step, Outcome.LOST)
-            if outcome == Outcome.FILES and self.files is not None:
-                self.files.save(step, copied, SavePlanner())
-            elif outcome == Outcome.SAVED:
-                self.finish(step)
-            return outcome != Outcome.LOST
-
-        return self._finishing.submit(wait)
-
-    def finish(self, step: int) -> None:
-        if self.wait_level is None or self.saver is None:
-            return
-        try:
-            self.saver.wait(step, self.wait_level, self.timeout)
-        except HoldfastError as error:
-            if self.on_failure == "raise":
-                raise
-            warnings.warn(f"step {step} is not durable, and training goes on: {error}",
-                          stacklevel=2)
 
 
 def _own_group(process_group: Any) -> Tuple[Any, int, int]:
@@ -267,20 +197,33 @@ def _paths(planner_data: Any) -> Any:
     return {"paths": {name: list(path) for name, path in planner_data.items()}}
 
 
+def _is_in_async_save() -> bool:
+    """Is this the thread of dcp.async_save? DCP hands the writer nothing that says so."""
+    frame: Any = sys._getframe(1)
+    while frame is not None:
+        if frame.f_globals.get("__name__", "").startswith("torch.distributed.checkpoint._async"):
+            return True
+        frame = frame.f_back
+    return False
+
+
 class Writer(StorageWriter):
-    """Of one step; see Session.writer()."""
+    """Of one step; see Session.writer(). A save that is lost fails the future of dcp.async_save;
+    dcp.save warns."""
 
     def __init__(self, session: Session, step: Optional[int], state: Any) -> None:
         self.session, self.step, self.state = session, step, state
         self._items: Any = []
         self._about: Any = None
         self._files: Any = None  # DCP's writer, of a save that falls back
+        self._is_coordinator = self._is_async = self._is_durable = False
 
     def reset(self, checkpoint_id: Id = None) -> None:
         if self.step is None or checkpoint_id is not None:
             self.step = step_of(checkpoint_id)
 
     def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
+        self._is_coordinator = is_coordinator
         if not kwargs.get("use_collectives", True) and self.session.world_size > 1:
             raise InvalidError("holdfast.dcp saves what all ranks have as one checkpoint",
                                "use_collectives=True")
@@ -297,31 +240,68 @@ class Writer(StorageWriter):
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> "Future[List[WriteResult]]":
         assert self.step is not None
-        outcome = self.session.saved.pop(self.step, None)
+        session = self.session
+        outcome = session.saved.pop(self.step, None)
+        self._is_async = outcome is not None or _is_in_async_save()
         if outcome is None:
-            items = self._items or plan.items
-            outcome = self.session.save(self.step, *_resolve(items, planner), self.state,
-                                        self._about)
-        if outcome == Outcome.FILES and self.session.files is not None:
-            self._files = self.session.files.writer(self.step)
+            with self._leaving():
+                outcome = self._save(self._items or plan.items, planner)
+        if outcome == Outcome.FILES and session.files is not None:
+            session.streak.note(self.step, True)
+            self._files = session.files.writer(self.step)
             return self._files.write_data(self._files.prepare_local_plan(plan), planner)
         good = outcome == Outcome.SAVED
+        if good and not self._is_coordinator:  # which waits until the step is durable
+            session.streak.note(self.step, True)
         result = [WriteResult(item.index, 0, None) for item in plan.items] if good else []
+        why = "" if good else session.reasons.pop(self.step, "")
         future: "Future[List[WriteResult]]" = Future()
-        future.set_result(result + [WriteResult(None, 0, good)])  # type: ignore[arg-type]
+        future.set_result(result + [WriteResult(None, 0, (good, why))])  # type: ignore[arg-type]
         return future
+
+    def _save(self, items: Any, planner: SavePlanner) -> Outcome:
+        assert self.step is not None
+        outcome = self.session.save(self.step, *_resolve(items, planner), self.state, self._about)
+        if outcome == Outcome.SAVED and self.session.files is not None:
+            outcome = self.session.keep_or_finish(self.step)  # while the state is still here
+            self._is_durable = outcome == Outcome.SAVED
+        return outcome
+
+    @contextlib.contextmanager
+    def _leaving(self) -> Iterator[None]:
+        """An error that ends the run reaches a program that never looks at DCP's future, too."""
+        try:
+            yield
+        except HoldfastError as error:
+            if self._is_async:
+                self.session.leave(error)
+            raise
+
+    def _tell_bad(self, bad: Mapping[int, str]) -> HoldfastError:
+        failed = AbortedError(f"step {self.step} was not saved by ranks {sorted(bad)}, so by none: "
+                              f"{next(filter(None, bad.values()), '')}")
+        assert self.step is not None
+        if self.session.rank in bad:  # it has counted that
+            warnings.warn(str(failed), stacklevel=2)
+        else:
+            self.session.failed(self.step, failed, f"step {self.step} was not saved")
+        return failed
 
     def finish(self, metadata: Metadata, results: List[List[WriteResult]]) -> None:
         assert self.step is not None
         if self._files is not None:
             self._files.finish(metadata, results)
             return
-        bad = [rank for rank, result in enumerate(results) if not result[-1].storage_data]
-        if not bad:
-            self.session.finish(self.step)
-        else:
-            warnings.warn(f"step {self.step} was not saved by ranks {bad}, so by none",
-                          stacklevel=2)
+        bad = {rank: result[-1].storage_data[1] for rank, result in enumerate(results)
+               if not result[-1].storage_data[0]}
+        failed: Optional[HoldfastError] = None
+        with self._leaving():
+            if bad:
+                failed = self._tell_bad(bad)
+            elif not self._is_durable:
+                failed = self.session.finish(self.step)
+        if failed is not None and self._is_async:
+            raise failed
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: Id) -> bool:
@@ -336,22 +316,24 @@ class Stager(AsyncStager):
                  planner: Optional[SavePlanner]) -> None:
         self.session, self.step, self.overlap, self.state = session, step, overlap, state
         self._planner = planner or SavePlanner()
-        self._future: Optional["ThreadFuture[Any]"] = None
+        self._future: Optional[Told] = None
 
     @property
     def should_synchronize_after_execute(self) -> bool:
         return not self.overlap
 
-    def stage(self, state_dict: Any, **_: Any) -> Any:
+    def copy_later(self, state_dict: Any) -> Told:
         self._planner.set_up_planner(state_dict, is_coordinator=self.session.rank == 0)
         plan = self._planner.create_local_plan()
         items, objects = _resolve(plan.items, self._planner)  # objects as they are now
         about = _paths(plan.planner_data)
-        copy = self.session.copy_later(self.step, items, objects, self.state, about, state_dict)
-        if not self.overlap:
-            return copy.result()
-        self._future = copy
-        return copy
+        self._future = self.session.copy_later(self.step, items, objects, self.state, about,
+                                               state_dict)
+        return self._future
+
+    def stage(self, state_dict: Any, **_: Any) -> Any:
+        copy = self.copy_later(state_dict)
+        return copy.for_torch() if self.overlap else copy.result()
 
     def synchronize_staging(self) -> None:
         if self._future is not None:
@@ -605,12 +587,9 @@ def async_save(state_dict: Mapping[str, Any], session: Session, step: int, overl
                state: Any = None) -> Tuple["ThreadFuture[Any]", "ThreadFuture[Any]"]:
     """(staged, durable): the tensors may change when `staged` is done. Saves may overlap: unlike
     dcp.async_save it has nothing to say to other ranks once the bytes are copied."""
-    stager = Stager(session, step, overlap, state, None)
-    staged: "ThreadFuture[Any]" = ThreadFuture()
-    if overlap:
-        staged = stager.stage(_plain(state_dict))
-    else:
-        staged.set_result(stager.stage(_plain(state_dict)))
+    staged = Stager(session, step, overlap, state, None).copy_later(_plain(state_dict))
+    if not overlap:
+        staged.result()
     return staged, session.finish_later(step, staged)
 
 

@@ -37,6 +37,10 @@ class ExistsError(HoldfastError):
     code = -3
 
 
+class GoesBackError(ExistsError):
+    """The step of a save lies below one that its attempt has begun."""
+
+
 class StaleError(HoldfastError):
     """A newer attempt of the run has taken over: stop."""
     code = -4
@@ -105,6 +109,19 @@ class InternalError(HoldfastError):
 class UnsettledError(HoldfastError):
     """It cannot be told yet whether it happened: ask again."""
     code = -17
+
+
+_NEVER = (InvalidError, GoesBackError, StaleError, DeniedError, MismatchError, VersionError)
+
+
+def is_final(error: BaseException) -> bool:
+    """Would the same save fail each time? A type that cannot be stored is such a case; a ckptd that
+    is away is none.
+
+    >>> is_final(InvalidError("w has 9 dimensions")), is_final(UnavailableError("no ckptd"))
+    (True, False)
+    """
+    return isinstance(error, _NEVER)
 
 
 def misfit(spec: str, lines: List[str], limit: int = 10) -> MismatchError:

@@ -15,19 +15,19 @@ from torch.distributed.checkpoint import FileSystemReader, FileSystemWriter
 from torch.utils._pytree import tree_map
 
 from . import dtypes
+from .boxes import SavePlanner
 from .dcp_files import METADATA, Folder
 from .errors import NotFoundError
-
-
-def copy_of(state: Any) -> Any:
-    """A state dict on the CPU that shares nothing with `state`."""
-    return tree_map(lambda value: value.detach().to("cpu", copy=True)
-                    if isinstance(value, torch.Tensor) else copy.deepcopy(value), state)
 
 
 class Files:
     def __init__(self, folder: str, group: Any = None) -> None:
         self.folder, self._group = folder, group
+
+    def copy(self, state: Any) -> Any:
+        """A state dict on the CPU that shares nothing with `state`."""
+        return tree_map(lambda value: value.detach().to("cpu", copy=True)
+                        if isinstance(value, torch.Tensor) else copy.deepcopy(value), state)
 
     def path(self, step: int) -> str:
         return os.path.join(self.folder, f"step-{step}")
@@ -54,10 +54,10 @@ class Files:
                                 f"{'a checkpoint' if step is None else f'step {step}'}")
         return FileSystemReader(self.path(found))
 
-    def save(self, step: int, state: Any, planner: Any) -> None:
+    def save(self, step: int, state: Any) -> None:
         import torch.distributed.checkpoint as dcp
 
-        dcp.save(state, storage_writer=self.writer(step), planner=planner,
+        dcp.save(state, storage_writer=self.writer(step), planner=SavePlanner(),
                  process_group=self._group, no_dist=self._group is None)
 
     def load(self, step: int, allow_pickle: bool) -> Tuple[Dict[str, Any], Dict[str, Any]]:

@@ -62,9 +62,9 @@ class HoldfastIO(CheckpointIO):
         pass
 
     def teardown(self) -> None:
-        if self._session is not None:
-            self._session.close()
-            self._session = None
+        session, self._session = self._session, None
+        if session is not None:
+            session.close()
 
 
 class HoldfastStrategy(ModelParallelStrategy):
@@ -124,7 +124,9 @@ class HoldfastStrategy(ModelParallelStrategy):
         pass
 
     def teardown(self) -> None:
-        if self._session is not None:
-            self._session.close()  # waits for the last save
-            self._session = None
-        super().teardown()
+        session, self._session = self._session, None
+        try:
+            if session is not None:
+                session.close()  # waits for the last save
+        finally:
+            super().teardown()

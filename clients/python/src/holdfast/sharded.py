@@ -3,9 +3,10 @@
 The part of holdfast.dcp that knows no torch. Each rank gives what it holds; `gather` is the only
 thing that ranks say to each other here: it hands every rank the list of what all ranks gave.
 
-Every save begins with one gather: does anybody have other tensors than last time, or objects that
-no longer fit their room? If so, the ranks tell each other what they have, agree on who writes what
-no mesh splits, take a new attempt, and describe. Then each rank copies and ends; nothing waits.
+Every save begins with one gather: does a rank have other tensors than last time, objects that no
+longer fit their room, or a checkpoint that it went back to? If so, the ranks tell each other what
+they have, agree on who writes what no mesh splits, take a new attempt, and describe. Then each rank
+copies and ends; nothing waits. A tensor that can never be stored is the same error on every rank.
 
  - A "shard" may be held by several ranks: ckptd takes a tensor from one replica, whole,
    and tells where the others differ.
@@ -26,7 +27,7 @@ import struct
 import threading
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
-from . import arrays
+from . import arrays, state_json
 from .arrays import Part
 from .client import Client, Metadata, object_bytes
 from .errors import CorruptError, InvalidError
@@ -153,16 +154,28 @@ class Saver:
             blob_parts = self._parts(items) if signature == self._signature else None
             fits = blob_parts is not None and self.client.describes(
                 blob_parts, self._blob(objects, about))
-            answers = self._gather((step, fits))
-            if any(other != step for other, _ in answers):
-                raise InvalidError(f"rank {self.rank} saves step {step}, others "
-                                   f"{sorted({other for other, _ in answers})}")
-            if not all(fit for _, fit in answers):
+            unfit = _unfit(items if signature != self._signature else (),
+                           state if self.rank == 0 else None)
+            if self._agrees(step, fits, unfit):
                 self._signature = None
                 self._agree(items, objects)
                 blob_parts = self._parts(items)
             self.client.save_parts(step, blob_parts or [], state, self._blob(objects, about))
             self._signature = signature
+
+    def _agrees(self, step: int, fits: bool, unfit: Optional[InvalidError]) -> bool:
+        """Do the ranks take a new attempt? Raises on every rank where one can never save this."""
+        client = self.client
+        answers = self._gather((step, fits, unfit, client.is_rollback(step), client.newest_begun))
+        steps, every_fits, errors, rollbacks, newest = zip(*answers)
+        if set(steps) != {step}:
+            raise InvalidError(f"rank {self.rank} saves step {step}, others {sorted(set(steps))}")
+        for error in [unfit, *errors]:
+            if error is not None:
+                raise error
+        if step < max(newest) and not any(rollbacks):
+            raise client.goes_back(step, max(newest))
+        return any(rollbacks) or not all(every_fits)
 
     def _agree(self, items: Sequence[Item], objects: Mapping[str, bytes]) -> None:
         """Who writes what, and a new attempt."""
@@ -200,6 +213,18 @@ class Saver:
             self._waiter = Client(self.client.server, self.run)
             self._waiter_attempt = 0
         return self._waiter.wait(step, level, timeout)
+
+
+def _unfit(items: Sequence[Item], state: Any) -> Optional[InvalidError]:
+    """The error of the first thing that can never be stored; None: all can."""
+    try:
+        state_json.dumps(state)
+        for item in items:
+            arrays.check_fit(arrays.stored_name(_plain(item.name)),
+                             arrays.type_of(item.name, item.tensor), len(item.size))
+    except InvalidError as error:
+        return error
+    return None
 
 
 def _bytes_of(item: Item) -> int:

@@ -15,8 +15,8 @@ CheckpointLoader, for those who use these. What is different:
  - Tensors are copied once, into ckptd's memory, in a thread if the saver's configuration stages in
    one. lock() waits for that copy alone, so saves overlap. A save that was copied commits even if
    every process is killed. The future of a save gives True when it is durable.
- - A save that fails warns, its future gives False, and training goes on (on_failure="raise"
-   raises in the future).
+ - A save that fails warns, its future gives False, and training goes on. With on_failure="raise",
+   after max_failures in a row, and where it can never succeed, the future raises.
  - DTensors load on any mesh, with a resharder or without. The rest of an item is one for all ranks
    if the item has a resharder; if not, each rank has its own, stored under "ITEM_RANK".
  - Python objects are loaded as far as torch.load(weights_only=True) takes them, unless
@@ -39,6 +39,7 @@ from torch_checkpointing.lock import RWLock
 from . import dcp, dtypes
 from .boxes import Filling, held
 from .errors import InvalidError, NotFoundError, UnavailableError
+from .saving import MAX_FAILURES
 from .sharded import Item
 
 # The manager that is built on starts no process and no barrier of its own.
@@ -59,6 +60,8 @@ class CheckpointManager(theirs.CheckpointManager):
         """When a save is durable: "accepted", "local", "replicated" or "bucket"."""
         on_failure: str = "warn"
         """"warn" or "raise"."""
+        max_failures: int = MAX_FAILURES
+        """So many failed saves in a row end the run; 0: none do."""
         allow_pickle: bool = False
         """Load Python objects of any kind, if you trust who wrote them."""
         take_over: bool = False
@@ -78,7 +81,9 @@ class CheckpointManager(theirs.CheckpointManager):
         self.session: Optional[dcp.Session] = None
         try:
             self.session = dcp.Session(config.run, config.server, wait=config.wait,
-                                       on_failure=config.on_failure, take_over=config.take_over)
+                                       on_failure=config.on_failure,
+                                       max_failures=config.max_failures,
+                                       take_over=config.take_over)
         except UnavailableError as error:
             if not config.fallback:
                 raise

@@ -9,7 +9,7 @@ remove old checkpoints, so keep_latest_k does nothing; checkpoint.folder is only
 
 async_mode: "async_with_pinned_mem" copies during the next step, and the optimizer waits for the
 copy; "async" copies before training goes on; "disabled" waits until the save is durable. A save
-that fails warns, and training goes on.
+that fails warns, and training goes on; max_failures in a row end it.
 """
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from torchtitan.tools.logging import logger
 
 from . import dcp
 from .errors import InvalidError, NotFoundError
+from .saving import MAX_FAILURES
 
 
 class HoldfastManager(CheckpointManager):
@@ -40,6 +41,8 @@ class HoldfastManager(CheckpointManager):
         """When training goes on."""
         fallback: Optional[str] = None
         """A directory for DCP's own files, when ckptd is not there or has no room."""
+        max_failures: int = MAX_FAILURES
+        """So many failed saves in a row end the run; 0: none do."""
         take_over: bool = False
         """Take the run from a trainer that still has it."""
 
@@ -56,15 +59,17 @@ class HoldfastManager(CheckpointManager):
         self._staged: Optional["Future[Any]"] = None
         self._session: Optional[dcp.Session] = dcp.Session(
             config.run, config.server, take_over=config.take_over, wait="local",
-            fallback=config.fallback)
+            fallback=config.fallback, max_failures=config.max_failures)
 
     def _close(self) -> None:
         session, self._session = getattr(self, "_session", None), None
-        if session is not None:
-            self._maybe_wait_for_staging()
-            BaseCheckpointManager.maybe_wait_for_saving(self)
-            session.close()
-        super()._close()
+        try:
+            if session is not None:
+                self._maybe_wait_for_staging()
+                BaseCheckpointManager.maybe_wait_for_saving(self)
+                session.close()
+        finally:
+            super()._close()
 
     # ---- saving ----
 

@@ -99,8 +99,10 @@ def patch(run: str, server: Optional[str] = None, **options: Any) -> None:
 
     @functools.wraps(close)
     def close_ckptd(self: Any) -> None:
-        close(self)
-        ckptd.close()
+        try:
+            close(self)
+        finally:
+            ckptd.close()
 
     CheckpointManager.load = load_from_ckptd
     CheckpointManager.dcp_save = save_by_ckptd

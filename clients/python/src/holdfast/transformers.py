@@ -172,9 +172,11 @@ class HoldfastCallback(TrainerCallback):
         self._saved = state.global_step
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        if self._session is not None:
-            self._session.close()  # waits for the last save
-            self._session = None
-        if self._folder is not None:
-            self._folder.cleanup()
-            self._folder = None
+        session, self._session = self._session, None
+        folder, self._folder = self._folder, None
+        try:
+            if session is not None:
+                session.close()  # waits for the last save
+        finally:
+            if folder is not None:
+                folder.cleanup()

@@ -1,0 +1,272 @@
+"""saving - what becomes of the saves of a session: the part of holdfast.dcp.Session without torch.
+
+A save that fails warns and training goes on, but not always:
+
+ - one that can never succeed (errors.is_final) raises, whatever on_failure says;
+ - on_failure="raise" raises;
+ - max_failures failed saves in a row raise. Saves count in the order that they began in; one that
+   is copied counts when it is known whether it became durable. A step that ckptd has already is not
+   saved again, and does not count.
+
+An exception of a save in a thread lies in its future. The next save raises it too, or close()
+does, unless a caller has asked that future for it. A save that `files` kept has not failed.
+"""
+from __future__ import annotations
+
+import enum
+import threading
+import warnings
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, Callable, Dict, List, Mapping, Optional
+
+from .client import note_read
+from .errors import (AbortedError, HoldfastError, SpaceError, StorageError, TimeoutError,
+                     UnavailableError, is_final)
+from .sharded import Gather, Item, Saver
+
+MAX_FAILURES = 3
+TO_FILES = (UnavailableError, TimeoutError, SpaceError, StorageError)
+
+
+class Outcome(enum.IntEnum):
+    """Of a save on all ranks, the worst counts. FILES: it goes to the files of `fallback`."""
+    SAVED, FILES, LOST = 0, 1, 2
+
+
+class Told(Future):  # type: ignore[type-arg]
+    """A future of a session, which forgets an exception that a caller has seen."""
+
+    def __init__(self, left: List[BaseException]) -> None:
+        super().__init__()
+        self._left = left
+
+    def _seen(self) -> None:
+        error = super().exception() if self.done() else None
+        self._left[:] = [one for one in self._left if one is not error]
+
+    def result(self, timeout: Optional[float] = None) -> Any:
+        try:
+            return super().result(timeout)
+        finally:
+            self._seen()
+
+    def exception(self, timeout: Optional[float] = None) -> Optional[BaseException]:
+        try:
+            return super().exception(timeout)
+        finally:
+            self._seen()
+
+    def for_torch(self) -> "Future[Any]":
+        """A future with the same outcome. Who asks it has not seen the exception: DCP does so by
+        itself."""
+        copy: "Future[Any]" = Future()
+
+        def give(done: Any) -> None:
+            error = Future.exception(done)
+            if error is not None:
+                copy.set_exception(error)
+            else:
+                copy.set_result(Future.result(done))
+
+        self.add_done_callback(give)
+        return copy
+
+
+class Streak:
+    """The newest saves, and how many of them have failed in a row."""
+
+    def __init__(self) -> None:
+        self._saves: List[List[Any]] = []  # step, and is it saved? None: not known yet
+        self._lock = threading.Lock()
+
+    def note(self, step: int, is_saved: Optional[bool]) -> int:
+        """
+        >>> streak = Streak()
+        >>> streak.note(1, False), streak.note(2, None), streak.note(3, None), streak.note(2, False)
+        (1, 1, 1, 2)
+        >>> streak.note(3, True)
+        0
+        """
+        with self._lock:
+            open_ones = [one for one in self._saves if one[0] == step and one[1] is None]
+            if open_ones:
+                open_ones[-1][1] = is_saved
+            else:
+                self._saves.append([step, is_saved])
+            for at in reversed(range(len(self._saves))):
+                if self._saves[at][1]:
+                    del self._saves[:at + 1]
+                    break
+            return sum(one[1] is False for one in self._saves)
+
+
+class Saves:
+    """`files` keeps what ckptd does not take: copy(state), save(step, state)."""
+
+    def __init__(self, run: str, server: Optional[str], saver: Optional[Saver], gather: Gather, *,
+                 wait: Optional[str] = "local", timeout: float = 600.0, on_failure: str = "warn",
+                 max_failures: Optional[int] = MAX_FAILURES, files: Any = None) -> None:
+        self.run, self.server, self.saver, self.files = run, server, saver, files
+        self.wait_level, self.timeout = wait, timeout
+        self.on_failure, self.max_failures = on_failure, max_failures
+        self._gather = gather
+        self.streak = Streak()
+        self.saved: Dict[int, Outcome] = {}  # of steps that a stager has copied
+        self.reasons: Dict[int, str] = {}  # why the last one that is lost is so
+        self._staging = ThreadPoolExecutor(1, "holdfast-stage")
+        self._finishing = ThreadPoolExecutor(1, "holdfast-wait")
+        self._left: List[BaseException] = []  # exceptions in threads that no caller has seen
+
+    def close(self) -> None:
+        """Waits for the last save, and raises what no caller has seen of one that failed."""
+        self._staging.shutdown()
+        self._finishing.shutdown()
+        if self.saver is not None:
+            self.saver.close()
+        self.raise_left()
+
+    def rollback(self, step: int) -> None:
+        """Training goes on from this step, from a copy of the program's own: every rank says so.
+        The next save below the last one takes a new attempt, as after a load of that step."""
+        note_read(self.server, self.run, step)
+
+    # ---- one save ----
+
+    def save(self, step: int, items: List[Item], objects: Mapping[str, bytes], state: Any,
+             about: Any) -> Outcome:
+        """What became of it, which was said. With `files` all ranks have the same answer."""
+        if self.saver is None:
+            return Outcome.FILES
+        outcome, failed = Outcome.SAVED, None
+        try:
+            self.saver.save(step, items, objects, state, about)
+        except HoldfastError as error:
+            failed = error
+            is_for_files = self.files is not None and isinstance(error, TO_FILES)
+            outcome = Outcome.FILES if is_for_files else Outcome.LOST
+        if self.files is not None:
+            outcome = max(self._gather(outcome))
+        if outcome == Outcome.LOST:
+            failed = failed or AbortedError(f"step {step} was lost on another rank")
+            self.failed(step, failed, f"step {step} was not saved")
+        elif outcome == Outcome.SAVED:
+            self.streak.note(step, True if self.wait_level is None else None)
+        elif failed is not None:
+            warnings.warn(f"step {step} goes to DCP's files: {failed}", stacklevel=2)
+        if outcome == Outcome.FILES:
+            self.saver.client.note_begun(step)
+        return outcome
+
+    def failed(self, step: int, error: HoldfastError, what: str) -> None:
+        """A save is lost: this is said, or raised where training must not go on."""
+        is_there = self.saver is not None and self.saver.client.has_step(step, error)
+        count = 0 if is_there else self.streak.note(step, False)
+        self.reasons = {step: str(error)}
+        is_end = self.on_failure == "raise" or is_final(error)
+        if not is_end and self.max_failures and count >= self.max_failures:
+            is_end = True
+            error = AbortedError(
+                f"{count} saves in a row have failed, the last of step {step}: {error}",
+                "max_failures=0 lets training go on without checkpoints")
+        if not is_end:
+            warnings.warn(f"{what}, and training goes on: {error}", stacklevel=3)
+            return
+        raise error
+
+    def wait_for(self, step: int) -> Optional[HoldfastError]:
+        """None: the step is durable, or is not waited for."""
+        if self.wait_level is None or self.saver is None:
+            return None
+        try:
+            self.saver.wait(step, self.wait_level, self.timeout)
+        except HoldfastError as error:
+            return error
+        return None
+
+    def finish(self, step: int) -> Optional[HoldfastError]:
+        """None: the step is durable; else why it is not, which was said or is raised."""
+        error = self.wait_for(step)
+        if error is not None:
+            self.failed(step, error, f"step {step} is not durable")
+            return error
+        if self.saver is not None:
+            self.streak.note(step, True)
+        return None
+
+    def keep_or_finish(self, step: int) -> Outcome:
+        """Waits until the step is durable while all ranks still have its state, which goes to the
+        files if it does not become so."""
+        failed = self.wait_for(step)
+        outcome = Outcome.SAVED
+        if failed is not None:
+            is_for_files = isinstance(failed, (*TO_FILES, AbortedError))
+            outcome = Outcome.FILES if is_for_files else Outcome.LOST
+        outcome = max(self._gather(outcome))
+        if outcome == Outcome.LOST:
+            self.failed(step, failed or AbortedError(f"step {step} was lost on another rank"),
+                        f"step {step} is not durable")
+        else:
+            self.streak.note(step, True)
+        if outcome == Outcome.FILES and failed is not None:
+            warnings.warn(f"step {step} goes to DCP's files: {failed}", stacklevel=2)
+        return outcome
+
+    def _keep(self, step: int, state: Any) -> bool:
+        """Writes the files of a step."""
+        try:
+            self.files.save(step, state)
+        except BaseException as error:  # DCP's own are no Exception
+            self.failed(step, StorageError(f"no files of step {step} were written: {error}"),
+                        f"step {step} was not saved")
+            return False
+        self.streak.note(step, True)
+        return True
+
+    # ---- in threads ----
+
+    def _later(self, pool: ThreadPoolExecutor, run: Callable[[], Any]) -> Told:
+        future = Told(self._left)
+        future.set_running_or_notify_cancel()
+
+        def act() -> None:
+            try:
+                future.set_result(run())
+            except BaseException as error:
+                self.leave(error)
+                future.set_exception(error)
+
+        pool.submit(act)
+        return future
+
+    def leave(self, error: BaseException) -> None:
+        """For the next save, or close(), to raise."""
+        if not any(one is error for one in self._left):
+            self._left.append(error)
+
+    def raise_left(self) -> None:
+        """Raises the first exception of a save in a thread that no caller has seen."""
+        if self._left:
+            raise self._left.pop(0)
+
+    def copy_later(self, step: int, items: List[Item], objects: Mapping[str, bytes], state: Any,
+                   about: Any, result: Any = None) -> Told:
+        """save() in the session's thread; gives `result`, or a copy of it that is for files."""
+        self.raise_left()
+
+        def copy() -> Any:
+            outcome = self.save(step, items, objects, state, about)
+            self.saved[step] = outcome
+            return self.files.copy(result) if outcome == Outcome.FILES else result
+
+        return self._later(self._staging, copy)
+
+    def finish_later(self, step: int, staged: "Future[Any]") -> Told:
+        """True: the step is durable, or is in the files; False: it was given up, which was said."""
+        def wait() -> bool:
+            copied = staged.result()
+            outcome = self.saved.pop(step, Outcome.LOST)
+            if outcome == Outcome.SAVED:
+                return self.finish(step) is None
+            return outcome == Outcome.FILES and self._keep(step, copied)
+
+        return self._later(self._finishing, wait)
