@@ -4,7 +4,8 @@
 Goal: what holdfast.sharded does for the items of an FSDP2, HSDP or tensor-parallel state dict:
 every rank's boxes are saved as one checkpoint, each tensor from one replica, one rank writes what
 no mesh splits, other ranks load their slices and no more; several boxes of one tensor on a rank;
-changes of shape; objects; a rank that fails, and what ends a run then; rollbacks. Method: tests/golden/dcp/calls.json, recorded and
+changes of shape; objects; a rank that fails, and what ends a run then; rollbacks, also beside the
+files of `fallback`. Method: tests/golden/dcp/calls.json, recorded and
 compared by tests/interop/dcp.py; ranks are threads, each with its own connection to a real ckptd;
 an element's value follows from its tensor and its place.
 """
@@ -31,7 +32,7 @@ sys.path.insert(0, os.path.join(ROOT, "clients/python/src"))
 sys.dont_write_bytecode = True
 take_libckpt()
 import holdfast  # noqa: E402
-from holdfast import dtypes, errors, saving, sharded  # noqa: E402
+from holdfast import dtypes, errors, kept, saving, sharded  # noqa: E402
 from holdfast.saving import Saves  # noqa: E402
 from holdfast.sharded import Item, Saver  # noqa: E402
 
@@ -515,6 +516,43 @@ def a_rollback_of_ranks_takes_a_new_attempt(world):
         (18, 3), (20, 2), (50, 1), (10, 1)]
 
 
+def the_newest_of_ckptd_and_files_is_told_by_attempt_then_time(world):
+    """Files of step 50, then a rollback to 10: step 20, which ckptd has, is the newest."""
+    folder, name = os.path.join(world.folder, "kept"), "mixed"
+
+    def keep(step, attempt, age=0.0):
+        os.makedirs(kept.path_of(folder, step))
+        if attempt is not None:
+            kept.write_note(kept.path_of(folder, step), attempt)
+        assert kept.find(name, world.server, folder, step) != (step, True)  # it is not whole
+        path = os.path.join(kept.path_of(folder, step), ".metadata")
+        with open(path, "wb"):
+            os.utime(path, (time.time() + age, time.time() + age))
+
+    def found(step=None):
+        return kept.find(name, world.server, folder, step)
+
+    assert found() == (None, False) and kept.find(name, world.server, None, None) == (None, False)
+    with holdfast.Client(world.server, name) as client:
+        client.save(10, {"w": numpy.zeros(4)}).wait()
+        keep(50, 1)
+        assert found() == (50, True) and found(10) == (10, False)
+        client.note_begun(50)
+        client.load({"w": numpy.zeros(4)}, step=10)
+        client.note_begun(15)  # files again: ckptd is still away
+        client.save(20, {"w": numpy.zeros(4)}).wait()
+        assert client.attempt == 2
+        assert (found(), found(50)) == ((20, False), (50, True)), (found(), found(50))
+        keep(60, 1)  # of the attempt before, however late
+        assert found() == (20, False)
+        keep(40, None, -3600)  # as an older version of the package left it
+        assert found() == (20, False)
+        keep(15, 3)
+        assert found() == (15, True)
+        keep(5, None, 3600)
+        assert found() == kept.find(name, "unix:/no/ckptd", folder, None) == (5, True)
+
+
 def methods_of(kind):
     """{name: ast.arguments, or None of a property} of a class of holdfast.dcp, without torch."""
     with open(os.path.join(ROOT, "clients/python/src/holdfast/dcp.py"), encoding="utf-8") as file:
@@ -550,7 +588,7 @@ def methods_take_what_every_recorded_torch_gives(world):
 
 
 def the_examples_in_the_docstrings_are_true(world):
-    for module in (sharded, saving):
+    for module in (sharded, saving, kept):
         result = doctest.testmod(module)
         assert result.attempted > 0 and result.failed == 0, (module, result)
 
@@ -568,6 +606,7 @@ if __name__ == "__main__":
              what_can_never_be_saved_raises_on_every_rank, failed_saves_in_a_row_end_the_run,
              a_future_that_no_caller_asks_is_raised_later, a_lost_save_is_no_true_future,
              a_rollback_of_ranks_takes_a_new_attempt,
+             the_newest_of_ckptd_and_files_is_told_by_attempt_then_time,
              methods_take_what_every_recorded_torch_gives,
              the_examples_in_the_docstrings_are_true]
     passed = run(tests, bed)

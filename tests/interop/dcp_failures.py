@@ -3,7 +3,7 @@
 
 Goal: a failed save warns and training goes on, but the future of dcp.async_save fails; what can
 never be stored, and saves that fail in a row, end the run; what ckptd misses is in files if that is
-asked for. Method: as dcp.py; a ckptd that
+asked for, and after a rollback the newest is not a file of before. Method: as dcp.py; a ckptd that
 stops, hangs, has no room, or has the run for another client. Words on the command line choose.
 """
 import os
@@ -226,6 +226,37 @@ def what_no_ckptd_can_store_ends_training_at_once(world):
     keep.close()
 
 
+def a_rollback_is_newer_than_the_files_before_it(world):
+    """Step 50 is in files, as ckptd was away; then 10 is loaded, and ckptd has 20."""
+    other, folder = World(), os.path.join(world.folder, "before")
+    state = {"w": torch.zeros(4)}
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            other.start()
+            keep = session(other.server, "rolled", fallback=folder, timeout=20)
+            holdfast.dcp.save(state, keep, 10)
+            other.stop()
+            state["w"].fill_(50)
+            dcp.save(state, storage_writer=keep.writer(50))
+            assert keep.find() == 50 and os.listdir(folder) == ["step-50"]
+            other.start()
+            assert holdfast.dcp.load(state, keep, 10) == 10
+            state["w"].fill_(20)
+            deadline = time.monotonic() + 60
+            while not any(info.step == 20 for info in keep.saver.client.list()):
+                assert time.monotonic() < deadline
+                holdfast.dcp.save(state, keep, 20)
+        state["w"].zero_()
+        assert keep.find() == 20 and holdfast.dcp.load(state, keep) == 20, keep.find()
+        assert (state["w"] == 20).all() and keep.saver.client.attempt == 2
+        whole_one = holdfast.dcp.load_whole("rolled", server=other.server, fallback=folder)
+        assert (whole_one["w"] == 20).all()
+        keep.close()
+    finally:
+        other.close()
+
+
 def without_ckptd_files_are_written_if_asked(world):
     folder = os.path.join(world.folder, "files")
     options = {"connect_seconds": 0.2}
@@ -252,6 +283,7 @@ if __name__ == "__main__":
              a_ckptd_that_stops_or_has_no_room_does_not_end_training,
              a_lost_save_fails_the_future_of_async_save,
              what_no_ckptd_can_store_ends_training_at_once,
+             a_rollback_is_newer_than_the_files_before_it,
              without_ckptd_files_are_written_if_asked]
     words = sys.argv[1:]
     passed = run([test for test in tests

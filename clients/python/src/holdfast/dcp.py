@@ -44,9 +44,9 @@ from torch.distributed.checkpoint.stateful import Stateful
 from torch.distributed.checkpoint.storage import StorageReader, StorageWriter, WriteResult
 from torch.futures import Future
 
-from . import dtypes, sharded
+from . import dtypes, kept, sharded
 from .boxes import Filling, SavePlanner, is_split
-from .client import Client, LEVELS
+from .client import Client, LEVELS, note_read
 from .errors import (AbortedError, CorruptError, HoldfastError, InvalidError, NotFoundError,
                      UnavailableError, misfit)
 from .fallback import Files
@@ -95,7 +95,8 @@ class Session(Saves):
             (None, 0, 1) if alone else _own_group(process_group))
         files = None
         if fallback is not None:
-            files = Files(fallback, None if alone else _own_group(process_group)[0])
+            files = Files(fallback, None if alone else _own_group(process_group)[0],
+                          lambda: self.saver.client.attempt if self.saver is not None else 0)
         failed: Optional[HoldfastError] = None
         saver: Optional[Saver] = None
         try:
@@ -132,8 +133,10 @@ class Session(Saves):
     def reader(self, step: Optional[int] = None, *, attempt: int = 0,
                allow_pickle: bool = False) -> StorageReader:
         """For dcp.load: of a step, or of the newest checkpoint."""
-        if self.files is not None and self._find(step)[1]:
-            return self.files.reader(step)
+        found, is_file = self._find(step) if self.files is not None else (None, False)
+        if self.files is not None and found is not None and is_file:
+            note_read(self.server, self.run, found)
+            return self.files.reader(found)
         return Reader(self.run, self.server, step, attempt=attempt, allow_pickle=allow_pickle)
 
     def find(self, step: Optional[int] = None) -> Optional[int]:
@@ -142,7 +145,8 @@ class Session(Saves):
 
     def _find(self, step: Optional[int]) -> Tuple[Optional[int], bool]:
         """And is it one of the files?"""
-        return _find(self.run, self.server, self.files, step)
+        return kept.find(self.run, self.server,
+                         self.files.folder if self.files is not None else None, step)
 
 
 def _own_group(process_group: Any) -> Tuple[Any, int, int]:
@@ -153,24 +157,6 @@ def _own_group(process_group: Any) -> Tuple[Any, int, int]:
         return None, 0, 1
     group = dist.new_group(ranks, backend="gloo", use_local_synchronization=True)
     return group, dist.get_rank(group), len(ranks)
-
-
-def _find(run: str, server: Optional[str], files: Optional[Files], step: Optional[int],
-          ) -> Tuple[Optional[int], bool]:
-    """The step, or the newest, of ckptd or of the files, and is it one of these?"""
-    in_files = files.find(step) if files is not None else None
-    in_ckptd: Optional[int] = None
-    try:
-        with Client(server, run, connect_seconds=1.0 if files is not None else 10.0) as client:
-            in_ckptd = client.metadata(step).info.step
-    except NotFoundError:
-        pass
-    except UnavailableError:
-        if files is None:
-            raise
-    if in_files is not None and (in_ckptd is None or in_files > in_ckptd):
-        return in_files, True
-    return in_ckptd, False
 
 
 # ---- saving ----
@@ -526,10 +512,11 @@ def load_whole(run: str, step: Optional[int] = None, *, server: Optional[str] = 
                fallback: Optional[str] = None) -> Dict[str, Any]:
     """The nested state dict of a checkpoint, whole and on the CPU, as torch.load would give it; of
     the files in `fallback` where the step, or the newest, is there."""
-    files = Files(fallback) if fallback is not None else None
-    found, is_file = _find(run, server, files, step) if files is not None else (None, False)
-    if files is not None and found is not None and is_file:
-        return _nested(*files.load(found, allow_pickle))
+    found, is_file = kept.find(run, server, fallback, step) if fallback is not None \
+        else (None, False)
+    if fallback is not None and found is not None and is_file:
+        note_read(server, run, found)
+        return _nested(*Files(fallback).load(found, allow_pickle))
     reader = Reader(run, server, step, attempt=attempt, allow_pickle=allow_pickle)
     metadata = reader.read_metadata()
     while True:

@@ -1,58 +1,53 @@
 """fallback - DCP's own files for what ckptd does not take: Session(fallback=folder).
 
-A step is a directory step-N that dcp.load reads. `group` is of the files alone: they are written in
-a thread, beside what the session's ranks say to each other of the next save.
+A step is a directory step-N that dcp.load reads; kept.py says which is the newest. `group` is of
+the files alone: they are written in a thread, beside what the session's ranks say to each other of
+the next save. `attempts` tells the attempt that the session has taken; 0: none yet.
 """
 from __future__ import annotations
 
 import copy
 import io
-import os
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, List, Tuple
 
 import torch
 from torch.distributed.checkpoint import FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint.metadata import Metadata
+from torch.distributed.checkpoint.storage import WriteResult
 from torch.utils._pytree import tree_map
 
-from . import dtypes
+from . import dtypes, kept
 from .boxes import SavePlanner
-from .dcp_files import METADATA, Folder
-from .errors import NotFoundError
+from .dcp_files import Folder
+
+
+class _Writer(FileSystemWriter):
+    """DCP's, with the note that kept.py reads."""
+
+    def __init__(self, path: str, attempt: int) -> None:
+        super().__init__(path)
+        self._attempt = attempt
+
+    def finish(self, metadata: Metadata, results: List[List[WriteResult]]) -> None:
+        kept.write_note(str(self.path), self._attempt)
+        super().finish(metadata, results)
 
 
 class Files:
-    def __init__(self, folder: str, group: Any = None) -> None:
-        self.folder, self._group = folder, group
+    def __init__(self, folder: str, group: Any = None,
+                 attempts: Callable[[], int] = lambda: 0) -> None:
+        self.folder, self._group, self._attempts = folder, group, attempts
 
     def copy(self, state: Any) -> Any:
         """A state dict on the CPU that shares nothing with `state`."""
         return tree_map(lambda value: value.detach().to("cpu", copy=True)
                         if isinstance(value, torch.Tensor) else copy.deepcopy(value), state)
 
-    def path(self, step: int) -> str:
-        return os.path.join(self.folder, f"step-{step}")
-
-    def find(self, step: Optional[int] = None) -> Optional[int]:
-        """This step, or the newest that is whole; None: it is not here."""
-        steps: List[int] = []
-        for name in os.listdir(self.folder) if os.path.isdir(self.folder) else ():
-            number = name[len("step-"):]
-            if name.startswith("step-") and number.isdigit() and os.path.exists(
-                    os.path.join(self.folder, name, METADATA)):
-                steps.append(int(number))
-        if step is not None:
-            return step if step in steps else None
-        return max(steps, default=None)
-
     def writer(self, step: int) -> FileSystemWriter:
-        return FileSystemWriter(self.path(step))
+        return _Writer(kept.path_of(self.folder, step), self._attempts())
 
-    def reader(self, step: Optional[int]) -> FileSystemReader:
-        found = self.find(step)
-        if found is None:
-            raise NotFoundError(f"neither ckptd nor {self.folder} has "
-                                f"{'a checkpoint' if step is None else f'step {step}'}")
-        return FileSystemReader(self.path(found))
+    def reader(self, step: int) -> FileSystemReader:
+        return FileSystemReader(kept.path_of(self.folder, step))
 
     def save(self, step: int, state: Any) -> None:
         import torch.distributed.checkpoint as dcp
@@ -62,7 +57,7 @@ class Files:
 
     def load(self, step: int, allow_pickle: bool) -> Tuple[Dict[str, Any], Dict[str, Any]]:
         """All of a step, flat, and the ways to it. No class that a pickle names is looked up."""
-        found = Folder(self.path(step))
+        found = Folder(kept.path_of(self.folder, step))
         flat: Dict[str, Any] = {}
         for name, tensor in found.tensors.items():
             flat[name] = torch.empty(tensor.size, dtype=dtypes.to_torch(tensor.dtype))

@@ -1,0 +1,109 @@
+"""kept - which is the newest checkpoint, of ckptd and of the folder of `fallback`.
+
+Both are ordered by attempt, then time of commit. A rollback takes a new attempt, so its saves are
+newer than a higher step from before it, on whichever side that lies. The step-N of a folder has
+holdfast.json beside DCP's files: {"version": 1, "attempt": 2, "committed": 1767225600.5}, seconds
+since the epoch. It is written before .metadata, which makes the folder whole. Attempt 0 is that of
+a session that never met ckptd, and of folders without the file: such a checkpoint belongs to the
+attempt of those that were committed before it. Without the file the time is that of .metadata.
+"""
+from __future__ import annotations
+
+import calendar
+import dataclasses
+import json
+import os
+import time
+from typing import Iterable, List, Optional, Tuple
+
+from .client import Client
+from .dcp_files import METADATA
+from .errors import NotFoundError, UnavailableError
+
+NOTE = "holdfast.json"
+
+
+@dataclasses.dataclass(frozen=True)
+class Kept:
+    """A checkpoint that is whole; `time` in whole seconds, as ckptd has it."""
+
+    step: int
+    attempt: int
+    time: int
+    is_file: bool = True
+
+
+def path_of(folder: str, step: int) -> str:
+    return os.path.join(folder, f"step-{step}")
+
+
+def write_note(path: str, attempt: int) -> None:
+    """Before DCP's .metadata is written to this directory."""
+    part = os.path.join(path, NOTE + ".part")
+    with open(part, "w", encoding="utf-8") as file:
+        json.dump({"version": 1, "attempt": attempt, "committed": time.time()}, file)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(part, os.path.join(path, NOTE))
+
+
+def _read(path: str, step: int) -> Kept:
+    try:
+        with open(os.path.join(path, NOTE), encoding="utf-8") as file:
+            found = json.load(file)
+        return Kept(step, int(found["attempt"]), int(found["committed"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        return Kept(step, 0, int(os.stat(os.path.join(path, METADATA)).st_mtime))
+
+
+def in_folder(folder: str) -> List[Kept]:
+    """The steps of a folder that are whole."""
+    found = []
+    for name in os.listdir(folder) if os.path.isdir(folder) else ():
+        number, path = name[len("step-"):], os.path.join(folder, name)
+        if name.startswith("step-") and number.isdigit() and os.path.exists(
+                os.path.join(path, METADATA)):
+            found.append(_read(path, int(number)))
+    return found
+
+
+def newest_of(found: Iterable[Kept]) -> Optional[Kept]:
+    """
+    >>> newest_of([Kept(50, 1, 100), Kept(20, 2, 200, is_file=False)]).step
+    20
+    >>> newest_of([Kept(20, 2, 200, is_file=False), Kept(30, 0, 300), Kept(50, 1, 400)]).step
+    30
+    """
+    newest: Optional[Kept] = None
+    attempt, best = 0, (0, 0, 0)
+    for one in sorted(found, key=lambda each: (each.time, each.step)):
+        attempt = max(attempt, one.attempt)
+        key = (one.attempt or attempt, one.time, one.step)
+        if newest is None or key >= best:
+            newest, best = one, key
+    return newest
+
+
+def _in_ckptd(run: str, server: Optional[str], step: Optional[int], is_needed: bool,
+              ) -> Optional[Kept]:
+    try:
+        with Client(server, run, connect_seconds=10.0 if is_needed else 1.0) as client:
+            info = client.metadata(step).info
+    except NotFoundError:
+        return None
+    except UnavailableError:
+        if is_needed:
+            raise
+        return None
+    committed = calendar.timegm(time.strptime(info.time, "%Y-%m-%dT%H:%M:%SZ"))
+    return Kept(info.step, info.attempt, committed, is_file=False)
+
+
+def find(run: str, server: Optional[str], folder: Optional[str], step: Optional[int],
+         ) -> Tuple[Optional[int], bool]:
+    """This step, or the newest, and is it one of the folder? None: there is none."""
+    found = [one for one in (in_folder(folder) if folder is not None else ())
+             if step is None or one.step == step]
+    stored = _in_ckptd(run, server, step, folder is None)
+    newest = newest_of(found + ([stored] if stored is not None else []))
+    return (None, False) if newest is None else (newest.step, newest.is_file)
