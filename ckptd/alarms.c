@@ -117,7 +117,10 @@ static void look_at_runs(json_t *list, const struct service *service)
             raise_alarm(list, "run %s: %d damaged checkpoints", run->name, damaged);
         if (came_damaged >= CAME_DAMAGED_MIN)
             look_at_writers(list, run, came_damaged);
-        if (run->health.failures > 0)
+        if (run->health.at_client > 0)
+            raise_alarm(list, "run %s: %u saves in a row failed at the client: %s", run->name,
+                        run->health.at_client, run->health.client_reason);
+        if (run->health.failures > run->health.at_client)
             raise_alarm(list, "run %s: %u failed saves in a row: %s", run->name,
                         run->health.failures, run->health.reason);
         if (run->unreadable.code != 0)

@@ -119,10 +119,13 @@ struct checkpoint {
 
 /* The saves of a run since its last commit, or since ckptd started. */
 struct run_health {
-    uint32_t failures; /* in a row, for whatever reason */
-    int code;          /* of the newest; 0 or ERR_ABORTED: its ranks gave it up */
-    bool is_store;     /* the store or ckptd caused one of them: `reason` is the newest of those */
-    char reason[512];  /* else of the newest; "": none */
+    uint32_t failures;  /* in a row, for whatever reason */
+    int code;           /* of the newest; 0 or ERR_ABORTED: its ranks gave it up */
+    bool is_store;      /* the store or ckptd caused one of them: `reason` is the newest of those */
+    char reason[512];   /* else of the newest; "": none */
+    uint32_t at_client; /* of them, those that their ranks have told of */
+    uint64_t told;      /* 1 + the step of the newest of these; 0: none */
+    char client_reason[256];
 };
 
 /* Lines of its journal that are not on the disk yet. */

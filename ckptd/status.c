@@ -265,13 +265,15 @@ static json_t *describe_run(const struct run *run)
     while (newest && newest->damaged)
         newest = newest->next;
     return json_pack(
-        "{s:s, s:i, s:i, s:I, s:o, s:o, s:o, s:o, s:i, s:s, s:i, s:o}", "run", run->name,
+        "{s:s, s:i, s:i, s:I, s:o, s:o, s:o, s:o, s:i, s:s, s:i, s:s, s:i, s:o}", "run", run->name,
         "checkpoints", checkpoints, "damaged", damaged, "bytes", bytes, "newest_step",
         newest ? json_integer((json_int_t)newest->summary.step) : json_null(), "newest_attempt",
         newest ? json_integer((json_int_t)newest->summary.attempt) : json_null(),
         "newest_age_seconds", age >= 0 ? json_integer(age) : json_null(), "far_age_seconds",
         describe_far_age(run), "failures_in_row", (int)run->health.failures, "last_failure",
-        run->health.reason, "ranks", (int)ranks.count, "silent_seconds",
+        run->health.reason, "failures_at_client", (int)run->health.at_client,
+        "last_failure_at_client", run->health.client_reason, "ranks", (int)ranks.count,
+        "silent_seconds",
         ranks.silent_ms >= 0 ? json_integer(ranks.silent_ms / 1000) : json_null());
 }
 

@@ -454,6 +454,12 @@ enum ckpt_level {
 int ckpt_save_wait_for(struct ckpt *ckpt, uint64_t step, enum ckpt_level level,
                        uint32_t timeout_ms);
 
+/* Tells ckptd that this rank could not save `step`, and why: for a save that failed before
+ * ckpt_save_begin, or whose reason ckptd does not know. `ckpt-cli status` and `health` tell it
+ * until the run commits. Any number of ranks may tell of a step, which counts once. CKPT_NOT_FOUND:
+ * the run has not begun; CKPT_UNAVAILABLE, CKPT_TIMEOUT after 1 s: ckptd did not hear it. */
+int ckpt_save_failed(struct ckpt *ckpt, uint64_t step, const char *reason);
+
 #ifdef __cplusplus
 }
 #endif

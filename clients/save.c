@@ -456,6 +456,21 @@ void ckpt_save_abort(struct ckpt_save *save)
     report_restore(&text, 0);
 }
 
+int ckpt_save_failed(struct ckpt *ckpt, uint64_t step, const char *reason)
+{
+    ERR_TRY(session_handle_check(ckpt));
+    Holdfast__V1__AbortSaveRequest request = HOLDFAST__V1__ABORT_SAVE_REQUEST__INIT;
+    ProtobufCMessage *answer = NULL;
+    request.run = ckpt->run;
+    request.step = step;
+    request.attempt = ckpt->attempt;
+    request.reason = (char *)(uintptr_t)(reason != NULL ? reason : "no reason given");
+    ERR_TRY(session_call(ckpt, &answer, "AbortSave", &request.base,
+                         &holdfast__v1__abort_save_reply__descriptor, ABORT_CALL_MS));
+    protobuf_c_message_free_unpacked(answer, NULL);
+    return 0;
+}
+
 /* Turns one answer into a result; ERR_BUSY: not settled yet. */
 static int judge_save(struct ckpt *ckpt, const Holdfast__V1__WaitSaveReply *reply, uint64_t step,
                       enum durability level)

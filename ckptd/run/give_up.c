@@ -1,4 +1,4 @@
-/* give_up.c - AbortSave: a rank gives up a save, for all ranks.
+/* give_up.c - AbortSave: a rank gives up a save, for all ranks, or tells of one that failed.
  *
  * It is the one that the rank has begun; or, where the rank has found no image for a later save,
  * the newest of its run that waits behind another (commit_give_way). That is no failure: it is told
@@ -7,10 +7,12 @@
  *
  * A save that is about to be committed, or is over, stays as it is. */
 #include "ckptd/run/give_up.h"
+#include "ckptd/catalog.h"
 #include "ckptd/node/session.h"
 #include "ckptd/node/stage.h"
 #include "ckptd/run/commit.h"
 #include "ckptd/run/coordinator.h"
+#include "ckptd/run/outcomes.h"
 #include "ckptd/run/save.h"
 #include "ckptd/service.h"
 #include "proto/report.h"
@@ -51,21 +53,36 @@ static int make_way(uint64_t *out_step, struct session *session)
     return 0;
 }
 
+/* A save failed at its rank, which says why. */
+static int take_failure(struct service *service, const Holdfast__V1__AbortSaveRequest *request)
+{
+    struct run *run;
+    ERR_TRY(run_find(&run, service, request->run, false));
+    const struct commit *machine = &run->coordinator->machine;
+    if (request->attempt != 0 && request->attempt < machine->attempt)
+        return report_error(ERR_STALE, NULL, "attempt %llu of run %s is over",
+                            (unsigned long long)request->attempt, run->name);
+    outcomes_failed_at_client(run, request->step, machine->attempt, request->reason);
+    return 0;
+}
+
 void save_abort(struct service *service, struct rpc_call *call,
                 const Holdfast__V1__AbortSaveRequest *request)
 {
     Holdfast__V1__AbortSaveReply reply = HOLDFAST__V1__ABORT_SAVE_REPLY__INIT;
-    struct session *session;
-    int error = session_find(&session, service, request->session);
-    if (error == 0 && !session->is_rank)
+    struct session *session = NULL;
+    bool is_told = request->run[0] != '\0';
+    int error = is_told ? take_failure(service, request)
+                        : session_find(&session, service, request->session);
+    if (error == 0 && session && !session->is_rank)
         error = report_error(ERR_NOT_FOUND, "describe first", "the session is not a rank's");
-    if (error == 0 && request->waiting)
+    if (error == 0 && session && request->waiting)
         error = make_way(&reply.step, session);
     if (error != 0) {
         rpc_call_fail(call, error);
         return;
     }
-    if (!request->waiting) {
+    if (session && !request->waiting) {
         give_up(session, request->save, request->reason);
         session_let_go(session, request->save);
     }

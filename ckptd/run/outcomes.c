@@ -91,6 +91,21 @@ void outcomes_refused(struct run *run, uint64_t step, uint64_t attempt, int erro
     outcomes_failed(run, step, attempt, error, report_line());
 }
 
+void outcomes_failed_at_client(struct run *run, uint64_t step, uint64_t attempt, const char *reason)
+{
+    struct run_health *health = &run->health;
+    if (health->told == step + 1)
+        return;
+    health->told = step + 1;
+    health->at_client++;
+    snprintf(health->client_reason, sizeof health->client_reason, "%s", reason);
+    report_make_printable(health->client_reason);
+    if (outcomes_find(run->service, run->name, step, attempt))
+        service_look(run->service);
+    else
+        outcomes_failed(run, step, attempt, ERR_ABORTED, health->client_reason);
+}
+
 void outcomes_committed(struct run *run)
 {
     run->health = (struct run_health){0};

@@ -39,6 +39,10 @@ void outcomes_made_way(struct run *run, uint64_t step, uint64_t attempt, const c
 /* A save that does not fit is over before it began; what WaitSave says of it is this thread's last
  * error. Each rank is refused: once is enough. */
 void outcomes_refused(struct run *run, uint64_t step, uint64_t attempt, int error);
+/* A rank tells why its save failed, which ckptd may have counted already. Of the ranks of a save
+ * the first counts. */
+void outcomes_failed_at_client(struct run *run, uint64_t step, uint64_t attempt,
+                               const char *reason);
 /* A save was committed. */
 void outcomes_committed(struct run *run);
 /* The failure of that save, or NULL: none is remembered. */

@@ -386,8 +386,10 @@ const struct command commands[] = {
      "0 when both are so, else 69 and the reason. It cannot save from the first save that the\n"
      "store or ckptd failed until that run commits again, and when the next save, or\n"
      "a new attempt with a save as large as the newest checkpoint, would not fit on the disk.\n"
-     "1: it can, but every checkpoint of some run is damaged. Of each run the age of its newest\n"
-     "checkpoint and its failed saves in a row are told; with --json: runs, as in status.\n"},
+     "It is 69, too, from a save that failed at its ranks, before ckptd learned of it, until that\n"
+     "run commits. 1: it can, but every checkpoint of some run is damaged. Of each run the age of\n"
+     "its newest checkpoint and its failed saves in a row are told; with --json: runs, as in\n"
+     "status.\n"},
     {"watchdog", "RUN", "does the run train, or wait to be started? for cron", 1, 1,
      BIT(SERVER) | OF_A_RUN | BIT(SILENT) | BIT(AGE) | BIT(QUEUED) | BIT(ON_ALARM), cli_watchdog,
      "0: ranks of it are connected to this ckptd, none is silent, and it can save; or none is, "

@@ -115,7 +115,11 @@ static void print_run(const json_t *run)
                (unsigned long long)number(run, "newest_age_seconds"));
     if (number(run, "ranks") > 0)
         printf(", %s", text_count(number(run, "ranks"), "rank").text);
-    if (number(run, "failures_in_row") > 0)
+    if (number(run, "failures_at_client") > 0)
+        printf(", %s in a row failed at the client: %s",
+               text_count(number(run, "failures_at_client"), "save").text,
+               text_of(why, run, "last_failure_at_client"));
+    if (number(run, "failures_in_row") > number(run, "failures_at_client"))
         printf(", %s in a row: %s", text_count(number(run, "failures_in_row"), "failed save").text,
                text_of(why, run, "last_failure"));
     printf("\n");

@@ -310,6 +310,22 @@ static bool is_lost(const json_t *run)
     return count > 0 && json_integer_value(json_object_get(run, "damaged")) == count;
 }
 
+/* ERR_UNAVAILABLE where ranks have told of saves that failed before ckptd learned of them. */
+static int judge_clients(const json_t *run)
+{
+    const char *why = json_string_value(json_object_get(run, "last_failure_at_client"));
+    json_int_t count = json_integer_value(json_object_get(run, "failures_at_client"));
+    char name[128], safe[512];
+    if (count == 0)
+        return 0;
+    return report_error(
+        ERR_UNAVAILABLE, "mend the run; its next commit ends it",
+        "run %s: %lld save%s in a row failed at the client: %s",
+        text_safe(name, sizeof name, json_string_value(json_object_get(run, "run"))),
+        (long long)count, count == 1 ? "" : "s",
+        text_safe(safe, sizeof safe, why != NULL ? why : "?"));
+}
+
 /* 0; CLI_DIFFERS: every checkpoint of some run is damaged; ERR_UNAVAILABLE with the reason. */
 static int judge_health(const struct cli *cli, const json_t *status, bool serving, bool saving)
 {
@@ -333,6 +349,7 @@ static int judge_health(const struct cli *cli, const json_t *status, bool servin
                             text_safe(safe, sizeof safe, why != NULL ? why : "?"));
     json_array_foreach(json_object_get(status, "runs"), index, run)
     {
+        ERR_TRY(judge_clients(run));
         if (is_lost(run))
             code = CLI_DIFFERS;
     }

@@ -445,6 +445,25 @@ def only_a_rollback_takes_a_step_again(world):
         assert not errors.is_final(error), error
 
 
+def a_save_that_fails_here_is_told_by_ckptd(world):
+    """By health, status and an alarm, until the run commits; a step that is there already is one,
+    too. An error of ckptd's own, and a ckptd that is away, are not told."""
+    w = {"w": numpy.zeros(3)}
+    with holdfast.Client(world.server, "told") as user:
+        user.save(1, w).wait()
+        assert world.cli("health", *world.where)[0] == 0
+        raises(holdfast.InvalidError, lambda: user.save(2, {"when": numpy.zeros(3, "M8[s]")}))
+        raises(holdfast.InvalidError, lambda: user.save(3, {"deep": numpy.zeros((1,) * 9)}))
+        code, out, err = world.cli("health", *world.where)
+        told = "2 saves in a row failed at the client: deep has 9 dimensions"
+        assert code == 69 and told in err and f"alarm: run told: {told}" in out, (code, out, err)
+        status = world.cli("status", *world.where)[1]
+        assert told in status and "failed save" not in status, status
+        user.save(4, w).wait()
+        assert world.cli("health", *world.where)[0] == 0
+        assert "at the client" not in world.cli("status", *world.where)[1]
+
+
 def all_calls_after_close_are_errors(world):
     user = holdfast.Client(world.server, "closed")
     saved = user.save(1, {"w": numpy.arange(6)}, objects={"o": b"bytes"})
@@ -642,6 +661,7 @@ if __name__ == "__main__":
                "--metrics.file", os.path.join(bed.folder, "metrics"))
     bed.start(*OPTIONS)
     tests = [importing_the_package_imports_no_torch, the_examples_in_the_docstrings_are_true,
+             a_save_that_fails_here_is_told_by_ckptd,
              arrays_of_every_type_come_back_bit_for_bit,
              floats_that_numpy_lacks_need_ml_dtypes_and_say_so, slices_are_those_of_numpy,
              a_slice_reads_little_more_than_itself, arrays_that_moved_are_saved_from_where_they_are,

@@ -1,9 +1,9 @@
 /* ckptd_health.c - whether ckptd says that it can save.
  *
  * Goal: health turns false with the reason before a save that would not fit, and at the first save
- * that the store or ckptd failed, until that run commits again; a save that its ranks give up says
- * nothing about the store; Status and grpc.health.v1 say the same. Method: a real service on the
- * bed, of whose disk checkpoints may suddenly use nothing. */
+ * that the store or ckptd failed, until that run commits again; a save that its ranks give up, or
+ * tell of, says nothing about the store; Status and grpc.health.v1 say the same. Method: a real
+ * service on the bed, of whose disk checkpoints may suddenly use nothing. */
 #include "ckptd/catalog.h"
 #include "ckptd/checkpoint.h"
 #include "ckptd/service.h"
@@ -153,6 +153,59 @@ static void test_health__a_save_that_its_ranks_give_up_says_nothing_about_the_st
     assert_true(looks(bed, true, ""));
 }
 
+/* A rank tells that its save failed before ckptd heard of it. */
+static int tell_failed(struct bed *bed, uint64_t step, uint64_t attempt, const char *reason)
+{
+    Holdfast__V1__AbortSaveRequest request = HOLDFAST__V1__ABORT_SAVE_REQUEST__INIT;
+    Holdfast__V1__AbortSaveReply *reply = NULL;
+    request.run = (char *)(uintptr_t)bed->run;
+    request.step = step;
+    request.attempt = attempt;
+    request.reason = (char *)(uintptr_t)reason;
+    int error =
+        call(bed, "AbortSave", &request.base, &holdfast__v1__abort_save_reply__descriptor, &reply);
+    if (error == 0)
+        FREE_REPLY(reply);
+    return error;
+}
+
+static bool tells_of_clients(struct bed *bed, int count, const char *reason, int in_row)
+{
+    json_t *status = bed_status(bed);
+    const json_t *run = json_array_get(json_object_get(status, "runs"), 0);
+    const char *said = json_string_value(json_object_get(run, "last_failure_at_client"));
+    char alarm[256] = "", *alarms = json_dumps(json_object_get(status, "alarms"), 0);
+    snprintf(alarm, sizeof alarm, "%d saves in a row failed at the client: %s", count, reason);
+    bool is_it = json_integer_value(json_object_get(run, "failures_at_client")) == count &&
+                 json_integer_value(json_object_get(run, "failures_in_row")) == in_row &&
+                 strcmp(said, reason) == 0 &&
+                 (count == 0) == (strstr(alarms, "failed at the client") == NULL) &&
+                 (count == 0 || strstr(alarms, alarm) != NULL);
+    free(alarms);
+    json_decref(status);
+    return is_it;
+}
+
+static void test_health__ranks_tell_of_a_failed_save_once(void **state)
+{
+    struct bed *bed = *state;
+    assert_int_equal(tell_failed(bed, 1, 0, "w has 9 dimensions"), 0);
+    assert_int_equal(tell_failed(bed, 1, bed->attempt, "another rank's"), 0);
+    assert_int_equal(tell_failed(bed, 2, bed->attempt, "w has 10\ndimensions"), 0);
+    assert_true(tells_of_clients(bed, 2, "w has 10?dimensions", 2));
+    assert_true(looks(bed, true, ""));
+    assert_int_equal(peer_begin(&peers[0], 3), 0); /* one that ckptd has counted, too */
+    peer_abort(&peers[0]);
+    assert_int_equal(tell_failed(bed, 3, bed->attempt, "its device is gone"), 0);
+    assert_true(tells_of_clients(bed, 3, "its device is gone", 3));
+    assert_true(save_step(peers, RANKS, 4));
+    assert_true(tells_of_clients(bed, 0, "", 0));
+    peers_close(peers, RANKS);
+    bed_open_world(bed, peers, RANKS);
+    assert_int_equal(tell_failed(bed, 5, bed->attempt - 1, "of a rank that is over"), ERR_STALE);
+    assert_true(tells_of_clients(bed, 0, "", 0));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -168,6 +221,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(
             test_health__a_save_that_its_ranks_give_up_says_nothing_about_the_store, set_up,
             tear_down),
+        cmocka_unit_test_setup_teardown(test_health__ranks_tell_of_a_failed_save_once, set_up,
+                                        tear_down),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

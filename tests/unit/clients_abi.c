@@ -279,6 +279,7 @@ static void test_abi__calls_without_a_handle_are_invalid(void **state)
                           ckpt_save_digest(NULL, 0, (uint64_t[2]){0}),
                           ckpt_save_sample(NULL, 0, &span, &count),
                           ckpt_save_sampled(NULL, 0, &span),
+                          ckpt_save_failed(NULL, 1, "why"),
                           ckpt_save_copy(NULL, 0),
                           ckpt_save_end(NULL)};
     for (size_t i = 0; i < sizeof errors / sizeof errors[0]; i++)

@@ -120,6 +120,7 @@ _FUNCTIONS = {
     "ckpt_save_sampled": (c_int, [c_void_p, c_uint32, c_void_p]),
     "ckpt_save_announce": (c_int, [c_void_p, POINTER(Place)]),
     "ckpt_save_end": (c_int, [c_void_p]),
+    "ckpt_save_failed": (c_int, [c_void_p, c_uint64, c_char_p]),
     "ckpt_save_abort": (None, [c_void_p]),
     "ckpt_save_wait_for": (c_int, [c_void_p, c_uint64, c_int, c_uint32]),
     "ckpt_save_warning": (c_char_p, [c_void_p]),

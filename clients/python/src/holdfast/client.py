@@ -7,6 +7,7 @@ from the device that has it, into ckptd's memory.
 """
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import dataclasses
 import operator
@@ -19,8 +20,8 @@ import numpy
 
 from . import _lib, arrays, state_json
 from .arrays import Part
-from .errors import (ExistsError, GoesBackError, HoldfastError, InvalidError, MismatchError,
-                     NotFoundError, misfit)
+from .errors import (AbortedError, ExistsError, GoesBackError, HoldfastError, InvalidError,
+                     MismatchError, NotFoundError, misfit)
 
 LEVELS = {"accepted": 1, "local": 2, "replicated": 3, "bucket": 4}
 # The step that this process has read of a run since it last saved one, by server and run.
@@ -251,8 +252,20 @@ class Client:
         ...     client.save(7, {"w": w, "lr": 0.1}, {"epoch": 1}, {"loader": b"seen 64"}).wait()
         'local'
         """
-        parts = [arrays.part(name, value) for name, value in tensors.items()]
-        return self.save_parts(step, parts, state, objects)
+        try:
+            parts = [arrays.part(name, value) for name, value in tensors.items()]
+            return self.save_parts(step, parts, state, objects)
+        except HoldfastError as error:
+            self.tell_failed(step, error)
+            raise
+
+    def tell_failed(self, step: Any, error: HoldfastError) -> None:
+        """Tells ckptd, for its status, of a save that failed here; not of one that ckptd refused,
+        and not a ckptd that is away."""
+        if self._closer.alive and not self.has_step(step, error) and isinstance(
+                error, (InvalidError, ExistsError, AbortedError, MismatchError)):
+            with contextlib.suppress(InvalidError):  # it may be no step
+                self._lib.ckpt_save_failed(self._handle, _step(step), str(error).encode())
 
     def save_parts(self, step: int, parts: List[Part], state: Any = None,
                    objects: Optional[Mapping[str, bytes]] = None) -> Save:

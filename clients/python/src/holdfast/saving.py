@@ -148,6 +148,7 @@ class Saves:
             outcome = max(self._gather(outcome))
         if outcome == Outcome.LOST:
             failed = failed or AbortedError(f"step {step} was lost on another rank")
+            self.saver.tell_failed(step, failed)
             self.failed(step, failed, f"step {step} was not saved")
         elif outcome == Outcome.SAVED:
             self.streak.note(step, True if self.wait_level is None else None)

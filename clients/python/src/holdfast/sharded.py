@@ -30,7 +30,7 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Set, 
 from . import arrays, state_json
 from .arrays import Part
 from .client import Client, Metadata, object_bytes
-from .errors import CorruptError, InvalidError
+from .errors import CorruptError, HoldfastError, InvalidError
 
 BUSY_SECONDS = 30.0  # a save waits so long while every image is being written, then it fails
 OBJECTS = "dcp/"  # names of the bytes objects, and the rank
@@ -206,6 +206,10 @@ class Saver:
         if not mine and about is None:
             return self._files
         return {f"{OBJECTS}{self.rank}": pack(mine, about), **self._files}
+
+    def tell_failed(self, step: int, error: HoldfastError) -> None:
+        with self._lock:
+            self.client.tell_failed(step, error)
 
     def wait(self, step: int, level: str = "local", timeout: float = 600.0) -> str:
         """Until the step has that level; of any thread, beside a save."""
