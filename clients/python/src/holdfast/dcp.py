@@ -184,11 +184,15 @@ def _paths(planner_data: Any) -> Any:
 
 
 def _is_in_async_save() -> bool:
-    """Is this the thread of dcp.async_save? DCP hands the writer nothing that says so."""
+    """Is this the thread of dcp.async_save? DCP hands the writer nothing that says so, but a pool
+    of threads runs DCP's own function there, before torch 2.7 dcp.save itself."""
     frame: Any = sys._getframe(1)
     while frame is not None:
-        if frame.f_globals.get("__name__", "").startswith("torch.distributed.checkpoint._async"):
-            return True
+        if frame.f_globals.get("__name__") == "concurrent.futures.thread":
+            item = frame.f_locals.get("self")
+            run = getattr(item, "fn", None) or next(iter(getattr(item, "task", ())), None)
+            if getattr(run, "__module__", "").startswith("torch.distributed.checkpoint"):
+                return True
         frame = frame.f_back
     return False
 

@@ -11,6 +11,7 @@ import io
 from typing import Any, Callable, Dict, List, Tuple
 
 import torch
+import torch.distributed as dist
 from torch.distributed.checkpoint import FileSystemReader, FileSystemWriter
 from torch.distributed.checkpoint.metadata import Metadata
 from torch.distributed.checkpoint.storage import WriteResult
@@ -52,8 +53,10 @@ class Files:
     def save(self, step: int, state: Any) -> None:
         import torch.distributed.checkpoint as dcp
 
+        # A session of one process in a group; the DCP of torch 2.6 has no such argument.
+        more = {"no_dist": True} if self._group is None and dist.is_initialized() else {}
         dcp.save(state, storage_writer=self.writer(step), planner=SavePlanner(),
-                 process_group=self._group, no_dist=self._group is None)
+                 process_group=self._group, **more)
 
     def load(self, step: int, allow_pickle: bool) -> Tuple[Dict[str, Any], Dict[str, Any]]:
         """All of a step, flat, and the ways to it. No class that a pickle names is looked up."""

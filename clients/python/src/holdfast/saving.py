@@ -42,7 +42,9 @@ class Told(Future):  # type: ignore[type-arg]
 
     def _seen(self) -> None:
         error = super().exception() if self.done() else None
-        self._left[:] = [one for one in self._left if one is not error]
+        if error is not None:
+            setattr(error, "is_seen", True)  # the future of a later stage may have it, too
+            self._left[:] = [one for one in self._left if one is not error]
 
     def result(self, timeout: Optional[float] = None) -> Any:
         try:
@@ -241,7 +243,7 @@ class Saves:
 
     def leave(self, error: BaseException) -> None:
         """For the next save, or close(), to raise."""
-        if not any(one is error for one in self._left):
+        if not getattr(error, "is_seen", False) and not any(one is error for one in self._left):
             self._left.append(error)
 
     def raise_left(self) -> None:
@@ -264,7 +266,7 @@ class Saves:
     def finish_later(self, step: int, staged: "Future[Any]") -> Told:
         """True: the step is durable, or is in the files; False: it was given up, which was said."""
         def wait() -> bool:
-            copied = staged.result()
+            copied = Future.result(staged)  # a failure of it is not seen by that
             outcome = self.saved.pop(step, Outcome.LOST)
             if outcome == Outcome.SAVED:
                 return self.finish(step) is None
