@@ -556,19 +556,19 @@ def damage(world, run, step):
 
 def a_damaged_newest_is_a_warning_and_the_step_before_is_loaded(world):
     weights = numpy.empty(300000)
-    with holdfast.Client(world.server, "back") as saver:
+    with holdfast.Client(world.server, "stepped") as saver:
         for step in (1, 2):
             weights[:] = step
             saver.save(step, {"w": weights}).wait()
-    damage(world, "back", 2)
+    damage(world, "stepped", 2)
     store = client.store_address(world.store)
-    with holdfast.Client(store, "back") as reader, warnings.catch_warnings(record=True) as said:
+    with holdfast.Client(store, "stepped") as reader, warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         assert reader.load({"w": weights}).step == 1 and (weights == 1).all()
         assert len(said) == 1 and "passed over step 2, attempt 1: " in str(said[0].message), said
         assert said[0].filename == __file__, said[0]
         raises(holdfast.errors.CorruptError, lambda: reader.load({"w": weights}, 2))
-    with holdfast.Client(store, "back", 0, 2) as rank:
+    with holdfast.Client(store, "stepped", 0, 2) as rank:
         raises(holdfast.errors.CorruptError, lambda: rank.load({"w": weights}), "on every rank")
 
 

@@ -475,6 +475,20 @@ def a_future_that_no_caller_asks_is_raised_later(world):
     refused_by(errors.InvalidError, session.close)
 
 
+def a_copy_in_a_thread_waits_for_what_the_caller_has_under_way(world):
+    session = session_of(world, "under-way")
+    array = numpy.zeros(4)
+
+    def finish():
+        array[:] = 7
+
+    staged = session.copy_later(1, [Item("w", (4,), (0,), array)], {}, None, None, None, finish)
+    assert session.finish_later(1, staged).result()
+    session.close()
+    with holdfast.open("under-way", server=world.server) as found:
+        assert found["w"][...].tolist() == [7] * 4
+
+
 def a_lost_save_is_no_true_future(world):
     holder = holdfast.Client(world.server, "untrue")
     holder.save(1, {"w": numpy.zeros(4)}).wait()
@@ -611,6 +625,7 @@ if __name__ == "__main__":
              a_change_on_one_rank_is_described_by_all, ranks_that_save_different_steps_are_told,
              an_attempt_that_cannot_be_taken_fails_on_every_rank,
              what_can_never_be_saved_raises_on_every_rank, failed_saves_in_a_row_end_the_run,
+             a_copy_in_a_thread_waits_for_what_the_caller_has_under_way,
              a_future_that_no_caller_asks_is_raised_later, a_lost_save_is_no_true_future,
              a_rollback_of_ranks_takes_a_new_attempt,
              the_newest_of_ckptd_and_files_is_told_by_attempt_then_time,

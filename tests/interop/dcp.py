@@ -21,12 +21,14 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+import warnings
 
 from lib_dcp import ROOT, end, job, make, spoil, state_of, torch, whole
 import lib_calls
 from lib_store import CLI, World, change
-from lib_tap import run
+from lib_tap import Skip, run
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch.distributed.device_mesh import init_device_mesh
@@ -239,6 +241,57 @@ def a_single_process_needs_no_group(world):
     assert all(torch.equal(value, whole(state)[key]) if isinstance(value, torch.Tensor)
                else value == whole(state)[key] for key, value in want.items())
     keep.close()
+
+
+class Halves(holdfast.dcp.SavePlanner):
+    """A user's planner, that saves the weights in bfloat16."""
+
+    def set_up_planner(self, state_dict, *args, **named):
+        super().set_up_planner({name: value.bfloat16() for name, value in state_dict.items()},
+                               *args, **named)
+
+
+def the_planner_of_an_async_save_is_asked(world):
+    if not lib_calls.stages():
+        raise Skip("this DCP has no stagers")
+    keep = session(world.server, "planned")
+    dcp.async_save({"w": torch.ones(4)}, storage_writer=keep.writer(1), planner=Halves(),
+                   async_stager=keep.stager(1)).result()
+    dcp.async_save({"w": torch.ones(4)}, storage_writer=keep.writer(2),
+                   async_stager=keep.stager(2)).result()
+    keep.close()
+    for step, dtype in ((1, "BF16"), (2, "F32")):
+        with holdfast.open(f"planned@{step}", server=world.server) as found:
+            assert found["w"].dtype == dtype, (step, found["w"].dtype)
+
+
+def a_copy_waits_for_what_the_streams_of_the_caller_have_queued(world):
+    """Simulated: torch.cuda with streams and events that tell who did what."""
+    told, caller = [], threading.get_ident()
+
+    class Event:
+        def record(self, stream):
+            told.append(("record", stream, threading.get_ident() == caller))
+
+        def synchronize(self):
+            told.append(("synchronize", threading.get_ident() == caller))
+
+    class OnDevice:
+        is_cuda, device = True, torch.device("cuda", 1)
+
+    was = torch.cuda.Event, torch.cuda.current_stream
+    torch.cuda.Event, torch.cuda.current_stream = Event, lambda device: ("stream", device)
+    try:
+        wait = holdfast.dcp._waits_for_devices([holdfast.dcp.Item("w", (), (), OnDevice()),
+                                                holdfast.dcp.Item("v", (), (), torch.ones(1))])
+    finally:
+        torch.cuda.Event, torch.cuda.current_stream = was
+    keep = session(world.server, "streams")
+    keep.save = lambda *args: told.append("copy") or holdfast.dcp.Outcome.SAVED
+    keep.copy_later(1, [], {}, None, None, None, wait).result()
+    keep.close()
+    assert told == [("record", ("stream", OnDevice.device), True), ("synchronize", False),
+                    "copy"], told
 
 
 CARRIED = ("complex64", "complex128", "float8_e8m0fnu", "float8_e4m3fnuz", "float8_e5m2fnuz",
@@ -596,6 +649,8 @@ if __name__ == "__main__":
     bed.start(*OPTIONS)
     tests = [every_mesh_loads_what_every_mesh_saved, several_boxes_on_a_rank_are_saved_and_loaded,
              stages_and_sharded_tensors_come_back, a_single_process_needs_no_group,
+             the_planner_of_an_async_save_is_asked,
+             a_copy_waits_for_what_the_streams_of_the_caller_have_queued,
              types_that_ckptd_does_not_know_come_back, replicas_split_the_work,
              pickles_of_others_are_not_loaded_unless_asked, what_does_not_fit_is_told_at_once,
              a_damaged_newest_gives_way_to_the_step_before,

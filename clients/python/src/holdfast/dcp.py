@@ -28,12 +28,12 @@ import re
 import sys
 import warnings
 from concurrent.futures import Future as ThreadFuture
-from typing import Any, Dict, Iterator, List, Mapping, Optional, Tuple, Union
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Tuple, Union
 
 import torch
 import torch.distributed as dist
 from torch.distributed.checkpoint import FileSystemReader
-from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
+from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
 from torch.distributed.checkpoint.metadata import (BytesStorageMetadata, ChunkStorageMetadata,
                                                    Metadata, TensorProperties,
                                                    TensorStorageMetadata)
@@ -298,6 +298,34 @@ class Writer(StorageWriter):
         return checkpoint_id is not None and _ID.match(os.fspath(checkpoint_id)) is not None
 
 
+def _waits_for_devices(items: List[Item]) -> Callable[[], None]:
+    """What a thread calls before it copies these tensors: it returns when all is done that the
+    caller's streams have queued on their devices until now."""
+    events = []
+    for device in {item.tensor.device for item in items if item.tensor.is_cuda}:
+        event = torch.cuda.Event()
+        event.record(torch.cuda.current_stream(device))
+        events.append(event)
+
+    def wait() -> None:
+        for event in events:
+            event.synchronize()
+
+    return wait
+
+
+def _planner_of_dcp() -> Optional[SavePlanner]:
+    """That which dcp.async_save was given: it is for the writer, and a stager does not get it. Its
+    default knows no tensors of several boxes."""
+    frame: Any = sys._getframe(1)
+    while frame is not None and (
+            frame.f_code.co_name != "async_save"
+            or frame.f_globals.get("__name__") != "torch.distributed.checkpoint.state_dict_saver"):
+        frame = frame.f_back
+    planner = frame.f_locals.get("planner") if frame is not None else None
+    return None if type(planner) is DefaultSavePlanner else planner
+
+
 class Stager(AsyncStager):
     """Copies a state dict into ckptd's memory and ends the save: what DCP does after that changes
     nothing any more. See Session.stager()."""
@@ -305,7 +333,7 @@ class Stager(AsyncStager):
     def __init__(self, session: Session, step: int, overlap: bool, state: Any,
                  planner: Optional[SavePlanner]) -> None:
         self.session, self.step, self.overlap, self.state = session, step, overlap, state
-        self._planner = planner or SavePlanner()
+        self._planner = planner
         self._future: Optional[Told] = None
 
     @property
@@ -313,12 +341,13 @@ class Stager(AsyncStager):
         return not self.overlap
 
     def copy_later(self, state_dict: Any) -> Told:
-        self._planner.set_up_planner(state_dict, is_coordinator=self.session.rank == 0)
-        plan = self._planner.create_local_plan()
-        items, objects = _resolve(plan.items, self._planner)  # objects as they are now
+        planner = self._planner or _planner_of_dcp() or SavePlanner()
+        planner.set_up_planner(state_dict, is_coordinator=self.session.rank == 0)
+        plan = planner.create_local_plan()
+        items, objects = _resolve(plan.items, planner)  # objects as they are now
         about = _paths(plan.planner_data)
         self._future = self.session.copy_later(self.step, items, objects, self.state, about,
-                                               state_dict)
+                                               state_dict, _waits_for_devices(items))
         return self._future
 
     def stage(self, state_dict: Any, **_: Any) -> Any:

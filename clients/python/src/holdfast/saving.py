@@ -252,11 +252,14 @@ class Saves:
             raise self._left.pop(0)
 
     def copy_later(self, step: int, items: List[Item], objects: Mapping[str, bytes], state: Any,
-                   about: Any, result: Any = None) -> Told:
-        """save() in the session's thread; gives `result`, or a copy of it that is for files."""
+                   about: Any, result: Any = None, wait_first: Callable[[], None] = lambda: None,
+                   ) -> Told:
+        """wait_first(), then save() in the session's thread; gives `result`, or a copy of it that
+        is for files."""
         self.raise_left()
 
         def copy() -> Any:
+            wait_first()
             outcome = self.save(step, items, objects, state, about)
             self.saved[step] = outcome
             return self.files.copy(result) if outcome == Outcome.FILES else result
