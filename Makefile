@@ -38,10 +38,10 @@ D_LIBS = $(shell pkg-config --libs libmicrohttpd)
 FUZZ_SECONDS = 60
 src = $(wildcard $(1)/*.c $(1)/*/*.c)
 obj = $(patsubst %.c,$(OBJ)/%.o,$(1))
-# All of them are described by reflection; of those in PB_C there are also C structs.
-PROTOS = $(wildcard proto/*.proto proto/*/*.proto)
-PB_C = $(OBJ)/gen/proto/ckpt.pb-c $(OBJ)/gen/proto/grpc/reflection.pb-c
-PROTO_O = $(call obj,$(call src,proto)) $(OBJ)/proto/toml.o $(PB_C:=.o) $(OBJ)/gen/proto/descriptors.o $(OBJ)/gen/proto/version.o
+# What a stock gRPC client needs; of ckpt.proto there are also C structs.
+PROTOS = proto/ckpt.proto proto/grpc/health.proto
+PB_C = $(OBJ)/gen/proto/ckpt.pb-c
+PROTO_O = $(call obj,$(call src,proto)) $(OBJ)/proto/toml.o $(PB_C:=.o) $(OBJ)/gen/proto/version.o
 STORAGE_O = $(call obj,$(call src,storage))
 CKPTD_O = $(call obj,$(filter-out ckptd/main.c,$(call src,ckptd)))
 CKPT_O = $(call obj,$(filter-out clients/cli/% clients/examples/%,$(call src,clients)))
@@ -98,7 +98,7 @@ built = +@$(MAKE) --no-print-directory $(if $(filter -j% --jobserver%,$(MAKEFLAG
 run: deps-now ## train on real text, kill it, resume on other world sizes, compare bit for bit
 	$(call built,all)
 	@BUILD=$(BUILD) deploy/main-job
-tests-built: $(TESTS) $(BUILD)/tests/ckptd $(BUILD)/tests/saver $(SHIMS) $(FUZZERS) $(BENCHES)
+tests-built: $(TESTS) $(BUILD)/tests/descriptors.pb $(BUILD)/tests/ckptd $(BUILD)/tests/saver $(SHIMS) $(FUZZERS) $(BENCHES)
 test: deps-now ## unit and integration tests; ends with "N passed, N failed"
 	$(call built,all tests-built)
 	@BUILD=$(BUILD) tests/run $(TEST_OPTIONS) $(TESTS) $(INTEGRATION)
@@ -141,6 +141,9 @@ install: deps-now all ## programs, man pages, ckpt.h, libckpt, ckptd's unit, bel
 	install -m 644 deploy/completion.fish $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/ckpt-cli.fish
 	install $(PROGRAMS) $(DESTDIR)$(PREFIX)/bin
 	install -m 644 clients/ckpt.h $(DESTDIR)$(PREFIX)/include
+	install -d $(DESTDIR)$(PREFIX)/share/holdfast/proto/grpc
+	install -m 644 proto/ckpt.proto $(DESTDIR)$(PREFIX)/share/holdfast/proto
+	install -m 644 proto/grpc/health.proto $(DESTDIR)$(PREFIX)/share/holdfast/proto/grpc
 	install -m 644 $(BUILD)/libckpt.a $(BUILD)/libckpt.so.1 $(DESTDIR)$(PREFIX)/lib
 	ln -sf libckpt.so.1 $(DESTDIR)$(PREFIX)/lib/libckpt.so
 	sed 's|@PREFIX@|$(PREFIX)|; s|@VERSION@|$(VERSION)|' clients/libckpt.pc.in \
@@ -163,12 +166,9 @@ clean: ## remove what was built
 $(OBJ)/gen/proto/%.pb-c.c $(OBJ)/gen/proto/%.pb-c.h: proto/%.proto | deps-now
 	$(call say,gen )
 	$(Q)protoc-c --c_out=$(OBJ)/gen $<
-$(OBJ)/gen/proto/descriptors.c: $(PROTOS) | deps-now
+$(BUILD)/tests/descriptors.pb: $(PROTOS) | deps-now
 	$(call say,gen )
-	$(Q)protoc-c --descriptor_set_out=$(@:.c=.pb) $(PROTOS)
-	$(Q){ echo '#include "proto/rpc_reflection.h"'; echo 'const uint8_t rpc_descriptors[] = {'; \
-	    od -v -An -tx1 $(@:.c=.pb) | sed 's/ \(..\)/0x\1,/g'; echo '};'; \
-	    echo 'const size_t rpc_descriptors_bytes = sizeof rpc_descriptors;'; } >$@
+	$(Q)protoc-c --descriptor_set_out=$@ $(PROTOS)
 # The table of kernels/cuda/gpus.toml for trainer/observe/peaks.c.
 $(OBJ)/gen/trainer/gpus.h: kernels/cuda/gpus.toml
 	$(call say,gen )

@@ -7,17 +7,13 @@
  * the last event came). When the server closes under an owner, the layer answers in its place and
  * the owner's later answer only frees the husk; so an answer is safe at any time, even after close.
  *
- * The one exception to unary calls is reflection (rpc_reflection.c): a stream has no owner and one
- * event at a time, which says that its last answer went out and its next request came, or that no
- * more will come. When the server closes, streams are cancelled at once, whatever the grace.
- *
  * Limits: CALLS_MAX calls in work per server (answered ERR_BUSY; but every connection may have
- * CONNECTION_CALLS_SURE, whatever the others do), of them STREAMS_MAX streams, and
- * CONNECTION_CALLS_MAX of one connection (gRPC's clients wait; another's connection is closed);
- * METADATA_BYTES_MAX of a call (it is cancelled); BUFFER_BYTES_MAX in gRPC (it resets streams; the
- * guard lets far less in); request_bytes of unanswered requests (ERR_BUSY; each may have
- * RPC_SHARE_BYTES_SURE); ANSWER_BYTES_MAX of answers that are not read (ERR_BUSY; those up to
- * ANSWER_BYTES_FREE do not count); more in rpc_guard.h, rpc_peers.h and rpc_wire.h.
+ * CONNECTION_CALLS_SURE, whatever the others do), and CONNECTION_CALLS_MAX of one connection
+ * (gRPC's clients wait; another's connection is closed); METADATA_BYTES_MAX of a call (it is
+ * cancelled); BUFFER_BYTES_MAX in gRPC (it resets streams; the guard lets far less in);
+ * request_bytes of unanswered requests (ERR_BUSY; each may have RPC_SHARE_BYTES_SURE);
+ * ANSWER_BYTES_MAX of answers that are not read (ERR_BUSY; those up to ANSWER_BYTES_FREE do not
+ * count); more in rpc_guard.h, rpc_peers.h and rpc_wire.h.
  *
  * gRPC is not built for thread sanitizers, so every hand-over between threads also goes through an
  * atomic of ours (rpc_calls.c), which orders our own memory in their eyes. */
@@ -130,9 +126,6 @@ void rpc_server_close(struct rpc_server *server, uint32_t grace_ms)
     pthread_mutex_lock(&server->mutex);
     server->closing = true;
     grpc_server_shutdown_and_notify(server->grpc, server->queue, server);
-    for (struct rpc_call *call = server->calls; call; call = call->next)
-        if (call->stage == STAGE_STREAMING) /* its next event then says that there is no request */
-            grpc_call_cancel_with_status(call->call, GRPC_STATUS_UNAVAILABLE, text, NULL);
     if (!server_wait_quiet(server, grace_ms)) {
         for (struct rpc_call *call = server->calls; call; call = call->next)
             if (call->stage == STAGE_HANDLED)

@@ -8,8 +8,7 @@
  * unpacked; the handler answers at once, or keeps the call and answers later, from any thread, even
  * after the server was closed. Exactly one rpc_call_reply or rpc_call_fail per call. A stock client
  * can call it; unknown methods are answered UNIMPLEMENTED. Served beside the table:
- * grpc.health.v1.Health/Check, and server reflection (grpc.reflection.v1 and v1alpha), which
- * describes all of them; its streams end at once when the server closes.
+ * grpc.health.v1.Health/Check.
  * Client: calls block until the answer or the deadline; thread-safe. */
 #ifndef HOLDFAST_RPC_H
 #define HOLDFAST_RPC_H

@@ -4,7 +4,6 @@
 
 #include "proto/report.h"
 #include "proto/rpc_health.h"
-#include "proto/rpc_reflection.h"
 #include "proto/rpc_text.h"
 
 #include <grpc/byte_buffer_reader.h>
@@ -18,7 +17,6 @@
 #define CONNECTION_CALLS_SURE 4u /* a rank begins a save while it waits for another */
 #define ANSWER_BYTES_MAX (32u << 20)
 #define ANSWER_BYTES_FREE (4u << 10)
-#define STREAMS_MAX 16u
 #define REQUESTED_CALLS 16u /* calls that gRPC may hand us without waiting */
 
 /* ---- Hand-over ---- */
@@ -125,8 +123,7 @@ void rpc_call_send(struct rpc_call *call, grpc_byte_buffer *reply, grpc_status_c
     grpc_op ops[4];
     memset(ops, 0, sizeof ops);
     size_t count = 0;
-    if (!call->greeted)
-        ops[count++].op = GRPC_OP_SEND_INITIAL_METADATA;
+    ops[count++].op = GRPC_OP_SEND_INITIAL_METADATA;
     if (reply) {
         ops[count].op = GRPC_OP_SEND_MESSAGE;
         ops[count++].data.send_message.send_message = reply;
@@ -264,71 +261,6 @@ static void call_health(struct rpc_call *call, enum rpc_health asked)
     pthread_mutex_unlock(&server->mutex);
 }
 
-/* Sends `answer` (NULL on a new stream) and receives the next request. Mutex held. */
-static void stream_next(struct rpc_call *call, grpc_byte_buffer *answer)
-{
-    grpc_op ops[3];
-    memset(ops, 0, sizeof ops);
-    size_t count = 0;
-    call->stage = STAGE_STREAMING;
-    if (answer && !call->greeted) {
-        ops[count++].op = GRPC_OP_SEND_INITIAL_METADATA;
-        call->greeted = true;
-    }
-    if (answer) {
-        ops[count].op = GRPC_OP_SEND_MESSAGE;
-        ops[count++].data.send_message.send_message = answer;
-    }
-    ops[count].op = GRPC_OP_RECV_MESSAGE;
-    ops[count++].data.recv_message.recv_message = &call->payload;
-    call_start(call, ops, count);
-}
-
-static void stream_open(struct rpc_call *call)
-{
-    struct rpc_server *server = call->server;
-    pthread_mutex_lock(&server->mutex);
-    bool closing = server->closing, full = server->num_streams >= STREAMS_MAX;
-    if (!closing && !full) {
-        call->stream = true;
-        server->num_streams++;
-        stream_next(call, NULL);
-    }
-    pthread_mutex_unlock(&server->mutex);
-    if (closing)
-        call_refuse(call, GRPC_STATUS_UNAVAILABLE, ERR_UNAVAILABLE, "the server is closing");
-    else if (full)
-        call_refuse(call, GRPC_STATUS_RESOURCE_EXHAUSTED, ERR_BUSY,
-                    "too many streams were open at once");
-}
-
-static void stream_step(struct rpc_call *call)
-{
-    struct rpc_server *server = call->server;
-    if (!call->payload) { /* the client half-closed, or the stream was cancelled */
-        pthread_mutex_lock(&server->mutex);
-        rpc_call_send(call, NULL, GRPC_STATUS_OK, NULL);
-        pthread_mutex_unlock(&server->mutex);
-        return;
-    }
-    grpc_byte_buffer *answer = rpc_reflection_answer(call->payload, server->methods);
-    grpc_byte_buffer_destroy(call->payload);
-    call->payload = NULL;
-    if (!answer) {
-        call_refuse(call, GRPC_STATUS_INVALID_ARGUMENT, ERR_INVALID,
-                    "the request could not be unpacked, or its answer was too large");
-        return;
-    }
-    pthread_mutex_lock(&server->mutex);
-    bool closing = server->closing;
-    if (!closing)
-        stream_next(call, answer);
-    pthread_mutex_unlock(&server->mutex);
-    grpc_byte_buffer_destroy(answer);
-    if (closing)
-        call_refuse(call, GRPC_STATUS_UNAVAILABLE, ERR_UNAVAILABLE, "the server is closing");
-}
-
 static int connection_of(grpc_call *call)
 {
     char *name = grpc_call_get_peer(call);
@@ -363,10 +295,6 @@ static void call_arrived(struct rpc_call *call)
     if (full) {
         call_refuse(call, GRPC_STATUS_RESOURCE_EXHAUSTED, ERR_BUSY,
                     "too many calls were in work at once");
-        return;
-    }
-    if (rpc_reflection_serves(call->details.method)) {
-        stream_open(call);
         return;
     }
     bool health = grpc_slice_str_cmp(call->details.method, RPC_HEALTH_METHOD) == 0;
@@ -450,8 +378,6 @@ static void call_sent(struct rpc_call *call)
     let_answer_go(call);
     grpc_call_unref(call->call);
     call->call = NULL;
-    if (call->stream)
-        call->server->num_streams--;
     if (--call->server->num_open == 0)
         pthread_cond_broadcast(&call->server->changed);
     if (call->owned) { /* the owner frees what is left */
@@ -478,8 +404,6 @@ void rpc_call_step(struct rpc_call *call, bool success)
         call_arrived(call);
     else if (stage == STAGE_RECEIVING)
         call_received(call);
-    else if (stage == STAGE_STREAMING)
-        stream_step(call);
     else
         call_sent(call);
 }

@@ -22,7 +22,6 @@ enum stage {
     STAGE_REQUESTED, /* gRPC will fill in a new call */
     STAGE_RECEIVING, /* its request is on the way */
     STAGE_HANDLED,   /* with its owner */
-    STAGE_STREAMING, /* the stream's next event is on the way */
     STAGE_SENDING    /* the answer is on the way; the last event */
 };
 
@@ -39,8 +38,6 @@ struct rpc_call {
     size_t answer_bytes;    /* likewise of the answer */
     int connection;         /* its number, see rpc_peers.h */
     int cancelled;
-    bool stream;  /* of reflection, and counted */
-    bool greeted; /* a stream's initial metadata was sent */
     /* Guarded by server->mutex. */
     struct rpc_call *prev, *next; /* every call past STAGE_REQUESTED */
     enum stage stage;
@@ -67,9 +64,8 @@ struct rpc_server {
     uint32_t num_requested; /* calls that gRPC has yet to hand us */
     struct rpc_call *calls;
     uint32_t num_calls;
-    uint32_t num_open;    /* of the calls, those that gRPC still works on */
-    uint32_t num_streams; /* of the open ones */
-    uint32_t num_refs;    /* the opener, and every call; freed at 0 */
+    uint32_t num_open; /* of the calls, those that gRPC still works on */
+    uint32_t num_refs; /* the opener, and every call; freed at 0 */
 };
 
 /* Called with the mutex held; releases it, and frees the server with its last reference. */

@@ -46,7 +46,8 @@ for name in ckptd trainer tokenizer holdfast-launch holdfast-certificates ckpt-c
     test -x "$root/usr/bin/$name" || absent+=("bin/$name")
     test -s "$pages/$name.1" || absent+=("$name")
 done
-for name in slurm/train.sbatch grafana/ckptd.json kubernetes/ckptd.yaml configs/README.md; do
+for name in slurm/train.sbatch grafana/ckptd.json kubernetes/ckptd.yaml configs/README.md \
+    proto/ckpt.proto proto/grpc/health.proto; do
     test -s "$root/usr/share/holdfast/$name" || absent+=("$name")
 done
 check_equal "every program is there, with a man page, and what batch systems are given" \

@@ -1,16 +1,9 @@
-"""lib_ranks - ranks without a trainer: their calls by a stock gRPC client over TLS, whose message
-types the server describes itself. lib_tap.need("grpc", "grpc_reflection", "google.protobuf") first.
-"""
+"""lib_ranks - ranks without a trainer: their calls by a stock gRPC client over TLS.
+lib_tap.need("grpc", "google.protobuf") first."""
 
 import grpc
-from google.protobuf.descriptor_pool import DescriptorPool
-from google.protobuf.message_factory import GetMessageClass
-from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (
-    ProtoReflectionDescriptorDatabase,
-)
-from lib_store import PATIENCE
+from lib_messages import CHECKPOINT, begin
 
-SERVICE = "holdfast.v1.Checkpoint"
 MIB = 1 << 20
 ELEMENTS = MIB  # of F32: a shard of 4 MiB and its header
 
@@ -20,18 +13,13 @@ class Ranks:
 
     def __init__(self, world, name, address=None):
         self.channel = world.channel(name, address)
-        self.pool = DescriptorPool(ProtoReflectionDescriptorDatabase(self.channel))
 
     def call(self, method, **fields):
         return self.begin(method, **fields).result()
 
     def begin(self, method, **fields):
         """A call on its way."""
-        kind = self.pool.FindServiceByName(SERVICE).FindMethodByName(method)
-        unary = self.channel.unary_unary(
-            f"/{SERVICE}/{method}", request_serializer=lambda message: message.SerializeToString(),
-            response_deserializer=GetMessageClass(kind.output_type).FromString)
-        return unary.future(GetMessageClass(kind.input_type)(**fields), timeout=PATIENCE)
+        return begin(self.channel, CHECKPOINT, method, **fields)
 
     def open(self, run, take_over=False):
         """A run of one rank: its session."""

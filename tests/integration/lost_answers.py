@@ -15,7 +15,7 @@ import time
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import lib_tap  # noqa: E402
 
-lib_tap.need("grpc", "grpc_reflection", "google.protobuf")
+lib_tap.need("grpc", "google.protobuf")
 lib_tap.need_programs("openssl")
 import grpc  # noqa: E402
 from lib_network import Network, soon  # noqa: E402

@@ -16,7 +16,7 @@ from lib_nodes import Cluster, scratch, wait_until
 from lib_store import is_sanitized
 from lib_tap import end, need, test
 
-need("grpc", "grpc_reflection", "google.protobuf")
+need("grpc", "google.protobuf")
 
 SILENT = 61
 THREADS_MAX = 130  # 18 without peers; 32 workers and 32 for transfers; 8 for errands; gRPC's own

@@ -17,13 +17,9 @@ import time
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import lib_tap  # noqa: E402
 
-lib_tap.need("grpc", "grpc_reflection", "google.protobuf")
+lib_tap.need("grpc", "google.protobuf")
 lib_tap.need_programs("openssl")
 import grpc  # noqa: E402
-from google.protobuf.descriptor_pool import DescriptorPool  # noqa: E402
-from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (  # noqa: E402
-    ProtoReflectionDescriptorDatabase,
-)
 from lib_network import Network  # noqa: E402
 from lib_ranks import MIB, Ranks  # noqa: E402
 from lib_store import PATIENCE  # noqa: E402
@@ -99,7 +95,6 @@ class Users(Ranks):
 
     def __init__(self, world):
         self.channel = grpc.insecure_channel(world.server)
-        self.pool = DescriptorPool(ProtoReflectionDescriptorDatabase(self.channel))
 
 
 def disk(world):
