@@ -172,7 +172,7 @@ struct run {
     uint64_t fenced_attempt; /* run/far_lease.c: which a start elsewhere took over; 0: none */
     char fenced[256];        /* by whom */
     struct run_health health;
-    char replicas[512];     /* where they differ, of the last save that was compared; "": nowhere */
+    char replicas[560];     /* where they differ, of the last save that was compared; "": nowhere */
     struct history history; /* history.c */
     uint64_t looked_stamp;  /* rescan.c: of its directory, when its names were read last; 0: look
                                again */

@@ -578,7 +578,9 @@ int stage_take_replicas(struct stage *stage, const uint64_t *words, size_t count
     if (!stage->replicas)
         return report_error(ERR_MEMORY, NULL, "no memory for the digests of %u replicas",
                             stage->options.num_replicas);
-    memcpy((uint64_t *)stage->replicas + stage->num_replica_words, words, count * sizeof *words);
+    if (count > 0)
+        memcpy((uint64_t *)stage->replicas + stage->num_replica_words, words,
+               count * sizeof *words);
     stage->num_replica_words += (uint32_t)count;
     return 0;
 }

@@ -63,7 +63,7 @@ struct replicas_found {
 int replicas_differ(struct replicas_found *out, const struct layout_table *table,
                     const struct replica_rank *ranks, uint32_t num_ranks, uint64_t step);
 
-#define REPLICAS_TEXT_BYTES 400u
+#define REPLICAS_TEXT_BYTES 480u
 /* The first of them in words; "": there is none. */
 const char *replicas_text(char out[REPLICAS_TEXT_BYTES], const struct replicas_found *found,
                           const struct layout_table *table);

@@ -73,11 +73,13 @@ def every_method_of_the_files_is_served_and_no_other(world, channel):
 def main():
     world = World()
     world.start("--memory.pool_bytes", "64MiB", "--memory.segment_bytes", "4MiB")
-    with grpc.insecure_channel(world.server) as channel:
-        for story in (hello_is_answered, list_names_the_checkpoints_of_the_example,
-                      health_says_serving, every_method_of_the_files_is_served_and_no_other):
-            story(world, channel)
-    world.close()
+    try:
+        with grpc.insecure_channel(world.server) as channel:
+            for story in (hello_is_answered, list_names_the_checkpoints_of_the_example,
+                          health_says_serving, every_method_of_the_files_is_served_and_no_other):
+                story(world, channel)
+    finally:
+        world.close()
     return lib_tap.end()
 
 
