@@ -20,6 +20,7 @@ import numpy
 from torch import nn
 
 import holdfast
+from holdfast import safetensors_files
 
 HUGGING_FACE = ("accelerate", "transformers.trainer", "transformers.models.llama.modeling_llama")
 FSDP = {"fsdp1": 1, "fsdp2": 2}  # and their versions
@@ -222,6 +223,29 @@ def the_trainer_of_hugging_face_resumes_on_two_processes(world):
                 (8, 2), (6, 2), (4, 2), (2, 2)]
 
 
+def a_checkpoint_of_the_trainer_becomes_a_folder_for_from_pretrained(world):
+    try:
+        import accelerate  # noqa: F401
+        from transformers import LlamaForCausalLM, TrainerCallback
+    except ImportError as missing:
+        raise Skip(missing) from None
+    from holdfast.transformers import HoldfastCallback
+
+    keep = HoldfastCallback("pretrained", world.server, every=4)
+    trainer = llama_trainer(os.path.join(world.folder, "pretrained"), keep, "alone",
+                            TrainerCallback())
+    trainer.model.generation_config.eos_token_id = [7, 9]
+    trainer.train()
+    out = os.path.join(world.folder, "pretrained-out")
+    with holdfast.open("pretrained", server=world.server) as found:
+        safetensors_files.to_safetensors(found, out, weights_only=True)
+    model, about = LlamaForCausalLM.from_pretrained(out, output_loading_info=True)
+    assert not any(about[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"))
+    want = trainer.model.state_dict()
+    assert all(torch.equal(value, want[name]) for name, value in model.state_dict().items())
+    assert model.config.tie_word_embeddings and model.generation_config.eos_token_id == [7, 9]
+
+
 if __name__ == "__main__":
     if all(importlib.util.find_spec(name) for name in ("accelerate", "transformers")):
         multiprocessing.set_forkserver_preload([*PRELOAD, *HUGGING_FACE])
@@ -229,7 +253,8 @@ if __name__ == "__main__":
     bed.start("--memory.pool_bytes", "128MiB", "--limits.takeover_ms", "500")
     tests = [the_trainer_of_hugging_face_saves_and_resumes,
              the_trainer_of_hugging_face_ends_without_checkpoints,
-             the_trainer_of_hugging_face_resumes_on_two_processes]
+             the_trainer_of_hugging_face_resumes_on_two_processes,
+             a_checkpoint_of_the_trainer_becomes_a_folder_for_from_pretrained]
     passed = run([test for test in tests if len(sys.argv) < 2
                   or any(word in test.__name__ for word in sys.argv[1:])], bed)
     bed.close()
