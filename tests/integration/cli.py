@@ -596,8 +596,8 @@ def offline_tools_leave_the_store_as_it_is(bed):
             os.path.join(folder, name)
             for folder, folders, files in os.walk(bed.store)
             for name in folders + files
-            # The first stays empty, what verify found, what ckptd's scrub wrote meanwhile.
-            if name not in ("leases", "verified.json", "scrub")
+            # The first stays empty; what verify found; what ckptd touches and its scrub writes.
+            if name not in ("leases", "verified.json", ".holdfast.lock", "scrub")
             and os.path.basename(folder) != "scrub"
         )
         return sorted((path, os.path.isfile(path) and os.stat(path).st_mtime_ns) for path in paths)
