@@ -184,7 +184,7 @@ def a_ckptd_that_stops_or_has_no_room_does_not_end_training(world):
 
 
 def a_lost_save_fails_the_future_of_async_save(world):
-    """A warning in its thread would be a success; what ends the run is raised by a later call."""
+    """A warning in its thread counts as a success; a later call raises what ends the run."""
     holder = holdfast.Client(world.server, "lost")
     holder.save(1, {"w": numpy.zeros(4)}).wait()
     keep = holdfast.dcp.Session("lost", world.server, max_failures=4)

@@ -97,7 +97,7 @@ size_t values_cut(const char *text, size_t at, size_t bytes)
 
 /* ---- escapes ---- */
 
-/* The number of an escape \uXXXX, or -1: there is none. */
+/* The number of an escape of four hexadecimal digits, or -1: there is none. */
 static long escape_at(const char *text, size_t at, size_t bytes)
 {
     static const char digits[] = "0123456789abcdef0123456789ABCDEF";
