@@ -55,8 +55,8 @@ struct link {
 struct tls_relay {
     struct tls_relay_options options;
     pthread_t thread;
-    pthread_mutex_t mutex; /* of `arrived` and `is_closing` */
-    struct link *arrived;
+    pthread_mutex_t mutex;               /* of `arrived` and `is_closing` */
+    struct link *arrived, **arrived_end; /* the first came first */
     bool is_closing;
     int epoll, wake;
     _Atomic int64_t end_s; /* of the context's files */
@@ -192,12 +192,16 @@ static void make_known(struct tls_relay *relay, const char *from)
         snprintf(relay->known[relay->next_known++ % KNOWN_MAX], FROM_MAX, "%s", from);
 }
 
+static bool has_bytes(const struct link *link)
+{
+    char byte;
+    return recv(link->tcp, &byte, 1, MSG_PEEK | MSG_DONTWAIT) > 0;
+}
+
 /* Until a byte has come it costs nothing but its place. False: it was refused. */
 static bool may_begin(struct tls_relay *relay, struct link *link)
 {
-    char byte;
-    if (link->may_begin || !relay->options.may_begin ||
-        recv(link->tcp, &byte, 1, MSG_PEEK | MSG_DONTWAIT) <= 0)
+    if (link->may_begin || !relay->options.may_begin || !has_bytes(link))
         return true;
     link->may_begin = relay->options.may_begin(relay->options.user, link->from) == 0;
     if (!link->may_begin)
@@ -335,7 +339,8 @@ static void handle(struct tls_relay *relay, struct link *link, bool is_plain, ui
 /* How soon the place of a handshake goes to a newcomer: the highest first. */
 static uint32_t rank_of(const struct tls_relay *relay, const struct link *link)
 {
-    return 2u * !link->has_spoken + !is_known(relay, link->from);
+    bool is_silent = !link->has_spoken && !has_bytes(link);
+    return 2u * is_silent + !is_known(relay, link->from);
 }
 
 /* Of those that are in the handshake, and of `from` unless it is NULL, the one that goes first;
@@ -400,6 +405,7 @@ static void enter_arrived(struct tls_relay *relay)
     pthread_mutex_lock(&relay->mutex);
     struct link *arrived = relay->arrived;
     relay->arrived = NULL;
+    relay->arrived_end = &relay->arrived;
     pthread_mutex_unlock(&relay->mutex);
     while (arrived) {
         struct link *link = arrived;
@@ -420,8 +426,8 @@ void tls_relay_adopt(struct tls_relay *relay, int socket, const char *from)
     link->plain = -1;
     snprintf(link->from, sizeof link->from, "%s", from);
     pthread_mutex_lock(&relay->mutex);
-    link->next = relay->arrived;
-    relay->arrived = link;
+    *relay->arrived_end = link;
+    relay->arrived_end = &link->next;
     pthread_mutex_unlock(&relay->mutex);
     uint64_t one = 1;
     (void)!write(relay->wake, &one, sizeof one);
@@ -549,6 +555,7 @@ int tls_relay_open(struct tls_relay **out, const struct tls_relay_options *optio
         return report_error(ERR_MEMORY, NULL, "no memory for the connections");
     relay->options = *options;
     relay->epoll = relay->wake = -1;
+    relay->arrived_end = &relay->arrived;
     pthread_mutex_init(&relay->mutex, NULL);
     tls_stamp(&relay->stamp, options->directory);
     int error = tls_context_open(&relay->context, options->directory, TLS_SERVER, PROTOCOL);
