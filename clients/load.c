@@ -521,6 +521,8 @@ int load_run(struct load *load, const struct ckpt_load_options *options, struct 
     if (load->covered == NULL)
         return report_error(ERR_MEMORY, NULL, "no memory for a load");
     int error = open_plan(load, options);
+    if (error != 0 && load->plan != NULL) /* ckptd went between its answer and its memory */
+        error = load_open_again(load, error);
     if (error == 0)
         error = make_loaded(out, load);
     if (error == 0)

@@ -157,8 +157,10 @@ static int work_load_for_ever(struct group *group, struct ckpt *ckpt, struct ckp
             sleep_ms(5); /* it was not open yet */
             continue;
         }
-        if (error != 0)
+        if (error != 0) {
+            loading.is_over = true;
             return rank_failed(group, "load", rank);
+        }
         if (now_ns() - begin > DOWN_MS * 1000000ull) {
             check_values(group, tensors, loaded->info.step, rank);
             loading.across++;
@@ -169,26 +171,31 @@ static int work_load_for_ever(struct group *group, struct ckpt *ckpt, struct ckp
     return 0;
 }
 
+/* Until the rank is connected again. */
+static void wait_for_loads(void)
+{
+    int before = loading.all;
+    while (loading.all < before + 2 && !loading.is_over)
+        sleep_ms(1);
+}
+
 static void *kill_under_loads(void *argument)
 {
     uint64_t random = 5;
     (void)argument;
+    wait_for_loads();
     for (int kill = 0; kill < LOAD_KILLS_MAX && loading.across < LOADS_ACROSS; kill++) {
-        int before = loading.all;
-        while (loading.all < before + 2)
-            sleep_ms(1); /* it is connected again */
         sleep_ms((long)draw(&random, 5));
         end_process(&loading.bed->ckptd, SIGKILL);
         sleep_ms(DOWN_MS);
         start_ckptd(loading.bed);
+        wait_for_loads();
     }
     loading.is_over = true;
     return NULL;
 }
 
-/* Not in the list: a kill between the answer and the descriptors still fails the load. */
-__attribute__((unused)) static void
-test_ckpt__a_load_goes_on_when_ckptd_is_killed_and_started_again(void **state)
+static void test_ckpt__a_load_goes_on_when_ckptd_is_killed_and_started_again(void **state)
 {
     pthread_t killer;
     loading.bed = *state;
@@ -396,6 +403,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
 #define WITH_CKPTD(test) cmocka_unit_test_setup_teardown(test, bed_open, bed_close)
         WITH_CKPTD(test_ckpt__a_killed_client_loses_nothing_that_was_committed),
+        WITH_CKPTD(test_ckpt__a_load_goes_on_when_ckptd_is_killed_and_started_again),
         WITH_CKPTD(test_ckpt__a_killed_ckptd_costs_saves_but_not_the_training),
         WITH_CKPTD(test_ckpt__a_stopped_ckptd_does_not_hold_up_a_question),
         WITH_CKPTD(test_ckpt__a_stopped_ckptd_costs_saves_but_not_the_training),
