@@ -18,6 +18,7 @@
 #include "proto/durability.h"
 #include "proto/replica.h"
 #include "proto/report.h"
+#include "proto/stream_copy.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -330,7 +331,7 @@ int ckpt_save_copy(struct ckpt_save *save, uint32_t index)
             "tensor %s was described without data", save->ckpt->tensors.slices[index].tensor.name);
     while (ckpt_save_place(save, index, place.from_byte + place.bytes, &place) == 0 &&
            place.bytes > 0) {
-        arena_copy(place.to, from + place.from_byte, place.bytes);
+        stream_copy(place.to, from + place.from_byte, place.bytes);
         ckpt_save_announce(save, &place);
     }
     if (save->error == 0)

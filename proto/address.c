@@ -15,6 +15,7 @@
 
 #define SCHEME "unix:"
 #define CONNECT_MS 2000
+#define BACKLOG 256
 
 static int parse_unix(struct address *out, const char *path)
 {
@@ -90,4 +91,38 @@ int address_connect(int *out, const struct address *address)
     freeaddrinfo(found);
     *out = fd;
     return rc == 0 ? 0 : report_errno(ERR_UNAVAILABLE, "could not connect", address->host);
+}
+
+static int listen_at(int *out, const struct addrinfo *at)
+{
+    int on = 1, fd = socket(at->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0)
+        return -1;
+    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+    if (bind(fd, at->ai_addr, at->ai_addrlen) == 0 && listen(fd, BACKLOG) == 0) {
+        *out = fd;
+        return 0;
+    }
+    int reason = errno;
+    close(fd);
+    errno = reason;
+    return -1;
+}
+
+int address_listen(int *out, const char *text, const char *key)
+{
+    const struct addrinfo hints = {.ai_flags = AI_PASSIVE, .ai_socktype = SOCK_STREAM};
+    struct addrinfo *found = NULL;
+    struct address address;
+    ERR_TRY(address_parse(&address, text));
+    int rc = getaddrinfo(address.host, address.port, &hints, &found);
+    if (rc != 0)
+        return report_error(ERR_INVALID, "name an address of this machine",
+                            "%s %s cannot be resolved: %s", key, text, gai_strerror(rc));
+    rc = listen_at(out, found);
+    if (rc != 0)
+        rc = report_errno(errno == EADDRINUSE ? ERR_BUSY : ERR_IO,
+                          "could not listen on an address of the settings", text);
+    freeaddrinfo(found);
+    return rc;
 }

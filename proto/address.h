@@ -16,5 +16,8 @@ struct address {
 int address_parse(struct address *out, const char *text);
 /* A socket of an ADDRESS_TLS, connected, which does not block. ERR_UNAVAILABLE: not within 2 s. */
 int address_connect(int *out, const struct address *address);
+/* A socket that listens at "host:port"; `key` names the setting in errors. ERR_INVALID, ERR_BUSY,
+ * ERR_IO. */
+int address_listen(int *out, const char *text, const char *key);
 
 #endif

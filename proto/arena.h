@@ -161,11 +161,6 @@ int arena_create(int *out_fd, const char *name, uint64_t bytes);
  * ERR_MEMORY. */
 int arena_map(void **out, void *at, int fd, uint64_t bytes, int protection);
 
-/* memcpy() between a tensor and a segment, past the cache: takes two thirds of its time (pieces of
- * 8 MiB, of which neither side is in the cache), and leaves the cache to those who compute. What is
- * announced or said afterwards is seen after the bytes. */
-void arena_copy(void *to, const void *from, uint64_t bytes);
-
 /* Send and receive one reply with its descriptors (close-on-exec). ERR_UNAVAILABLE when the peer is
  * gone (or, on a non-blocking socket, not ready), ERR_CORRUPT on a truncated or oversized message,
  * ERR_BUSY when this process may open no more descriptors (those received are closed). A

@@ -5,8 +5,8 @@
  * once per layout and not once per tensor. */
 #include "proto/layout_private.h"
 
-#include "proto/arena.h"
 #include "proto/report.h"
+#include "proto/stream_copy.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -253,7 +253,7 @@ void box_copy_by(const struct box_mover *mover, void *to_data, const struct box 
 static void move_past_cache(void *user, void *to, const void *from, uint64_t bytes)
 {
     (void)user;
-    arena_copy(to, from, bytes);
+    stream_copy(to, from, bytes);
 }
 
 void box_copy(void *to_data, const struct box *to, const void *from_data, const struct box *from,

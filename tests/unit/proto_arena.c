@@ -374,25 +374,6 @@ static void test_arena_phase__no_end_of_a_busy_phase_is_missed(void **state)
 
 /* ---- copies ---- */
 
-static void test_arena_copy__copies_what_was_asked_for_and_nothing_beside_it(void **state)
-{
-    (void)state;
-    static uint8_t from[17 * 4096 + 200], to[sizeof(from)], expected[sizeof(from)];
-    const uint64_t lengths[] = {0,     1,     63,    64,    4095,  4096,  4097,  4159, 4160,
-                                12288, 12289, 32767, 32768, 32769, 32960, 65537, 69632};
-    for (size_t i = 0; i < sizeof(from); i++)
-        from[i] = (uint8_t)(i * 7 + i / 256 + i / 65536 * 31);
-    for (size_t i = 0; i < sizeof(lengths) / sizeof(lengths[0]); i++)
-        for (uint32_t place = 0; place < 70; place += 3) {
-            uint32_t source = place * 5 % 67;
-            memset(to, 0xee, sizeof(to));
-            memset(expected, 0xee, sizeof(expected));
-            memcpy(expected + place, from + source, lengths[i]);
-            arena_copy(to + place, from + source, lengths[i]);
-            assert_memory_equal(to, expected, sizeof(to));
-        }
-}
-
 /* ---- descriptors ---- */
 
 static struct arena_reply make_reply(uint32_t num_fds)
@@ -616,7 +597,6 @@ int main(void)
         cmocka_unit_test(
             test_arena_phase__the_end_of_a_busy_phase_wakes_only_when_it_is_waited_for),
         cmocka_unit_test(test_arena_phase__no_end_of_a_busy_phase_is_missed),
-        cmocka_unit_test(test_arena_copy__copies_what_was_asked_for_and_nothing_beside_it),
         cmocka_unit_test(test_arena_reply__descriptors_arrive_in_order_and_close_on_exec),
         cmocka_unit_test(test_arena_reply__error_comes_without_descriptors),
         cmocka_unit_test(test_arena_reply__arrives_in_two_parts),

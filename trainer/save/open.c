@@ -6,8 +6,8 @@
  *
  * While a copy is in progress (copying_step >= 0) the handle of libckpt belongs to the copy thread.
  */
-#include "proto/arena.h"
 #include "proto/report.h"
+#include "proto/stream_copy.h"
 #include "trainer/clock.h"
 #include "trainer/save/lineage.h"
 #include "trainer/save/private.h"
@@ -262,7 +262,7 @@ static double measure_copy(void)
         memset(from, 1, TRY_BYTES);
         memset(to, 2, TRY_BYTES);
         double start = clock_seconds();
-        arena_copy(to, from, TRY_BYTES);
+        stream_copy(to, from, TRY_BYTES);
         rate = TRY_BYTES / (clock_seconds() - start + 1e-9);
     }
     free(from);
