@@ -6,7 +6,6 @@
 #include "ckptd/config.h"
 #include "ckptd/health.h"
 #include "ckptd/ledger.h"
-#include "ckptd/network.h"
 #include "ckptd/node/session.h"
 #include "ckptd/service.h"
 #include "ckptd/tier.h"
@@ -19,6 +18,7 @@
 #include <stdio.h>
 
 #define HOURS_TO_FULL 24.0 /* as the warning in the log */
+#define CERTIFICATE_DAYS 14
 
 static void __attribute__((format(printf, 2, 3))) raise_alarm(json_t *list, const char *format, ...)
 {
@@ -171,7 +171,7 @@ static void look_at_memory(json_t *list, const struct service *service)
 static void look_at_certificates(json_t *list, const struct service *service)
 {
     int64_t left_s;
-    if (!network_seconds_left(&left_s, service) || left_s >= NETWORK_END_DAYS * 86400)
+    if (!service_seconds_left(&left_s, service) || left_s >= CERTIFICATE_DAYS * 86400)
         return;
     if (left_s < 0)
         raise_alarm(list,

@@ -10,7 +10,6 @@
 #include "ckptd/checkpoint.h"
 #include "ckptd/copies.h"
 #include "ckptd/loop.h"
-#include "ckptd/node/image.h"
 #include "ckptd/service.h"
 #include "proto/array.h"
 #include "proto/ckpt.pb-c.h"
@@ -362,57 +361,16 @@ struct checkpoint *catalog_behind(struct run *run, uint64_t step, uint64_t attem
     return is_at(found, step, attempt) ? found->next : found;
 }
 
-bool catalog_take_out(struct checkpoint *checkpoint)
+void catalog_take_out(struct checkpoint *checkpoint)
 {
     struct run *run = checkpoint->run;
     struct checkpoint **at = &run->checkpoints;
-    if (catalog_in_use(checkpoint))
-        return false;
+    CHECK(!catalog_in_use(checkpoint) && checkpoint->num_images == 0);
     while (*at != checkpoint)
         at = &(*at)->next;
     *at = checkpoint->next;
-    for (uint32_t i = 0; i < checkpoint->summary.shards && checkpoint->num_images > 0; i++) {
-        struct image *image = catalog_image(checkpoint, i);
-        if (!image)
-            continue;
-        CHECK(image->readers == 0 && image->busy == 0); /* loads and passes have leased it */
-        image_leave_checkpoint(image);
-    }
     run->service->catalog->num_checkpoints--;
     promise(checkpoint);
-    return true;
-}
-
-bool catalog_in_memory(const struct checkpoint *checkpoint)
-{
-    if (checkpoint->num_images < checkpoint->summary.shards)
-        return false;
-    for (uint32_t i = 0; i < checkpoint->summary.shards; i++)
-        if (checkpoint->images[i]->state != IMAGE_RESIDENT || checkpoint->images[i]->num_missing)
-            return false;
-    return checkpoint->summary.shards > 0;
-}
-
-void catalog_summary(Holdfast__V1__CheckpointSummary *out, struct checkpoint *checkpoint)
-{
-    holdfast__v1__checkpoint_summary__init(out);
-    out->run = checkpoint->run->name;
-    out->step = checkpoint->summary.step;
-    out->attempt = checkpoint->summary.attempt;
-    out->nonce = checkpoint->summary.nonce;
-    out->bytes = checkpoint->summary.bytes;
-    out->time = checkpoint->summary.time;
-    out->world_size = checkpoint->summary.world_size;
-    out->durability =
-        (char *)(uintptr_t)(checkpoint->damaged ? checkpoint->flaw : copies_level(checkpoint));
-    out->tiers = copies_names(checkpoint);
-    out->origin = checkpoint->summary.origin;
-    out->in_memory = catalog_in_memory(checkpoint);
-    const struct pin *pin = catalog_pin(checkpoint);
-    out->pinned = pin != NULL;
-    out->pin_note = pin && pin->note ? pin->note : "";
-    out->damage = checkpoint->damage;
-    out->read_back = catalog_is_read_back(checkpoint);
 }
 
 int catalog_settle(struct manifest_summary *summary, struct storage *storage, const char *run,

@@ -80,9 +80,9 @@ int catalog_add(struct checkpoint **out, struct run *run, const struct manifest_
 struct checkpoint *catalog_find(struct run *run, uint64_t step, uint64_t attempt);
 /* The one behind it in the list, also when it is not there itself; or NULL. */
 struct checkpoint *catalog_behind(struct run *run, uint64_t step, uint64_t attempt);
-/* Takes it out of the list, and its images out of memory; false, and nothing happened, while it is
- * in use. Then catalog_drop, or catalog_enter again. */
-bool catalog_take_out(struct checkpoint *checkpoint);
+/* Takes one out of the list that is not in use and has no image in memory (node/resident.h). Then
+ * catalog_drop, or catalog_enter again. */
+void catalog_take_out(struct checkpoint *checkpoint);
 /* Its copy in the tier is damaged: `fault` says why. What is proof of damage (ERR_CORRUPT) is also
  * noted durably there, by a worker. Without another whole copy it is quarantined. */
 void catalog_damage(struct checkpoint *checkpoint, enum tier_index tier, const struct fault *fault);
@@ -120,8 +120,7 @@ void catalog_write_note(struct storage *storage, const char *prefix, const char 
 /* This node and its peers, for the checkpoint; so many. */
 uint32_t catalog_sites(struct site out[MEMBERS_PEERS_MAX + 1], const struct checkpoint *checkpoint);
 enum durability
-catalog_durability(const struct checkpoint *checkpoint);     /* of its copies together */
-bool catalog_in_memory(const struct checkpoint *checkpoint); /* all of it */
+catalog_durability(const struct checkpoint *checkpoint); /* of its copies together */
 /* Empties the list of a run. */
 void catalog_forget(struct run *run);
 /* A summary as the manifest in that directory has it; see origin_settle(). Blocks; any thread. */
@@ -134,8 +133,6 @@ int catalog_fetch_manifest(void **out, size_t *out_bytes, struct storage *storag
  * Blocks; any thread. */
 int catalog_read_manifest(struct manifest **out, struct storage *storage,
                           const struct manifest_summary *summary);
-/* For replies; strings are borrowed from the checkpoint. */
-void catalog_summary(Holdfast__V1__CheckpointSummary *out, struct checkpoint *checkpoint);
 
 /* The pin that is there, with its note. Blocks; any thread. ERR_MEMORY. */
 int catalog_read_pin(struct pin *out, struct storage *storage, const char *run, uint64_t step,

@@ -5,7 +5,6 @@
 #include "ckptd/config.h"
 #include "ckptd/drain/far.h"
 #include "ckptd/look.h"
-#include "ckptd/rescan.h"
 #include "ckptd/service.h"
 
 #include <stdlib.h>
@@ -68,7 +67,7 @@ void look_first(struct service *service, int64_t max_age_ms, struct rpc_call *ca
         look->first = first;
         look->waiter.go_on = handle_now;
         if (old[i] == TIER_LOCAL)
-            rescan_wait(service, &look->waiter);
+            look_store(service, &look->waiter);
         else
             far_look(service, old[i], &look->waiter, FAR_WAIT_MS);
     }

@@ -5,6 +5,7 @@
 #include "ckptd/checkpoint.h"
 #include "ckptd/copies.h"
 #include "ckptd/loop.h"
+#include "ckptd/node/resident.h"
 #include "ckptd/service.h"
 #include "proto/arena.h"
 #include "proto/ckpt.pb-c.h"
@@ -97,7 +98,7 @@ static int fill_page(struct page *page, struct run *run, struct checkpoint *chec
         }
         const struct pin *pin = catalog_pin(checkpoint);
         Holdfast__V1__CheckpointSummary *entry = add_entry(page);
-        catalog_summary(entry, checkpoint);
+        resident_summary(entry, checkpoint);
         page->room -= LIST_ENTRY_BYTES_MAX + strlen(entry->tiers) + strlen(checkpoint->damage) +
                       (pin && pin->note ? strlen(pin->note) : 0);
         last = checkpoint;
@@ -272,7 +273,7 @@ void list_show(struct service *service, struct rpc_call *call,
         rpc_call_fail(call, error);
         return;
     }
-    catalog_summary(&summary, checkpoint);
+    resident_summary(&summary, checkpoint);
     showing->durability = summary.durability;
     snprintf(showing->tiers, sizeof showing->tiers, "%s", summary.tiers);
     showing->is_read_back = summary.read_back;

@@ -64,6 +64,11 @@ void look_wait(struct looks *looks, struct look_waiter *waiter, int64_t ms)
         looks->start(looks);
 }
 
+void look_store(struct service *service, struct look_waiter *waiter)
+{
+    look_wait(service->store_looks, waiter, LOOK_STORE_MS);
+}
+
 void looks_begun(struct looks *looks)
 {
     looks->is_under_way = true;

@@ -40,6 +40,9 @@ void looks_init(struct looks *out, struct service *service, enum tier_index tier
                 void (*start)(struct looks *looks));
 /* Calls go_on when a look that begins from now on has ended, or after `ms` with ERR_TIMEOUT. */
 void look_wait(struct looks *looks, struct look_waiter *waiter, int64_t ms);
+/* The same of the store's directory (rescan.c), for at most LOOK_STORE_MS. */
+#define LOOK_STORE_MS 1000
+void look_store(struct service *service, struct look_waiter *waiter);
 /* Whoever waits now waits for the look that begins. */
 void looks_begun(struct looks *looks);
 /* It has ended; the next one begins where somebody came meanwhile. */

@@ -22,10 +22,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <time.h>
 #include <unistd.h>
 
-#define BACKLOG 256
 #define PAUSE_MS 500 /* of the listener when the process is out of descriptors */
 /* Of an address that has used up what it may cost, so many are closed; then all wait a little. */
 #define REFUSED_AT_ONCE 16u
@@ -114,40 +112,6 @@ static void accept_one(struct watch *watch)
         close(fd);
 }
 
-static int listen_at(int *out, const struct addrinfo *at)
-{
-    int on = 1, fd = socket(at->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (fd < 0)
-        return -1;
-    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-    if (bind(fd, at->ai_addr, at->ai_addrlen) == 0 && listen(fd, BACKLOG) == 0) {
-        *out = fd;
-        return 0;
-    }
-    int reason = errno;
-    close(fd);
-    errno = reason;
-    return -1;
-}
-
-int network_listen(int *out, const char *text, const char *key)
-{
-    const struct addrinfo hints = {.ai_flags = AI_PASSIVE, .ai_socktype = SOCK_STREAM};
-    struct addrinfo *found = NULL;
-    struct address address;
-    ERR_TRY(address_parse(&address, text));
-    int rc = getaddrinfo(address.host, address.port, &hints, &found);
-    if (rc != 0)
-        return report_error(ERR_INVALID, "name an address of this machine",
-                            "%s %s cannot be resolved: %s", key, text, gai_strerror(rc));
-    rc = listen_at(out, found);
-    if (rc != 0)
-        rc = report_errno(errno == EADDRINUSE ? ERR_BUSY : ERR_IO,
-                          "could not listen on an address of the settings", text);
-    freeaddrinfo(found);
-    return rc;
-}
-
 int network_check_certificate(const char *directory)
 {
     struct principal self;
@@ -184,18 +148,12 @@ int network_open(struct service *service)
                                               .verified = verified};
     ERR_TRY(network_check_certificate(config->tls_directory));
     ERR_TRY(tls_relay_open(&network->relay, &options));
-    ERR_TRY(network_listen(&network->fd, config->tls_listen, "tls.listen"));
+    service->relay = network->relay;
+    ERR_TRY(address_listen(&network->fd, config->tls_listen, "tls.listen"));
     ERR_TRY(loop_watch(service->loop, &network->watch, network->fd));
     log_info("tls", "listening on %s, with the files of %s", config->tls_listen,
              config->tls_directory);
     return 0;
-}
-
-bool network_seconds_left(int64_t *out, const struct service *service)
-{
-    if (service->network)
-        *out = tls_relay_end_s(service->network->relay) - time(NULL);
-    return service->network != NULL;
 }
 
 void network_close(struct service *service)
@@ -208,6 +166,7 @@ void network_close(struct service *service)
         loop_timer_cancel(service->loop, &network->pause);
         close(network->fd);
     }
+    service->relay = NULL;
     tls_relay_close(network->relay);
     free(network);
     service->network = NULL;

@@ -25,6 +25,7 @@
 #include "ckptd/keep/gc.h"
 #include "ckptd/ledger.h"
 #include "ckptd/loop.h"
+#include "ckptd/node/resident.h"
 #include "ckptd/run/commit.h"
 #include "ckptd/run/coordinator.h"
 #include "ckptd/run/save.h"
@@ -315,7 +316,7 @@ static bool drop_vanished(struct run *run, const struct place_of_step *known)
     if (!checkpoint)
         return true;
     if (!catalog_lost(checkpoint, TIER_LOCAL)) {
-        if (!catalog_take_out(checkpoint))
+        if (!resident_take_out(checkpoint))
             return false;
         catalog_drop(checkpoint);
     }
@@ -422,17 +423,13 @@ static void start_look(struct looks *looks)
     loop_work(service->loop, &rescan->job);
 }
 
-void rescan_wait(struct service *service, struct look_waiter *waiter)
-{
-    look_wait(&service->rescans->looks, waiter, RESCAN_WAIT_MS);
-}
-
 int rescan_open(struct service *service)
 {
     service->rescans = calloc(1, sizeof *service->rescans);
     if (!service->rescans)
         return report_error(ERR_MEMORY, NULL, "no memory for the service");
     looks_init(&service->rescans->looks, service, TIER_LOCAL, start_look);
+    service->store_looks = &service->rescans->looks;
     return 0;
 }
 
@@ -490,5 +487,5 @@ void rescan_call(struct service *service, struct rpc_call *call,
     service->rescans->stamp = 0;
     for (struct run *run = service->catalog->runs; run; run = run->next)
         run->looked_stamp = 0; /* names are read in any case */
-    rescan_wait(service, &asking->waiter);
+    look_store(service, &asking->waiter);
 }

@@ -9,9 +9,6 @@
 
 struct service;
 
-/* Calls go_on when a look that begins from now on has ended, or after RESCAN_WAIT_MS. */
-#define RESCAN_WAIT_MS 1000
-void rescan_wait(struct service *service, struct look_waiter *waiter);
 void rescan_call(struct service *service, struct rpc_call *call,
                  const Holdfast__V1__RescanRequest *request);
 int rescan_open(struct service *service);

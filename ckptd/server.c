@@ -20,6 +20,7 @@
 #include "ckptd/drain/level.h"
 #include "ckptd/health.h"
 #include "ckptd/history.h"
+#include "ckptd/hooks.h"
 #include "ckptd/keep/far_scrub.h"
 #include "ckptd/keep/gc.h"
 #include "ckptd/keep/retain.h"
@@ -153,13 +154,13 @@ static const struct session_events session_events = {.announced = stage_entry,
                                                      .ended = restore_end_session,
                                                      .part = door_part,
                                                      .lends = restore_lends};
-static const struct coordinator_policy policy = {.apply_retention = retain_apply,
-                                                 .make_room = trash_make_room,
-                                                 .is_being_removed = gc_removes,
-                                                 .join = follow_join,
-                                                 .leave = follow_leave,
-                                                 .ask = follow_ask,
-                                                 .part_changed = follow_part_changed};
+static const struct hooks hooks = {.apply_retention = retain_apply,
+                                   .make_room = trash_make_room,
+                                   .is_being_removed = gc_removes,
+                                   .join = follow_join,
+                                   .leave = follow_leave,
+                                   .ask = follow_ask,
+                                   .part_changed = follow_part_changed};
 
 static int open_loop(struct service *service)
 {
@@ -181,7 +182,7 @@ static int open_sessions(struct service *service)
 
 static int open_runs(struct service *service)
 {
-    return run_open(service, &policy);
+    return run_open(service, &hooks);
 }
 
 static int open_catalog(struct service *service)

@@ -2,10 +2,12 @@
 #include "ckptd/service.h"
 #include "ckptd/loop.h"
 #include "proto/report.h"
+#include "proto/tls/tls.h"
 
 #include <errno.h>
 #include <stdio.h>
 #include <sys/random.h>
+#include <time.h>
 
 void service_random(void *out, size_t bytes)
 {
@@ -14,6 +16,13 @@ void service_random(void *out, size_t bytes)
         CHECK(count > 0 || errno == EINTR);
         done += count > 0 ? (size_t)count : 0;
     }
+}
+
+bool service_seconds_left(int64_t *out, const struct service *service)
+{
+    if (service->relay)
+        *out = tls_relay_end_s(service->relay) - time(NULL);
+    return service->relay != NULL;
 }
 
 int service_check_open(const struct service *service)

@@ -60,9 +60,9 @@ struct service {
     struct session_table *sessions; /* node/session.c */
     struct gate *gate;              /* node/gate.c */
     struct catalog *catalog;        /* catalog.c */
-    const struct coordinator_ops *coordinator_ops;       /* run/run.c */
-    const struct coordinator_policy *coordinator_policy; /* server.c */
-    struct outcomes *outcomes;                           /* run/outcomes.c */
+    const struct coordinator_ops *coordinator_ops; /* run/run.c */
+    const struct hooks *hooks;                     /* server.c */
+    struct outcomes *outcomes;                     /* run/outcomes.c */
     struct newcomer *newcomers;      /* run/open.c: starts that wait for a run, oldest first */
     struct beginning *beginnings;    /* run/begin.c: calls that wait for an image, oldest first */
     uint32_t num_last_waiting;       /* of them for memory for the last save of a run */
@@ -75,6 +75,7 @@ struct service {
     struct scrub *scrub;             /* keep/scrub.c; NULL: off */
     struct far_scrub *far_scrub;     /* keep/far_scrub.c; likewise */
     struct rescans *rescans;         /* rescan.c */
+    struct looks *store_looks;       /* likewise: who waits for one at the store's directory */
     struct reload *reload;           /* reload.c */
     struct journals *journals;       /* history.c */
     struct drain *drains[NUM_TIERS]; /* drain/drain.c; NULL: there is no such tier */
@@ -96,6 +97,7 @@ struct service {
     struct web *web;                    /* web/web.c; likewise */
     struct door *door;                  /* door.c */
     struct network *network;            /* network.c; NULL: no other machine comes in */
+    struct tls_relay *relay;            /* its own, lent; NULL likewise */
     struct bulk_plane *bulk;            /* bulk/plane.c; NULL: nor do bytes */
 };
 
@@ -116,6 +118,9 @@ void service_retry_saves(struct service *service);
 /* Whether ckptd can save may have changed: health.c looks soon. */
 void service_look(struct service *service);
 void service_random(void *out, size_t bytes);
+/* Until the files of tls.directory end, so that nobody is let in any more; below 0: they have.
+ * False: no other machine comes in. */
+bool service_seconds_left(int64_t *out, const struct service *service);
 /* Until a restart. */
 void service_go_offline(struct service *service, const char *why);
 /* Until service_come_back(), or service_go_offline() for a reason that lasts. */

@@ -13,7 +13,6 @@
 #include "ckptd/keep/trash.h"
 #include "ckptd/ledger.h"
 #include "ckptd/loop.h"
-#include "ckptd/network.h"
 #include "ckptd/node/gate.h"
 #include "ckptd/node/image.h"
 #include "ckptd/node/place.h"
@@ -288,7 +287,7 @@ static json_t *describe_runs(const struct service *service)
 static json_t *describe_tls(const struct service *service)
 {
     int64_t left_s;
-    return network_seconds_left(&left_s, service)
+    return service_seconds_left(&left_s, service)
                ? json_pack("{s:I}", "certificate_seconds_left", (json_int_t)left_s)
                : json_null();
 }

@@ -6,7 +6,7 @@
 #define HOLDFAST_CKPTD_TIER_H
 
 #include "ckptd/loop.h"
-#include "ckptd/nodes/members.h"
+#include "ckptd/tier_index.h"
 #include "proto/durability.h"
 #include "storage/storage.h"
 
@@ -19,20 +19,6 @@ struct rpc_client;
 struct service;
 struct reach;
 
-/* TIER_MEMORY has copies of other nodes' checkpoints; TIER_PEER + i is the store of nodes.peers[i].
- */
-enum tier_index {
-    TIER_LOCAL,
-    TIER_MEMORY,
-    TIER_PEER,
-    TIER_FAR = TIER_PEER + MEMBERS_PEERS_MAX,
-    NUM_TIERS
-};
-
-static inline bool tier_is_peer(enum tier_index tier)
-{
-    return tier >= TIER_PEER && tier < TIER_FAR;
-}
 /* In answers and lists: "local", "memory", "far", or a node's name. */
 const char *tier_name(const struct service *service, enum tier_index tier);
 
@@ -48,15 +34,6 @@ struct tier {
     bool is_unknown;         /* a peer that has not answered since the start */
     bool is_lost;            /* a peer, for nodes.lost_ms: what it had counts no more */
     char offline[512];       /* why it is not used any more, or does not answer; "" normally */
-};
-
-/* What came of a publication. What nobody set is unknown. */
-enum publication {
-    PUBLICATION_UNKNOWN, /* it may be there, now or later: ask again, remove nothing */
-    PUBLICATION_ABSENT,  /* it is certainly not there, and never will be by this call */
-    PUBLICATION_TAKEN,   /* another object has the name */
-    PUBLICATION_LOST,    /* ABSENT, and so may be what it belongs to: begin again */
-    PUBLICATION_DURABLE  /* it is there and survives what the tier survives */
 };
 
 /* Behind open_storage. A far tier that does not answer is no error: see tier.c for what is one. */

@@ -10,7 +10,7 @@
 #include "ckptd/catalog.h"
 #include "ckptd/config.h"
 #include "ckptd/loop.h"
-#include "ckptd/network.h"
+#include "ckptd/node/resident.h"
 #include "ckptd/node/session.h"
 #include "ckptd/nodes/serve.h"
 #include "ckptd/service.h"
@@ -254,7 +254,7 @@ static int grant(struct service *service, const Holdfast__V1__OpenBulkRequest *r
     ERR_TRY(find_stored(&checkpoint, service, request));
     ERR_TRY(choose_storage(&right->storage, checkpoint));
     right->summary = checkpoint->summary;
-    catalog_summary(summary, checkpoint);
+    resident_summary(summary, checkpoint);
     return 0;
 }
 
@@ -321,7 +321,7 @@ int plane_open(struct service *service)
                  config->tls_bulk_advertise[0] ? config->tls_bulk_advertise : config->tls_bulk);
     ERR_TRY(tickets_open(&plane->tickets));
     ERR_TRY(standins_open(&plane->standins, service->arena_path));
-    ERR_TRY(network_listen(&listener, config->tls_bulk, "tls.bulk"));
+    ERR_TRY(address_listen(&listener, config->tls_bulk, "tls.bulk"));
     const struct bulk_server_options options = {
         .ops = &ops,
         .user = plane,

@@ -29,7 +29,7 @@
 #include "ckptd/drain/level.h"
 #include "ckptd/drain/queue.h"
 #include "ckptd/drain/room.h"
-#include "ckptd/run/coordinator.h"
+#include "ckptd/hooks.h"
 #include "ckptd/service.h"
 #include "proto/manifest.h"
 #include "proto/places.h"
@@ -201,7 +201,7 @@ void drain_look_soon(struct service *service)
 static void ended(struct drain *drain, struct run *run)
 {
     level_look(drain->service);
-    drain->service->coordinator_policy->apply_retention(run);
+    drain->service->hooks->apply_retention(run);
     drain_look(drain->service);
 }
 

@@ -19,6 +19,7 @@
 #include "ckptd/catalog.h"
 #include "ckptd/checkpoint.h"
 #include "ckptd/config.h"
+#include "ckptd/node/resident.h"
 #include "ckptd/service.h"
 #include "proto/address.h"
 #include "proto/array.h"
@@ -320,7 +321,7 @@ static void leave_step(struct run *run, const struct far_step *step, enum tier_i
         return;
     bool was_volatile = copies_at(checkpoint, tier)->is_volatile;
     if (!catalog_lost(checkpoint, tier)) {
-        if (!catalog_take_out(checkpoint))
+        if (!resident_take_out(checkpoint))
             return; /* in use: the next look */
         catalog_drop(checkpoint);
     }

@@ -10,7 +10,7 @@
 #ifndef HOLDFAST_CKPTD_DRAIN_TRANSFER_H
 #define HOLDFAST_CKPTD_DRAIN_TRANSFER_H
 
-#include "ckptd/tier.h"
+#include "ckptd/tier_index.h"
 
 #include <stdbool.h>
 #include <stdint.h>

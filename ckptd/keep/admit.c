@@ -40,6 +40,7 @@
 #include "ckptd/keep/scrub.h"
 #include "ckptd/ledger.h"
 #include "ckptd/loop.h"
+#include "ckptd/node/resident.h"
 #include "ckptd/restore/file.h"
 #include "ckptd/run/commit.h"
 #include "ckptd/run/coordinator.h"
@@ -176,36 +177,6 @@ static int check_files(const struct admission *admission)
     return error;
 }
 
-/* ---- Adopt: a shard ---- */
-
-static int check_shard(struct storage *storage, const struct manifest *manifest, uint32_t shard)
-{
-    struct shard_geometry geometry;
-    struct storage_object *object = NULL;
-    uint8_t *table = NULL;
-    int error = file_geometry(&geometry, manifest, shard);
-    if (error == 0)
-        error = file_open_proven(&object, &table, storage, manifest, shard, &geometry);
-    free(table);
-    storage_object_close(storage, object);
-    return error;
-}
-
-int admit_check_shards(struct storage *storage, const struct manifest_summary *summary,
-                       const void *text, size_t bytes)
-{
-    struct manifest *manifest = NULL;
-    int error = manifest_read(&manifest, text, bytes);
-    if (error == 0)
-        error = origin_settle(&manifest->summary,
-                              &(struct origin_place){summary->run, summary->step, summary->attempt,
-                                                     storage_fetch, storage});
-    for (uint32_t i = 0; error == 0 && i < manifest->summary.shards; i++)
-        error = check_shard(storage, manifest, i);
-    manifest_free(manifest);
-    return error;
-}
-
 /* ---- Adopt: the commit ---- */
 
 static int publish(struct admission *admission)
@@ -237,8 +208,8 @@ static int adopt(struct admission *admission)
     if (error == 0)
         error = check_files(admission);
     if (error == 0)
-        error = admit_check_shards(storage, &admission->summary, admission->text,
-                                   admission->text_bytes);
+        error =
+            file_check_all(storage, &admission->summary, admission->text, admission->text_bytes);
     if (error == 0 && admission->has_note)
         error = scrub_keep(storage, &admission->note);
     if (error == 0)
@@ -422,7 +393,7 @@ static int list_again(const struct admission *admission)
         return error;
     anew->copies.local.is_there = true;
     error = catalog_set_places(anew, TIER_LOCAL, &admission->places);
-    if (error != 0 || !catalog_take_out(known)) {
+    if (error != 0 || !resident_take_out(known)) {
         catalog_drop(anew);
         if (error != 0 || !was_damaged)
             return error;

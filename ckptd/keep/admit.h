@@ -13,11 +13,5 @@ void admit_release(struct service *service, struct rpc_call *call,
                    const Holdfast__V1__ReleaseRequest *request);
 void admit_adopt(struct service *service, struct rpc_call *call,
                  const Holdfast__V1__AdoptRequest *request);
-/* Are the shards that a manifest names in the store, with its headers, sizes and checksum tables?
- * `summary` says where it lies. ERR_NOT_FOUND, ERR_CORRUPT. Blocks; any thread. */
-struct storage;
-struct manifest_summary;
-int admit_check_shards(struct storage *storage, const struct manifest_summary *summary,
-                       const void *text, size_t bytes);
 
 #endif

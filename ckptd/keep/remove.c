@@ -20,6 +20,7 @@
 #include "ckptd/keep/trash.h"
 #include "ckptd/ledger.h"
 #include "ckptd/loop.h"
+#include "ckptd/node/resident.h"
 #include "ckptd/node/session.h"
 #include "ckptd/run/attempt.h"
 #include "ckptd/run/coordinator.h"
@@ -235,7 +236,7 @@ static int take_out_one(struct removal *removal, const Holdfast__V1__RemoveReque
     count(removal, found);
     if (request->dry_run)
         return 0;
-    if (!catalog_take_out(found))
+    if (!resident_take_out(found))
         return report_error(ERR_BUSY, "try again when it is closed",
                             "the checkpoint is being read");
     removal->checkpoint = found;
@@ -258,7 +259,7 @@ static int take_out_all(struct removal *removal, const Holdfast__V1__RemoveReque
     }
     while (!request->dry_run && run->checkpoints) {
         struct checkpoint *checkpoint = run->checkpoints;
-        CHECK(catalog_take_out(checkpoint));
+        CHECK(resident_take_out(checkpoint));
         catalog_drop(checkpoint);
     }
     return 0;

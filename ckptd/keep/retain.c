@@ -27,6 +27,7 @@
 #include "ckptd/keep/trash.h"
 #include "ckptd/ledger.h"
 #include "ckptd/loop.h"
+#include "ckptd/node/resident.h"
 #include "ckptd/restore/held.h"
 #include "ckptd/service.h"
 #include "proto/ckpt.pb-c.h"
@@ -217,7 +218,7 @@ static bool choose(struct pruning *pruning)
             catalog_find(pruning->run, candidate->summary.step, candidate->summary.attempt);
         if (!checkpoint)
             continue;
-        if (!catalog_take_out(checkpoint)) {
+        if (!resident_take_out(checkpoint)) {
             pruning->items[i].reasons = RETAIN_LEASED; /* since the plan was made */
             continue;
         }
@@ -277,7 +278,7 @@ static void note_looks(struct pruning *pruning)
             continue;
         if (!pruning->items[i].is_vanished)
             catalog_damage(checkpoint, pruning->tier, &candidate->fault);
-        else if (catalog_lost(checkpoint, pruning->tier) || catalog_take_out(checkpoint)) {
+        else if (catalog_lost(checkpoint, pruning->tier) || resident_take_out(checkpoint)) {
             if (copies_at(checkpoint, pruning->tier)->is_there) /* it was the last one */
                 catalog_drop(checkpoint);
             history_note(pruning->run,

@@ -18,7 +18,7 @@ void follow_close(struct service *service);
 /* Describe: of an attempt of this node, or of another's. */
 void follow_describe(struct service *service, struct rpc_call *call,
                      const Holdfast__V1__DescribeRequest *request);
-/* As struct coordinator_policy has them. */
+/* As struct hooks has them. */
 void follow_join(struct run *run);
 void follow_leave(struct run *run);
 void follow_part_changed(struct save *save);

@@ -15,6 +15,7 @@
 #include "ckptd/member/errand.h"
 #include "ckptd/member/part.h"
 #include "ckptd/member/verdict.h"
+#include "ckptd/node/resident.h"
 #include "ckptd/scan.h"
 #include "ckptd/service.h"
 #include "proto/ckpt.pb-c.h"
@@ -124,7 +125,7 @@ static void enter(struct asking *asking)
 static void settle(struct asking *asking)
 {
     struct checkpoint *part = catalog_find(asking->run, asking->step, asking->attempt);
-    if (!part || !catalog_has_flaw(part, FLAW_IN_DOUBT) || !catalog_take_out(part))
+    if (!part || !catalog_has_flaw(part, FLAW_IN_DOUBT) || !resident_take_out(part))
         return;
     catalog_drop(part);
     log_info("catalog", "run %s, step %llu, attempt %llu: what was left of it here %s",

@@ -10,7 +10,7 @@
  *   W2  The shards that a committed copy has are removed by nobody but this ckptd. */
 #include "ckptd/member/whole.h"
 #include "ckptd/catalog.h"
-#include "ckptd/keep/admit.h"
+#include "ckptd/restore/file.h"
 #include "proto/places.h"
 #include "proto/report.h"
 #include "proto/shard.h"
@@ -26,7 +26,7 @@ static int check_shards(struct storage *storage, const struct manifest_summary *
     size_t bytes = 0;
     int error = catalog_fetch_manifest(&text, &bytes, storage, summary);
     if (error == 0)
-        error = admit_check_shards(storage, summary, text, bytes);
+        error = file_check_all(storage, summary, text, bytes);
     free(text);
     return error;
 }

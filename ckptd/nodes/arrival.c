@@ -7,11 +7,11 @@
 #include "ckptd/config.h"
 #include "ckptd/drain/drain.h"
 #include "ckptd/drain/far.h"
-#include "ckptd/keep/admit.h"
+#include "ckptd/hooks.h"
 #include "ckptd/member/part.h"
 #include "ckptd/member/whole.h"
 #include "ckptd/nodes/replica.h"
-#include "ckptd/rescan.h"
+#include "ckptd/restore/file.h"
 #include "ckptd/run/coordinator.h"
 #include "ckptd/service.h"
 #include "proto/report.h"
@@ -49,7 +49,7 @@ int arrival_publish(struct arrival *arrival, struct storage *storage, const char
     size_t head = bytes < MANIFEST_SUMMARY_BYTES ? bytes : MANIFEST_SUMMARY_BYTES;
     ERR_TRY(manifest_read_summary(summary, text, head));
     ERR_TRY(catalog_settle(summary, storage, place->run, place->step, place->attempt));
-    int error = admit_check_shards(storage, summary, text, bytes);
+    int error = file_check_all(storage, summary, text, bytes);
     if (error == ERR_NOT_FOUND || error == ERR_CORRUPT)
         return report_error(ERR_STALE, "send them again", "its shards are not whole here: %s",
                             report_message());
@@ -72,7 +72,7 @@ static void go_on(struct look_waiter *waiter)
     struct service *service = arrival->service;
     struct run *run;
     if (!service->is_closing && run_find(&run, service, arrival->summary.run, false) == 0) {
-        service->coordinator_policy->apply_retention(run);
+        service->hooks->apply_retention(run);
         drain_look(service);
     }
     arrival->done(arrival);
@@ -115,5 +115,5 @@ void arrival_announce(struct arrival *arrival)
     if (arrival->is_in_memory)
         far_look(service, TIER_MEMORY, &arrival->look, service->config->tier_wait_ms);
     else
-        rescan_wait(service, &arrival->look);
+        look_store(service, &arrival->look);
 }

@@ -4,7 +4,7 @@
 #define HOLDFAST_CKPTD_NODES_PLACEMENT_H
 
 #include "ckptd/nodes/node_set.h"
-#include "ckptd/tier.h"
+#include "ckptd/tier_index.h"
 
 #include <stdbool.h>
 #include <stdint.h>

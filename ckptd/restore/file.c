@@ -7,6 +7,7 @@
 #include "proto/checksum.h"
 #include "proto/layout.h"
 #include "proto/manifest.h"
+#include "proto/origin.h"
 #include "proto/report.h"
 #include "proto/shard.h"
 #include "proto/toml.h"
@@ -109,4 +110,32 @@ int file_check_block(const uint8_t *table, const struct shard_geometry *geometry
                ? 0
                : report_error(ERR_CORRUPT, NULL, "block %llu of shard-%05u-of-%05u is damaged",
                               (unsigned long long)block, shard + 1, summary->shards);
+}
+
+static int check_one(struct storage *storage, const struct manifest *manifest, uint32_t shard)
+{
+    struct shard_geometry geometry;
+    struct storage_object *object = NULL;
+    uint8_t *table = NULL;
+    int error = file_geometry(&geometry, manifest, shard);
+    if (error == 0)
+        error = file_open_proven(&object, &table, storage, manifest, shard, &geometry);
+    free(table);
+    storage_object_close(storage, object);
+    return error;
+}
+
+int file_check_all(struct storage *storage, const struct manifest_summary *summary,
+                   const void *text, size_t bytes)
+{
+    struct manifest *manifest = NULL;
+    int error = manifest_read(&manifest, text, bytes);
+    if (error == 0)
+        error = origin_settle(&manifest->summary,
+                              &(struct origin_place){summary->run, summary->step, summary->attempt,
+                                                     storage_fetch, storage});
+    for (uint32_t i = 0; error == 0 && i < manifest->summary.shards; i++)
+        error = check_one(storage, manifest, i);
+    manifest_free(manifest);
+    return error;
 }

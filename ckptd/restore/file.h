@@ -21,5 +21,9 @@ int file_open_proven(struct storage_object **out, uint8_t **out_table, struct st
 /* Is `sum` what that table has for the block? ERR_CORRUPT. */
 int file_check_block(const uint8_t *table, const struct shard_geometry *geometry, uint64_t block,
                      uint64_t sum, const struct manifest_summary *summary, uint32_t shard);
+/* Are the shards that a manifest names in the store, with its headers, sizes and checksum tables?
+ * `summary` says where it lies. ERR_NOT_FOUND, ERR_CORRUPT. */
+int file_check_all(struct storage *storage, const struct manifest_summary *summary,
+                   const void *text, size_t bytes);
 
 #endif

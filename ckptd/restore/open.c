@@ -14,6 +14,7 @@
 #include "ckptd/first.h"
 #include "ckptd/loop.h"
 #include "ckptd/node/pool.h"
+#include "ckptd/node/resident.h"
 #include "ckptd/node/session.h"
 #include "ckptd/restore/held.h"
 #include "ckptd/restore/lease.h"
@@ -278,7 +279,7 @@ static int reply_opened(struct opening *opening, struct load *load)
         fill_item(&items[i], &opening->items[i], opening);
         pointers[i] = &items[i];
     }
-    catalog_summary(&summary, opening->checkpoint);
+    resident_summary(&summary, opening->checkpoint);
     reply.load = load->number;
     reply.checkpoint = &summary;
     reply.state_json = manifest->state_json;

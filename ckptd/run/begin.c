@@ -28,6 +28,7 @@
  * or after the wait, which limits.wait_ms bounds. A session has one call on its way; another takes
  * its place. */
 #include "ckptd/run/begin.h"
+#include "ckptd/hooks.h"
 #include "ckptd/loop.h"
 #include "ckptd/node/image.h"
 #include "ckptd/node/pool.h"
@@ -175,8 +176,7 @@ static int ask_coordinator(struct session *session, struct beginning *beginning,
     beginning->asking.go_on = asked;
     const Holdfast__V1__BeginSaveRequest *request = beginning->request;
     uint64_t number = request->asked != 0 ? request->asked : beginning->number;
-    ERR_TRY(
-        session->service->coordinator_policy->ask(session, request, number, &beginning->asking));
+    ERR_TRY(session->service->hooks->ask(session, request, number, &beginning->asking));
     beginning->image = image;
     image->readers++; /* as in clean_image */
     return GOES_ON;
@@ -235,7 +235,7 @@ static int begin_part(struct session *session, struct beginning *beginning, uint
     }
     save->num_begun++;
     reply_begun(beginning, save, session, slot);
-    run->service->coordinator_policy->part_changed(save);
+    run->service->hooks->part_changed(save);
     return 0;
 }
 

@@ -12,6 +12,7 @@
 #include "ckptd/run/describe.h"
 #include "ckptd/catalog.h"
 #include "ckptd/config.h"
+#include "ckptd/hooks.h"
 #include "ckptd/loop.h"
 #include "ckptd/node/image.h"
 #include "ckptd/node/pool.h"
@@ -462,7 +463,7 @@ static void join_group(struct group *group, uint32_t rank, struct rpc_call *call
     group->num_described += !mine->described;
     mine->described = true;
     if (group->run->coordinator->follow)
-        group->run->service->coordinator_policy->join(group->run);
+        group->run->service->hooks->join(group->run);
     else if (group->num_described == group->world_size)
         start_planning(group);
 }

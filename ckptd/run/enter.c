@@ -6,6 +6,7 @@
  * commit nothing else would make room. */
 #include "ckptd/run/enter.h"
 #include "ckptd/catalog.h"
+#include "ckptd/hooks.h"
 #include "ckptd/ledger.h"
 #include "ckptd/loop.h"
 #include "ckptd/node/stage.h"
@@ -58,14 +59,13 @@ static int promise_space(struct save *save, bool may_wait)
         struct ledger_promise lack = ledger_deficit(&service->ledger, &space, here, files);
         error = ledger_promise(&service->ledger, &save->promise, &space, here, files);
         if (error == ERR_SPACE && may_wait &&
-            service->coordinator_policy->make_room(service, lack.bytes, lack.inodes))
+            service->hooks->make_room(service, lack.bytes, lack.inodes))
             return AWAITS_ROOM;
     }
     if (error != 0)
         outcomes_refused(save->run, save->step, save->attempt, error);
     if (error == ERR_SPACE)
-        save->run->service->coordinator_policy->apply_retention(
-            save->run); /* room for a later save */
+        save->run->service->hooks->apply_retention(save->run); /* room for a later save */
     return error;
 }
 
@@ -148,9 +148,8 @@ int enter_check(struct run *run, const struct beginner *rank, int64_t *until_ms)
         if (error != 0) {
             *until_ms = 0; /* waiting makes no room */
             outcomes_refused(run, rank->step, rank->attempt, error);
-            run->service->coordinator_policy->apply_retention(run);
-        } else if (service->coordinator_policy->is_being_removed(service, run->name, rank->step,
-                                                                 rank->attempt))
+            run->service->hooks->apply_retention(run);
+        } else if (service->hooks->is_being_removed(service, run->name, rank->step, rank->attempt))
             error = report_error(ERR_BUSY, "try again", "rubbish of step %llu is being removed",
                                  (unsigned long long)rank->step);
     }

@@ -14,7 +14,9 @@
 #include "ckptd/config.h"
 #include "ckptd/drain/far.h"
 #include "ckptd/history.h"
+#include "ckptd/hooks.h"
 #include "ckptd/loop.h"
+#include "ckptd/node/resident.h"
 #include "ckptd/node/session.h"
 #include "ckptd/nodes/majority.h"
 #include "ckptd/run/attempt.h"
@@ -159,7 +161,7 @@ static void reply_opened(struct run *run, uint64_t number)
         if (c->damaged)
             continue;
         pointers[reply.n_checkpoints] = &summaries[reply.n_checkpoints];
-        catalog_summary(&summaries[reply.n_checkpoints++], c);
+        resident_summary(&summaries[reply.n_checkpoints++], c);
     }
     rpc_call_reply(run->coordinator->opening.call, &reply.base);
 }
@@ -193,7 +195,7 @@ void open_done(struct run *run, const struct commit_action *action)
     note_opened(run, attempt);
     if (run->coordinator->group)
         group_free(run->coordinator->group);
-    run->service->coordinator_policy->leave(run);
+    run->service->hooks->leave(run);
     attempt_free(run->coordinator->attempt);
     run->coordinator->attempt = attempt;
     struct checkpoint *newest = catalog_newest(run);
@@ -344,7 +346,7 @@ static bool awaits_parts(struct run *run, const struct newcomer *newcomer)
     for (const struct save *save = run->coordinator->saves; save; save = save->next)
         any |= save->is_part;
     if (any && loop_now_ms() - newcomer->came_ms > PARTS_WAIT_MS)
-        run->service->coordinator_policy->leave(run);
+        run->service->hooks->leave(run);
     return any;
 }
 

@@ -94,10 +94,10 @@ static const struct coordinator_ops ops = {.perform = {
                                                [COMMIT_NOT_OPENED] = open_failed,
                                            }};
 
-int run_open(struct service *service, const struct coordinator_policy *policy)
+int run_open(struct service *service, const struct hooks *hooks)
 {
     service->coordinator_ops = &ops;
-    service->coordinator_policy = policy;
+    service->hooks = hooks;
     save_begin_open(service);
     return outcomes_open(service);
 }

@@ -4,11 +4,11 @@
 
 struct service;
 struct session;
-struct coordinator_policy;
+struct hooks;
 
 extern const struct catalog_events coordinator_events;
 
-int run_open(struct service *service, const struct coordinator_policy *policy);
+int run_open(struct service *service, const struct hooks *hooks);
 void run_close(struct service *service);
 /* The session of a rank ends, and nothing of it is in its rings: saves that it has not ended are
  * given up. */

@@ -16,6 +16,7 @@
 #include "ckptd/drain/drain.h"
 #include "ckptd/drain/early.h"
 #include "ckptd/history.h"
+#include "ckptd/hooks.h"
 #include "ckptd/ledger.h"
 #include "ckptd/loop.h"
 #include "ckptd/node/image.h"
@@ -367,7 +368,7 @@ void save_committed(struct run *run, const struct commit_action *action)
                         save_warning_text(text, checkpoint));
     save_free(save);
     outcomes_committed(run);
-    run->service->coordinator_policy->apply_retention(run);
+    run->service->hooks->apply_retention(run);
     drain_look(run->service);
 }
 
@@ -452,7 +453,7 @@ void save_place(struct run *run, const struct commit_action *action)
 static bool tell_coordinator(struct save *save)
 {
     if (save->is_part)
-        save->service->coordinator_policy->part_changed(save);
+        save->service->hooks->part_changed(save);
     return save->is_part;
 }
 

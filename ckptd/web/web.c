@@ -23,11 +23,11 @@
 #include "ckptd/config.h"
 #include "ckptd/loop.h"
 #include "ckptd/metrics_text.h"
-#include "ckptd/network.h"
 #include "ckptd/nodes/told.h"
 #include "ckptd/service.h"
 #include "ckptd/status.h"
 #include "ckptd/web/page.h"
+#include "proto/address.h"
 #include "proto/json.h"
 #include "proto/report.h"
 
@@ -358,7 +358,7 @@ int web_open(struct service *service)
     pthread_cond_init(&web->came, &monotonic);
     pthread_condattr_destroy(&monotonic);
     service->web = web;
-    ERR_TRY(network_listen(&fd, config->http_listen, "http.listen"));
+    ERR_TRY(address_listen(&fd, config->http_listen, "http.listen"));
     ERR_TRY(start_daemon(web, fd));
     log_info("http", "status and metrics on http://%s, in plain text%s", config->http_listen,
              config->http_public ? ", to whoever reaches it" : "");

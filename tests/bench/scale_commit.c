@@ -17,6 +17,7 @@
  * where the data is, which is read as nought and has no right checksum. So all that can be proved
  * without reading the data is there. */
 #include "ckptd/history.h"
+#include "ckptd/hooks.h"
 #include "tests/bench/bench.h"
 #include "tests/bench/scale_model.h"
 #include "tests/unit/ckptd.h"
@@ -35,7 +36,7 @@ static void keep_all(struct run *kept)
     (void)kept;
 }
 
-static const struct coordinator_policy policy = {.apply_retention = keep_all};
+static const struct hooks hooks = {.apply_retention = keep_all};
 static struct config config;
 static struct service service;
 static struct model_mesh mesh;
@@ -55,7 +56,7 @@ static void open_service(char *store)
     service.config = &config;
     service.catalog = bench_allocate(1, sizeof *service.catalog);
     service.catalog->events = &coordinator_events;
-    BENCH_TRY(run_open(&service, &policy), report_line());
+    BENCH_TRY(run_open(&service, &hooks), report_line());
     BENCH_TRY(loop_open(&service.loop, (uint32_t)config.threads_workers, 0), report_line());
     BENCH_TRY(storage_open(&service.storage, &storage_local, store, NULL), report_line());
     BENCH_TRY(history_open(&service), report_line());
