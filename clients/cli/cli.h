@@ -164,6 +164,8 @@ int text_confirm(const struct cli *cli, const char *question, const char *otherw
 void text_json(FILE *out, const char *text);
 /* The value in ASCII, with all control characters escaped; `flags` are jansson's. ERR_IO. */
 int text_json_value(FILE *out, const struct json_t *value, size_t flags);
+/* "7d", "12h", "30m", "45s" in seconds; 0 of "". ERR_INVALID names the option. */
+int span_parse(uint64_t *out, const char *option, const char *text);
 /* A document on stdout, or an error and perhaps a part of it. */
 int text_document(const struct json_t *root);
 /* Replaces what is not printable ASCII by '?', cuts to `size`. */
@@ -207,11 +209,6 @@ struct failure {
 void failure_keep(struct failure *failure, int error);
 /* Makes it the calling thread's last error; returns it, or 0. */
 int failure_report(const struct failure *failure);
-
-/* ---- retain.c ---- */
-
-/* "7d", "12h", "30m", "45s" in seconds; 0 of "". ERR_INVALID names the option. */
-int span_parse(uint64_t *out, const char *option, const char *text);
 
 /* ---- undelete.c ---- */
 
@@ -370,6 +367,7 @@ struct storage *verified_store(const struct cli *cli);
 /* ---- tags.c: names for checkpoints ---- */
 
 #define TAG_NAME_MAX 64 /* bytes with the NUL */
+#define TAG_TEXT_MAX 64 /* of the file */
 struct tag {
     char name[TAG_NAME_MAX];
     uint64_t step, attempt;
@@ -379,6 +377,9 @@ struct tags {
     struct tag *list;
     uint32_t count, room;
 };
+/* It begins with a letter, or it would be a step. ERR_INVALID. */
+int tags_check_name(const char *name);
+void tags_key(char out[STORAGE_KEY_MAX + 1], const char *run, const char *name);
 /* Puts the checkpoint in place of RUN@NAME among the arguments. ERR_NOT_FOUND. */
 int tags_resolve(struct cli *cli);
 /* None where the store cannot be read, or is NULL. */

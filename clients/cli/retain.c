@@ -50,29 +50,6 @@ static int new_outcomes(struct outcomes *out, size_t count)
 
 /* ---- the command line ---- */
 
-int span_parse(uint64_t *out, const char *option, const char *text)
-{
-    static const struct {
-        char unit;
-        uint64_t seconds;
-    } units[] = {{'s', 1}, {'m', 60}, {'h', 3600}, {'d', 86400}, {'w', 604800}};
-    char *end = NULL;
-    *out = 0;
-    if (text[0] == '\0')
-        return 0;
-    unsigned long long number = strtoull(text, &end, 10);
-    for (size_t i = 0; i < sizeof units / sizeof units[0]; i++) {
-        if (text[0] < '0' || text[0] > '9' || number > (1ull << 40))
-            break;
-        if (*end == units[i].unit && end[1] == '\0') {
-            *out = number * units[i].seconds;
-            return 0;
-        }
-    }
-    return report_error(ERR_INVALID, "a number and s, m, h, d or w, such as 12h",
-                        "--%s '%s' is not a span of time", option, text);
-}
-
 static int parse_rules(struct retain_rules *out, const struct cli *cli)
 {
     *out = (struct retain_rules){.keep_last = (uint32_t)cli->keep_last,

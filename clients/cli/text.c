@@ -8,6 +8,7 @@
 #include "proto/json.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <time.h>
@@ -214,4 +215,27 @@ int text_confirm(const struct cli *cli, const char *question, const char *otherw
     if (fgets(answer, sizeof answer, stdin) != NULL && strcmp(answer, "yes\n") == 0)
         return 0;
     return report_error(ERR_DENIED, NULL, "%s", otherwise);
+}
+
+int span_parse(uint64_t *out, const char *option, const char *text)
+{
+    static const struct {
+        char unit;
+        uint64_t seconds;
+    } units[] = {{'s', 1}, {'m', 60}, {'h', 3600}, {'d', 86400}, {'w', 604800}};
+    char *end = NULL;
+    *out = 0;
+    if (text[0] == '\0')
+        return 0;
+    unsigned long long number = strtoull(text, &end, 10);
+    for (size_t i = 0; i < sizeof units / sizeof units[0]; i++) {
+        if (text[0] < '0' || text[0] > '9' || number > (1ull << 40))
+            break;
+        if (*end == units[i].unit && end[1] == '\0') {
+            *out = number * units[i].seconds;
+            return 0;
+        }
+    }
+    return report_error(ERR_INVALID, "a number and s, m, h, d or w, such as 12h",
+                        "--%s '%s' is not a span of time", option, text);
 }
