@@ -374,10 +374,13 @@ static void list_far(struct world *world, struct node *node)
             (object->is_removed && !fault(&world->sim)))
             continue;
         struct saved *found = NULL;
-        for (uint32_t j = 0; j < node->num_saved && !found; j++)
-            if (node->saved[j].attempt == object->attempt && node->saved[j].step == object->step &&
-                object->manifest == node->store)
-                found = &node->saved[j];
+        for (uint32_t j = 0; j < node->num_saved && !found; j++) {
+            struct saved *saved = &node->saved[j];
+            bool is_given_up = saved->is_removed && !saved->is_ruled_out; /* begun again since */
+            if (saved->attempt == object->attempt && saved->step == object->step &&
+                object->manifest == node->store && !is_given_up)
+                found = saved;
+        }
         if (!found && node->num_saved < SAVED_MAX && object->manifest != node->store) {
             found = &node->saved[node->num_saved++];
             *found = (struct saved){.attempt = object->attempt,

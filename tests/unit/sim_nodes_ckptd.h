@@ -567,7 +567,7 @@ static void refused(struct trainer *trainer, int error)
 static void hear_begun(struct world *world, struct node *node, const struct message *message)
 {
     struct trainer *trainer = &world->trainers[message->trainer];
-    if (!is_of(world, message) || node->open != message->attempt ||
+    if (!is_of(world, message) || commit_check(node->commit, message->attempt) != 0 ||
         trainer->asked[message->rank] != message->asked ||
         trainer->boot[message->rank] != node->boot ||
         trainer->begun[message->rank] >= message->step)
