@@ -17,6 +17,7 @@
 #include "ckptd/keep/retain.h"
 #include "ckptd/keep/scrub.h"
 #include "ckptd/keep/undelete.h"
+#include "ckptd/keep/verified.h"
 #include "ckptd/list.h"
 #include "ckptd/loop.h"
 #include "ckptd/member/follow.h"
@@ -259,40 +260,41 @@ LOOKS_FIRST(load, OpenLoadRequest, restore_open_load)
  * X(method, message type, descriptor prefix, handler, right, is it logged when it is granted?, does
  * it need shared memory, or the bulk plane?) */
 #define UNLESS_DRY(right) (request->dry_run ? RIGHT_LOOK : (right))
-#define METHODS(X)                                                                                \
-    X(Hello, HelloRequest, hello, do_hello, RIGHT_CONNECT, false, false)                          \
-    X(OpenAttempt, OpenAttemptRequest, open_attempt, attempt_open, RIGHT_SAVE, true, true)        \
-    X(Describe, DescribeRequest, describe, follow_describe, RIGHT_SAVE, false, true)              \
-    X(BeginSave, BeginSaveRequest, begin_save, save_begin, RIGHT_SAVE, false, true)               \
-    X(WaitSave, WaitSaveRequest, wait_save, save_wait, RIGHT_LOOK, false, false)                  \
-    X(TellReplicas, TellReplicasRequest, tell_replicas, compare_call, RIGHT_SAVE, false, true)    \
-    X(AbortSave, AbortSaveRequest, abort_save, save_abort, RIGHT_SAVE, true, true)                \
-    X(OpenLoad, OpenLoadRequest, open_load, look_and_load, RIGHT_LOAD, false, true)               \
-    X(LoadShard, LoadShardRequest, load_shard, restore_load_shard, RIGHT_LOAD, false, true)       \
-    X(ReleaseShard, ReleaseShardRequest, release_shard, restore_release_shard, RIGHT_LOAD, false, \
-      true)                                                                                       \
-    X(CloseLoad, CloseLoadRequest, close_load, restore_close_load, RIGHT_LOAD, false, true)       \
-    X(List, ListRequest, list, look_and_list, RIGHT_LOOK, false, false)                           \
-    X(Show, ShowRequest, show, look_and_show, RIGHT_LOOK, false, false)                           \
-    X(Prune, PruneRequest, prune, retain_prune, UNLESS_DRY(RIGHT_PRUNE), true, false)             \
-    X(Pin, PinRequest, pin, pins_call, request->unpin ? RIGHT_OPERATE : RIGHT_PIN, true, false)   \
-    X(Release, ReleaseRequest, release, admit_release, RIGHT_OPERATE, true, false)                \
-    X(Adopt, AdoptRequest, adopt, admit_adopt, RIGHT_OPERATE, true, false)                        \
-    X(Gc, GcRequest, gc, gc_collect, UNLESS_DRY(RIGHT_OPERATE), true, false)                      \
-    X(Scrub, ScrubRequest, scrub, scrub_call, RIGHT_OPERATE, true, false)                         \
-    X(History, HistoryRequest, history, history_call, RIGHT_LOOK, false, false)                   \
-    X(Rescan, RescanRequest, rescan, rescan_call, RIGHT_LOOK, false, false)                       \
-    X(Remove, RemoveRequest, remove, remove_call, UNLESS_DRY(RIGHT_OPERATE), true, false)         \
-    X(Undelete, UndeleteRequest, undelete, undelete_call, UNLESS_DRY(RIGHT_OPERATE), true, false) \
-    X(ForceAttempt, ForceAttemptRequest, force_attempt, force_call, UNLESS_DRY(RIGHT_OPERATE),    \
-      true, false)                                                                                \
-    X(Stop, StopRequest, stop, stop_call, RIGHT_STOP, true, false)                                \
-    X(Reload, ReloadRequest, reload, reload_call, RIGHT_OPERATE, true, false)                     \
-    X(OpenBulk, OpenBulkRequest, open_bulk, plane_open_bulk, RIGHT_LOAD, false, false)            \
-    X(Peer, PeerRequest, peer, serve_peer, serve_right(request), false, false)                    \
-    X(Join, JoinRequest, join, lead_join, RIGHT_PEER, false, false)                               \
-    X(BeginPart, BeginPartRequest, begin_part, lead_begin, RIGHT_PEER, false, false)              \
-    X(ReportPart, ReportPartRequest, report_part, lead_report, RIGHT_PEER, false, false)          \
+#define METHODS(X)                                                                                 \
+    X(Hello, HelloRequest, hello, do_hello, RIGHT_CONNECT, false, false)                           \
+    X(OpenAttempt, OpenAttemptRequest, open_attempt, attempt_open, RIGHT_SAVE, true, true)         \
+    X(Describe, DescribeRequest, describe, follow_describe, RIGHT_SAVE, false, true)               \
+    X(BeginSave, BeginSaveRequest, begin_save, save_begin, RIGHT_SAVE, false, true)                \
+    X(WaitSave, WaitSaveRequest, wait_save, save_wait, RIGHT_LOOK, false, false)                   \
+    X(TellReplicas, TellReplicasRequest, tell_replicas, compare_call, RIGHT_SAVE, false, true)     \
+    X(AbortSave, AbortSaveRequest, abort_save, save_abort, RIGHT_SAVE, true, true)                 \
+    X(OpenLoad, OpenLoadRequest, open_load, look_and_load, RIGHT_LOAD, false, true)                \
+    X(LoadShard, LoadShardRequest, load_shard, restore_load_shard, RIGHT_LOAD, false, true)        \
+    X(ReleaseShard, ReleaseShardRequest, release_shard, restore_release_shard, RIGHT_LOAD, false,  \
+      true)                                                                                        \
+    X(CloseLoad, CloseLoadRequest, close_load, restore_close_load, RIGHT_LOAD, false, true)        \
+    X(List, ListRequest, list, look_and_list, RIGHT_LOOK, false, false)                            \
+    X(Show, ShowRequest, show, look_and_show, RIGHT_LOOK, false, false)                            \
+    X(Prune, PruneRequest, prune, retain_prune, UNLESS_DRY(RIGHT_PRUNE), true, false)              \
+    X(Pin, PinRequest, pin, pins_call, request->unpin ? RIGHT_OPERATE : RIGHT_PIN, true, false)    \
+    X(Release, ReleaseRequest, release, admit_release, RIGHT_OPERATE, true, false)                 \
+    X(Adopt, AdoptRequest, adopt, admit_adopt, RIGHT_OPERATE, true, false)                         \
+    X(Gc, GcRequest, gc, gc_collect, UNLESS_DRY(RIGHT_OPERATE), true, false)                       \
+    X(Scrub, ScrubRequest, scrub, scrub_call, RIGHT_OPERATE, true, false)                          \
+    X(KeepVerified, KeepVerifiedRequest, keep_verified, verified_call, RIGHT_OPERATE, true, false) \
+    X(History, HistoryRequest, history, history_call, RIGHT_LOOK, false, false)                    \
+    X(Rescan, RescanRequest, rescan, rescan_call, RIGHT_LOOK, false, false)                        \
+    X(Remove, RemoveRequest, remove, remove_call, UNLESS_DRY(RIGHT_OPERATE), true, false)          \
+    X(Undelete, UndeleteRequest, undelete, undelete_call, UNLESS_DRY(RIGHT_OPERATE), true, false)  \
+    X(ForceAttempt, ForceAttemptRequest, force_attempt, force_call, UNLESS_DRY(RIGHT_OPERATE),     \
+      true, false)                                                                                 \
+    X(Stop, StopRequest, stop, stop_call, RIGHT_STOP, true, false)                                 \
+    X(Reload, ReloadRequest, reload, reload_call, RIGHT_OPERATE, true, false)                      \
+    X(OpenBulk, OpenBulkRequest, open_bulk, plane_open_bulk, RIGHT_LOAD, false, false)             \
+    X(Peer, PeerRequest, peer, serve_peer, serve_right(request), false, false)                     \
+    X(Join, JoinRequest, join, lead_join, RIGHT_PEER, false, false)                                \
+    X(BeginPart, BeginPartRequest, begin_part, lead_begin, RIGHT_PEER, false, false)               \
+    X(ReportPart, ReportPartRequest, report_part, lead_report, RIGHT_PEER, false, false)           \
     X(Status, StatusRequest, status, do_status, RIGHT_LOOK, false, false)
 
 /* Per method: the typed call on the service thread, and what an RPC thread does. */

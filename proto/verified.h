@@ -1,11 +1,11 @@
 /* verified.h - what was found when a stored checkpoint was read last: the small file verified.json
  * beside its manifest.
  *
- * `ckpt-cli verify` leaves it where its user may write, and so does ckptd for what its scrub reads
- * out of turn, or a load whole. It belongs to the checkpoint with that nonce and goes with it. list
- * and show print it. prune and retention count by what it says is known (proto/retain.h). A reading
- * of a part of the blocks that finds no damage changes nothing of that; the next reading of all of
- * them does.
+ * `ckpt-cli verify` leaves it where its user may write. ckptd leaves it for what its scrub reads
+ * out of turn, for a load of all of it, and for an operator's verify over TLS (KeepVerified). It
+ * belongs to the checkpoint with that nonce and goes with it. list and show print it. prune and
+ * retention count by what it says is known (proto/retain.h). A reading of a part of the blocks that
+ * finds no damage changes nothing of that; the next reading of all of them does.
  *
  * It proves nothing about a directory that was copied by hand, which takes it along. Files of
  * earlier versions lack "known": it follows from the percentage and the damages. Earlier versions

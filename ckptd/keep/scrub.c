@@ -456,7 +456,8 @@ void scrub_brought(struct run *run, const struct manifest_summary *summary)
 
 /* ---- what an operator asks for ---- */
 
-static int ask(struct service *service, const Holdfast__V1__ScrubRequest *request)
+static int ask(bool *out_is_elsewhere, struct service *service,
+               const Holdfast__V1__ScrubRequest *request)
 {
     struct scrub *scrub = service->scrub;
     struct run *run = NULL;
@@ -468,7 +469,8 @@ static int ask(struct service *service, const Holdfast__V1__ScrubRequest *reques
         ERR_TRY(run_find(&run, service, request->run, false));
     if (run && request->attempt != 0)
         suspect = catalog_find(run, request->step, request->attempt);
-    if (suspect)
+    *out_is_elsewhere = suspect && !catalog_has_copy(suspect, TIER_LOCAL);
+    if (suspect && !*out_is_elsewhere)
         suspect->is_suspect = true;
     scrub->is_paused = request->action == HOLDFAST__V1__SCRUB_ACTION__SCRUB_PAUSE;
     log_info("scrub", scrub->is_paused ? "paused" : "started");
@@ -483,9 +485,11 @@ void scrub_call(struct service *service, struct rpc_call *call,
                 const Holdfast__V1__ScrubRequest *request)
 {
     Holdfast__V1__ScrubReply reply = HOLDFAST__V1__SCRUB_REPLY__INIT;
+    bool is_elsewhere = false;
     int error = service_check_open(service);
     if (error == 0)
-        error = ask(service, request);
+        error = ask(&is_elsewhere, service, request);
+    reply.elsewhere = is_elsewhere;
     if (error == 0)
         rpc_call_reply(call, &reply.base);
     else

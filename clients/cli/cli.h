@@ -149,9 +149,13 @@ int server_prepare_write(const struct cli *cli, uint64_t bytes);
 int server_adopt(const struct cli *cli, const void *manifest, size_t bytes, bool begins_run,
                  const char *run);
 /* Has it read a run again at once, "" all, and what is damaged there (or NULL) before all others;
- * or pause that. */
-int server_scrub(const struct cli *cli, bool pauses, const char *run,
+ * or pause that. *out_is_elsewhere (or NULL): it has no copy of that one to read. */
+int server_scrub(bool *out_is_elsewhere, const struct cli *cli, bool pauses, const char *run,
                  const struct manifest_summary *suspect);
+/* Has it note what was found beside its local copy. ERR_DENIED: that takes an operator.
+ * ERR_NOT_FOUND: it has no such copy. ERR_VERSION: it is of before that call. */
+int server_keep_verified(const struct cli *cli, const struct manifest_summary *summary,
+                         const struct verified *result);
 /* Has it take a checkpoint out of quarantine. */
 int server_release(const struct cli *cli, const struct manifest_summary *summary);
 

@@ -160,7 +160,8 @@ const struct command commands[] = {
      "--sample 5% reads that part of the blocks, chosen at random; the seed is printed, and the\n"
      "same --seed chooses the same. --all goes through every checkpoint of the store, or of RUN.\n"
      "The result and its time are kept (of --quick only damage), of what is in the store's\n"
-     "directory. list and show tell them, and prune and retention count by them: see prune.\n"
+     "directory; over TLS ckptd keeps them for an operator's certificate alone. list and show\n"
+     "tell them, and prune and retention count by them: see prune.\n"
      "served: it was read through ckptd, as other tiers alone have some of what was named.\n"
      "Damage is told and left as it is. Where a ckptd has another copy, `ckpt-cli scrub start\n"
      "RUN` lets it find the damage and mend it; repair takes the bytes from a store you name.\n"},

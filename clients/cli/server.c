@@ -425,7 +425,7 @@ int server_adopt(const struct cli *cli, const void *manifest, size_t bytes, bool
     }
 }
 
-int server_scrub(const struct cli *cli, bool pauses, const char *run,
+int server_scrub(bool *out_is_elsewhere, const struct cli *cli, bool pauses, const char *run,
                  const struct manifest_summary *suspect)
 {
     Holdfast__V1__ScrubRequest request = HOLDFAST__V1__SCRUB_REQUEST__INIT;
@@ -439,6 +439,27 @@ int server_scrub(const struct cli *cli, bool pauses, const char *run,
     }
     int error = cli_call(&answer, cli, "/holdfast.v1.Checkpoint/Scrub", &request.base,
                          &holdfast__v1__scrub_reply__descriptor, CLI_CALL_MS);
+    if (error == 0 && out_is_elsewhere != NULL)
+        *out_is_elsewhere = ((const Holdfast__V1__ScrubReply *)answer)->elsewhere;
+    if (error == 0)
+        protobuf_c_message_free_unpacked(answer, NULL);
+    return error;
+}
+
+int server_keep_verified(const struct cli *cli, const struct manifest_summary *summary,
+                         const struct verified *result)
+{
+    Holdfast__V1__KeepVerifiedRequest request = HOLDFAST__V1__KEEP_VERIFIED_REQUEST__INIT;
+    ProtobufCMessage *answer = NULL;
+    request.run = (char *)(uintptr_t)summary->run;
+    request.step = summary->step;
+    request.attempt = summary->attempt;
+    request.nonce = (char *)(uintptr_t)summary->nonce;
+    request.percent = result->percent;
+    request.seed = result->seed;
+    request.damages = result->damages;
+    int error = cli_call(&answer, cli, "/holdfast.v1.Checkpoint/KeepVerified", &request.base,
+                         &holdfast__v1__keep_verified_reply__descriptor, CLI_CALL_MS);
     if (error == 0)
         protobuf_c_message_free_unpacked(answer, NULL);
     return error;

@@ -175,9 +175,9 @@ int cli_scrub(const struct cli *cli)
     const char *action = cli->args[0], *run = cli->num_args > 1 ? cli->args[1] : "";
     int error = 0;
     if (strcmp(action, "start") == 0)
-        error = server_scrub(cli, false, run, NULL);
+        error = server_scrub(NULL, cli, false, run, NULL);
     else if (strcmp(action, "pause") == 0 && run[0] == '\0')
-        error = server_scrub(cli, true, run, NULL);
+        error = server_scrub(NULL, cli, true, run, NULL);
     else if (strcmp(action, "progress") != 0 || run[0] != '\0')
         error = report_error(ERR_INVALID, "use start [RUN], pause or progress",
                              "scrub does not know that action");

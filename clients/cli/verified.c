@@ -1,5 +1,6 @@
 /* verified.c - the result of the last verify of a checkpoint: verify leaves it where its user may
- * write, list and show tell it. What the file says and who reads it: proto/verified.h. */
+ * write, or, through a ckptd over TLS, has that leave it, which an operator may. list and show tell
+ * it. What the file says and who reads it: proto/verified.h. */
 #include "clients/cli/cli.h"
 
 #include "proto/json.h"
@@ -8,20 +9,22 @@
 #include <string.h>
 #include <time.h>
 
+static bool is_served(const struct cli *cli)
+{
+    return strncmp(cli->store, "peer:", strlen("peer:")) == 0;
+}
+
 /* Of what is read through a ckptd of this node the note lies in its directory, if that is there. */
 static int open_for_note(struct storage **out, const struct cli *cli,
                          const struct manifest_summary *summary)
 {
     struct cli here = *cli;
     struct selection selection = {.step = (int64_t)summary->step, .attempt = summary->attempt};
-    bool is_served = strncmp(cli->store, "peer:", strlen("peer:")) == 0;
     snprintf(selection.run, sizeof selection.run, "%s", summary->run);
-    if (is_served && strncmp(cli->server, "unix:", strlen("unix:")) != 0)
-        return report_error(ERR_DENIED, NULL, "a ckptd elsewhere lets tools read alone");
-    if (is_served)
+    if (is_served(cli))
         ERR_TRY(server_find_store(&here));
     ERR_TRY(store_open_writable(out, &here));
-    return is_served && store_need_checkpoint(*out, &selection) != 0
+    return is_served(cli) && store_need_checkpoint(*out, &selection) != 0
                ? report_error(ERR_DENIED, NULL, "it is in other tiers alone")
                : 0;
 }
@@ -51,9 +54,13 @@ static int put_note(const struct cli *cli, const struct manifest_summary *summar
 void verified_keep(const struct cli *cli, const struct manifest_summary *summary,
                    const struct verified *result)
 {
-    int error = put_note(cli, summary, result);
+    bool is_far = is_served(cli) && strncmp(cli->server, "unix:", strlen("unix:")) != 0;
+    int error =
+        is_far ? server_keep_verified(cli, summary, result) : put_note(cli, summary, result);
     bool is_needed = result->damages > 0 && cli->server[0] == '\0'; /* else ckptd is told */
-    if ((error == ERR_DENIED || error == ERR_SPACE) && !is_needed)
+    bool may_not = error == ERR_DENIED || error == ERR_SPACE ||
+                   (is_far && (error == ERR_NOT_FOUND || error == ERR_VERSION));
+    if (may_not && !is_needed)
         log_debug("verify", "the result is not kept: %s", report_line());
     else if (error != 0)
         log_warn("verify", "the result is not kept: %s", report_line());
@@ -62,9 +69,13 @@ void verified_keep(const struct cli *cli, const struct manifest_summary *summary
 void verified_tell_server(const struct cli *cli, const struct manifest_summary *summary)
 {
     const char *run = summary->run;
-    if (server_scrub(cli, false, run, summary) != 0)
+    bool is_elsewhere = false;
+    if (server_scrub(&is_elsewhere, cli, false, run, summary) != 0)
         log_warn("verify", "ckptd was not told: %s; an operator can: ckpt-cli scrub start %s",
                  report_line(), run);
+    else if (!cli->is_json && is_elsewhere)
+        printf("ckptd was told, but has no copy in its own store to read again: it reads those in "
+               "the far tier once in scrub.period_s, and a peer its own\n");
     else if (!cli->is_json)
         printf("ckptd was told: it reads this one again at once, then run %s, and quarantines "
                "what is damaged\n",

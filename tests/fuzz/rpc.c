@@ -82,6 +82,8 @@ static const ProtobufCMessageDescriptor *const types[] = {
     &holdfast__v1__force_attempt_reply__descriptor,
     &holdfast__v1__tell_replicas_request__descriptor,
     &holdfast__v1__tell_replicas_reply__descriptor,
+    &holdfast__v1__keep_verified_request__descriptor,
+    &holdfast__v1__keep_verified_reply__descriptor,
 };
 #define NUM_TYPES (sizeof types / sizeof types[0])
 

@@ -128,6 +128,25 @@ def damage(world):
     test("and none when it is gone", world.ask("reader", "verify", world.one)[0] == 0)
 
 
+def keeps(world):
+    """A verify leaves its result beside the checkpoint when its identity may."""
+    (note,) = glob.glob(os.path.join(world.store, world.run, "step-00000001-a*", "verified.json"))
+    os.remove(note)
+
+    def known():
+        return [e["verified"] for e in world.listed() if e["step"] == 1 and "verified" in e]
+    code, said = world.ask("reader", "verify", world.one)
+    test("the result of a reader's verify is not kept, and nothing says that it is",
+         code == 0 and known() == [] and "kept" not in said and "told" not in said, said)
+    code, said = world.ask("operator-anna", "verify", world.one)
+    test("that of an operator's is", code == 0 and [note["known"] for note in known()] == ["whole"],
+         (said, world.log()))
+    code, said = world.ask("operator-anna", "verify", world.one, "--sample", "50%", "--seed", "7")
+    test("a part in which no damage is found leaves what was known", code == 0 and
+         [(note["known"], note["percent"], note["seed"]) for note in known()] == [("whole", 50, 7)],
+         (said, known()))
+
+
 def operation(channel, number, key="", handle=0):
     """What is said to it; "": it was done."""
     try:
@@ -202,7 +221,7 @@ def gone(world):
 
 world = Afar()
 try:
-    for part in (same_answers, cuts, damage, rights, leases, gone):
+    for part in (same_answers, cuts, damage, keeps, rights, leases, gone):
         part(world)
 finally:
     world.close()

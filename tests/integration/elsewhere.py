@@ -81,6 +81,9 @@ def damage(world):
     change(shard, os.path.getsize(shard) // 2)
     code, proven, err = checks(world, world.run)
     test("damage in the far tier is found, with exit code 1", (code, proven) == (1, [2, 1]), err)
+    _, said, _ = world.cli("verify", f"{world.run}@3", *world.where)
+    test("ckptd does not say that it reads at once what it has no copy of", "ckptd was told" in said
+         and "no copy in its own store" in said and "at once" not in said, said)
     change(shard, os.path.getsize(shard) // 2)
     shutil.rmtree(os.path.join(world.far, world.run, "step-00000001-a0001"))
     code, out, err = world.cli("verify", f"{world.run}@1", *world.where)

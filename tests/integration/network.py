@@ -36,8 +36,8 @@ SEE = {"List", "Show", "History", "WaitSave"}
 OF_ALL = {"Status", "Rescan"}  # name no run
 SAVE = {"OpenAttempt", "Describe", "Stop"}
 SESSION_SAVE = {"BeginSave", "AbortSave"}  # name a session, here one that is not there
-OPERATE = {"Release", "Adopt", "Gc", "Scrub", "Remove", "Undelete", "Reload",
-           "ForceAttempt"}
+OPERATE = {"Release", "Adopt", "Gc", "Scrub", "KeepVerified", "Remove", "Undelete",
+           "Reload", "ForceAttempt"}
 LOAD = {"OpenLoad", "OpenBulk"}
 SESSION_LOAD = {"LoadShard", "ReleaseShard", "CloseLoad"}
 FILES = {"Peer"}  # of the store; here a look at all of it: afar.py has the other operations
@@ -56,7 +56,8 @@ MAY = {
 }
 # The run a, in the field that each request has for it; the others have none.
 RUN = {**dict.fromkeys(("OpenAttempt", "Describe", "WaitSave", "List", "Show", "Prune", "Pin",
-                        "Release", "History", "Remove", "Undelete", "ForceAttempt", "Stop"),
+                        "Release", "History", "Remove", "Undelete", "ForceAttempt", "Stop",
+                        "KeepVerified"),
                        b"\x0a\x01a"),
        "OpenLoad": b"\x12\x01a", "OpenBulk": b"\x12\x01a", "Scrub": b"\x12\x01a",
        **dict.fromkeys(("Join", "BeginPart", "ReportPart"), b"\x0a\x01a"),

@@ -38,9 +38,10 @@ static const struct ask asks[] = {
     {"Remove", "dry_run", false, false}, {"Reload", "", true, false},
     {"Undelete", "", true, false},       {"Undelete", "dry_run", false, false},
     {"ForceAttempt", "", true, false},   {"ForceAttempt", "dry_run", false, false},
-    {"Stop", "", false, false},          {"OpenBulk", "", false, false},
-    {"Peer", "", false, true},           {"Join", "", false, true},
-    {"BeginPart", "", false, true},      {"ReportPart", "", false, true},
+    {"KeepVerified", "", true, false},   {"Stop", "", false, false},
+    {"OpenBulk", "", false, false},      {"Peer", "", false, true},
+    {"Join", "", false, true},           {"BeginPart", "", false, true},
+    {"ReportPart", "", false, true},
 };
 #define NUM_ASKS (sizeof asks / sizeof *asks)
 

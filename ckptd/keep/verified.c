@@ -1,0 +1,91 @@
+/* verified.c - KeepVerified: the result of a tool that read a checkpoint of this store over TLS.
+ *
+ * A tool on this node writes its note into the directory itself. One elsewhere cannot, so ckptd
+ * writes it (proto/verified.h). Retention counts on "whole" and passes over "damaged", so the call
+ * takes an operator, who may remove by name. A tool reads the local copy where there is one
+ * (nodes/serve.c, P7); without one the note would tell of another copy, and is refused.
+ *
+ * The checkpoint is leased until the note is durable: a removal meanwhile would leave a directory
+ * with the note alone. */
+#include "ckptd/keep/verified.h"
+#include "ckptd/catalog.h"
+#include "ckptd/checkpoint.h"
+#include "ckptd/loop.h"
+#include "ckptd/service.h"
+#include "proto/report.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* A call on its way through a worker. */
+struct keeping {
+    struct service *service;
+    struct rpc_call *call;
+    struct checkpoint *checkpoint; /* leased */
+    struct verified result, kept;
+    struct fault fault;
+    struct job job;
+};
+
+static void work_keep(struct job *job)
+{
+    struct keeping *keeping = CONTAINER_OF(job, struct keeping, job);
+    int error = catalog_note_verified(&keeping->kept, keeping->service->storage,
+                                      &keeping->checkpoint->summary, &keeping->result);
+    if (error != 0)
+        fault_take(&keeping->fault, error);
+}
+
+static void kept(struct event *event)
+{
+    Holdfast__V1__KeepVerifiedReply reply = HOLDFAST__V1__KEEP_VERIFIED_REPLY__INIT;
+    struct keeping *keeping = CONTAINER_OF(event, struct keeping, job.done);
+    if (keeping->fault.code == 0)
+        catalog_take_verified(keeping->checkpoint, &keeping->kept);
+    catalog_unlease(keeping->checkpoint);
+    keeping->service->catalog->events->changed(keeping->service);
+    if (keeping->fault.code != 0)
+        rpc_call_fail(keeping->call, fault_raise(&keeping->fault));
+    else
+        rpc_call_reply(keeping->call, &reply.base);
+    free(keeping);
+}
+
+static int find(struct checkpoint **out, struct service *service,
+                const Holdfast__V1__KeepVerifiedRequest *request)
+{
+    struct run *run;
+    ERR_TRY(service_check_open(service));
+    ERR_TRY(service_check_online(service));
+    if (!(request->percent > 0 && request->percent <= 100))
+        return report_error(ERR_INVALID, NULL, "a verify of %g%% of the blocks is none",
+                            request->percent);
+    ERR_TRY(run_find(&run, service, request->run, false));
+    *out = catalog_find(run, request->step, request->attempt);
+    if (*out && (*out)->copies.local.is_there && strcmp((*out)->summary.nonce, request->nonce) == 0)
+        return 0;
+    return report_error(ERR_NOT_FOUND, NULL, "run '%s' has no such checkpoint of step %llu here",
+                        run->name, (unsigned long long)request->step);
+}
+
+void verified_call(struct service *service, struct rpc_call *call,
+                   const Holdfast__V1__KeepVerifiedRequest *request)
+{
+    struct checkpoint *checkpoint = NULL;
+    int error = find(&checkpoint, service, request);
+    struct keeping *keeping = error == 0 ? calloc(1, sizeof *keeping) : NULL;
+    if (error == 0 && !keeping)
+        error = report_error(ERR_MEMORY, NULL, "no memory to keep the result of a verify");
+    if (error != 0) {
+        rpc_call_fail(call, error);
+        return;
+    }
+    *keeping = (struct keeping){
+        .service = service,
+        .call = call,
+        .checkpoint = checkpoint,
+        .result = {.percent = request->percent, .seed = request->seed, .damages = request->damages},
+        .job = {.work = work_keep, .done.run = kept}};
+    catalog_lease(checkpoint);
+    loop_work(service->loop, &keeping->job);
+}

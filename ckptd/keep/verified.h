@@ -1,0 +1,13 @@
+/* verified.h - KeepVerified; see verified.c. On the service thread; it answers its call once. */
+#ifndef HOLDFAST_CKPTD_KEEP_VERIFIED_H
+#define HOLDFAST_CKPTD_KEEP_VERIFIED_H
+
+#include "proto/ckpt.pb-c.h"
+#include "proto/rpc.h"
+
+struct service;
+
+void verified_call(struct service *service, struct rpc_call *call,
+                   const Holdfast__V1__KeepVerifiedRequest *request);
+
+#endif
