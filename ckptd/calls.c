@@ -75,7 +75,7 @@ static void do_status(struct service *service, struct rpc_call *call,
         health_look(service); /* grpc.health.v1 says the same from here on */
         told_refresh(service);
     }
-    char *text = service_status(service, request->own);
+    char *text = service_status(service, request->own, request->expected_bytes);
     reply.json = text;
     if (text)
         rpc_call_reply(call, &reply.base);

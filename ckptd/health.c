@@ -10,12 +10,17 @@
  *    limits.checkpoints;
  *  - a new attempt, with a save as large as the newest checkpoint, would not fit into that ledger.
  *
+ * Who knows how large the next run's saves are asks for that size (health_expect): of the disk the
+ * same, and whether the pool holds an image of it.
+ *
  * ckptd looks after each save, and every limits.look_ms, since others fill the disk too. */
 #include "ckptd/health.h"
 #include "ckptd/catalog.h"
 #include "ckptd/keep/trash.h"
 #include "ckptd/ledger.h"
 #include "ckptd/loop.h"
+#include "ckptd/node/image.h"
+#include "ckptd/node/pool.h"
 #include "ckptd/node/session.h"
 #include "ckptd/run/coordinator.h"
 #include "ckptd/run/describe.h"
@@ -88,13 +93,61 @@ static uint64_t last_save_bytes(const struct service *service)
     return bytes;
 }
 
-/* Is there room for a run that starts now and saves as much as was saved last? 0, or why not. */
-static int check_start(const struct service *service, const struct storage_space *space)
+/* Is there room for a run that starts now and saves so much? 0, or why not. */
+static int check_start(const struct service *service, const struct storage_space *space,
+                       uint64_t bytes)
 {
     struct ledger ledger = service->ledger; /* a copy: nothing is promised */
     struct ledger_promise promise;
-    return ledger_promise(&ledger, &promise, space, START_BYTES + last_save_bytes(service),
+    return ledger_promise(&ledger, &promise, space, START_BYTES + bytes,
                           save_num_files(1) + START_FILES);
+}
+
+/* Does the pool hold an image of so many bytes? 0, or why not. */
+static int check_memory(const struct service *service, uint64_t bytes)
+{
+    uint64_t pool = pool_size(service->pool) * pool_segment_bytes(service->pool);
+    if (bytes <= pool)
+        return 0;
+    return report_error(ERR_MEMORY, "raise memory.pool_bytes",
+                        "the pool has %llu bytes for images of %llu, so ranks save through "
+                        "windows, as fast as the disk is",
+                        (unsigned long long)pool, (unsigned long long)bytes);
+}
+
+/* What the disk has free. A save that needs the trash gets it. */
+static int look_at_disk(struct storage_space *out, const struct service *service)
+{
+    ERR_TRY(storage_space(service->storage, out));
+    if (service->trash) {
+        out->bytes_free += service->trash->bytes;
+        out->inodes_free += service->trash->files;
+    }
+    return 0;
+}
+
+bool health_expect(const struct service *service, uint64_t bytes, char out[HEALTH_REASON_BYTES])
+{
+    struct report_text text;
+    struct storage_space space;
+    size_t used = 0;
+    report_keep(&text);
+    out[0] = '\0';
+    int error = service_check_online(service);
+    if (error == 0)
+        error = look_at_disk(&space, service);
+    if (error == 0)
+        error = check_start(service, &space, bytes);
+    if (error == 0)
+        error = catalog_check_room(service);
+    if (error != 0)
+        used = (size_t)snprintf(out, HEALTH_REASON_BYTES, "disk: %s", report_line());
+    if (check_memory(service, bytes) != 0 && used < HEALTH_REASON_BYTES)
+        snprintf(out + used, HEALTH_REASON_BYTES - used, "%smemory: %s", used > 0 ? "; " : "",
+                 report_line());
+    report_make_printable(out);
+    report_restore(&text, 0);
+    return !out[0];
 }
 
 bool health_can_save(const struct service *service, char out[HEALTH_REASON_BYTES])
@@ -105,11 +158,7 @@ bool health_can_save(const struct service *service, char out[HEALTH_REASON_BYTES
     out[0] = '\0';
     if (service->offline[0])
         snprintf(out, HEALTH_REASON_BYTES, "the store is offline: %s", service->offline);
-    bool has_space = !out[0] && storage_space(service->storage, &space) == 0;
-    if (has_space && service->trash) { /* a save that needs it gets it */
-        space.bytes_free += service->trash->bytes;
-        space.inodes_free += service->trash->files;
-    }
+    bool has_space = !out[0] && look_at_disk(&space, service) == 0;
     if (!out[0] && !has_space)
         snprintf(out, HEALTH_REASON_BYTES, "%s", report_line());
     if (has_space && space.refusal_number != 0)
@@ -123,7 +172,7 @@ bool health_can_save(const struct service *service, char out[HEALTH_REASON_BYTES
             snprintf(out, HEALTH_REASON_BYTES, "the next save of run %s would be refused: %s",
                      run->name, report_line());
     }
-    if (has_space && !out[0] && check_start(service, &space) != 0)
+    if (has_space && !out[0] && check_start(service, &space, last_save_bytes(service)) != 0)
         snprintf(out, HEALTH_REASON_BYTES,
                  "there is no room for an attempt and its first save, %llu bytes are free: %s",
                  (unsigned long long)space.bytes_free, report_line());

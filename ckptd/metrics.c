@@ -73,7 +73,7 @@ static void write_now(struct timer *timer)
     struct metrics *metrics = CONTAINER_OF(timer, struct metrics, timer);
     if (metrics->service->draining)
         return;
-    metrics->status = service_status(metrics->service, false);
+    metrics->status = service_status(metrics->service, false, 0);
     if (!metrics->status) {
         loop_timer(metrics->service->loop, timer, metrics->service->config->metrics_every_ms);
         return;

@@ -237,6 +237,14 @@ static json_t *describe_health(const struct service *service)
     return json_pack("{s:b, s:s}", "saving", (int)can_save, "reason", why);
 }
 
+static json_t *describe_expected(const struct service *service, uint64_t bytes)
+{
+    char why[HEALTH_REASON_BYTES];
+    bool fits = health_expect(service, bytes, why);
+    return json_pack("{s:I, s:b, s:s}", "bytes", (json_int_t)bytes, "fits", (int)fits, "reason",
+                     why);
+}
+
 /* How old the newest is that the far tier has whole: so much training goes with this node. */
 static json_t *describe_far_age(const struct run *run)
 {
@@ -341,7 +349,7 @@ static void shorten(json_t *list, size_t max)
         json_array_remove(list, json_array_size(list) - 1);
 }
 
-char *service_status(const struct service *service, bool own)
+char *service_status(const struct service *service, bool own, uint64_t expected_bytes)
 {
     const struct place *place = service->place;
     const char *store =
@@ -356,6 +364,9 @@ char *service_status(const struct service *service, bool own)
         if (status_parts[i].is_told || !own)
             whole &= json_object_set_new(root, status_parts[i].name,
                                          status_parts[i].describe(service)) == 0;
+    if (expected_bytes > 0 && !own)
+        whole &= json_object_set_new(json_object_get(root, "health"), "expected",
+                                     describe_expected(service, expected_bytes)) == 0;
     if (own) {
         shorten(json_object_get(root, "alarms"), TOLD_ALARMS_MAX);
         shorten(json_object_get(root, "saves"), TOLD_SAVES_MAX);

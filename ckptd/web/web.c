@@ -74,7 +74,7 @@ static void make_status(struct event *event)
 {
     struct web *web = CONTAINER_OF(event, struct web, ask);
     told_refresh(web->service);
-    char *text = service_status(web->service, false), *before = text;
+    char *text = service_status(web->service, false, 0), *before = text;
     pthread_mutex_lock(&web->mutex);
     web->is_asking = false;
     if (text) {

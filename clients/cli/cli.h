@@ -44,7 +44,7 @@ struct cli {
     char output[4096];
     char dtype[8];
     int64_t keep_last, keep_every, keep_best, shards;
-    int64_t shard_size, count;
+    int64_t shard_size, count, expected;
     double interval;
     char mesh[96], only[1024], exceptions[1024], format[16], tokenizer[4096], model[4096], run[128];
     char slices[1024], object[LAYOUT_NAME_MAX];

@@ -103,6 +103,8 @@ const struct option command_settings[] = {
                                  "what was trained since the last save is lost"),
     [SETTINGS] = OPTION_BOOL(struct cli, is_settings, "settings", "false",
                              "compare with what they were made, and no tensors"),
+    [EXPECT] = OPTION_BYTES(struct cli, expected, "expect", "0", 0, 1ll << 60,
+                            "also: do an attempt and a save of this size fit? 10GiB"),
     [JSON] = OPTION_BOOL(struct cli, is_json, "json", "false", "one JSON document on stdout"),
     [HELP] = OPTION_BOOL(struct cli, is_help, "help", "false", "this text"),
     [NUM_SETTINGS] = OPTION_END,
@@ -382,11 +384,14 @@ const struct command commands[] = {
      "they are lost for good. It is refused while most of them answer, and history has it. Below\n"
      "the answer stand the nodes of which most are needed: those in the settings, then those that\n"
      "the last attempt counted on (--json: sets).\n"},
-    {"health", "", "does ckptd serve, and can it save? (grpc.health.v1)", 0, 0, BIT(SERVER),
-     cli_health,
+    {"health", "", "does ckptd serve, and can it save? (grpc.health.v1)", 0, 0,
+     BIT(SERVER) | BIT(EXPECT), cli_health,
      "0 when both are so, else 69 and the reason. It cannot save from the first save that the\n"
      "store or ckptd failed until that run commits again, and when the next save, or\n"
      "a new attempt with a save as large as the newest checkpoint, would not fit on the disk.\n"
+     "--expect BYTES asks for a size that you know, of what the ranks of this node will save:\n"
+     "then it is 69, too, when an attempt and a save of it do not fit on the disk, or the save's\n"
+     "images not into memory.pool_bytes. The reason names disk, memory, or both.\n"
      "It is 69, too, from a save that failed at its ranks, before ckptd learned of it, until that\n"
      "run commits. 1: it can, but every checkpoint of some run is damaged. Of each run the age of\n"
      "its newest checkpoint and its failed saves in a row are told; with --json: runs, as in\n"

@@ -56,6 +56,7 @@ enum setting {
     SAVE_TIME,
     WITHOUT_SAVE,
     SETTINGS,
+    EXPECT,
     JSON,
     HELP,
     NUM_SETTINGS

@@ -206,6 +206,7 @@ int cli_call_status(struct json_t **out, const struct cli *cli)
 {
     Holdfast__V1__StatusRequest request = HOLDFAST__V1__STATUS_REQUEST__INIT;
     ProtobufCMessage *answer = NULL;
+    request.expected_bytes = (uint64_t)cli->expected;
     int error = cli_call(&answer, cli, "/holdfast.v1.Checkpoint/Status", &request.base,
                          &holdfast__v1__status_reply__descriptor, CLI_CALL_MS);
     if (error != 0)

@@ -326,6 +326,24 @@ static int judge_clients(const json_t *run)
         text_safe(safe, sizeof safe, why != NULL ? why : "?"));
 }
 
+/* ERR_UNAVAILABLE with what lacks for --expect. */
+static int judge_expected(const struct cli *cli, const json_t *status)
+{
+    const json_t *expected = json_object_get(json_object_get(status, "health"), "expected");
+    const char *why = json_string_value(json_object_get(expected, "reason"));
+    char safe[768], size[32];
+    if (cli->expected == 0 || json_is_true(json_object_get(expected, "fits")))
+        return 0;
+    if (expected == NULL)
+        return report_error(ERR_VERSION, "update it",
+                            "the ckptd at %s is of before --expect, and does not answer it",
+                            cli->server);
+    return report_error(ERR_UNAVAILABLE, "mend that, or save less",
+                        "an attempt and a save of %s do not fit at the ckptd at %s: %s",
+                        text_bytes(size, sizeof size, (uint64_t)cli->expected), cli->server,
+                        text_safe(safe, sizeof safe, why != NULL ? why : "?"));
+}
+
 /* 0; CLI_DIFFERS: every checkpoint of some run is damaged; ERR_UNAVAILABLE with the reason. */
 static int judge_health(const struct cli *cli, const json_t *status, bool serving, bool saving)
 {
@@ -347,6 +365,7 @@ static int judge_health(const struct cli *cli, const json_t *status, bool servin
                                          "a restart, ends it",
                             "ckptd at %s cannot save: %s", cli->server,
                             text_safe(safe, sizeof safe, why != NULL ? why : "?"));
+    ERR_TRY(judge_expected(cli, status));
     json_array_foreach(json_object_get(status, "runs"), index, run)
     {
         ERR_TRY(judge_clients(run));
@@ -360,16 +379,21 @@ static int print_health(const struct cli *cli, const json_t *status, bool servin
 {
     json_t *runs = json_object_get(status, "runs"), *alarms = json_object_get(status, "alarms");
     const json_t *reason = json_object_get(json_object_get(status, "health"), "reason");
+    json_t *expected = json_object_get(json_object_get(status, "health"), "expected");
     if (!cli->is_json) {
         printf("serving: %s\nsaving: %s\n", serving ? "true" : "false", saving ? "true" : "false");
+        if (expected != NULL)
+            printf("expected fits: %s\n",
+                   json_is_true(json_object_get(expected, "fits")) ? "true" : "false");
         print_runs(runs);
         print_alarms(alarms);
         return 0;
     }
     json_begin();
-    json_t *root = json_pack("{sb sb ss sO* sO*}", "serving", (int)serving, "saving", (int)saving,
-                             "reason", saving || !reason ? "" : json_string_value(reason), "runs",
-                             runs, "alarms", alarms);
+    json_t *root =
+        json_pack("{sb sb ss sO* sO* sO*}", "serving", (int)serving, "saving", (int)saving,
+                  "reason", saving || !reason ? "" : json_string_value(reason), "expected",
+                  expected, "runs", runs, "alarms", alarms);
     int error = json_end() && root != NULL
                     ? text_document(root)
                     : report_error(ERR_MEMORY, NULL, "no memory to print the health");

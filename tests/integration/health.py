@@ -37,6 +37,14 @@ def full(world):
                  "--metrics.every_ms", "100")
     empty = world.cli("health", *world.where)
     test("an empty store is healthy", empty[:2] == (0, "serving: true\nsaving: true\n"), empty)
+    fits = world.cli("health", *world.where, "--expect", "1MiB")
+    not_so = world.cli("health", *world.where, "--expect", "1000TiB", "--json")
+    said = json.loads(not_so[1])
+    test("with --expect health also says whether a save of that size fits", fits[:2] ==
+         (0, "serving: true\nsaving: true\nexpected fits: true\n") and not_so[0] == 69 and
+         said["saving"] and not said["expected"]["fits"] and
+         "a save of 1000.00 TiB do not fit" in not_so[2] and "disk: " in not_so[2] and
+         "memory: " in not_so[2], (fits, not_so))
     world.save([1, 2])
     code, out, _ = world.cli("health", *world.where)
     test("health tells the newest checkpoint of a run and its age", code == 0 and

@@ -125,6 +125,43 @@ static void test_health__the_save_of_a_new_attempt_is_taken_for_as_large_as_the_
     assert_true(comes_to(bed, false, words));
 }
 
+/* What Status says of a save of so many bytes; "": it fits. */
+static void expect(struct bed *bed, uint64_t bytes, char out[512])
+{
+    Holdfast__V1__StatusRequest request = HOLDFAST__V1__STATUS_REQUEST__INIT;
+    Holdfast__V1__StatusReply *reply;
+    request.expected_bytes = bytes;
+    assert_int_equal(
+        call(bed, "Status", &request.base, &holdfast__v1__status_reply__descriptor, &reply), 0);
+    json_t *status = json_loads(reply->json, 0, NULL);
+    const json_t *expected = json_object_get(json_object_get(status, "health"), "expected");
+    const char *reason = json_string_value(json_object_get(expected, "reason"));
+    assert_true(json_is_true(json_object_get(expected, "fits")) == (reason[0] == '\0'));
+    snprintf(out, 512, "%s", reason);
+    json_decref(status);
+    FREE_REPLY(reply);
+}
+
+static void test_health__a_save_of_a_size_that_is_asked_for_needs_disk_and_memory(void **state)
+{
+    struct bed *bed = *state;
+    char why[512];
+    peers_close(peers, RANKS);
+    bed_stop(bed);
+    assert_int_equal(bed_start(bed), 0);
+    uint64_t pool = (uint64_t)bed->config.pool_bytes;
+    expect(bed, pool, why);
+    assert_string_equal(why, "");
+    expect(bed, pool + 1, why);
+    assert_true(strncmp(why, "memory: the pool has ", 21) == 0 && !strstr(why, "disk: "));
+    expect(bed, 1ull << 60, why);
+    assert_true(strncmp(why, "disk: a checkpoint of ", 22) == 0 &&
+                strstr(why, "; memory: the pool"));
+    set_usable(bed, 0);
+    expect(bed, pool, why);
+    assert_true(strncmp(why, "disk: a checkpoint of ", 22) == 0 && !strstr(why, "memory: "));
+}
+
 static void test_health__false_from_a_failed_save_to_the_next_commit(void **state)
 {
     struct bed *bed = *state;
@@ -215,6 +252,9 @@ int main(void)
             test_health__false_where_a_first_attempt_and_a_save_would_not_fit, set_up, tear_down),
         cmocka_unit_test_setup_teardown(
             test_health__the_save_of_a_new_attempt_is_taken_for_as_large_as_the_last, set_up,
+            tear_down),
+        cmocka_unit_test_setup_teardown(
+            test_health__a_save_of_a_size_that_is_asked_for_needs_disk_and_memory, set_up,
             tear_down),
         cmocka_unit_test_setup_teardown(test_health__false_from_a_failed_save_to_the_next_commit,
                                         set_up, tear_down),

@@ -78,7 +78,7 @@ static void test_told__what_grows_with_the_runs_is_bounded(void **state)
         run->health.failures = 1;
         memset(run->health.reason, 'x', sizeof run->health.reason - 1);
     }
-    char *text = service_status(bed->service, true);
+    char *text = service_status(bed->service, true, 0);
     assert_true(strlen(text) < TOLD_BYTES_MAX);
     assert_int_equal(told_read(&told, text), 0);
     list = json_object_get(told, "alarms");
