@@ -183,6 +183,7 @@ static bool may_cost(void *user, const struct principal *peer, enum bulk_cost wh
 {
     const struct bulk_plane *plane = user;
     static const enum rpc_charge charges[NUM_BULK_COSTS] = {
+        [BULK_COST_CONNECTION] = RPC_CHARGE_CONNECTION,
         [BULK_COST_HANDSHAKE] = RPC_CHARGE_HANDSHAKE,
         [BULK_COST_LITTLE] = RPC_CHARGE_LITTLE,
         [BULK_COST_REFUSED] = RPC_CHARGE_REFUSED};

@@ -2,13 +2,16 @@
 #include "proto/bulk/server.h"
 #include "proto/checksum.h"
 #include "proto/report.h"
+#include "proto/tls/crowd.h"
 #include "proto/tls/stream.h"
 #include "proto/tls/tls.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <netdb.h>
 #include <poll.h>
 #include <pthread.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,17 +28,18 @@
 #define REFUSED_AT_ONCE 16u
 #define REFUSED_PAUSE_US 20000
 #define COSTLY_PAUSE_US 50000 /* between two looks whether a request may cost something again */
-#define FROM_MAX 64
 
 struct connection {
     struct connection *next;
     struct bulk_server *server;
     struct tls_stream *stream; /* NULL: in the handshake */
+    /* The connection's, too, until its ticket was good; then -1. Shut down, it ends a handshake. */
     int socket;
+    struct tls_newcomer newcomer;
     struct principal peer;
     struct bulk_entered *entered;
-    char from[FROM_MAX];
     bool is_over;     /* told to end */
+    bool has_left;    /* and named in the log: others came before its handshake was finished */
     bool is_unhashed; /* BULK_UNHASHED was granted */
     void *room;
     struct bulk_server_counts counts; /* of its bytes and times, given to the server at its end */
@@ -49,6 +53,7 @@ struct bulk_server {
     pthread_mutex_t mutex;
     pthread_cond_t changed; /* a connection has gone */
     struct connection *connections;
+    struct tls_crowd crowd; /* of those whose tickets were not good yet */
     struct bulk_server_counts counts;
     bool is_closing;
     int64_t logged_ms;
@@ -81,11 +86,12 @@ static void log_refused(struct bulk_server *server, const char *from, const char
 
 /* ---- what a peer may cost ---- */
 
-static bool address_may_cost(const struct bulk_server *server, const char *from)
+static bool address_may_cost(const struct bulk_server *server, const char *from,
+                             enum bulk_cost what)
 {
     const struct principal stranger = principal_of_address(from);
     const struct bulk_ops *ops = server->options.ops;
-    return !ops->may_cost || ops->may_cost(server->options.user, &stranger, BULK_COST_HANDSHAKE);
+    return !ops->may_cost || ops->may_cost(server->options.user, &stranger, what);
 }
 
 static bool may_cost(const struct connection *connection, enum bulk_cost what)
@@ -93,7 +99,7 @@ static bool may_cost(const struct connection *connection, enum bulk_cost what)
     const struct bulk_server *server = connection->server;
     const struct bulk_ops *ops = server->options.ops;
     const struct principal payer =
-        server->keys ? connection->peer : principal_of_address(connection->from);
+        server->keys ? connection->peer : principal_of_address(connection->newcomer.from);
     return !ops->may_cost || ops->may_cost(server->options.user, &payer, what);
 }
 
@@ -233,33 +239,69 @@ static int serve_one(struct connection *connection)
 
 /* ---- connections ---- */
 
-/* Its identity is known now: is there room for one more of it? */
+static bool is_of_same_peer(const struct connection *a, const struct connection *b)
+{
+    return a->server->keys ? a->stream && principal_is_same(&a->peer, &b->peer)
+                           : !a->newcomer.is_in && strcmp(a->newcomer.from, b->newcomer.from) == 0;
+}
+
+/* Its identity is known now, or that it has none: is there room for one more of it? */
 static int check_crowd(struct connection *connection)
 {
     struct bulk_server *server = connection->server;
     uint32_t count = 0;
-    if (!server->keys)
-        return 0;
     pthread_mutex_lock(&server->mutex);
     for (const struct connection *other = server->connections; other; other = other->next)
-        count += other->stream && principal_is_same(&other->peer, &connection->peer);
+        count += other != connection && is_of_same_peer(other, connection);
     pthread_mutex_unlock(&server->mutex);
-    if (count <= BULK_CONNECTIONS_EACH)
+    if (count < BULK_CONNECTIONS_EACH)
         return 0;
     return report_error(ERR_BUSY, "open fewer", "%s has %u connections to the bulk plane already",
-                        connection->peer.name, BULK_CONNECTIONS_EACH);
+                        server->keys ? connection->peer.name : connection->newcomer.from,
+                        BULK_CONNECTIONS_EACH);
+}
+
+/* Who says nothing costs nothing but its place: else silent connections from the address of a
+ * client shut that client out. */
+static int wait_for_word(struct connection *connection)
+{
+    struct bulk_server *server = connection->server;
+    struct pollfd state = {.fd = connection->socket, .events = POLLIN};
+    char byte;
+    if (poll(&state, 1, TLS_HANDSHAKE_MS) <= 0 ||
+        recv(connection->socket, &byte, 1, MSG_PEEK | MSG_DONTWAIT) <= 0)
+        return report_error(ERR_UNAVAILABLE, NULL, "it said nothing");
+    pthread_mutex_lock(&server->mutex);
+    connection->newcomer.has_spoken = true;
+    pthread_mutex_unlock(&server->mutex);
+    return address_may_cost(server, connection->newcomer.from, BULK_COST_HANDSHAKE) ? 0 : ERR_BUSY;
 }
 
 static int shake_hands(struct connection *connection)
 {
     struct bulk_server *server = connection->server;
     struct tls_stream *stream;
-    ERR_TRY(tls_stream_open(&stream, server->keys, connection->socket, NULL, TLS_HANDSHAKE_MS,
-                            &connection->peer));
+    ERR_TRY(wait_for_word(connection));
+    int own = fcntl(connection->socket, F_DUPFD_CLOEXEC, 0); /* the stream closes it */
+    if (own < 0)
+        return report_errno(ERR_IO, "could not begin a handshake", "fcntl");
+    ERR_TRY(tls_stream_open(&stream, server->keys, own, NULL, TLS_HANDSHAKE_MS, &connection->peer));
     pthread_mutex_lock(&server->mutex);
     connection->stream = stream;
     pthread_mutex_unlock(&server->mutex);
     return 0;
+}
+
+/* It has come in, or ends: it makes room for no newcomer any more. */
+static void leave_crowd(struct connection *connection, bool is_verified)
+{
+    struct bulk_server *server = connection->server;
+    pthread_mutex_lock(&server->mutex);
+    tls_crowd_leave(&server->crowd, &connection->newcomer, is_verified);
+    if (connection->socket >= 0)
+        close(connection->socket);
+    connection->socket = -1;
+    pthread_mutex_unlock(&server->mutex);
 }
 
 static int enter(struct connection *connection)
@@ -281,6 +323,7 @@ static int enter(struct connection *connection)
         send_error(connection, error);
         return report_restore(&text, error);
     }
+    leave_crowd(connection, true);
     answer.grants = server->keys ? hello.wants & BULK_UNHASHED : 0;
     connection->is_unhashed = answer.grants != 0;
     return send_answer(connection, &answer);
@@ -324,7 +367,8 @@ static void serve_all(struct connection *connection)
         give_counts(connection);
     }
     if (error == ERR_CORRUPT)
-        log_warn("bulk", "ended the connection from %s: %s", connection->from, report_line());
+        log_warn("bulk", "ended the connection from %s: %s", connection->newcomer.from,
+                 report_line());
 }
 
 static void *run_connection(void *argument)
@@ -336,8 +380,10 @@ static void *run_connection(void *argument)
         serve_all(connection);
     else {
         pthread_mutex_lock(&server->mutex);
-        log_refused(server, connection->from, report_line());
+        if (!connection->has_left)
+            log_refused(server, connection->newcomer.from, report_line());
         pthread_mutex_unlock(&server->mutex);
+        leave_crowd(connection, false);
     }
     if (connection->entered)
         server->options.ops->leave(connection->entered);
@@ -354,15 +400,23 @@ static void *run_connection(void *argument)
 
 /* ---- newcomers ---- */
 
-static const char *may_enter(const struct bulk_server *server, const char *from)
+/* Those that have left end at once; but that others come faster must not make more of them. */
+static bool make_room(struct bulk_server *server, struct connection *connection)
 {
-    uint32_t of_it = 0;
-    for (const struct connection *other = server->connections; other; other = other->next)
-        of_it += strcmp(other->from, from) == 0;
-    return server->counts.num_connections >= server->options.num_connections
-               ? "too many connections are open"
-           : of_it >= BULK_CONNECTIONS_EACH ? "too many connections of that address are open"
-                                            : NULL;
+    struct tls_newcomer *leaves;
+    uint32_t most = server->options.num_connections;
+    bool is_full = server->counts.num_connections >= most;
+    if (server->counts.num_connections >= most + BULK_CONNECTIONS_EACH ||
+        !tls_crowd_enter(&server->crowd, &connection->newcomer, is_full, &leaves))
+        return false;
+    if (leaves) {
+        struct connection *other =
+            (struct connection *)((char *)leaves - offsetof(struct connection, newcomer));
+        log_refused(server, leaves->from, "its handshake was not finished when others came");
+        other->is_over = other->has_left = true;
+        shutdown(other->socket, SHUT_RDWR);
+    }
+    return true;
 }
 
 /* False: there is no thread for it. With the mutex. */
@@ -385,16 +439,20 @@ static void take_in(struct bulk_server *server, int fd, const char *from)
 {
     struct connection *connection = calloc(1, sizeof *connection);
     pthread_mutex_lock(&server->mutex);
-    const char *why = connection ? may_enter(server, from) : "no memory";
-    if (!why) {
+    const char *why = "no memory";
+    if (connection) {
         *connection = (struct connection){.server = server, .socket = fd};
-        snprintf(connection->from, sizeof connection->from, "%s", from);
+        tls_newcomer_init(&connection->newcomer, fd, from);
+        why = make_room(server, connection) ? NULL : "too many connections are open";
+    }
+    if (!why) {
         connection->next = server->connections;
         server->connections = connection;
         server->counts.num_connections++;
         if (!start_connection(connection)) {
             server->connections = connection->next;
             server->counts.num_connections--;
+            tls_crowd_leave(&server->crowd, &connection->newcomer, false);
             why = "no memory";
         }
     }
@@ -423,7 +481,7 @@ static void accept_one(struct bulk_server *server)
 {
     struct sockaddr_storage address;
     socklen_t size = sizeof address;
-    char from[FROM_MAX] = "this machine";
+    char from[TLS_FROM_MAX] = "this machine";
     int fd = accept4(server->options.listener, (struct sockaddr *)&address, &size,
                      SOCK_CLOEXEC | SOCK_NONBLOCK);
     if (fd < 0 && (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)) {
@@ -433,20 +491,21 @@ static void accept_one(struct bulk_server *server)
     if (fd < 0)
         return;
     getnameinfo((struct sockaddr *)&address, size, from, sizeof from, NULL, 0, NI_NUMERICHOST);
-    if (address_may_cost(server, from))
+    if (address_may_cost(server, from, BULK_COST_CONNECTION))
         take_in(server, fd, from);
     else
         refuse_costly(server, fd, from);
 }
 
-/* Those in the handshake end by its deadline. */
 static void end_connections(struct bulk_server *server)
 {
     pthread_mutex_lock(&server->mutex);
     for (struct connection *connection = server->connections; connection;
          connection = connection->next) {
         connection->is_over = true;
-        if (connection->stream)
+        if (connection->socket >= 0)
+            shutdown(connection->socket, SHUT_RDWR);
+        else if (connection->stream)
             tls_stream_cut(connection->stream);
     }
     pthread_mutex_unlock(&server->mutex);
@@ -496,6 +555,8 @@ int bulk_server_open(struct bulk_server **out, const struct bulk_server_options 
         return report_error(ERR_MEMORY, NULL, "no memory for the bulk plane");
     }
     server->options = *options;
+    server->crowd.most = options->num_connections;
+    server->crowd.most_each = BULK_CONNECTIONS_EACH;
     pthread_mutex_init(&server->mutex, NULL);
     pthread_cond_init(&server->changed, NULL);
     server->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);

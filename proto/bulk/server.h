@@ -1,9 +1,10 @@
 /* server.h - the other end of the bulk plane: accepts, verifies, and moves blocks between sockets
  * and the memory that its user names. bulk.h has the story, wire.h the messages.
  *
- * A thread per connection, so that a slow peer holds up nobody; their number is the bound. Before
- * the handshake a connection is one of BULK_CONNECTIONS_EACH of its address, and of
- * num_connections at all; after it, one of BULK_CONNECTIONS_EACH of its identity. A hello, a
+ * A thread per connection, so that a slow peer holds up nobody; their number is the bound. Until
+ * its ticket was good a connection is one of BULK_CONNECTIONS_EACH of its address, and of
+ * num_connections at all, where a newcomer takes the place of another (tls/crowd.h); then, one of
+ * BULK_CONNECTIONS_EACH of its identity, or of its address where it has none. A hello, a
  * request and a block must come and go within BULK_STALL_MS and the time that its bytes take at the
  * slowest that is allowed (tls/stream.h). The files of the directory are read again when they
  * change (tls.h); every connection is ended when the authority or the list of the revoked changes.
@@ -18,9 +19,15 @@
 #define BULK_CONNECTIONS_EACH 64u
 #define BULK_ROOM_BESIDE 8192u /* more than a block, for who reads whole pages */
 
-/* A handshake, before which only the address is known; a request that moves less than
- * BULK_LITTLE_BYTES; one that was refused. */
-enum bulk_cost { BULK_COST_HANDSHAKE, BULK_COST_LITTLE, BULK_COST_REFUSED, NUM_BULK_COSTS };
+/* To accept a connection, and its handshake, before which only the address is known; a request that
+ * moves less than BULK_LITTLE_BYTES; one that was refused. */
+enum bulk_cost {
+    BULK_COST_CONNECTION,
+    BULK_COST_HANDSHAKE,
+    BULK_COST_LITTLE,
+    BULK_COST_REFUSED,
+    NUM_BULK_COSTS
+};
 
 struct tls_stream;
 struct bulk_server;

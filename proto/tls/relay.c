@@ -6,17 +6,17 @@
  * side that does not read stops the other. A link that ends while an event of it may be on its way
  * is freed after the events that were fetched with it.
  *
- * Who connects and says nothing keeps no one out: where no more handshakes fit, the newcomer takes
- * the place of one that is not finished: of a peer that has said nothing before one that has, of an
- * address that nobody was verified from before one of which somebody was, the oldest first. */
+ * Where no more handshakes fit, a newcomer takes the place of one that is not finished: crowd.h. */
 #include "proto/report.h"
 #include "proto/tls/context.h"
+#include "proto/tls/crowd.h"
 #include "proto/tls/tls.h"
 
 #include <openssl/err.h>
 
 #include <errno.h>
 #include <pthread.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -29,8 +29,6 @@
 #define PROTOCOL "h2" /* gRPC is HTTP/2 */
 #define EVENTS_MAX 64
 #define LOG_MS 1000 /* between two lines about peers that were refused */
-#define FROM_MAX 64
-#define KNOWN_MAX 64u /* addresses that peers were verified from last */
 
 struct buffer {
     uint32_t at, bytes;
@@ -44,11 +42,10 @@ struct link {
     bool wants_write; /* TLS could not go on without writing */
     bool is_parted;   /* the server's end is closed: what it sent before still goes out */
     bool is_ended;
-    bool has_spoken; /* something came of its handshake */
-    bool may_begin;  /* and it may have one */
+    bool may_begin; /* a handshake: its first byte has come */
     uint32_t tcp_events, plain_events;
     int64_t until_ms; /* of the handshake, and of a link that is parted */
-    char from[FROM_MAX];
+    struct tls_newcomer newcomer;
     struct buffer in, out;
 };
 
@@ -65,8 +62,7 @@ struct tls_relay {
     struct tls_stamp stamp;
     struct link *links, *graves;
     uint32_t num_links;
-    char known[KNOWN_MAX][FROM_MAX];
-    uint32_t next_known;
+    struct tls_crowd crowd;
     int64_t looked_ms, logged_ms;
     uint32_t num_unlogged;
 };
@@ -104,6 +100,7 @@ static void end_link(struct tls_relay *relay, struct link *link)
     *at = link->next;
     relay->num_links--;
     link->is_ended = true;
+    tls_crowd_leave(&relay->crowd, &link->newcomer, false);
     if (link->plain >= 0) {
         SSL_shutdown(link->ssl); /* what was sent is all there is; best effort */
         close(link->plain);
@@ -122,7 +119,7 @@ static void free_link(struct link *link)
 
 static void refuse(struct tls_relay *relay, struct link *link, const char *why)
 {
-    log_refused(relay, link->from, why);
+    log_refused(relay, link->newcomer.from, why);
     end_link(relay, link);
 }
 
@@ -178,32 +175,12 @@ static const char *handshake_error(const struct link *link)
     return verified != X509_V_OK ? X509_verify_cert_error_string(verified) : text;
 }
 
-static bool is_known(const struct tls_relay *relay, const char *from)
-{
-    for (uint32_t i = 0; i < KNOWN_MAX; i++)
-        if (strcmp(relay->known[i], from) == 0)
-            return true;
-    return false;
-}
-
-static void make_known(struct tls_relay *relay, const char *from)
-{
-    if (!is_known(relay, from))
-        snprintf(relay->known[relay->next_known++ % KNOWN_MAX], FROM_MAX, "%s", from);
-}
-
-static bool has_bytes(const struct link *link)
-{
-    char byte;
-    return recv(link->tcp, &byte, 1, MSG_PEEK | MSG_DONTWAIT) > 0;
-}
-
 /* Until a byte has come it costs nothing but its place. False: it was refused. */
 static bool may_begin(struct tls_relay *relay, struct link *link)
 {
-    if (link->may_begin || !relay->options.may_begin || !has_bytes(link))
+    if (link->may_begin || !relay->options.may_begin || !tls_newcomer_has_bytes(&link->newcomer))
         return true;
-    link->may_begin = relay->options.may_begin(relay->options.user, link->from) == 0;
+    link->may_begin = relay->options.may_begin(relay->options.user, link->newcomer.from) == 0;
     if (!link->may_begin)
         refuse(relay, link, report_line());
     return link->may_begin;
@@ -217,7 +194,7 @@ static bool shake(struct tls_relay *relay, struct link *link)
         return false;
     ERR_clear_error();
     int rc = SSL_accept(link->ssl);
-    link->has_spoken = link->has_spoken || SSL_get_state(link->ssl) != TLS_ST_BEFORE;
+    link->newcomer.has_spoken |= SSL_get_state(link->ssl) != TLS_ST_BEFORE;
     int reason = rc == 1 ? SSL_ERROR_NONE : SSL_get_error(link->ssl, rc);
     link->wants_write = reason == SSL_ERROR_WANT_WRITE;
     if (reason == SSL_ERROR_WANT_READ || reason == SSL_ERROR_WANT_WRITE)
@@ -230,8 +207,8 @@ static bool shake(struct tls_relay *relay, struct link *link)
         refuse(relay, link, report_line());
         return false;
     }
-    make_known(relay, link->from);
-    log_debug("tls", "%s comes from %s", principal.name, link->from);
+    tls_crowd_leave(&relay->crowd, &link->newcomer, true);
+    log_debug("tls", "%s comes from %s", principal.name, link->newcomer.from);
     return true;
 }
 
@@ -336,51 +313,23 @@ static void handle(struct tls_relay *relay, struct link *link, bool is_plain, ui
 
 /* ---- newcomers ---- */
 
-/* How soon the place of a handshake goes to a newcomer: the highest first. */
-static uint32_t rank_of(const struct tls_relay *relay, const struct link *link)
+/* Makes room for its handshake. False: all connections are verified ones. */
+static bool make_room(struct tls_relay *relay, struct link *link)
 {
-    bool is_silent = !link->has_spoken && !has_bytes(link);
-    return 2u * is_silent + !is_known(relay, link->from);
-}
-
-/* Of those that are in the handshake, and of `from` unless it is NULL, the one that goes first;
- * the list begins with the newest. */
-static struct link *find_unfinished(const struct tls_relay *relay, const char *from)
-{
-    struct link *found = NULL;
-    for (struct link *link = relay->links; link; link = link->next)
-        if (link->plain < 0 && (!from || strcmp(link->from, from) == 0) &&
-            (!found || rank_of(relay, link) >= rank_of(relay, found)))
-            found = link;
-    return found;
-}
-
-/* Makes room for a handshake of `from`. False: all connections are verified ones. */
-static bool make_room(struct tls_relay *relay, const char *from)
-{
-    uint32_t shaking = 0, of_it = 0;
-    struct link *oldest = NULL;
-    for (const struct link *link = relay->links; link; link = link->next)
-        if (link->plain < 0) {
-            shaking++;
-            of_it += strcmp(link->from, from) == 0;
-        }
-    if (of_it >= TLS_HANDSHAKES_EACH)
-        oldest = find_unfinished(relay, from);
-    else if (shaking >= TLS_HANDSHAKES_MAX || relay->num_links >= relay->options.num_connections)
-        oldest = find_unfinished(relay, NULL);
-    else
-        return true;
-    if (oldest)
-        refuse(relay, oldest, "its handshake was not finished when others came");
-    return oldest != NULL;
+    struct tls_newcomer *leaves;
+    bool is_full = relay->num_links >= relay->options.num_connections;
+    bool may = tls_crowd_enter(&relay->crowd, &link->newcomer, is_full, &leaves);
+    if (leaves)
+        refuse(relay, (struct link *)((char *)leaves - offsetof(struct link, newcomer)),
+               "its handshake was not finished when others came");
+    return may;
 }
 
 static void enter(struct tls_relay *relay, struct link *link)
 {
     const char *why = "limits.sessions is reached";
     struct epoll_event event = {.events = EPOLLIN, .data.u64 = (uintptr_t)link};
-    bool may = make_room(relay, link->from);
+    bool may = make_room(relay, link);
     if (may) {
         link->ssl = SSL_new(relay->context);
         may = link->ssl && SSL_set_fd(link->ssl, link->tcp) == 1 &&
@@ -388,7 +337,8 @@ static void enter(struct tls_relay *relay, struct link *link)
         why = "no memory";
     }
     if (!may) {
-        log_refused(relay, link->from, why);
+        log_refused(relay, link->newcomer.from, why);
+        tls_crowd_leave(&relay->crowd, &link->newcomer, false);
         close(link->tcp);
         free_link(link);
         return;
@@ -424,7 +374,7 @@ void tls_relay_adopt(struct tls_relay *relay, int socket, const char *from)
     tls_socket_set(socket);
     link->tcp = socket;
     link->plain = -1;
-    snprintf(link->from, sizeof link->from, "%s", from);
+    tls_newcomer_init(&link->newcomer, socket, from);
     pthread_mutex_lock(&relay->mutex);
     *relay->arrived_end = link;
     relay->arrived_end = &link->next;
@@ -554,6 +504,8 @@ int tls_relay_open(struct tls_relay **out, const struct tls_relay_options *optio
     if (!relay)
         return report_error(ERR_MEMORY, NULL, "no memory for the connections");
     relay->options = *options;
+    relay->crowd.most = TLS_HANDSHAKES_MAX;
+    relay->crowd.most_each = TLS_HANDSHAKES_EACH;
     relay->epoll = relay->wake = -1;
     relay->arrived_end = &relay->arrived;
     pthread_mutex_init(&relay->mutex, NULL);

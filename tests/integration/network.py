@@ -286,13 +286,33 @@ def another_role(world):
              "holdfast://node/NAME" in said, done)
 
 
+def silent_crowd(address, sources):
+    host, port = address.split(":")
+    return [socket.create_connection((host, int(port)), PATIENCE, (sources[i % len(sources)], 0))
+            for i in range(SILENT)]
+
+
+def bulk_crowd(world):
+    """The same on the bulk plane, from the client's own address."""
+    silent = silent_crowd(world.bulk, ["127.0.0.1"])
+    ticket = ticket_for(world, "peer", world.run, 3)
+
+    def fetched():
+        try:
+            return fetch(world, "peer", ticket, 0, 100)[0]
+        except OSError as error:
+            return error
+    got = [fetched() for _ in range(10)]
+    test("a silent crowd keeps nobody out of the bulk plane", got == [0] * 10, (got, world.log()))
+    for connection in silent:
+        connection.close()
+
+
 def crowd(world):
     """Connections that say nothing: of the address that clients have, and of many others."""
-    host, port = world.address.split(":")
     for what, sources in (("of the client's own address", ["127.0.0.1"]),
                           ("of many addresses", [f"127.0.0.{i}" for i in range(2, 40)])):
-        silent = [socket.create_connection((host, int(port)), PATIENCE,
-                                           (sources[i % len(sources)], 0)) for i in range(SILENT)]
+        silent = silent_crowd(world.address, sources)
         asked = [world.ask("anna", "list")[0] for _ in range(10)]
         test(f"a silent crowd {what} keeps no client out", asked == [0] * 10, (asked, world.log()))
         test(f"nor anybody of this node: {what}", world.cli("list", *world.where)[0] == 0)
@@ -311,6 +331,7 @@ def main():
         bulk(world)
         reload(world)
         crowd(world)
+        bulk_crowd(world)
         ending(world)
     finally:
         world.close()

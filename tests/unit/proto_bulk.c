@@ -10,6 +10,7 @@
 #include "proto/bulk/server.h"
 #include "proto/checksum.h"
 #include "proto/report.h"
+#include "proto/tls/crowd.h"
 #include "proto/tls/stream.h"
 
 #include <arpa/inet.h>
@@ -581,6 +582,40 @@ static void an_address_without_a_host_is_on_the_same(void **state)
     assert_string_equal(out, "10.0.0.1:7071");
 }
 
+/* Who has to leave for a newcomer of `from`, by index; -1: nobody, -2: nobody could. */
+static int leaves_for(struct tls_crowd *crowd, struct tls_newcomer *all, int newcomer,
+                      const char *from, bool is_full)
+{
+    struct tls_newcomer *leaves;
+    tls_newcomer_init(&all[newcomer], -1, from);
+    if (!tls_crowd_enter(crowd, &all[newcomer], is_full, &leaves))
+        return -2;
+    return leaves ? (int)(leaves - all) : -1;
+}
+
+static void the_oldest_silent_stranger_makes_room_first(void **state)
+{
+    struct tls_crowd crowd = {.most = 4, .most_each = 3};
+    struct tls_newcomer all[12];
+    (void)state;
+    assert_int_equal(leaves_for(&crowd, all, 0, "a", false), -1);
+    tls_crowd_leave(&crowd, &all[0], true); /* so that address is known */
+    assert_int_equal(leaves_for(&crowd, all, 0, "a", true), -2);
+    assert_int_equal(leaves_for(&crowd, all, 0, "a", false), -1);
+    assert_int_equal(leaves_for(&crowd, all, 1, "b", false), -1);
+    all[1].has_spoken = true;
+    assert_int_equal(leaves_for(&crowd, all, 2, "b", false), -1);
+    assert_int_equal(leaves_for(&crowd, all, 3, "b", false), -1);
+    assert_int_equal(leaves_for(&crowd, all, 4, "b", false), 2); /* its own, and silent */
+    assert_int_equal(leaves_for(&crowd, all, 5, "c", false), 3); /* a stranger's, the oldest */
+    assert_int_equal(leaves_for(&crowd, all, 6, "a", true), 4);
+    assert_int_equal(leaves_for(&crowd, all, 7, "a", true), 5);
+    assert_int_equal(leaves_for(&crowd, all, 8, "c", true), 0); /* known, but silent */
+    tls_crowd_leave(&crowd, &all[0], false);
+    all[6].has_spoken = all[7].has_spoken = all[8].has_spoken = true;
+    assert_int_equal(leaves_for(&crowd, all, 9, "c", true), 1); /* all have spoken: not "a" */
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -600,6 +635,7 @@ int main(void)
         cmocka_unit_test(what_is_dropped_is_over_when_the_call_returns),
         cmocka_unit_test(the_window_is_told),
         cmocka_unit_test(headers_that_cannot_be_meant_are_refused),
+        cmocka_unit_test(the_oldest_silent_stranger_makes_room_first),
         cmocka_unit_test(an_address_without_a_host_is_on_the_same),
     };
     signal(SIGPIPE, SIG_IGN); /* as ckptd does */
