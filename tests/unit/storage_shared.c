@@ -1,9 +1,9 @@
 /* storage_shared.c - a directory that several machines use: locks that its server forgets, names.
  *
  * Goal: a lock that nobody else has taken meanwhile is had again; who has lost the store's lock to
- * somebody else changes nothing any more. Method: the store is open twice, as by two clients; a
- * lock is forgotten as the server of NFS forgets it, behind the back of the store: the descriptor
- * that has it is found in /proc, and unlocked. */
+ * somebody else changes nothing any more; one whose file cannot be made again is told once. Method:
+ * the store is open twice, as by two clients; a lock is forgotten as the server of NFS forgets it,
+ * behind the back of the store: the descriptor that has it is found in /proc, and unlocked. */
 #include "tests/unit/group_bed.h"
 
 #include <dirent.h>
@@ -104,6 +104,57 @@ static void test_shared__who_lost_the_lock_to_another_changes_nothing(void **sta
     bed_remove_directory(path);
 }
 
+/* What goes to stderr goes into `path` from now on, or, with NULL, to stderr again. */
+static void redirect_log(const char *path)
+{
+    static int before = -1;
+    int fd = path ? open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600) : before;
+    before = path ? dup(STDERR_FILENO) : -1;
+    assert_int_equal(dup2(fd, STDERR_FILENO), STDERR_FILENO);
+    close(fd);
+}
+
+static int count_lines(const char *path, const char *words)
+{
+    char line[1024];
+    int count = 0;
+    FILE *file = fopen(path, "re");
+    assert_non_null(file);
+    while (fgets(line, sizeof line, file))
+        count += strstr(line, words) != NULL;
+    fclose(file);
+    return count;
+}
+
+/* Who locks again the lease, looks for the lock file behind it: so two such looks are over when the
+ * lease was locked again three times. */
+static void test_shared__a_lock_file_that_cannot_be_made_again_is_logged_once(void **state)
+{
+    (void)state;
+    char path[BED_PATH_BYTES], name[BED_PATH_BYTES + 32], log[BED_PATH_BYTES + 32];
+    struct storage_hold *hold;
+    bed_make_directory(path);
+    snprintf(name, sizeof name, "%s/" STORAGE_LOCK_NAME, path);
+    snprintf(log, sizeof log, "%s/.holdfast.log", path);
+    struct storage *one = open_shared(path), *other = open_shared(path);
+    assert_int_equal(storage_lock(one), 0);
+    assert_int_equal(storage_hold(one, &hold, "leases/x", "me", 2), 0);
+    redirect_log(log);
+    assert_true(unlink(name) == 0 && mkdir(name, 0700) == 0);
+    bool is_held = true;
+    for (int i = 0; i < 3 && is_held; i++) {
+        forget_lock("/leases/");
+        is_held = becomes_held(other, "leases/x");
+    }
+    redirect_log(NULL);
+    assert_true(is_held);
+    assert_int_equal(count_lines(log, "the store's lock file was removed: "), 1);
+    storage_release(one, hold);
+    storage_close(one);
+    storage_close(other);
+    bed_remove_directory(path);
+}
+
 static int count_a(void *user, const struct storage_entry *entry)
 {
     assert_string_equal(entry->name, "a");
@@ -134,6 +185,7 @@ static void test_shared__what_nfs_calls_an_open_file_that_was_removed_is_no_obje
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_shared__a_lock_file_that_cannot_be_made_again_is_logged_once),
         cmocka_unit_test(test_shared__locks_that_the_server_forgot_are_had_again),
         cmocka_unit_test(test_shared__what_nfs_calls_an_open_file_that_was_removed_is_no_object),
         cmocka_unit_test(test_shared__who_lost_the_lock_to_another_changes_nothing),
