@@ -16,7 +16,9 @@
  * T4  A start passes over the lease that it saw. One that moved on since lives: the start gives
  *     way, unless it was told to take over.
  * T5  A lease that was lost is never taken again by the same attempt.
- * T6  Only the attempt that a lease names ends it. */
+ * T6  Only the attempt that a lease names ends it.
+ * T7  What a fenced attempt had committed still drains: it is whole, and older than all that the
+ *     attempt which fenced it saves. Nobody is told that it is durable there. */
 #ifndef HOLDFAST_CKPTD_RUN_TENURE_H
 #define HOLDFAST_CKPTD_RUN_TENURE_H
 

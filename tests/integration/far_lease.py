@@ -15,7 +15,7 @@ import signal
 import lib_train
 from lib_store import PATIENCE, World, make_tier
 from lib_tap import end, test
-from tier import drained, tier_of, train, wait_until
+from tier import drained, far_has, tier_of, train, wait_until
 
 EVERY_MS = 100
 RUN = "shared"
@@ -119,6 +119,9 @@ def unacknowledged(old, new):
     other.communicate()
     os.unlink(leases)
     wait_until(drained(old), old.log)
+    step = max(entry["step"] for entry in old.listed() if entry["attempt"] == 6)
+    test("what it has committed goes to the far tier all the same", far_has(old, RUN, step, 6),
+         old.log()[-2000:])
     new.stop()
 
 
