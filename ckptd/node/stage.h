@@ -4,6 +4,7 @@
 
 #include "ckptd/ledger.h"
 #include "ckptd/loop.h"
+#include "ckptd/node/readback.h"
 #include "proto/arena.h"
 #include "proto/checksum.h"
 #include "proto/layout.h"
@@ -77,8 +78,7 @@ struct stage {
     bool is_read_back;
     bool has_job;                     /* `job` is under way; there is one at a time */
     uint64_t header_hash, table_hash; /* as the manifest has them */
-    uint64_t read_blocks;             /* readback.c: of the file, so far; */
-    struct digest *read_digests;      /* per tensor; owned, freed with the save */
+    struct readback readback;         /* its digests are freed with the save */
     struct fault fault;               /* the first */
     struct fault job_fault;           /* of the job, set by the worker */
     struct job job;
@@ -90,9 +90,6 @@ int stage_begin(struct stage *stage, const struct stage_options *options, struct
                 uint32_t slot);
 /* An entry of the ring of a rank. */
 void stage_entry(struct session *session, const struct arena_entry *entry);
-/* So many words more of the digests of its replicas. ERR_INVALID: it has ended, or has not so many;
- * ERR_MEMORY. */
-int stage_take_replicas(struct stage *stage, const uint64_t *words, size_t count);
 /* The rank has gone, or its session: its stages go on without it. */
 void stage_leave_session(struct session *session);
 /* Somebody waits for it. gate_hurry() lets go what it holds back. */

@@ -14,6 +14,7 @@
  * compared. */
 #include "ckptd/run/compare.h"
 #include "ckptd/config.h"
+#include "ckptd/node/announce.h"
 #include "ckptd/node/session.h"
 #include "ckptd/node/stage.h"
 #include "ckptd/run/describe.h"
@@ -42,7 +43,7 @@ void compare_call(struct service *service, struct rpc_call *call,
     struct stage *stage = save ? &save->stages[session->rank] : NULL;
     /* A rank may tell of a save that was given up before it heard of it. */
     if (stage && stage->session == session && !stage->stopping)
-        error = stage_take_replicas(stage, request->digests, request->n_digests);
+        error = announce_replicas(stage, request->digests, request->n_digests);
     if (error == 0)
         rpc_call_reply(call, &reply.base);
     else

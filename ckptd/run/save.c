@@ -148,7 +148,7 @@ void save_free(struct save *save)
         free(save->stages[i].announced);
         free(save->stages[i].told);
         free(save->stages[i].replicas);
-        free(save->stages[i].read_digests);
+        free(save->stages[i].readback.digests);
     }
     free(save->stages);
     for (uint32_t i = 0; i < save->world_size; i++) {
