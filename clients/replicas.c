@@ -58,8 +58,6 @@ void replicas_hash(struct ckpt_save *save, uint32_t index, const void *data)
     const struct slice *slice = &ckpt->tensors.slices[index];
     if (ckpt->num_replicas == 0 || ckpt->replica_of[index] == 0 || data == NULL)
         return;
-    uint64_t bytes =
-        box_elements(&slice->box, slice->tensor.dims) * dtype_bytes(slice->tensor.dtype);
-    replica_digest(&ckpt->replica_digests[ckpt->replica_of[index] - 1], data, bytes,
+    replica_digest(&ckpt->replica_digests[ckpt->replica_of[index] - 1], data, slice_bytes(slice),
                    replica_seed(slice->tensor.name, save->step));
 }

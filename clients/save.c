@@ -386,10 +386,9 @@ int ckpt_save_sample(struct ckpt_save *save, uint32_t index, struct ckpt_span *o
     if (ckpt->num_replicas == 0 || ckpt->replica_of[index] == 0)
         return 0;
     uint64_t seed = replica_seed(slice->tensor.name, save->step);
-    uint64_t slice_bytes =
-        box_elements(&slice->box, slice->tensor.dims) * dtype_bytes(slice->tensor.dtype);
+    uint64_t bytes = slice_bytes(slice);
     for (uint32_t i = 0; i < REPLICA_BLOCKS; i++) {
-        struct replica_block block = replica_block(slice_bytes, seed, i);
+        struct replica_block block = replica_block(bytes, seed, i);
         if (block.bytes > 0)
             out[(*out_count)++] = (struct ckpt_span){block.first, block.bytes};
     }

@@ -114,6 +114,11 @@ uint64_t box_elements(const struct box *box, uint32_t dims)
     return elements;
 }
 
+uint64_t slice_bytes(const struct slice *slice)
+{
+    return box_elements(&slice->box, slice->tensor.dims) * dtype_bytes(slice->tensor.dtype);
+}
+
 bool box_intersect(struct box *out, const struct box *a, const struct box *b, uint32_t dims)
 {
     bool any = true;

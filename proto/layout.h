@@ -80,6 +80,7 @@ int tensor_meta_check(const struct tensor_meta *tensor);
 int slice_check(const struct slice *slice);
 
 uint64_t box_elements(const struct box *box, uint32_t dims);
+uint64_t slice_bytes(const struct slice *slice);
 bool box_intersect(struct box *out, const struct box *a, const struct box *b, uint32_t dims);
 bool box_equal(const struct box *a, const struct box *b, uint32_t dims);
 

@@ -86,8 +86,7 @@ static int parse_tensor(struct slice *slice, uint64_t *out_data_byte, const char
         return fail_header("bad slice of tensor", name);
     if (slice_check(slice) != 0)
         return ERR_CORRUPT;
-    uint64_t bytes =
-        box_elements(&slice->box, slice->tensor.dims) * dtype_bytes(slice->tensor.dtype);
+    uint64_t bytes = slice_bytes(slice);
     if (bytes == 0 || range[1] - range[0] != bytes)
         return fail_header("data_offsets do not fit the shape of tensor", name);
     *out_data_byte = range[0];

@@ -57,6 +57,16 @@ int session_find(struct session **out, struct service *service, uint64_t token)
     return 0;
 }
 
+int session_find_rank(struct session **out, struct service *service, uint64_t token)
+{
+    struct session *session;
+    ERR_TRY(session_find(&session, service, token));
+    if (!session->is_rank)
+        return report_error(ERR_NOT_FOUND, "describe first", "the session is not a rank's");
+    *out = session;
+    return 0;
+}
+
 bool session_is_there(const struct service *service, uint64_t token)
 {
     uint64_t rows = (uint64_t)service->config->limit_sessions;

@@ -75,6 +75,8 @@ int session_table_open(struct service *service, const struct session_events *eve
 void session_table_close(struct service *service);
 /* ERR_NOT_FOUND. */
 int session_find(struct session **out, struct service *service, uint64_t token); /* it spoke */
+/* ERR_NOT_FOUND also where it is no rank's. */
+int session_find_rank(struct session **out, struct service *service, uint64_t token);
 /* ERR_BUSY, ERR_MEMORY. With a control page set and an eventfd. */
 int session_new_rank(struct session **out, struct service *service,
                      const struct session_options *options);

@@ -22,6 +22,7 @@
  * last rank ends: there are at most as many as runs that have ranks here. A restart of ckptd
  * forgets it: clients then go on with the checkpoint that they have opened, or fail. */
 #include "ckptd/restore/together.h"
+#include "ckptd/catalog.h"
 #include "ckptd/checkpoint.h"
 #include "ckptd/loop.h"
 #include "ckptd/node/session.h"
@@ -146,12 +147,10 @@ static struct together_choice choice_of(const struct checkpoint *checkpoint)
     return (struct together_choice){checkpoint->summary.step, checkpoint->summary.attempt};
 }
 
-static struct checkpoint *find_checkpoint(const struct run *run, struct together_choice choice)
+/* NULL: it has gone, or there is no choice. */
+static struct checkpoint *checkpoint_of(struct run *run, struct together_choice choice)
 {
-    struct checkpoint *at = run->checkpoints;
-    while (at && (at->summary.step != choice.step || at->summary.attempt != choice.attempt))
-        at = at->next;
-    return at;
+    return catalog_find(run, choice.step, choice.attempt);
 }
 
 static enum together_fate fate_of(const struct checkpoint *checkpoint)
@@ -177,7 +176,7 @@ int together_enter(struct together_member *out, struct checkpoint **found,
     *out = (struct together_member){.run = NULL};
     if (!together)
         return 0;
-    struct checkpoint *choice = find_checkpoint(session->run, together->choice);
+    struct checkpoint *choice = checkpoint_of(session->run, together->choice);
     switch (together_open(together, session->rank, fate_of(choice), choice == *found)) {
     case TOGETHER_REFUSED:
         return report_error(ERR_CORRUPT, "load the newest again on every rank",
@@ -202,7 +201,7 @@ int together_enter(struct together_member *out, struct checkpoint **found,
 int together_loaded(const struct together_member *member)
 {
     struct together *together = find_of(member);
-    const struct checkpoint *checkpoint = find_checkpoint(member->run, member->loads);
+    const struct checkpoint *checkpoint = checkpoint_of(member->run, member->loads);
     if (!together)
         return report_error(ERR_NOT_FOUND, "load again", "the ranks' load together is over");
     switch (
@@ -229,7 +228,7 @@ void together_end(const struct together_member *member)
     if (!together)
         return;
     together_fail(together, member->rank, member->loads,
-                  fate_of(find_checkpoint(member->run, member->loads)));
+                  fate_of(checkpoint_of(member->run, member->loads)));
     if (together_is_over(together))
         forget(find(member->run, member->attempt));
 }

@@ -22,8 +22,8 @@ enum together_fate { TOGETHER_WHOLE, TOGETHER_DAMAGED, TOGETHER_GONE };
 enum together_rank {
     TOGETHER_OUT = 0, /* it has not opened the choice */
     TOGETHER_LOADS,
-    TOGETHER_HAS, /* all of it, and waits for word of the others */
-    TOGETHER_DONE /* it has word, has failed, or its session has ended */
+    TOGETHER_HAS, /* all of it, and waits for the others */
+    TOGETHER_DONE /* it goes on, has failed, or its session has ended */
 };
 
 struct together {
@@ -54,7 +54,8 @@ enum together_word { TOGETHER_AGREED, TOGETHER_WAIT, TOGETHER_AGAIN };
 enum together_word together_has(struct together *together, uint32_t rank,
                                 struct together_choice loaded, enum together_fate fate,
                                 int64_t now_ms);
-/* A rank's load of `choice` ended; in other ways than by word of the others, it has failed. */
+/* A rank's load of `choice` ended: the rank goes on from it (together_has() was AGREED), opens the
+ * newest again where it is damaged, or has failed. */
 void together_fail(struct together *together, uint32_t rank, struct together_choice choice,
                    enum together_fate fate);
 bool together_is_over(const struct together *together); /* every rank is done */

@@ -363,9 +363,7 @@ static void park(struct beginning *beginning)
 static void advance(struct beginning *beginning)
 {
     struct session *session;
-    int error = session_find(&session, beginning->service, beginning->request->session);
-    if (error == 0 && !session->is_rank)
-        error = report_error(ERR_NOT_FOUND, "describe first", "the session is not a rank's");
+    int error = session_find_rank(&session, beginning->service, beginning->request->session);
     if (error == 0 && beginning->number != session->num_begins)
         error = report_error(ERR_ABORTED, NULL, "the rank asked again");
     if (error == 0) {

@@ -34,9 +34,7 @@ void compare_call(struct service *service, struct rpc_call *call,
 {
     Holdfast__V1__TellReplicasReply reply = HOLDFAST__V1__TELL_REPLICAS_REPLY__INIT;
     struct session *session;
-    int error = session_find(&session, service, request->session);
-    if (error == 0 && !session->is_rank)
-        error = report_error(ERR_NOT_FOUND, "describe first", "the session is not a rank's");
+    int error = session_find_rank(&session, service, request->session);
     if (error == 0)
         session_drain(session); /* its end may still be in the ring */
     struct save *save = error == 0 ? save_find(session->run, request->save) : NULL;

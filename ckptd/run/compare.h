@@ -3,11 +3,7 @@
 #define HOLDFAST_CKPTD_RUN_COMPARE_H
 
 #include "proto/ckpt.pb-c.h"
-#include "proto/replica.h"
 #include "proto/rpc.h"
-
-#include <stddef.h>
-#include <stdint.h>
 
 struct service;
 struct save;

@@ -73,9 +73,7 @@ void save_abort(struct service *service, struct rpc_call *call,
     struct session *session = NULL;
     bool is_told = request->run[0] != '\0';
     int error = is_told ? take_failure(service, request)
-                        : session_find(&session, service, request->session);
-    if (error == 0 && session && !session->is_rank)
-        error = report_error(ERR_NOT_FOUND, "describe first", "the session is not a rank's");
+                        : session_find_rank(&session, service, request->session);
     if (error == 0 && session && request->waiting)
         error = make_way(&reply.step, session);
     if (error != 0) {

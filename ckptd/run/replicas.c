@@ -238,10 +238,9 @@ static void note_difference(struct comparing *comparing, const struct replica_ra
     entry->num_ranks++;
     if (block >= entry->block)
         return;
-    uint64_t bytes =
-        box_elements(&slice->box, slice->tensor.dims) * dtype_bytes(slice->tensor.dtype);
     entry->block = block;
-    entry->where = replica_block(bytes, replica_seed(slice->tensor.name, comparing->step), block);
+    entry->where =
+        replica_block(slice_bytes(slice), replica_seed(slice->tensor.name, comparing->step), block);
 }
 
 static void compare_rank(struct comparing *comparing, const struct replica_rank *rank,

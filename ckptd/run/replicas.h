@@ -24,25 +24,26 @@ struct replica_rank {
     const struct replica_digest *digests; /* of these; NULL: it has told none */
 };
 
-/* Finds those of each rank: out[rank], to be freed, and num[rank]. `slices` as the plan names them,
- * and the table that LAYOUT_ONE_REPLICA made of them. ERR_MEMORY. */
+/* Finds those of each rank: num[rank] of them in out[rank], to be freed. `table` is what
+ * LAYOUT_ONE_REPLICA made of `slices`. ERR_MEMORY. */
 int replicas_find(struct replica_slice **out, uint32_t *num, const struct layout_table *table,
                   const struct slice *const *slices, const uint32_t *counts, uint32_t num_ranks);
 
-/* The cells of these, a bit for each of the table's, for another node: *out, to be freed; NULL:
- * there is none. And what a rank there holds of them, as above. ERR_MEMORY. */
+/* For another node: *out, to be freed, has a bit for each cell of the table, set where several
+ * ranks hold it; NULL: they hold none. ERR_MEMORY. */
 int replicas_mark(uint8_t **out, size_t *out_bytes, const struct layout_table *table,
                   struct replica_slice *const *replicas, const uint32_t *num, uint32_t num_ranks);
 struct replica_marks {
     const uint8_t *bits;
     size_t bytes;
 };
+/* On that node: finds those of one rank whose cells are marked. *out, to be freed; ERR_MEMORY. */
 int replicas_find_marked(struct replica_slice **out, uint32_t *num,
                          const struct layout_table *table, const struct slice *slices,
                          uint32_t count, const struct replica_marks *marks);
 
-#define REPLICAS_LISTED_MAX 16u /* slices; the others are counted, */
-#define REPLICAS_RANKS_MAX 8u   /* and so are ranks */
+#define REPLICAS_LISTED_MAX 16u /* slices that are listed; the others are counted */
+#define REPLICAS_RANKS_MAX 8u   /* ranks that are listed of a slice; the others are counted */
 
 /* A slice of which not all ranks hold what the checkpoint has. */
 struct replica_difference {
