@@ -341,17 +341,26 @@ static int add_pairs(struct reader *reader)
     return result;
 }
 
+/* A piece may hold zeros. */
+static char *copy_text(const char *text, size_t bytes)
+{
+    char *copy = calloc(bytes + 1, 1);
+    if (copy != NULL)
+        memcpy(copy, text, bytes);
+    return copy;
+}
+
 static int add_added(struct tokenizer *out, const struct piece *piece)
 {
     struct added_token *added = &out->added[out->num_added++];
     const char *text = (const char *)out->vocab.bytes + out->vocab.start[piece->id];
     size_t bytes = out->vocab.start[piece->id + 1] - out->vocab.start[piece->id];
-    *added = (struct added_token){.content = strndup(text, bytes),
+    *added = (struct added_token){.content = copy_text(text, bytes),
                                   .bytes = (uint32_t)bytes,
                                   .id = (int32_t)piece->id,
                                   .is_special = piece->type != USER_DEFINED};
     if (!added->is_special) {
-        added->normalized = strndup(text, bytes);
+        added->normalized = copy_text(text, bytes);
         added->normalized_bytes = added->bytes;
     }
     return added->content == NULL || (!added->is_special && added->normalized == NULL) ? no_memory()
