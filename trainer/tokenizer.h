@@ -6,7 +6,7 @@
  *   tokenizer.json     Hugging Face's: byte-level BPE (Llama 3, GPT-2) and byte-fallback BPE
  *                      (Llama 2), with its added tokens. What it asks for beyond that is refused
  *                      by name.
- *   SentencePiece's    BPE with byte fallback: the tokenizer.model of Llama 2. The same holds.
+ *   SentencePiece's    BPE, as the tokenizer.model of Llama 2, and unigram. The same holds.
  *
  *     tokenizer_open(&tokenizer, "tokenizer.model");
  *     encoder_open(&encoder, tokenizer);                  (one per thread)
@@ -51,7 +51,7 @@ void encoder_close(struct encoder *encoder);
 #define ENCODE_SPECIAL 1u   /* special tokens in the text are tokens */
 #define ENCODE_CONTINUES 2u /* the text goes on where the one before it ended: no prefix */
 /* The tokens stay the encoder's, until its next use. Bytes that are not UTF-8 become tokens of
- * single bytes. */
+ * single bytes, or the unknown token of a SentencePiece model without those. */
 int encoder_run(struct encoder *encoder, const char *text, size_t bytes, uint32_t flags,
                 const int32_t **out, size_t *out_count);
 /* The first place at `from` or behind it where a text may be cut, so that its parts, the later ones

@@ -1,6 +1,7 @@
 /* tokenizer.c - fuzz target: a tokenizer file, and with it the first bytes of the file as text. */
 #include "tests/fuzz/fuzz.h"
 
+#include "proto/vocab.h"
 #include "trainer/tokenizer.h"
 
 #define TEXT_BYTES 200u
@@ -23,7 +24,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     char path[64];
     struct tokenizer *tokenizer = NULL;
     int fd = fuzz_file(path, sizeof path, data, bytes);
-    bool is_ranks = bytes == 0 || memchr(data, '{', bytes) == NULL; /* no tokenizer.json */
+    bool is_ranks = vocab_file_of((const char *)data, bytes) == VOCAB_FILE_RANKS;
     if (is_ranks && tokenizer_open(&tokenizer, path) == 0) {
         fuzz_taken = true;
         try_text(tokenizer, data, bytes < TEXT_BYTES ? bytes : TEXT_BYTES);

@@ -370,6 +370,142 @@ test_tokenizer_json__a_prefix_is_put_before_and_unknown_characters_are_bytes(voi
     tokenizer_close(tokenizer);
 }
 
+/* ---- SentencePiece ---- */
+
+/* Trained by the package sentencepiece 0.2.3 on this repository's README, of type UNIGRAM: one with
+ * rules of normalization and no tokens of bytes, one with those and text as it stands. The tokens
+ * below are what the package makes with them. */
+#define RULES "tests/fuzz/corpus/tokenizer_json/genuine-unigram-rules"
+#define BYTES "tests/fuzz/corpus/tokenizer_json/genuine-unigram-bytes"
+#define RULES_CHARSMAP 1875 /* where in the file it begins ... */
+#define RULES_CHARSMAP_BYTES 1044
+
+static void check_tokens(const char *file, const char *text, const int32_t *want)
+{
+    struct tokenizer *tokenizer;
+    int32_t *tokens;
+    size_t count;
+    assert_int_equal(tokenizer_open(&tokenizer, file), 0);
+    assert_int_equal(tokenizer_encode(tokenizer, text, strlen(text), &tokens, &count), 0);
+    for (size_t i = 0; i < count; i++)
+        assert_int_equal(tokens[i], want[i]);
+    assert_int_equal(want[count], -1);
+    free(tokens);
+    tokenizer_close(tokenizer);
+}
+#define CHECK_TOKENS(file, text, ...) check_tokens(file, text, (const int32_t[]){__VA_ARGS__, -1})
+
+static void test_tokenizer_sentencepiece__a_unigram_model_cuts_by_the_sum_of_scores(void **state)
+{
+    (void)state;
+    CHECK_TOKENS(RULES, "The trainer  saves a checkpoint ", 104, 6, 52, 6, 7, 12, 62, 7, 21, 6, 57);
+    CHECK_TOKENS(BYTES, "The trainer  saves", 319, 311, 268, 259, 279, 305, 291, 290, 268, 305, 259,
+                 259, 260, 291, 340, 298);
+    CHECK_TOKENS(BYTES, "the\u2581\u2581ckptd", 279, 311, 268, 259, 259, 309, 341, 280, 279, 262);
+    /* Of equal sums the one that the library's floats give. */
+    CHECK_TOKENS(RULES, "of the the \u2500\u2500\u2500\u2500\u2500\u2500\u2500", 58, 20, 20, 6, 92,
+                 141);
+    CHECK_TOKENS(RULES, "\u2500\u2500\u2500\u2500\u2500\u2500\u2500\u2500\u2500", 6, 141, 141, 92,
+                 141);
+}
+
+static void
+test_tokenizer_sentencepiece__what_a_unigram_model_lacks_is_unknown_or_bytes(void **state)
+{
+    (void)state;
+    CHECK_TOKENS(RULES, "load, reload; \u540d\u524d", 6, 105, 11, 6, 38, 105, 74, 6, 0);
+    CHECK_TOKENS(BYTES, "\u540d ", 232, 147, 144, 259);
+    CHECK_TOKENS(BYTES, "e\xff", 268, 258);
+}
+
+static void test_tokenizer_sentencepiece__rules_and_spaces_are_applied_first(void **state)
+{
+    (void)state;
+    CHECK_TOKENS(RULES, "\u3000 of\u00a0\tthe \ufb01le\u2026 <tool>ckpts", 58, 20, 6, 59, 16, 17, 9,
+                 14, 14, 14, 6, 4, 5, 7);
+    CHECK_TOKENS(RULES, "cafe\u0301 \u00c6on\u200b z\u65e5\u672c\u8a9e end  \n", 6, 27, 12, 59, 0,
+                 6, 47, 44, 13, 19, 6, 110, 0, 6, 9, 19, 8, 6, 0);
+    check_tokens(RULES, " \u3000 ", (const int32_t[]){-1});
+}
+
+static void
+test_tokenizer_sentencepiece__the_parts_of_a_long_text_have_the_tokens_of_the_whole(void **state)
+{
+    (void)state;
+    struct tokenizer *tokenizer;
+    const size_t bytes = 200000;
+    char *text = malloc(bytes);
+    uint64_t seed = 8;
+    for (size_t i = 0; i < bytes; i++)
+        text[i] = "aaeorst   ,l"[next_random(&seed) % 12];
+    for (int i = 0; i < 2; i++) {
+        const char *file = i == 0 ? RULES : BYTES;
+        assert_int_equal(tokenizer_open(&tokenizer, file), 0);
+        size_t first = tokenizer_cut(tokenizer, text, bytes, 1, 0);
+        assert_in_range(first, 1, bytes - 1);
+        assert_int_equal(tokenizer_cut(tokenizer, text, bytes, first + 1000, 0),
+                         first + tokenizer_cut(tokenizer, text + first, bytes - first, 1, 0));
+        tokenizer_close(tokenizer);
+        check_parts(file, text, bytes);
+    }
+    free(text);
+}
+
+static void test_tokenizer_sentencepiece__a_text_that_goes_on_keeps_its_first_space(void **state)
+{
+    (void)state;
+    struct tokenizer *tokenizer;
+    struct encoder *encoder;
+    const int32_t *tokens;
+    size_t count;
+    assert_int_equal(tokenizer_open(&tokenizer, RULES), 0);
+    assert_int_equal(encoder_open(&encoder, tokenizer), 0);
+    assert_int_equal(encoder_run(encoder, " the", 4, ENCODE_CONTINUES, &tokens, &count), 0);
+    assert_int_equal(count, 1);
+    assert_int_equal(tokens[0], 20); /* U+2581 and "the" */
+    encoder_close(encoder);
+    tokenizer_close(tokenizer);
+}
+
+static int open_changed(const struct bed *bed, const char *bytes, size_t num_bytes)
+{
+    struct tokenizer *tokenizer;
+    write_file(bed->other, bytes, num_bytes);
+    int result = tokenizer_open(&tokenizer, bed->other);
+    if (result == 0)
+        tokenizer_close(tokenizer);
+    return result;
+}
+
+static void test_tokenizer_sentencepiece__a_damaged_model_is_refused(void **state)
+{
+    const struct bed *bed = *state;
+    static char whole[8192], changed[8192];
+    FILE *file = fopen(RULES, "re");
+    assert_non_null(file);
+    size_t bytes = fread(whole, 1, sizeof whole, file);
+    fclose(file);
+    assert_int_equal(open_changed(bed, whole, bytes), 0);
+    for (size_t length = 300; length < RULES_CHARSMAP + RULES_CHARSMAP_BYTES; length++)
+        assert_int_equal(open_changed(bed, whole, length), ERR_CORRUPT);
+    static const struct {
+        size_t at;
+        char byte;
+    } changes[] = {
+        {RULES_CHARSMAP, 1},                              /* units of 4 bytes */
+        {RULES_CHARSMAP + 1, 0},                          /* no units */
+        {RULES_CHARSMAP + 2, 1},                          /* more than there are bytes */
+        {RULES_CHARSMAP + 13, 0x7f},                      /* where the string for U+3000 begins */
+        {RULES_CHARSMAP + RULES_CHARSMAP_BYTES - 1, 'x'}, /* the last string has no end */
+    };
+    for (size_t i = 0; i < sizeof changes / sizeof changes[0]; i++) {
+        memcpy(changed, whole, bytes);
+        changed[changes[i].at] = changes[i].byte;
+        assert_int_equal(open_changed(bed, changed, bytes), ERR_CORRUPT);
+        assert_non_null(strstr(report_line(), "precompiled_charsmap"));
+    }
+}
+
 static int32_t end_with(const struct bed *bed, const char *name, const char *text)
 {
     char path[160];
@@ -448,6 +584,14 @@ int main(void)
         cmocka_unit_test(
             test_tokenizer_json__a_prefix_is_put_before_and_unknown_characters_are_bytes),
         cmocka_unit_test(test_tokenizer_json__files_beside_it_name_the_end_that_it_does_not),
+        cmocka_unit_test(test_tokenizer_sentencepiece__a_unigram_model_cuts_by_the_sum_of_scores),
+        cmocka_unit_test(
+            test_tokenizer_sentencepiece__what_a_unigram_model_lacks_is_unknown_or_bytes),
+        cmocka_unit_test(test_tokenizer_sentencepiece__rules_and_spaces_are_applied_first),
+        cmocka_unit_test(
+            test_tokenizer_sentencepiece__the_parts_of_a_long_text_have_the_tokens_of_the_whole),
+        cmocka_unit_test(test_tokenizer_sentencepiece__a_text_that_goes_on_keeps_its_first_space),
+        cmocka_unit_test(test_tokenizer_sentencepiece__a_damaged_model_is_refused),
         cmocka_unit_test(test_tokenizer__a_file_of_llama3s_ranks_has_its_256_special_tokens),
         cmocka_unit_test(test_tokenizer__a_very_long_piece_costs_no_square),
         cmocka_unit_test(test_tokenizer__open_refuses_lines_that_do_not_fit),

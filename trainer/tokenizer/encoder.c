@@ -8,7 +8,7 @@
  *   3. added tokens that are found in normalized text are cut out of that;
  *   4. where the pre-tokenizer marks, each part between those is marked;
  *   5. what is left is split into pieces; a piece is a token as a whole, or symbols that are
- * joined.
+ *      joined. Where tokens have scores (unigram.c) all that is left is one piece.
  *
  * Added tokens are searched for from the left, the longest first; a special token that is only text
  * here still covers its place, so that no other is found inside it.
@@ -33,15 +33,11 @@ struct kept_piece {
     int32_t list[KEPT_TOKENS];
 };
 
-struct buffer {
-    char *text;
-    size_t room;
-};
-
 struct encoder {
     const struct tokenizer *tokenizer;
     struct split *split; /* NULL: the pieces are no matches */
     struct merger *merger;
+    struct lattice *lattice;
     struct kept_piece *kept;
     struct buffer marked;
     int32_t *tokens; /* of the text in work */
@@ -66,6 +62,7 @@ void encoder_close(struct encoder *encoder)
         return;
     split_close(encoder->split);
     merger_free(encoder->merger);
+    lattice_free(encoder->lattice);
     free(encoder->kept);
     free(encoder->marked.text);
     free(encoder->tokens);
@@ -131,8 +128,11 @@ int encoder_open(struct encoder **out, const struct tokenizer *tokenizer)
         return no_memory();
     encoder->tokenizer = tokenizer;
     encoder->merger = merger_new();
+    encoder->lattice = lattice_new();
     encoder->kept = calloc(KEPT_PIECES, sizeof *encoder->kept);
-    int result = encoder->merger == NULL || encoder->kept == NULL ? no_memory() : 0;
+    int result = encoder->merger == NULL || encoder->lattice == NULL || encoder->kept == NULL
+                     ? no_memory()
+                     : 0;
     if (result == 0 && tokenizer->pieces == PIECES_EXPRESSION)
         result = split_open(&encoder->split, tokenizer->expression);
     for (int is_normalized = 0; result == 0 && is_normalized < 2; is_normalized++)
@@ -248,10 +248,20 @@ static int encode_words(struct encoder *encoder, const char *text, size_t bytes,
     return first < bytes ? encode_piece(encoder, text + first, bytes - first) : 0;
 }
 
+static int encode_by_scores(struct encoder *encoder, const char *text, size_t bytes)
+{
+    const uint32_t *tokens;
+    size_t count;
+    ERR_TRY(lattice_run(encoder->lattice, encoder->tokenizer, text, bytes, &tokens, &count));
+    return add_tokens(encoder, tokens, count);
+}
+
 static int encode_pieces(struct encoder *encoder, const char *text, size_t bytes)
 {
     if (bytes == 0)
         return 0;
+    if (encoder->tokenizer->scores != NULL)
+        return encode_by_scores(encoder, text, bytes);
     switch (encoder->tokenizer->pieces) {
     case PIECES_EXPRESSION:
         return split_run(encoder->split, text, bytes, encode_piece, encoder);
@@ -337,18 +347,6 @@ static int cut_added(struct encoder *encoder, const char *text, size_t bytes, bo
 
 /* ---- marking ---- */
 
-static int reserve_buffer(struct buffer *buffer, size_t bytes)
-{
-    if (bytes <= buffer->room)
-        return 0;
-    char *grown = realloc(buffer->text, bytes + bytes / 2);
-    if (grown == NULL)
-        return no_memory();
-    buffer->text = grown;
-    buffer->room = bytes + bytes / 2;
-    return 0;
-}
-
 static bool takes_prefix(const struct encoder *encoder, const char *text, size_t bytes,
                          bool is_first)
 {
@@ -383,10 +381,17 @@ static int mark(struct encoder *encoder, const char **text, size_t *bytes, bool 
 {
     const struct tokenizer *tokenizer = encoder->tokenizer;
     bool has_prefix = takes_prefix(encoder, *text, *bytes, is_first);
+    if (tokenizer->normalizer != NULL) {
+        bool continues = is_first && (encoder->flags & ENCODE_CONTINUES) != 0;
+        ERR_TRY(tokenizer_normalize(tokenizer, has_prefix, continues, *text, *bytes,
+                                    &encoder->marked, bytes));
+        *text = encoder->marked.text;
+        return 0;
+    }
     if (!has_prefix && !tokenizer->marks_spaces)
         return 0;
     size_t room = *bytes * (tokenizer->marks_spaces ? META_SPACE_BYTES : 1);
-    ERR_TRY(reserve_buffer(&encoder->marked, room + sizeof tokenizer->prefix_text));
+    ERR_TRY(buffer_reserve(&encoder->marked, room + sizeof tokenizer->prefix_text));
     *bytes = tokenizer_mark(tokenizer, has_prefix, *text, *bytes, encoder->marked.text);
     *text = encoder->marked.text;
     return 0;
@@ -419,25 +424,6 @@ static bool has_added(const struct tokenizer *tokenizer, bool is_normalized, uin
     return false;
 }
 
-int encoder_run(struct encoder *encoder, const char *text, size_t bytes, uint32_t flags,
-                const int32_t **out, size_t *out_count)
-{
-    encoder->num_tokens = 0;
-    encoder->flags = flags;
-    encoder->finds_normalized = has_added(encoder->tokenizer, true, flags);
-    *out = encoder->tokens;
-    *out_count = 0;
-    if (bytes == 0)
-        return 0;
-    if (has_added(encoder->tokenizer, false, flags))
-        ERR_TRY(cut_added(encoder, text, bytes, false, encode_part));
-    else
-        ERR_TRY(encode_part(encoder, text, bytes, true));
-    *out = encoder->tokens;
-    *out_count = encoder->num_tokens;
-    return 0;
-}
-
 static bool is_letter(char c)
 {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
@@ -445,8 +431,8 @@ static bool is_letter(char c)
 
 /* With an expression: after the line feed between two letters, which every one of them cuts on both
  * sides. With U+2581: before the space between two letters. */
-size_t tokenizer_cut(const struct tokenizer *tokenizer, const char *text, size_t bytes, size_t from,
-                     uint32_t flags)
+static size_t find_gap(const struct tokenizer *tokenizer, const char *text, size_t bytes,
+                       size_t from, uint32_t flags)
 {
     bool by_line = tokenizer->pieces == PIECES_EXPRESSION;
     if (tokenizer->pieces == PIECES_WHOLE || has_added(tokenizer, false, flags) ||
@@ -461,6 +447,59 @@ size_t tokenizer_cut(const struct tokenizer *tokenizer, const char *text, size_t
             return at + by_line;
     }
     return bytes;
+}
+
+/* The parts of a text whose scores are summed begin where those of the whole do. */
+size_t tokenizer_cut(const struct tokenizer *tokenizer, const char *text, size_t bytes, size_t from,
+                     uint32_t flags)
+{
+    size_t at = 0;
+    if (tokenizer->scores == NULL)
+        return find_gap(tokenizer, text, bytes, from, flags);
+    do
+        at = find_gap(tokenizer, text, bytes, at + SCORED_BYTES, flags);
+    while (at < from && at < bytes);
+    return at;
+}
+
+static int encode_text(struct encoder *encoder, const char *text, size_t bytes)
+{
+    return has_added(encoder->tokenizer, false, encoder->flags)
+               ? cut_added(encoder, text, bytes, false, encode_part)
+               : encode_part(encoder, text, bytes, true);
+}
+
+/* Of neighbours that are the unknown token one is left. */
+static void join_unknown(struct encoder *encoder)
+{
+    const int32_t unknown = encoder->tokenizer->unknown;
+    size_t left = 0;
+    for (size_t i = 0; unknown >= 0 && i < encoder->num_tokens; i++)
+        if (left == 0 || encoder->tokens[i] != unknown || encoder->tokens[left - 1] != unknown)
+            encoder->tokens[left++] = encoder->tokens[i];
+    encoder->num_tokens = unknown >= 0 ? left : encoder->num_tokens;
+}
+
+int encoder_run(struct encoder *encoder, const char *text, size_t bytes, uint32_t flags,
+                const int32_t **out, size_t *out_count)
+{
+    const struct tokenizer *tokenizer = encoder->tokenizer;
+    encoder->num_tokens = 0;
+    encoder->flags = flags;
+    encoder->finds_normalized = has_added(tokenizer, true, flags);
+    *out = encoder->tokens;
+    *out_count = 0;
+    for (size_t at = 0, end; at < bytes; at = end) {
+        end = bytes;
+        if (tokenizer->scores != NULL)
+            end = at + tokenizer_cut(tokenizer, text + at, bytes - at, 1, flags);
+        ERR_TRY(encode_text(encoder, text + at, end - at));
+        encoder->flags |= ENCODE_CONTINUES;
+    }
+    join_unknown(encoder);
+    *out = encoder->tokens;
+    *out_count = encoder->num_tokens;
+    return 0;
 }
 
 int tokenizer_encode(const struct tokenizer *tokenizer, const char *text, size_t bytes,

@@ -256,3 +256,19 @@ int pairs_add_cuts(struct pairs *pairs, const struct vocab *vocab, uint32_t toke
     }
     return 0;
 }
+
+int pairs_add_path(struct pairs *trie, const struct vocab *vocab, uint32_t token)
+{
+    const unsigned char *bytes = vocab->bytes + vocab->start[token];
+    size_t length = vocab->start[token + 1] - vocab->start[token];
+    uint32_t node = 0;
+    for (size_t at = 0; at < length; at++) {
+        const struct pair *known = pairs_find(trie, node, bytes[at]);
+        struct pair step =
+            known != NULL ? *known : (struct pair){node, bytes[at], VOCAB_NONE, trie->count + 1};
+        step.rank = at + 1 == length ? token : step.rank;
+        ERR_TRY(pairs_add(trie, step));
+        node = step.joined;
+    }
+    return 0;
+}

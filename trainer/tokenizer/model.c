@@ -25,6 +25,8 @@ void tokenizer_close(struct tokenizer *tokenizer)
     }
     free(tokenizer->added);
     free(tokenizer->pairs.slots);
+    normalizer_close(tokenizer->normalizer);
+    scores_close(tokenizer->scores);
     vocab_deinit(&tokenizer->vocab);
     free(tokenizer);
 }
@@ -47,7 +49,7 @@ int tokenizer_open(struct tokenizer **out, const char *path)
     struct tokenizer *tokenizer = calloc(1, sizeof *tokenizer);
     if (tokenizer == NULL)
         return no_memory();
-    tokenizer->bos = tokenizer->eos = -1;
+    tokenizer->bos = tokenizer->eos = tokenizer->unknown = -1;
     vocab_init(&tokenizer->vocab);
     int result = text_open(&text, path);
     if (result == 0) {

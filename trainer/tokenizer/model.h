@@ -2,7 +2,8 @@
  *
  * Whatever the file, encoding is the same: added tokens are cut out of the text, the rest is
  * normalized and split into pieces, a piece becomes symbols, and neighbouring symbols are joined by
- * the table of pairs, lowest rank first. A reader of a file (ranks.c, hf_json.c, sentencepiece.c)
+ * the table of pairs, lowest rank first; or the tokens of a text are those of the greatest sum of
+ * scores. A reader of a file (ranks.c, hf_json.c, sentencepiece.c)
  * fills this. */
 #ifndef HOLDFAST_TOKENIZER_MODEL_H
 #define HOLDFAST_TOKENIZER_MODEL_H
@@ -39,6 +40,10 @@ const struct pair *pairs_find(const struct pairs *pairs, uint32_t left, uint32_t
 int pairs_add_cuts(struct pairs *pairs, const struct vocab *vocab, uint32_t token, uint32_t rank,
                    const bool *joins);
 
+/* A trie is made of pairs of a node and a byte: `joined` is the node behind them, `rank` the token
+ * that ends there, or VOCAB_NONE. Node 0 is the root. ERR_MEMORY. */
+int pairs_add_path(struct pairs *trie, const struct vocab *vocab, uint32_t token);
+
 /* ---- the tokenizer ---- */
 
 struct added_token {
@@ -74,11 +79,15 @@ struct tokenizer {
     enum pieces pieces;
     enum split_expression expression;
 
+    struct normalizer *normalizer; /* NULL: a text stays as it is but for marks and prefix */
+    struct scores *scores;         /* NULL: tokens are made by joining pairs */
+
     struct added_token *added; /* sorted by id */
     uint32_t num_added;
     bool strips_space; /* decoding: one space at the beginning is the prefix's */
 
     int32_t bos, eos;
+    int32_t unknown;  /* of neighbours with this id one is left; -1: unknown text becomes bytes */
     uint32_t num_ids; /* the vocabulary with all added tokens */
     char hash[CHECKSUM_SHA256_HEX];
 };
@@ -108,6 +117,47 @@ int tokenizer_byte_of_name(const char *bytes, size_t length); /* -1: it is none 
 /* Does a U+2581 stand behind something else in it? If so in no token that is joined, then no merge
  * reaches across words. */
 bool tokenizer_crosses_space(const void *bytes, size_t length);
+
+/* ---- normalize.c: SentencePiece's normalizer ---- */
+
+struct buffer {
+    char *text;
+    size_t room;
+};
+int buffer_reserve(struct buffer *buffer, size_t bytes); /* ERR_MEMORY */
+
+struct normalizer;
+/* `rules`: a precompiled_charsmap, of 0 bytes: none. ERR_CORRUPT, ERR_MEMORY. */
+int normalizer_open(struct normalizer **out, const char *name, const void *rules, size_t bytes,
+                    bool removes_spaces);
+void normalizer_close(struct normalizer *normalizer);
+/* No rule applies to the text of this token. ERR_MEMORY. */
+int normalizer_keep(struct normalizer *normalizer, const struct vocab *vocab, uint32_t token);
+/* May the text on one side of a space have a part in what the other side becomes? */
+bool normalizer_crosses_space(const struct normalizer *normalizer);
+/* Writes the normalized text, its spaces marked, with the prefix where it has one, to `out`, which
+ * grows. `continues`: spaces before the text are not the first. ERR_MEMORY. */
+int tokenizer_normalize(const struct tokenizer *tokenizer, bool has_prefix, bool continues,
+                        const char *text, size_t bytes, struct buffer *out, size_t *out_bytes);
+
+/* ---- unigram.c: the tokens with the greatest sum of scores ---- */
+
+#define SCORED_BYTES 65536u /* a longer text is cut into parts of so many bytes and some more */
+
+struct scores;
+int scores_open(struct scores **out, uint32_t num_tokens); /* ERR_MEMORY */
+void scores_close(struct scores *scores);
+/* ERR_MEMORY. */
+int scores_add(struct scores *scores, const struct vocab *vocab, uint32_t token, float score);
+/* A token that is taken wherever it stands. ERR_MEMORY. */
+int scores_add_certain(struct scores *scores, const struct vocab *vocab, uint32_t token);
+
+struct lattice;
+struct lattice *lattice_new(void);
+void lattice_free(struct lattice *lattice);
+/* The tokens stay the lattice's, until its next use. ERR_INVALID: too long a text; ERR_MEMORY. */
+int lattice_run(struct lattice *lattice, const struct tokenizer *tokenizer, const char *text,
+                size_t bytes, const uint32_t **out, size_t *out_count);
 
 /* ---- merge.c: joining the symbols of one piece ---- */
 

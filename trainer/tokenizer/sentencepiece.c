@@ -14,11 +14,15 @@
  * A model of type BPE has no list of pairs: any neighbours are joined that together are a NORMAL
  * piece, the one with the highest score first, the leftmost of equals, whichever pieces those are.
  * So the pairs are every cut of every such piece in two, and pieces of one score have one rank.
- * USER_DEFINED pieces are found in the marked text and join nothing; CONTROL and UNKNOWN pieces are
- * no text. A value that asks for anything else is refused by the name of its field.
+ * USER_DEFINED pieces are found in the marked text and join nothing. In a model of type UNIGRAM
+ * NORMAL pieces have their scores, USER_DEFINED pieces one that no others reach (unigram.c).
+ * CONTROL and UNKNOWN pieces are no text. Without byte_fallback text that is no piece is the piece
+ * of type UNKNOWN, one for a run of it. A value that asks for anything else is refused by the name
+ * of its field.
  *
  * What differs from the library: bytes that are not UTF-8 are tokens of those bytes, where the
- * library has U+FFFD in their place. */
+ * library has U+FFFD in their place; the piece UNKNOWN decodes to nothing; the scores of a text
+ * over 64 KiB are summed in parts. */
 #include "trainer/tokenizer/model.h"
 
 #include "proto/report.h"
@@ -49,8 +53,8 @@ struct reader {
 static int refuse(const struct reader *reader, const char *field, const char *value)
 {
     return report_error(ERR_INVALID,
-                        "supported are models of Llama 2's form: BPE with byte_fallback, and text "
-                        "as it stands but for its spaces",
+                        "supported are models of type BPE and UNIGRAM whose spaces stand before "
+                        "words",
                         "%s: %s = %s is not supported", reader->name, field, value);
 }
 
@@ -187,8 +191,6 @@ static int add_piece(struct reader *reader, const struct field *field)
     if (bytes == 0 || bytes > TOKEN_BYTES_MAX || !is_utf8((const char *)read.text.at, bytes) ||
         !isfinite(read.piece.score))
         return bad(reader, "a piece is empty, over 4096 bytes long or no text, or has no score");
-    if (read.piece.type == UNUSED)
-        return refuse(reader, "pieces.type", "UNUSED");
     int result = vocab_add(vocab, read.text.at, bytes);
     if (result == ERR_EXISTS)
         return bad(reader, "two pieces have the same text");
@@ -200,30 +202,36 @@ static int add_piece(struct reader *reader, const struct field *field)
 /* ---- what is set ---- */
 
 enum specification { PIECES = 1, TRAINER, NORMALIZER, DENORMALIZER = 5 };
+enum model_type { UNIGRAM = 1, BPE };
+#define MASK(value) (UINT64_C(1) << (value))
+#define ANY UINT64_MAX
 
-/* Fields whose value is the one that is supported, or the file is refused. */
-static const struct setting {
+/* Fields with another value than the ones that are supported: the file is refused. */
+enum setting { TYPE, SUFFIX, FALLBACK, CHARSMAP, PREFIX, FEW_SPACES, ESCAPES, BACK, NUM_SETTINGS };
+static const struct {
     enum specification of;
     uint32_t number;
     const char *field;
-    uint64_t when_absent, supported;
-    const char *const *names; /* of values; NULL: they are printed as numbers */
-} settings[] = {
-    {TRAINER, 3, "trainer_spec.model_type", 1, 2,
-     (const char *const[]){"0", "UNIGRAM", "BPE", "WORD", "CHAR", NULL}},
-    {TRAINER, 24, "trainer_spec.treat_whitespace_as_suffix", 0, 0, NULL},
-    {TRAINER, 35, "trainer_spec.byte_fallback", 0, 1, NULL},
-    {NORMALIZER, 2, "the length of normalizer_spec.precompiled_charsmap", 0, 0, NULL},
-    {NORMALIZER, 4, "normalizer_spec.remove_extra_whitespaces", 1, 0, NULL},
-    {NORMALIZER, 5, "normalizer_spec.escape_whitespaces", 1, 1, NULL},
-    {DENORMALIZER, 2, "the length of denormalizer_spec.precompiled_charsmap", 0, 0, NULL},
+    uint64_t when_absent, supported; /* a mask of values */
+    const char *const *names;        /* of values; NULL: they are printed as numbers */
+} settings[NUM_SETTINGS] = {
+    [TYPE] = {TRAINER, 3, "trainer_spec.model_type", UNIGRAM, MASK(UNIGRAM) | MASK(BPE),
+              (const char *const[]){"0", "UNIGRAM", "BPE", "WORD", "CHAR", NULL}},
+    [SUFFIX] = {TRAINER, 24, "trainer_spec.treat_whitespace_as_suffix", 0, MASK(0), NULL},
+    [FALLBACK] = {TRAINER, 35, "trainer_spec.byte_fallback", 0, ANY, NULL},
+    [CHARSMAP] = {NORMALIZER, 2, "normalizer_spec.precompiled_charsmap", 0, ANY, NULL},
+    [PREFIX] = {NORMALIZER, 3, "normalizer_spec.add_dummy_prefix", 1, ANY, NULL},
+    [FEW_SPACES] = {NORMALIZER, 4, "normalizer_spec.remove_extra_whitespaces", 1, ANY, NULL},
+    [ESCAPES] = {NORMALIZER, 5, "normalizer_spec.escape_whitespaces", 1, ANY, NULL},
+    [BACK] = {DENORMALIZER, 2, "the length of denormalizer_spec.precompiled_charsmap", 0, MASK(0),
+              NULL},
 };
-#define NUM_SETTINGS (sizeof settings / sizeof settings[0])
 
 struct read_model {
     enum specification of; /* which is being read */
     uint64_t values[NUM_SETTINGS];
-    bool has_prefix;
+    bool has[NORMALIZER + 1];
+    struct span charsmap;
     char begin[ENDS_BYTES], end[ENDS_BYTES]; /* names of pieces */
 };
 
@@ -241,8 +249,8 @@ static int take_of_specification(struct reader *reader, const struct field *fiel
     for (size_t i = 0; i < NUM_SETTINGS; i++)
         if (settings[i].of == model->of && settings[i].number == field->number)
             model->values[i] = field->value;
-    if (model->of == NORMALIZER && field->number == 3)
-        model->has_prefix = field->value != 0;
+    if (model->of == NORMALIZER && field->number == 2 && field->wire == WIRE_BYTES)
+        model->charsmap = field->bytes;
     if (model->of == TRAINER && field->number == 46 && field->wire == WIRE_BYTES)
         take_name(model->begin, field);
     if (model->of == TRAINER && field->number == 47 && field->wire == WIRE_BYTES)
@@ -262,6 +270,8 @@ static int take_of_model(struct reader *reader, const struct field *field, void 
         return add_piece(reader, field);
     case TRAINER:
     case NORMALIZER:
+        model->has[model->of] = true;
+        __attribute__((fallthrough));
     case DENORMALIZER:
         return read_message(reader, field->bytes, take_of_specification, model);
     }
@@ -270,10 +280,13 @@ static int take_of_model(struct reader *reader, const struct field *field, void 
 
 static int check_settings(const struct reader *reader, const struct read_model *model)
 {
+    if (!model->has[TRAINER] || !model->has[NORMALIZER])
+        return bad(reader, "it has no trainer_spec or no normalizer_spec: it was cut");
     for (size_t i = 0; i < NUM_SETTINGS; i++) {
         const char *const *names = settings[i].names;
         char value[24];
-        if (model->values[i] == settings[i].supported)
+        if (settings[i].supported == ANY ||
+            (model->values[i] < 64 && (settings[i].supported & MASK(model->values[i])) != 0))
             continue;
         snprintf(value, sizeof value, "%llu", (unsigned long long)model->values[i]);
         for (uint64_t at = 0; names != NULL && names[at] != NULL; at++)
@@ -313,6 +326,12 @@ static int check_characters(const struct reader *reader, uint32_t id)
     return 0;
 }
 
+static bool crosses_space(const struct tokenizer *out, uint32_t id)
+{
+    return tokenizer_crosses_space(out->vocab.bytes + out->vocab.start[id],
+                                   out->vocab.start[id + 1] - out->vocab.start[id]);
+}
+
 /* Ranks by score, the highest first: dense, and one for all pieces of one score. */
 static int add_pairs(struct reader *reader)
 {
@@ -324,21 +343,31 @@ static int add_pairs(struct reader *reader)
     memcpy(sorted, reader->pieces, count * sizeof *sorted);
     qsort(sorted, count, sizeof *sorted, compare_scores);
     int result = 0;
-    bool crosses = false;
     for (uint32_t i = 0, rank = 0; i < count && result == 0; i++) {
         rank += i > 0 && sorted[i].score != sorted[i - 1].score;
         if (sorted[i].type != NORMAL)
             continue;
         uint32_t id = sorted[i].id;
-        crosses |= tokenizer_crosses_space(out->vocab.bytes + out->vocab.start[id],
-                                           out->vocab.start[id + 1] - out->vocab.start[id]);
         result = check_characters(reader, id);
         if (result == 0)
             result = pairs_add_cuts(&out->pairs, &out->vocab, id, rank, reader->joins);
     }
-    out->pieces = crosses ? PIECES_WHOLE : PIECES_WORDS;
     free(sorted);
     return result;
+}
+
+static int add_scores(struct reader *reader)
+{
+    struct tokenizer *out = reader->out;
+    const uint32_t count = out->vocab.num_tokens;
+    ERR_TRY(scores_open(&out->scores, count));
+    for (uint32_t id = 0; id < count; id++)
+        if (reader->pieces[id].type == NORMAL)
+            ERR_TRY(scores_add(out->scores, &out->vocab, id, reader->pieces[id].score));
+    for (uint32_t id = 0; id < count; id++)
+        if (reader->pieces[id].type == USER_DEFINED)
+            ERR_TRY(scores_add_certain(out->scores, &out->vocab, id));
+    return 0;
 }
 
 /* A piece may hold zeros. */
@@ -367,9 +396,12 @@ static int add_added(struct tokenizer *out, const struct piece *piece)
                                                                                        : 0;
 }
 
-static bool is_added(const struct piece *piece)
+/* With scores USER_DEFINED pieces are found among the others. */
+static bool is_added(const struct reader *reader, uint32_t id)
 {
-    return piece->type != NORMAL && piece->type != BYTE;
+    enum type type = reader->pieces[id].type;
+    return type == CONTROL || type == UNKNOWN ||
+           (type == USER_DEFINED && reader->out->scores == NULL);
 }
 
 static int add_all_added(struct reader *reader)
@@ -377,14 +409,14 @@ static int add_all_added(struct reader *reader)
     struct tokenizer *out = reader->out;
     uint32_t count = 0;
     for (uint32_t id = 0; id < out->vocab.num_tokens; id++)
-        count += is_added(&reader->pieces[id]);
+        count += is_added(reader, id);
     if (count > ADDED_TOKENS_MAX)
         return bad(reader, "more than 65536 pieces are CONTROL or USER_DEFINED");
     out->added = calloc((size_t)count + 1, sizeof *out->added);
     if (out->added == NULL)
         return no_memory();
     for (uint32_t id = 0; id < out->vocab.num_tokens; id++)
-        if (is_added(&reader->pieces[id]))
+        if (is_added(reader, id))
             ERR_TRY(add_added(out, &reader->pieces[id]));
     return 0;
 }
@@ -396,6 +428,61 @@ static int32_t find_control(const struct reader *reader, const char *name)
     return id != VOCAB_NONE && reader->pieces[id].type == CONTROL ? (int32_t)id : -1;
 }
 
+/* What text becomes that is no piece: bytes, or the piece of type UNKNOWN. */
+static int find_byte_symbols(struct reader *reader, bool has_fallback)
+{
+    struct tokenizer *out = reader->out;
+    for (uint32_t id = 0; !has_fallback && id < out->vocab.num_tokens; id++)
+        if (reader->pieces[id].type == UNKNOWN)
+            out->unknown = (int32_t)id;
+    if (!has_fallback && out->unknown < 0)
+        return bad(reader, "no piece has the type UNKNOWN");
+    if (has_fallback)
+        ERR_TRY(tokenizer_find_byte_names(out, reader->name));
+    for (uint32_t byte = 0; byte < 256; byte++)
+        if (!has_fallback)
+            out->byte_symbols[byte] = (uint32_t)out->unknown;
+        else if (reader->pieces[out->byte_symbols[byte]].type != BYTE)
+            return bad(reader, "the piece of a byte has another type than BYTE");
+    return 0;
+}
+
+static int build_normalizer(struct reader *reader, const struct read_model *model)
+{
+    struct tokenizer *out = reader->out;
+    const struct span *rules = &model->charsmap;
+    bool removes_spaces = model->values[FEW_SPACES] != 0;
+    out->marks_spaces = model->values[ESCAPES] != 0;
+    out->marks_early = true;
+    out->prefix = model->values[PREFIX] != 0 ? PREFIX_ALWAYS : PREFIX_NONE;
+    out->prefix_always = true;
+    strcpy(out->prefix_text, out->marks_spaces ? META_SPACE : " ");
+    out->strips_space = out->prefix == PREFIX_ALWAYS;
+    if (rules->at == rules->end && !removes_spaces)
+        return 0;
+    ERR_TRY(normalizer_open(&out->normalizer, reader->name, rules->at,
+                            (size_t)(rules->end - rules->at), removes_spaces));
+    for (uint32_t id = 0; id < out->vocab.num_tokens; id++)
+        if (reader->pieces[id].type == USER_DEFINED)
+            ERR_TRY(normalizer_keep(out->normalizer, &out->vocab, id));
+    return 0;
+}
+
+/* A text may be cut before a space if no token reaches across it, and if it is one by itself. */
+static bool has_words(const struct reader *reader)
+{
+    const struct tokenizer *out = reader->out;
+    uint32_t space = vocab_find(&out->vocab, META_SPACE, META_SPACE_BYTES);
+    for (uint32_t id = 0; id < out->vocab.num_tokens; id++)
+        if ((reader->pieces[id].type == NORMAL ||
+             (reader->pieces[id].type == USER_DEFINED && out->scores != NULL)) &&
+            crosses_space(out, id))
+            return false;
+    return out->marks_spaces &&
+           (out->normalizer == NULL || !normalizer_crosses_space(out->normalizer)) &&
+           (out->unknown < 0 || (space != VOCAB_NONE && reader->pieces[space].type == NORMAL));
+}
+
 static int build(struct reader *reader, const struct read_model *model)
 {
     struct tokenizer *out = reader->out;
@@ -403,20 +490,17 @@ static int build(struct reader *reader, const struct read_model *model)
     reader->joins = calloc((size_t)count + 1, sizeof *reader->joins);
     if (reader->joins == NULL)
         return no_memory();
-    for (uint32_t id = 0; id < count; id++)
+    for (uint32_t id = 0; id < count; id++) {
         reader->joins[id] = reader->pieces[id].type == NORMAL;
-    ERR_TRY(tokenizer_find_byte_names(out, reader->name));
-    for (uint32_t byte = 0; byte < 256; byte++)
-        if (reader->pieces[out->byte_symbols[byte]].type != BYTE)
-            return bad(reader, "the piece of a byte has another type than BYTE");
-    ERR_TRY(add_pairs(reader));
+        if (reader->pieces[id].type == UNUSED && model->values[TYPE] == BPE)
+            return refuse(reader, "in a model of type BPE: pieces.type", "UNUSED");
+    }
+    ERR_TRY(find_byte_symbols(reader, model->values[FALLBACK] != 0));
+    ERR_TRY(model->values[TYPE] == BPE ? add_pairs(reader) : add_scores(reader));
     ERR_TRY(add_all_added(reader));
+    ERR_TRY(build_normalizer(reader, model));
+    out->pieces = has_words(reader) ? PIECES_WORDS : PIECES_WHOLE;
     out->by_character = true;
-    out->marks_spaces = out->marks_early = true;
-    out->prefix = model->has_prefix ? PREFIX_ALWAYS : PREFIX_NONE;
-    out->prefix_always = true;
-    strcpy(out->prefix_text, META_SPACE);
-    out->strips_space = model->has_prefix;
     out->bos = find_control(reader, model->begin);
     out->eos = find_control(reader, model->end);
     out->num_ids = count;
@@ -427,7 +511,7 @@ int tokenizer_read_sentencepiece(struct tokenizer *out, const char *name, const 
                                  size_t bytes)
 {
     struct reader reader = {.name = name, .out = out};
-    struct read_model model = {.has_prefix = true, .begin = "<s>", .end = "</s>"};
+    struct read_model model = {.begin = "<s>", .end = "</s>"};
     const struct span all = {(const uint8_t *)text, (const uint8_t *)text + bytes};
     for (size_t i = 0; i < NUM_SETTINGS; i++)
         model.values[i] = settings[i].when_absent;

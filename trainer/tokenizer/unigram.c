@@ -1,0 +1,176 @@
+/* unigram.c - the tokens of a text by the scores of a unigram model.
+ *
+ * A score is the logarithm of a token's probability. Of all ways to cut a text into tokens the one
+ * with the greatest sum is taken: for every place in the text, from the left, the best token that
+ * ends there is noted with the sum up to it (Viterbi), then the way is followed back. A character
+ * that is no token is unknown, at a score of 10 below the lowest. The tokens lie in a trie, so a
+ * text of n bytes costs O(n) times the length of the longest token.
+ *
+ * Which of two nearly equal sums is taken is up to rounding and order, so both are as in
+ * SentencePiece 0.2.3: sums are floats, from the left, and the first of equals stays. Floats lose
+ * their digits over a long text, so sums begin anew every SCORED_BYTES (tokenizer_cut). */
+#include "trainer/tokenizer/model.h"
+
+#include "proto/report.h"
+
+#include <float.h>
+#include <math.h>
+#include <stdlib.h>
+
+#define UNKNOWN_PENALTY 10.0f
+#define CERTAIN_SCORE 0.1 /* of a byte but the first: the longest is taken */
+#define NO_PLACE UINT32_MAX
+
+struct scores {
+    struct pairs trie;
+    float *of; /* by token */
+    float lowest;
+};
+
+struct place {
+    float sum;      /* of the best way that ends here */
+    uint32_t begin; /* of its last token; NO_PLACE: there is no way yet */
+    uint32_t token; /* VOCAB_NONE: unknown */
+};
+
+struct lattice {
+    struct place *places; /* by the bytes before them */
+    uint32_t *tokens;
+    size_t room;
+};
+
+static int no_memory(void)
+{
+    return report_error(ERR_MEMORY, NULL, "no memory for the scores of tokens");
+}
+
+/* ---- scores ---- */
+
+int scores_open(struct scores **out, uint32_t num_tokens)
+{
+    struct scores *scores = calloc(1, sizeof *scores);
+    if (scores == NULL)
+        return no_memory();
+    *out = scores;
+    scores->lowest = FLT_MAX;
+    scores->of = calloc((size_t)num_tokens + 1, sizeof *scores->of);
+    return scores->of == NULL ? no_memory() : 0;
+}
+
+void scores_close(struct scores *scores)
+{
+    if (scores == NULL)
+        return;
+    free(scores->trie.slots);
+    free(scores->of);
+    free(scores);
+}
+
+int scores_add(struct scores *scores, const struct vocab *vocab, uint32_t token, float score)
+{
+    scores->lowest = fminf(scores->lowest, score);
+    scores->of[token] = score;
+    return pairs_add_path(&scores->trie, vocab, token);
+}
+
+int scores_add_certain(struct scores *scores, const struct vocab *vocab, uint32_t token)
+{
+    size_t length = vocab->start[token + 1] - vocab->start[token];
+    scores->of[token] = (float)(CERTAIN_SCORE * (double)length - CERTAIN_SCORE);
+    return pairs_add_path(&scores->trie, vocab, token);
+}
+
+/* ---- the best way ---- */
+
+struct lattice *lattice_new(void)
+{
+    return calloc(1, sizeof(struct lattice));
+}
+
+void lattice_free(struct lattice *lattice)
+{
+    if (lattice == NULL)
+        return;
+    free(lattice->places);
+    free(lattice->tokens);
+    free(lattice);
+}
+
+static int reserve(struct lattice *lattice, size_t bytes)
+{
+    if (bytes < lattice->room)
+        return 0;
+    if (bytes >= UINT32_MAX / 2)
+        return report_error(ERR_INVALID, "put line breaks or spaces into the text",
+                            "a piece of %zu bytes is too long to encode", bytes);
+    size_t room = bytes + bytes / 2 + 64;
+    free(lattice->places);
+    free(lattice->tokens);
+    lattice->room = 0;
+    lattice->places = malloc(room * sizeof *lattice->places);
+    lattice->tokens = malloc(room * sizeof *lattice->tokens);
+    if (lattice->places == NULL || lattice->tokens == NULL)
+        return report_error(ERR_MEMORY, NULL, "no memory to encode a piece of %zu bytes", bytes);
+    lattice->room = room;
+    return 0;
+}
+
+static void take_if_better(struct place *end, float sum, uint32_t begin, uint32_t token)
+{
+    if (end->begin == NO_PLACE || sum > end->sum)
+        *end = (struct place){sum, begin, token};
+}
+
+/* Notes every token that begins at `begin`, at the place where it ends. */
+static void extend(struct place *places, const struct scores *scores, const char *text,
+                   size_t bytes, uint32_t begin, size_t character)
+{
+    const float sum = places[begin].sum;
+    bool is_known = false;
+    uint32_t node = 0;
+    for (size_t at = begin; at < bytes; at++) {
+        const struct pair *step = pairs_find(&scores->trie, node, (uint8_t)text[at]);
+        if (step == NULL)
+            break;
+        node = step->joined;
+        if (step->rank == VOCAB_NONE)
+            continue;
+        take_if_better(&places[at + 1], scores->of[step->rank] + sum, begin, step->rank);
+        is_known |= at + 1 == begin + character;
+    }
+    const float unknown = scores->lowest - UNKNOWN_PENALTY;
+    if (!is_known)
+        take_if_better(&places[begin + character], unknown + sum, begin, VOCAB_NONE);
+}
+
+/* Writes the tokens of the best way, from the last one back, before `end`; returns the first. */
+static uint32_t *follow_back(const struct place *places, const uint32_t byte_symbols[256],
+                             const char *text, size_t bytes, uint32_t *end)
+{
+    for (size_t at = bytes; at > 0; at = places[at].begin) {
+        if (places[at].token != VOCAB_NONE)
+            *--end = places[at].token;
+        else
+            for (size_t byte = at; byte > places[at].begin; byte--)
+                *--end = byte_symbols[(uint8_t)text[byte - 1]];
+    }
+    return end;
+}
+
+int lattice_run(struct lattice *lattice, const struct tokenizer *tokenizer, const char *text,
+                size_t bytes, const uint32_t **out, size_t *out_count)
+{
+    ERR_TRY(reserve(lattice, bytes));
+    struct place *places = lattice->places;
+    for (size_t at = 0; at <= bytes; at++)
+        places[at] = (struct place){.begin = NO_PLACE};
+    for (size_t at = 0, character; at < bytes; at += character) {
+        character = text_utf8_length(text + at, bytes - at);
+        character = character > 0 ? character : 1;
+        extend(places, tokenizer->scores, text, bytes, (uint32_t)at, character);
+    }
+    uint32_t *end = lattice->tokens + bytes;
+    *out = follow_back(places, tokenizer->byte_symbols, text, bytes, end);
+    *out_count = (size_t)(end - *out);
+    return 0;
+}
