@@ -1,13 +1,18 @@
 # Holdfast. `make help` lists the targets. Objects and programs go to $(BUILD).
-BUILD ?= build
+BUILD ?= build$(addprefix /,$(CROSS))
 # One name for one place, or objects that were made under the other are taken for old or new ones.
 override BUILD := $(patsubst $(CURDIR)/%,%,$(abspath $(BUILD)))
 PREFIX ?= /usr/local
 # A prefix of a user's own has all: who may not write into /etc can install as well.
 SYSCONFDIR ?= $(if $(filter /usr /usr/local,$(PREFIX)),/etc,$(PREFIX)/etc)
 OBJ = $(BUILD)/obj
-CC = gcc
-CXX = g++
+# For machines of another kind (`make client`): the prefix of a cross compiler, and the root of their libraries.
+CROSS ?=
+SYSROOT ?=
+CC = $(if $(CROSS),$(CROSS)-gcc $(addprefix --sysroot=,$(SYSROOT)),gcc)
+CXX = $(if $(CROSS),$(CROSS)-g++ $(addprefix --sysroot=,$(SYSROOT)),g++)
+PKG_CONFIG = $(if $(CROSS),PKG_CONFIG_SYSROOT_DIR=$(SYSROOT) \
+    PKG_CONFIG_LIBDIR=$(SYSROOT)/usr/lib/$(CROSS)/pkgconfig:$(SYSROOT)/usr/share/pkgconfig) pkg-config
 SANITIZER ?=
 OPT ?= -O2 -g
 WARN = -Wall -Wextra -Werror
@@ -26,14 +31,14 @@ TEST_LINK := $(if $(shell command -v ld.gold),-fuse-ld=gold)
 CFLAGS_ALL = -std=c17 -D_GNU_SOURCE -I. -I$(OBJ)/gen $(OPT) $(WARN) -ffp-contract=off -fPIC -pthread -MMD -MP $(SAN) $(CFLAGS)
 CXXFLAGS_ALL = -std=c++17 -I. $(OPT) $(WARN) -fPIC -pthread -MMD -MP $(SAN) $(CXXFLAGS)
 
-PKG_LIBS = $(shell pkg-config --libs libprotobuf-c liburing libxxhash jansson libssl libcrypto libpcre2-8 libcurl expat) -lgrpc -lgpr
+PKG_LIBS = $(shell $(PKG_CONFIG) --libs libprotobuf-c liburing libxxhash jansson libssl libcrypto libpcre2-8 libcurl expat) -lgrpc -lgpr
 MPICC_C = $(shell mpicc --showme:compile 2>/dev/null)
 MPICC_L = $(shell mpicc --showme:link 2>/dev/null)
 LIBS = $(PKG_LIBS) -lstdc++ -lm -pthread
 # What only the trainer and the tokenizer need: packed corpora.
 T_LIBS = -lz -lzstd
 # What only ckptd needs: its HTTP page.
-D_LIBS = $(shell pkg-config --libs libmicrohttpd)
+D_LIBS = $(shell $(PKG_CONFIG) --libs libmicrohttpd)
 
 FUZZ_SECONDS = 60
 src = $(wildcard $(1)/*.c $(1)/*/*.c)
@@ -80,7 +85,7 @@ FUZZ_LINK =
 Q = $(if $(V),,@)
 say = @mkdir -p $(@D)$(if $(V)$(findstring s,$(firstword -$(MAKEFLAGS))),,; echo "  $(1) $@")
 
-.PHONY: help deps deps-cuda all cuda need-nvcc gpu-check gpu-bench gpu-bundle python run test test-no-uring torture sim mutants check fuzz bench bench-peers interop format install clean deps-now tests-built
+.PHONY: help deps deps-cuda all client cuda need-nvcc gpu-check gpu-bench gpu-bundle python run test test-no-uring torture sim mutants check fuzz bench bench-peers interop format install clean deps-now tests-built
 .SECONDARY:
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -91,6 +96,7 @@ deps-cuda: ## nvcc, CUDA's runtime, cuBLASLt, cuDNN and NCCL where the system la
 deps-now: # what the goals at hand need; a few milliseconds when nothing is missing
 	@deploy/deps build $(filter run test torture mutants check fuzz bench bench-peers interop install python,$(MAKECMDGOALS:test-no-uring=test))
 all: $(PROGRAMS) $(BUILD)/libckpt.a $(BUILD)/libckpt.so.1 $(EXAMPLES) cuda ## build every program and library
+client: deps-now $(BUILD)/libckpt.a $(BUILD)/libckpt.so.1 $(BUILD)/ckpt_example ## libckpt alone; CROSS=aarch64-linux-gnu SYSROOT=DIR for another machine
 python: deps-now $(addprefix $(BUILD)/,libckpt.so.1 ckptd ckpt-cli) ## a wheel of the Python package, all inside, into $(BUILD)/wheel
 	@BUILD=$(BUILD) WHEEL_VENV=$${WHEEL_VENV:-build/wheel-venv} clients/python/make_wheel
 # Behind deps-now, which may install the compiler; on all processors, unless -j says otherwise.
