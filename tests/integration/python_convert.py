@@ -2,9 +2,10 @@
 """python_convert - ckpt-cli from-dcp, to-dcp, from-safetensors, to-safetensors: without torch.
 
 Goal: a folder that torch or Megatron saved comes in with every name, type and bit, and goes out as
-one that comes in alike; common.pt is copied, not looked into; memory does not follow the size;
-damage and hostile pickles are errors, and run nothing; the commands are ckpt-cli's: bars, JSON,
-exit codes, signals. Method: folders that torch recorded (tests/golden/dcp, by tests/interop), ones
+one that comes in alike; a run of Hugging Face's Trainer crosses to our names and back with every
+bit; common.pt is copied, not looked into; memory does not follow the size; damage and hostile
+pickles are errors, and run nothing; the commands are ckpt-cli's: bars, JSON, exit codes, signals.
+Method: folders that torch recorded (tests/golden/dcp, by tests/interop), ones
 that dcp_files.py writes, a real ckptd. tests/interop has torch load what to-dcp writes.
 """
 
@@ -426,6 +427,120 @@ def a_checkpoint_that_names_no_model_goes_to_hugging_face_with_a_config(world):
         assert json.load(file) == config
 
 
+HEADS, KV_HEADS, HEAD_DIM = 4, 2, 6
+OUR_SETTINGS = {"optimizer": {"lr": 0.5, "beta1": 0.9, "beta2": 0.95, "eps": 1e-8,
+                              "weight_decay": 0.1, "no_decay_norms": True},
+                "lr_scheduler": {"warmup_steps": 10, "total_steps": 20, "decay_ratio": 0.5,
+                                 "decay_type": "linear", "min_lr_factor": 0.0}}
+
+
+def state_of_a_trainer(is_tied):
+    """Arrays of a Llama by transformers.py's names, and {ours: theirs} of weights and moments."""
+    random = numpy.random.default_rng(3)
+    sizes = {"model.embed_tokens": (10, 8), "model.norm": (8,), "lm_head": (10, 8)}
+    ours = {"model.embed_tokens": "tok_embeddings", "model.norm": "norm", "lm_head": "output"}
+    for layer in "01":
+        for a, b, size in (
+                ("attention.wq", "self_attn.q_proj", (HEADS * HEAD_DIM, 8)),
+                ("attention.wk", "self_attn.k_proj", (KV_HEADS * HEAD_DIM, 8)),
+                ("attention.wv", "self_attn.v_proj", (KV_HEADS * HEAD_DIM, 8)),
+                ("attention.wo", "self_attn.o_proj", (8, HEADS * HEAD_DIM)),
+                ("feed_forward.w1", "mlp.gate_proj", (12, 8)),
+                ("feed_forward.w2", "mlp.down_proj", (8, 12)),
+                ("feed_forward.w3", "mlp.up_proj", (12, 8)),
+                ("attention_norm", "input_layernorm", (8,)),
+                ("ffn_norm", "post_attention_layernorm", (8,))):
+            sizes[f"model.layers.{layer}.{b}"] = size
+            ours[f"model.layers.{layer}.{b}"] = f"layers.{layer}.{a}"
+    arrays, pairs = {}, {}
+    for name, size in sizes.items():
+        def make():
+            return random.standard_normal(size).astype(numpy.float32)
+
+        arrays[f"model.{name}.weight"] = make()
+        if is_tied and name == "lm_head":
+            arrays["model.lm_head.weight"] = arrays["model.model.embed_tokens.weight"]
+            continue
+        pairs[f"{ours[name]}.weight"] = f"model.{name}.weight"
+        for moment in ("exp_avg", "exp_avg_sq"):
+            theirs = f"optimizer.state.{name}.weight.{moment}"
+            arrays[theirs] = make()
+            pairs[f"optimizer.{moment}.{ours[name]}.weight"] = theirs
+        arrays[f"optimizer.state.{name}.weight.step"] = numpy.float32(7)
+    return arrays, pairs
+
+
+def crossed(world, *words, code=0):
+    done = subprocess.run([sys.executable, "-m", "holdfast", "cross", *words, "--server",
+                           world.server], capture_output=True, text=True, timeout=60)
+    assert done.returncode == code, done
+    return done.stdout if code == 0 else done.stderr
+
+
+def rows_of_pairs(theirs):
+    """Rotary embedding turns rows i and i + D/2 there, 2i and 2i + 1 here."""
+    half, ours = HEAD_DIM // 2, numpy.empty_like(theirs)
+    for row in range(len(theirs)):
+        head, inside = divmod(row, HEAD_DIM)
+        ours[row] = theirs[head * HEAD_DIM + inside % 2 * half + inside // 2]
+    return ours
+
+
+def a_run_of_hugging_face_s_trainer_crosses_to_our_names_and_back(world):
+    """With every bit, tied and not; its counts and the files of its folder go along."""
+    plain = {"scheduler.0.last_epoch": 6, "trainer": json.dumps({"num_input_tokens_seen": 512})}
+    hf = {"model_type": "llama", "hidden_size": 8, "num_attention_heads": HEADS}
+    for is_tied in (False, True):
+        arrays, pairs = state_of_a_trainer(is_tied)
+        run, config = f"hf-{is_tied}".lower(), dict(hf, head_dim=HEAD_DIM)
+        saver = sharded.Saver(world.server, run, 0, 1, lambda value: [value],
+                              {"hf/tokenizer.json": b"{}"}, config={"hf": config})
+        saver.save(7, [sharded.Item(name, one.shape, (0,) * one.ndim, one)
+                       for name, one in arrays.items()],
+                   {name: dcp_files.object_bytes(value) for name, value in plain.items()})
+        saver.wait(7)
+        saver.close()
+        assert crossed(world, f"{run}@7", run + "-ours") == f"{run}-ours@7-a1\n"
+        with holdfast.open(run + "-ours", server=world.server) as found:
+            assert set(found) == set(pairs) and found.object("hf/tokenizer.json") == b"{}"
+            for ours, theirs in pairs.items():
+                is_moved = any(part in theirs for part in ("q_proj", "k_proj"))
+                want = rows_of_pairs(arrays[theirs]) if is_moved else arrays[theirs]
+                assert found[ours][...].tobytes() == want.tobytes(), ours
+            assert found.metadata.config == {"hf": config}
+            state = found.state
+            assert state == {"data": {"next_sample": 0, "tokens": 512}, "schedule": {"step": 6},
+                             "optimizer": {"step": 7}}, state
+            held = {name: found[name][...] for name in found}
+        assert "says nothing of its settings" in crossed(
+            world, run + "-ours@7", "x", "--to", "huggingface", code=2)
+        with holdfast.Client(world.server, run + "-trained",
+                             config={**OUR_SETTINGS, "hf": config}) as client:
+            client.save(7, held, state, {"hf/tokenizer.json": b"{}"}).wait()
+        crossed(world, run + "-trained@7", run + "-back", "--to", "huggingface")
+        with holdfast.open(run + "-back", server=world.server) as found:
+            stored = sharded.tensors_of(found.metadata)
+            assert set(stored) == set(arrays)
+            for name, one in arrays.items():
+                assert found[name][...].tobytes() == one.tobytes(), name
+            assert found.object("hf/tokenizer.json") == b"{}"
+            objects, abouts = sharded.read_objects(found._client, found.metadata)
+            values = {name: dcp_files.read_object(data, name) for name, data in objects.items()}
+            paths = abouts[0]["paths"]
+        rate = 0.5 * 7 / 10
+        assert values["scheduler.0._last_lr"] == [rate] * 2 == [
+            values[f"optimizer.param_groups.{group}.lr"] for group in (0, 1)], values
+        assert values["optimizer.param_groups.1.weight_decay"] == 0.0
+        assert sorted(values["optimizer.param_groups.1.params"]) == sorted(
+            name[len("model."):] for name in arrays if name.startswith("model.") and "norm" in name)
+        assert json.loads(values["trainer"]) == {"global_step": 7, "num_input_tokens_seen": 512}
+        assert paths["model.lm_head.weight"] == ["model", "lm_head.weight"]
+    crossed(world, "hf-true-trained@7", "x", "--to", "torchtitan", code=2)
+    for width in ("3", "8"):
+        assert f"heads of width {width}" in crossed(world, "hf-false@7", "x", "--head-dim", width,
+                                                    code=2)
+
+
 def the_examples_in_the_docstrings_are_true(world):
     for module in (dcp_files, convert, dtypes):
         result = doctest.testmod(module)
@@ -440,6 +555,9 @@ if __name__ == "__main__":
              slips_have_the_codes_of_ckpt_cli, bars_are_those_of_ckpt_cli,
              a_signal_ends_it_and_the_same_command_begins_anew, memory_does_not_follow_the_size,
              directories_of_safetensors_of_any_names_go_both_ways,
+             what_a_trainer_of_hugging_face_saved_becomes_the_folder_of_its_model,
+             a_checkpoint_that_names_no_model_goes_to_hugging_face_with_a_config,
+             a_run_of_hugging_face_s_trainer_crosses_to_our_names_and_back,
              the_examples_in_the_docstrings_are_true]
     passed = run([test for test in tests if len(sys.argv) < 2
                   or any(word in test.__name__ for word in sys.argv[1:])], bed)

@@ -3,7 +3,8 @@
 
 Goal: a run that ends in the middle, also by SIGKILL, goes on from the newest checkpoint with every
 bit of one that was not stopped, through dropout and shuffled data: one process, and two by DDP,
-FSDP 1 and FSDP 2. Method: tiny models on the CPU, the real Trainer, a real ckptd.
+FSDP 1 and FSDP 2; so does one that crosses to our trainer's names and back.
+Method: tiny models on the CPU, the real Trainer, a real ckptd.
 """
 import importlib.util
 import json
@@ -130,7 +131,7 @@ def the_trainer_of_hugging_face_ends_without_checkpoints(world):
     assert step == 2 and "191 characters" in said, (step, said)
 
 
-def llama_trainer(folder, keep, kind, callback):
+def llama_trainer(folder, keep, kind, callback, **options):
     """A Llama of transformers, its embeddings tied, in a Trainer, by DDP, FSDP 1 or 2.
     Accelerate makes FSDP on accelerators alone, so here it is told of one."""
     from accelerate import DistributedType, FullyShardedDataParallelPlugin
@@ -147,12 +148,14 @@ def llama_trainer(folder, keep, kind, callback):
             state.fsdp_plugin = FullyShardedDataParallelPlugin(**self.args.fsdp_plugin_args)
             self.is_fsdp_enabled = True
 
+    options = {"lr_scheduler_type": "cosine", "warmup_steps": 2, **options}
     arguments = TrainingArguments(
         folder + "-hf", max_steps=8, per_device_train_batch_size=2, save_strategy="no",
         logging_steps=1, learning_rate=0.01, use_cpu=True, report_to=[], disable_tqdm=True,
-        lr_scheduler_type="cosine", warmup_steps=2, fsdp=kind in FSDP, fsdp_config={
+        fsdp=kind in FSDP, fsdp_config={
             "version": FSDP.get(kind, 2), "transformer_layer_cls_to_wrap": "LlamaDecoderLayer",
-            "sync_module_states": False})  # that needs an accelerator
+            "sync_module_states": False},  # that needs an accelerator
+        **options)
     torch.manual_seed(1)
     net = LlamaForCausalLM(LlamaConfig(
         vocab_size=40, hidden_size=16, intermediate_size=24, num_hidden_layers=2,
@@ -246,6 +249,52 @@ def a_checkpoint_of_the_trainer_becomes_a_folder_for_from_pretrained(world):
     assert model.config.tie_word_embeddings and model.generation_config.eos_token_id == [7, 9]
 
 
+def a_run_of_the_trainer_crosses_to_our_names_and_back(world):
+    """With the losses and the weights of one that stayed, to the bit: names, rows, moments, counts
+    and the optimizer's groups are those that the Trainer asks for."""
+    try:
+        import accelerate  # noqa: F401
+        from transformers import TrainerCallback
+    except ImportError as missing:
+        raise Skip(missing) from None
+    from holdfast.cross import cross
+    from holdfast.transformers import HoldfastCallback
+
+    class Stop(TrainerCallback):
+        def on_step_end(self, args, state, control, **_):
+            if self.step == state.global_step:
+                control.should_training_stop = True
+
+    def train(name, stop=0):
+        keep, end = HoldfastCallback(name, world.server, every=4, take_over=True), Stop()
+        end.step = stop
+        trainer = llama_trainer(os.path.join(world.folder, name), keep, "alone", end,
+                                lr_scheduler_type="constant", warmup_steps=0, weight_decay=0.1)
+        for layer in trainer.model.model.layers:  # the random states do not cross
+            layer.self_attn.attention_dropout = 0.0
+        trainer.train(resume_from_checkpoint=keep.folder(trainer))
+        return trainer.model.state_dict(), dict(one[:2] for one in told_losses(trainer))
+
+    weights, losses = train("stays")
+    train("goes", 4)
+    with holdfast.open("goes@4", server=world.server) as found:
+        cross(found, "ours", server=world.server)
+        config = {"hf": found.metadata.config["hf"], "lr_scheduler": {
+            "warmup_steps": 0, "total_steps": 8, "decay_ratio": 0.0, "decay_type": "linear",
+            "min_lr_factor": 0.0}, "optimizer": {
+            "lr": 0.01, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0.1,
+            "no_decay_norms": True}}
+    with holdfast.open("ours@4", server=world.server) as found, holdfast.Client(
+            world.server, "trained", config=config) as client:  # as our trainer saves it
+        client.save(4, {name: found[name][...] for name in found}, found.state).wait()
+    with holdfast.open("trained@4", server=world.server) as found:
+        cross(found, "back", "huggingface", server=world.server)
+    again, rest = train("back")
+    assert all(torch.equal(value, again[name]) for name, value in weights.items())
+    assert {step: losses[step] for step in rest} == rest and set(rest) == {5, 6, 7, 8}, (losses,
+                                                                                         rest)
+
+
 if __name__ == "__main__":
     if all(importlib.util.find_spec(name) for name in ("accelerate", "transformers")):
         multiprocessing.set_forkserver_preload([*PRELOAD, *HUGGING_FACE])
@@ -254,7 +303,8 @@ if __name__ == "__main__":
     tests = [the_trainer_of_hugging_face_saves_and_resumes,
              the_trainer_of_hugging_face_ends_without_checkpoints,
              the_trainer_of_hugging_face_resumes_on_two_processes,
-             a_checkpoint_of_the_trainer_becomes_a_folder_for_from_pretrained]
+             a_checkpoint_of_the_trainer_becomes_a_folder_for_from_pretrained,
+             a_run_of_the_trainer_crosses_to_our_names_and_back]
     passed = run([test for test in tests if len(sys.argv) < 2
                   or any(word in test.__name__ for word in sys.argv[1:])], bed)
     bed.close()

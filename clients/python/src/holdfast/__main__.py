@@ -7,7 +7,8 @@
     python -m holdfast from-dcp DIRECTORY RUN@STEP   # torch's DCP directories, as ckpt-cli does
     python -m holdfast to-dcp RUN@STEP DIRECTORY     # these take --json
     python -m holdfast from-safetensors DIRECTORY RUN@STEP    # of any names; to-safetensors too
-    python -m holdfast cross RUN@STEP NEWRUN         # between our trainer and torchtitan; --to FORM
+    python -m holdfast cross RUN@STEP NEWRUN         # to our trainer from torchtitan's or Hugging
+                                                     # Face's, or from ours: --to FORM
     python -m holdfast serve --store DIR ...         # ckptd, as it is in the wheel or on the PATH
     python -m holdfast cli list --store DIR ...      # ckpt-cli, likewise
     python -m holdfast from-parquet FILE OUT.jsonl   # text for our trainer, by pyarrow; or folders
@@ -219,7 +220,8 @@ def main(arguments: Optional[List[str]] = None) -> int:
     crossing = command("cross")
     crossing.add_argument("checkpoint")
     crossing.add_argument("run")
-    crossing.add_argument("--to", default="holdfast", help="a form, such as torchtitan")
+    crossing.add_argument("--to", default="holdfast",
+                          help="a form, such as torchtitan or huggingface")
     crossing.add_argument("--head-dim", type=int, help="width of a head, where none is stored")
     crossing.add_argument("--tokens", help="our trainer's tokens file, of which --samples samples "
                           "of --seq-len tokens count as read; without, it begins at its first")

@@ -112,8 +112,8 @@ class Slice:
 
 class Part:
     """What libckpt is told of one array, in the type that carries it; `source` is kept alive with
-    it. Of `on_device` ones it is a tensor, makes one when it is called, or has fill(memory, at),
-    which copies its bytes from `at` on."""
+    it. Of `on_device` ones it is a tensor, or has fill(memory, at), which copies its bytes from
+    `at` on."""
 
     __slots__ = ("name", "dtype", "shape", "offset", "extent", "pointer", "source", "on_device")
 

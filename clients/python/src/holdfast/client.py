@@ -523,7 +523,7 @@ class _Torch:
     def __init__(self, source: Any) -> None:
         import torch
 
-        self.raw = (source() if callable(source) else source).reshape(-1).view(torch.uint8)
+        self.raw = source.reshape(-1).view(torch.uint8)
 
     def fill(self, memory: Any, at: int) -> None:
         import torch

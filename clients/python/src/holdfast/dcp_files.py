@@ -307,19 +307,39 @@ class Folder:
                 self._map(place.file).madvise(mmap.MADV_DONTNEED)
 
 
+def _read_pickle(archive: zipfile.ZipFile, what: str) -> Tuple[Any, str]:
+    """The value of what torch.save wrote, and the folder inside that has its parts."""
+    if any(member.compress_type != zipfile.ZIP_STORED for member in archive.infolist()):
+        raise CorruptError(f"{what} is compressed, as torch writes none")
+    top = [name for name in archive.namelist()
+           if name.endswith("/data.pkl")][0][:-len("data.pkl")]
+    if archive.getinfo(top + "data.pkl").file_size > _FORMAT_BYTES_MAX:
+        raise CorruptError(f"{what} has a pickle of more than {_FORMAT_BYTES_MAX} bytes")
+    return _unpickle(archive.read(top + "data.pkl"), what), top
+
+
+def read_object(data: bytes, what: str) -> Any:
+    """A plain value, a number, a text or a list of them, as torch.save wrote it.
+
+    >>> read_object(object_bytes({"betas": (0.9, 0.95), "steps": [7, None]}), "an object")
+    {'betas': (0.9, 0.95), 'steps': [7, None]}
+    """
+    try:
+        return _read_pickle(zipfile.ZipFile(io.BytesIO(data)), what)[0]
+    except (zipfile.BadZipFile, KeyError, IndexError, NotImplementedError, RuntimeError,
+            ValueError, EOFError) as error:
+        if isinstance(error, HoldfastError):
+            raise
+        raise CorruptError(f"{what} cannot be read: {error}") from None
+
+
 def _read_format(window: Any, what: str) -> Tuple[_Layout, int, int]:
     """How the tensor lies in its bytes, and where in the window these begin and how many."""
     archive = zipfile.ZipFile(window)
-    if any(member.compress_type != zipfile.ZIP_STORED for member in archive.infolist()):
-        raise CorruptError(f"{what} is compressed, as torch writes none")
-    names = archive.namelist()
-    top = [name for name in names if name.endswith("/data.pkl")][0][:-len("data.pkl")]
-    if archive.getinfo(top + "data.pkl").file_size > _FORMAT_BYTES_MAX:
-        raise CorruptError(f"{what} has a pickle of more than {_FORMAT_BYTES_MAX} bytes")
-    layout = _unpickle(archive.read(top + "data.pkl"), what)
+    layout, top = _read_pickle(archive, what)
     if not isinstance(layout, _Layout):
         raise CorruptError(f"{what} is none")
-    if top + "byteorder" in names and archive.read(top + "byteorder") != b"little":
+    if top + "byteorder" in archive.namelist() and archive.read(top + "byteorder") != b"little":
         raise InvalidError(f"{what} is big-endian", "load and save it with DCP")
     data = archive.getinfo(f"{top}data/{layout.storage[1]}")
     window.seek(data.header_offset)
@@ -360,9 +380,9 @@ class Persistent:
 def dump(value: Any) -> bytes:
     """The pickle of values of Python's, and of objects of classes that need not be here.
 
-    >>> pickle.loads(dump({"a": (1, -2, True, None, [2**40]), "b": Call(Global("builtins", "set"),
-    ...                                                            ([3],))}))
-    {'a': (1, -2, True, None, [1099511627776]), 'b': {3}}
+    >>> pickle.loads(dump({"a": (1, -2, True, None, [2**40, 0.1]),
+    ...                    "b": Call(Global("builtins", "set"), ([3],))}))
+    {'a': (1, -2, True, None, [1099511627776, 0.1]), 'b': {3}}
     """
     return b"\x80\x02" + _emit(value) + b"."
 
@@ -373,6 +393,8 @@ def _emit(value: Any) -> bytes:
     if isinstance(value, int):
         raw = value.to_bytes(value.bit_length() // 8 + 1, "little", signed=True)
         return b"\x8a" + bytes([len(raw)]) + raw
+    if isinstance(value, float):
+        return b"G" + struct.pack(">d", value)
     if isinstance(value, str):
         text = value.encode()
         return b"X" + struct.pack("<I", len(text)) + text
@@ -434,13 +456,26 @@ def write_box(out: IO[bytes], dtype: str, extent: Numbers, pieces: Iterator[memo
                               Call(Global("collections", "OrderedDict"), ()))
     about += () if typed is not None else (Global("torch", name),)
     with zipfile.ZipFile(_Behind(out), "w") as archive:
-        archive.writestr(zipfile.ZipInfo("archive/data.pkl"), dump(Call(rebuild, about)))
-        archive.writestr(zipfile.ZipInfo("archive/byteorder"), "little")
+        _write_pickle(archive, Call(rebuild, about))
         with archive.open(zipfile.ZipInfo("archive/data/0"), "w", force_zip64=True) as data:
             for piece in pieces:
                 data.write(piece)
         archive.writestr(zipfile.ZipInfo("archive/version"), "3\n")
     return out.tell() - begin
+
+
+def _write_pickle(archive: zipfile.ZipFile, value: Any) -> None:
+    archive.writestr(zipfile.ZipInfo("archive/data.pkl"), dump(value))
+    archive.writestr(zipfile.ZipInfo("archive/byteorder"), "little")
+
+
+def object_bytes(value: Any) -> bytes:
+    """What torch.save writes of a plain value."""
+    blob = io.BytesIO()
+    with zipfile.ZipFile(blob, "w") as archive:
+        _write_pickle(archive, value)
+        archive.writestr(zipfile.ZipInfo("archive/version"), "3\n")
+    return blob.getvalue()
 
 
 def metadata_of(tensors: Dict[str, Tensor], objects: Dict[str, Place],

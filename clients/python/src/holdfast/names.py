@@ -1,20 +1,23 @@
 """names - what each form of checkpoint calls the state of a Llama: the table in names.json, read.
 
 A form is a column of names for weights, one for parameters (as the optimizer calls them) and
-patterns for AdamW's moments. Knows no torch; cross.py does the copying.
+patterns for AdamW's moments. A model is tied where its embedding is its output projection, too.
+cross.py does the copying.
 """
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import os
 import re
-from typing import Any, Dict, Iterable, List, Mapping, Optional
+from typing import Any, Dict, Iterable, List, Mapping, Optional, Tuple, Union
 
 import numpy
 
 from .errors import MismatchError
 
+_LAYER = re.compile(r"(?:^|\.)layers\.(\d+)\.")
 _ROWS = re.compile(r"(?P<matrix>.*)\[(?P<rows>[qkv])\]$")
 
 with open(os.path.join(os.path.dirname(__file__), "names.json"), encoding="utf-8") as _file:
@@ -25,17 +28,21 @@ def forms() -> List[str]:
     return list(TABLE["forms"])
 
 
-def column(form: str, what: str, layers: int) -> List[str]:
+def column(form: str, what: str, layers: int, is_tied: bool = False) -> List[str]:
     """The names of `form`'s "weights" or "parameters", in the order of the table.
 
     >>> column("torchtitan", "weights", 1)[-1], len(column("holdfast", "weights", 2))
     ('lm_head.weight', 21)
+    >>> column("huggingface", "weights", 1, is_tied=True)[-1]
+    'model.model.norm.weight'
     """
-    place = TABLE["columns"].index(TABLE["forms"][form][what])
+    about = TABLE["forms"][form]
+    place = TABLE["columns"].index(about[what])
+    pattern = about.get("weight", "{}") if what == "weights" else "{}"
     names = []
-    for row in TABLE["rows"]:
+    for row in TABLE["rows"][:-1] if is_tied else TABLE["rows"]:
         numbers = range(layers) if "{}" in row[place] else (0,)
-        names += [row[place].format(layer) for layer in numbers]
+        names += [pattern.format(row[place].format(layer)) for layer in numbers]
     return names
 
 
@@ -55,30 +62,58 @@ def rows(name: str) -> Optional[str]:
 
 
 def count_layers(names: Iterable[str]) -> int:
-    found = [int(name.split(".")[1]) for name in names if re.match(r"layers\.\d+\.", name)]
+    found = [int(match[1]) for match in map(_LAYER.search, names) if match]
     return max(found, default=-1) + 1
 
 
-def form_of(names: Iterable[str]) -> str:
-    """The form whose weights are all there, and whose moments are, if there are any.
+def form_of(names: Iterable[str]) -> Tuple[str, bool]:
+    """The form whose weights are all there, and whose moments are, if there are any; and is the
+    model tied?
 
     >>> form_of(column("torchtitan-0.2", "weights", 2))  # our weights have the same names
-    'holdfast'
+    ('holdfast', False)
     >>> form_of(column("torchtitan", "weights", 1) + [
     ...     f"optimizer.state.{name}.exp_avg" for name in column("torchtitan", "weights", 1)])
-    'torchtitan-separate'
+    ('torchtitan-separate', False)
+    >>> form_of(column("huggingface", "weights", 1) + [  # stored, though it is the embedding
+    ...     f"optimizer.state.{name}.exp_avg"
+    ...     for name in column("huggingface", "parameters", 1, is_tied=True)])
+    ('huggingface', True)
     """
     names = set(names)
+    layers = count_layers(names)
     has_moments = any("exp_avg" in name for name in names)
-    for form, about in TABLE["forms"].items():
-        wanted = column(form, "weights", count_layers(names))
+    for is_tied, form in itertools.product((False, True), TABLE["forms"]):
+        about = TABLE["forms"][form]
+        wanted = column(form, "weights", layers, is_tied)
         if has_moments:
             wanted = wanted + [about["exp_avg"].format(matrix(name))
-                               for name in column(form, "parameters", count_layers(names))]
+                               for name in column(form, "parameters", layers, is_tied)]
         if names.issuperset(wanted):
-            return form
+            return form, is_tied
     raise MismatchError("the checkpoint has the names of no form of a Llama",
                         f"the forms are {', '.join(forms())}")
+
+
+def path(trainer: str, name: str) -> List[Union[str, int]]:
+    """DCP's way to a name in the nested state of a trainer.
+
+    >>> path("torchtitan", "optimizer.state.norm.weight.step"), path("torchtitan", "norm.weight")
+    (['optimizer', 'state.norm.weight.step'], ['norm.weight'])
+    >>> path("transformers", "optimizer.state.lm_head.weight.step")
+    ['optimizer', 'state', 'lm_head.weight', 'step']
+    >>> path("transformers", "optimizer.param_groups.1.lr"), path("transformers", "trainer")
+    (['optimizer', 'param_groups', 1, 'lr'], ['trainer'])
+    """
+    state, _, inner = name.partition(".")
+    if trainer == "torchtitan":
+        is_nested = state in ("optimizer", "lr_scheduler", "train_state")
+        return [state, inner] if is_nested else [name]
+    if state == "optimizer":
+        kind, _, inner = inner.partition(".")
+        of, _, key = inner.rpartition(".")
+        return [state, kind, int(of) if kind == "param_groups" else of, key]
+    return [state, *inner.split(".", 1 if state == "scheduler" else 0)] if inner else [name]
 
 
 # ---- matrices that hold queries, keys and values ----
@@ -105,6 +140,37 @@ def fuse(wq: Any, wk: Any, wv: Any, head_dim: int) -> Any:
     groups = [one.reshape(wk.shape[0] // head_dim, -1, head_dim, one.shape[-1])
               for one in (wq, wk, wv)]
     return numpy.concatenate(groups, axis=1).reshape(-1, wq.shape[-1])
+
+
+# ---- the rows that rotary embedding turns ----
+
+
+def is_rotary(ours: str) -> bool:
+    """
+    >>> is_rotary("layers.3.attention.wk.weight"), is_rotary("layers.3.attention.wv.weight")
+    (True, False)
+    """
+    return ours.endswith((".attention.wq.weight", ".attention.wk.weight"))
+
+
+def to_halves(rows: Any, head_dim: int) -> Any:
+    """Of each head of [heads * head_dim, C] first the even rows, then the odd ones.
+
+    >>> to_halves(numpy.arange(8)[:, None], 4)[:, 0].tolist()
+    [0, 2, 1, 3, 4, 6, 5, 7]
+    """
+    pairs = rows.reshape(-1, head_dim // 2, 2, rows.shape[-1])
+    return numpy.ascontiguousarray(pairs.swapaxes(1, 2)).reshape(rows.shape)
+
+
+def to_pairs(rows: Any, head_dim: int) -> Any:
+    """What to_halves() was given.
+
+    >>> to_pairs(numpy.array([0, 2, 4, 1, 3, 5])[:, None], 6)[:, 0].tolist()
+    [0, 1, 2, 3, 4, 5]
+    """
+    halves = rows.reshape(-1, 2, head_dim // 2, rows.shape[-1])
+    return numpy.ascontiguousarray(halves.swapaxes(1, 2)).reshape(rows.shape)
 
 
 # ---- the schedule ----

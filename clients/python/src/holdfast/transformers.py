@@ -84,6 +84,14 @@ def _folder_files(model: Any, tokenizer: Any) -> Dict[str, bytes]:
     return found
 
 
+def _settings_of(args: Any) -> Dict[str, int]:
+    """Of the Trainer's state, which the state of a crossed run lacks (cross.py)."""
+    named = {name: getattr(args, name) for name in ("logging_steps", "eval_steps", "save_steps")}
+    return {"train_batch_size": args.train_batch_size,
+            **{name: int(count) for name, count in named.items()  # below 1: a part of all steps
+               if count is not None and count >= 1}}
+
+
 class HoldfastCallback(TrainerCallback):
     """`options` are those of holdfast.dcp.Session."""
 
@@ -125,7 +133,7 @@ class HoldfastCallback(TrainerCallback):
             with open(os.path.join(path, file), "wb") as raw:
                 raw.write(small["random"][name].encode("latin-1"))
         with open(os.path.join(path, "trainer_state.json"), "w", encoding="utf-8") as text:
-            text.write(small["trainer"])
+            json.dump({**_settings_of(trainer.args), **json.loads(small["trainer"])}, text)
         self._stand_in(trainer, path, found)
         return path
 
