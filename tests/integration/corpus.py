@@ -4,7 +4,8 @@
 Goal: the tokens file holds the documents in the order of the files' paths, each between the special
 tokens; it has the same bytes packed or not and with any number of threads; of a prompt and an
 answer the prompt alone is left out of the loss; bad lines are left out and named, up to a share;
-bad input is one line that names file, line and remedy, and leaves no file. The trainer tokenizes a
+bad input is one line that names file, line and remedy, and leaves no file; rows of parquet and
+conversations become lines. The trainer tokenizes a
 folder once, whoever starts on it at the same time, and again when its files have changed; c4 says
 where to put its files.
 
@@ -273,6 +274,70 @@ def rows_of_parquet_become_lines_of_json(bed):
     assert bed.bytes_of(bed.path("rows.jsonl")) == bed.bytes_of(bed.path("rows.out")) == want
 
 
+CHAT = """{{- bos_token }}
+{%- for message in messages %}
+    {%- if message.role == "elf" %}{{ raise_exception("no elves") }}{% endif %}
+    {{- "<" + message["role"] + ">" + message.content | trim }}
+    {%- for call in message.tool_calls %}{{ call | tojson }}{% endfor %}
+    {%- if message.role == "assistant" %}
+        {%- generation %}!{% endgeneration %}{{ eos_token }}{% endif %}
+{% endfor %}
+{%- if tools %}{{ tools | length }} tools{{ strftime_now("%Y")[:0] }}{{ pad_token }}{% endif %}"""
+
+
+def from_chat(bed, source, out, want=0):
+    done = subprocess.run([sys.executable, "-m", "holdfast", "from-chat", bed.path(source),
+                           bed.path(out), "--model", bed.path("chat")], capture_output=True,
+                          text=True, env=dict(os.environ, PYTHONPATH=PACKAGE))
+    if done.returncode == 69 and "jinja2" in done.stderr:
+        raise lib_tap.Skip("the Python module jinja2 is missing")
+    assert done.returncode == want, done
+    return done.stdout if want == 0 else done.stderr
+
+
+def conversations_become_text_by_the_template_of_a_model(bed):
+    """Without the tokens that the trainer puts around a document."""
+    settings = {"bos_token": {"content": "<|begin_of_text|>"}, "eos_token": "<|end_of_text|>"}
+    bed.write("chat/tokenizer_config.json", json.dumps(settings).encode())
+    chats = [
+        {"messages": [{"role": "user", "content": " a & \u00fc "},
+                      {"role": "assistant", "content": "b", "tool_calls": [{"x": "<\u00fc>"}]},
+                      {"role": "user", "content": "c"}, {"role": "assistant", "content": "d"}]},
+        {"conversations": [{"role": "user", "content": "e"}], "tools": [{}, {}]}]
+    want = ['<user>a & \u00fc<assistant>b{"x": "<\u00fc>"}!<|end_of_text|><user>c<assistant>d!',
+            "<user>e2 toolsP"]
+    bed.write("chats/in/c.JSONL", "\n\n".join(map(json.dumps, chats)).encode())
+    assert "has no chat template" in from_chat(bed, "chats", "chats.out", want=66)
+    bed.write("chat/special_tokens_map.json", b'{"pad_token": "P", "eos_token": "other"}')
+    bed.write("chat/chat_template.jinja", CHAT.encode())
+    assert from_chat(bed, "chats", "chats.out").endswith("chats.out: 2 rows\n")
+    with open(bed.path("chats.out/in/c.jsonl")) as file:
+        assert [json.loads(line) for line in file] == [{"text": text} for text in want]
+    bed.make("--special", bed.path("chats.out"))
+    tokens, begins, _ = read_tokens(bed.path("out"))
+    assert tokens.count(BEGIN) == 2 == len(begins) and tokens.count(END) == 3, tokens
+    os.remove(bed.path("out"))
+    for content, words in (
+            ('{"messages": [{"role": "elf", "content": ""}]}', ("no elves", "chat refuses it")),
+            ('{"messages": [{"from": "human", "value": ""}]}', ('no "role"',)),
+            ('{"messages": []}', ("no list messages",)), ("{", ("line 2",)),
+            ('{"messages": [{"role": "x", "content": 5}]}\n{', ("line 3",))):
+        bed.write("bad.jsonl", b"\n" + content.encode())
+        said = from_chat(bed, "bad.jsonl", "bad.out", want=2)
+        assert "bad.jsonl, line " in said and all(word in said for word in words), said
+        assert not [name for name in os.listdir(bed.root) if name.startswith("bad.out")]
+    for template in "{% if %}", "{{ messages.append(1) }}", "{{ ''.__class__.__mro__ }}":
+        bed.write("chat/chat_template.jinja", template.encode())
+        assert "chat template of" in from_chat(bed, "chats", "no.out", want=2)
+    named = {"chat_template": [{"name": "default", "template": "plain"},
+                               {"name": "tool_use", "template": "with tools"}]}
+    os.remove(bed.path("chat/chat_template.jinja"))
+    bed.write("chat/tokenizer_config.json", json.dumps({**settings, **named}).encode())
+    from_chat(bed, "chats/in/c.JSONL", "named.jsonl")
+    with open(bed.path("named.jsonl")) as file:
+        assert [json.loads(line)["text"] for line in file] == ["plain", "with tools"]
+
+
 def said_of(bed, *inputs):
     done = subprocess.run([TOKENIZER, "tokens", "--tokenizer", bed.path("model"), "--out",
                            bed.path("out"), *map(str, inputs)], capture_output=True, text=True)
@@ -345,7 +410,7 @@ def objects_that_are_no_lines_are_documents(bed):
         assert re.search(rf"bad\.json, line \d+: .*{what}", said), said
     chat = bed.write("chat.jsonl", b'{"messages": [{"role": "user", "content": "a"}]}\n' * 20)
     said = bed.make(chat, want=78)
-    assert '"messages" holds a conversation' in said and "apply_chat_template" in said, said
+    assert '"messages" holds a conversation' in said and "from-chat FILE" in said, said
 
 
 def bad_input_is_named_and_leaves_no_file(bed):
@@ -501,6 +566,7 @@ if __name__ == "__main__":
                                 a_byte_order_mark_is_no_part_of_the_text,
                                 what_is_no_text_is_refused_by_name,
                                 rows_of_parquet_become_lines_of_json,
+                                conversations_become_text_by_the_template_of_a_model,
                                 a_bad_line_is_left_out_and_too_many_end_the_work,
                                 members_that_were_not_asked_for_are_not_judged,
                                 objects_that_are_no_lines_are_documents,

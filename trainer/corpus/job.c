@@ -133,8 +133,8 @@ static int member(const json_t **out, const json_t *line, const char *name)
         return 0;
     if (conversation != NULL)
         return report_error(ERR_INVALID,
-                            "write each as one text by the model's chat template, such as by "
-                            "apply_chat_template(..., tokenize=False), and name its member",
+                            "write each as one text by the model's chat template: python -m "
+                            "holdfast from-chat FILE OUT.jsonl --model FOLDER",
                             "\"%s\" holds a conversation, and there is no member \"%s\"",
                             conversation, name);
     return report_error(ERR_INVALID, "name the member that holds the text",

@@ -12,6 +12,8 @@
     python -m holdfast serve --store DIR ...         # ckptd, as it is in the wheel or on the PATH
     python -m holdfast cli list --store DIR ...      # ckpt-cli, likewise
     python -m holdfast from-parquet FILE OUT.jsonl   # text for our trainer, by pyarrow; or folders
+    python -m holdfast from-chat FILE OUT.jsonl --model FOLDER  # conversations in JSON lines, as
+                                                     # text by the model's chat template; or folders
 
 --server, --store and --json stand before or behind the command. Exit codes are those of ckpt-cli.
 """
@@ -135,10 +137,14 @@ def become(program: str, arguments: List[str]) -> None:
     os.execv(found, [program, *arguments])
 
 
-def convert_rows(options: argparse.Namespace) -> None:
-    from holdfast.parquet import from_parquet
+def convert_corpus(options: argparse.Namespace) -> None:
+    """from-parquet, from-chat."""
+    from holdfast import corpus
 
-    rows = from_parquet(options.source, options.out)
+    if options.command == "from-parquet":
+        rows = corpus.from_parquet(options.source, options.out)
+    else:
+        rows = corpus.from_chat(options.source, options.out, options.model)
     print(json.dumps({"rows": rows}) if options.json else printable(f"{options.out}: {rows} rows"))
 
 
@@ -228,10 +234,15 @@ def main(arguments: Optional[List[str]] = None) -> int:
     crossing.add_argument("--samples", type=int, default=0)
     crossing.add_argument("--seq-len", type=int, default=1)
     crossing.set_defaults(do=cross)
-    rows = command("from-parquet")
-    rows.add_argument("source")
-    rows.add_argument("out")
-    rows.set_defaults(do=convert_rows)
+    for name in ("from-parquet", "from-chat"):
+        rows = command(name)
+        rows.add_argument("source", help="a file, or a folder of them")
+        rows.add_argument("out", help="a file, or a folder of as many")
+        rows.set_defaults(do=convert_corpus, command=name)
+        if name == "from-chat":
+            rows.add_argument("--model", required=True,
+                              help="the folder of a model, with its chat template in "
+                              "tokenizer_config.json or chat_template.jinja")
     given = sys.argv[1:] if arguments is None else arguments
     try:
         if given and given[0] in PROGRAMS:
