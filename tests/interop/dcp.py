@@ -24,9 +24,11 @@ import tempfile
 import threading
 import time
 import warnings
+from unittest import mock
 
 from lib_dcp import ROOT, end, job, make, spoil, state_of, torch, whole
 import lib_calls
+from lib_streams import OnDevice, Queued
 from lib_store import CLI, World, change
 from lib_tap import Skip, run
 import torch.distributed as dist
@@ -39,6 +41,8 @@ from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, Def
 
 import holdfast
 import holdfast.dcp
+from holdfast import pinned
+from holdfast.arrays import Part
 
 FOLDER = os.path.join(ROOT, "tests/golden/dcp/folder")
 KILLS = int(os.environ.get("KILLS", "4"))
@@ -292,6 +296,27 @@ def a_copy_waits_for_what_the_streams_of_the_caller_have_queued(world):
     keep.close()
     assert told == [("record", ("stream", OnDevice.device), True), ("synchronize", False),
                     "copy"], told
+
+
+def what_is_on_a_device_goes_through_two_buffers_that_are_kept(world):
+    """Simulated: copies that are late, or early; several pieces, an element, none."""
+    for is_late in (False, True):
+        streams, run = Queued(is_late), f"locked-{is_late}".lower()
+        with streams.in_place_of_cuda(pinned), mock.patch.object(pinned, "PIECE_BYTES", 300_000), \
+                holdfast.Client(world.server, run) as client:
+            for step in (1, 2):
+                arrays = {"wide": torch.arange(3_000_000, dtype=torch.int32) * step,
+                          "one": torch.full((1,), step, dtype=torch.int32),
+                          "none": torch.zeros(0, dtype=torch.int32)}
+                client.save_parts(step, [
+                    Part(name, "I32", one.shape, (0,), one.shape, 0, OnDevice(one), True)
+                    for name, one in arrays.items()]).wait()
+                with holdfast.open(f"{run}@{step}", server=world.server) as found:
+                    assert all(torch.equal(found[name].torch(), one)
+                               for name, one in arrays.items()), (is_late, step)
+        assert streams.waited == ("makes", OnDevice.device)
+        assert streams.locked == [300_000] * 2 and client._pinned is None
+        assert streams.most == 300_000
 
 
 CARRIED = ("complex64", "complex128", "float8_e8m0fnu", "float8_e4m3fnuz", "float8_e5m2fnuz",
@@ -651,6 +676,7 @@ if __name__ == "__main__":
              stages_and_sharded_tensors_come_back, a_single_process_needs_no_group,
              the_planner_of_an_async_save_is_asked,
              a_copy_waits_for_what_the_streams_of_the_caller_have_queued,
+             what_is_on_a_device_goes_through_two_buffers_that_are_kept,
              types_that_ckptd_does_not_know_come_back, replicas_split_the_work,
              pickles_of_others_are_not_loaded_unless_asked, what_does_not_fit_is_told_at_once,
              a_damaged_newest_gives_way_to_the_step_before,

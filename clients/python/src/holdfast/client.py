@@ -166,6 +166,7 @@ class Client:
         self._take_over = take_over
         self._described: Optional[List[Part]] = None  # None: nothing; a rank may have no tensors
         self._objects: Dict[str, Any] = {}  # name: the buffer that is described
+        self._pinned: Any = None  # pinned.Pinned, from the first tensor on a CUDA device on
         self._opened = ctypes.c_void_p()
         options = _lib.Options(self.server.encode(), run.encode(), rank, world_size,
                                int(connect_seconds * 1000), int(describe_seconds * 1000),
@@ -178,6 +179,7 @@ class Client:
     def close(self) -> None:
         """What was saved becomes durable all the same. A client that is dropped is closed too."""
         self._closer()
+        self._pinned = None
 
     @property
     def _handle(self) -> Any:
@@ -340,7 +342,7 @@ class Client:
         self._described = parts
 
     def _fill(self, save: Any, index: int, piece: Part) -> None:
-        source = piece.source if hasattr(piece.source, "fill") else _Torch(piece.source)
+        source = piece.source if hasattr(piece.source, "fill") else _Torch(self, piece.source)
         self._sample(save, index, source)
         place = _lib.Place(size=_lib.sizeof(_lib.Place))
         at = 0
@@ -351,6 +353,12 @@ class Client:
             source.fill(numpy.frombuffer(memory, numpy.uint8), place.from_byte)
             self._lib.ckpt_save_announce(save, _lib.byref(place))
             at = place.from_byte + place.bytes
+
+    def _page_locked(self) -> Any:
+        if self._pinned is None:
+            from .pinned import Pinned
+            self._pinned = Pinned()
+        return self._pinned
 
     def _sample(self, save: Any, index: int, source: Any) -> None:
         """Where other ranks hold it, too: the bytes by which ckptd compares them."""
@@ -520,15 +528,19 @@ def _first_change(old: List[Part], new: List[Part]) -> str:
 class _Torch:
     """The bytes of a torch tensor on a device."""
 
-    def __init__(self, source: Any) -> None:
+    def __init__(self, client: Client, source: Any) -> None:
         import torch
 
-        self.raw = source.reshape(-1).view(torch.uint8)
+        self.client, self.raw = client, source.reshape(-1).view(torch.uint8)
 
     def fill(self, memory: Any, at: int) -> None:
         import torch
 
-        torch.from_numpy(memory).copy_(self.raw[at:at + memory.size])
+        raw = self.raw[at:at + memory.size]
+        if raw.is_cuda:
+            self.client._page_locked().copy(memory, raw)
+        else:
+            torch.from_numpy(memory).copy_(raw)
 
     def sample(self, places: Sequence[Tuple[int, int]]) -> Any:
         """What is there, together, by one transfer."""
