@@ -31,6 +31,7 @@ from lib_terminal import CLEARED, on_a_terminal
 
 TOKENIZER = os.path.join(os.path.abspath(os.environ.get("BUILD", "build")), "tokenizer")
 PACKAGE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../clients/python/src")
+PYTHON = os.environ.get("PYTHON") or sys.executable
 VOCAB = 290
 BEGIN, END = VOCAB - 2, VOCAB - 1
 BLOCK = 16384
@@ -286,17 +287,18 @@ CHAT = """{{- bos_token }}
 
 
 def from_chat(bed, source, out, want=0):
-    done = subprocess.run([sys.executable, "-m", "holdfast", "from-chat", bed.path(source),
+    done = subprocess.run([PYTHON, "-m", "holdfast", "from-chat", bed.path(source),
                            bed.path(out), "--model", bed.path("chat")], capture_output=True,
                           text=True, env=dict(os.environ, PYTHONPATH=PACKAGE))
-    if done.returncode == 69 and "jinja2" in done.stderr:
-        raise lib_tap.Skip("the Python module jinja2 is missing")
     assert done.returncode == want, done
     return done.stdout if want == 0 else done.stderr
 
 
 def conversations_become_text_by_the_template_of_a_model(bed):
     """Without the tokens that the trainer puts around a document."""
+    for name in ("jinja2", "numpy"):
+        if subprocess.run([PYTHON, "-c", f"import {name}"], stderr=subprocess.DEVNULL).returncode:
+            raise lib_tap.Skip(f"the Python module {name} is missing")
     settings = {"bos_token": {"content": "<|begin_of_text|>"}, "eos_token": "<|end_of_text|>"}
     bed.write("chat/tokenizer_config.json", json.dumps(settings).encode())
     chats = [
