@@ -9,6 +9,7 @@ import contextlib
 import ctypes
 import hashlib
 import json
+import logging
 import math
 import os
 import re
@@ -26,6 +27,21 @@ BUILD = os.path.abspath(os.environ.get("BUILD", "build"))
 CLI = os.path.join(BUILD, "ckpt-cli")
 SAVER = os.path.join(BUILD, "tests/saver")
 YEAR = 365 * 86400
+
+
+@contextlib.contextmanager
+def logged():
+    """What the Python package logs meanwhile, in any thread; it goes nowhere else."""
+    said, logger = [], logging.getLogger("holdfast")
+    handler = logging.Handler()
+    handler.emit = lambda record: said.append(record.getMessage())
+    logger.addHandler(handler)
+    was, logger.propagate = logger.propagate, False
+    try:
+        yield said
+    finally:
+        logger.removeHandler(handler)
+        logger.propagate = was
 
 
 def is_sanitized(program="ckptd"):

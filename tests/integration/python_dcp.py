@@ -18,10 +18,9 @@ import subprocess
 import sys
 import threading
 import time
-import warnings
 import zlib
 
-from lib_store import CLI, World, take_libckpt
+from lib_store import CLI, World, logged, take_libckpt
 from lib_tap import need, run
 
 need("numpy")
@@ -386,14 +385,13 @@ def session_of(world, name, rank=0, count=1, gather=lambda value: [value], **opt
 
 
 def save_one(session, step, tensor=None, name="w"):
-    """It warns, or raises; what was said is returned."""
-    with warnings.catch_warnings(record=True) as said:
-        warnings.simplefilter("always")
+    """It is logged, or raises; what was said is returned."""
+    with logged() as said:
         tensor = numpy.zeros(4) if tensor is None else tensor
         if session.save(step, [Item(name, tensor.shape, (0,) * tensor.ndim, tensor)], {}, None,
                         None) == saving.Outcome.SAVED:
             session.finish(step)
-    return [str(one.message) for one in said]
+    return said
 
 
 def refused_by(kind, function):
@@ -405,7 +403,7 @@ def refused_by(kind, function):
 
 
 def what_can_never_be_saved_raises_on_every_rank(world):
-    """At once, though the session only warns and one rank alone has it."""
+    """At once, though the session only logs others and one rank alone has it."""
     ranks = Ranks(2)
     bad = [("when", numpy.zeros(4, "M8[s]")), ("n" * 200, numpy.zeros(4)),
            ("deep", numpy.zeros((4,) + (1,) * 8))]
@@ -493,8 +491,7 @@ def a_lost_save_is_no_true_future(world):
     holder = holdfast.Client(world.server, "untrue")
     holder.save(1, {"w": numpy.zeros(4)}).wait()
     session = session_of(world, "untrue", max_failures=3)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with logged():
         staged = session.copy_later(2, [Item("w", (4,), (0,), numpy.zeros(4))], {}, None, None)
         assert session.finish_later(2, staged).result() is False
         session.saved[3] = saving.Outcome.SAVED  # of a copy that ckptd never commits

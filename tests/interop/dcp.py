@@ -23,13 +23,12 @@ import sys
 import tempfile
 import threading
 import time
-import warnings
 from unittest import mock
 
 from lib_dcp import ROOT, end, job, make, spoil, state_of, torch, whole
 import lib_calls
 from lib_streams import OnDevice, Queued
-from lib_store import CLI, World, change
+from lib_store import CLI, World, change, logged
 from lib_tap import Skip, run
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
@@ -443,15 +442,13 @@ def a_damaged_newest_gives_way_to_the_step_before(world):
     world.start(*OPTIONS)
     state = {"w": torch.zeros(1000, 600)}
     reader = holdfast.dcp.Reader("worn-alone", world.server)
-    with warnings.catch_warnings(record=True) as said:
-        warnings.simplefilter("always")
+    with logged() as said:
         dcp.load(state, storage_reader=reader, no_dist=True)
         whole_state = holdfast.dcp.load_whole("worn-whole", server=world.server)
     assert (state["w"] == 1).all() and reader.found.info.step == 1
     assert (whole_state["w"] == 1).all()
-    told = [str(one.message) for one in said]
     for name in ("worn-alone", "worn-whole"):
-        assert any(f"{name}@2-a1 is damaged" in line for line in told), told
+        assert any(f"{name}@2-a1 is damaged" in line for line in said), said
     job(worn_on, "fsdp2", world.server)
 
 

@@ -12,10 +12,9 @@ import os
 import signal
 import subprocess
 import sys
-import warnings
 
 from lib_dcp import ROOT, end, job, make, spoil, state_of, torch, whole
-from lib_store import World
+from lib_store import World, logged
 from lib_tap import need, run
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
@@ -39,10 +38,9 @@ def manager(server, name, save="async", **more):
 
 
 def said_by(function):
-    with warnings.catch_warnings(record=True) as said:
-        warnings.simplefilter("always")
+    with logged() as said:
         function()
-    return [str(one.message) for one in said]
+    return said
 
 
 # ---- one process ----

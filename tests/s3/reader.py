@@ -17,7 +17,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import warnings
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.path.insert(0, os.path.join(ROOT, "tests/integration"))
@@ -27,7 +26,7 @@ sys.dont_write_bytecode = True
 import lib_rgw  # noqa: E402
 from lib_drive import environment  # noqa: E402
 from lib_server import Crowd, Fault, Object, Server  # noqa: E402
-from lib_store import CLI, World, at_step, take_libckpt  # noqa: E402
+from lib_store import CLI, World, at_step, logged, take_libckpt  # noqa: E402
 from lib_tap import Skip, need, run  # noqa: E402
 
 need("numpy")
@@ -243,13 +242,12 @@ def put_first(bed, prefix):
 
 def nothing_behind(store, after):
     """What is said while no version behind it comes."""
-    with warnings.catch_warnings(record=True) as told:
-        warnings.simplefilter("always")
+    with logged() as told:
         try:
             raise AssertionError(next(holdfast.follow("wide", store=store, after=after, every=0.02,
                                                       timeout=0.5)).info)
         except holdfast.TimeoutError:
-            return [str(one.message) for one in told]
+            return told
 
 
 def is_manifest(key):

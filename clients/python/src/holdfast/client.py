@@ -10,9 +10,9 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import dataclasses
+import logging
 import operator
 import os
-import warnings
 import weakref
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
@@ -23,6 +23,7 @@ from .arrays import Part
 from .errors import (AbortedError, ExistsError, GoesBackError, HoldfastError, InvalidError,
                      MismatchError, NotFoundError, misfit)
 
+_log = logging.getLogger("holdfast")
 LEVELS = {"accepted": 1, "local": 2, "replicated": 3, "bucket": 4}
 # The step that this process has read of a run since it last saved one, by server and run.
 _read: Dict[Tuple[str, str], int] = {}
@@ -398,7 +399,7 @@ class Client:
              below_step: int = 0) -> Loaded:
         """Fills `tensors` (name: array, tensor or Slice) in place from a checkpoint, the newest
         without `step`. Any slices of it, whatever ranks saved it; every byte is verified.
-        Without `step` a damaged checkpoint is a warning, and the one before it is loaded; by one of
+        Without `step` a damaged checkpoint is logged, and the one before it is loaded; by one of
         several ranks (`world_size`) it is a CorruptError, and every rank loads again.
 
         >>> rows = numpy.zeros((2, 3), "float32")                  # [2, 3] of w [4, 3]
@@ -431,8 +432,8 @@ class Client:
         for piece in staged:
             piece.give()
         for line in result.skipped if step is None else []:
-            warnings.warn(f"run {self.run}: step {result.step} was loaded, and passed over {line}",
-                          stacklevel=3)
+            _log.warning("run %s: step %s was loaded, and passed over %s", self.run, result.step,
+                         line)
         return result
 
     def _explain(self, error: Exception, parts: List[Part], step: Optional[int],

@@ -10,7 +10,7 @@
 dcp.async_save speaks to all ranks in a thread, so wait for one before the next;
 holdfast.dcp.async_save does not, and its saves overlap. A save that was copied commits even if
 every process is killed. Loads ask for exactly the slices of this rank, and ckptd reshards. A save
-that fails warns and training goes on, within limits (saving.py), and dcp.async_save's future fails;
+that fails is logged and training goes on, within limits (saving.py); dcp.async_save's future fails;
 with `fallback` it is written as DCP's own files, and what is loaded is the newest of both.
 Python objects are stored as torch.save writes them; what others wrote is loaded only as
 far as torch.load(weights_only=True) takes it, unless reader(allow_pickle=True) is asked for.
@@ -23,10 +23,10 @@ from __future__ import annotations
 
 import contextlib
 import io
+import logging
 import os
 import re
 import sys
-import warnings
 from concurrent.futures import Future as ThreadFuture
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Tuple, Union
 
@@ -53,6 +53,7 @@ from .fallback import Files
 from .saving import MAX_FAILURES, Outcome, Saves, Told
 from .sharded import Item, Saver, Stored
 
+_log = logging.getLogger("holdfast")
 _ID = re.compile(r"(?:.*[/@])?(?:(?:step|checkpoint)[-_]?)?(?P<step>\d+)/?$")
 Id = Union[str, "os.PathLike[str]", None]
 
@@ -108,7 +109,7 @@ class Session(Saves):
         if errors and files is None:
             raise errors[0]
         if errors:
-            warnings.warn(f"no ckptd, so DCP's files go to {fallback}: {errors[0]}", stacklevel=2)
+            _log.warning("no ckptd, so DCP's files go to %s: %s", fallback, errors[0])
             saver = None
         super().__init__(run, server, saver, self._tell_all, wait=wait, timeout=timeout,
                          on_failure=on_failure, max_failures=max_failures, files=files)
@@ -199,7 +200,7 @@ def _is_in_async_save() -> bool:
 
 class Writer(StorageWriter):
     """Of one step; see Session.writer(). A save that is lost fails the future of dcp.async_save;
-    dcp.save warns."""
+    dcp.save logs it."""
 
     def __init__(self, session: Session, step: Optional[int], state: Any) -> None:
         self.session, self.step, self.state = session, step, state
@@ -272,7 +273,7 @@ class Writer(StorageWriter):
                               f"{next(filter(None, bad.values()), '')}")
         assert self.step is not None
         if self.session.rank in bad:  # it has counted that
-            warnings.warn(str(failed), stacklevel=2)
+            _log.warning("%s", failed)
         else:
             self.session.failed(self.step, failed, f"step {self.step} was not saved")
         return failed
@@ -437,8 +438,8 @@ class Reader(StorageReader):
             raise error from None
         if self.found.info.nonce == before.nonce:  # without ckptd damage is not kept in mind
             raise error
-        warnings.warn(f"{before.spec} is damaged: {error.message}; step {self.found.info.step} is "
-                      "loaded", stacklevel=4)
+        _log.warning("%s is damaged: %s; step %s is loaded", before.spec, error.message,
+                     self.found.info.step)
         return metadata
 
     def _sizes(self, plan: LoadPlan) -> List[Any]:
@@ -625,7 +626,7 @@ def _fitting(reader: StorageReader, state_dict: Dict[str, Any]) -> StorageReader
 def load(state_dict: Dict[str, Any], session: Session, step: Optional[int] = None,
          **options: Any) -> int:
     """dcp.load into `state_dict`, in place; returns the step. What does not fit is a MismatchError
-    with the first ten differences. A newest that is found damaged is a warning, and every rank
+    with the first ten differences. A newest that is found damaged is logged, and every rank
     loads the one before."""
     import torch.distributed.checkpoint as dcp
     from torch.distributed.checkpoint.api import CheckpointException
@@ -642,8 +643,8 @@ def load(state_dict: Dict[str, Any], session: Session, step: Optional[int] = Non
                     or len(damage) < len(error.failures)):
                 raise
             before = reader.found.info
-            warnings.warn(f"{before.spec} is damaged: {damage[0].message}; the one before it is "
-                          "loaded", stacklevel=2)
+            _log.warning("%s is damaged: %s; the one before it is loaded", before.spec,
+                         damage[0].message)
     if isinstance(reader, FileSystemReader):
         return step_of(reader.path)
     assert isinstance(reader, Reader)

@@ -9,19 +9,20 @@
 Versions are ordered by (attempt, step) and never go back; a reader that is slower than the run
 skips those between, and training never waits for it. A version is a committed checkpoint, so it is
 never half there; its bytes come from ckptd's memory while they are there, and ckptd holds what is
-being read (a lease) until the read is over. A damaged one is a warning, and is passed over.
-ckpt_newer() of libckpt says which is the next, as it
-does for `ckpt-cli follow`.
+being read (a lease) until the read is over. A damaged one is logged and passed over. ckpt_newer()
+of libckpt says which is the next, as it does for `ckpt-cli follow`.
 """
 from __future__ import annotations
 
+import logging
 import time
-import warnings
 from typing import Any, Callable, Iterator, Mapping, Optional, Tuple
 
 from .checkpoint import Checkpoint
 from .client import CheckpointInfo, Client, default_server, store_address
 from .errors import BusyError, CorruptError, NotFoundError, TimeoutError, UnavailableError
+
+_log = logging.getLogger("holdfast")
 
 
 def newest(client: Client, after: Tuple[int, int], seconds: float) -> Optional[CheckpointInfo]:
@@ -72,7 +73,7 @@ def follow(run: str, slices: Optional[Mapping[str, Any]] = None, dtype: Optional
                         waited = time.monotonic()
                     except CorruptError as error:  # the next may be whole
                         after = info.attempt, info.step
-                        warnings.warn(f"{info.spec} is passed over: {error}", stacklevel=2)
+                        _log.warning("%s is passed over: %s", info.spec, error)
                     continue
             except (UnavailableError, BusyError, NotFoundError):
                 time.sleep(every)  # it is restarted, or removed what was seen; the next look tells

@@ -1,6 +1,6 @@
 """saving - what becomes of the saves of a session: the part of holdfast.dcp.Session without torch.
 
-A save that fails warns and training goes on, but not always:
+A save that fails is logged and training goes on, but not always:
 
  - one that can never succeed (errors.is_final) raises, whatever on_failure says;
  - on_failure="raise" raises;
@@ -14,8 +14,8 @@ does, unless a caller has asked that future for it. A save that `files` kept has
 from __future__ import annotations
 
 import enum
+import logging
 import threading
-import warnings
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Callable, Dict, List, Mapping, Optional
 
@@ -24,6 +24,7 @@ from .errors import (AbortedError, HoldfastError, SpaceError, StorageError, Time
                      UnavailableError, is_final)
 from .sharded import Gather, Item, Saver
 
+_log = logging.getLogger("holdfast")
 MAX_FAILURES = 3
 TO_FILES = (UnavailableError, TimeoutError, SpaceError, StorageError)
 
@@ -155,13 +156,13 @@ class Saves:
         elif outcome == Outcome.SAVED:
             self.streak.note(step, True if self.wait_level is None else None)
         elif failed is not None:
-            warnings.warn(f"step {step} goes to DCP's files: {failed}", stacklevel=2)
+            _log.warning("step %s goes to DCP's files: %s", step, failed)
         if outcome == Outcome.FILES:
             self.saver.client.note_begun(step)
         return outcome
 
     def failed(self, step: int, error: HoldfastError, what: str) -> None:
-        """A save is lost: this is said, or raised where training must not go on."""
+        """A save is lost: this is logged, or raised where training must not go on."""
         is_there = self.saver is not None and self.saver.client.has_step(step, error)
         count = 0 if is_there else self.streak.note(step, False)
         self.reasons = {step: str(error)}
@@ -172,7 +173,7 @@ class Saves:
                 f"{count} saves in a row have failed, the last of step {step}: {error}",
                 "max_failures=0 lets training go on without checkpoints")
         if not is_end:
-            warnings.warn(f"{what}, and training goes on: {error}", stacklevel=3)
+            _log.warning("%s, and training goes on: %s", what, error)
             return
         raise error
 
@@ -211,7 +212,7 @@ class Saves:
         else:
             self.streak.note(step, True)
         if outcome == Outcome.FILES and failed is not None:
-            warnings.warn(f"step {step} goes to DCP's files: {failed}", stacklevel=2)
+            _log.warning("step %s goes to DCP's files: %s", step, failed)
         return outcome
 
     def _keep(self, step: int, state: Any) -> bool:

@@ -15,8 +15,9 @@ CheckpointLoader, for those who use these. What is different:
  - Tensors are copied once, into ckptd's memory, in a thread if the saver's configuration stages in
    one. lock() waits for that copy alone, so saves overlap. A save that was copied commits even if
    every process is killed. The future of a save gives True when it is durable.
- - A save that fails warns, its future gives False, and training goes on. With on_failure="raise",
-   after max_failures in a row, and where it can never succeed, the future raises.
+ - A save that fails is logged, its future gives False, and training goes on. With
+   on_failure="raise", after max_failures in a row, and where it can never succeed, the future
+   raises.
  - DTensors load on any mesh, with a resharder or without. The rest of an item is one for all ranks
    if the item has a resharder; if not, each rank has its own, stored under "ITEM_RANK".
  - Python objects are loaded as far as torch.load(weights_only=True) takes them, unless
@@ -27,7 +28,7 @@ from __future__ import annotations
 
 import dataclasses
 import io
-import warnings
+import logging
 from collections.abc import Iterator, Mapping, MutableMapping
 from concurrent.futures import Future
 from typing import Any, Dict, List, Optional, Tuple
@@ -39,6 +40,8 @@ from torch_checkpointing.lock import RWLock
 from . import dcp, dtypes
 from .boxes import Filling, held
 from .errors import InvalidError, NotFoundError, UnavailableError
+
+_log = logging.getLogger("holdfast")
 from .saving import MAX_FAILURES
 from .sharded import Item
 
@@ -87,7 +90,7 @@ class CheckpointManager(theirs.CheckpointManager):
         except UnavailableError as error:
             if not config.fallback:
                 raise
-            warnings.warn(f"no ckptd, so torch_checkpointing writes files: {error}", stacklevel=2)
+            _log.warning("no ckptd, so torch_checkpointing writes files: %s", error)
         super().__init__(config if self.session is None
                          else dataclasses.replace(config, save=_NOTHING))  # type: ignore[call-arg]
         if self.session is not None:

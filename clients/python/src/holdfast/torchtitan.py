@@ -9,7 +9,7 @@ remove old checkpoints, so keep_latest_k does nothing; checkpoint.folder is only
 
 async_mode: "async_with_pinned_mem" copies during the next step, and the optimizer waits for the
 copy; "async" copies before training goes on; "disabled" waits until the save is durable. A save
-that fails warns, and training goes on; max_failures in a row end it.
+that fails is logged, and training goes on; max_failures in a row end it.
 """
 from __future__ import annotations
 
