@@ -17,6 +17,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 
 from lib_network import Network
@@ -569,6 +570,54 @@ def a_damaged_newest_is_logged_and_the_step_before_is_loaded(world):
         raises(holdfast.errors.CorruptError, lambda: rank.load({"w": weights}), "on every rank")
 
 
+class Held:
+    """A tensor of so many bytes, whose copy waits."""
+
+    def __init__(self):
+        self.begun, self.go = threading.Event(), threading.Event()
+
+    def fill(self, memory, at):
+        self.begun.set()
+        self.go.wait(60)
+        memory[:] = 1
+
+
+def the_last_save_of_a_run_comes_before_those_of_others(world):
+    """While a save holds the memory, a last one waits, and no other begins, however small."""
+    other, held, size = World(), Held(), 12 << 20
+    large = numpy.zeros(size, numpy.uint8)
+    other.start("--memory.pool_bytes", "16MiB")
+    try:
+        with holdfast.Client(other.server, "holds") as holder, holdfast.Client(
+                other.server, "ends", busy_seconds=60) as ends, holdfast.Client(
+                    other.server, "goes-on") as goes_on:
+            goes_on.save(1, {"w": numpy.zeros(9)}).wait()
+            part = arrays.Part("w", "U8", (size,), (0,), (size,), 0, held, True)
+            threads = [threading.Thread(target=holder.save_parts, args=(1, [part]))]
+            threads[0].start()
+            assert held.begun.wait(60)
+            threads.append(threading.Thread(
+                target=lambda: ends.save(1, {"w": large}, last=True).wait()))
+            threads[1].start()
+            said, step = "", 2
+            deadline = time.monotonic() + 60
+            while "the last save of another run" not in said and time.monotonic() < deadline:
+                try:
+                    goes_on.save(step, {"w": numpy.zeros(9)}).wait()
+                    step += 1
+                except holdfast.BusyError as error:
+                    said = str(error)
+            held.go.set()
+            for thread in threads:
+                thread.join()
+            assert "the last save of another run waits for memory, and goes first" in said, said
+            assert [info.step for info in ends.list()] == [1]
+            goes_on.save(step, {"w": numpy.zeros(9)}).wait()
+    finally:
+        held.go.set()
+        other.close()
+
+
 REMOTE = """
 with holdfast.Client(server, "far") as client:
     client.save(1, {"w": numpy.arange(70000)}, {"from": "elsewhere"}, {"o": b"bytes"}).wait()
@@ -673,6 +722,7 @@ if __name__ == "__main__":
              every_code_of_libckpt_has_an_exception,
              tags_verification_removal_and_pruning_are_those_of_ckpt_cli,
              a_damaged_newest_is_logged_and_the_step_before_is_loaded,
+             the_last_save_of_a_run_comes_before_those_of_others,
              a_server_is_reached_by_address_with_a_certificate, versions_flow_forwards_and_whole,
              the_command_line_lists_shows_and_gets]
     passed = run(tests, bed)

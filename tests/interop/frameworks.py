@@ -7,6 +7,7 @@ ckptd. What is not installed is skipped and named.
 """
 import os
 import sys
+from unittest import mock
 
 from lib_dcp import end, introduce, meeting, start, torch
 from lib_frameworks import data, sum_on_gloo
@@ -15,6 +16,7 @@ from lib_tap import Skip, run
 from torch import nn
 
 import holdfast
+import holdfast.dcp
 
 WORDS = {"enable_progress_bar": False, "enable_model_summary": False, "logger": False,
          "accelerator": "cpu", "devices": 1, "num_sanity_val_steps": 0}
@@ -165,9 +167,12 @@ def sharded_lightning_on(rank, port, folder, server, goes_on, reference, kind):
     options = {**WORDS, "devices": 2, "strategy": lightning_strategy(kind, server),
                "callbacks": [saver]}
     rows = 8 if kind == "tp" else 4  # an epoch of 4 steps: a DataLoader of Lightning begins at one
-    lightning.Trainer(max_steps=8, max_epochs=-1, **options).fit(
-        net, torch.utils.data.DataLoader(data(), batch_size=rows),
-        ckpt_path=os.path.join(folder, "step=4.ckpt") if goes_on else None)
+    trainer, last_ones = lightning.Trainer(max_steps=8, max_epochs=-1, **options), []
+    with mock.patch.object(holdfast.dcp.Session, "note_last",
+                           lambda session: last_ones.append(trainer.global_step)):
+        trainer.fit(net, torch.utils.data.DataLoader(data(), batch_size=rows),
+                    ckpt_path=os.path.join(folder, "step=4.ckpt") if goes_on else None)
+    assert last_ones == [8], last_ones
     compare(rank, net.layer.weight.detach(), folder, reference)
     assert net.layer.weight.to_local().shape == (2, 6)
     assert not os.listdir(folder)

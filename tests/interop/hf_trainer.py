@@ -12,6 +12,7 @@ import multiprocessing
 import os
 import signal
 import sys
+from unittest import mock
 
 from lib_dcp import PRELOAD, end, introduce, meeting, start, torch
 from lib_frameworks import data, sum_on_gloo
@@ -21,6 +22,7 @@ import numpy
 from torch import nn
 
 import holdfast
+import holdfast.dcp
 from holdfast import safetensors_files
 
 HUGGING_FACE = ("accelerate", "transformers.trainer", "transformers.models.llama.modeling_llama")
@@ -249,6 +251,24 @@ def a_checkpoint_of_the_trainer_becomes_a_folder_for_from_pretrained(world):
     assert model.config.tie_word_embeddings and model.generation_config.eos_token_id == [7, 9]
 
 
+def the_last_step_of_the_trainer_is_saved_as_the_last_of_its_run(world):
+    """Though its number is none of those that are asked for."""
+    try:
+        import accelerate  # noqa: F401
+        from transformers import TrainerCallback
+    except ImportError as missing:
+        raise Skip(missing) from None
+    from holdfast.transformers import HoldfastCallback
+
+    keep, last_ones = HoldfastCallback("ends", world.server, every=3), []
+    trainer = llama_trainer(os.path.join(world.folder, "ends"), keep, "alone", TrainerCallback())
+    with mock.patch.object(holdfast.dcp.Session, "note_last",
+                           lambda session: last_ones.append(trainer.state.global_step)):
+        trainer.train()
+    with holdfast.Client(world.server, "ends") as client:
+        assert [info.step for info in client.list()] == [8, 6, 3] and last_ones == [8], last_ones
+
+
 def a_run_of_the_trainer_crosses_to_our_names_and_back(world):
     """With the losses and the weights of one that stayed, to the bit: names, rows, moments, counts
     and the optimizer's groups are those that the Trainer asks for."""
@@ -304,6 +324,7 @@ if __name__ == "__main__":
              the_trainer_of_hugging_face_ends_without_checkpoints,
              the_trainer_of_hugging_face_resumes_on_two_processes,
              a_checkpoint_of_the_trainer_becomes_a_folder_for_from_pretrained,
+             the_last_step_of_the_trainer_is_saved_as_the_last_of_its_run,
              a_run_of_the_trainer_crosses_to_our_names_and_back]
     passed = run([test for test in tests if len(sys.argv) < 2
                   or any(word in test.__name__ for word in sys.argv[1:])], bed)

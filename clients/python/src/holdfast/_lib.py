@@ -113,6 +113,7 @@ _FUNCTIONS = {
     "ckpt_object_set": (c_int, [POINTER(Object), c_char_p, c_uint64]),
     "ckpt_object_get": (c_int, [POINTER(Object), POINTER(c_void_p), POINTER(c_uint64)]),
     "ckpt_save_begin": (c_int, [c_void_p, POINTER(c_void_p), c_uint64, c_char_p]),
+    "ckpt_save_last": (None, [c_void_p]),
     "ckpt_save_order": (c_uint32, [c_void_p, c_uint32]),
     "ckpt_save_copy": (c_int, [c_void_p, c_uint32]),
     "ckpt_save_place": (c_int, [c_void_p, c_uint32, c_uint64, POINTER(Place)]),

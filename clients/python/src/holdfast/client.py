@@ -240,7 +240,7 @@ class Client:
     # ---- saving ----
 
     def save(self, step: int, tensors: Mapping[str, Any], state: Any = None,
-             objects: Optional[Mapping[str, bytes]] = None) -> Save:
+             objects: Optional[Mapping[str, bytes]] = None, last: bool = False) -> Save:
         """Copies `tensors` (name: array, tensor or Slice) into ckptd's memory and returns: they may
         change then. ckptd makes them durable and commits them as a whole.
 
@@ -249,6 +249,7 @@ class Client:
         nothing was saved: training may go on; InvalidError for what can never be saved, as where a
         single rank gives nothing to save at all; GoesBackError for a step below the last one,
         unless this process has loaded one below it since: then a single rank takes a new attempt.
+        `last`: the run ends with it (note_last()).
 
         >>> w = numpy.ones((4, 3), "float32")                      # [4, 3]
         >>> with Client(server, "saved") as client:
@@ -257,10 +258,17 @@ class Client:
         """
         try:
             parts = [arrays.part(name, value) for name, value in tensors.items()]
+            if last:
+                self.note_last()
             return self.save_parts(step, parts, state, objects)
         except HoldfastError as error:
             self.tell_failed(step, error)
             raise
+
+    def note_last(self) -> None:
+        """The saves of this client that follow are the last of its run, which ends; all ranks say
+        so. While ckptd's memory is short they come before the saves of other runs."""
+        self._lib.ckpt_save_last(self._handle)
 
     def tell_failed(self, step: Any, error: HoldfastError) -> None:
         """Tells ckptd, for its status, of a save that failed here; not of one that ckptd refused,

@@ -95,6 +95,9 @@ class HoldfastStrategy(ModelParallelStrategy):
                         storage_options: Optional[Any] = None) -> None:
         """Returns when all is copied."""
         step = step_of(self.broadcast(filepath))
+        trainer = self.lightning_module.trainer if self.lightning_module is not None else None
+        if trainer is not None and trainer.global_step >= trainer.estimated_stepping_batches:
+            self.session.note_last()
         rest = {name: value for name, value in checkpoint.items()
                 if name not in ("state_dict", "optimizer_states")}
         raw = io.BytesIO()

@@ -133,6 +133,12 @@ class Saves:
         The next save below the last one takes a new attempt, as after a load of that step."""
         note_read(self.server, self.run, step)
 
+    def note_last(self) -> None:
+        """The saves that follow are the last of the run, which ends: every rank says so. While
+        ckptd's memory is short they come before the saves of other runs."""
+        if self.saver is not None:
+            self.saver.client.note_last()
+
     # ---- one save ----
 
     def save(self, step: int, items: List[Item], objects: Mapping[str, bytes], state: Any,

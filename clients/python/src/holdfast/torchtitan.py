@@ -78,6 +78,9 @@ class HoldfastManager(CheckpointManager):
         if not self._should_save(curr_step, last_step):
             return False
         self._maybe_wait_for_staging()  # the states that are asked for next share its storage
+        if last_step:
+            assert self._session is not None
+            self._session.note_last()
         if not last_step:
             self._put(curr_step, self._flattened_model_states_sd(), self.async_mode)
             return True

@@ -4,14 +4,15 @@
     trainer = Trainer(..., args=TrainingArguments(..., save_strategy="no"), callbacks=[keep])
     trainer.train(resume_from_checkpoint=keep.folder(trainer))  # None at the first start
 
-Each `every` steps, and wherever the Trainer saves by itself, the weights, the optimizer, the
-schedule, the Trainer's state and the random states of all processes go to ckptd in one commit: from
-one process, DDP, FSDP 1 or 2, each of which saves its part. folder() is what the Trainer resumes
-from: the newest checkpoint (or `step`), whose small parts lie in a temporary directory that goes
-when training ends. The Trainer then finds its step, its place in the data and the random states by
-itself, also after kill -9. Weights, moments and the schedule it is given where it would have read
-them from files: each process loads its slices from ckptd, also where another number of processes
-saved them.
+Each `every` steps, at the last step, and wherever the Trainer saves by itself, the weights, the
+optimizer, the schedule, the Trainer's state and the random states of all processes go to ckptd in
+one commit: from one process, DDP, FSDP 1 or 2, each of which saves its part.
+
+folder() is what the Trainer resumes from: the newest checkpoint (or `step`), whose small parts lie
+in a temporary directory that goes when training ends. The Trainer then finds its step, its place in
+the data and the random states by itself, also after kill -9. Weights, moments and the schedule it
+is given where it would have read them from files: each process loads its slices from ckptd, also
+where another number of processes saved them.
 
 The model's config.json goes along, and what its tokenizer and its generation_config would save:
 `ckpt-cli to-safetensors --weights-only` makes of any step the folder that from_pretrained() takes.
@@ -164,7 +165,8 @@ class HoldfastCallback(TrainerCallback):
                                "let DeepSpeed save, or train with FSDP")
 
     def on_step_end(self, args: Any, state: Any, control: Any, **parts: Any) -> None:
-        if self.every > 0 and state.global_step % self.every == 0:
+        if self.every > 0 and (state.global_step % self.every == 0
+                               or control.should_training_stop):
             self.on_save(args, state, control, **parts)
 
     def on_save(self, args: Any, state: Any, control: Any, model: Any = None,
@@ -176,6 +178,8 @@ class HoldfastCallback(TrainerCallback):
         what = state_of(*_parts(model, optimizer, lr_scheduler))
         what["trainer"] = json.dumps(dataclasses.asdict(state))
         what["random"] = {str(session.rank): _random_states()}
+        if control.should_training_stop:
+            session.note_last()
         dcp.async_save(what, session, state.global_step)
         self._saved = state.global_step
 
