@@ -122,14 +122,15 @@ class Template:
                 found = file.read()
         if isinstance(found, list):  # several, each with a name
             found = {one["name"]: one["template"] for one in found}
-        sources = found if isinstance(found, dict) else {"default": found}
+        sources: Dict[str, Any] = found if isinstance(found, dict) else {"default": found}
         if not isinstance(sources.get("default"), str):
             raise NotFoundError(f"{folder} has no chat template",
                                 f"it lies in {TEMPLATE} or in {SETTINGS} as chat_template: name "
                                 "the folder of a model that was trained to chat")
         named = {**_read_json(os.path.join(folder, MAP)), **settings}
-        self.tokens = {name: _token_of(value) for name, value in named.items()
-                       if name.endswith("_token") and _token_of(value) is not None}
+        tokens = {name: _token_of(value) for name, value in named.items()
+                  if name.endswith("_token")}
+        self.tokens = {name: token for name, token in tokens.items() if token is not None}
         self._templates = {name: _compiled(source, f"the chat template of {folder}")
                            for name, source in sources.items() if name in ("default", "tool_use")}
 

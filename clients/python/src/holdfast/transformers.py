@@ -69,12 +69,13 @@ def _tokenizer_of(of: Mapping[str, Any]) -> Any:
 def _folder_files(model: Any, tokenizer: Any) -> Dict[str, bytes]:
     """What save_pretrained() would leave beside the weights."""
     inner = getattr(model, "module", model)
-    config = copy.deepcopy(getattr(inner, "config", None))
+    config: Any = copy.deepcopy(getattr(inner, "config", None))
     if hasattr(config, "architectures"):
         config.architectures = [type(inner).__name__.removeprefix("FSDP")]
     found = {}
     with tempfile.TemporaryDirectory(prefix="holdfast-") as folder:
-        for one in (config, getattr(inner, "generation_config", None), tokenizer):
+        parts: List[Any] = [config, getattr(inner, "generation_config", None), tokenizer]
+        for one in parts:
             if hasattr(one, "save_pretrained"):
                 one.save_pretrained(folder)
         for name in sorted(os.listdir(folder)):
