@@ -134,18 +134,18 @@ class Session(Saves):
     def reader(self, step: Optional[int] = None, *, attempt: int = 0,
                allow_pickle: bool = False) -> StorageReader:
         """For dcp.load: of a step, or of the newest checkpoint."""
-        found, is_file = self._find(step) if self.files is not None else (None, False)
-        if self.files is not None and found is not None and is_file:
-            note_read(self.server, self.run, found)
-            return self.files.reader(found)
+        found = self._find(step) if self.files is not None else None
+        if found is not None and found.is_file:
+            note_read(self.server, self.run, found.step)
+            return self.files.reader(found.step)
         return Reader(self.run, self.server, step, attempt=attempt, allow_pickle=allow_pickle)
 
     def find(self, step: Optional[int] = None) -> Optional[int]:
         """The step that reader(step) reads; None: there is none."""
-        return self._find(step)[0]
+        found = self._find(step)
+        return found.step if found is not None else None
 
-    def _find(self, step: Optional[int]) -> Tuple[Optional[int], bool]:
-        """And is it one of the files?"""
+    def _find(self, step: Optional[int]) -> Optional[kept.Kept]:
         return kept.find(self.run, self.server,
                          self.files.folder if self.files is not None else None, step)
 
@@ -235,7 +235,7 @@ class Writer(StorageWriter):
         outcome = session.saved.pop(self.step, None)
         self._is_async = outcome is not None or _is_in_async_save()
         if outcome is None:
-            with self._leaving():
+            with self._keeping_unseen():
                 outcome = self._save(self._items or plan.items, planner)
         if outcome == Outcome.FILES and session.files is not None:
             session.streak.note(self.step, True)
@@ -259,13 +259,13 @@ class Writer(StorageWriter):
         return outcome
 
     @contextlib.contextmanager
-    def _leaving(self) -> Iterator[None]:
+    def _keeping_unseen(self) -> Iterator[None]:
         """An error that ends the run reaches a program that never looks at DCP's future, too."""
         try:
             yield
         except HoldfastError as error:
             if self._is_async:
-                self.session.leave(error)
+                self.session.keep_unseen(error)
             raise
 
     def _tell_bad(self, bad: Mapping[int, str]) -> HoldfastError:
@@ -286,7 +286,7 @@ class Writer(StorageWriter):
         bad = {rank: result[-1].storage_data[1] for rank, result in enumerate(results)
                if not result[-1].storage_data[0]}
         failed: Optional[HoldfastError] = None
-        with self._leaving():
+        with self._keeping_unseen():
             if bad:
                 failed = self._tell_bad(bad)
             elif not self._is_durable:
@@ -546,11 +546,10 @@ def load_whole(run: str, step: Optional[int] = None, *, server: Optional[str] = 
                fallback: Optional[str] = None) -> Dict[str, Any]:
     """The nested state dict of a checkpoint, whole and on the CPU, as torch.load would give it; of
     the files in `fallback` where the step, or the newest, is there."""
-    found, is_file = kept.find(run, server, fallback, step) if fallback is not None \
-        else (None, False)
-    if fallback is not None and found is not None and is_file:
-        note_read(server, run, found)
-        return _nested(*Files(fallback).load(found, allow_pickle))
+    found = kept.find(run, server, fallback, step) if fallback is not None else None
+    if fallback is not None and found is not None and found.is_file:
+        note_read(server, run, found.step)
+        return _nested(*Files(fallback).load(found.step, allow_pickle))
     reader = Reader(run, server, step, attempt=attempt, allow_pickle=allow_pickle)
     metadata = reader.read_metadata()
     while True:

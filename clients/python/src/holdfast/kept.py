@@ -1,11 +1,13 @@
-"""kept - which is the newest checkpoint, of ckptd and of the folder of `fallback`.
+"""kept - finds the newest checkpoint of those in ckptd and those in the folder of `fallback`.
 
-Both are ordered by attempt, then time of commit. A rollback takes a new attempt, so its saves are
-newer than a higher step from before it, on whichever side that lies. The step-N of a folder has
-holdfast.json beside DCP's files: {"version": 1, "attempt": 2, "committed": 1767225600.5}, seconds
-since the epoch. It is written before .metadata, which makes the folder whole. Attempt 0 is that of
-a session that never met ckptd, and of folders without the file: such a checkpoint belongs to the
-attempt of those that were committed before it. Without the file the time is that of .metadata.
+Checkpoints of both are ordered by attempt, then by time of commit. A rollback takes a new attempt,
+so its saves are newer than a higher step from before it, in ckptd or in the folder.
+
+DIR/step-N has the file holdfast.json beside DCP's files: {"version": 1, "attempt": 2, "committed":
+1767225600.5}, in seconds since the epoch. It is written before .metadata, which makes the folder
+whole. A session that never met ckptd writes attempt 0; a folder without the file counts as attempt
+0, and as committed when .metadata was written. A checkpoint of attempt 0 belongs to the highest
+attempt that was committed before it.
 """
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ import dataclasses
 import json
 import os
 import time
-from typing import Iterable, List, Optional, Tuple
+from typing import Iterable, List, Optional
 
 from .client import Client
 from .dcp_files import METADATA
@@ -84,8 +86,8 @@ def newest_of(found: Iterable[Kept]) -> Optional[Kept]:
     return newest
 
 
-def _in_ckptd(run: str, server: Optional[str], step: Optional[int], is_needed: bool,
-              ) -> Optional[Kept]:
+def _in_ckptd(run: str, server: Optional[str], step: Optional[int],
+              is_needed: bool) -> Optional[Kept]:
     try:
         with Client(server, run, connect_seconds=10.0 if is_needed else 1.0) as client:
             info = client.metadata(step).info
@@ -99,11 +101,11 @@ def _in_ckptd(run: str, server: Optional[str], step: Optional[int], is_needed: b
     return Kept(info.step, info.attempt, committed, is_file=False)
 
 
-def find(run: str, server: Optional[str], folder: Optional[str], step: Optional[int],
-         ) -> Tuple[Optional[int], bool]:
-    """This step, or the newest, and is it one of the folder? None: there is none."""
+def find(run: str, server: Optional[str], folder: Optional[str],
+         step: Optional[int]) -> Optional[Kept]:
+    """This step, or the newest; None: there is none. A ckptd that is away is an error where there
+    is no folder."""
     found = [one for one in (in_folder(folder) if folder is not None else ())
              if step is None or one.step == step]
-    stored = _in_ckptd(run, server, step, folder is None)
-    newest = newest_of(found + ([stored] if stored is not None else []))
-    return (None, False) if newest is None else (newest.step, newest.is_file)
+    stored = _in_ckptd(run, server, step, is_needed=folder is None)
+    return newest_of(found + ([stored] if stored is not None else []))

@@ -17,7 +17,7 @@ import enum
 import logging
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, Callable, Dict, List, Mapping, Optional
+from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple, Type
 
 from .client import note_read
 from .errors import (AbortedError, HoldfastError, SpaceError, StorageError, TimeoutError,
@@ -30,34 +30,35 @@ TO_FILES = (UnavailableError, TimeoutError, SpaceError, StorageError)
 
 
 class Outcome(enum.IntEnum):
-    """Of a save on all ranks, the worst counts. FILES: it goes to the files of `fallback`."""
+    """Of a save: the worst of all ranks counts. FILES: it goes to the files of `fallback`."""
     SAVED, FILES, LOST = 0, 1, 2
 
 
 class Told(Future):  # type: ignore[type-arg]
-    """A future of a session, which forgets an exception that a caller has seen."""
+    """A future of a session. Who asks it takes its exception off the list `unseen`, from which the
+    session would raise it."""
 
-    def __init__(self, left: List[BaseException]) -> None:
+    def __init__(self, unseen: List[BaseException]) -> None:
         super().__init__()
-        self._left = left
+        self._unseen = unseen
 
-    def _seen(self) -> None:
+    def _take_off(self) -> None:
         error = super().exception() if self.done() else None
         if error is not None:
             setattr(error, "is_seen", True)  # the future of a later stage may have it, too
-            self._left[:] = [one for one in self._left if one is not error]
+            self._unseen[:] = [one for one in self._unseen if one is not error]
 
     def result(self, timeout: Optional[float] = None) -> Any:
         try:
             return super().result(timeout)
         finally:
-            self._seen()
+            self._take_off()
 
     def exception(self, timeout: Optional[float] = None) -> Optional[BaseException]:
         try:
             return super().exception(timeout)
         finally:
-            self._seen()
+            self._take_off()
 
     def for_torch(self) -> "Future[Any]":
         """A future with the same outcome. Who asks it has not seen the exception: DCP does so by
@@ -103,6 +104,10 @@ class Streak:
             return sum(one[1] is False for one in self._saves)
 
 
+def _lost_elsewhere(step: int) -> HoldfastError:
+    return AbortedError(f"step {step} was lost on another rank")
+
+
 class Saves:
     """`files` keeps what ckptd does not take: copy(state), save(step, state)."""
 
@@ -115,10 +120,10 @@ class Saves:
         self._gather = gather
         self.streak = Streak()
         self.saved: Dict[int, Outcome] = {}  # of steps that a stager has copied
-        self.reasons: Dict[int, str] = {}  # why the last one that is lost is so
+        self.reasons: Dict[int, str] = {}  # why the save that failed last did so, by its step
         self._staging = ThreadPoolExecutor(1, "holdfast-stage")
         self._finishing = ThreadPoolExecutor(1, "holdfast-wait")
-        self._left: List[BaseException] = []  # exceptions in threads that no caller has seen
+        self._unseen: List[BaseException] = []  # exceptions in threads that no caller has seen
 
     def close(self) -> None:
         """Waits for the last save, and raises what no caller has seen of one that failed."""
@@ -126,7 +131,7 @@ class Saves:
         self._finishing.shutdown()
         if self.saver is not None:
             self.saver.close()
-        self.raise_left()
+        self.raise_unseen()
 
     def rollback(self, step: int) -> None:
         """Training goes on from this step, from a copy of the program's own: every rank says so.
@@ -143,32 +148,42 @@ class Saves:
 
     def save(self, step: int, items: List[Item], objects: Mapping[str, bytes], state: Any,
              about: Any) -> Outcome:
-        """What became of it, which was said. With `files` all ranks have the same answer."""
+        """Its outcome; a failure was logged. With `files` all ranks have the same answer."""
         if self.saver is None:
             return Outcome.FILES
-        outcome, failed = Outcome.SAVED, None
+        failed: Optional[HoldfastError] = None
         try:
             self.saver.save(step, items, objects, state, about)
         except HoldfastError as error:
             failed = error
-            is_for_files = self.files is not None and isinstance(error, TO_FILES)
-            outcome = Outcome.FILES if is_for_files else Outcome.LOST
-        if self.files is not None:
-            outcome = max(self._gather(outcome))
+        if self.files is None:
+            outcome = Outcome.SAVED if failed is None else Outcome.LOST
+        else:
+            outcome = self._outcome_of_all(step, failed, TO_FILES)
         if outcome == Outcome.LOST:
-            failed = failed or AbortedError(f"step {step} was lost on another rank")
+            failed = failed or _lost_elsewhere(step)
             self.saver.tell_failed(step, failed)
             self.failed(step, failed, f"step {step} was not saved")
         elif outcome == Outcome.SAVED:
             self.streak.note(step, True if self.wait_level is None else None)
-        elif failed is not None:
-            _log.warning("step %s goes to DCP's files: %s", step, failed)
-        if outcome == Outcome.FILES:
+        else:
             self.saver.client.note_begun(step)
         return outcome
 
+    def _outcome_of_all(self, step: int, failed: Optional[HoldfastError],
+                        for_files: Tuple[Type[HoldfastError], ...]) -> Outcome:
+        """The worst of all ranks, of which this one failed so, or not; files take errors
+        `for_files`."""
+        outcome = Outcome.SAVED
+        if failed is not None:
+            outcome = Outcome.FILES if isinstance(failed, for_files) else Outcome.LOST
+        outcome = max(self._gather(outcome))
+        if outcome == Outcome.FILES and failed is not None:
+            _log.warning("step %s goes to DCP's files: %s", step, failed)
+        return outcome
+
     def failed(self, step: int, error: HoldfastError, what: str) -> None:
-        """A save is lost: this is logged, or raised where training must not go on."""
+        """A save is lost: this is logged, or raised where training must end."""
         is_there = self.saver is not None and self.saver.client.has_step(step, error)
         count = 0 if is_there else self.streak.note(step, False)
         self.reasons = {step: str(error)}
@@ -178,10 +193,9 @@ class Saves:
             error = AbortedError(
                 f"{count} saves in a row have failed, the last of step {step}: {error}",
                 "max_failures=0 lets training go on without checkpoints")
-        if not is_end:
-            _log.warning("%s, and training goes on: %s", what, error)
-            return
-        raise error
+        if is_end:
+            raise error
+        _log.warning("%s, and training goes on: %s", what, error)
 
     def wait_for(self, step: int) -> Optional[HoldfastError]:
         """None: the step is durable, or is not waited for."""
@@ -194,7 +208,7 @@ class Saves:
         return None
 
     def finish(self, step: int) -> Optional[HoldfastError]:
-        """None: the step is durable; else why it is not, which was said or is raised."""
+        """None: the step is durable; else why it is not, which was logged, or is raised."""
         error = self.wait_for(step)
         if error is not None:
             self.failed(step, error, f"step {step} is not durable")
@@ -207,18 +221,11 @@ class Saves:
         """Waits until the step is durable while all ranks still have its state, which goes to the
         files if it does not become so."""
         failed = self.wait_for(step)
-        outcome = Outcome.SAVED
-        if failed is not None:
-            is_for_files = isinstance(failed, (*TO_FILES, AbortedError))
-            outcome = Outcome.FILES if is_for_files else Outcome.LOST
-        outcome = max(self._gather(outcome))
+        outcome = self._outcome_of_all(step, failed, (*TO_FILES, AbortedError))
         if outcome == Outcome.LOST:
-            self.failed(step, failed or AbortedError(f"step {step} was lost on another rank"),
-                        f"step {step} is not durable")
+            self.failed(step, failed or _lost_elsewhere(step), f"step {step} is not durable")
         else:
             self.streak.note(step, True)
-        if outcome == Outcome.FILES and failed is not None:
-            _log.warning("step %s goes to DCP's files: %s", step, failed)
         return outcome
 
     def _keep(self, step: int, state: Any) -> bool:
@@ -235,35 +242,35 @@ class Saves:
     # ---- in threads ----
 
     def _later(self, pool: ThreadPoolExecutor, run: Callable[[], Any]) -> Told:
-        future = Told(self._left)
+        future = Told(self._unseen)
         future.set_running_or_notify_cancel()
 
         def act() -> None:
             try:
                 future.set_result(run())
             except BaseException as error:
-                self.leave(error)
+                self.keep_unseen(error)
                 future.set_exception(error)
 
         pool.submit(act)
         return future
 
-    def leave(self, error: BaseException) -> None:
-        """For the next save, or close(), to raise."""
-        if not getattr(error, "is_seen", False) and not any(one is error for one in self._left):
-            self._left.append(error)
+    def keep_unseen(self, error: BaseException) -> None:
+        """The next save, or close(), raises it, unless a caller sees it before."""
+        if not getattr(error, "is_seen", False) and not any(one is error for one in self._unseen):
+            self._unseen.append(error)
 
-    def raise_left(self) -> None:
+    def raise_unseen(self) -> None:
         """Raises the first exception of a save in a thread that no caller has seen."""
-        if self._left:
-            raise self._left.pop(0)
+        if self._unseen:
+            raise self._unseen.pop(0)
 
     def copy_later(self, step: int, items: List[Item], objects: Mapping[str, bytes], state: Any,
                    about: Any, result: Any = None, wait_first: Callable[[], None] = lambda: None,
                    ) -> Told:
         """wait_first(), then save() in the session's thread; gives `result`, or a copy of it that
         is for files."""
-        self.raise_left()
+        self.raise_unseen()
 
         def copy() -> Any:
             wait_first()
@@ -274,9 +281,9 @@ class Saves:
         return self._later(self._staging, copy)
 
     def finish_later(self, step: int, staged: "Future[Any]") -> Told:
-        """True: the step is durable, or is in the files; False: it was given up, which was said."""
+        """True: the step is durable, or is in the files; False: it was lost, which was logged."""
         def wait() -> bool:
-            copied = Future.result(staged)  # a failure of it is not seen by that
+            copied = Future.result(staged)  # which takes no exception off the list
             outcome = self.saved.pop(step, Outcome.LOST)
             if outcome == Outcome.SAVED:
                 return self.finish(step) is None

@@ -16,7 +16,8 @@ from .errors import InvalidError
 
 _FLOATS = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 _MARK = re.compile(r"\$+(float|int)$")
-_INT_MAX = 1 << 63
+_DIGITS = re.compile("-?[0-9]+")
+_INT_END = 1 << 63  # JSON's integers are below it in ckptd
 _UNSTORED = re.compile("[\0\ud800-\udfff]")
 
 
@@ -53,7 +54,7 @@ def _pack(value: Any, name: str) -> Any:
         return value
     if isinstance(value, int):
         number = int(value)
-        return number if -_INT_MAX <= number < _INT_MAX else {"$int": str(number)}
+        return number if -_INT_END <= number < _INT_END else {"$int": str(number)}
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else {"$float": repr(float(value))}
     if isinstance(value, str):
@@ -80,9 +81,13 @@ def _text(value: str, name: str) -> str:
 
 def _unpack(found: Any) -> Any:
     mark = _mark_of(found)
-    inner = found[mark] if mark else None
+    if not mark:
+        return found
+    inner = found[mark]
+    if mark.startswith("$$"):
+        return {mark[1:]: inner}
+    if not isinstance(inner, str):
+        return found
     if mark == "$float":
-        return _FLOATS.get(inner, found) if isinstance(inner, str) else found
-    if mark == "$int":
-        return int(inner) if isinstance(inner, str) and re.match(r"-?\d+$", inner) else found
-    return {mark[1:]: inner} if mark else found
+        return _FLOATS.get(inner, found)
+    return int(inner) if _DIGITS.fullmatch(inner) else found
