@@ -20,6 +20,7 @@ import subprocess
 import sys
 import time
 
+import lib_train
 from lib_store import CLI, PATIENCE, World, is_sanitized, llama_shapes, take_libckpt
 from lib_tap import need, run
 from lib_terminal import bar_is_wrong, on_a_terminal
@@ -541,6 +542,31 @@ def a_run_of_hugging_face_s_trainer_crosses_to_our_names_and_back(world):
                                                     code=2)
 
 
+def a_run_of_our_trainer_goes_on_from_hugging_face_s_names(world):
+    """With every bit of the losses of the run that stayed: there, back, and trained on."""
+    tokens, seq_len, batch = os.path.join(world.folder, "tokens"), 64, 2
+    lib_train.make_tokens(world.folder, lib_train.prose())
+
+    def train(name, steps):
+        done = subprocess.run(lib_train.command(
+            world.folder, world.server, name, "--training.steps", steps, "--checkpoint.interval", 3,
+            "--lr_scheduler.total_steps", 6), capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, done
+        with open(os.path.join(world.folder, "loss")) as file:
+            return {int(line.split()[0]): line.split()[1] for line in file}
+
+    train("stays", 3)
+    crossed(world, "stays@3", "as-hf", "--to", "huggingface")
+    crossed(world, "as-hf@3", "comes", "--tokens", tokens, "--seq-len", str(seq_len), "--samples",
+            str(3 * batch))
+    with holdfast.open("stays@3", server=world.server) as before, holdfast.open(
+            "comes@3", server=world.server) as after:
+        assert before.metadata.digests == after.metadata.digests and len(before) == len(after)
+    stayed, came = train("stays", 6), train("comes", 6)
+    assert {4, 5, 6} <= set(came) and all(stayed[step] == came[step] for step in (4, 5, 6)), (
+        stayed, came)
+
+
 def the_examples_in_the_docstrings_are_true(world):
     for module in (dcp_files, convert, dtypes):
         result = doctest.testmod(module)
@@ -558,6 +584,7 @@ if __name__ == "__main__":
              what_a_trainer_of_hugging_face_saved_becomes_the_folder_of_its_model,
              a_checkpoint_that_names_no_model_goes_to_hugging_face_with_a_config,
              a_run_of_hugging_face_s_trainer_crosses_to_our_names_and_back,
+             a_run_of_our_trainer_goes_on_from_hugging_face_s_names,
              the_examples_in_the_docstrings_are_true]
     passed = run([test for test in tests if len(sys.argv) < 2
                   or any(word in test.__name__ for word in sys.argv[1:])], bed)

@@ -66,8 +66,10 @@ class Source:
         self.parameters = dict(zip(ours, self.column("parameters")))
         self.has_moments = all(self.about[moment].format(names.matrix(name)) in self.stored
                                for moment in MOMENTS for name in self.parameters.values())
-        model = (found.metadata.identity or {}).get("model", {})
-        self.head_dim = head_dim or model.get("head_dim") or _head_dim_of(hf)
+        identity = found.metadata.identity or {}  # by its rest our trainer knows its own order
+        self.identity = {key: identity[key] for key in ("model",) if key in identity}
+        self.head_dim = (head_dim or identity.get("model", {}).get("head_dim")
+                         or _head_dim_of(hf))
         self._objects, _ = sharded.read_objects(found._client, found.metadata)
 
     def column(self, what: str, form: Optional[str] = None) -> List[str]:
@@ -312,7 +314,7 @@ def cross(found: Checkpoint, run: str, to: str = "holdfast", *, server: Optional
         state = None
         paths = {name: names.path(about["trainer"], name) for name in listed}
         objects[f"{sharded.OBJECTS}0"] = sharded.pack(inner, {"paths": paths})
-    with Client(server, run, busy_seconds=60.0, identity=found.metadata.identity,
+    with Client(server, run, busy_seconds=60.0, identity=source.identity or None,
                 config=source.folder_config or None,
                 data=_data(tokens, seq_len) if tokens else None) as client:
         client.save_parts(found.step, parts, state, objects).wait()
