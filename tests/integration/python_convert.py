@@ -489,7 +489,8 @@ def rows_of_pairs(theirs):
 
 def a_run_of_hugging_face_s_trainer_crosses_to_our_names_and_back(world):
     """With every bit, tied and not; its counts and the files of its folder go along."""
-    plain = {"scheduler.0.last_epoch": 6, "trainer": json.dumps({"num_input_tokens_seen": 512})}
+    plain = {"scheduler.0.last_epoch": 6, "trainer": json.dumps({
+        "num_input_tokens_seen": 512, "log_history": ["a long run"] * 200000})}
     hf = {"model_type": "llama", "hidden_size": 8, "num_attention_heads": HEADS}
     for is_tied in (False, True):
         arrays, pairs = state_of_a_trainer(is_tied)

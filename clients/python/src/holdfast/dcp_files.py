@@ -307,14 +307,14 @@ class Folder:
                 self._map(place.file).madvise(mmap.MADV_DONTNEED)
 
 
-def _read_pickle(archive: zipfile.ZipFile, what: str) -> Tuple[Any, str]:
+def _read_pickle(archive: zipfile.ZipFile, what: str, limit: int) -> Tuple[Any, str]:
     """The value of what torch.save wrote, and the folder inside that has its parts."""
     if any(member.compress_type != zipfile.ZIP_STORED for member in archive.infolist()):
         raise CorruptError(f"{what} is compressed, as torch writes none")
     top = [name for name in archive.namelist()
            if name.endswith("/data.pkl")][0][:-len("data.pkl")]
-    if archive.getinfo(top + "data.pkl").file_size > _FORMAT_BYTES_MAX:
-        raise CorruptError(f"{what} has a pickle of more than {_FORMAT_BYTES_MAX} bytes")
+    if archive.getinfo(top + "data.pkl").file_size > limit:
+        raise CorruptError(f"{what} has a pickle of more than {limit} bytes")
     return _unpickle(archive.read(top + "data.pkl"), what), top
 
 
@@ -325,7 +325,7 @@ def read_object(data: bytes, what: str) -> Any:
     {'betas': (0.9, 0.95), 'steps': [7, None]}
     """
     try:
-        return _read_pickle(zipfile.ZipFile(io.BytesIO(data)), what)[0]
+        return _read_pickle(zipfile.ZipFile(io.BytesIO(data)), what, len(data))[0]
     except (zipfile.BadZipFile, KeyError, IndexError, NotImplementedError, RuntimeError,
             ValueError, EOFError) as error:
         if isinstance(error, HoldfastError):
@@ -336,7 +336,7 @@ def read_object(data: bytes, what: str) -> Any:
 def _read_format(window: Any, what: str) -> Tuple[_Layout, int, int]:
     """How the tensor lies in its bytes, and where in the window these begin and how many."""
     archive = zipfile.ZipFile(window)
-    layout, top = _read_pickle(archive, what)
+    layout, top = _read_pickle(archive, what, _FORMAT_BYTES_MAX)
     if not isinstance(layout, _Layout):
         raise CorruptError(f"{what} is none")
     if top + "byteorder" in archive.namelist() and archive.read(top + "byteorder") != b"little":
