@@ -11,6 +11,7 @@
  */
 #include "tests/unit/parallel_bed.h"
 
+#include <inttypes.h>
 #include <sched.h>
 #include <stdatomic.h>
 
@@ -418,7 +419,8 @@ static void test_parallel__more_ranks_than_micro_batches_change_no_bit(void **st
 struct apart {
     struct config config;
     int part;             /* 0 parameters, 1 exp_avg, 2 exp_avg_sq */
-    uint32_t rank, slice; /* where the bit is; SLICE_LAST: in the rank's last */
+    uint32_t rank, slice; /* where the bit is; SLICE_LAST: in the rank's last; */
+    size_t back;          /* so many elements before its last, which then differs, too */
     int before[6], after[6];
     char text[6][512];
 };
@@ -444,8 +446,11 @@ static int come_apart(struct comm *world, void *user)
     uint32_t at = apart->slice == SLICE_LAST ? state->num_slices - 1 : apart->slice;
     const struct state_slice *slice = &state->slices[at];
     float *const parts[PARTS] = {state->param, state->exp_avg, state->exp_avg_sq};
-    if (me == apart->rank) /* in the last of its rows */
-        ((unsigned char *)(parts[apart->part] + slice->param.at + slice->param.count - 1))[0] ^= 1;
+    float *end = parts[apart->part] + slice->param.at + slice->param.count;
+    if (me == apart->rank)
+        ((unsigned char *)(end - 1 - apart->back))[0] ^= 1;
+    if (me == apart->rank && apart->back > 0)
+        ((unsigned char *)(end - 1))[0] ^= 1;
     report_clear();
     apart->after[me] = replicas_compare(replicas);
     snprintf(apart->text[me], sizeof(apart->text[me]), "%s", report_message());
@@ -465,12 +470,19 @@ static void test_parallel__a_replica_that_differs_in_one_bit_is_named(void **sta
     assert_int_equal(new_table(&table, "tiny", VOCAB), 0);
     for (int part = 0; part < PARTS; part++) {
         /* Replica 1, shard 1. */
-        struct apart apart = {.config = configure(extra, 2), .part = part, .rank = 3, .slice = 4};
+        struct apart apart = {.config = configure(extra, 2),
+                              .part = part,
+                              .rank = 3,
+                              .slice = 4,
+                              .back = (size_t)part * 83};
+        const struct model_tensor *tensor = &table->tensors[4];
+        uint64_t element = tensor->rows * tensor->width - 1 - apart.back;
         char want[256];
         assert_int_equal(comm_local_run(6, come_apart, &apart), 0);
         snprintf(want, sizeof(want),
-                 "%s%s is not the same on rank 1 and rank 3; 2 of 3 replicas hold what rank 1 has",
-                 names[part], table->tensors[4].name);
+                 "%s%s is not the same on rank 1 and rank 3; 2 of 3 replicas hold what rank 1 has; "
+                 "the first element that differs is [%" PRIu64 ", %" PRIu64 "]",
+                 names[part], tensor->name, element / tensor->width, element % tensor->width);
         for (int rank = 0; rank < 6; rank++) {
             assert_int_equal(apart.before[rank], 0);
             assert_int_equal(apart.after[rank], ERR_ABORTED);
@@ -487,6 +499,7 @@ static void test_parallel__a_replica_that_differs_in_one_bit_is_named(void **sta
 static void test_parallel__a_tied_matrix_is_compared_between_stages(void **state)
 {
     (void)state;
+    char want[256];
     const char *extra[] = {
         "--parallelism.pipeline_parallel_degree",       "2", "--model.tied_embeddings", "true",
         "--parallelism.data_parallel_replicate_degree", "1"};
@@ -496,14 +509,19 @@ static void test_parallel__a_tied_matrix_is_compared_between_stages(void **state
                               .part = replicas,
                               .rank = (uint32_t)replicas, /* the first of the second stage */
                               .slice = SLICE_LAST};
+        snprintf(want, sizeof(want),
+                 "tok_embeddings.weight is not the same on rank 0 and rank %d, the two ends of a "
+                 "pipeline; the first element that differs is [%d, ",
+                 replicas, VOCAB - 1);
         assert_int_equal(comm_local_run(2 * (uint32_t)replicas, come_apart, &apart), 0);
         bool is_said = false;
         for (int rank = 0; rank < 2 * replicas; rank++) {
             assert_int_equal(apart.before[rank], 0);
             assert_int_equal(apart.after[rank], ERR_ABORTED);
-            is_said = is_said || strstr(apart.text[rank], "tok_embeddings.weight is not") != NULL;
+            is_said = is_said || strstr(apart.text[rank], want) != NULL;
         }
-        assert_true(is_said);
+        if (!is_said)
+            fail_msg("\"%s\" is not in: %s", want, apart.text[0]);
     }
 }
 
@@ -517,7 +535,8 @@ static void test_parallel__copies_along_tensor_parallel_are_compared(void **stat
     } ways[] = {
         {1, NULL}, /* wq */
         {2, "wk.weight is not the same on rank 2 and rank 3; 1 of 2 replicas"},
-        {8, "attention_norm.weight is not the same on rank 0 and rank 3; 3 of 4 replicas"},
+        {8, "attention_norm.weight is not the same on rank 0 and rank 3; 3 of 4 replicas hold "
+            "what rank 0 has; the first element that differs is [63]"},
     };
     const char *extra[] = {"--parallelism.tensor_parallel_degree", "4"};
     for (size_t i = 0; i < sizeof(ways) / sizeof(ways[0]); i++) {

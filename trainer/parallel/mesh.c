@@ -62,6 +62,18 @@ uint32_t mesh_group_place(const struct mesh *mesh, enum group group)
     return place_among(mesh, mesh->place, axes_of[group]);
 }
 
+uint32_t mesh_group_rank(const struct mesh *mesh, enum group group, uint32_t place)
+{
+    uint32_t places[NUM_AXES];
+    memcpy(places, mesh->place, sizeof(places));
+    for (uint32_t axis = NUM_AXES; axis-- > 0;)
+        if (axes_of[group] >> axis & 1) {
+            places[axis] = place % mesh->degree[axis];
+            place /= mesh->degree[axis];
+        }
+    return mesh_rank_of(mesh, places);
+}
+
 /* The degrees of the configuration; dp_shard -1 takes the ranks that are left. */
 static int fit(struct mesh *mesh, const struct config *config, uint32_t size)
 {

@@ -49,6 +49,8 @@ uint32_t mesh_rank_of(const struct mesh *mesh, const uint32_t place[NUM_AXES]);
 /* Ranks of a group, and this rank's place in it: known without communication. */
 uint32_t mesh_group_size(const struct mesh *mesh, enum group group);
 uint32_t mesh_group_place(const struct mesh *mesh, enum group group);
+/* The rank of the world at `place` of this rank's group. */
+uint32_t mesh_group_rank(const struct mesh *mesh, enum group group, uint32_t place);
 /* How many of a group's ranks are on this rank's machine, where each machine has `machine_ranks`
  * neighbours. */
 uint32_t mesh_group_on_machine(const struct mesh *mesh, enum group group, uint32_t machine_ranks);

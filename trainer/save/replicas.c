@@ -3,18 +3,24 @@
  * Ranks that differ in dp_replicate, cp or tp alone are peers: they hold the same tensors, and of a
  * tensor the same rows but for what tp cuts. All peers' digests go to all; each rank compares those
  * of the peers that hold the same part of the tensor as itself: its copies. A tied matrix that both
- * ends of a pipeline hold is compared between their ranks, too. */
+ * ends of a pipeline hold is compared between their ranks, too.
+ *
+ * Where copies differ, two ranks that hold different ones look for the first element: they digest
+ * PIECES pieces of the part and go on within the first that differs, until it is one element. The
+ * others of their group only hear these digests. */
 #include "trainer/save/replicas.h"
 #include "kernels/device.h"
 #include "proto/checksum.h"
 #include "proto/report.h"
 #include "trainer/parallel/layout.h"
 
+#include <inttypes.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 
 #define PARTS ((uint32_t)NUM_STATE_PARTS)
+#define PIECES 16u
 #define START_AGAIN \
     "start the run again: it goes on from the last checkpoint; test the memory of these hosts"
 
@@ -28,8 +34,19 @@ struct replicas {
     uint32_t num;              /* digests of one */
     struct digest *all, *own;  /* of all peers, one after the other; of this rank */
     struct digest *theirs;     /* [PARTS] of the tied matrix, the other end's */
-    struct digest *device_own; /* [num] on the device */
+    struct digest *pieces[2];  /* [PIECES] of two copies that differ */
+    struct digest *device_own; /* [num], or [PIECES], on the device */
     size_t *bytes, *places;    /* of each in `all` */
+};
+
+/* Two copies that are not the same. */
+struct apart {
+    uint32_t group;           /* enum group, that both ranks are in */
+    uint32_t place[2];        /* in it; the first has what most of the copies have */
+    uint32_t rank[2];         /* in the world */
+    uint32_t at;              /* the digest; of GROUP_PP counted from the tied matrix on */
+    uint32_t same, copies;    /* so many of all copies are as the first one */
+    uint64_t elements, width; /* of what they hold, and of a row of it */
 };
 
 int replicas_open(struct replicas **out, const struct mesh *mesh, const struct state *state,
@@ -47,10 +64,12 @@ int replicas_open(struct replicas **out, const struct mesh *mesh, const struct s
     struct device *device = state->lane->device;
     void *all = NULL, *own = NULL;
     int rc = device_alloc(device, &all,
-                          ((count + (size_t)1) * num + PARTS) * sizeof(*replicas->all), PINNED);
+                          ((count + (size_t)1) * num + PARTS + 2 * PIECES) * sizeof(*replicas->all),
+                          PINNED);
     replicas->all = all;
     if (rc == 0)
-        rc = device_alloc(device, &own, num * sizeof(*replicas->own), ON_DEVICE);
+        rc = device_alloc(device, &own, (num > PIECES ? num : PIECES) * sizeof(*replicas->own),
+                          ON_DEVICE);
     replicas->device_own = own;
     replicas->bytes = calloc(2 * (size_t)count, sizeof(*replicas->bytes));
     if (rc != 0 || replicas->bytes == NULL) {
@@ -59,6 +78,8 @@ int replicas_open(struct replicas **out, const struct mesh *mesh, const struct s
     }
     replicas->own = replicas->all + (size_t)count * num;
     replicas->theirs = replicas->own + num;
+    replicas->pieces[0] = replicas->theirs + PARTS;
+    replicas->pieces[1] = replicas->pieces[0] + PIECES;
     replicas->places = replicas->bytes + count;
     for (uint32_t r = 0; r < count; r++) {
         replicas->bytes[r] = num * sizeof(*replicas->all);
@@ -115,21 +136,16 @@ static uint32_t votes(const struct replicas *replicas, uint32_t at, uint32_t r)
     return same;
 }
 
-static uint32_t rank_of(const struct mesh *mesh, uint32_t peer)
+static const struct state_place *place_of(const struct replicas *replicas, uint32_t at)
 {
-    uint32_t place[NUM_AXES], tp = mesh->degree[AXIS_TP], cp = mesh->degree[AXIS_CP];
-    for (uint32_t axis = 0; axis < NUM_AXES; axis++)
-        place[axis] = mesh->place[axis];
-    place[AXIS_REPLICATE] = peer / tp / cp;
-    place[AXIS_CP] = peer / tp % cp;
-    place[AXIS_TP] = peer % tp;
-    return mesh_rank_of(mesh, place);
+    return state_place(&replicas->state->slices[at / PARTS], at % PARTS);
 }
 
 /* Digest `at` is not the same on all. */
-static int fail(const struct replicas *replicas, uint32_t at)
+static void take_apart(struct apart *out, const struct replicas *replicas, uint32_t at)
 {
     const struct mesh *mesh = replicas->mesh;
+    const struct state_place *place = place_of(replicas, at);
     uint32_t me = mesh_group_place(mesh, GROUP_PEERS), most = me, least = me;
     for (uint32_t r = 0; r < replicas->count; r++) {
         uint32_t count = votes(replicas, at, r);
@@ -140,13 +156,15 @@ static int fail(const struct replicas *replicas, uint32_t at)
         if (count <= votes(replicas, at, least))
             least = r;
     }
-    return report_error(
-        ERR_ABORTED, START_AGAIN,
-        "replicas have come apart, nothing more is saved: %s%s is not the same on rank %u and rank "
-        "%u; %u of %u replicas hold what rank %u has",
-        part_names[at % PARTS], replicas->state->slices[at / PARTS].tensor->name,
-        rank_of(mesh, most), rank_of(mesh, least), votes(replicas, at, most), copies(replicas, at),
-        rank_of(mesh, most));
+    *out = (struct apart){.group = GROUP_PEERS,
+                          .place = {most, least},
+                          .rank = {mesh_group_rank(mesh, GROUP_PEERS, most),
+                                   mesh_group_rank(mesh, GROUP_PEERS, least)},
+                          .at = at,
+                          .same = votes(replicas, at, most),
+                          .copies = copies(replicas, at),
+                          .elements = place->count,
+                          .width = place->box.extent[1]};
 }
 
 /* ---- the ends of a pipeline ---- */
@@ -193,44 +211,174 @@ static int swap_tied(const struct replicas *replicas)
     return comm_wait(stages, &request);
 }
 
-static int compare_tied(const struct replicas *replicas)
+/* False: they differ. */
+static bool compare_tied(struct apart *out, const struct replicas *replicas)
 {
     const struct mesh *mesh = replicas->mesh;
-    uint32_t at = digest_of_tied(replicas), place[NUM_AXES];
-    for (uint32_t axis = 0; axis < NUM_AXES; axis++)
-        place[axis] = mesh->place[axis];
-    place[AXIS_PP] = other_end(replicas);
-    for (uint32_t part = 0; part < PARTS; part++)
-        if (!is_same(&replicas->own[at + part], &replicas->theirs[part]))
-            return report_error(
-                ERR_ABORTED, START_AGAIN,
-                "replicas have come apart, nothing more is saved: %s%s is not the same on rank %u "
-                "and rank %u, the two ends of a pipeline",
-                part_names[part], replicas->state->slices[at / PARTS].tensor->name,
-                mesh_rank_of(mesh, mesh->place), mesh_rank_of(mesh, place));
-    return 0;
+    uint32_t tied = digest_of_tied(replicas), me = mesh->place[AXIS_PP], end = other_end(replicas);
+    uint32_t part = 0;
+    while (part < PARTS && is_same(&replicas->own[tied + part], &replicas->theirs[part]))
+        part++;
+    if (part == PARTS)
+        return true;
+    const struct state_place *place = place_of(replicas, tied + part);
+    *out = (struct apart){
+        .group = GROUP_PP,
+        .place = {me, end},
+        .rank = {mesh_group_rank(mesh, GROUP_PP, me), mesh_group_rank(mesh, GROUP_PP, end)},
+        .at = part,
+        .same = 1,
+        .copies = 2,
+        .elements = place->count,
+        .width = place->box.extent[1]};
+    return false;
 }
 
-static int compare_all(const struct replicas *replicas)
+/* ERR_ABORTED: copies differ, and *out names two. */
+static int compare_all(struct apart *out, const struct replicas *replicas)
 {
     struct comm *peers = replicas->mesh->of[GROUP_PEERS];
     uint32_t me = mesh_group_place(replicas->mesh, GROUP_PEERS);
     bool is_end = other_end(replicas) != UINT32_MAX;
-    ERR_TRY(parallel_agree(replicas->mesh->world, digest_state(replicas)));
     if (peers != NULL)
         ERR_TRY(comm_all_gather_v(peers, replicas->own, replicas->num * sizeof(*replicas->own),
                                   replicas->all, replicas->bytes, replicas->places));
     if (is_end)
         ERR_TRY(swap_tied(replicas));
     for (uint32_t i = 0; i < replicas->num && peers != NULL; i++)
-        if (votes(replicas, i, me) != copies(replicas, i))
-            return fail(replicas, i);
-    return is_end ? compare_tied(replicas) : 0;
+        if (votes(replicas, i, me) != copies(replicas, i)) {
+            take_apart(out, replicas, i);
+            return ERR_ABORTED;
+        }
+    return is_end && !compare_tied(out, replicas) ? ERR_ABORTED : 0;
+}
+
+/* ---- where two copies differ ---- */
+
+/* Elements of a part, row-major: several rows, or some of one. */
+struct range {
+    uint64_t first, num;
+};
+
+/* Its piece `i`; of 0 elements: there is none. */
+static struct range piece_of(const struct range *range, uint64_t width, uint32_t i)
+{
+    uint64_t unit = range->num > width ? width : 1, units = range->num / unit;
+    uint64_t size = (units + PIECES - 1) / PIECES * unit, at = i * size;
+    uint64_t left = at < range->num ? range->num - at : 0;
+    return (struct range){range->first + at, left < size ? left : size};
+}
+
+static uint32_t digest_here(const struct replicas *r, const struct apart *apart)
+{
+    return apart->at + (apart->group == GROUP_PP ? digest_of_tied(r) : 0);
+}
+
+static void post_digest(const struct replicas *r, uint32_t at, const struct range *range,
+                        struct digest *out)
+{
+    struct kernel_digest digest =
+        state_digested(r->state, &r->state->slices[at / PARTS], at % PARTS);
+    uint64_t width = digest.width;
+    digest.sum = out->sum;
+    digest.x = state_at(r->state, at % PARTS, place_of(r, at)->at + range->first);
+    digest.first += range->first / width * digest.stride + range->first % width;
+    digest.width = range->num < width ? range->num : width;
+    digest.rows = range->num / digest.width;
+    kernel_digest(r->kernels, r->state->lane, &digest);
+}
+
+static int digest_pieces(const struct replicas *r, const struct apart *apart,
+                         const struct range *range, struct digest *out)
+{
+    struct lane *lane = r->state->lane;
+    lane_zero(lane, r->device_own, PIECES * sizeof(*out));
+    for (uint32_t i = 0; i < PIECES; i++) {
+        struct range piece = piece_of(range, apart->width, i);
+        if (piece.num > 0)
+            post_digest(r, digest_here(r, apart), &piece, &r->device_own[i]);
+    }
+    lane_copy(lane, out, r->device_own, PIECES * sizeof(*out));
+    return lane_settle(lane);
+}
+
+/* Of the range its first piece that differs; PIECES: none does. */
+static int find_piece(const struct replicas *r, const struct apart *apart,
+                      const struct range *range, uint32_t *out)
+{
+    struct comm *group = r->mesh->of[apart->group];
+    uint32_t me = mesh_group_place(r->mesh, apart->group);
+    for (uint32_t i = 0; i < 2; i++) {
+        if (me == apart->place[i])
+            ERR_TRY(digest_pieces(r, apart, range, r->pieces[i]));
+        ERR_TRY(
+            comm_broadcast(group, r->pieces[i], PIECES * sizeof(*r->pieces[i]), apart->place[i]));
+    }
+    *out = 0;
+    while (*out < PIECES && is_same(&r->pieces[0][*out], &r->pieces[1][*out]))
+        ++*out;
+    return 0;
+}
+
+/* Collective of the group. The first element that differs, counted in the part. */
+static int find_element(const struct replicas *r, const struct apart *apart, uint64_t *out)
+{
+    struct range range = {0, apart->elements};
+    while (range.num > 1) {
+        uint32_t piece;
+        ERR_TRY(find_piece(r, apart, &range, &piece));
+        if (piece == PIECES)
+            return ERR_ABORTED; /* the device reads other bits now */
+        range = piece_of(&range, apart->width, piece);
+    }
+    *out = range.first;
+    return 0;
+}
+
+static int fail(const struct replicas *r, const struct apart *apart, const uint64_t *element)
+{
+    uint32_t at = digest_here(r, apart);
+    const struct model_tensor *tensor = r->state->slices[at / PARTS].tensor;
+    const uint64_t *offset = place_of(r, at)->box.offset;
+    char where[96] = "";
+    if (element != NULL && tensor->dims == 1)
+        snprintf(where, sizeof(where), "; the first element that differs is [%" PRIu64 "]",
+                 offset[0] + *element);
+    else if (element != NULL)
+        snprintf(where, sizeof(where),
+                 "; the first element that differs is [%" PRIu64 ", %" PRIu64 "]",
+                 offset[0] + *element / apart->width, offset[1] + *element % apart->width);
+    char held[96] = ", the two ends of a pipeline";
+    if (apart->group == GROUP_PEERS)
+        snprintf(held, sizeof(held), "; %u of %u replicas hold what rank %u has", apart->same,
+                 apart->copies, apart->rank[0]);
+    return report_error(ERR_ABORTED, START_AGAIN,
+                        "replicas have come apart, nothing more is saved: %s%s is not the same on "
+                        "rank %u and rank %u%s%s",
+                        part_names[at % PARTS], tensor->name, apart->rank[0], apart->rank[1], held,
+                        where);
 }
 
 int replicas_compare(struct replicas *replicas)
 {
+    struct apart apart = {0};
+    uint64_t element;
+    uint32_t first;
     if (replicas == NULL)
         return 0;
-    return parallel_agree(replicas->mesh->world, compare_all(replicas));
+    const struct mesh *mesh = replicas->mesh;
+    ERR_TRY(parallel_agree(mesh->world, digest_state(replicas)));
+    int rc = parallel_agree_quietly(mesh->world, compare_all(&apart, replicas), &first);
+    bool is_mine = first == mesh->world->rank;
+    if (rc != 0 && !is_mine)
+        report_clear();
+    if (rc != ERR_ABORTED)
+        return rc;
+    int found = comm_broadcast(mesh->world, &apart, sizeof(apart), first);
+    if (found == 0 && mesh_group_rank(mesh, apart.group, apart.place[0]) == apart.rank[0])
+        found = find_element(replicas, &apart, &element);
+    if (is_mine)
+        return fail(replicas, &apart, found == 0 ? &element : NULL);
+    report_clear();
+    return ERR_ABORTED;
 }

@@ -17,8 +17,9 @@ int replicas_open(struct replicas **out, const struct mesh *mesh, const struct s
                   struct kernels *kernels);
 void replicas_close(struct replicas *replicas);
 /* Compares digests of parameters and moments, tensor by tensor. ERR_ABORTED names the first tensor
- * that differs, and where: on all ranks the same code, the text on one. The device reads what has a
- * copy once; two numbers of each tensor leave it.
+ * that differs, two ranks that hold different copies of it, and the first element where these
+ * differ: on all ranks the same code, the text on one. The device reads what has a copy once; two
+ * numbers of each tensor leave it.
  * A state that no rank holds must not be saved, and nobody should train on from it: unlike a save
  * that fails this ends training. Collective. */
 int replicas_compare(struct replicas *replicas);
