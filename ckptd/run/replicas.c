@@ -292,11 +292,27 @@ static void print_ranks(FILE *out, const struct replica_difference *entry)
         fprintf(out, "%s%u", i ? "," : "", entry->ranks[i]);
 }
 
+/* "its slice at [20, 0] of ", where it is not all of the tensor. */
+static void write_slice(char *out, size_t bytes, const struct layout *layout, uint32_t cell)
+{
+    struct box box;
+    size_t used = 0;
+    out[0] = '\0';
+    if (layout_cells(layout) == 1)
+        return;
+    layout_cell_box(&box, layout, cell);
+    for (uint32_t d = 0; d < layout->dims && used < bytes; d++)
+        used += (size_t)snprintf(out + used, bytes - used, "%s%llu", d ? ", " : "its slice at [",
+                                 (unsigned long long)box.offset[d]);
+    if (used < bytes)
+        snprintf(out + used, bytes - used, "] of ");
+}
+
 const char *replicas_text(char out[REPLICAS_TEXT_BYTES], const struct replicas_found *found,
                           const struct layout_table *table)
 {
     const struct replica_difference *entry = &found->list[0];
-    char ranks[12 * REPLICAS_RANKS_MAX] = "", more[48] = "", where[64] = "";
+    char ranks[12 * REPLICAS_RANKS_MAX] = "", more[48] = "", where[64] = "", slice[128];
     size_t used = 0;
     out[0] = '\0';
     if (found->num_differ == 0)
@@ -310,9 +326,11 @@ const char *replicas_text(char out[REPLICAS_TEXT_BYTES], const struct replicas_f
         snprintf(where, sizeof where, ", first found in bytes %llu to %llu",
                  (unsigned long long)entry->where.first,
                  (unsigned long long)(entry->where.first + entry->where.bytes - 1));
-    snprintf(out, REPLICAS_TEXT_BYTES, "rank%s %s%s hold%s other bytes than rank %u%s of tensor %s",
+    write_slice(slice, sizeof slice, layout_of(table, entry->tensor), entry->cell);
+    snprintf(out, REPLICAS_TEXT_BYTES,
+             "rank%s %s%s hold%s other bytes than rank %u%s of %stensor %s",
              entry->num_ranks > 1 ? "s" : "", ranks, more, entry->num_ranks > 1 ? "" : "s",
-             entry->kept, where, table->tensors[entry->tensor].name);
+             entry->kept, where, slice, table->tensors[entry->tensor].name);
     used = strlen(out);
     if (found->num_differ > 1)
         snprintf(out + used, REPLICAS_TEXT_BYTES - used, ", and of %u more", found->num_differ - 1);

@@ -152,10 +152,10 @@ static void test_replicas__the_first_block_that_differs_is_told(void **state)
     assert_int_equal(entry->block, 3);
     assert_int_equal(entry->where.first, 3 * REPLICA_BLOCK_BYTES);
     char wanted[160];
-    snprintf(
-        wanted, sizeof wanted,
-        "rank %u holds other bytes than rank %u, first found in bytes 49152 to 65535 of tensor w",
-        other, kept);
+    snprintf(wanted, sizeof wanted,
+             "rank %u holds other bytes than rank %u, first found in bytes 49152 to 65535 of its "
+             "slice at [20, 0] of tensor w",
+             other, kept);
     assert_string_equal(replicas_text(text, &found, table), wanted);
     tell_other(other, 0, REPLICA_BLOCK_BYTES); /* two blocks earlier */
     found = compare();
