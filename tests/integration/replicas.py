@@ -136,9 +136,14 @@ def found_and_gone_on_from_the_last_good_one(world, right):
         r"replicas have come apart, nothing more is saved: (exp_avg of )?"
         r"layers\.0\.feed_forward\.w1\.weight is not the same on rank [01] and rank [01]; "
         r".*; the first element that differs is \[0, 0\]", run.said()), run.said())
+    health = world.cli("health", *world.where)
+    test("ckptd's health tells of it until the run commits", health[0] == 69 and
+         "run apart: 1 save in a row failed at the client: replicas have come apart" in health[2],
+         health)
     test("nothing of that state is saved", run.steps() == [SAVED], run.steps())
     run.start()
     test("started again it ends with 0", run.end() == 0, run.said())
+    assert world.cli("health", *world.where)[0] == 0
     test("and has the losses of a run to which nothing happened", run.losses() == right,
          (run.losses(), right))
 

@@ -8,6 +8,9 @@
  * went; "async" waits for the copy, and snapshot_poll looks for the end; "disabled" waits until it
  * is durable.
  *
+ * A save that fails here, or is refused because replicas differ, is told to ckptd, whose health
+ * says so until the run commits.
+ *
  * Busy. While older saves fill ckptd's memory it has no image for one more. checkpoint.when_busy
  * "skip" leaves this save out; with "wait" each rank's begin waits in ckptd, at most
  * checkpoint.busy_wait_seconds. With "replace" no rank's begin waits; if one found no image, all
@@ -65,11 +68,36 @@ static void warn_of_save(struct snapshot *s, const char *format, ...)
     memcpy(s->warned, text, sizeof text);
 }
 
+/* Did ckptd refuse the save, or is it away? */
+static bool is_of_ckptd(int rc)
+{
+    static const int codes[] = {ERR_EXISTS, ERR_STALE,       ERR_BUSY,   ERR_SPACE,
+                                ERR_DENIED, ERR_UNAVAILABLE, ERR_TIMEOUT};
+    bool is = false;
+    for (size_t i = 0; i < sizeof(codes) / sizeof(codes[0]); i++)
+        is = is || codes[i] == rc;
+    return is;
+}
+
+/* On the rank that has the error's text, which is kept: `ckpt-cli health` tells of a save that
+ * failed here. */
+static void tell_ckptd(struct snapshot *s, int rc, int64_t step)
+{
+    struct report_text text;
+    if (is_of_ckptd(rc))
+        return;
+    report_keep(&text);
+    (void)ckpt_save_failed(s->ckpt, (uint64_t)step, report_message());
+    (void)report_restore(&text, rc);
+}
+
 /* What all ranks know of a step of a save: the lowest rank that failed says why, as a warning. */
 static void say_not_saved(struct snapshot *s, int agreed, int64_t step, uint32_t first)
 {
-    if (agreed != 0 && first == s->mesh->world->rank)
+    if (agreed != 0 && first == s->mesh->world->rank) {
         warn_of_save(s, "step %" PRId64 " was not saved (rank %u): %s", step, first, report_line());
+        tell_ckptd(s, agreed, step);
+    }
     if (first != s->mesh->world->rank)
         report_clear(); /* should training end for it, one rank says why */
 }
@@ -407,6 +435,15 @@ unsigned snapshot_asked(const struct snapshot *s)
     return asked & CKPT_ASKED_NO_SAVE ? SWITCH_STOP_UNSAVED : SWITCH_STOP;
 }
 
+/* Replicas that differ end training, and leave a run without this checkpoint. */
+static int compare(struct snapshot *s, int64_t step)
+{
+    int rc = replicas_compare(s->replicas);
+    if (rc != 0 && report_message()[0] != 0)
+        tell_ckptd(s, rc, step);
+    return rc;
+}
+
 /* What a failed save means for training. */
 static int judge(struct snapshot *s, int rc)
 {
@@ -427,7 +464,7 @@ int snapshot_save(struct snapshot *s, const struct progress *p)
         return 0;
     double start = clock_seconds();
     measure_step(s, p->step);
-    ERR_TRY(replicas_compare(s->replicas));
+    ERR_TRY(compare(s, p->step));
     int rc = save(s, p, start);
     if (rc == 0 && strcmp(s->config->async_mode, "async_with_pinned_mem") != 0)
         rc = end_copy(s);
@@ -515,7 +552,7 @@ int snapshot_save_final(struct snapshot *s, const struct progress *p)
         return rc;
     rc = wait_pending(s);
     if (s->durable_step != p->step)
-        ERR_TRY(replicas_compare(s->replicas));
+        ERR_TRY(compare(s, p->step));
     if (s->durable_step != p->step && s->config->last_save_model_only &&
         p->step == s->config->steps) {
         if (snapshot_is_rank_0(s))
