@@ -18,10 +18,18 @@
 
 #define OPTIMIZER_PREFIX "optimizer."
 
+static bool is_older(const struct manifest_summary *summary, const struct selection *than)
+{
+    return summary->attempt < than->passed_attempt ||
+           (summary->attempt == than->passed_attempt && summary->step < than->passed_step);
+}
+
 static bool is_selected(const struct selection *selection, const struct catalog_entry *entry)
 {
     const struct manifest_summary *summary = &entry->summary;
     if (selection->attempt != 0 && summary->attempt != selection->attempt)
+        return false;
+    if (selection->passed_attempt != 0 && !is_older(summary, selection))
         return false;
     return selection->step < 0 || summary->step == (uint64_t)selection->step;
 }
@@ -174,27 +182,34 @@ static int read_manifest(struct checkpoint *out, const struct selection *selecti
                       report_hint()[0] != '\0' ? report_hint() : DAMAGE_HINT);
 }
 
-int checkpoint_open(struct checkpoint *out, struct storage *store, const char *text)
+int checkpoint_open_selected(struct checkpoint *out, struct storage *store,
+                             const struct selection *selection)
 {
-    struct selection selection;
+    struct selection found = *selection;
     memset(out, 0, sizeof *out);
     out->store = store;
-    int error = selection_parse(&selection, text);
+    int error = find_selected(&found, out);
     if (error == 0)
-        error = find_selected(&selection, out);
+        error = take_lease(out, &found);
     if (error == 0)
-        error = take_lease(out, &selection);
+        error = read_quarantine(out, &found);
     if (error == 0)
-        error = read_quarantine(out, &selection);
-    if (error == 0)
-        error = read_manifest(out, &selection);
+        error = read_manifest(out, &found);
     if (error == 0) {
-        snprintf(out->name, sizeof out->name, "%s@%lld-a%llu", selection.run,
-                 (long long)selection.step, (unsigned long long)selection.attempt);
+        snprintf(out->name, sizeof out->name, "%s@%lld-a%llu", found.run, (long long)found.step,
+                 (unsigned long long)found.attempt);
     } else {
         checkpoint_close(out);
     }
     return error;
+}
+
+int checkpoint_open(struct checkpoint *out, struct storage *store, const char *text)
+{
+    struct selection selection;
+    memset(out, 0, sizeof *out);
+    ERR_TRY(selection_parse(&selection, text));
+    return checkpoint_open_selected(out, store, &selection);
 }
 
 static int read_manifest_alone(struct manifest **out, struct storage *store,

@@ -227,8 +227,9 @@ struct trash_note trash_note(uint64_t seconds);
 /* RUN[@STEP[-aATTEMPT]] */
 struct selection {
     char run[128];
-    int64_t step;     /* -1: the newest */
-    uint64_t attempt; /* 0: the newest that has the step */
+    int64_t step;                         /* -1: the newest */
+    uint64_t attempt;                     /* 0: the newest that has the step */
+    uint64_t passed_step, passed_attempt; /* attempt not 0: only what is older than this one */
 };
 int selection_parse(struct selection *out, const char *text);
 /* A run alone. */
@@ -326,6 +327,9 @@ struct checkpoint {
 /* Finds, leases and reads it: the manifest, sha256 and all. Without a step the newest that is not
  * known to be damaged, and newer ones are told. ERR_NOT_FOUND, ERR_CORRUPT, ERR_VERSION. */
 int checkpoint_open(struct checkpoint *out, struct storage *store, const char *text);
+/* The same of what was selected already. */
+int checkpoint_open_selected(struct checkpoint *out, struct storage *store,
+                             const struct selection *selection);
 void checkpoint_close(struct checkpoint *checkpoint);
 /* Does it carry bytes (ckpt_object_describe)? Files of tensors leave such ones out. */
 bool tensor_is_object(const struct tensor_meta *tensor);

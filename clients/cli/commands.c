@@ -186,7 +186,9 @@ const struct command commands[] = {
      "and so does SentencePiece's tokenizer.model. Without --tokenizer a run that was imported\n"
      "has its folder's files again. It is what --weights-only alone leaves.\n"
      "Patterns of --except are held against our names in both; --only is for one file, as\n"
-     "such a folder has all weights. PATH may be s3://BUCKET/NAME: then files are objects of a\n"
+     "such a folder has all weights. Without a step a checkpoint that is found to be damaged is\n"
+     "passed over for the one before it, and named on stderr.\n"
+     "PATH may be s3://BUCKET/NAME: then files are objects of a\n"
      "bucket, config.json the last. What was sent stays when it is cut short, and the same\n"
      "command goes on; --force sends everything anew.\n"},
     {"import", "FOLDER --run NAME", "a checkpoint of step 0 from a folder of Hugging Face", 1, 1,

@@ -8,8 +8,9 @@
  *
  * Every place in the output follows from the manifest (export_plan.c). Files are put together block
  * by block (assembly.c), elements converted on the way. Every block is verified before its elements
- * are used. The output appears when it is complete (export_folder.c, export_bucket.c). Memory does
- * not depend on the size of the model. */
+ * are used. Without a step the newest checkpoint is taken, and where that proves to be damaged the
+ * one before it. The output appears when it is complete (export_folder.c, export_bucket.c). Memory
+ * does not depend on the size of the model. */
 #include "clients/cli/export.h"
 #include "proto/json.h"
 
@@ -246,37 +247,72 @@ static int check_usage(const struct cli *cli)
     return 0;
 }
 
-int cli_export(const struct cli *cli)
+static void close_export(struct export *export)
+{
+    for (uint32_t i = 0; i < export->num_parts + export->num_kept && export->parts != NULL; i++) {
+        output_file_deinit(&export->parts[i].file);
+        free(export->parts[i].kept.memory);
+        free(export->parts[i].file.tensors);
+        free(export->parts[i].header);
+    }
+    free(export->parts);
+    free(export->items);
+    free(export->tensors);
+    free(export->first);
+    hf_tokenizer_close(&export->tokenizer);
+    verified_report(export->cli, &export->checkpoint);
+    hf_run_close(&export->run);
+    checkpoint_close(&export->checkpoint);
+    storage_close(export->folder);
+}
+
+/* Without a step: what proved to be damaged is told, and the one before it is next. */
+static bool pass_over(struct selection *selection, const struct export *export)
+{
+    if (selection->step >= 0 || !checkpoint_has_damage(&export->checkpoint))
+        return false;
+    const struct manifest_summary *summary = &export->checkpoint.manifest->summary;
+    selection->passed_step = summary->step;
+    selection->passed_attempt = summary->attempt;
+    skipped_tell(selection->run, summary->step, summary->attempt, report_message());
+    return true;
+}
+
+/* *out_again: the selection goes on to an older one. */
+static int export_one(bool *out_again, struct selection *selection, struct storage *store,
+                      const struct cli *cli)
 {
     struct export export = {.cli = cli, .is_hf = strcmp(cli->format, "hf") == 0};
     export.place = strncmp(cli->output, "s3://", 5) == 0 ? &export_to_bucket : &export_to_folder;
-    struct storage *store = NULL;
-    int error = check_usage(cli);
-    if (error == 0)
-        error = store_open(&store, cli);
-    if (error == 0)
-        error = checkpoint_open(&export.checkpoint, store, cli->args[0]);
-    if (error == 0)
-        error = export_plan(&export);
+    *out_again = false;
+    ERR_TRY(checkpoint_open_selected(&export.checkpoint, store, selection));
+    int error = export_plan(&export);
     if (error == 0)
         error = write_output(&export);
     if (error == 0)
         print_result(&export);
-    for (uint32_t i = 0; i < export.num_parts + export.num_kept && export.parts != NULL; i++) {
-        output_file_deinit(&export.parts[i].file);
-        free(export.parts[i].kept.memory);
-        free(export.parts[i].file.tensors);
-        free(export.parts[i].header);
-    }
-    free(export.parts);
-    free(export.items);
-    free(export.tensors);
-    free(export.first);
-    hf_tokenizer_close(&export.tokenizer);
-    verified_report(cli, &export.checkpoint);
-    hf_run_close(&export.run);
-    checkpoint_close(&export.checkpoint);
-    storage_close(export.folder);
+    else
+        *out_again = pass_over(selection, &export);
+    close_export(&export);
+    return error;
+}
+
+int cli_export(const struct cli *cli)
+{
+    struct storage *store = NULL;
+    struct selection selection;
+    bool again = true;
+    int error = check_usage(cli);
+    if (error == 0)
+        error = selection_parse(&selection, cli->args[0]);
+    if (error == 0)
+        error = store_open(&store, cli);
+    if (error == 0)
+        while (again)
+            error = export_one(&again, &selection, store, cli);
+    if (error == ERR_NOT_FOUND && selection.passed_attempt != 0)
+        error = report_error(ERR_CORRUPT, "name a step to look at it all the same",
+                             "every checkpoint of run '%s' is damaged", selection.run);
     storage_close(store);
     return error;
 }

@@ -9,6 +9,7 @@ checkpoint the optimizer can be left out. keep_latest_k is followed where ckptd'
 Method: a tiny Llama on the real trainer and ckptd; losses are compared as hexadecimal floats.
 """
 
+import glob
 import json
 import os
 import re
@@ -16,7 +17,7 @@ import shutil
 import subprocess
 
 import lib_train
-from lib_store import CLI, World, comes_to
+from lib_store import CLI, World, change, comes_to
 from lib_tap import end, test
 
 STEPS, MORE = 3, 6
@@ -87,6 +88,46 @@ def starts(bed):
              "has layers = 2, this configuration 3" in said and not steps_of(bed, "taller"), said)
     _, said = bed.train("of-none", initial, "no-such-run", want=78)
     test("a run that is not there is refused by name", "no-such-run" in said, said)
+
+
+def damage(store, run, step):
+    """In the middle of each shard; the manifest stays as it is."""
+    for path in glob.glob(os.path.join(store, run, f"step-{step:08}-*", "*.safetensors")):
+        change(path, os.path.getsize(path) // 2)
+
+
+def walks_back(bed):
+    """From the newest of a run that is damaged, after a restart without memory of it."""
+    initial = "--checkpoint.initial_load_path"
+    bed.stop()
+    for store in bed.store, os.path.join(bed.folder, "copied"):
+        shutil.rmtree(store)
+    bed.launch()
+    bed.train("seed", "--checkpoint.interval", 1, "--checkpoint.async_mode", "disabled")
+    right, _ = bed.train("of-first", initial, "seed@1")
+    bed.stop()
+    for step in 2, 3:
+        damage(bed.store, "seed", step)
+    copied = os.path.join(bed.folder, "copied")
+    shutil.copytree(bed.store, copied)
+    bed.launch()
+    _, said = bed.train("of-step", initial, "seed@3", want=78)
+    test("a step that is named and damaged is refused", "is damaged" in said, said)
+    losses, said = bed.train("of-run", initial, "seed", "--comm.ranks", 2)
+    test("of a run alone the newest that is whole is the beginning, and the log says why",
+         losses == right and "starts from the weights of run seed, step 1;" in said and
+         "skipped on the way to step 2: step 3, attempt 1: block 0 of shard-" in said and
+         "step 2 of run seed cannot be loaded: block 0 of shard-" in said, (losses, right, said))
+    losses, said = bed.train("of-store", initial, f"{copied}:seed")
+    test("and of a run of another store", losses == right and all(
+        f"seed@{step}-a1 is damaged and passed over: " in said for step in (2, 3)), said)
+    _, said = bed.train("of-stored-step", initial, f"{copied}:seed@3", want=78)
+    test("but not where its step is named", "is damaged" in said and "passed over" not in said,
+         said)
+    damage(copied, "seed", 1)
+    _, said = bed.train("of-ruin", initial, f"{copied}:seed", want=78)
+    test("where none is whole the run is refused", "every checkpoint of run 'seed' is damaged"
+         in said, said)
 
 
 def ends(bed):
@@ -182,6 +223,7 @@ def main():
     starts(bed)
     ends(bed)
     keeps(bed)
+    walks_back(bed)
     bed.stop()
     bed.close()
     end()

@@ -439,7 +439,7 @@ const struct option config_table[] = {
     STRING(
         initial_load_path, "checkpoint.initial_load_path", "",
         "what a run without a checkpoint starts from: a folder of Hugging Face, RUN[@STEP] of the "
-        "same ckptd, or STORE:RUN[@STEP]"),
+        "same ckptd, or STORE:RUN[@STEP]; without @STEP the newest checkpoint that is not damaged"),
     BOOL(initial_load_in_hf, "checkpoint.initial_load_in_hf", "false",
          "refuse an initial_load_path that is no folder of Hugging Face"),
     BOOL(initial_load_model_only, "checkpoint.initial_load_model_only", "true",

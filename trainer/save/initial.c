@@ -5,7 +5,8 @@
  * loaded as any checkpoint is; with checkpoint.partial step 0 of a run beside it, as what fits only
  * in part is no checkpoint of this one. A run of the same ckptd is read in place: its weights
  * alone, for a run that begins at step 0, or with initial_load_model_only = false all of its state.
- */
+ * Where no step of it is named, what is damaged is passed over for the checkpoint before it, as in
+ * a load of the run's own (load.c). */
 #include "proto/report.h"
 #include "trainer/clock.h"
 #include "trainer/save/private.h"
@@ -78,8 +79,10 @@ int snapshot_import_initial(struct snapshot *s)
 /* RUN[@STEP] */
 struct source {
     char run[CONFIG_TEXT_MAX];
-    int64_t step;
-    int64_t attempt; /* 0: the newest that has the step */
+    bool has_step;       /* it is named: no other one does */
+    int64_t step;        /* CKPT_NEWEST: none was chosen yet */
+    int64_t attempt;     /* 0: the newest that has the step */
+    int64_t below, most; /* passed over: the last one, and the first; 0: none */
 };
 
 static int parse_source(struct source *out, const struct config *config)
@@ -91,7 +94,7 @@ static int parse_source(struct source *out, const struct config *config)
     if (tool_must_import(config))
         path = imported;
     const char *at = strchr(path, '@');
-    *out = (struct source){.step = CKPT_NEWEST};
+    *out = (struct source){.has_step = at != NULL, .step = CKPT_NEWEST};
     snprintf(out->run, sizeof(out->run), "%.*s", (int)(at ? at - path : (ptrdiff_t)strlen(path)),
              path);
     if (at != NULL)
@@ -103,22 +106,56 @@ static int parse_source(struct source *out, const struct config *config)
     return 0;
 }
 
+/* Of the handle's run the checkpoint that is named, or the newest below `below`. */
+static int find_checkpoint(struct ckpt *ckpt, const struct source *source, struct ckpt_loaded **out)
+{
+    struct ckpt_tensor none = {0};
+    struct ckpt_load_options options = {.step = source->has_step ? source->step : CKPT_NEWEST,
+                                        .below_step = source->below,
+                                        .tensors = &none};
+    int rc = ckpt_load(ckpt, &options, out);
+    if (rc == ERR_NOT_FOUND && source->most > 0)
+        rc = report_error(ERR_CORRUPT, "look with ckpt-cli verify",
+                          "run %s has checkpoints up to step %" PRId64 ", but none can be loaded",
+                          source->run, source->most);
+    return rc;
+}
+
 /* Rank 0: which checkpoint it is, for all ranks. */
 static int choose(struct snapshot *s, struct ckpt *ckpt, struct source *source)
 {
-    struct ckpt_tensor none = {0};
-    struct ckpt_load_options options = {.step = source->step, .tensors = &none};
     struct ckpt_loaded *loaded = NULL;
-    ERR_TRY(ckpt_load(ckpt, &options, &loaded));
+    ERR_TRY(find_checkpoint(ckpt, source, &loaded));
     source->step = (int64_t)loaded->info.step;
     source->attempt = (int64_t)loaded->info.attempt;
+    bool is_look = s->attempt == 0; /* later they are described, and stay */
+    if (is_look)
+        snapshot_say_skipped(loaded);
     int rc = identity_check_initial(&s->of, loaded);
     if (rc == 0)
         rc = identity_take_origin(&s->origin_json, loaded);
-    if (rc == 0 && s->attempt == 0) /* later they are described, and stay */
+    if (rc == 0 && is_look)
         rc = folder_files_load(&s->files, ckpt, &loaded->info);
     ckpt_loaded_free(loaded);
     return rc;
+}
+
+/* What was chosen is damaged, and no step was named: the one before it is next. The rank that has
+ * the error's text says so. */
+static bool go_back(struct source *source, int rc)
+{
+    bool may_help = (rc == ERR_CORRUPT || rc == ERR_IO) && !source->has_step && source->step > 0;
+    if (!may_help)
+        return false;
+    if (report_message()[0] != 0)
+        log_warn("checkpoint",
+                 "step %" PRId64 " of run %s cannot be loaded: %s; trying an older one",
+                 source->step, source->run, report_line());
+    report_clear();
+    source->most = source->most > 0 ? source->most : source->step;
+    source->below = source->step;
+    source->step = CKPT_NEWEST;
+    return true;
 }
 
 static int look_at_source(struct snapshot *s)
@@ -129,10 +166,12 @@ static int look_at_source(struct snapshot *s)
     int rc = ckpt_open(&ckpt, &(struct ckpt_options){.server = s->config->ckptd_address,
                                                      .run = source.run,
                                                      .world_size = s->mesh->world->size});
-    if (rc == 0)
+    if (rc != 0)
+        return rc;
+    do
         rc = choose(s, ckpt, &source);
-    if (ckpt != NULL)
-        ckpt_close(ckpt);
+    while (go_back(&source, rc));
+    ckpt_close(ckpt);
     return rc;
 }
 
@@ -176,36 +215,48 @@ static int load_source(struct snapshot *s, struct progress *p, struct ckpt *ckpt
     return rc;
 }
 
-int snapshot_load_initial(struct snapshot *s, struct progress *p)
+/* All ranks load what rank 0 chooses, or none has. */
+static int try_source(struct snapshot *s, struct progress *p, struct source *source)
 {
     struct comm *world = s->mesh->world;
-    struct source source;
     struct ckpt *ckpt = NULL;
-    struct ckpt_options options = {
-        .server = s->config->ckptd_address, .rank = world->rank, .world_size = world->size};
-    double start = clock_seconds();
-    ERR_TRY(parallel_agree(world, parse_source(&source, s->config)));
-    options.run = source.run;
+    struct ckpt_options options = {.server = s->config->ckptd_address,
+                                   .run = source->run,
+                                   .rank = world->rank,
+                                   .world_size = world->size};
     int rc = parallel_agree(world, ckpt_open(&ckpt, &options));
-    if (rc == 0)
-        rc = parallel_agree(world, snapshot_is_rank_0(s) ? choose(s, ckpt, &source) : 0);
-    if (rc == 0)
-        rc = comm_broadcast(world, &source, sizeof(source), 0);
+    if (rc == 0) {
+        int chosen = snapshot_is_rank_0(s) ? choose(s, ckpt, source) : 0;
+        rc = comm_broadcast(world, source, sizeof(*source), 0); /* for go_back(), on an error too */
+        rc = rc == 0 ? parallel_agree(world, chosen) : rc;
+    }
     if (rc == 0 && s->config->partial) /* before loads go to devices */
-        rc = partial_open(&s->partial, s->config, s->of.model, world, ckpt, source.step,
-                          source.attempt);
+        rc = partial_open(&s->partial, s->config, s->of.model, world, ckpt, source->step,
+                          source->attempt);
     if (rc == 0)
         rc = parallel_agree(world, device_copy_hook(s->device_copy, ckpt));
     if (rc == 0)
-        rc = parallel_agree(world, load_source(s, p, ckpt, &source));
+        rc = parallel_agree(world, load_source(s, p, ckpt, source));
     if (rc == 0 && s->config->partial)
         rc = parallel_agree(world, partial_fill(&s->partial, s->state));
     if (rc == 0)
-        rc = snapshot_check_arrived(s, ckpt, source.step, source.attempt,
+        rc = snapshot_check_arrived(s, ckpt, source->step, source->attempt,
                                     !s->config->initial_load_model_only);
     if (ckpt != NULL)
         ckpt_close(ckpt);
     partial_close(&s->partial);
+    return rc;
+}
+
+int snapshot_load_initial(struct snapshot *s, struct progress *p)
+{
+    struct source source;
+    double start = clock_seconds();
+    ERR_TRY(parallel_agree(s->mesh->world, parse_source(&source, s->config)));
+    int rc;
+    do
+        rc = try_source(s, p, &source);
+    while (go_back(&source, rc));
     if (rc == 0 && snapshot_is_rank_0(s))
         log_info("checkpoint", "run %s starts from %s of run %s, step %" PRId64 "%s",
                  s->config->run,

@@ -184,6 +184,17 @@ static int64_t wanted_step(const struct config *config)
     return saved >= 0 ? saved : config->load_step;
 }
 
+void snapshot_say_skipped(const struct ckpt_loaded *loaded)
+{
+    const char *line = loaded->skipped;
+    while (*line != 0) {
+        size_t length = strcspn(line, "\n");
+        log_warn("checkpoint", "skipped on the way to step %" PRIu64 ": %.*s", loaded->info.step,
+                 (int)length, line);
+        line += length + (line[length] != 0);
+    }
+}
+
 /* Which checkpoint is next: newest whole one below `below` (0: any), or the configured step. Rank 0
  * asks for no tensor at all, which answers with the manifest's texts. */
 static int ask_for_candidate(struct snapshot *s, int64_t below, struct candidate *candidate)
@@ -205,9 +216,8 @@ static int ask_for_candidate(struct snapshot *s, int64_t below, struct candidate
                                     .has_moments = state_has_moments(loaded->state_json)};
     bool is_checked =
         candidate->step == s->checked_step && candidate->attempt == s->checked_attempt;
-    if (!is_checked && loaded->skipped[0] != 0)
-        log_warn("checkpoint", "skipped on the way to step %" PRIu64 ": %s", loaded->info.step,
-                 loaded->skipped);
+    if (!is_checked)
+        snapshot_say_skipped(loaded);
     if (s->config->numerics == 0)
         s->config->numerics = lineage_numerics(loaded);
     rc = is_checked ? 0 : identity_check(&s->of, s->identity_json, loaded);

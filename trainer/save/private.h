@@ -90,6 +90,8 @@ void snapshot_name(char out[SNAPSHOT_NAME_BYTES], const struct model_tensor *ten
 /* open.c: from here on saves hold no moments. Collective; no save is being copied. */
 int snapshot_leave_moments_out(struct snapshot *s);
 /* load.c */
+/* Says which newer checkpoints ckptd has passed over, and why. */
+void snapshot_say_skipped(const struct ckpt_loaded *loaded);
 int snapshot_read_progress(struct snapshot *s, struct progress *p,
                            const struct ckpt_loaded *loaded);
 /* arrived.c: behind a load of that checkpoint. ERR_ABORTED: what is on the devices is not what it
