@@ -131,10 +131,23 @@ static int publish_kept(struct export *export)
         const struct part *part = &export->parts[i];
         const void *data;
         uint64_t bytes;
+        bool is_named = export->tokenizer.text != NULL && export->tokenizer.name == NULL &&
+                        strcmp(part->key, HF_TOKENIZER_FILE) == 0;
+        if (is_named) /* tiktoken's file that was named goes there */
+            continue;
         ERR_TRY(ckpt_object_get(&part->kept, &data, &bytes));
         ERR_TRY(export->place->publish(export, part->key, data, bytes));
     }
     return 0;
+}
+
+/* Does the folder's own file of that name go out? */
+static bool keeps(const struct export *export, const char *name)
+{
+    bool has = false;
+    for (uint32_t i = export->num_parts; i < export->num_parts + export->num_kept; i++)
+        has = has || strcmp(export->parts[i].key, name) == 0;
+    return has && export->keeps_tokenizer;
 }
 
 static int publish_tokenizer(struct export *export)
@@ -149,15 +162,16 @@ static int publish_tokenizer(struct export *export)
                    ? 0
                    : publish(export, tokenizer->name, tokenizer->text, tokenizer->bytes);
     int error = publish(export, HF_TOKENIZER_FILE, tokenizer->text, tokenizer->bytes);
-    if (error != 0 || export->keeps_tokenizer)
+    if (error != 0 || keeps(export, HF_TOKENIZER))
         return error;
     if (error == 0)
         error = hf_tokenizer_json(&text, &bytes, tokenizer);
     if (error == 0)
         error = publish(export, HF_TOKENIZER, text, bytes);
     free(text);
-    if (error == 0)
-        error = hf_tokenizer_config(&config, tokenizer);
+    if (error != 0 || keeps(export, HF_TOKENIZER_CONFIG))
+        return error;
+    error = hf_tokenizer_config(&config, tokenizer);
     return error != 0 ? error : publish_json(export, HF_TOKENIZER_CONFIG, config);
 }
 

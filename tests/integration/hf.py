@@ -191,12 +191,21 @@ def a_folder_without_the_tokenizer_that_the_checkpoint_names_says_which_to_pass(
     store = bed.fresh("nameless.store")
     cli("import", bed.path("out"), "--run", "nameless", "--store", store)
     assert said(store, "nameless", "--weights-only") == ""
-    for name, path in (("tokenizer.json", bed.path("out", "tokenizer.json")),
-                       ("tokenizer.model", SENTENCEPIECE)):
+    own = ["original", "tokenizer.json", "tokenizer_config.json"]
+    for name, path, beside in (("tokenizer.json", bed.path("out", "tokenizer.json"), own),
+                               ("original/tokenizer.model", tok, own),
+                               ("tokenizer.model", SENTENCEPIECE, ["tokenizer.model"])):
         folder = export(bed, store, "nameless", "as-it-is", "--tokenizer", path)
         assert read(os.path.join(folder, name)) == read(path)
-        beside = ["tokenizer_config.json"] if name == "tokenizer.json" else []  # it is the folder's
-        assert sorted(os.listdir(folder)) == ["config.json", "model.safetensors", name, *beside]
+        assert sorted(os.listdir(folder)) == ["config.json", "model.safetensors", *beside]
+    bare = bed.fresh("bare")
+    shutil.copytree(bed.path("out"), bare)
+    os.remove(os.path.join(bare, "tokenizer.json"))
+    write(os.path.join(bare, "chat_template.jinja"), b"as it came")
+    cli("import", bare, "--run", "bare", "--store", store)
+    folder = export(bed, store, "bare", "as-it-is", "--tokenizer", tok)  # tiktoken's is the same
+    assert sorted(os.listdir(folder)) == ["chat_template.jinja", "config.json",
+                                          "model.safetensors", *own]
 
 
 # ---- and in
@@ -455,8 +464,11 @@ def what_a_folder_has_beside_its_weights_goes_out_as_it_came(bed):
     files = {name: name.encode() * 1000 for name in (
         "generation_config.json", "chat_template.jinja", "tokenizer_config.json",
         "special_tokens_map.json", "added_tokens.json", "tokenizer.json", "tokenizer.model",
-        "vocab.json", "merges.txt")}
+        "vocab.json", "merges.txt", "original/tokenizer.model")}
+    files["tokenizer_config.json"] = b'{"eos_token": "<|of no text here|>"}'
+    files["generation_config.json"] = b'{"eos_token_id": [3, 7]}'  # nor is the trained one
     folder = made_folder(bed, "beside", tensors_of(bed))
+    os.mkdir(os.path.join(folder, "original"))
     for name, data in files.items():
         write(os.path.join(folder, name), data)
     write(os.path.join(folder, "notes.txt"), b"no file of a model")
@@ -470,7 +482,9 @@ def what_a_folder_has_beside_its_weights_goes_out_as_it_came(bed):
     bed.train(store, "of-folder", 1, "--checkpoint.initial_load_path", folder)
     for checkpoint in ("b@0", "b@1", "b@2", "of-run", "of-folder"):
         back = export(bed, store, checkpoint, "beside.back")
-        assert sorted(os.listdir(back)) == sorted([*files, "config.json", "model.safetensors"])
+        found = [os.path.relpath(os.path.join(where, name), back)
+                 for where, _, names in os.walk(back) for name in names]
+        assert sorted(found) == sorted([*files, "config.json", "model.safetensors"]), found
         assert {name: read(os.path.join(back, name)) for name in files} == files, checkpoint
         assert json.loads(read(os.path.join(back, "config.json"))) == json.loads(config)
     shards = [os.path.join(where, name) for where, _, names in os.walk(os.path.join(store, "b"))

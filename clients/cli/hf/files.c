@@ -56,7 +56,7 @@ int hf_file_open(struct hf_file *out, const struct hf_folder *folder, const char
         return storage_object_open(folder->bucket, &out->object, name, &out->bytes);
     out->fd = openat(folder->fd, name, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (out->fd < 0)
-        return report_errno(errno == ENOENT ? ERR_NOT_FOUND : ERR_IO,
+        return report_errno(errno == ENOENT || errno == ENOTDIR ? ERR_NOT_FOUND : ERR_IO,
                             "could not open a file of the model", name);
     int error = check_plain(out);
     if (error != 0)

@@ -98,8 +98,8 @@ int hf_tokenizer_open(struct hf_tokenizer *out, const char *path, const char *sh
 void hf_tokenizer_close(struct hf_tokenizer *tokenizer);
 /* The text of tokenizer.json, to be freed. */
 int hf_tokenizer_json(char **out, size_t *out_bytes, const struct hf_tokenizer *tokenizer);
-/* Is a folder's file `name` this tokenizer? Of tiktoken's: has its tokenizer.json the same tokens?
- * ERR_MEMORY. */
+/* Is a folder's file `name` this tokenizer? Of tiktoken's a tokenizer.json is, too, that has the
+ * same tokens. ERR_MEMORY. */
 int hf_tokenizer_compare(bool *out_is, const struct hf_tokenizer *tokenizer, const char *name,
                          const void *data, size_t bytes);
 /* As hf_model_config. */
@@ -107,7 +107,7 @@ int hf_tokenizer_config(struct json_t **out, const struct hf_tokenizer *tokenize
 
 /* ---- kept.c ---- */
 
-#define HF_KEPT_FILES 9u
+#define HF_KEPT_FILES 10u
 #define HF_KEPT_BYTES_MAX (64u << 20) /* of each */
 struct hf_folder;
 const char *hf_kept_name(uint32_t index);

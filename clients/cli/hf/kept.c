@@ -16,6 +16,7 @@ static const char *const names[HF_KEPT_FILES] = {
     "generation_config.json",  "chat_template.jinja", HF_TOKENIZER_CONFIG,
     "special_tokens_map.json", "added_tokens.json",   HF_TOKENIZER,
     HF_SENTENCEPIECE,          "vocab.json",          "merges.txt",
+    HF_TOKENIZER_FILE,
 };
 
 const char *hf_kept_name(uint32_t index)
@@ -26,7 +27,7 @@ const char *hf_kept_name(uint32_t index)
 bool hf_kept_is_tokenizer(const char *name)
 {
     return strcmp(name, HF_TOKENIZER) == 0 || strcmp(name, HF_SENTENCEPIECE) == 0 ||
-           strcmp(name, "vocab.json") == 0;
+           strcmp(name, "vocab.json") == 0 || strcmp(name, HF_TOKENIZER_FILE) == 0;
 }
 
 /* A file as its object lies in memory. ERR_NOT_FOUND. */

@@ -286,10 +286,11 @@ static int compare_vocab(bool *out_is, const struct hf_tokenizer *tokenizer, con
 int hf_tokenizer_compare(bool *out_is, const struct hf_tokenizer *tokenizer, const char *name,
                          const void *data, size_t bytes)
 {
+    const char *same_name = tokenizer->name != NULL ? tokenizer->name : HF_TOKENIZER_FILE;
     *out_is = false;
-    if (tokenizer->name == NULL)
-        return strcmp(name, HF_TOKENIZER) == 0 ? compare_vocab(out_is, tokenizer, data, bytes) : 0;
-    *out_is = strcmp(name, tokenizer->name) == 0 && bytes == tokenizer->bytes &&
+    if (tokenizer->name == NULL && strcmp(name, HF_TOKENIZER) == 0)
+        return compare_vocab(out_is, tokenizer, data, bytes);
+    *out_is = strcmp(name, same_name) == 0 && bytes == tokenizer->bytes &&
               memcmp(data, tokenizer->text, bytes) == 0;
     return 0;
 }
