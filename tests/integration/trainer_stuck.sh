@@ -5,12 +5,14 @@
 # trainer is held within a step (debug.pause_at_step), or while a save is being written to a store
 # whose every operation takes 0.4 s. And a trainer that finds an image for one rank of its last save
 # and none for the other, because another run copies slowly into the same small pool, tries again.
+# A third run waits for memory meanwhile: ckptd's log tells whether it knows that the save is the
+# last.
 . "$(dirname "$0")/lib.sh"
 . tests/integration/lib_tiny.sh
 
 limit=3     # checkpoint.final_seconds
 patience=20 # limit, and 10 s for a call that finds ckptd stopped
-plan 21
+plan 22
 make_tiny
 
 train() { # RUN [SETTING...]
@@ -65,9 +67,13 @@ start_ckptd --memory.pool_bytes 3MiB --memory.segment_bytes 1MiB # a rank's imag
 in_background last --debug.pause_at_step 8
 paused last 8
 last=$pid
+in_background waits --comm.ranks 1 --debug.pause_at_step 8 --checkpoint.when_busy wait
+paused waits 8
+waits=$pid
 in_background slow --comm.ranks 1 --debug.slow_copy_us 60000 # two of them, for 4 s
 wait_for 30 says slow "step: +5 " || give_up "slow does not train" "$tmp/slow.log"
 kill_ours TERM "$last"
+kill_ours TERM "$waits"
 slow=$pid
 in_background needed --checkpoint.required
 needed=$pid pid=$slow
@@ -78,6 +84,10 @@ ended
 check_equal "asked to stop while one rank finds no image it ends with 75" "$status" 75
 check "it was refused on one rank first" says last "step 7 was not saved \(rank [01]\)"
 check "then its last step is saved" "$BUILD/ckpt-cli" verify last@7 --store "$store"
+pid=$waits
+ended
+check "a trainer whose last save waits for memory has told ckptd that it is the last" \
+    says ckptd "the last save, step 7 of run waits waits for memory"
 pid=$needed
 ended
 check_equal "with checkpoint.required a save without an image ends training: 75" "$status" 75
