@@ -224,6 +224,8 @@ static void test_config__keys_whose_loss_would_change_the_training_are_refused(v
     static const char *const cases[][3] = {
         {"model.norm_type", "layernorm", "rmsnorm"},
         {"optimizer.implementation", "fused_opt_states_bf16", "fused"},
+        {"optimizer.param_groups", "norms", ""},
+        {"debug.batch_invariant", "true", "false"},
         {"lr_scheduler.warmup_pct", "0.1", ""},
         {"training.warmup_pct", "0.1", ""},
         {"job.custom_config_module", "mine.config", ""},
@@ -369,6 +371,14 @@ static void test_config__names_of_other_releases_of_torchtitan_mean_what_they_me
     assert_int_equal(load(&config, "--metrics.no_enable_color_printing"), 0);
     assert_true(config.no_color);
     unsetenv("NO_COLOR");
+    assert_true(config.kernels_graphs);
+    assert_int_equal(load(&config, "--training.disable_cuda_graphs --debug.detect_anomaly "
+                                   "--profiler.enable_profiling --profiler.profile_freq 7 "
+                                   "--profiler.profiler_repeat 2 --dataloader.seed 42"),
+                     0);
+    assert_false(config.kernels_graphs);
+    assert_true(config.watch_numbers && config.profiling);
+    assert_int_equal(config.profile_freq, 7);
     check_refused("--comm.mode local_tensor", "comm.mode", "comm.backend = local");
     check_refused("--parallelism.pipeline_parallel_schedule LoopedBFS",
                   "pipeline_parallel_schedule", "Interleaved1F1B");

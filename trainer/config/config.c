@@ -581,6 +581,7 @@ int trainer_config_load(struct config *out, int argc, char **argv)
     settle_schedule(out, options.quiet);
     if (!options.quiet)
         note_differences(out, is_set);
+    out->kernels_graphs = out->kernels_graphs && !out->no_graphs;
     out->no_color = out->no_color || !out->color;
     if (out->no_color)
         setenv("NO_COLOR", "1", 1); /* what report.h and the step line look at */

@@ -182,6 +182,7 @@ struct config {
     char kernels_backend[16]; /* "best" or "reference" */
     char device[8];           /* "cpu" or "cuda" */
     bool kernels_graphs;
+    bool no_graphs;            /* its newer name; settled in kernels_graphs */
     char kernels_attention[8]; /* "best" or "own" */
     char kernels_isa[16];      /* "auto", ... */
     int64_t threads;           /* per rank */
