@@ -435,9 +435,9 @@ static bool stores(const struct option *option)
 static void test_config__every_key_of_the_table_is_sound(void **state)
 {
     (void)state;
-    for (const struct option *a = config_table; a->key != NULL; a++) {
+    for (const struct option *a = config_table(); a->key != NULL; a++) {
         bool found = a->type != OPTION_TYPE_ALIAS;
-        for (const struct option *b = config_table; b->key != NULL; b++) {
+        for (const struct option *b = config_table(); b->key != NULL; b++) {
             assert_true(a == b || strcmp(a->key, b->key) != 0); /* no key twice */
             if (a->type == OPTION_TYPE_ALIAS && strcmp(a->choices, b->key) == 0)
                 found = stores(b);
@@ -643,7 +643,7 @@ static void test_config__the_json_names_every_setting(void **state)
     json_t *json = json_loads(text, 0, NULL);
     assert_non_null(json);
     size_t count = 0;
-    for (const struct option *option = config_table; option->key != NULL; option++) {
+    for (const struct option *option = config_table(); option->key != NULL; option++) {
         char path[96], *rest = NULL;
         json_t *at = json;
         if (!stores(option))

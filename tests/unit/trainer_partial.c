@@ -42,7 +42,7 @@ static const struct model_shape small = {.dim = 8,
 static void open_bed(struct bed *bed, struct model_shape ours, struct model_shape theirs)
 {
     *bed = (struct bed){0};
-    struct options options = {.table = config_table, .config = &bed->config, .quiet = true};
+    struct options options = {.table = config_table(), .config = &bed->config, .quiet = true};
     assert_int_equal(options_defaults(&options), 0);
     assert_int_equal(model_table_new(&bed->ours, &ours), 0);
     assert_int_equal(model_table_new(&bed->theirs, &theirs), 0);

@@ -20,7 +20,7 @@
 static struct config tiny(void)
 {
     struct config config = {0};
-    struct options options = {.table = config_table, .config = &config, .quiet = true};
+    struct options options = {.table = config_table(), .config = &config, .quiet = true};
     assert_int_equal(options_defaults(&options), 0);
     strcpy(config.model_flavor, "tiny");
     return config;

@@ -23,7 +23,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define KEYS_MAX 512 /* of the table; more is a programming error */
 #define MICRO_BATCHES_DEFAULT 8
 #define MICRO_BATCHES_MAX (1 << 20)
 #define MICRO_BATCH_TOKENS_MAX (1 << 24) /* what counts rows is 32 bits wide */
@@ -79,8 +78,8 @@ long config_num_launched(void)
 
 static size_t find_key(const char *key)
 {
-    for (size_t i = 0; config_table[i].key != NULL; i++) {
-        if (strcmp(config_table[i].key, key) == 0)
+    for (size_t i = 0; config_table()[i].key != NULL; i++) {
+        if (strcmp(config_table()[i].key, key) == 0)
             return i;
     }
     report_check_failed(__FILE__, __LINE__, key);
@@ -104,7 +103,7 @@ static void finish_selections(bool *is_final, const struct config *config)
         bool is_selected = false;
         for (size_t j = 0; j < 3 && selections[i][j] != NULL; j++) {
             size_t key = find_key(selections[i][j]);
-            const char *text = (const char *)config + config_table[key].offset;
+            const char *text = (const char *)config + config_table()[key].offset;
             is_selected = is_selected || (is_final[key] && text[0] != '\0');
         }
         for (size_t j = 0; is_selected && j < 3 && selections[i][j] != NULL; j++)
@@ -540,13 +539,9 @@ static void note_differences(const struct config *config, const bool *is_set)
 
 int trainer_config_load(struct config *out, int argc, char **argv)
 {
-    bool is_set[KEYS_MAX] = {false}, is_final[KEYS_MAX];
-    size_t num_keys = 0;
-    while (config_table[num_keys].key != NULL)
-        num_keys++;
-    CHECK(num_keys < KEYS_MAX);
+    bool is_set[CONFIG_KEYS_MAX] = {false}, is_final[CONFIG_KEYS_MAX];
     memset(out, 0, sizeof(*out));
-    struct options options = {.table = config_table,
+    struct options options = {.table = config_table(),
                               .config = out,
                               .is_set = is_set,
                               .quiet = !config_is_first_process()};
@@ -592,7 +587,7 @@ char *trainer_config_to_json(const struct config *config)
 {
     /* options.h takes a writable struct for its readers; writing JSON changes nothing. */
     return options_to_json(
-        &(struct options){.table = config_table, .config = (void *)(uintptr_t)config});
+        &(struct options){.table = config_table(), .config = (void *)(uintptr_t)config});
 }
 
 uint32_t trainer_config_leaves(const void *config, int64_t step)
@@ -612,5 +607,5 @@ void trainer_config_print_help(void)
         "                                          (comm.save_traces_folder)\n\n"
         "Trains; the keys below are those of the TOML file. A boolean is switched on by\n"
         "--section.key and off by --section.no_key.\n\n");
-    options_print_help(&(struct options){.table = config_table}, stdout);
+    options_print_help(&(struct options){.table = config_table()}, stdout);
 }

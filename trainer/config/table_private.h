@@ -1,0 +1,42 @@
+/* table_private.h - how table_model.c, table_ranks.c and table_debug.c write their keys. */
+#ifndef HOLDFAST_CONFIG_TABLE_PRIVATE_H
+#define HOLDFAST_CONFIG_TABLE_PRIVATE_H
+
+#include "trainer/config/table.h"
+
+#define BOOL(field, ...) OPTION_BOOL(struct config, field, __VA_ARGS__)
+#define INT(field, ...) OPTION_INT(struct config, field, __VA_ARGS__)
+#define DOUBLE(field, ...) OPTION_DOUBLE(struct config, field, __VA_ARGS__)
+#define STRING(field, ...) OPTION_STRING(struct config, field, __VA_ARGS__)
+#define CHOICE(field, ...) OPTION_CHOICE(struct config, field, __VA_ARGS__)
+#define CHOICE_BUT(field, ...) OPTION_CHOICE_BUT(struct config, field, __VA_ARGS__)
+#define ALIAS OPTION_ALIAS
+#define IGNORED OPTION_IGNORED
+#define FIXED OPTION_FIXED
+
+#define COUNT_MAX 1000000000
+#define RANKS_MAX 65536
+
+/* Reasons that several keys share. */
+#define NO_PYTHON "the trainer runs no Python"
+#define ONE_STEP_TRACES "a trace is of one step; profiling.profile_steps lists more"
+#define NO_WANDB "this version writes no W&B events; see metrics.enable_tensorboard"
+#define ONE_BOARD "rank 0 alone writes: what all ranks share, and its own speed and memory"
+#define NO_LOADER "samples are read straight from the tokens file"
+#define NO_COMPILE "there is nothing to compile at run time"
+#define NO_SNAPSHOT "--estimate prints the plan, of which every buffer is"
+#define NO_TENSOR "compute waits for what tensor parallel exchanges"
+#define NO_EXPERTS "there is no mixture-of-experts model"
+#define NO_RECOMPUTE "recomputation gives the same bits always"
+#define OWN_RECOMPUTE "activation_checkpoint.mode alone says what is computed again"
+#define NO_MX "this version has no MX products"
+#define WIDER_FLOAT8 "a CPU always emulates; a GPU below compute capability 8.9 is refused"
+#define FLOAT8_SCALES "scales are made at once where shards are gathered as codes, else per product"
+#define FLOAT8_COPIES "a product reads a weight's codes again in its backward"
+#define DYNAMIC_SCALES "a scale is made of what it scales, not of the steps before"
+#define NO_FT "ranks restart from ckptd's memory; TorchFT is not used"
+#define ONE_FORM "there is one implementation"
+#define BY_CKPTD "ckptd places and keeps checkpoints; see its configuration"
+#define DETERMINISTIC "training is deterministic; with reduction = fast as far as the library is"
+
+#endif
