@@ -532,6 +532,13 @@ static void test_tokenizer_json__files_beside_it_name_the_end_that_it_does_not(v
     assert_int_equal(end_with(bed, files[1], "{\"eos_token_id\": [7, 8]}"), 7);
     assert_int_equal(end_with(bed, files[2], "{\"eos_token_id\": 1000}"), 7); /* no token */
     assert_int_equal(end_with(bed, files[2], "{\"eos_token_id\": 9}"), 9);
+    struct tokenizer *tokenizer;
+    snprintf(path, sizeof path, "%s/%s", bed->folder, files[2]);
+    unlink(path);
+    assert_int_equal(mkdir(path, 0777), 0);
+    assert_int_equal(tokenizer_open(&tokenizer, bed->other), ERR_IO);
+    assert_non_null(strstr(report_line(), path));
+    assert_int_equal(rmdir(path), 0);
     for (size_t i = 0; i < sizeof files / sizeof files[0]; i++) {
         snprintf(path, sizeof path, "%s/%s", bed->folder, files[i]);
         unlink(path);

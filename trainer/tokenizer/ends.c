@@ -2,7 +2,8 @@
  *
  * Model repositories keep files beside it that tell: config.json and generation_config.json by
  * number (eos_token_id, the first of several), else tokenizer_config.json by text (eos_token, a
- * string or an object with `content`). A file that is missing or cannot be read tells nothing. */
+ * string or an object with `content`). A file that is missing or is no JSON tells nothing; one that
+ * cannot be read is an error, as without it documents might have another end. */
 #include "trainer/tokenizer/model.h"
 #include "trainer/tokenizer/text.h"
 
@@ -15,7 +16,7 @@
 
 #define FILE_BYTES_MAX (4u << 20)
 
-/* *out is NULL where there is none. ERR_MEMORY. */
+/* *out is NULL where there is none. ERR_IO, ERR_MEMORY. */
 static int read_beside(json_t **out, const char *path, const char *name)
 {
     char beside[PATH_MAX];
@@ -24,12 +25,15 @@ static int read_beside(json_t **out, const char *path, const char *name)
     const char *slash = strrchr(path, '/');
     int folder = slash != NULL ? (int)(slash - path) + 1 : 0;
     *out = NULL;
-    if (snprintf(beside, sizeof beside, "%.*s%s", folder, path, name) >= (int)sizeof beside ||
-        text_open(&text, beside) != 0) {
+    if (snprintf(beside, sizeof beside, "%.*s%s", folder, path, name) >= (int)sizeof beside)
+        return 0; /* no file has such a name */
+    int result = text_open(&text, beside);
+    if (result == ERR_NOT_FOUND) {
         report_clear();
         return 0;
     }
-    int result = text.bytes <= FILE_BYTES_MAX ? json_read(out, text.data, text.bytes, &reason) : 0;
+    ERR_TRY(result);
+    result = text.bytes <= FILE_BYTES_MAX ? json_read(out, text.data, text.bytes, &reason) : 0;
     text_close(&text);
     return result == ERR_MEMORY ? result : 0;
 }

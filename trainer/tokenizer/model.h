@@ -98,7 +98,7 @@ int tokenizer_read_json(struct tokenizer *out, const char *name, const char *tex
 int tokenizer_read_sentencepiece(struct tokenizer *out, const char *name, const char *text,
                                  size_t bytes);
 
-/* Of a tokenizer.json that has no `eos`, by what lies beside the file. ERR_MEMORY. */
+/* Of a tokenizer.json that has no `eos`, by what lies beside the file. ERR_IO, ERR_MEMORY. */
 int tokenizer_find_end(struct tokenizer *tokenizer, const char *path);
 
 /* The added token with this id, or NULL. */
