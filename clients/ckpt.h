@@ -260,6 +260,10 @@ int ckpt_attempt_take(struct ckpt *ckpt, uint64_t *out_attempt, struct ckpt_info
 #define CKPT_ASKED_STOP 1u
 #define CKPT_ASKED_NO_SAVE 2u
 uint32_t ckpt_asked(const struct ckpt *ckpt);
+/* How many saves of the run, as it was described, ckptd's disk has room for, where no rule of ckptd
+ * removes older ones (its key retention.keep_last is one). -1: a rule does, or ckptd has not said.
+ */
+int64_t ckpt_room_saves(const struct ckpt *ckpt);
 
 /* Of the line that ckpt_error() gives, what to do about it; "": nobody knows. */
 const char *ckpt_error_hint(void);

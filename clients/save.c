@@ -195,6 +195,12 @@ void ckpt_phase(struct ckpt *ckpt, enum ckpt_phase phase)
         wake_ckptd(ckpt);
 }
 
+int64_t ckpt_room_saves(const struct ckpt *ckpt)
+{
+    bool is_known = ckpt != NULL && ckpt->room_saves > 0 && ckpt->room_saves <= INT64_MAX;
+    return is_known ? (int64_t)ckpt->room_saves - 1 : -1;
+}
+
 uint32_t ckpt_asked(const struct ckpt *ckpt)
 {
     return ckpt != NULL && ckpt->control != NULL ? arena_asked(ckpt->control) : 0;

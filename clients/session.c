@@ -352,6 +352,7 @@ int session_describe(struct ckpt *ckpt, uint32_t timeout_ms, bool ahead)
         return error;
     const Holdfast__V1__DescribeReply *reply = (Holdfast__V1__DescribeReply *)answer;
     error = begin_session(ckpt, reply, timeout_ms);
+    ckpt->room_saves = reply->room_saves;
     if (error == 0 && ahead)
         map_ahead(ckpt, reply);
     protobuf_c_message_free_unpacked(answer, NULL);

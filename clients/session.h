@@ -91,6 +91,7 @@ struct ckpt {
     uint32_t *order;        /* tensors in the order of their places; those without one come last */
     uint64_t num_begins;    /* BeginSaves that were no repetition */
     bool is_last;           /* ckpt_save_last */
+    uint64_t room_saves;    /* of DescribeReply */
     bool compares_replicas; /* ckpt_compares_replicas */
     uint64_t *left;         /* per tensor: bytes that the save in progress has to announce yet */
 

@@ -206,6 +206,7 @@ static void reply_described(struct group *group, uint32_t rank, struct rpc_call 
         reply.items = pointers;
         reply.n_items = mine->num_items;
         reply.boot_id = service->boot_id;
+        reply.room_saves = group->room_saves;
         reply.takes_digests = true;
         reply.replicated = replicated;
         reply.n_replicated = mine->num_replicas;
@@ -233,8 +234,8 @@ static uint64_t num_segments(const struct group *group)
     return sum;
 }
 
-/* A disk from which nothing is removed fills up. */
-static void report_room(const struct group *group)
+/* A disk from which nothing is removed fills up. The ranks hear it, too. */
+static void report_room(struct group *group)
 {
     const struct service *service = group->run->service;
     const struct retain_rules rules = attempt_rules(group->run);
@@ -244,13 +245,14 @@ static void report_room(const struct group *group)
     for (uint32_t i = 0; i < group->world_size; i++)
         bytes += group->ranks[i].geometry.file_bytes;
     report_keep(&text);
-    if (retain_check(&rules) != 0 && storage_space(service->storage, &space) == 0 && bytes > 0)
+    if (retain_check(&rules) != 0 && storage_space(service->storage, &space) == 0 && bytes > 0) {
+        uint64_t saves = ledger_room(&service->ledger, &space) / bytes;
+        group->room_saves = 1 + saves;
         log_info("disk",
                  "run %s: there is room for %llu saves of %llu bytes, and no rule removes older "
                  "ones (retention.keep_last)",
-                 group->run->name,
-                 (unsigned long long)(ledger_room(&service->ledger, &space) / bytes),
-                 (unsigned long long)bytes);
+                 group->run->name, (unsigned long long)saves, (unsigned long long)bytes);
+    }
     report_restore(&text, 0);
 }
 

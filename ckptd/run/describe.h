@@ -42,6 +42,7 @@ struct group {
     uint64_t attempt;
     uint32_t world_size, num_described;
     uint32_t num_windows; /* ranks that save through a window */
+    uint64_t room_saves;  /* as DescribeReply has it */
     bool planning, planned;
     char *plan; /* another node coordinates: the text of its plan, once it has come; owned */
     uint8_t *replicated; /* and of which cells several ranks hold copies (replicas.h); owned */

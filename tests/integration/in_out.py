@@ -207,9 +207,23 @@ def keeps(bed):
                      r"older ones \(retention.keep_last\)", bed.log())
     test("so ckptd says at the start how many fit", room and int(room[1]) > 0 and
          int(room[2]) > 1 << 16, bed.log()[-2000:])
+    _, said = bed.train("long", "--checkpoint.interval", "1", "--training.steps", 10 ** 6,
+                        "--debug.stop_after_step", 2)
+    full = re.search(r"warn checkpoint: ckptd's disk has room for (\d+) saves, .* with one each 1 "
+                     r"steps .* it is full after step (\d+); retention.keep_last of ckptd", said)
+    test("a trainer says after which step the disk is full, and which key ends that",
+         full and full[1] == full[2] and int(full[1]) < 10 ** 6, said)
+    _, said = bed.train("timed", "--checkpoint.interval", 3600, "--checkpoint.interval_type",
+                        "seconds")
+    full = re.search(r"has room for (\d+) saves, .* it is full after (\d+)\.0 hours; ", said)
+    test("or after how many hours", full and full[1] == full[2], said)
+    _, said = bed.train("short", *options)
+    test("or that all its saves fit",
+         re.search(r"info checkpoint: ckptd's disk has .* those of this run fit", said), said)
     bed.stop()
     bed.launch("--retention.trainers")
-    bed.train("heeded", *options, steps=MORE)
+    _, said = bed.train("heeded", *options, steps=MORE)
+    test("where a rule removes older ones it says nothing", "disk has room" not in said, said)
     test("where ckptd heeds trainers it keeps so many",
          comes_to(lambda: steps_of(bed, "heeded"), [4, 5, 6]),
          (steps_of(bed, "heeded"), bed.log()[-2000:]))

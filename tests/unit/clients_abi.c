@@ -288,6 +288,7 @@ static void test_abi__calls_without_a_handle_are_invalid(void **state)
     assert_string_equal(ckpt_save_warning(NULL), "");
     assert_string_equal(ckpt_save_durability(NULL), "");
     assert_int_equal(ckpt_asked(NULL), 0);
+    assert_int_equal(ckpt_room_saves(NULL), -1);
     ckpt_phase(NULL, CKPT_PHASE_QUIET);
     ckpt_save_abort(NULL);
     ckpt_save_last(NULL);

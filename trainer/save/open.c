@@ -281,6 +281,33 @@ static void tell_expected(const struct snapshot *s)
                  (double)s->bytes / 1048576.0, 1e3 * (double)s->bytes / rate, rate * 1e-9);
 }
 
+/* Until when ckptd's disk holds the saves; rank 0. */
+static void tell_room(const struct snapshot *s)
+{
+    const struct config *config = s->config;
+    int64_t room = ckpt_room_saves(s->ckpt), begin = s->newest_step > 0 ? s->newest_step : 0;
+    bool is_timed = strcmp(config->interval_type, "seconds") == 0;
+    char full[64];
+    if (room < 0)
+        return;
+    if (is_timed)
+        snprintf(full, sizeof(full), "%.1f hours", (double)room * (double)config->interval / 3600);
+    else
+        snprintf(full, sizeof(full), "step %.0f",
+                 (double)begin + (double)room * (double)config->interval);
+    if (!is_timed && room > (config->steps - begin) / config->interval)
+        log_info("checkpoint",
+                 "ckptd's disk has room for %" PRId64 " saves, and no rule of ckptd removes older "
+                 "ones: those of this run fit, one each %" PRId64 " steps (checkpoint.interval)",
+                 room, config->interval);
+    else
+        log_warn("checkpoint",
+                 "ckptd's disk has room for %" PRId64 " saves, and no rule of ckptd removes older "
+                 "ones: with one each %" PRId64 " %s (checkpoint.interval) it is full after %s; "
+                 "retention.keep_last of ckptd ends that",
+                 room, config->interval, config->interval_type, full);
+}
+
 /* With the files of the folder that the run began with, which are known by now. */
 static int describe(struct snapshot *s)
 {
@@ -316,6 +343,8 @@ int snapshot_take(struct snapshot *s)
                  " is a wish: ckptd follows it where its retention.trainers is set",
                  s->config->keep_latest_k);
     tell_expected(s);
+    if (snapshot_is_rank_0(s))
+        tell_room(s);
     return parallel_agree(world, open_copier(s));
 }
 
