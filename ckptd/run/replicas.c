@@ -327,10 +327,12 @@ const char *replicas_text(char out[REPLICAS_TEXT_BYTES], const struct replicas_f
                  (unsigned long long)entry->where.first,
                  (unsigned long long)(entry->where.first + entry->where.bytes - 1));
     write_slice(slice, sizeof slice, layout_of(table, entry->tensor), entry->cell);
-    snprintf(out, REPLICAS_TEXT_BYTES,
-             "rank%s %s%s hold%s other bytes than rank %u%s of %stensor %s",
+    snprintf(out, REPLICAS_TEXT_BYTES, "rank%s %s%s hold%s other bytes than rank %u%s of ",
              entry->num_ranks > 1 ? "s" : "", ranks, more, entry->num_ranks > 1 ? "" : "s",
-             entry->kept, where, slice, table->tensors[entry->tensor].name);
+             entry->kept, where);
+    used = strlen(out);
+    snprintf(out + used, REPLICAS_TEXT_BYTES - used, "%stensor %s", slice,
+             table->tensors[entry->tensor].name);
     used = strlen(out);
     if (found->num_differ > 1)
         snprintf(out + used, REPLICAS_TEXT_BYTES - used, ", and of %u more", found->num_differ - 1);
