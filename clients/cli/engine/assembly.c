@@ -17,7 +17,6 @@
  * missing; the lock guards the free rooms and the count of open blocks. */
 #include "clients/cli/engine/scan.h"
 #include "clients/cli/engine/wants.h"
-#include "clients/cli/hf/hf.h"
 
 #include <pthread.h>
 #include <stdlib.h>

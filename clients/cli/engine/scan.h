@@ -72,9 +72,16 @@ struct output_tensor {
     const struct tensor_meta *joined;    /* then: what they are together */
     enum dtype dtype;                    /* in the output; elements are rounded to it */
     struct box box;                      /* what of it; of the rows as they lie in the output */
-    uint32_t head_rows;                  /* 0, or: rows change places within heads (hf.h) */
+    uint32_t head_rows;                  /* 0, or: heads_to_halves of its rows */
     uint64_t start, bytes;               /* in the file; start is a multiple of the dtype's size */
 };
+/* Row of the Hugging Face tensor that holds our row `row` of wq or wk; a head has `head_rows`. */
+static inline uint64_t heads_to_halves(uint64_t row, uint32_t head_rows)
+{
+    uint64_t inside = row % head_rows;
+    return row - inside + inside % 2 * (head_rows / 2) + inside / 2;
+}
+
 /* All of a tensor, or of what was joined: box and bytes. */
 void output_tensor_whole(struct output_tensor *tensor, const struct tensor_meta *meta);
 

@@ -75,13 +75,6 @@ bool hf_dtype_of(enum dtype *out, const struct hf_run *run, const struct hf_tens
 /* In the order of the model: embedding, layers, norm, output. */
 void hf_tensor(struct hf_tensor *out, const struct model_shape *model, uint32_t index);
 
-/* Row of the Hugging Face tensor that holds our row `row` of wq or wk; a head has `head_rows`. */
-static inline uint64_t heads_to_halves(uint64_t row, uint32_t head_rows)
-{
-    uint64_t inside = row % head_rows;
-    return row - inside + inside % 2 * (head_rows / 2) + inside / 2;
-}
-
 /* ---- tokenizer.c ---- */
 
 struct hf_tokenizer {

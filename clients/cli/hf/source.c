@@ -1,6 +1,7 @@
 /* source.c - see source.h. */
 #include "clients/cli/hf/source.h"
 #include "clients/cli/cli.h"
+#include "clients/cli/engine/scan.h"
 #include "proto/report.h"
 
 #include <string.h>
