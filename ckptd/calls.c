@@ -73,7 +73,7 @@ static void do_status(struct service *service, struct rpc_call *call,
     Holdfast__V1__StatusReply reply = HOLDFAST__V1__STATUS_REPLY__INIT;
     if (!request->own) {
         health_look(service); /* grpc.health.v1 says the same from here on */
-        told_refresh(service);
+        peer_status_refresh(service);
     }
     char *text = service_status(service, request->own, request->expected_bytes);
     reply.json = text;
@@ -239,16 +239,16 @@ static bool is_granted(struct service *service, struct rpc_call *call,
 }
 
 /* Handlers that tell of checkpoints look first whether some came or went without ckptd. */
-#define LOOKS_FIRST(name, type, function)                                                     \
-    static void now_##name(struct service *service, struct rpc_call *call,                    \
-                           const ProtobufCMessage *request)                                   \
-    {                                                                                         \
-        function(service, call, (const Holdfast__V1__##type *)request);                       \
-    }                                                                                         \
-    static void look_and_##name(struct service *service, struct rpc_call *call,               \
-                                const Holdfast__V1__##type *request)                          \
-    {                                                                                         \
-        look_first(service, service->config->tier_look_ms, call, &request->base, now_##name); \
+#define LOOKS_FIRST(name, type, function)                                                        \
+    static void now_##name(struct service *service, struct rpc_call *call,                       \
+                           const ProtobufCMessage *request)                                      \
+    {                                                                                            \
+        function(service, call, (const Holdfast__V1__##type *)request);                          \
+    }                                                                                            \
+    static void look_and_##name(struct service *service, struct rpc_call *call,                  \
+                                const Holdfast__V1__##type *request)                             \
+    {                                                                                            \
+        refresh_first(service, service->config->tier_look_ms, call, &request->base, now_##name); \
     }
 LOOKS_FIRST(list, ListRequest, list_call)
 LOOKS_FIRST(show, ShowRequest, list_show)
@@ -263,7 +263,7 @@ LOOKS_FIRST(load, OpenLoadRequest, restore_open_load)
 #define METHODS(X)                                                                                 \
     X(Hello, HelloRequest, hello, do_hello, RIGHT_CONNECT, false, false)                           \
     X(OpenAttempt, OpenAttemptRequest, open_attempt, attempt_open, RIGHT_SAVE, true, true)         \
-    X(Describe, DescribeRequest, describe, follow_describe, RIGHT_SAVE, false, true)               \
+    X(Describe, DescribeRequest, describe, join_describe, RIGHT_SAVE, false, true)                 \
     X(BeginSave, BeginSaveRequest, begin_save, save_begin, RIGHT_SAVE, false, true)                \
     X(WaitSave, WaitSaveRequest, wait_save, save_wait, RIGHT_LOOK, false, false)                   \
     X(TellReplicas, TellReplicasRequest, tell_replicas, compare_call, RIGHT_SAVE, false, true)     \
@@ -292,9 +292,9 @@ LOOKS_FIRST(load, OpenLoadRequest, restore_open_load)
     X(Reload, ReloadRequest, reload, reload_call, RIGHT_OPERATE, true, false)                      \
     X(OpenBulk, OpenBulkRequest, open_bulk, plane_open_bulk, RIGHT_LOAD, false, false)             \
     X(Peer, PeerRequest, peer, serve_peer, serve_right(request), false, false)                     \
-    X(Join, JoinRequest, join, lead_join, RIGHT_PEER, false, false)                                \
-    X(BeginPart, BeginPartRequest, begin_part, lead_begin, RIGHT_PEER, false, false)               \
-    X(ReportPart, ReportPartRequest, report_part, lead_report, RIGHT_PEER, false, false)           \
+    X(Join, JoinRequest, join, lead_save_join, RIGHT_PEER, false, false)                           \
+    X(BeginPart, BeginPartRequest, begin_part, lead_save_begin, RIGHT_PEER, false, false)          \
+    X(ReportPart, ReportPartRequest, report_part, lead_save_report, RIGHT_PEER, false, false)      \
     X(Status, StatusRequest, status, do_status, RIGHT_LOOK, false, false)
 
 /* Per method: the typed call on the service thread, and what an RPC thread does. */

@@ -139,7 +139,7 @@ static const struct option table[] = {
     OPTION_INT(struct config, pace_cpu_nice, "pace.cpu_nice", 10, 0, 19,
                "niceness of the threads that hash"),
     OPTION_BYTES(struct config, pace_write_rate, "pace.write_rate", "0", 0,
-                 (double)PACE_RATE_MAX, "bytes per second of saves; 0: no limit"),
+                 (double)THROTTLE_RATE_MAX, "bytes per second of saves; 0: no limit"),
     OPTION_BOOL(struct config, pace_quiet, "pace.quiet", "false",
                 "write in the trainers' quiet phases"),
     OPTION_INT(struct config, pace_quiet_wait_ms, "pace.quiet_wait_ms", 10000, 0, 3600000,
@@ -159,7 +159,7 @@ static const struct option table[] = {
                  "bytes that are sent and proven at once"),
     OPTION_INT(struct config, tier_connections, "tier.connections", 4, 1, 32,
                "parts under way at once"),
-    OPTION_BYTES(struct config, tier_rate, "tier.rate", "256MiB", 0, (double)PACE_RATE_MAX,
+    OPTION_BYTES(struct config, tier_rate, "tier.rate", "256MiB", 0, (double)THROTTLE_RATE_MAX,
                  "bytes per second into the far tier; 0: no limit"),
     OPTION_BOOL(struct config, tier_quiet, "tier.quiet", "true",
                 "send in the trainers' quiet phases, if they have any"),
@@ -192,7 +192,7 @@ static const struct option table[] = {
                   "that do not reach each other may train one run apart"),
     OPTION_INT(struct config, nodes_connections, "nodes.connections", 2, 1, 32,
                "parts under way at once to each peer"),
-    OPTION_BYTES(struct config, nodes_rate, "nodes.rate", "256MiB", 0, (double)PACE_RATE_MAX,
+    OPTION_BYTES(struct config, nodes_rate, "nodes.rate", "256MiB", 0, (double)THROTTLE_RATE_MAX,
                  "bytes per second to each peer, and from all of them; 0: no limit"),
     OPTION_INT(struct config, nodes_wait_ms, "nodes.wait_ms", 30000, 0, 3600000,
                "how long a start waits for a majority of the nodes"),
@@ -354,10 +354,10 @@ static int check_pace(const struct config *config)
                             config->pace_io_priority);
     if (config->pace_cpu_affinity[0] != '\0')
         error = parse_cpus(&cpus, config->pace_cpu_affinity);
-    if (error == 0 && config->pace_write_rate != 0 && config->pace_write_rate < PACE_RATE_MIN)
+    if (error == 0 && config->pace_write_rate != 0 && config->pace_write_rate < THROTTLE_RATE_MIN)
         error = report_error(ERR_INVALID, "0 is no limit",
                              "pace.write_rate is below %lld bytes per second",
-                             (long long)PACE_RATE_MIN);
+                             (long long)THROTTLE_RATE_MIN);
     return error;
 }
 
@@ -401,9 +401,10 @@ static int check_tier(const struct config *config)
     ERR_TRY(check_tier_store(config));
     if (config->tier_part_bytes % CHECKSUM_BLOCK_BYTES != 0)
         return report_error(ERR_INVALID, NULL, "tier.part_bytes is not a multiple of 1 MiB");
-    if (config->tier_rate != 0 && config->tier_rate < PACE_RATE_MIN)
+    if (config->tier_rate != 0 && config->tier_rate < THROTTLE_RATE_MIN)
         return report_error(ERR_INVALID, "0 is no limit",
-                            "tier.rate is below %lld bytes per second", (long long)PACE_RATE_MIN);
+                            "tier.rate is below %lld bytes per second",
+                            (long long)THROTTLE_RATE_MIN);
     return 0;
 }
 
@@ -466,9 +467,10 @@ static int check_nodes(struct config *config)
                             "nodes.peers is set, and no peer can come to this node");
     if (config->nodes_domain[0] == '\0')
         snprintf(config->nodes_domain, sizeof config->nodes_domain, "%s", config->nodes_name);
-    if (config->nodes_rate != 0 && config->nodes_rate < PACE_RATE_MIN)
+    if (config->nodes_rate != 0 && config->nodes_rate < THROTTLE_RATE_MIN)
         return report_error(ERR_INVALID, "0 is no limit",
-                            "nodes.rate is below %lld bytes per second", (long long)PACE_RATE_MIN);
+                            "nodes.rate is below %lld bytes per second",
+                            (long long)THROTTLE_RATE_MIN);
     return 0;
 }
 

@@ -55,7 +55,7 @@ struct listener {
     void (*adopt)(struct service *service, int fd, const struct ucred *peer);
 };
 
-struct door {
+struct listeners {
     struct service *service;
     struct timer look; /* whether the sockets have their names */
     struct connection *connections;
@@ -71,7 +71,7 @@ struct door {
 /* A crowd at the door does not fill the log; how many it was is told with the next line. */
 static void log_refused(struct service *service, const char *why)
 {
-    struct door *door = service->door;
+    struct listeners *door = service->listeners;
     int64_t now = loop_now_ms();
     if (now - door->refused_logged_ms < REFUSED_LOG_MS) {
         door->num_refused++;
@@ -135,7 +135,7 @@ static void refuse_costly(struct listener *listener, int fd, const struct ucred 
     struct service *service = listener->service;
     log_refused(service, report_line());
     close(fd);
-    if (shut_out_user(&service->door->shut_out, peer->uid))
+    if (shut_out_user(&service->listeners->shut_out, peer->uid))
         return;
     loop_unwatch(service->loop, &listener->watch);
     loop_timer(service->loop, &listener->pause, COSTLY_PAUSE_MS);
@@ -171,17 +171,17 @@ static void adopt_rpc(struct service *service, int fd, const struct ucred *peer)
 
 /* ---- arena connections ---- */
 
-void door_drop(struct connection *connection)
+void listen_drop(struct connection *connection)
 {
     struct service *service = connection->service;
     struct session *session = connection->session;
     loop_unwatch(service->loop, &connection->watch);
     loop_timer_cancel(service->loop, &connection->timer);
-    struct connection **at = &service->door->connections;
+    struct connection **at = &service->listeners->connections;
     while (*at != connection)
         at = &(*at)->next;
     *at = connection->next;
-    service->door->num_connections--;
+    service->listeners->num_connections--;
     close(connection->fd);
     for (uint32_t i = 0; i < SLOTS_PER_RANK; i++)
         if (connection->left[i])
@@ -193,7 +193,7 @@ void door_drop(struct connection *connection)
     }
 }
 
-void door_part(struct connection *connection, struct image *const *left)
+void listen_part(struct connection *connection, struct image *const *left)
 {
     bool holds = false;
     for (uint32_t i = 0; i < SLOTS_PER_RANK; i++) {
@@ -203,7 +203,7 @@ void door_part(struct connection *connection, struct image *const *left)
     connection->session = NULL;
     connection->parted = true;
     if (!holds) {
-        door_drop(connection);
+        listen_drop(connection);
         return;
     }
     shutdown(connection->fd, SHUT_WR); /* the peer sees an end; we see the peer's */
@@ -211,7 +211,7 @@ void door_part(struct connection *connection, struct image *const *left)
 
 static void no_hello(struct timer *timer)
 {
-    door_drop(CONTAINER_OF(timer, struct connection, timer));
+    listen_drop(CONTAINER_OF(timer, struct connection, timer));
 }
 
 /* The session that the request names, bound to this connection. */
@@ -295,7 +295,7 @@ static void arena_readable(struct watch *watch)
     if (count < 0 && (errno == EAGAIN || errno == EINTR))
         return;
     if (count <= 0) {
-        door_drop(connection);
+        listen_drop(connection);
         return;
     }
     if (connection->parted)
@@ -305,14 +305,14 @@ static void arena_readable(struct watch *watch)
         return;
     connection->received = 0;
     if (!answer_request(connection))
-        door_drop(connection);
+        listen_drop(connection);
 }
 
 static void adopt_arena(struct service *service, int fd, const struct ucred *peer)
 {
     (void)peer;
     struct connection *connection = NULL;
-    if (service->door->num_connections < service->config->limit_sessions)
+    if (service->listeners->num_connections < service->config->limit_sessions)
         connection = calloc(1, sizeof *connection);
     if (!connection) {
         log_refused(service, "limits.sessions is reached");
@@ -329,9 +329,9 @@ static void adopt_arena(struct service *service, int fd, const struct ucred *pee
         free(connection);
         return;
     }
-    connection->next = service->door->connections;
-    service->door->connections = connection;
-    service->door->num_connections++;
+    connection->next = service->listeners->connections;
+    service->listeners->connections = connection;
+    service->listeners->num_connections++;
     loop_timer(service->loop, &connection->timer, service->config->limit_connect_ms);
 }
 
@@ -443,7 +443,7 @@ static void restore_listener(struct listener *listener, struct service *service)
 
 static void look_at_listeners(struct timer *timer)
 {
-    struct door *door = CONTAINER_OF(timer, struct door, look);
+    struct listeners *door = CONTAINER_OF(timer, struct listeners, look);
     struct service *service = door->service;
     if (!service->draining) {
         restore_listener(&door->arena, service);
@@ -452,12 +452,12 @@ static void look_at_listeners(struct timer *timer)
     loop_timer(service->loop, timer, service->config->limit_look_ms);
 }
 
-int door_open(struct service *service)
+int listen_open(struct service *service)
 {
-    struct door *door = calloc(1, sizeof *door);
+    struct listeners *door = calloc(1, sizeof *door);
     if (!door)
         return report_error(ERR_MEMORY, NULL, "no memory for the listeners");
-    service->door = door;
+    service->listeners = door;
     shut_out_init(&door->shut_out, service->loop, service->socket_path, service->arena_path);
     door->refused_logged_ms = -REFUSED_LOG_MS;
     door->rpc.fd = door->arena.fd = -1;
@@ -476,16 +476,16 @@ int door_open(struct service *service)
     return error;
 }
 
-void door_close(struct service *service)
+void listen_close(struct service *service)
 {
-    if (!service->door)
+    if (!service->listeners)
         return;
-    loop_timer_cancel(service->loop, &service->door->look);
-    shut_out_end(&service->door->shut_out);
-    close_listener(&service->door->rpc);
-    close_listener(&service->door->arena);
-    while (service->door->connections)
-        door_drop(service->door->connections);
-    free(service->door);
-    service->door = NULL;
+    loop_timer_cancel(service->loop, &service->listeners->look);
+    shut_out_end(&service->listeners->shut_out);
+    close_listener(&service->listeners->rpc);
+    close_listener(&service->listeners->arena);
+    while (service->listeners->connections)
+        listen_drop(service->listeners->connections);
+    free(service->listeners);
+    service->listeners = NULL;
 }

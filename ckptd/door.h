@@ -26,12 +26,12 @@ struct connection {
     struct arena_request request;
 };
 #define RPC_CONNECTIONS_BESIDE 64u /* of gRPC, beside one for each session: tools */
-struct door;
-int door_open(struct service *service);
-void door_close(struct service *service);
-void door_drop(struct connection *connection);
+struct listeners;
+int listen_open(struct service *service);
+void listen_close(struct service *service);
+void listen_drop(struct connection *connection);
 /* We end the session, not the peer: the connection stays until the peer hangs up when it holds
  * images in `left`. */
-void door_part(struct connection *connection, struct image *const *left);
+void listen_part(struct connection *connection, struct image *const *left);
 
 #endif

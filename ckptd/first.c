@@ -18,12 +18,12 @@ struct first {
     const ProtobufCMessage *request;
     void (*handle)(struct service *service, struct rpc_call *call, const ProtobufCMessage *request);
     struct first_look {
-        struct look_waiter waiter;
+        struct refresh_waiter waiter;
         struct first *first;
     } looks[]; /* of each tier that was not looked at for long */
 };
 
-static void handle_now(struct look_waiter *waiter)
+static void handle_now(struct refresh_waiter *waiter)
 {
     struct first *first = CONTAINER_OF(waiter, struct first_look, waiter)->first;
     if (--first->num_waiting > 0)
@@ -39,15 +39,15 @@ static uint32_t find_old(enum tier_index out[NUM_TIERS], const struct service *s
     uint32_t count = 0;
     out[count++] = TIER_LOCAL;
     for (enum tier_index tier = TIER_PEER; tier < NUM_TIERS; tier++)
-        if (!far_is_fresh(service, tier, max_age_ms))
+        if (!remote_store_is_fresh(service, tier, max_age_ms))
             out[count++] = tier;
     return count;
 }
 
-void look_first(struct service *service, int64_t max_age_ms, struct rpc_call *call,
-                const ProtobufCMessage *request,
-                void (*handle)(struct service *service, struct rpc_call *call,
-                               const ProtobufCMessage *request))
+void refresh_first(struct service *service, int64_t max_age_ms, struct rpc_call *call,
+                   const ProtobufCMessage *request,
+                   void (*handle)(struct service *service, struct rpc_call *call,
+                                  const ProtobufCMessage *request))
 {
     enum tier_index old[NUM_TIERS];
     uint32_t count = service->draining ? 0 : find_old(old, service, max_age_ms);
@@ -67,8 +67,8 @@ void look_first(struct service *service, int64_t max_age_ms, struct rpc_call *ca
         look->first = first;
         look->waiter.go_on = handle_now;
         if (old[i] == TIER_LOCAL)
-            look_store(service, &look->waiter);
+            refresh_store(service, &look->waiter);
         else
-            far_look(service, old[i], &look->waiter, FAR_WAIT_MS);
+            remote_store_look(service, old[i], &look->waiter, FAR_WAIT_MS);
     }
 }

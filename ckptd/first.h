@@ -9,9 +9,9 @@ struct service;
 /* Handles the call behind a look at the store's directory, and at every other tier whose last look
  * is older than that; -1: at all. What comes of the looks does not matter: what is known is
  * answered. */
-void look_first(struct service *service, int64_t max_age_ms, struct rpc_call *call,
-                const ProtobufCMessage *request,
-                void (*handle)(struct service *service, struct rpc_call *call,
-                               const ProtobufCMessage *request));
+void refresh_first(struct service *service, int64_t max_age_ms, struct rpc_call *call,
+                   const ProtobufCMessage *request,
+                   void (*handle)(struct service *service, struct rpc_call *call,
+                                  const ProtobufCMessage *request));
 
 #endif

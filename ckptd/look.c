@@ -2,17 +2,17 @@
 #include "ckptd/look.h"
 #include "ckptd/service.h"
 
-void looks_init(struct looks *out, struct service *service, enum tier_index tier,
-                void (*start)(struct looks *looks))
+void refresh_init(struct refreshes *out, struct service *service, enum tier_index tier,
+                  void (*start)(struct refreshes *looks))
 {
-    *out = (struct looks){.service = service, .tier = tier, .start = start};
+    *out = (struct refreshes){.service = service, .tier = tier, .start = start};
 }
 
 /* They may wait again, for the next look. */
-static void let_go_on(struct look_waiter *waiters, const struct fault *fault)
+static void let_go_on(struct refresh_waiter *waiters, const struct fault *fault)
 {
     while (waiters) {
-        struct look_waiter *waiter = waiters;
+        struct refresh_waiter *waiter = waiters;
         waiters = waiter->next;
         loop_timer_cancel(waiter->service->loop, &waiter->timer);
         waiter->fault = *fault;
@@ -20,14 +20,14 @@ static void let_go_on(struct look_waiter *waiters, const struct fault *fault)
     }
 }
 
-static struct look_waiter *take_all(struct look_waiter **list)
+static struct refresh_waiter *take_all(struct refresh_waiter **list)
 {
-    struct look_waiter *all = *list;
+    struct refresh_waiter *all = *list;
     *list = NULL;
     return all;
 }
 
-static bool take_out(struct look_waiter **at, const struct look_waiter *waiter)
+static bool take_out(struct refresh_waiter **at, const struct refresh_waiter *waiter)
 {
     while (*at && *at != waiter)
         at = &(*at)->next;
@@ -39,8 +39,8 @@ static bool take_out(struct look_waiter **at, const struct look_waiter *waiter)
 
 static void waited_enough(struct timer *timer)
 {
-    struct look_waiter *waiter = CONTAINER_OF(timer, struct look_waiter, timer);
-    struct looks *looks = waiter->looks;
+    struct refresh_waiter *waiter = CONTAINER_OF(timer, struct refresh_waiter, timer);
+    struct refreshes *looks = waiter->looks;
     struct fault fault;
     if (!take_out(&looks->coming, waiter))
         take_out(&looks->present, waiter);
@@ -50,7 +50,7 @@ static void waited_enough(struct timer *timer)
     let_go_on(waiter, &fault);
 }
 
-void look_wait(struct looks *looks, struct look_waiter *waiter, int64_t ms)
+void refresh_wait(struct refreshes *looks, struct refresh_waiter *waiter, int64_t ms)
 {
     waiter->looks = looks;
     waiter->service = looks->service;
@@ -64,18 +64,18 @@ void look_wait(struct looks *looks, struct look_waiter *waiter, int64_t ms)
         looks->start(looks);
 }
 
-void look_store(struct service *service, struct look_waiter *waiter)
+void refresh_store(struct service *service, struct refresh_waiter *waiter)
 {
-    look_wait(service->store_looks, waiter, LOOK_STORE_MS);
+    refresh_wait(service->store_looks, waiter, REFRESH_STORE_MS);
 }
 
-void looks_begun(struct looks *looks)
+void refresh_begun(struct refreshes *looks)
 {
     looks->is_under_way = true;
     looks->present = take_all(&looks->coming);
 }
 
-void looks_ended(struct looks *looks, const struct fault *fault)
+void refresh_ended(struct refreshes *looks, const struct fault *fault)
 {
     looks->is_under_way = false;
     let_go_on(take_all(&looks->present), fault);
@@ -83,9 +83,9 @@ void looks_ended(struct looks *looks, const struct fault *fault)
         looks->start(looks);
 }
 
-void looks_repeat(struct looks *looks)
+void refresh_repeat(struct refreshes *looks)
 {
-    struct look_waiter **end = &looks->coming;
+    struct refresh_waiter **end = &looks->coming;
     while (*end)
         end = &(*end)->next;
     *end = take_all(&looks->present);
@@ -93,7 +93,7 @@ void looks_repeat(struct looks *looks)
     looks->start(looks);
 }
 
-void looks_give_up(struct looks *looks, int error)
+void refresh_give_up(struct refreshes *looks, int error)
 {
     struct fault fault = {0};
     if (looks->coming)
@@ -101,7 +101,7 @@ void looks_give_up(struct looks *looks, int error)
     let_go_on(take_all(&looks->coming), &fault);
 }
 
-void looks_end(struct looks *looks)
+void refresh_end(struct refreshes *looks)
 {
     struct fault fault = {0};
     if (looks->coming || looks->present) /* else the thread's last error stays what it was */

@@ -88,8 +88,8 @@ struct rescan {
 
 /* All looks, since the start. */
 struct rescans {
-    struct looks looks; /* and who waits for one */
-    uint64_t stamp;     /* of the root, when its names were read last */
+    struct refreshes looks; /* and who waits for one */
+    uint64_t stamp;         /* of the root, when its names were read last */
     uint64_t added, vanished;
     char *skipped[RESCAN_SKIPPED_MAX]; /* of the last look: what is there and not listed, and why */
     uint32_t num_skipped;
@@ -377,7 +377,7 @@ static void looked(struct event *event)
         service->catalog->events->changed(service);
     struct fault fault = rescan->fault;
     free_rescan(rescan);
-    looks_ended(&service->rescans->looks, &fault);
+    refresh_ended(&service->rescans->looks, &fault);
 }
 
 /* ---- beginning ---- */
@@ -402,7 +402,7 @@ static int note_known(struct rescan *rescan, const struct run *run)
     return 0;
 }
 
-static void start_look(struct looks *looks)
+static void start_look(struct refreshes *looks)
 {
     struct service *service = looks->service;
     struct rescan *rescan = calloc(1, sizeof *rescan);
@@ -413,12 +413,12 @@ static void start_look(struct looks *looks)
     if (error != 0) {
         if (rescan)
             free_rescan(rescan);
-        looks_give_up(looks, error);
+        refresh_give_up(looks, error);
         return;
     }
     rescan->service = service;
     rescan->stamp = service->rescans->stamp;
-    looks_begun(looks);
+    refresh_begun(looks);
     rescan->job = (struct job){.work = work_look, .done.run = looked};
     loop_work(service->loop, &rescan->job);
 }
@@ -428,7 +428,7 @@ int rescan_open(struct service *service)
     service->rescans = calloc(1, sizeof *service->rescans);
     if (!service->rescans)
         return report_error(ERR_MEMORY, NULL, "no memory for the service");
-    looks_init(&service->rescans->looks, service, TIER_LOCAL, start_look);
+    refresh_init(&service->rescans->looks, service, TIER_LOCAL, start_look);
     service->store_looks = &service->rescans->looks;
     return 0;
 }
@@ -436,7 +436,7 @@ int rescan_open(struct service *service)
 void rescan_end(struct service *service)
 {
     if (service->rescans)
-        looks_end(&service->rescans->looks);
+        refresh_end(&service->rescans->looks);
 }
 
 void rescan_close(struct service *service)
@@ -450,12 +450,12 @@ void rescan_close(struct service *service)
 /* ---- calls ---- */
 
 struct asking {
-    struct look_waiter waiter;
+    struct refresh_waiter waiter;
     struct rpc_call *call;
     uint64_t added, vanished; /* before */
 };
 
-static void answer(struct look_waiter *waiter)
+static void answer(struct refresh_waiter *waiter)
 {
     struct asking *asking = CONTAINER_OF(waiter, struct asking, waiter);
     const struct service *service = waiter->service;
@@ -487,5 +487,5 @@ void rescan_call(struct service *service, struct rpc_call *call,
     service->rescans->stamp = 0;
     for (struct run *run = service->catalog->runs; run; run = run->next)
         run->looked_stamp = 0; /* names are read in any case */
-    look_store(service, &asking->waiter);
+    refresh_store(service, &asking->waiter);
 }

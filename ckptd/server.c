@@ -110,7 +110,7 @@ static int open_storage(struct service *service)
     if (error == 0)
         error = storage_open(&service->storage, ops, where, &options);
     if (error == 0 && ops == &storage_local)
-        error = place_note(service, where);
+        error = store_watch_note(service, where);
     return error == 0 ? storage_lock(service->storage) : error;
 }
 
@@ -120,7 +120,7 @@ int service_make_store(const struct config *config)
     int error = open_storage(&service);
     if (service.storage)
         storage_close(service.storage);
-    place_close(&service);
+    store_watch_close(&service);
     return error != 0 || !config->tier_store[0] ? error : tier_make_store(config);
 }
 
@@ -142,8 +142,8 @@ static void raise_limits(void)
 
 static void phase_changed(struct service *service)
 {
-    gate_phase_changed(service);
-    drain_phase_changed(service);
+    throttle_queue_phase_changed(service);
+    replicate_phase_changed(service);
 }
 
 static const struct session_events session_events = {.announced = stage_entry,
@@ -152,15 +152,15 @@ static const struct session_events session_events = {.announced = stage_entry,
                                                      .leaves = stage_leave_session,
                                                      .rank_left = run_rank_left,
                                                      .ended = restore_end_session,
-                                                     .part = door_part,
+                                                     .part = listen_part,
                                                      .lends = restore_lends};
 static const struct hooks hooks = {.apply_retention = retain_apply,
                                    .make_room = trash_make_room,
                                    .is_being_removed = gc_removes,
-                                   .join = follow_join,
-                                   .leave = follow_leave,
-                                   .ask = follow_ask,
-                                   .part_changed = follow_part_changed};
+                                   .join = join_attempt,
+                                   .leave = join_leave,
+                                   .ask = join_ask,
+                                   .part_changed = join_part_changed};
 
 static int open_loop(struct service *service)
 {
@@ -207,12 +207,13 @@ static int open_rpc(struct service *service)
 
 /* In this order; each may use those before it. */
 static int (*const parts[])(struct service *service) = {
-    open_loop,   reload_open,  history_open, rescan_open,    open_storage,  tier_open,
-    serve_open,  open_pool,    renew_open,   gate_open,      open_sessions, restore_open,
-    open_runs,   open_catalog, scan_store,   held_open,      far_open,      scrub_open,
-    retain_open, trash_open,   drain_open,   far_scrub_open, lead_open,     follow_open,
-    told_open,   rounds_open,  place_watch,  metrics_open,   open_rpc,      health_open,
-    door_open,   network_open, plane_open,   web_open};
+    open_loop,      reload_open,       history_open,   rescan_open,     open_storage,
+    tier_open,      serve_open,        open_pool,      renew_open,      throttle_queue_open,
+    open_sessions,  restore_open,      open_runs,      open_catalog,    scan_store,
+    held_open,      remote_store_open, scrub_open,     retain_open,     trash_open,
+    replicate_open, remote_scrub_open, lead_save_open, join_open,       peer_status_open,
+    rounds_open,    store_watch_start, metrics_open,   open_rpc,        health_open,
+    listen_open,    network_open,      plane_open,     http_server_open};
 
 /* ---- opening ---- */
 
@@ -241,7 +242,7 @@ int service_open(struct service **out, const struct config *config)
         return error;
     }
     renew_start(service);
-    far_lease_open(service);
+    remote_lease_open(service);
     log_info("ckptd", "version %s ready on %s; store %s (%s); pool of %u segments of %llu bytes",
              report_version, config->listen, config->store, storage_describe(service->storage),
              pool_size(service->pool), (unsigned long long)pool_segment_bytes(service->pool));
@@ -285,7 +286,7 @@ static void drain_again(struct timer *timer)
         service->takes_last_saves = false;
         service_retry_saves(service);
     }
-    if (!service->takes_last_saves && far_lease_end(service) && is_quiet(service)) {
+    if (!service->takes_last_saves && remote_lease_end(service) && is_quiet(service)) {
         loop_stop(service->loop);
         return;
     }
@@ -314,7 +315,7 @@ static void drain(struct event *event)
              saves, (long long)drain_ms, (long long)last_ms);
     service->draining = service->takes_last_saves = true;
     history_hurry(service);
-    gate_hurry(service);
+    throttle_queue_hurry(service);
     service->drain_until_ms = loop_now_ms() + drain_ms;
     service->last_saves_until_ms = loop_now_ms() + last_ms;
     service->drain_timer.run = drain_again;
@@ -335,8 +336,8 @@ static void fail_waiting(struct service *service)
             group_free(run->coordinator->group);
     }
     rescan_end(service);
-    far_end(service);
-    level_end(service);
+    remote_store_end(service);
+    durability_end(service);
     save_begin_close(service);
     attempt_open_close(service);
 }
@@ -349,7 +350,7 @@ void service_close(struct service *service)
     service->draining = true;
     service->takes_last_saves = false;
     fail_waiting(service);
-    web_end(service);
+    http_server_end(service);
     plane_close(service);
     network_close(service);
     if (service->rpc)
@@ -358,10 +359,10 @@ void service_close(struct service *service)
     if (service->loop)
         loop_run_pending(service->loop);
     tier_end(service);
-    drain_end(service);
+    replicate_end(service);
     serve_end(service);
-    follow_end(service);
-    door_close(service);
+    join_end(service);
+    listen_close(service);
     session_table_close(service);
     restore_close(service);
     held_close(service);
@@ -370,19 +371,19 @@ void service_close(struct service *service)
         image_detach(image);
         image_free(image);
     }
-    follow_close(service);
-    lead_close(service);
+    join_close(service);
+    lead_save_close(service);
     catalog_close(service);
     loop_close(service->loop);
-    drain_close(service);
-    far_close(service);
+    replicate_close(service);
+    remote_store_close(service);
     rounds_close(service);
     majority_close(service);
-    told_close(service);
+    peer_status_close(service);
     scrub_close(service);
-    far_scrub_close(service);
+    remote_scrub_close(service);
     metrics_close(service);
-    web_close(service);
+    http_server_close(service);
     serve_close(service); /* what is open may lie on a peer */
     tier_close(service);
     if (service->storage)
@@ -391,11 +392,11 @@ void service_close(struct service *service)
     retain_close(service);
     trash_close(service);
     run_close(service);
-    gate_close(service);
+    throttle_queue_close(service);
     reload_close(service);
     history_close(service);
     rescan_close(service);
     renew_close(service);
-    place_close(service);
+    store_watch_close(service);
     free(service);
 }

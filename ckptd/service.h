@@ -53,52 +53,52 @@ struct service {
     } asked[SERVICE_ASKED_MAX]; /* calls.c: what is not logged again for a while */
     bool is_closing;            /* the loop has ended */
     /* The parts, each in the keeping of the file that is named. */
-    struct place *place;            /* node/place.c; NULL: the store is no directory */
-    struct pool *pool;              /* node/pool.c */
-    struct renewal *renewal;        /* node/renew.c */
-    struct image *images;           /* node/image.c */
-    struct session_table *sessions; /* node/session.c */
-    struct gate *gate;              /* node/gate.c */
-    struct catalog *catalog;        /* catalog.c */
+    struct store_watch *store_watch;       /* node/place.c; NULL: the store is no directory */
+    struct pool *pool;                     /* node/pool.c */
+    struct renewal *renewal;               /* node/renew.c */
+    struct image *images;                  /* node/image.c */
+    struct session_table *sessions;        /* node/session.c */
+    struct throttle_queue *throttle_queue; /* node/gate.c */
+    struct catalog *catalog;               /* catalog.c */
     const struct coordinator_ops *coordinator_ops; /* run/run.c */
     const struct hooks *hooks;                     /* server.c */
     struct outcomes *outcomes;                     /* run/outcomes.c */
-    struct newcomer *newcomers;      /* run/open.c: starts that wait for a run, oldest first */
-    struct beginning *beginnings;    /* run/begin.c: calls that wait for an image, oldest first */
-    uint32_t num_last_waiting;       /* of them for memory for the last save of a run */
-    struct load_table *loads;        /* restore/lease.c */
-    struct held_files *held;         /* restore/held.c */
-    struct collecting *collecting;   /* keep/gc.c: a Gc under way, or NULL */
-    struct retention *retention;     /* keep/retain.c */
-    struct trash *trash;             /* keep/trash.c */
-    struct trash *far_trash;         /* likewise; NULL: there is no far tier */
-    struct scrub *scrub;             /* keep/scrub.c; NULL: off */
-    struct far_scrub *far_scrub;     /* keep/far_scrub.c; likewise */
-    struct rescans *rescans;         /* rescan.c */
-    struct looks *store_looks;       /* likewise: who waits for one at the store's directory */
-    struct reload *reload;           /* reload.c */
-    struct journals *journals;       /* history.c */
-    struct drain *drains[NUM_TIERS]; /* drain/drain.c; NULL: there is no such tier */
-    struct far *fars[NUM_TIERS];     /* drain/far.c; likewise */
-    struct choices *choices;         /* copies.c; NULL: each is made anew */
-    struct queue *queue;             /* drain/queue.c; NULL: there is no other tier */
-    struct timer far_leases;         /* run/far_lease.c */
-    struct timer drain_soon;         /* drain/drain.c, */
-    int64_t drain_looked_ms;         /* likewise: the last look at all queues */
-    struct buffers *peer_buffers;    /* drain/ship.c: of all peers; NULL: there is none */
-    struct drain_waiter *level_waiters; /* drain/level.c */
-    struct serving *serving;            /* nodes/serve.c */
-    struct followers *followers;        /* member/follow.c; NULL: there are no other nodes */
-    struct lead *lead;                  /* member/lead.c; likewise */
-    struct rounds *rounds;              /* nodes/rounds.c; likewise */
-    struct publishing *publishings;     /* nodes/majority.c: numbers on their way */
-    struct told *told;                  /* nodes/told.c; likewise */
-    struct metrics *metrics;            /* metrics.c; NULL: off */
-    struct web *web;                    /* web/web.c; likewise */
-    struct door *door;                  /* door.c */
-    struct network *network;            /* network.c; NULL: no other machine comes in */
-    struct tls_relay *relay;            /* its own, lent; NULL likewise */
-    struct bulk_plane *bulk;            /* bulk/plane.c; NULL: nor do bytes */
+    struct newcomer *newcomers;     /* run/open.c: starts that wait for a run, oldest first */
+    struct beginning *beginnings;   /* run/begin.c: calls that wait for an image, oldest first */
+    uint32_t num_last_waiting;      /* of them for memory for the last save of a run */
+    struct load_table *loads;       /* restore/lease.c */
+    struct held_files *held;        /* restore/held.c */
+    struct collecting *collecting;  /* keep/gc.c: a Gc under way, or NULL */
+    struct retention *retention;    /* keep/retain.c */
+    struct trash *trash;            /* keep/trash.c */
+    struct trash *far_trash;        /* likewise; NULL: there is no far tier */
+    struct scrub *scrub;            /* keep/scrub.c; NULL: off */
+    struct far_scrub *remote_scrub; /* keep/far_scrub.c; likewise */
+    struct rescans *rescans;        /* rescan.c */
+    struct refreshes *store_looks;  /* likewise: who waits for one at the store's directory */
+    struct reload *reload;          /* reload.c */
+    struct journals *journals;      /* history.c */
+    struct replication *replications[NUM_TIERS]; /* drain/drain.c; NULL: there is no such tier */
+    struct far *remote_stores[NUM_TIERS];        /* drain/far.c; likewise */
+    struct choices *choices;                     /* copies.c; NULL: each is made anew */
+    struct queue *queue;                         /* drain/queue.c; NULL: there is no other tier */
+    struct timer remote_leases;                  /* run/far_lease.c */
+    struct timer replicate_soon;                 /* drain/drain.c, */
+    int64_t replicate_looked_ms;                 /* likewise: the last look at all queues */
+    struct buffers *peer_buffers;            /* drain/ship.c: of all peers; NULL: there is none */
+    struct drain_waiter *durability_waiters; /* drain/level.c */
+    struct serving *serving;                 /* nodes/serve.c */
+    struct followers *followers;             /* member/follow.c; NULL: there are no other nodes */
+    struct lead *lead_save;                  /* member/lead.c; likewise */
+    struct rounds *rounds;                   /* nodes/rounds.c; likewise */
+    struct publishing *publishings;          /* nodes/majority.c: numbers on their way */
+    struct told *peer_status;                /* nodes/told.c; likewise */
+    struct metrics *metrics;                 /* metrics.c; NULL: off */
+    struct http_server *http_server;         /* web/web.c; likewise */
+    struct listeners *listeners;             /* door.c */
+    struct network *network;                 /* network.c; NULL: no other machine comes in */
+    struct tls_relay *relay;                 /* its own, lent; NULL likewise */
+    struct bulk_plane *bulk;                 /* bulk/plane.c; NULL: nor do bytes */
 };
 
 /* From any thread, also again: stop taking work, finish what runs within limits.drain_ms, end. */

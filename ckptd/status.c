@@ -78,7 +78,7 @@ static json_t *describe_commit(const struct service *service)
 static json_t *describe_pace(const struct service *service)
 {
     const struct config *config = service->config;
-    const struct gate *gate = service->gate;
+    const struct throttle_queue *gate = service->throttle_queue;
     return json_pack("{s:s, s:s, s:i, s:I, s:b, s:I, s:i, s:i, s:f, s:f, s:I}", "io_priority",
                      config->pace_io_priority, "cpu_affinity", config->pace_cpu_affinity,
                      "cpu_nice", (int)config->pace_cpu_nice, "write_rate",
@@ -302,13 +302,13 @@ static json_t *describe_tls(const struct service *service)
 
 static json_t *describe_tier(const struct service *service)
 {
-    return drain_describe(service, TIER_FAR);
+    return replicate_describe(service, TIER_FAR);
 }
 
 /* What was damaged on the node's own disk and is had from another tier. */
 static json_t *describe_mending(const struct service *service)
 {
-    return drain_describe(service, TIER_LOCAL);
+    return replicate_describe(service, TIER_LOCAL);
 }
 
 /* The parts of Status, in its order. `is_told`: other nodes show it of this one. */
@@ -328,12 +328,12 @@ static const struct {
     {"process", describe_process, false},
     {"tier", describe_tier, true},
     {"mending", describe_mending, false},
-    {"nodes", nodes_describe, false},
-    {"behind", nodes_describe_behind, true},
+    {"nodes", peers_describe, false},
+    {"behind", peers_describe_behind, true},
     {"bulk", plane_describe, true},
     {"tls", describe_tls, false},
     {"scrub", describe_scrub, false},
-    {"far_scrub", far_scrub_describe, false},
+    {"far_scrub", remote_scrub_describe, false},
     {"saves", describe_saves, true},
     {"images", describe_images, false},
     {"last_commit", describe_commit, false},
@@ -351,7 +351,7 @@ static void shorten(json_t *list, size_t max)
 
 char *service_status(const struct service *service, bool own, uint64_t expected_bytes)
 {
-    const struct place *place = service->place;
+    const struct store_watch *place = service->store_watch;
     const char *store =
         place && place->directory.path ? place->directory.path : service->config->store;
     json_t *root = json_pack("{s:s, s:I, s:s, s:s, s:i, s:b, s:s, s:s}", "version", report_version,
@@ -368,8 +368,8 @@ char *service_status(const struct service *service, bool own, uint64_t expected_
         whole &= json_object_set_new(json_object_get(root, "health"), "expected",
                                      describe_expected(service, expected_bytes)) == 0;
     if (own) {
-        shorten(json_object_get(root, "alarms"), TOLD_ALARMS_MAX);
-        shorten(json_object_get(root, "saves"), TOLD_SAVES_MAX);
+        shorten(json_object_get(root, "alarms"), PEER_STATUS_ALARMS_MAX);
+        shorten(json_object_get(root, "saves"), PEER_STATUS_SAVES_MAX);
     }
     char *text = whole ? json_dumps(root, JSON_INDENT(2) | JSON_REAL_PRECISION(15)) : NULL;
     json_decref(root);

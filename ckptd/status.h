@@ -8,8 +8,8 @@
 struct service;
 
 /* What Status answers, JSON to be freed; NULL without memory. `own`: what other nodes show of this
- * one (nodes/told.c), at most TOLD_BYTES_MAX. expected_bytes: not 0 and not `own`: whether so much
- * can be saved is told as well. */
+ * one (nodes/told.c), at most PEER_STATUS_BYTES_MAX. expected_bytes: not 0 and not `own`: whether
+ * so much can be saved is told as well. */
 char *service_status(const struct service *service, bool own, uint64_t expected_bytes);
 
 #endif

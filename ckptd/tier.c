@@ -153,7 +153,7 @@ struct reach {
     bool is_open;            /* under it */
     struct directory place;  /* likewise: of a directory that was opened */
     bool is_known;           /* it has an identity, which is, under it, */
-    char identity[IDENTITY_BYTES];
+    char identity[STORE_IDENTITY_BYTES];
     pthread_mutex_t mutex; /* guards what follows */
     pthread_cond_t tried;
     bool has_tried;
@@ -181,8 +181,8 @@ static int open_far(struct reach *reach)
     if (reach->where.is_shared)
         ERR_TRY(directory_need_tier(reach->where.place));
     ERR_TRY(storage_open(&storage, reach->where.ops, reach->where.place, &options));
-    int error = reach->is_known ? identity_take(reach->identity, storage, reach->service->storage,
-                                                config->tier_store)
+    int error = reach->is_known ? store_identity_take(reach->identity, storage,
+                                                      reach->service->storage, config->tier_store)
                                 : 0;
     if (error != 0) {
         storage_close(storage);
@@ -206,8 +206,8 @@ int tier_reach(struct service *service, enum tier_index tier)
     int error = was_open ? directory_check(&reach->place) : open_far(reach);
     pthread_mutex_unlock(&reach->opening);
     return error == 0 && was_open && reach->is_known
-               ? identity_check(service->tiers[tier].storage, reach->identity,
-                                service->config->tier_store)
+               ? store_identity_check(service->tiers[tier].storage, reach->identity,
+                                      service->config->tier_store)
                : error;
 }
 

@@ -6,7 +6,7 @@
 static const char init_key[] = "comm.init_timeout_seconds";
 static const char train_key[] = "comm.train_timeout_seconds";
 
-void patience_set(struct flight *flight, const struct config *config, enum patience patience)
+void timeouts_set(struct flight *flight, const struct config *config, enum timeouts patience)
 {
     int64_t train = config->comm_timeout, seconds = 0;
     bool is_init = patience == PATIENCE_INIT;

@@ -13,9 +13,9 @@
 #include "trainer/comm/flight.h"
 #include "trainer/config/config.h"
 
-enum patience { PATIENCE_DATA, PATIENCE_INIT, PATIENCE_TRAIN, PATIENCE_SERVER };
+enum timeouts { PATIENCE_DATA, PATIENCE_INIT, PATIENCE_TRAIN, PATIENCE_SERVER };
 
 /* For waits that begin from here on. `flight` may be NULL. */
-void patience_set(struct flight *flight, const struct config *config, enum patience patience);
+void timeouts_set(struct flight *flight, const struct config *config, enum timeouts patience);
 
 #endif

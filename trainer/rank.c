@@ -464,7 +464,7 @@ int rank_open(struct rank *r)
     switches_open(&r->switches, config);
     r->breaks = (struct breaks){.config = config, .rank = world->rank};
     ERR_TRY(parallel_agree(world, open_own(r)));
-    patience_set(world->flight, config, PATIENCE_INIT);
+    timeouts_set(world->flight, config, PATIENCE_INIT);
     if (strcmp(config->comm_backend, "nccl") == 0 && r->device != NULL)
         ERR_TRY(comm_nccl_check_peers(world));
     struct parallel_options parallel = {config, r->table, r->kernels, world, r->device};

@@ -126,7 +126,7 @@ static uint64_t kib_in(const char *root, const char *file, const char *name)
     return number_in(path, name) << 10;
 }
 
-uint64_t room_available(const char *root)
+uint64_t memory_check_available(const char *root)
 {
     uint64_t machine = kib_in(root, "meminfo", "MemAvailable:");
     uint64_t groups = least_of_groups(root, left_in_group);
@@ -136,21 +136,22 @@ uint64_t room_available(const char *root)
     return machine < groups ? machine : groups;
 }
 
-uint64_t room_capacity(const char *root)
+uint64_t memory_check_capacity(const char *root)
 {
     uint64_t machine = kib_in(root, "meminfo", "MemTotal:");
     uint64_t groups = least_of_groups(root, limit_of_group);
     return machine > 0 && machine < groups ? machine : groups;
 }
 
-struct room_taken room_taken(const char *root)
+struct memory_check_taken memory_check_taken(const char *root)
 {
     struct process_memory memory;
     process_measure(&memory, root);
-    return (struct room_taken){.peak = memory.peak, .own = memory.private_memory + memory.swapped};
+    return (struct memory_check_taken){.peak = memory.peak,
+                                       .own = memory.private_memory + memory.swapped};
 }
 
-void room_forget_peak(const char *root)
+void memory_check_forget_peak(const char *root)
 {
     char path[PATH_BYTES];
     snprintf(path, sizeof path, "%.1000s/proc/self/clear_refs", root);
@@ -172,10 +173,11 @@ static void name_parts(char *out, size_t size, const struct memory *plan, bool i
                                parts[i].name, (double)parts[i].bytes / gib);
 }
 
-int room_check(const struct memory *plan, enum room_of of, uint32_t num_ranks, uint64_t available)
+int memory_check(const struct memory *plan, enum memory_check_of of, uint32_t num_ranks,
+                 uint64_t available)
 {
     char parts[256] = "";
-    bool is_on_host = of == ROOM_HOST_OF_GPU;
+    bool is_on_host = of == MEMORY_HOST_OF_GPU;
     uint64_t rank =
         is_on_host ? memory_host_bytes(plan) : memory_kept_bytes(plan) + memory_shared_bytes(plan);
     uint64_t all = rank * num_ranks;
@@ -188,16 +190,16 @@ int room_check(const struct memory *plan, enum room_of of, uint32_t num_ranks, u
         "--estimate prints the whole plan",
         "%u ranks on this %s need %.2f GiB of memory, %.2f GiB are available; the largest "
         "parts of a rank's %.2f GiB: %s",
-        num_ranks, of == ROOM_GPU ? "GPU" : "machine", (double)all / gib, (double)available / gib,
+        num_ranks, of == MEMORY_GPU ? "GPU" : "machine", (double)all / gib, (double)available / gib,
         (double)rank / gib, parts);
 }
 
-int room_check_device(const struct memory *plan, struct device *device, uint32_t num_threads)
+int memory_check_device(const struct memory *plan, struct device *device, uint32_t num_threads)
 {
     struct device_room room;
     ERR_TRY(device_room(device, &room));
     if (room.all == 0)
         return 0;
     uint32_t ranks = (num_threads + room.devices - 1) / room.devices;
-    return room_check(plan, ROOM_GPU, ranks, room.free);
+    return memory_check(plan, MEMORY_GPU, ranks, room.free);
 }

@@ -111,11 +111,11 @@ static int step(struct rank *r, struct step_result *out, bool *out_stop)
                                .update = update,
                                .user = &made,
                                .copies = &copies};
-    patience_set(r->world->flight, r->config, r->has_stepped ? PATIENCE_TRAIN : PATIENCE_INIT);
+    timeouts_set(r->world->flight, r->config, r->has_stepped ? PATIENCE_TRAIN : PATIENCE_INIT);
     if (r->world->flight != NULL)
         flight_clear_sums(r->world->flight);
     int rc = trace_step(r->trace, r->parallel, &input, out);
-    patience_set(r->world->flight, r->config, PATIENCE_SERVER);
+    timeouts_set(r->world->flight, r->config, PATIENCE_SERVER);
     r->has_stepped = true;
     snapshot_phase(r->snapshot, false);
     ERR_TRY(rc);
@@ -141,9 +141,9 @@ static bool validation_is_due(const struct config *config, int64_t step)
 
 static int validate(struct rank *r, bool *out_stop)
 {
-    patience_set(r->world->flight, r->config, PATIENCE_TRAIN);
+    timeouts_set(r->world->flight, r->config, PATIENCE_TRAIN);
     int rc = rank_validate(r, &stop_requested, out_stop);
-    patience_set(r->world->flight, r->config, PATIENCE_SERVER);
+    timeouts_set(r->world->flight, r->config, PATIENCE_SERVER);
     return rc;
 }
 
@@ -233,7 +233,7 @@ static int work(struct rank *r, int *out_exit)
     bool saves = false;
     int64_t newest;
     ERR_TRY(rank_open(r));
-    patience_set(r->world->flight, config, PATIENCE_SERVER);
+    timeouts_set(r->world->flight, config, PATIENCE_SERVER);
     ERR_TRY(snapshot_look(r->snapshot, &newest));
     ERR_TRY(rank_show_config(r));
     ERR_TRY(check_purpose(r, newest, &saves));

@@ -11,10 +11,10 @@
 /* Of a stored checkpoint, of a session, or of what a node has opened. */
 struct bulk_entered {
     const struct bulk_ops *source; /* what its ticket is good for */
-    struct stored stored;
-    struct standin *standin;
-    struct standin_map map; /* of the GET being served */
-    struct opened opened;
+    struct bulk_read stored;
+    struct proxy_rank *proxy;
+    struct proxy_rank_map map; /* of the GET being served */
+    struct bulk_handle opened;
 };
 
 /* GETs and PUTs of `opened`; without enter and leave. */

@@ -10,14 +10,14 @@
 
 #include <stdlib.h>
 
-static void stop_using(struct opened *opened)
+static void stop_using(struct bulk_handle *opened)
 {
     handles_used(opened->handles, opened->handle);
     opened->handle = NULL;
 }
 
 /* In use from now on, until an error or stop_using(). */
-static int use(struct opened *opened, const struct bulk_request *request, bool writes)
+static int use(struct bulk_handle *opened, const struct bulk_request *request, bool writes)
 {
     struct handle *handle;
     ERR_TRY(handles_use(opened->handles, &handle, opened->who, request->save));
@@ -33,23 +33,23 @@ static int use(struct opened *opened, const struct bulk_request *request, bool w
     return error;
 }
 
-int opened_get_begin(struct opened *opened, const struct bulk_request *request)
+int bulk_handle_get_begin(struct bulk_handle *opened, const struct bulk_request *request)
 {
     return use(opened, request, false);
 }
 
-int opened_get_block(struct opened *opened, uint64_t offset, uint64_t bytes, void *room)
+int bulk_handle_get_block(struct bulk_handle *opened, uint64_t offset, uint64_t bytes, void *room)
 {
     return storage_transfer(handle_storage(opened->handle, opened->storage), STORAGE_READ,
                             opened->handle->object, offset, room, (uint32_t)bytes);
 }
 
-void opened_get_end(struct opened *opened)
+void bulk_handle_get_end(struct bulk_handle *opened)
 {
     stop_using(opened);
 }
 
-int opened_put_begin(struct opened *opened, const struct bulk_request *request, void **to)
+int bulk_handle_put_begin(struct bulk_handle *opened, const struct bulk_request *request, void **to)
 {
     if (!opened->room)
         opened->room = aligned_alloc(STORAGE_ALIGN, BULK_BLOCK_BYTES);
@@ -59,7 +59,7 @@ int opened_put_begin(struct opened *opened, const struct bulk_request *request, 
     return use(opened, request, true);
 }
 
-int opened_put_end(struct opened *opened, const struct bulk_request *request, int error)
+int bulk_handle_put_end(struct bulk_handle *opened, const struct bulk_request *request, int error)
 {
     if (error == 0)
         error = storage_transfer(handle_storage(opened->handle, opened->storage), STORAGE_WRITE,
@@ -69,7 +69,7 @@ int opened_put_end(struct opened *opened, const struct bulk_request *request, in
     return error;
 }
 
-void opened_close(struct opened *opened)
+void bulk_handle_close(struct bulk_handle *opened)
 {
     free(opened->room);
 }
@@ -78,7 +78,7 @@ void opened_close(struct opened *opened)
 
 static int begin_opened(struct bulk_entered *entered, const struct bulk_request *request)
 {
-    return opened_get_begin(&entered->opened, request);
+    return bulk_handle_get_begin(&entered->opened, request);
 }
 
 static int block_opened(struct bulk_entered *entered, const struct bulk_request *request,
@@ -86,24 +86,24 @@ static int block_opened(struct bulk_entered *entered, const struct bulk_request 
 {
     (void)request;
     *out = room;
-    return opened_get_block(&entered->opened, offset, bytes, room);
+    return bulk_handle_get_block(&entered->opened, offset, bytes, room);
 }
 
 static void end_opened(struct bulk_entered *entered)
 {
-    opened_get_end(&entered->opened);
+    bulk_handle_get_end(&entered->opened);
 }
 
 static int put_opened(struct bulk_entered *entered, const struct bulk_request *request, void **to,
                       struct tls_stream *cut)
 {
     (void)cut; /* what is written twice is the same */
-    return opened_put_begin(&entered->opened, request, to);
+    return bulk_handle_put_begin(&entered->opened, request, to);
 }
 
 static int came_opened(struct bulk_entered *entered, const struct bulk_request *request, int error)
 {
-    return opened_put_end(&entered->opened, request, error);
+    return bulk_handle_put_end(&entered->opened, request, error);
 }
 
 static int ask_opened(struct bulk_entered *entered, const struct bulk_request *request,

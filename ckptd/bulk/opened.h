@@ -6,7 +6,7 @@
 #include "ckptd/nodes/handles.h"
 #include "proto/bulk/wire.h"
 
-struct opened {
+struct bulk_handle {
     struct storage *storage;
     struct handles *handles;
     char who[PRINCIPAL_NAME_MAX]; /* the node */
@@ -15,11 +15,12 @@ struct opened {
 };
 
 /* As bulk_ops of proto/bulk/server.h. */
-int opened_get_begin(struct opened *opened, const struct bulk_request *request);
-int opened_get_block(struct opened *opened, uint64_t offset, uint64_t bytes, void *room);
-void opened_get_end(struct opened *opened);
-int opened_put_begin(struct opened *opened, const struct bulk_request *request, void **to);
-int opened_put_end(struct opened *opened, const struct bulk_request *request, int error);
-void opened_close(struct opened *opened);
+int bulk_handle_get_begin(struct bulk_handle *opened, const struct bulk_request *request);
+int bulk_handle_get_block(struct bulk_handle *opened, uint64_t offset, uint64_t bytes, void *room);
+void bulk_handle_get_end(struct bulk_handle *opened);
+int bulk_handle_put_begin(struct bulk_handle *opened, const struct bulk_request *request,
+                          void **to);
+int bulk_handle_put_end(struct bulk_handle *opened, const struct bulk_request *request, int error);
+void bulk_handle_close(struct bulk_handle *opened);
 
 #endif

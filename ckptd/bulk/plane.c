@@ -30,7 +30,7 @@
 struct bulk_plane {
     struct service *service;
     struct tickets *tickets;
-    struct standins *standins;
+    struct proxy_ranks *standins;
     struct timer sweep; /* of the stand-ins */
     struct bulk_server *server;
     char address[288]; /* as clients are told */
@@ -40,23 +40,23 @@ struct bulk_plane {
 
 static int begin_stored(struct bulk_entered *entered, const struct bulk_request *request)
 {
-    return stored_begin(&entered->stored, request);
+    return bulk_read_begin(&entered->stored, request);
 }
 
 static int block_stored(struct bulk_entered *entered, const struct bulk_request *request,
                         uint64_t offset, uint64_t bytes, void *room, const void **out)
 {
-    return stored_block(&entered->stored, request, offset, bytes, room, out);
+    return bulk_read_block(&entered->stored, request, offset, bytes, room, out);
 }
 
 static void end_stored(struct bulk_entered *entered)
 {
-    stored_end(&entered->stored);
+    bulk_read_end(&entered->stored);
 }
 
 static int begin_session(struct bulk_entered *entered, const struct bulk_request *request)
 {
-    return standin_map(&entered->map, entered->standin, request);
+    return proxy_rank_map(&entered->map, entered->proxy, request);
 }
 
 static int block_session(struct bulk_entered *entered, const struct bulk_request *request,
@@ -71,24 +71,24 @@ static int block_session(struct bulk_entered *entered, const struct bulk_request
 
 static void end_session(struct bulk_entered *entered)
 {
-    standin_unmap(&entered->map);
+    proxy_rank_unmap(&entered->map);
 }
 
 static int put_session(struct bulk_entered *entered, const struct bulk_request *request, void **to,
                        struct tls_stream *cut)
 {
-    return standin_put_begin(entered->standin, request, to, cut);
+    return proxy_rank_put_begin(entered->proxy, request, to, cut);
 }
 
 static int came_session(struct bulk_entered *entered, const struct bulk_request *request, int error)
 {
-    return standin_put_end(entered->standin, request, error);
+    return proxy_rank_put_end(entered->proxy, request, error);
 }
 
 static int ask_session(struct bulk_entered *entered, const struct bulk_request *request,
                        struct bulk_answer *answer)
 {
-    return standin_ask(entered->standin, request, answer);
+    return proxy_rank_ask(entered->proxy, request, answer);
 }
 
 /* NULL: such a ticket is not for that. */
@@ -117,12 +117,13 @@ static int enter(void *user, struct bulk_entered **out, const uint8_t *ticket,
         return report_error(ERR_MEMORY, NULL, "no memory for a connection");
     struct storage *storage = plane->service->storage;
     entered->source = sources[right.kind];
-    entered->stored = (struct stored){.storage = right.storage, .summary = right.summary};
-    entered->opened = (struct opened){.storage = storage, .handles = serve_handles(plane->service)};
+    entered->stored = (struct bulk_read){.storage = right.storage, .summary = right.summary};
+    entered->opened =
+        (struct bulk_handle){.storage = storage, .handles = serve_handles(plane->service)};
     memcpy(entered->opened.who, right.node, sizeof right.node);
     int error = 0;
     if (right.kind == TICKET_SESSION)
-        error = standin_enter(&entered->standin, plane->standins, right.session);
+        error = proxy_rank_enter(&entered->proxy, plane->standins, right.session);
     if (error == 0)
         *out = entered;
     else
@@ -132,10 +133,10 @@ static int enter(void *user, struct bulk_entered **out, const uint8_t *ticket,
 
 static void leave(struct bulk_entered *entered)
 {
-    if (entered->standin)
-        standin_leave(entered->standin, loop_now_ms());
-    stored_close(&entered->stored);
-    opened_close(&entered->opened);
+    if (entered->proxy)
+        proxy_rank_leave(entered->proxy, loop_now_ms());
+    bulk_read_close(&entered->stored);
+    bulk_handle_close(&entered->opened);
     free(entered);
 }
 
@@ -303,7 +304,7 @@ static void take_address(struct bulk_plane *plane, const char *text)
 static void sweep(struct timer *timer)
 {
     struct bulk_plane *plane = CONTAINER_OF(timer, struct bulk_plane, sweep);
-    standins_sweep(plane->standins, loop_now_ms());
+    proxy_ranks_sweep(plane->standins, loop_now_ms());
     loop_timer(plane->service->loop, &plane->sweep, SWEEP_MS);
 }
 
@@ -321,7 +322,7 @@ int plane_open(struct service *service)
     take_address(plane,
                  config->tls_bulk_advertise[0] ? config->tls_bulk_advertise : config->tls_bulk);
     ERR_TRY(tickets_open(&plane->tickets));
-    ERR_TRY(standins_open(&plane->standins, service->arena_path));
+    ERR_TRY(proxy_ranks_open(&plane->standins, service->arena_path));
     ERR_TRY(address_listen(&listener, config->tls_bulk, "tls.bulk"));
     const struct bulk_server_options options = {
         .ops = &ops,
@@ -361,9 +362,9 @@ void plane_close(struct service *service)
     if (!plane)
         return;
     loop_timer_cancel(service->loop, &plane->sweep);
-    standins_cut(plane->standins);
+    proxy_ranks_cut(plane->standins);
     bulk_server_close(plane->server);
-    standins_close(plane->standins);
+    proxy_ranks_close(plane->standins);
     tickets_close(plane->tickets);
     free(plane);
     service->bulk = NULL;

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static int open_manifest(struct stored *stored)
+static int open_manifest(struct bulk_read *stored)
 {
     char key[STORAGE_KEY_MAX];
     ERR_TRY(manifest_key(key, sizeof key, &stored->summary));
@@ -18,13 +18,13 @@ static int open_manifest(struct stored *stored)
                              &stored->manifest_bytes);
 }
 
-static int open_file(struct stored *stored, uint32_t part)
+static int open_file(struct bulk_read *stored, uint32_t part)
 {
     struct shard_identity identity;
     char key[STORAGE_KEY_MAX];
     if (stored->file && stored->part == part)
         return 0;
-    stored_close(stored);
+    bulk_read_close(stored);
     if (part >= stored->summary.world_size)
         return report_error(ERR_NOT_FOUND, NULL, "there is no part %u of that checkpoint", part);
     manifest_identity(&identity, &stored->summary, part);
@@ -33,20 +33,20 @@ static int open_file(struct stored *stored, uint32_t part)
     return storage_object_open(stored->storage, &stored->file, key, &stored->file_bytes);
 }
 
-int stored_begin(struct stored *stored, const struct bulk_request *request)
+int bulk_read_begin(struct bulk_read *stored, const struct bulk_request *request)
 {
     bool is_manifest = request->part == BULK_MANIFEST;
     ERR_TRY(is_manifest ? open_manifest(stored) : open_file(stored, request->part));
     uint64_t size = is_manifest ? stored->manifest_bytes : stored->file_bytes;
     if (request->offset <= size && request->bytes <= size - request->offset)
         return 0;
-    stored_end(stored);
+    bulk_read_end(stored);
     return report_error(ERR_NOT_FOUND, NULL, "part %u has %llu bytes", request->part,
                         (unsigned long long)size);
 }
 
-int stored_block(struct stored *stored, const struct bulk_request *request, uint64_t offset,
-                 uint64_t bytes, void *room, const void **out)
+int bulk_read_block(struct bulk_read *stored, const struct bulk_request *request, uint64_t offset,
+                    uint64_t bytes, void *room, const void **out)
 {
     if (request->part == BULK_MANIFEST) {
         *out = (const char *)stored->manifest + offset;
@@ -59,13 +59,13 @@ int stored_block(struct stored *stored, const struct bulk_request *request, uint
                             (uint32_t)need);
 }
 
-void stored_end(struct stored *stored)
+void bulk_read_end(struct bulk_read *stored)
 {
     free(stored->manifest);
     stored->manifest = NULL;
 }
 
-void stored_close(struct stored *stored)
+void bulk_read_close(struct bulk_read *stored)
 {
     if (stored->file)
         storage_object_close(stored->storage, stored->file);

@@ -10,7 +10,7 @@
 #include <stdint.h>
 
 /* Of one connection. */
-struct stored {
+struct bulk_read {
     struct storage *storage;
     struct manifest_summary summary;
     struct storage_object *file; /* of shard `part`; NULL: none is open */
@@ -21,10 +21,10 @@ struct stored {
 };
 
 /* ERR_NOT_FOUND: no such part, or it has not so many bytes; errors of the store. */
-int stored_begin(struct stored *stored, const struct bulk_request *request);
-int stored_block(struct stored *stored, const struct bulk_request *request, uint64_t offset,
-                 uint64_t bytes, void *room, const void **out);
-void stored_end(struct stored *stored);
-void stored_close(struct stored *stored);
+int bulk_read_begin(struct bulk_read *stored, const struct bulk_request *request);
+int bulk_read_block(struct bulk_read *stored, const struct bulk_request *request, uint64_t offset,
+                    uint64_t bytes, void *room, const void **out);
+void bulk_read_end(struct bulk_read *stored);
+void bulk_read_close(struct bulk_read *stored);
 
 #endif

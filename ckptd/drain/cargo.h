@@ -19,12 +19,12 @@ struct service;
 struct checkpoint;
 struct image;
 struct stage;
-struct early;
-struct ship;
+struct precommit;
+struct shard_copy;
 
 /* A part of a shard that is under way. */
 struct part {
-    struct ship *ship;
+    struct shard_copy *copy;
     void *data; /* while it is busy: a buffer of tier.part_bytes, aligned */
     bool is_busy;
     uint64_t index, start;
@@ -36,34 +36,35 @@ struct part {
 
 /* The parts that may be under way into a tier, and when they go; its ships share them, the first
  * one first. */
-struct fleet {
+struct copy_queue {
     struct service *service;
     enum tier_index to;
-    struct ship *ships;
+    struct shard_copy *ships;
     struct part *parts;
     struct buffers *buffers; /* of all peers together, or the tier's own */
     struct buffers_waiter waiter;
     uint32_t num_parts_max, in_flight;
-    struct pace pace;
+    struct throttle pace;
     struct timer timer;
 };
 
 /* What moves one shard after the other, or, of a save that is not committed, one. */
-struct ship {
-    struct ship *next; /* of the fleet */
-    struct fleet *fleet;
+struct shard_copy {
+    struct shard_copy *next; /* of the queue */
+    struct copy_queue *queue;
     struct service *service;
     enum tier_index from; /* whoever starts a checkpoint sets it */
     enum tier_index to;
-    void (*arrived)(struct ship *ship); /* the shard is durable, or fault says why not */
-    void (*at_rest)(struct ship *ship); /* of ship_start_early: nothing of it is under way */
+    void (*arrived)(struct shard_copy *copy); /* the shard is durable, or fault says why not */
+    void (*at_rest)(
+        struct shard_copy *copy); /* of shard_copy_start_early: nothing of it is under way */
     /* The shard under way. */
     struct stage *stage; /* of a save, here: what is written of it may go; else NULL */
     struct checkpoint *checkpoint;
     const struct manifest *manifest;
     uint32_t shard;
-    struct ship *left;   /* what went before the commit, or NULL */
-    struct early *early; /* whose it is: of ship_start_early */
+    struct shard_copy *left; /* what went before the commit, or NULL */
+    struct precommit *early; /* whose it is: of shard_copy_start_early */
     struct shard_geometry geometry;
     uint64_t identity;
     struct storage_object *source, *target;

@@ -49,7 +49,8 @@ static int make_claim_text(char **out, char nonce[NONCE_DIGITS + 1], const struc
     char whose[512], host[65] = "", sha256[CHECKSUM_SHA256_HEX];
     gethostname(host, sizeof host - 1);
     snprintf(whose, sizeof whose, "%s/%s/%s/%" PRIu64, host,
-             service->place ? service->place->directory.id : "", summary->run, summary->attempt);
+             service->store_watch ? service->store_watch->directory.id : "", summary->run,
+             summary->attempt);
     ERR_TRY(checksum_sha256_hex(sha256, whose, strlen(whose)));
     memcpy(nonce, sha256, NONCE_DIGITS);
     nonce[NONCE_DIGITS] = '\0';
@@ -62,7 +63,7 @@ static int make_claim_text(char **out, char nonce[NONCE_DIGITS + 1], const struc
     return report_error(ERR_MEMORY, NULL, "no memory to claim an attempt");
 }
 
-static enum publication claim_attempt(const struct claim *claim, const struct service *service,
+static enum publication claim_attempt(const struct hold *claim, const struct service *service,
                                       const struct manifest_summary *summary)
 {
     char key[STORAGE_KEY_MAX], nonce[NONCE_DIGITS + 1];
@@ -89,7 +90,7 @@ static enum publication claim_attempt(const struct claim *claim, const struct se
 
 /* Another mark at a peer is that of a save of this step which was given up, as the attempt is this
  * store's; where its removal did not reach the peer it makes way. */
-static enum publication claim_directory(struct claim *claim, const struct service *service,
+static enum publication claim_directory(struct hold *claim, const struct service *service,
                                         enum tier_index tier,
                                         const struct manifest_summary *summary)
 {
@@ -111,8 +112,8 @@ static enum publication claim_directory(struct claim *claim, const struct servic
                : PUBLICATION_UNKNOWN;
 }
 
-enum publication claim_take(struct claim *claim, struct service *service, enum tier_index tier,
-                            const struct manifest_summary *summary)
+enum publication hold_take(struct hold *claim, struct service *service, enum tier_index tier,
+                           const struct manifest_summary *summary)
 {
     claim->storage = service->tiers[tier].storage;
     if (shard_dir_key(claim->prefix, sizeof claim->prefix, summary->run, summary->step,
@@ -130,7 +131,7 @@ enum publication claim_take(struct claim *claim, struct service *service, enum t
     return claim_directory(claim, service, tier, summary);
 }
 
-void claim_end(struct claim *claim, bool is_held)
+void hold_end(struct hold *claim, bool is_held)
 {
     char key[STORAGE_KEY_MAX + 32];
     if (!claim->storage)
@@ -139,12 +140,12 @@ void claim_end(struct claim *claim, bool is_held)
     if (is_held && storage_remove(claim->storage, key) != 0)
         log_debug("drain", "%s stays in the far tier: %s", key, report_line());
     storage_release(claim->storage, claim->lease);
-    *claim = (struct claim){0};
+    *claim = (struct hold){0};
 }
 
-void claim_leave(struct claim *claim)
+void hold_leave(struct hold *claim)
 {
     if (claim->lease)
         storage_leave(claim->storage, claim->lease);
-    *claim = (struct claim){0};
+    *claim = (struct hold){0};
 }

@@ -10,18 +10,18 @@
 
 struct service;
 
-struct claim {
+struct hold {
     struct storage *storage;    /* the tier's; NULL: nothing was claimed yet */
     struct storage_hold *lease; /* NULL: none, or the back-end needs none */
     char prefix[STORAGE_KEY_MAX];
 };
 
 /* Also again, after an outcome other than DURABLE. This thread's last error says why. */
-enum publication claim_take(struct claim *claim, struct service *service, enum tier_index tier,
-                            const struct manifest_summary *summary);
+enum publication hold_take(struct hold *claim, struct service *service, enum tier_index tier,
+                           const struct manifest_summary *summary);
 /* The lease goes; the mark too, when the manifest is there. */
-void claim_end(struct claim *claim, bool is_held);
+void hold_end(struct hold *claim, bool is_held);
 /* As if the process had ended. */
-void claim_leave(struct claim *claim);
+void hold_leave(struct hold *claim);
 
 #endif

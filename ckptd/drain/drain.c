@@ -57,7 +57,7 @@ static int make_room_for_sums(struct manifest *manifest)
 /* The manifest, and room for the hashes that the far one has behind it. */
 static void work_begin(struct job *job)
 {
-    struct drain *drain = CONTAINER_OF(job, struct drain, job);
+    struct replication *drain = CONTAINER_OF(job, struct replication, job);
     int error = catalog_read_manifest(&drain->manifest, drain->service->tiers[drain->from].storage,
                                       &drain->checkpoint->summary);
     if (error == 0 && !manifest_has_header_hashes(drain->manifest))
@@ -70,11 +70,11 @@ static void work_begin(struct job *job)
 }
 
 /* Another tier that does not answer is asked again, later. */
-static void begin_failed(struct drain *drain)
+static void begin_failed(struct replication *drain)
 {
     if (drain->from == TIER_LOCAL) {
         perform_give_up(drain, drain->fault.message);
-    } else if (drain_is_loss(&drain->fault)) {
+    } else if (replicate_is_loss(&drain->fault)) {
         catalog_damage(drain->checkpoint, drain->from, &drain->fault);
     } else {
         drain->errors++;
@@ -86,34 +86,35 @@ static void begin_failed(struct drain *drain)
 }
 
 /* It is served from where it lies. */
-static void lacks_room(struct drain *drain)
+static void lacks_room(struct replication *drain)
 {
     drain->checkpoint->is_wanted_local = false;
-    drain->checkpoint->copies.local.is_given_up = drain_is_completing(drain);
+    drain->checkpoint->copies.local.is_given_up = replicate_is_completing(drain);
     log_warn("drain", "run %s, step %llu is not kept on this node's disk: %s",
              drain->checkpoint->run->name, (unsigned long long)drain->checkpoint->summary.step,
              report_line());
     perform_close(drain, false);
 }
 
-static uint64_t bytes_missing(const struct drain *drain)
+static uint64_t bytes_missing(const struct replication *drain)
 {
     uint64_t bytes = 0;
     for (uint32_t i = 0; i < drain->manifest->summary.shards; i++)
         if (!copies_has_shard(drain->checkpoint, drain->tier, i) &&
-            !early_left_has_file(&drain->left_early, i))
+            !precommit_left_has_file(&drain->left_early, i))
             bytes += drain->manifest->shards[i].bytes;
     return bytes;
 }
 
 /* Nothing else is under way there. What went before the commit is gone on with. */
-static void given(struct early *early)
+static void given(struct precommit *early)
 {
-    struct drain *drain = CONTAINER_OF(early, struct drain, early);
-    drain->left_early = early_take(early, &drain->manifest->summary);
+    struct replication *drain = CONTAINER_OF(early, struct replication, early);
+    drain->left_early = precommit_take(early, &drain->manifest->summary);
     drain->claim = drain->left_early.claim;
-    if (drain_is_keeping(drain) && room_promise(&drain->room, drain->service, bytes_missing(drain),
-                                                drain->manifest->summary.shards) != 0) {
+    if (replicate_is_keeping(drain) &&
+        space_promise(&drain->room, drain->service, bytes_missing(drain),
+                      drain->manifest->summary.shards) != 0) {
         lacks_room(drain);
         return;
     }
@@ -123,93 +124,93 @@ static void given(struct early *early)
 
 static void begun(struct event *event)
 {
-    struct drain *drain = CONTAINER_OF(event, struct drain, job.done);
+    struct replication *drain = CONTAINER_OF(event, struct replication, job.done);
     if (drain->fault.code != 0) {
         begin_failed(drain);
         return;
     }
-    if (early_give(&drain->early, &drain->manifest->summary, given))
+    if (precommit_give(&drain->early, &drain->manifest->summary, given))
         given(&drain->early);
 }
 
-static void look_at_queue(struct drain *drain)
+static void look_at_queue(struct replication *drain)
 {
     struct service *service = drain->service;
     if (!drain->has_looked || service->draining)
         return;
     if (drain->checkpoint) {
-        drain->ship.is_hurried = queue_is_wanted(drain->checkpoint, drain->tier);
-        fleet_look(&drain->fleet);
+        drain->copy.is_hurried = queue_is_wanted(drain->checkpoint, drain->tier);
+        copy_queue_look(&drain->queue);
         return;
     }
     drain->checkpoint = queue_next(service, drain->tier, &drain->left, &drain->left_bytes);
     if (!drain->checkpoint) {
-        early_pass(&drain->early);
+        precommit_pass(&drain->early);
         return;
     }
     catalog_lease(drain->checkpoint);
     drain->checkpoint->is_going_far |= drain->tier == TIER_FAR;
     drain->begun_ms = loop_now_ms();
-    drain->bytes_before = drain->ship.bytes_sent;
-    drain->from = drain->ship.from = queue_source(drain->checkpoint, drain->tier);
-    drain->ship.is_of_source = drain->is_volatile = false;
+    drain->bytes_before = drain->copy.bytes_sent;
+    drain->from = drain->copy.from = queue_source(drain->checkpoint, drain->tier);
+    drain->copy.is_of_source = drain->is_volatile = false;
     drain->is_mending = queue_is_damaged(drain->checkpoint, drain->tier);
     drain->is_of_part = queue_is_part(drain->checkpoint, drain->tier);
-    drain->ship.stamp = drain->fleet.pace.quiet_ms;
-    drain->claim = (struct claim){0};
+    drain->copy.stamp = drain->queue.pace.quiet_ms;
+    drain->claim = (struct hold){0};
     drain->room = (struct ledger_promise){0};
     perform_work(drain, work_begin, begun);
 }
 
-void drain_look(struct service *service)
+void replicate_look(struct service *service)
 {
     if (!service->choices) /* there is no other tier */
         return;
-    service->drain_looked_ms = loop_now_ms();
+    service->replicate_looked_ms = loop_now_ms();
     queue_begin_look(service);
     for (unsigned tier = 0; tier < NUM_TIERS; tier++)
-        if (service->drains[tier])
-            look_at_queue(service->drains[tier]);
+        if (service->replications[tier])
+            look_at_queue(service->replications[tier]);
     queue_end_look(service);
 }
 
 static void look_now(struct service *service)
 {
-    level_look(service);
-    drain_look(service);
+    durability_look(service);
+    replicate_look(service);
 }
 
 static void look_later(struct timer *timer)
 {
-    struct service *service = CONTAINER_OF(timer, struct service, drain_soon);
+    struct service *service = CONTAINER_OF(timer, struct service, replicate_soon);
     if (!service->is_closing)
         look_now(service);
 }
 
-void drain_look_soon(struct service *service)
+void replicate_look_soon(struct service *service)
 {
-    int64_t since_ms = loop_now_ms() - service->drain_looked_ms;
-    if (service->drain_soon.armed)
+    int64_t since_ms = loop_now_ms() - service->replicate_looked_ms;
+    if (service->replicate_soon.armed)
         return;
-    service->drain_soon.run = look_later;
+    service->replicate_soon.run = look_later;
     if (since_ms >= LOOKS_APART_MS)
         look_now(service);
     else
-        loop_timer(service->loop, &service->drain_soon, LOOKS_APART_MS - since_ms);
+        loop_timer(service->loop, &service->replicate_soon, LOOKS_APART_MS - since_ms);
 }
 
-static void ended(struct drain *drain, struct run *run)
+static void ended(struct replication *drain, struct run *run)
 {
-    level_look(drain->service);
+    durability_look(drain->service);
     drain->service->hooks->apply_retention(run);
-    drain_look(drain->service);
+    replicate_look(drain->service);
 }
 
-void drain_phase_changed(struct service *service)
+void replicate_phase_changed(struct service *service)
 {
     for (unsigned tier = 0; tier < NUM_TIERS; tier++)
-        if (service->drains[tier])
-            fleet_look(&service->drains[tier]->fleet);
+        if (service->replications[tier])
+            copy_queue_look(&service->replications[tier]->queue);
 }
 
 /* ---- before the commit ---- */
@@ -226,16 +227,16 @@ static bool has_part(const struct service *service, enum tier_index tier,
 }
 
 static void begin_early(struct service *service, enum tier_index tier,
-                        const struct early_save *save)
+                        const struct precommit_save *save)
 {
-    if (service->drains[tier] && !service->draining && !service->tiers[tier].offline[0] &&
+    if (service->replications[tier] && !service->draining && !service->tiers[tier].offline[0] &&
         !service->tiers[tier].is_unknown && !service->tiers[tier].takes_nothing &&
         !has_part(service, tier, save->places))
-        early_begin(&service->drains[tier]->early, save);
+        precommit_begin(&service->replications[tier]->early, save);
 }
 
-void drain_save_begun(struct service *service, const struct checkpoint *promised,
-                      const struct early_save *save)
+void replicate_save_begun(struct service *service, const struct checkpoint *promised,
+                          const struct precommit_save *save)
 {
     enum tier_index chosen[PLACEMENT_COPIES_MAX];
     uint32_t num =
@@ -244,40 +245,40 @@ void drain_save_begun(struct service *service, const struct checkpoint *promised
         begin_early(service, chosen[i], save);
 }
 
-void drain_save_told(struct service *service, const struct stage *stages,
-                     const struct early_told *told)
+void replicate_save_told(struct service *service, const struct stage *stages,
+                         const struct precommit_told *told)
 {
     for (unsigned tier = TIER_LOCAL; tier < TIER_FAR; tier++)
-        if (service->drains[tier])
-            early_tell(&service->drains[tier]->early, stages, told);
+        if (service->replications[tier])
+            precommit_tell(&service->replications[tier]->early, stages, told);
 }
 
-bool drain_save_left(struct service *service, const struct stage *stages, void (*left)(void *user),
-                     void *user)
+bool replicate_save_left(struct service *service, const struct stage *stages,
+                         void (*left)(void *user), void *user)
 {
-    return !service->drains[TIER_LOCAL] ||
-           early_is_over(&service->drains[TIER_LOCAL]->early, stages, left, user);
+    return !service->replications[TIER_LOCAL] ||
+           precommit_is_over(&service->replications[TIER_LOCAL]->early, stages, left, user);
 }
 
-void drain_save_advanced(struct service *service, const struct stage *stages)
+void replicate_save_advanced(struct service *service, const struct stage *stages)
 {
     for (unsigned tier = TIER_PEER; tier < TIER_FAR; tier++)
-        if (service->drains[tier])
-            early_advance(&service->drains[tier]->early, stages);
+        if (service->replications[tier])
+            precommit_advance(&service->replications[tier]->early, stages);
 }
 
-void drain_save_over(struct service *service, const struct stage *stages, bool is_committed)
+void replicate_save_over(struct service *service, const struct stage *stages, bool is_committed)
 {
     for (unsigned tier = TIER_LOCAL; tier < TIER_FAR; tier++)
-        if (service->drains[tier])
-            early_end(&service->drains[tier]->early, stages, is_committed);
+        if (service->replications[tier])
+            precommit_end(&service->replications[tier]->early, stages, is_committed);
 }
 
 /* ---- beginning and end ---- */
 
 /* A peer is looked at every nodes.look_ms anyway; until it has answered once, or again, its own
  * drain asks soon at first, and no more often than that in the end. */
-static int64_t pause_before_look(struct drain *drain)
+static int64_t pause_before_look(struct replication *drain)
 {
     const struct config *config = drain->service->config;
     int64_t pause_ms = config->tier_retry_ms << drain->looks_failed;
@@ -291,19 +292,20 @@ static int64_t pause_before_look(struct drain *drain)
 
 static void look_first(struct timer *timer)
 {
-    struct drain *drain = CONTAINER_OF(timer, struct drain, look_again);
+    struct replication *drain = CONTAINER_OF(timer, struct replication, look_again);
     if (drain->tier == TIER_LOCAL) { /* which is known */
         drain->has_looked = true;
-        drain_look(drain->service);
+        replicate_look(drain->service);
         return;
     }
-    far_look(drain->service, drain->tier, &drain->first_look, drain->service->config->tier_wait_ms);
+    remote_store_look(drain->service, drain->tier, &drain->first_look,
+                      drain->service->config->tier_wait_ms);
 }
 
 /* Without knowing what is there everything would be read again. */
-static void looked_first(struct look_waiter *waiter)
+static void looked_first(struct refresh_waiter *waiter)
 {
-    struct drain *drain = CONTAINER_OF(waiter, struct drain, first_look);
+    struct replication *drain = CONTAINER_OF(waiter, struct replication, first_look);
     if (drain->service->is_closing)
         return;
     drain->has_looked = waiter->fault.code == 0;
@@ -311,68 +313,68 @@ static void looked_first(struct look_waiter *waiter)
         drain->looks_failed = 0;
     else
         loop_timer(drain->service->loop, &drain->look_again, pause_before_look(drain));
-    drain_look_soon(drain->service);
+    replicate_look_soon(drain->service);
 }
 
 static int open_one(struct service *service, enum tier_index tier)
 {
-    struct drain *drain = calloc(1, sizeof *drain);
+    struct replication *drain = calloc(1, sizeof *drain);
     if (!drain)
         return report_error(ERR_MEMORY, NULL, "no memory for a drain");
-    service->drains[tier] = drain;
+    service->replications[tier] = drain;
     drain->service = service;
     drain->tier = tier;
     drain->ended = ended;
-    drain->look = drain_look;
+    drain->look = replicate_look;
     drain->first_look.go_on = looked_first;
     drain->look_again.run = look_first;
     drain->rest.run = perform_rested;
-    int error = fleet_open(&drain->fleet, service, tier);
-    ship_open(&drain->ship, &drain->fleet);
-    early_init(&drain->early, service, tier, &drain->fleet);
-    drain->ship.arrived = perform_arrived;
+    int error = copy_queue_open(&drain->queue, service, tier);
+    shard_copy_open(&drain->copy, &drain->queue);
+    precommit_init(&drain->early, service, tier, &drain->queue);
+    drain->copy.arrived = perform_arrived;
     drain->has_looked = tier == TIER_LOCAL;
     if (error == 0 && tier != TIER_LOCAL)
-        far_look(service, tier, &drain->first_look, service->config->tier_wait_ms);
+        remote_store_look(service, tier, &drain->first_look, service->config->tier_wait_ms);
     return error;
 }
 
-int drain_open(struct service *service)
+int replicate_open(struct service *service)
 {
     for (unsigned tier = TIER_PEER; tier < NUM_TIERS; tier++)
         if (tier_is_open(service, (enum tier_index)tier))
             ERR_TRY(open_one(service, (enum tier_index)tier));
     for (unsigned tier = TIER_PEER; tier < NUM_TIERS; tier++)
-        if (service->drains[tier] && !service->drains[TIER_LOCAL])
+        if (service->replications[tier] && !service->replications[TIER_LOCAL])
             ERR_TRY(open_one(service, TIER_LOCAL)); /* what is damaged can be had from there */
-    if (!service->drains[TIER_LOCAL])
+    if (!service->replications[TIER_LOCAL])
         return 0;
     ERR_TRY(queue_open(service));
     return copies_open(service);
 }
 
-void drain_end(struct service *service)
+void replicate_end(struct service *service)
 {
     for (unsigned tier = 0; tier < NUM_TIERS; tier++)
-        if (service->drains[tier])
-            fleet_leave(&service->drains[tier]->fleet);
+        if (service->replications[tier])
+            copy_queue_leave(&service->replications[tier]->queue);
 }
 
-void drain_close(struct service *service)
+void replicate_close(struct service *service)
 {
     for (unsigned tier = 0; tier < NUM_TIERS; tier++) {
-        struct drain *drain = service->drains[tier];
+        struct replication *drain = service->replications[tier];
         if (!drain)
             continue;
-        early_close(&drain->early);
-        early_left_leave(&drain->left_early);
-        early_left_free(&drain->left_early);
-        ship_close(&drain->ship);
-        fleet_close(&drain->fleet);
-        claim_leave(&drain->claim);
+        precommit_close(&drain->early);
+        precommit_left_leave(&drain->left_early);
+        precommit_left_free(&drain->left_early);
+        shard_copy_close(&drain->copy);
+        copy_queue_close(&drain->queue);
+        hold_leave(&drain->claim);
         manifest_free(drain->manifest);
         free(drain);
-        service->drains[tier] = NULL;
+        service->replications[tier] = NULL;
     }
     buffers_close(service->peer_buffers);
     service->peer_buffers = NULL;
@@ -382,13 +384,13 @@ void drain_close(struct service *service)
 
 /* ---- Status ---- */
 
-static json_t *describe_now(const struct drain *drain)
+static json_t *describe_now(const struct replication *drain)
 {
     static const char *const states[] = {"begin", "claim", "copy", "names", "publish", "settle"};
     const struct checkpoint *checkpoint = drain->checkpoint;
     if (!checkpoint)
         return json_null();
-    uint64_t sent = drain->ship.bytes_sent - drain->bytes_before;
+    uint64_t sent = drain->copy.bytes_sent - drain->bytes_before;
     double seconds = (double)(loop_now_ms() - drain->begun_ms) / 1000.0;
     double rate = seconds > 0 ? (double)sent / seconds : 0;
     uint64_t left = checkpoint->summary.bytes > sent ? checkpoint->summary.bytes - sent : 0;
@@ -400,9 +402,9 @@ static json_t *describe_now(const struct drain *drain)
                      "seconds_left", rate > 0 ? json_real((double)left / rate) : json_null());
 }
 
-json_t *drain_describe(const struct service *service, enum tier_index tier)
+json_t *replicate_describe(const struct service *service, enum tier_index tier)
 {
-    const struct drain *drain = service->drains[tier];
+    const struct replication *drain = service->replications[tier];
     const bool is_far = tier == TIER_FAR;
     json_int_t held = 0;
     if (!drain)
@@ -420,10 +422,10 @@ json_t *drain_describe(const struct service *service, enum tier_index tier)
                      "storage", storage_describe(service->tiers[tier].storage), "offline", offline,
                      "checkpoints", held, "waiting", (json_int_t)left, "waiting_bytes",
                      (json_int_t)left_bytes, "drained", (json_int_t)drain->checkpoints, "mended",
-                     (json_int_t)drain->mended, "bytes_sent", (json_int_t)drain->ship.bytes_sent,
-                     "bytes_from_memory", (json_int_t)drain->ship.bytes_from_memory,
-                     "bytes_before_commit", (json_int_t)early_count_bytes(&drain->early), "errors",
-                     (json_int_t)drain->errors, "given_up", (json_int_t)drain->given_up,
+                     (json_int_t)drain->mended, "bytes_sent", (json_int_t)drain->copy.bytes_sent,
+                     "bytes_from_memory", (json_int_t)drain->copy.bytes_from_memory,
+                     "bytes_before_commit", (json_int_t)precommit_count_bytes(&drain->early),
+                     "errors", (json_int_t)drain->errors, "given_up", (json_int_t)drain->given_up,
                      "bytes_per_second", drain->rate, "last_error", drain->newest_error, "now",
                      describe_now(drain));
 }

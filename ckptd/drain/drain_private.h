@@ -18,38 +18,38 @@
 
 struct service;
 
-struct drain {
+struct replication {
     struct service *service;
     enum tier_index tier;
     enum tier_index from; /* of the checkpoint under way */
     /* drain.c's: the one of that run is over, another may be next; another drain may have more. */
-    void (*ended)(struct drain *drain, struct run *run);
+    void (*ended)(struct replication *drain, struct run *run);
     void (*look)(struct service *service);
-    struct look_waiter first_look;
+    struct refresh_waiter first_look;
     struct timer look_again;
     bool has_looked;       /* at the far tier, since the start */
     uint32_t looks_failed; /* in a row, of a peer */
     /* The checkpoint under way. */
     struct transfer machine;
-    struct fleet fleet;
-    struct ship ship;
-    struct early_left left_early;  /* what of it went before its commit */
-    struct checkpoint *checkpoint; /* leased; NULL: none */
+    struct copy_queue queue;
+    struct shard_copy copy;
+    struct precommit_left left_early; /* what of it went before its commit */
+    struct checkpoint *checkpoint;    /* leased; NULL: none */
     struct manifest *manifest;
-    struct claim claim;
+    struct hold claim;
     enum publication outcome;
     struct fault fault; /* of the step under way */
     uint64_t text_hash; /* of the manifest that was sent */
     struct job job;
     struct timer rest;
     int64_t begun_ms;
-    uint64_t bytes_before;      /* ship.bytes_sent when it began */
+    uint64_t bytes_before;      /* copy.bytes_sent when it began */
     bool is_held;               /* how it ended */
     bool is_mending;            /* the copy there is damaged; */
     bool is_of_part;            /* it has only some shards: else it becomes whole */
     bool is_volatile;           /* a peer has put it into its memory */
     struct ledger_promise room; /* on the local disk, for one that was loaded from elsewhere */
-    struct early early;         /* of a peer: a save that is not committed */
+    struct precommit early;     /* of a peer: a save that is not committed */
     /* Since the start. */
     uint64_t checkpoints, mended, errors, given_up;
     uint64_t left, left_bytes; /* as of the last look */
@@ -58,32 +58,33 @@ struct drain {
 };
 
 /* Does what the machine has decided. */
-void perform_action(struct drain *drain, struct transfer_action action);
-void perform_arrived(struct ship *ship); /* of a shard */
+void perform_action(struct replication *drain, struct transfer_action action);
+void perform_arrived(struct shard_copy *copy); /* of a shard */
 void perform_rested(struct timer *timer);
 /* Has it done by the crew. */
-void perform_work(struct drain *drain, void (*work)(struct job *), void (*done)(struct event *));
+void perform_work(struct replication *drain, void (*work)(struct job *),
+                  void (*done)(struct event *));
 /* The checkpoint under way is over, `is_held` there or not; the next one comes. */
-void perform_close(struct drain *drain, bool is_held);
+void perform_close(struct replication *drain, bool is_held);
 /* Is that shard to be sent? Of a part that becomes whole what it lacks, of one that is mended what
  * it has. */
-bool perform_is_due(const struct drain *drain, uint32_t shard);
+bool perform_is_due(const struct replication *drain, uint32_t shard);
 /* The checkpoint under way never goes into that tier, until a restart. */
-void perform_give_up(struct drain *drain, const char *why);
+void perform_give_up(struct replication *drain, const char *why);
 
 /* Comes what is loaded from another tier into this one? */
-static inline bool drain_is_keeping(const struct drain *drain)
+static inline bool replicate_is_keeping(const struct replication *drain)
 {
     return drain->tier == TIER_LOCAL && !drain->is_mending;
 }
 
 /* Does a part become a whole copy? */
-static inline bool drain_is_completing(const struct drain *drain)
+static inline bool replicate_is_completing(const struct replication *drain)
 {
     return drain->is_of_part && !drain->is_mending;
 }
 
-static inline bool drain_is_loss(const struct fault *fault)
+static inline bool replicate_is_loss(const struct fault *fault)
 {
     return fault->code == ERR_CORRUPT || fault->code == ERR_NOT_FOUND;
 }

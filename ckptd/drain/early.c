@@ -47,20 +47,21 @@
 #include <stdlib.h>
 #include <string.h>
 
-static bool is_of(const struct early *early, const struct manifest_summary *summary)
+static bool is_of(const struct precommit *early, const struct manifest_summary *summary)
 {
     const struct manifest_summary *own = &early->manifest.summary;
     return own->step == summary->step && own->attempt == summary->attempt &&
            strcmp(own->run, summary->run) == 0;
 }
 
-static void work_on(struct early *early, void (*work)(struct job *), void (*done)(struct event *))
+static void work_on(struct precommit *early, void (*work)(struct job *),
+                    void (*done)(struct event *))
 {
     early->job = (struct job){.work = work, .done.run = done};
     tier_work(early->service, early->tier, &early->job);
 }
 
-uint64_t early_count_bytes(const struct early *early)
+uint64_t precommit_count_bytes(const struct precommit *early)
 {
     uint64_t bytes = early->bytes_sent;
     for (uint32_t i = 0; i < early->num_ships; i++)
@@ -70,54 +71,54 @@ uint64_t early_count_bytes(const struct early *early)
 
 /* ---- the end ---- */
 
-bool early_left_has_file(const struct early_left *left, uint32_t shard)
+bool precommit_left_has_file(const struct precommit_left *left, uint32_t shard)
 {
     return shard < left->count && left->ships[shard].is_made;
 }
 
-void early_left_drop(struct early_left *left, struct storage *storage,
-                     const struct manifest *manifest)
+void precommit_left_drop(struct precommit_left *left, struct storage *storage,
+                         const struct manifest *manifest)
 {
     for (uint32_t i = 0; i < left->count; i++)
         if (left->ships[i].is_ours)
-            berth_remove_early(&left->ships[i], storage, &manifest->summary);
+            copy_io_remove_early(&left->ships[i], storage, &manifest->summary);
 }
 
-void early_left_leave(struct early_left *left)
+void precommit_left_leave(struct precommit_left *left)
 {
     for (uint32_t i = 0; i < left->count; i++)
-        berth_close(&left->ships[i]);
+        copy_io_close(&left->ships[i]);
 }
 
-void early_left_free(struct early_left *left)
+void precommit_left_free(struct precommit_left *left)
 {
     for (uint32_t i = 0; i < left->count; i++)
-        ship_close(&left->ships[i]);
+        shard_copy_close(&left->ships[i]);
     free(left->ships);
-    *left = (struct early_left){.ships = NULL};
+    *left = (struct precommit_left){.ships = NULL};
 }
 
-static struct early_left take_out(struct early *early)
+static struct precommit_left take_out(struct precommit *early)
 {
-    struct early_left left = {early->claim, early->ships, early->num_ships};
-    early->bytes_sent = early_count_bytes(early);
-    early->claim = (struct claim){.storage = NULL};
+    struct precommit_left left = {early->claim, early->ships, early->num_ships};
+    early->bytes_sent = precommit_count_bytes(early);
+    early->claim = (struct hold){.storage = NULL};
     early->ships = NULL;
     early->num_ships = 0;
     early->of = NULL;
-    early->state = EARLY_FREE;
+    early->state = PRECOMMIT_FREE;
     return left;
 }
 
-static void tell(struct early *early)
+static void tell(struct precommit *early)
 {
-    void (*given)(struct early *) = early->given;
+    void (*given)(struct precommit *) = early->given;
     early->given = NULL;
     if (given)
         given(early);
 }
 
-static void tell_save(struct early *early)
+static void tell_save(struct precommit *early)
 {
     void (*left)(void *) = early->left;
     early->left = NULL;
@@ -125,36 +126,36 @@ static void tell_save(struct early *early)
         left(early->user);
 }
 
-static void begin_next(struct early *early)
+static void begin_next(struct precommit *early)
 {
-    const struct early_save next = early->next;
+    const struct precommit_save next = early->next;
     early->next.stages = NULL;
     if (next.stages)
-        early_begin(early, &next);
+        precommit_begin(early, &next);
 }
 
 /* E7. */
 static void work_remove(struct job *job)
 {
-    struct early *early = CONTAINER_OF(job, struct early, job);
-    struct early_left left = {.ships = early->ships, .count = early->num_ships};
-    early_left_drop(&left, early->service->tiers[early->tier].storage, &early->manifest);
+    struct precommit *early = CONTAINER_OF(job, struct precommit, job);
+    struct precommit_left left = {.ships = early->ships, .count = early->num_ships};
+    precommit_left_drop(&left, early->service->tiers[early->tier].storage, &early->manifest);
 }
 
 /* E4. */
 static void work_close(struct job *job)
 {
-    struct early *early = CONTAINER_OF(job, struct early, job);
-    struct early_left left = {.ships = early->ships, .count = early->num_ships};
-    early_left_leave(&left);
-    claim_end(&early->claim, false);
+    struct precommit *early = CONTAINER_OF(job, struct precommit, job);
+    struct precommit_left left = {.ships = early->ships, .count = early->num_ships};
+    precommit_left_leave(&left);
+    hold_end(&early->claim, false);
 }
 
 static void closed(struct event *event)
 {
-    struct early *early = CONTAINER_OF(event, struct early, job.done);
-    struct early_left left = take_out(early);
-    early_left_free(&left);
+    struct precommit *early = CONTAINER_OF(event, struct precommit, job.done);
+    struct precommit_left left = take_out(early);
+    precommit_left_free(&left);
     tell(early);
     begin_next(early);
 }
@@ -162,22 +163,22 @@ static void closed(struct event *event)
 /* Its save does not wait for a peer. */
 static void removed(struct event *event)
 {
-    struct early *early = CONTAINER_OF(event, struct early, job.done);
+    struct precommit *early = CONTAINER_OF(event, struct precommit, job.done);
     early->of = NULL;
     work_on(early, work_close, closed);
     tell_save(early);
 }
 
 /* When nothing is under way the drain takes it, or it goes. */
-static void look_whether_stopped(struct early *early)
+static void look_whether_stopped(struct precommit *early)
 {
-    bool is_at_rest = early->state == EARLY_STOPPING && !early->is_claiming;
+    bool is_at_rest = early->state == PRECOMMIT_STOPPING && !early->is_claiming;
     for (uint32_t i = 0; i < early->num_ships; i++)
-        is_at_rest = is_at_rest && ship_is_at_rest(&early->ships[i]);
+        is_at_rest = is_at_rest && shard_copy_is_at_rest(&early->ships[i]);
     if (!is_at_rest)
         return;
     if (early->is_dropped) {
-        early->state = EARLY_CLOSING;
+        early->state = PRECOMMIT_CLOSING;
         work_on(early, work_remove, removed);
         return;
     }
@@ -185,24 +186,24 @@ static void look_whether_stopped(struct early *early)
 }
 
 /* No more of the save is begun. */
-static void leave_stages(struct early *early)
+static void leave_stages(struct precommit *early)
 {
     early->stages = NULL;
     for (uint32_t i = 0; i < early->num_ships; i++)
-        ship_stop(&early->ships[i]);
+        shard_copy_stop(&early->ships[i]);
 }
 
-static void drop(struct early *early)
+static void drop(struct precommit *early)
 {
-    if (early->state == EARLY_FREE || early->state == EARLY_CLOSING)
+    if (early->state == PRECOMMIT_FREE || early->state == PRECOMMIT_CLOSING)
         return;
     early->is_dropped = true;
-    early->state = EARLY_STOPPING;
+    early->state = PRECOMMIT_STOPPING;
     leave_stages(early);
     look_whether_stopped(early);
 }
 
-void early_end(struct early *early, const struct stage *stages, bool is_committed)
+void precommit_end(struct precommit *early, const struct stage *stages, bool is_committed)
 {
     if (stages && early->next.stages == stages)
         early->next.stages = NULL;
@@ -212,12 +213,12 @@ void early_end(struct early *early, const struct stage *stages, bool is_committe
         drop(early);
         return;
     }
-    early->state = EARLY_AWAITED;
+    early->state = PRECOMMIT_AWAITED;
     leave_stages(early);
 }
 
-bool early_is_over(struct early *early, const struct stage *stages, void (*left)(void *user),
-                   void *user)
+bool precommit_is_over(struct precommit *early, const struct stage *stages,
+                       void (*left)(void *user), void *user)
 {
     if (early->of != stages)
         return true;
@@ -226,35 +227,37 @@ bool early_is_over(struct early *early, const struct stage *stages, void (*left)
     return false;
 }
 
-void early_pass(struct early *early)
+void precommit_pass(struct precommit *early)
 {
-    if (early->state == EARLY_AWAITED)
+    if (early->state == PRECOMMIT_AWAITED)
         drop(early);
 }
 
 /* E6. */
-bool early_give(struct early *early, const struct manifest_summary *summary,
-                void (*given)(struct early *early))
+bool precommit_give(struct precommit *early, const struct manifest_summary *summary,
+                    void (*given)(struct precommit *early))
 {
-    if (early->state == EARLY_FREE || !is_of(early, summary)) {
-        early_pass(early);
+    if (early->state == PRECOMMIT_FREE || !is_of(early, summary)) {
+        precommit_pass(early);
         return true;
     }
     early->given = given;
-    if (early->state != EARLY_AWAITED ||
+    if (early->state != PRECOMMIT_AWAITED ||
         strcmp(early->manifest.summary.nonce, summary->nonce) != 0) {
         drop(early); /* of a save of this step that was given up */
         return false;
     }
-    early->state = EARLY_STOPPING;
+    early->state = PRECOMMIT_STOPPING;
     look_whether_stopped(early);
     return false;
 }
 
-struct early_left early_take(struct early *early, const struct manifest_summary *summary)
+struct precommit_left precommit_take(struct precommit *early,
+                                     const struct manifest_summary *summary)
 {
-    bool is_good = early->state == EARLY_STOPPING && !early->is_dropped && is_of(early, summary);
-    struct early_left left = {.ships = NULL};
+    bool is_good =
+        early->state == PRECOMMIT_STOPPING && !early->is_dropped && is_of(early, summary);
+    struct precommit_left left = {.ships = NULL};
     if (is_good) {
         left = take_out(early);
         begin_next(early);
@@ -262,18 +265,18 @@ struct early_left early_take(struct early *early, const struct manifest_summary 
     return left;
 }
 
-void early_close(struct early *early)
+void precommit_close(struct precommit *early)
 {
-    struct early_left left = take_out(early);
-    claim_leave(&left.claim);
-    early_left_leave(&left);
-    early_left_free(&left);
+    struct precommit_left left = take_out(early);
+    hold_leave(&left.claim);
+    precommit_left_leave(&left);
+    precommit_left_free(&left);
 }
 
 /* ---- on its way ---- */
 
 /* E5. */
-static void fail(struct early *early, const char *why)
+static void fail(struct precommit *early, const char *why)
 {
     const struct manifest_summary *summary = &early->manifest.summary;
     bool is_coming = early->tier == TIER_LOCAL;
@@ -284,35 +287,35 @@ static void fail(struct early *early, const char *why)
     drop(early);
 }
 
-static void at_rest(struct ship *ship)
+static void at_rest(struct shard_copy *copy)
 {
-    struct early *early = ship->early;
-    if (ship->fault.code != 0)
-        fail(early, ship->fault.message);
+    struct precommit *early = copy->early;
+    if (copy->fault.code != 0)
+        fail(early, copy->fault.message);
     else
         look_whether_stopped(early);
 }
 
 static void work_claim(struct job *job)
 {
-    struct early *early = CONTAINER_OF(job, struct early, job);
+    struct precommit *early = CONTAINER_OF(job, struct precommit, job);
     early->outcome =
-        claim_take(&early->claim, early->service, early->tier, &early->manifest.summary);
+        hold_take(&early->claim, early->service, early->tier, &early->manifest.summary);
 }
 
 /* Of ranks on several nodes some here may begin later. */
-static void start_ships(struct early *early)
+static void start_ships(struct precommit *early)
 {
-    for (uint32_t i = 0; i < early->num_ships && early->state == EARLY_GOING; i++) {
+    for (uint32_t i = 0; i < early->num_ships && early->state == PRECOMMIT_GOING; i++) {
         const struct image *image = early->stages[i].image;
         if (early->tier != TIER_LOCAL && image && !image->is_window && !early->ships[i].is_early)
-            ship_start_early(&early->ships[i], &early->stages[i], &early->manifest);
+            shard_copy_start_early(&early->ships[i], &early->stages[i], &early->manifest);
     }
 }
 
 static void claimed(struct event *event)
 {
-    struct early *early = CONTAINER_OF(event, struct early, job.done);
+    struct precommit *early = CONTAINER_OF(event, struct precommit, job.done);
     early->is_claiming = false;
     if (early->outcome != PUBLICATION_DURABLE) {
         fail(early, "its directory there could not be claimed");
@@ -322,29 +325,30 @@ static void claimed(struct event *event)
     look_whether_stopped(early);
 }
 
-void early_advance(struct early *early, const struct stage *stages)
+void precommit_advance(struct precommit *early, const struct stage *stages)
 {
     if (early->stages != stages)
         return;
     if (!early->is_claiming)
         start_ships(early);
-    fleet_look(early->fleet);
+    copy_queue_look(early->queue);
 }
 
-void early_tell(struct early *early, const struct stage *stages, const struct early_told *told)
+void precommit_tell(struct precommit *early, const struct stage *stages,
+                    const struct precommit_told *told)
 {
-    if (early->stages != stages || early->state != EARLY_GOING || early->is_claiming)
+    if (early->stages != stages || early->state != PRECOMMIT_GOING || early->is_claiming)
         return;
-    struct ship *ship = &early->ships[told->rank];
-    if (told->written > 0 && !ship->is_early)
-        ship_start_pulled(ship, told->rank, told->from, told->geometry, &early->manifest);
-    ship->written = told->written;
-    fleet_look(early->fleet);
+    struct shard_copy *copy = &early->ships[told->rank];
+    if (told->written > 0 && !copy->is_early)
+        shard_copy_start_pulled(copy, told->rank, told->from, told->geometry, &early->manifest);
+    copy->written = told->written;
+    copy_queue_look(early->queue);
 }
 
 /* ---- the beginning ---- */
 
-static bool may_go(const struct early_save *save)
+static bool may_go(const struct precommit_save *save)
 {
     if (save->places->num_shards > 0)
         return true;
@@ -354,7 +358,7 @@ static bool may_go(const struct early_save *save)
     return true;
 }
 
-static void take_summary(struct manifest_summary *out, const struct early_save *save)
+static void take_summary(struct manifest_summary *out, const struct precommit_save *save)
 {
     *out = (struct manifest_summary){.step = save->step,
                                      .attempt = save->attempt,
@@ -364,12 +368,12 @@ static void take_summary(struct manifest_summary *out, const struct early_save *
     snprintf(out->nonce, sizeof out->nonce, "%s", save->nonce);
 }
 
-void early_begin(struct early *early, const struct early_save *save)
+void precommit_begin(struct precommit *early, const struct precommit_save *save)
 {
     bool is_coming = early->tier == TIER_LOCAL;
     if (!is_coming && !may_go(save))
         return;
-    if (early->state != EARLY_FREE) {
+    if (early->state != PRECOMMIT_FREE) {
         early->next = *save;
         return;
     }
@@ -379,20 +383,20 @@ void early_begin(struct early *early, const struct early_save *save)
     take_summary(&early->manifest.summary, save);
     early->num_ships = save->world_size;
     for (uint32_t i = 0; i < early->num_ships; i++) {
-        ship_open(&early->ships[i], early->fleet);
+        shard_copy_open(&early->ships[i], early->queue);
         early->ships[i].early = early;
         early->ships[i].at_rest = at_rest;
     }
     early->of = early->stages = save->stages;
     early->is_dropped = false;
     early->is_claiming = !is_coming; /* E7 */
-    early->state = EARLY_GOING;
+    early->state = PRECOMMIT_GOING;
     if (!is_coming)
         work_on(early, work_claim, claimed);
 }
 
-void early_init(struct early *early, struct service *service, enum tier_index tier,
-                struct fleet *fleet)
+void precommit_init(struct precommit *early, struct service *service, enum tier_index tier,
+                    struct copy_queue *queue)
 {
-    *early = (struct early){.service = service, .tier = tier, .fleet = fleet};
+    *early = (struct precommit){.service = service, .tier = tier, .queue = queue};
 }

@@ -78,7 +78,7 @@ struct look {
 };
 
 struct far {
-    struct looks looks;
+    struct refreshes looks;
     struct look *now;  /* the one under way, or NULL */
     uint64_t changes;  /* removals by this ckptd */
     int64_t looked_ms; /* when the last one that went well ended; 0: none has */
@@ -413,14 +413,14 @@ static void looked(struct event *event)
     struct look *look = CONTAINER_OF(event, struct look, job.done);
     struct service *service = look->service;
     struct tier *tier = &service->tiers[look->tier];
-    struct far *far = service->fars[look->tier];
+    struct far *far = service->remote_stores[look->tier];
     const char *name = tier_name(service, look->tier);
     bool was_offline = tier->offline[0];
     if (look->fault.code == 0 && look->changes != far->changes) {
         /* It may have seen what was removed meanwhile. */
         far->now = NULL;
         free_look(look);
-        looks_repeat(&far->looks);
+        refresh_repeat(&far->looks);
         return;
     }
     tier->offline[0] = '\0';
@@ -440,7 +440,7 @@ static void looked(struct event *event)
     struct fault fault = look->fault;
     far->now = NULL;
     free_look(look);
-    looks_ended(&far->looks, &fault);
+    refresh_ended(&far->looks, &fault);
 }
 
 /* ---- beginning ---- */
@@ -469,10 +469,10 @@ static int note_known(struct look *look, struct service *service)
     return 0;
 }
 
-static void start_look(struct looks *looks)
+static void start_look(struct refreshes *looks)
 {
     struct service *service = looks->service;
-    struct far *far = service->fars[looks->tier];
+    struct far *far = service->remote_stores[looks->tier];
     struct look *look = calloc(1, sizeof *look);
     int error = look ? 0 : report_error(ERR_MEMORY, NULL, "no memory for a look at the far tier");
     if (look) {
@@ -484,10 +484,10 @@ static void start_look(struct looks *looks)
     if (error != 0) {
         if (look)
             free_look(look);
-        looks_give_up(looks, error);
+        refresh_give_up(looks, error);
         return;
     }
-    looks_begun(looks);
+    refresh_begun(looks);
     look->service = service;
     look->changes = far->changes;
     look->job = (struct job){.work = work_look, .done.run = looked};
@@ -495,23 +495,24 @@ static void start_look(struct looks *looks)
     tier_work(service, looks->tier, &look->job);
 }
 
-void far_look(struct service *service, enum tier_index tier, struct look_waiter *waiter, int64_t ms)
+void remote_store_look(struct service *service, enum tier_index tier, struct refresh_waiter *waiter,
+                       int64_t ms)
 {
-    look_wait(&service->fars[tier]->looks, waiter, ms);
+    refresh_wait(&service->remote_stores[tier]->looks, waiter, ms);
 }
 
-bool far_is_fresh(const struct service *service, enum tier_index tier, int64_t max_age_ms)
+bool remote_store_is_fresh(const struct service *service, enum tier_index tier, int64_t max_age_ms)
 {
-    const struct far *far = service->fars[tier];
+    const struct far *far = service->remote_stores[tier];
     return !far || (far->looked_ms > 0 && loop_now_ms() - far->looked_ms <= max_age_ms);
 }
 
-void far_changed(struct service *service)
+void remote_store_changed(struct service *service)
 {
-    service->fars[TIER_FAR]->changes++;
+    service->remote_stores[TIER_FAR]->changes++;
 }
 
-int far_open(struct service *service)
+int remote_store_open(struct service *service)
 {
     for (unsigned tier = TIER_LOCAL + 1; tier < NUM_TIERS; tier++) {
         if (!tier_is_open(service, (enum tier_index)tier))
@@ -519,27 +520,27 @@ int far_open(struct service *service)
         struct far *far = calloc(1, sizeof *far);
         if (!far)
             return report_error(ERR_MEMORY, NULL, "no memory for a tier");
-        looks_init(&far->looks, service, (enum tier_index)tier, start_look);
-        service->fars[tier] = far;
+        refresh_init(&far->looks, service, (enum tier_index)tier, start_look);
+        service->remote_stores[tier] = far;
         start_look(&far->looks);
     }
     return 0;
 }
 
-void far_end(struct service *service)
+void remote_store_end(struct service *service)
 {
     for (unsigned tier = 0; tier < NUM_TIERS; tier++)
-        if (service->fars[tier])
-            looks_end(&service->fars[tier]->looks);
+        if (service->remote_stores[tier])
+            refresh_end(&service->remote_stores[tier]->looks);
 }
 
-void far_close(struct service *service)
+void remote_store_close(struct service *service)
 {
     for (unsigned tier = 0; tier < NUM_TIERS; tier++) {
-        struct far *far = service->fars[tier];
+        struct far *far = service->remote_stores[tier];
         if (far && far->now)
             free_look(far->now);
         free(far);
-        service->fars[tier] = NULL;
+        service->remote_stores[tier] = NULL;
     }
 }

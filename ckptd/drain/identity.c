@@ -22,15 +22,15 @@
 #define OBJECT "tier-identity"       /* in the far tier's root */
 #define NOTE "tier-identity.%016llx" /* in the local store's, by the text of tier.store */
 #define OWN "store-identity"         /* in the local store's, its own */
-#define DIGITS (IDENTITY_BYTES - 1)
+#define DIGITS (STORE_IDENTITY_BYTES - 1)
 
 /* ERR_NOT_FOUND: there is none. */
-static int read_identity(char out[IDENTITY_BYTES], struct storage *storage, const char *key)
+static int read_identity(char out[STORE_IDENTITY_BYTES], struct storage *storage, const char *key)
 {
-    char text[IDENTITY_BYTES + 1] = "";
+    char text[STORE_IDENTITY_BYTES + 1] = "";
     uint64_t bytes = 0;
     ERR_TRY(storage_fetch(storage, key, text, sizeof text, &bytes));
-    if (bytes != IDENTITY_BYTES || strspn(text, "0123456789abcdef") != DIGITS ||
+    if (bytes != STORE_IDENTITY_BYTES || strspn(text, "0123456789abcdef") != DIGITS ||
         text[DIGITS] != '\n')
         return report_error(ERR_CORRUPT, NULL, "%s is no identity of a store", key);
     memcpy(out, text, DIGITS);
@@ -40,19 +40,19 @@ static int read_identity(char out[IDENTITY_BYTES], struct storage *storage, cons
 
 static int publish_identity(struct storage *storage, const char *key, const char *identity)
 {
-    char text[IDENTITY_BYTES + 1];
+    char text[STORE_IDENTITY_BYTES + 1];
     snprintf(text, sizeof text, "%s\n", identity);
     return storage_publish(storage, key, text, strlen(text));
 }
 
-static int make_identity(char out[IDENTITY_BYTES], struct storage *storage, const char *key)
+static int make_identity(char out[STORE_IDENTITY_BYTES], struct storage *storage, const char *key)
 {
     ERR_TRY(manifest_new_nonce(out));
     int error = publish_identity(storage, key, out);
     return error == ERR_EXISTS ? read_identity(out, storage, key) : error;
 }
 
-int identity_of(char out[IDENTITY_BYTES], struct storage *local)
+int store_identity_of(char out[STORE_IDENTITY_BYTES], struct storage *local)
 {
     int error = read_identity(out, local, OWN);
     return error == ERR_NOT_FOUND ? make_identity(out, local, OWN) : error;
@@ -65,10 +65,10 @@ static int refuse(const char *place, const char *found, const char *identity, co
                         found[0] ? "of identity " : "it has no identity", found, identity);
 }
 
-int identity_take(char out[IDENTITY_BYTES], struct storage *far, struct storage *local,
-                  const char *place)
+int store_identity_take(char out[STORE_IDENTITY_BYTES], struct storage *far, struct storage *local,
+                        const char *place)
 {
-    char note[64], found[IDENTITY_BYTES] = "", hint[200];
+    char note[64], found[STORE_IDENTITY_BYTES] = "", hint[200];
     snprintf(note, sizeof note, NOTE, (unsigned long long)checksum_bytes(place, strlen(place)));
     int remembered = read_identity(out, local, note);
     if (remembered != 0 && remembered != ERR_NOT_FOUND)
@@ -84,13 +84,13 @@ int identity_take(char out[IDENTITY_BYTES], struct storage *far, struct storage 
              note);
     if (remembered == 0)
         return strcmp(found, out) == 0 ? 0 : refuse(place, found, out, hint);
-    memcpy(out, found, IDENTITY_BYTES);
+    memcpy(out, found, STORE_IDENTITY_BYTES);
     return publish_identity(local, note, out);
 }
 
-int identity_check(struct storage *far, const char *identity, const char *place)
+int store_identity_check(struct storage *far, const char *identity, const char *place)
 {
-    char found[IDENTITY_BYTES] = "";
+    char found[STORE_IDENTITY_BYTES] = "";
     int error = read_identity(found, far, OBJECT);
     if (error != 0 && error != ERR_NOT_FOUND)
         return error;

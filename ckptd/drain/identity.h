@@ -5,16 +5,16 @@
 
 struct storage;
 
-#define IDENTITY_BYTES 33u /* 32 random digits, and a NUL */
+#define STORE_IDENTITY_BYTES 33u /* 32 random digits, and a NUL */
 
 /* The identity of `far`, made if there is none, is the one that `local` remembers for this place, a
  * text as of tier.store; if it remembers none, it does from now on. ERR_MISMATCH: it is another
  * store. */
-int identity_take(char out[IDENTITY_BYTES], struct storage *far, struct storage *local,
-                  const char *place);
+int store_identity_take(char out[STORE_IDENTITY_BYTES], struct storage *far, struct storage *local,
+                        const char *place);
 /* That of a local store, made if there is none. */
-int identity_of(char out[IDENTITY_BYTES], struct storage *local);
+int store_identity_of(char out[STORE_IDENTITY_BYTES], struct storage *local);
 /* Is it still that? ERR_MISMATCH. */
-int identity_check(struct storage *far, const char *identity, const char *place);
+int store_identity_check(struct storage *far, const char *identity, const char *place);
 
 #endif

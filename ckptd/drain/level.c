@@ -25,7 +25,7 @@ static void answer(struct drain_waiter *waiter, Holdfast__V1__SaveState state,
                    const char *durability, const char *reason)
 {
     Holdfast__V1__WaitSaveReply reply = HOLDFAST__V1__WAIT_SAVE_REPLY__INIT;
-    struct drain_waiter **at = &waiter->service->level_waiters;
+    struct drain_waiter **at = &waiter->service->durability_waiters;
     while (*at != waiter)
         at = &(*at)->next;
     *at = waiter->next;
@@ -43,10 +43,10 @@ static void waited_enough(struct timer *timer)
            DURABILITY_LOCAL, "");
 }
 
-void level_look(struct service *service)
+void durability_look(struct service *service)
 {
     struct drain_waiter *next;
-    for (struct drain_waiter *waiter = service->level_waiters; waiter; waiter = next) {
+    for (struct drain_waiter *waiter = service->durability_waiters; waiter; waiter = next) {
         next = waiter->next;
         const struct checkpoint *checkpoint =
             catalog_find(waiter->run, waiter->step, waiter->attempt);
@@ -68,15 +68,15 @@ void level_look(struct service *service)
     }
 }
 
-void level_wait(struct service *service, struct rpc_call *call, struct checkpoint *checkpoint,
-                enum durability level, uint32_t timeout_ms)
+void wait_durability(struct service *service, struct rpc_call *call, struct checkpoint *checkpoint,
+                     enum durability level, uint32_t timeout_ms)
 {
     struct drain_waiter *waiter = calloc(1, sizeof *waiter);
     if (!waiter) {
         rpc_call_fail(call, report_error(ERR_MEMORY, NULL, "no memory to wait for a checkpoint"));
         return;
     }
-    *waiter = (struct drain_waiter){.next = service->level_waiters,
+    *waiter = (struct drain_waiter){.next = service->durability_waiters,
                                     .service = service,
                                     .call = call,
                                     .run = checkpoint->run,
@@ -84,19 +84,19 @@ void level_wait(struct service *service, struct rpc_call *call, struct checkpoin
                                     .attempt = checkpoint->summary.attempt,
                                     .level = level,
                                     .timer.run = waited_enough};
-    service->level_waiters = waiter;
+    service->durability_waiters = waiter;
     checkpoint->is_wanted_far |= level == DURABLE_BUCKET;
     checkpoint->is_wanted_replicated |= level == DURABLE_REPLICATED;
     loop_timer(service->loop, &waiter->timer,
                timeout_ms < service->config->limit_wait_ms ? (int64_t)timeout_ms
                                                            : service->config->limit_wait_ms);
-    level_look(service);
-    drain_look(service);
+    durability_look(service);
+    replicate_look(service);
 }
 
-void level_end(struct service *service)
+void durability_end(struct service *service)
 {
-    while (service->level_waiters)
-        answer(service->level_waiters, HOLDFAST__V1__SAVE_STATE__SAVE_STAGING, DURABILITY_LOCAL,
-               "");
+    while (service->durability_waiters)
+        answer(service->durability_waiters, HOLDFAST__V1__SAVE_STATE__SAVE_STAGING,
+               DURABILITY_LOCAL, "");
 }

@@ -12,10 +12,10 @@ struct checkpoint;
 
 /* For a committed checkpoint that has not reached the level yet: it goes first, at full speed. The
  * call is answered when it has it, when it never will, or after `timeout_ms`. */
-void level_wait(struct service *service, struct rpc_call *call, struct checkpoint *checkpoint,
-                enum durability level, uint32_t timeout_ms);
+void wait_durability(struct service *service, struct rpc_call *call, struct checkpoint *checkpoint,
+                     enum durability level, uint32_t timeout_ms);
 /* What the tiers hold has changed: who waits for that? */
-void level_look(struct service *service);
-void level_end(struct service *service); /* ckptd ends: calls that wait are answered */
+void durability_look(struct service *service);
+void durability_end(struct service *service); /* ckptd ends: calls that wait are answered */
 
 #endif

@@ -18,7 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-int marker_publish_origin(struct storage *storage, const struct manifest_summary *summary)
+int remote_manifest_publish_origin(struct storage *storage, const struct manifest_summary *summary)
 {
     char key[STORAGE_KEY_MAX + 1], text[ORIGIN_BYTES_MAX];
     if (!summary->origin[0])
@@ -30,7 +30,7 @@ int marker_publish_origin(struct storage *storage, const struct manifest_summary
 }
 
 /* It is there before the manifest is: no retention finds the checkpoint without it. */
-int marker_publish_pin(struct service *service, const char *prefix)
+int remote_manifest_publish_pin(struct service *service, const char *prefix)
 {
     char note[PIN_NOTE_MAX];
     int error = storage_group_find_note(service->storage, STORAGE_PIN, prefix, note, sizeof note);
@@ -41,7 +41,8 @@ int marker_publish_pin(struct service *service, const char *prefix)
 }
 
 /* To be freed. */
-static int make_text(char **out, size_t *out_bytes, const struct marker *marker, const char *key)
+static int make_text(char **out, size_t *out_bytes, const struct remote_manifest *marker,
+                     const char *key)
 {
     struct manifest other = *marker->manifest;
     void *text = NULL;
@@ -64,7 +65,8 @@ static int make_text(char **out, size_t *out_bytes, const struct marker *marker,
 }
 
 /* Every shard is right by now, and the mark says whose work this is. */
-static int remove_damaged(const struct marker *marker, struct storage *storage, const char *key)
+static int remove_damaged(const struct remote_manifest *marker, struct storage *storage,
+                          const char *key)
 {
     struct manifest *manifest = NULL;
     int error = catalog_read_manifest(&manifest, storage, &marker->manifest->summary);
@@ -74,7 +76,7 @@ static int remove_damaged(const struct marker *marker, struct storage *storage, 
     return error == ERR_NOT_FOUND ? 0 : error;
 }
 
-enum publication marker_publish(const struct marker *marker, uint64_t *out_hash)
+enum publication remote_manifest_publish(const struct remote_manifest *marker, uint64_t *out_hash)
 {
     struct storage *storage = marker->service->tiers[marker->to].storage;
     const struct manifest_summary *summary = &marker->manifest->summary;

@@ -11,7 +11,7 @@
 
 struct service;
 
-struct marker {
+struct remote_manifest {
     struct service *service;
     const struct manifest *manifest; /* for the far tier with the hashes of what was sent */
     enum tier_index from, to;
@@ -19,10 +19,10 @@ struct marker {
 };
 
 /* *out_hash: of its text there. Of all but DURABLE this thread's last error says why. */
-enum publication marker_publish(const struct marker *marker, uint64_t *out_hash);
+enum publication remote_manifest_publish(const struct remote_manifest *marker, uint64_t *out_hash);
 /* The pin of this node's store, into the far tier. */
-int marker_publish_pin(struct service *service, const char *prefix);
+int remote_manifest_publish_pin(struct service *service, const char *prefix);
 /* Of a run that was renamed the name that manifest and shards know, beside them. */
-int marker_publish_origin(struct storage *storage, const struct manifest_summary *summary);
+int remote_manifest_publish_origin(struct storage *storage, const struct manifest_summary *summary);
 
 #endif

@@ -20,14 +20,15 @@
 #include <string.h>
 #include <time.h>
 
-void perform_work(struct drain *drain, void (*work)(struct job *), void (*done)(struct event *))
+void perform_work(struct replication *drain, void (*work)(struct job *),
+                  void (*done)(struct event *))
 {
     drain->fault = (struct fault){0};
     drain->job = (struct job){.work = work, .done.run = done};
     tier_work(drain->service, tier_of_crew(drain->from, drain->tier), &drain->job);
 }
 
-static struct storage *far_of(const struct drain *drain)
+static struct storage *far_of(const struct replication *drain)
 {
     return drain->service->tiers[drain->tier].storage;
 }
@@ -35,7 +36,7 @@ static struct storage *far_of(const struct drain *drain)
 /* ---- the end of one ---- */
 
 /* What was not ended here is no use without its manifest, and takes space. */
-static void remove_rest(const struct drain *drain, const char *prefix)
+static void remove_rest(const struct replication *drain, const char *prefix)
 {
     int error = storage_group_clear(far_of(drain), &checkpoint_kind, prefix);
     if (error != 0)
@@ -54,13 +55,14 @@ static void forget_verify(struct storage *storage, const char *prefix)
 
 static void work_close(struct job *job)
 {
-    struct drain *drain = CONTAINER_OF(job, struct drain, job);
+    struct replication *drain = CONTAINER_OF(job, struct replication, job);
     char prefix[STORAGE_KEY_MAX];
     memcpy(prefix, drain->claim.prefix, sizeof prefix);
-    early_left_drop(&drain->left_early, far_of(drain), drain->manifest);
-    early_left_leave(&drain->left_early);
-    claim_end(&drain->claim, drain->is_held);
-    if (!drain->is_held && drain_is_keeping(drain) && !drain_is_completing(drain) && prefix[0])
+    precommit_left_drop(&drain->left_early, far_of(drain), drain->manifest);
+    precommit_left_leave(&drain->left_early);
+    hold_end(&drain->claim, drain->is_held);
+    if (!drain->is_held && replicate_is_keeping(drain) && !replicate_is_completing(drain) &&
+        prefix[0])
         remove_rest(drain, prefix);
     if (!drain->is_held || !drain->is_mending)
         return;
@@ -71,7 +73,7 @@ static void work_close(struct job *job)
 }
 
 /* For retention, which gives up the local copy, and for the scrub of the far tier. */
-static void note_proven(struct drain *drain)
+static void note_proven(struct replication *drain)
 {
     struct checkpoint *checkpoint = drain->checkpoint;
     copies_note(checkpoint, drain->tier)->proven = (int64_t)time(NULL);
@@ -79,7 +81,7 @@ static void note_proven(struct drain *drain)
 }
 
 /* Whole again: for the list, the journal and status. */
-static void note_mended(struct drain *drain)
+static void note_mended(struct replication *drain)
 {
     struct checkpoint *checkpoint = drain->checkpoint;
     char detail[128];
@@ -96,17 +98,17 @@ static void note_mended(struct drain *drain)
     log_info("drain", "run %s, step %llu, attempt %llu: mended %s, %llu bytes",
              checkpoint->run->name, (unsigned long long)checkpoint->summary.step,
              (unsigned long long)checkpoint->summary.attempt, detail,
-             (unsigned long long)(drain->ship.bytes_sent - drain->bytes_before));
+             (unsigned long long)(drain->copy.bytes_sent - drain->bytes_before));
 }
 
 static void closed(struct event *event)
 {
-    struct drain *drain = CONTAINER_OF(event, struct drain, job.done);
+    struct replication *drain = CONTAINER_OF(event, struct replication, job.done);
     struct checkpoint *checkpoint = drain->checkpoint;
     if (drain->is_held && drain->is_mending)
         note_mended(drain);
-    room_end(&drain->room, drain->service);
-    early_left_free(&drain->left_early);
+    space_end(&drain->room, drain->service);
+    precommit_left_free(&drain->left_early);
     manifest_free(drain->manifest);
     drain->manifest = NULL;
     drain->checkpoint = NULL;
@@ -115,32 +117,32 @@ static void closed(struct event *event)
     drain->ended(drain, checkpoint->run);
 }
 
-void perform_close(struct drain *drain, bool is_held)
+void perform_close(struct replication *drain, bool is_held)
 {
     drain->is_held = is_held;
     perform_work(drain, work_close, closed);
 }
 
 /* It takes what is sent. */
-static void forget_error(struct drain *drain)
+static void forget_error(struct replication *drain)
 {
     drain->newest_error[0] = '\0';
     drain->service->tiers[drain->tier].takes_nothing = false;
 }
 
-static const char *event_name(const struct drain *drain)
+static const char *event_name(const struct replication *drain)
 {
     if (drain->tier == TIER_FAR)
         return "drain";
-    return drain_is_keeping(drain) && !drain_is_completing(drain) ? "keep" : "replicate";
+    return replicate_is_keeping(drain) && !replicate_is_completing(drain) ? "keep" : "replicate";
 }
 
-static void do_held(struct drain *drain, const struct transfer_action *action)
+static void do_held(struct replication *drain, const struct transfer_action *action)
 {
     struct checkpoint *checkpoint = drain->checkpoint;
     const struct manifest_summary *summary = &checkpoint->summary;
     double seconds = (double)(loop_now_ms() - drain->begun_ms) / 1000.0;
-    uint64_t sent = drain->ship.bytes_sent - drain->bytes_before;
+    uint64_t sent = drain->copy.bytes_sent - drain->bytes_before;
     (void)action;
     forget_error(drain);
     if (drain->is_mending) {
@@ -169,7 +171,7 @@ static void do_held(struct drain *drain, const struct transfer_action *action)
     perform_close(drain, true);
 }
 
-void perform_give_up(struct drain *drain, const char *why)
+void perform_give_up(struct replication *drain, const char *why)
 {
     struct checkpoint *checkpoint = drain->checkpoint;
     copies_note(checkpoint, drain->tier)->is_given_up = true;
@@ -184,15 +186,15 @@ void perform_give_up(struct drain *drain, const char *why)
               tier_name(drain->service, drain->tier), why);
 }
 
-static void do_over(struct drain *drain, const struct transfer_action *action)
+static void do_over(struct replication *drain, const struct transfer_action *action)
 {
     (void)action;
-    bool is_damage = drain->ship.is_of_source && catalog_is_proof(&drain->fault) &&
-                     catalog_has_copy(drain->checkpoint, drain->ship.from);
-    if (!is_damage || drain->ship.from == TIER_LOCAL)
+    bool is_damage = drain->copy.is_of_source && catalog_is_proof(&drain->fault) &&
+                     catalog_has_copy(drain->checkpoint, drain->copy.from);
+    if (!is_damage || drain->copy.from == TIER_LOCAL)
         perform_give_up(drain, drain->fault.message); /* else another tier may have it whole */
     if (is_damage)
-        catalog_damage(drain->checkpoint, drain->ship.from, &drain->fault);
+        catalog_damage(drain->checkpoint, drain->copy.from, &drain->fault);
     perform_close(drain, false);
 }
 
@@ -200,15 +202,15 @@ static void do_over(struct drain *drain, const struct transfer_action *action)
 
 /* The node that has the shard of a part is not there: the queue says what may go meanwhile. What
  * has come of it stays. */
-static bool is_without_source(const struct drain *drain)
+static bool is_without_source(const struct replication *drain)
 {
-    return drain_is_completing(drain) && drain->machine.state == TRANSFER_COPYING &&
-           drain->ship.is_of_source && drain->service->tiers[drain->ship.from].offline[0];
+    return replicate_is_completing(drain) && drain->machine.state == TRANSFER_COPYING &&
+           drain->copy.is_of_source && drain->service->tiers[drain->copy.from].offline[0];
 }
 
 void perform_rested(struct timer *timer)
 {
-    struct drain *drain = CONTAINER_OF(timer, struct drain, rest);
+    struct replication *drain = CONTAINER_OF(timer, struct replication, rest);
     if (is_without_source(drain)) {
         transfer_forget(&drain->machine);
         perform_close(drain, false);
@@ -217,10 +219,10 @@ void perform_rested(struct timer *timer)
     perform_action(drain, transfer_rested(&drain->machine));
 }
 
-static void do_rest(struct drain *drain, const struct transfer_action *action)
+static void do_rest(struct replication *drain, const struct transfer_action *action)
 {
     bool is_first = !drain->newest_error[0];
-    drain->service->tiers[drain->tier].takes_nothing = !drain->ship.is_of_source;
+    drain->service->tiers[drain->tier].takes_nothing = !drain->copy.is_of_source;
     drain->errors++;
     catalog_damage_text(drain->newest_error, sizeof drain->newest_error, &drain->fault);
     if (is_first)
@@ -235,20 +237,20 @@ static void do_rest(struct drain *drain, const struct transfer_action *action)
 
 static void work_claim(struct job *job)
 {
-    struct drain *drain = CONTAINER_OF(job, struct drain, job);
+    struct replication *drain = CONTAINER_OF(job, struct replication, job);
     drain->outcome =
-        claim_take(&drain->claim, drain->service, drain->tier, &drain->manifest->summary);
+        hold_take(&drain->claim, drain->service, drain->tier, &drain->manifest->summary);
     if (drain->outcome != PUBLICATION_DURABLE)
         fault_take(&drain->fault, ERR_IO);
 }
 
 static void claimed(struct event *event)
 {
-    struct drain *drain = CONTAINER_OF(event, struct drain, job.done);
+    struct replication *drain = CONTAINER_OF(event, struct replication, job.done);
     perform_action(drain, transfer_claimed(&drain->machine, drain->outcome));
 }
 
-static void do_claim(struct drain *drain, const struct transfer_action *action)
+static void do_claim(struct replication *drain, const struct transfer_action *action)
 {
     (void)action;
     perform_work(drain, work_claim, claimed);
@@ -258,39 +260,39 @@ static void do_claim(struct drain *drain, const struct transfer_action *action)
 
 /* A source that does not answer says nothing about what lies there; a disk of this node with errors
  * is not troubled for what is whole elsewhere. */
-static bool no_try_helps(const struct drain *drain, const struct ship *ship)
+static bool no_try_helps(const struct replication *drain, const struct shard_copy *copy)
 {
-    if (!ship->is_of_source)
-        return drain_is_keeping(drain);
-    return ship->from == TIER_LOCAL || drain_is_loss(&ship->fault);
+    if (!copy->is_of_source)
+        return replicate_is_keeping(drain);
+    return copy->from == TIER_LOCAL || replicate_is_loss(&copy->fault);
 }
 
-void perform_arrived(struct ship *ship)
+void perform_arrived(struct shard_copy *copy)
 {
-    struct drain *drain = CONTAINER_OF(ship, struct drain, ship);
-    drain->fault = ship->fault;
-    if (ship->fault.code == 0) {
+    struct replication *drain = CONTAINER_OF(copy, struct replication, copy);
+    drain->fault = copy->fault;
+    if (copy->fault.code == 0) {
         if (drain->tier == TIER_FAR)
-            memcpy(drain->manifest->part_sums[ship->shard].sha256, ship->sha256,
+            memcpy(drain->manifest->part_sums[copy->shard].sha256, copy->sha256,
                    CHECKSUM_SHA256_HEX);
         forget_error(drain);
     }
-    if (ship->fault.code == 0 && drain_is_keeping(drain) &&
-        !early_left_has_file(&drain->left_early, ship->shard))
-        room_use(&drain->room, drain->service, ship->geometry.file_bytes);
-    perform_action(drain, transfer_copied(&drain->machine, ship->shard, ship->fault.code,
-                                          no_try_helps(drain, ship)));
+    if (copy->fault.code == 0 && replicate_is_keeping(drain) &&
+        !precommit_left_has_file(&drain->left_early, copy->shard))
+        space_use(&drain->room, drain->service, copy->geometry.file_bytes);
+    perform_action(drain, transfer_copied(&drain->machine, copy->shard, copy->fault.code,
+                                          no_try_helps(drain, copy)));
 }
 
-bool perform_is_due(const struct drain *drain, uint32_t shard)
+bool perform_is_due(const struct replication *drain, uint32_t shard)
 {
     const struct checkpoint *checkpoint = drain->checkpoint;
-    if (drain_is_completing(drain))
+    if (replicate_is_completing(drain))
         return !copies_has_shard(checkpoint, drain->tier, shard);
     return !drain->is_of_part || checkpoint->places[shard] == drain->tier;
 }
 
-static void do_copy(struct drain *drain, const struct transfer_action *action)
+static void do_copy(struct replication *drain, const struct transfer_action *action)
 {
     const struct checkpoint *checkpoint = drain->checkpoint;
     struct transfer_action next = *action;
@@ -300,19 +302,20 @@ static void do_copy(struct drain *drain, const struct transfer_action *action)
         perform_action(drain, next);
         return;
     }
-    drain->ship.is_hurried = queue_is_wanted(checkpoint, drain->tier);
-    ship_start(&drain->ship, drain->checkpoint, drain->manifest, next.shard,
-               next.shard < drain->left_early.count ? &drain->left_early.ships[next.shard] : NULL);
+    drain->copy.is_hurried = queue_is_wanted(checkpoint, drain->tier);
+    shard_copy_start(&drain->copy, drain->checkpoint, drain->manifest, next.shard,
+                     next.shard < drain->left_early.count ? &drain->left_early.ships[next.shard]
+                                                          : NULL);
 }
 
 /* ---- names and manifest ---- */
 
 static void work_names(struct job *job)
 {
-    struct drain *drain = CONTAINER_OF(job, struct drain, job);
-    int error = marker_publish_origin(far_of(drain), &drain->manifest->summary);
+    struct replication *drain = CONTAINER_OF(job, struct replication, job);
+    int error = remote_manifest_publish_origin(far_of(drain), &drain->manifest->summary);
     if (error == 0 && drain->tier == TIER_FAR)
-        error = marker_publish_pin(drain->service, drain->claim.prefix);
+        error = remote_manifest_publish_pin(drain->service, drain->claim.prefix);
     if (error == 0)
         error = storage_sync_names(far_of(drain), drain->claim.prefix);
     if (error != 0)
@@ -321,27 +324,27 @@ static void work_names(struct job *job)
 
 static void named(struct event *event)
 {
-    struct drain *drain = CONTAINER_OF(event, struct drain, job.done);
+    struct replication *drain = CONTAINER_OF(event, struct replication, job.done);
     perform_action(drain, transfer_named(&drain->machine, drain->fault.code));
 }
 
-static void do_names(struct drain *drain, const struct transfer_action *action)
+static void do_names(struct replication *drain, const struct transfer_action *action)
 {
     (void)action;
     perform_work(drain, work_names, named);
 }
 
 /* As a peer does of its own: nodes/serve.c. */
-static enum publication complete_here(const struct drain *drain)
+static enum publication complete_here(const struct replication *drain)
 {
-    int error = whole_make(far_of(drain), &drain->manifest->summary);
+    int error = complete_copy(far_of(drain), &drain->manifest->summary);
     bool is_lost = error == ERR_NOT_FOUND || error == ERR_CORRUPT;
     return error == 0 ? PUBLICATION_DURABLE : is_lost ? PUBLICATION_LOST : PUBLICATION_UNKNOWN;
 }
 
 static int visit_step(void *user, const struct storage_entry *entry)
 {
-    struct drain *drain = user;
+    struct replication *drain = user;
     const struct manifest_summary *summary = &drain->manifest->summary;
     uint64_t step, attempt;
     if (retain_parse(entry->name, &step, &attempt) && step == summary->step &&
@@ -352,7 +355,7 @@ static int visit_step(void *user, const struct storage_entry *entry)
 
 /* On the peer's disk, or in its memory? The peer says: each node has that setting for itself. What
  * cannot be asked is not said to be on a disk; the next look at the peer knows. */
-static void look_where_it_is(struct drain *drain)
+static void look_where_it_is(struct replication *drain)
 {
     if (drain->outcome != PUBLICATION_DURABLE || !tier_is_peer(drain->tier))
         return;
@@ -362,15 +365,15 @@ static void look_where_it_is(struct drain *drain)
 
 static void work_publish(struct job *job)
 {
-    struct drain *drain = CONTAINER_OF(job, struct drain, job);
-    const struct marker marker = {.service = drain->service,
-                                  .manifest = drain->manifest,
-                                  .from = drain->from,
-                                  .to = drain->tier,
-                                  .is_mending = drain->is_mending};
-    drain->outcome = marker_publish(&marker, &drain->text_hash);
-    if (drain->outcome == PUBLICATION_DURABLE && drain_is_keeping(drain) &&
-        drain_is_completing(drain))
+    struct replication *drain = CONTAINER_OF(job, struct replication, job);
+    const struct remote_manifest marker = {.service = drain->service,
+                                           .manifest = drain->manifest,
+                                           .from = drain->from,
+                                           .to = drain->tier,
+                                           .is_mending = drain->is_mending};
+    drain->outcome = remote_manifest_publish(&marker, &drain->text_hash);
+    if (drain->outcome == PUBLICATION_DURABLE && replicate_is_keeping(drain) &&
+        replicate_is_completing(drain))
         drain->outcome = complete_here(drain);
     if (drain->outcome != PUBLICATION_DURABLE)
         fault_take(&drain->fault, ERR_IO);
@@ -379,11 +382,11 @@ static void work_publish(struct job *job)
 
 static void published(struct event *event)
 {
-    struct drain *drain = CONTAINER_OF(event, struct drain, job.done);
+    struct replication *drain = CONTAINER_OF(event, struct replication, job.done);
     perform_action(drain, transfer_published(&drain->machine, drain->outcome));
 }
 
-static void do_publish(struct drain *drain, const struct transfer_action *action)
+static void do_publish(struct replication *drain, const struct transfer_action *action)
 {
     (void)action;
     perform_work(drain, work_publish, published);
@@ -391,7 +394,7 @@ static void do_publish(struct drain *drain, const struct transfer_action *action
 
 static void work_settle(struct job *job)
 {
-    struct drain *drain = CONTAINER_OF(job, struct drain, job);
+    struct replication *drain = CONTAINER_OF(job, struct replication, job);
     char key[STORAGE_KEY_MAX + 1];
     const struct manifest_summary *summary = &drain->manifest->summary;
     drain->outcome = manifest_key(key, sizeof key, summary) == 0
@@ -404,11 +407,11 @@ static void work_settle(struct job *job)
 
 static void settled(struct event *event)
 {
-    struct drain *drain = CONTAINER_OF(event, struct drain, job.done);
+    struct replication *drain = CONTAINER_OF(event, struct replication, job.done);
     perform_action(drain, transfer_settled(&drain->machine, drain->outcome));
 }
 
-static void do_settle(struct drain *drain, const struct transfer_action *action)
+static void do_settle(struct replication *drain, const struct transfer_action *action)
 {
     (void)action;
     perform_work(drain, work_settle, settled);
@@ -416,15 +419,15 @@ static void do_settle(struct drain *drain, const struct transfer_action *action)
 
 /* ---- what is decided, and by whom it is done ---- */
 
-static void do_nothing(struct drain *drain, const struct transfer_action *action)
+static void do_nothing(struct replication *drain, const struct transfer_action *action)
 {
     (void)drain;
     (void)action;
 }
 
-void perform_action(struct drain *drain, struct transfer_action action)
+void perform_action(struct replication *drain, struct transfer_action action)
 {
-    static void (*const performers[])(struct drain *, const struct transfer_action *) = {
+    static void (*const performers[])(struct replication *, const struct transfer_action *) = {
         [TRANSFER_NOTHING] = do_nothing, [TRANSFER_CLAIM] = do_claim,
         [TRANSFER_COPY] = do_copy,       [TRANSFER_NAMES] = do_names,
         [TRANSFER_PUBLISH] = do_publish, [TRANSFER_SETTLE] = do_settle,

@@ -8,8 +8,8 @@
 #define FILES_BESIDE 4u         /* the manifest, the mark, the lease, the directory */
 #define BYTES_BESIDE (1u << 20) /* of them */
 
-int room_promise(struct ledger_promise *out, struct service *service, uint64_t bytes,
-                 uint64_t shards)
+int space_promise(struct ledger_promise *out, struct service *service, uint64_t bytes,
+                  uint64_t shards)
 {
     struct storage_space space;
     int error = storage_space(service->storage, &space);
@@ -19,12 +19,12 @@ int room_promise(struct ledger_promise *out, struct service *service, uint64_t b
     return error;
 }
 
-void room_use(struct ledger_promise *promise, struct service *service, uint64_t bytes)
+void space_use(struct ledger_promise *promise, struct service *service, uint64_t bytes)
 {
     ledger_take(&service->ledger, promise, bytes, 1);
 }
 
-void room_end(struct ledger_promise *promise, struct service *service)
+void space_end(struct ledger_promise *promise, struct service *service)
 {
     ledger_end(&service->ledger, promise);
 }

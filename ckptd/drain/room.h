@@ -10,11 +10,11 @@
 struct service;
 
 /* ERR_SPACE: it does not fit beside what was promised to saves. */
-int room_promise(struct ledger_promise *out, struct service *service, uint64_t bytes,
-                 uint64_t shards);
+int space_promise(struct ledger_promise *out, struct service *service, uint64_t bytes,
+                  uint64_t shards);
 /* A file of so many bytes was made of it. */
-void room_use(struct ledger_promise *promise, struct service *service, uint64_t bytes);
+void space_use(struct ledger_promise *promise, struct service *service, uint64_t bytes);
 /* What is left is everybody's again; also of an empty promise. */
-void room_end(struct ledger_promise *promise, struct service *service);
+void space_end(struct ledger_promise *promise, struct service *service);
 
 #endif

@@ -19,8 +19,8 @@
  *
  * Of a save that is not committed (early.c) a part goes when its chunks are in the file here: the
  * sums by which they were hashed become the table, entry by entry. Where the shard is at another
- * node the sums are made of what comes. ship_start() goes on behind the last of those parts, where
- * the entries are those of the manifest's table.
+ * node the sums are made of what comes. shard_copy_start() goes on behind the last of those parts,
+ * where the entries are those of the manifest's table.
  *
  * Parts wait for their time in pace.c: a rate, and the quiet phases of the ranks; for those a
  * checkpoint waits pace.quiet_wait_ms in all. When somebody waits for it nothing is held back.
@@ -48,57 +48,58 @@
 
 /* ---- the end ---- */
 
-static void free_shard(struct ship *ship)
+static void free_shard(struct shard_copy *copy)
 {
-    free(ship->table);
-    free(ship->sums);
-    ship->table = NULL;
-    ship->sums = NULL;
+    free(copy->table);
+    free(copy->sums);
+    copy->table = NULL;
+    copy->sums = NULL;
 }
 
-static void start_job(struct ship *ship, void (*work)(struct job *), void (*done)(struct event *))
+static void start_job(struct shard_copy *copy, void (*work)(struct job *),
+                      void (*done)(struct event *))
 {
-    ship->is_working = true;
-    ship->job = (struct job){.work = work, .done.run = done};
-    tier_work(ship->service, tier_of_crew(ship->from, ship->to), &ship->job);
+    copy->is_working = true;
+    copy->job = (struct job){.work = work, .done.run = done};
+    tier_work(copy->service, tier_of_crew(copy->from, copy->to), &copy->job);
 }
 
 static void ended(struct event *event)
 {
-    struct ship *ship = CONTAINER_OF(event, struct ship, job.done);
-    ship->is_under_way = ship->is_working = false;
-    if (ship->is_early) {
-        ship->at_rest(ship);
+    struct shard_copy *copy = CONTAINER_OF(event, struct shard_copy, job.done);
+    copy->is_under_way = copy->is_working = false;
+    if (copy->is_early) {
+        copy->at_rest(copy);
         return;
     }
-    free_shard(ship);
-    ship->arrived(ship);
+    free_shard(copy);
+    copy->arrived(copy);
 }
 
-static void leave_pace(struct ship *ship)
+static void leave_pace(struct shard_copy *copy)
 {
-    while (ship->num_paced > 0) {
-        pace_leave(&ship->fleet->pace, loop_now_ms());
-        ship->num_paced--;
+    while (copy->num_paced > 0) {
+        throttle_leave(&copy->queue->pace, loop_now_ms());
+        copy->num_paced--;
     }
 }
 
-static void end(struct ship *ship)
+static void end(struct shard_copy *copy)
 {
-    leave_pace(ship);
-    ship->is_ending = true;
-    start_job(ship, berth_end, ended);
+    leave_pace(copy);
+    copy->is_ending = true;
+    start_job(copy, copy_io_end, ended);
 }
 
-static void end_if_done(struct ship *ship)
+static void end_if_done(struct shard_copy *copy)
 {
-    if (ship->is_ending || ship->in_flight > 0)
+    if (copy->is_ending || copy->in_flight > 0)
         return;
-    if (ship->fault.code != 0 || ship->num_sent == ship->num_parts) {
-        end(ship);
-    } else if (ship->is_stopped) {
-        ship->is_under_way = false;
-        ship->at_rest(ship);
+    if (copy->fault.code != 0 || copy->num_sent == copy->num_parts) {
+        end(copy);
+    } else if (copy->is_stopped) {
+        copy->is_under_way = false;
+        copy->at_rest(copy);
     }
 }
 
@@ -107,17 +108,17 @@ static void end_if_done(struct ship *ship)
 static void work_take(struct job *job)
 {
     struct part *part = CONTAINER_OF(job, struct part, job);
-    struct ship *ship = part->ship;
+    struct shard_copy *copy = part->copy;
     int error = 0;
     if (part->image) {
         image_get(part->image, part->start, part->data, part->bytes);
-        error = berth_prove(ship, part->data, part->start, part->bytes);
+        error = copy_io_prove(copy, part->data, part->start, part->bytes);
         if (error == 0)
-            error = berth_hash_part(ship, part->index, part->data, part->bytes);
-    } else if (ship->is_early) {
-        error = berth_read_early(ship, part->data, part->start, part->bytes);
+            error = copy_io_hash_part(copy, part->index, part->data, part->bytes);
+    } else if (copy->is_early) {
+        error = copy_io_read_early(copy, part->data, part->start, part->bytes);
     } else {
-        error = berth_read_part(ship, ship->from, ship->source, part->data, part->index);
+        error = copy_io_read_part(copy, copy->from, copy->source, part->data, part->index);
     }
     if (error != 0)
         fault_take(&part->fault, error);
@@ -126,9 +127,9 @@ static void work_take(struct job *job)
 static void work_send(struct job *job)
 {
     struct part *part = CONTAINER_OF(job, struct part, job);
-    struct ship *ship = part->ship;
-    const char *sha256 = tier_is_peer(ship->to) ? NULL : ship->sums[part->index];
-    int error = storage_write_hashed(berth_storage(ship, ship->to), ship->target, part->start,
+    struct shard_copy *copy = part->copy;
+    const char *sha256 = tier_is_peer(copy->to) ? NULL : copy->sums[part->index];
+    int error = storage_write_hashed(copy_io_storage(copy, copy->to), copy->target, part->start,
                                      part->data, part->bytes, sha256);
     if (error != 0)
         fault_take(&part->fault, error);
@@ -137,64 +138,64 @@ static void work_send(struct job *job)
 static void taken(struct event *event);
 
 /* The image that has the shard, or NULL. */
-static struct image *find_image(const struct ship *ship)
+static struct image *find_image(const struct shard_copy *copy)
 {
-    if (ship->is_early)
-        return ship->stage ? ship->stage->image : NULL;
-    struct image *image = ship->is_from_file ? NULL : catalog_image(ship->checkpoint, ship->shard);
+    if (copy->is_early)
+        return copy->stage ? copy->stage->image : NULL;
+    struct image *image = copy->is_from_file ? NULL : catalog_image(copy->checkpoint, copy->shard);
     bool is_usable = image && image->state == IMAGE_RESIDENT && image->num_missing == 0 &&
                      !image->is_window &&
-                     image->table_hash == ship->manifest->shards[ship->shard].table_hash;
+                     image->table_hash == copy->manifest->shards[copy->shard].table_hash;
     return is_usable ? image : NULL;
 }
 
 static void take(struct part *part)
 {
-    struct ship *ship = part->ship;
-    part->image = find_image(ship);
+    struct shard_copy *copy = part->copy;
+    part->image = find_image(copy);
     part->fault = (struct fault){0};
     if (part->image)
         part->image->readers++;
     part->job = (struct job){.work = work_take, .done.run = taken};
-    tier_work(ship->service, tier_of_crew(ship->from, ship->to), &part->job);
+    tier_work(copy->service, tier_of_crew(copy->from, copy->to), &part->job);
 }
 
 static void end_part(struct part *part)
 {
     part->is_busy = false;
-    part->ship->in_flight--;
-    part->ship->fleet->in_flight--;
-    buffers_give(part->ship->fleet->buffers, part->data);
+    part->copy->in_flight--;
+    part->copy->queue->in_flight--;
+    buffers_give(part->copy->queue->buffers, part->data);
 }
 
 static void fail_part(struct part *part, bool is_of_source)
 {
-    struct ship *ship = part->ship;
-    struct buffers *buffers = ship->fleet->buffers;
+    struct shard_copy *copy = part->copy;
+    struct buffers *buffers = copy->queue->buffers;
     end_part(part);
-    if (ship->fault.code == 0) {
-        ship->fault = part->fault;
-        ship->is_of_source = is_of_source;
+    if (copy->fault.code == 0) {
+        copy->fault = part->fault;
+        copy->is_of_source = is_of_source;
     }
-    end_if_done(ship);
+    end_if_done(copy);
     buffers_look(buffers);
 }
 
 static void sent(struct event *event)
 {
     struct part *part = CONTAINER_OF(event, struct part, job.done);
-    struct ship *ship = part->ship;
+    struct shard_copy *copy = part->copy;
     if (part->fault.code != 0) {
         fail_part(part, false);
         return;
     }
-    struct fleet *fleet = ship->fleet;
+    struct copy_queue *queue = copy->queue;
     end_part(part);
-    ship->num_sent++;
-    ship->bytes_sent += part->bytes;
-    buffers_look(fleet->buffers);
-    fleet_look(fleet);
-    end_if_done(ship);
+    copy->num_sent++;
+    copy->bytes_sent += part->bytes;
+    buffers_look(queue->buffers);
+    copy_queue_look(queue);
+    end_if_done(copy);
 }
 
 /* The image is somebody else's again. */
@@ -211,74 +212,74 @@ static void leave_image(struct part *part)
 static void taken(struct event *event)
 {
     struct part *part = CONTAINER_OF(event, struct part, job.done);
-    struct ship *ship = part->ship;
+    struct shard_copy *copy = part->copy;
     bool was_image = part->image != NULL;
     if (was_image)
         leave_image(part);
-    if (part->fault.code != 0 && was_image && !ship->is_early) {
-        ship->is_from_file = true;
+    if (part->fault.code != 0 && was_image && !copy->is_early) {
+        copy->is_from_file = true;
         take(part);
         return;
     }
-    if (part->fault.code != 0 || ship->fault.code != 0) {
+    if (part->fault.code != 0 || copy->fault.code != 0) {
         fail_part(part, true);
         return;
     }
     if (was_image)
-        ship->bytes_from_memory += part->bytes;
+        copy->bytes_from_memory += part->bytes;
     part->job = (struct job){.work = work_send, .done.run = sent};
-    tier_work(ship->service, tier_of_crew(ship->from, ship->to), &part->job);
+    tier_work(copy->service, tier_of_crew(copy->from, copy->to), &part->job);
 }
 
 /* ---- when ---- */
 
-static struct part *find_free(struct fleet *fleet)
+static struct part *find_free(struct copy_queue *queue)
 {
-    for (uint32_t i = 0; i < fleet->num_parts_max; i++)
-        if (!fleet->parts[i].is_busy)
-            return &fleet->parts[i];
+    for (uint32_t i = 0; i < queue->num_parts_max; i++)
+        if (!queue->parts[i].is_busy)
+            return &queue->parts[i];
     return NULL;
 }
 
 /* A part that may begin now has its buffer. */
-static bool take_buffer(struct part *part, struct fleet *fleet)
+static bool take_buffer(struct part *part, struct copy_queue *queue)
 {
-    part->data = buffers_take(fleet->buffers, &fleet->waiter);
+    part->data = buffers_take(queue->buffers, &queue->waiter);
     return part->data;
 }
 
 /* May the next part begin? */
-static bool is_time(struct ship *ship, uint32_t bytes)
+static bool is_time(struct shard_copy *copy, uint32_t bytes)
 {
-    struct service *service = ship->service;
+    struct service *service = copy->service;
     int64_t wait_ms;
-    struct fleet *fleet = ship->fleet;
-    if (ship->is_early && ship->num_paced == 0 && pace_is_on(&fleet->pace)) {
-        pace_enter(&fleet->pace, loop_now_ms()); /* it is there since now */
-        ship->num_paced++;
+    struct copy_queue *queue = copy->queue;
+    if (copy->is_early && copy->num_paced == 0 && throttle_is_on(&queue->pace)) {
+        throttle_enter(&queue->pace, loop_now_ms()); /* it is there since now */
+        copy->num_paced++;
     }
-    if (ship->is_hurried || ship->num_paced == 0)
+    if (copy->is_hurried || copy->num_paced == 0)
         return true;
-    const struct pace_moment moment = {loop_now_ms(),
-                                       fleet->pace.options.quiet && session_num_busy(service) > 0,
-                                       fleet->in_flight};
-    if (pace_ask(&fleet->pace, &moment, bytes, ship->stamp, &wait_ms) == PACE_GO) {
-        ship->num_paced--;
+    const struct throttle_moment moment = {
+        loop_now_ms(), queue->pace.options.quiet && session_num_busy(service) > 0,
+        queue->in_flight};
+    if (throttle_ask(&queue->pace, &moment, bytes, copy->stamp, &wait_ms) == THROTTLE_GO) {
+        copy->num_paced--;
         return true;
     }
     if (wait_ms >= 0)
-        loop_timer(service->loop, &fleet->timer, wait_ms);
+        loop_timer(service->loop, &queue->timer, wait_ms);
     return false;
 }
 
 /* Of a save: are the bytes final, hashed and in the file? What has been announced is, chunk by
  * chunk; the table is behind all of them. Of a file at another node a table proves nothing. */
-static bool is_written(const struct ship *ship, uint64_t start, uint64_t bytes)
+static bool is_written(const struct shard_copy *copy, uint64_t start, uint64_t bytes)
 {
-    if (!ship->stage) /* E8 of early.c */
-        return start + bytes <= ship->written && start + bytes <= ship->geometry.table_start;
-    const struct image *image = ship->stage->image;
-    uint64_t size = (uint64_t)ship->service->config->block_bytes;
+    if (!copy->stage) /* E8 of early.c */
+        return start + bytes <= copy->written && start + bytes <= copy->geometry.table_start;
+    const struct image *image = copy->stage->image;
+    uint64_t size = (uint64_t)copy->service->config->block_bytes;
     for (uint64_t i = start / size; i * size < start + bytes; i++)
         if (!image_chunk(image, (uint32_t)i)->is_written)
             return false;
@@ -286,248 +287,249 @@ static bool is_written(const struct ship *ship, uint64_t start, uint64_t bytes)
 }
 
 /* The sums of its blocks come into the table, against which they are proven. */
-static void note_sums(struct ship *ship, uint64_t start, uint64_t bytes)
+static void note_sums(struct shard_copy *copy, uint64_t start, uint64_t bytes)
 {
-    uint8_t *table = ship->table + ship->geometry.table_start % STORAGE_ALIGN;
-    const struct image *image = ship->stage->image;
+    uint8_t *table = copy->table + copy->geometry.table_start % STORAGE_ALIGN;
+    const struct image *image = copy->stage->image;
     uint64_t end = start + bytes;
-    if (end > ship->geometry.table_start)
-        end = ship->geometry.table_start;
+    if (end > copy->geometry.table_start)
+        end = copy->geometry.table_start;
     for (uint64_t at = start; at < end; at += CHECKSUM_BLOCK_BYTES)
         shard_table_put(table, at / CHECKSUM_BLOCK_BYTES, image->sums[at / CHECKSUM_BLOCK_BYTES]);
 }
 
-static void look_at(struct ship *ship)
+static void look_at(struct shard_copy *copy)
 {
-    if (!ship->is_under_way || ship->is_ending || ship->is_kept || ship->is_stopped)
+    if (!copy->is_under_way || copy->is_ending || copy->is_kept || copy->is_stopped)
         return;
-    while (ship->next_part < ship->num_parts && ship->fault.code == 0) {
-        struct part *part = find_free(ship->fleet);
+    while (copy->next_part < copy->num_parts && copy->fault.code == 0) {
+        struct part *part = find_free(copy->queue);
         uint64_t start;
         uint32_t bytes;
-        berth_part_range(ship, ship->next_part, &start, &bytes);
-        if (!part || !ship->target || (ship->is_early && !is_written(ship, start, bytes)) ||
-            !take_buffer(part, ship->fleet))
+        copy_io_part_range(copy, copy->next_part, &start, &bytes);
+        if (!part || !copy->target || (copy->is_early && !is_written(copy, start, bytes)) ||
+            !take_buffer(part, copy->queue))
             return;
-        if (!is_time(ship, bytes)) {
-            buffers_give(ship->fleet->buffers, part->data);
+        if (!is_time(copy, bytes)) {
+            buffers_give(copy->queue->buffers, part->data);
             return;
         }
-        if (ship->stage)
-            note_sums(ship, start, bytes);
-        part->ship = ship;
+        if (copy->stage)
+            note_sums(copy, start, bytes);
+        part->copy = copy;
         part->is_busy = true;
-        part->index = ship->next_part++;
+        part->index = copy->next_part++;
         part->start = start;
         part->bytes = bytes;
-        ship->in_flight++;
-        ship->fleet->in_flight++;
+        copy->in_flight++;
+        copy->queue->in_flight++;
         take(part);
     }
 }
 
-void fleet_look(struct fleet *fleet)
+void copy_queue_look(struct copy_queue *queue)
 {
-    for (struct ship *ship = fleet->ships; ship; ship = ship->next)
-        look_at(ship);
+    for (struct shard_copy *copy = queue->ships; copy; copy = copy->next)
+        look_at(copy);
 }
 
 static void look_again(struct timer *timer)
 {
-    fleet_look(CONTAINER_OF(timer, struct fleet, timer));
+    copy_queue_look(CONTAINER_OF(timer, struct copy_queue, timer));
 }
 
 static void look_for_buffer(struct buffers_waiter *waiter)
 {
-    fleet_look(CONTAINER_OF(waiter, struct fleet, waiter));
+    copy_queue_look(CONTAINER_OF(waiter, struct copy_queue, waiter));
 }
 
 static void prepared(struct event *event)
 {
-    struct ship *ship = CONTAINER_OF(event, struct ship, job.done);
-    struct fleet *fleet = ship->fleet;
-    ship->is_working = false;
-    room_end(&ship->room, ship->service); /* what it was promised is a file now */
-    if (ship->is_kept)
-        ship->num_sent = ship->num_parts;
-    else if (ship->fault.code == 0 && pace_is_on(&fleet->pace) && !ship->is_early) {
-        for (; ship->num_paced < ship->num_parts - ship->next_part; ship->num_paced++)
-            pace_enter(&fleet->pace, loop_now_ms());
+    struct shard_copy *copy = CONTAINER_OF(event, struct shard_copy, job.done);
+    struct copy_queue *queue = copy->queue;
+    copy->is_working = false;
+    space_end(&copy->room, copy->service); /* what it was promised is a file now */
+    if (copy->is_kept)
+        copy->num_sent = copy->num_parts;
+    else if (copy->fault.code == 0 && throttle_is_on(&queue->pace) && !copy->is_early) {
+        for (; copy->num_paced < copy->num_parts - copy->next_part; copy->num_paced++)
+            throttle_enter(&queue->pace, loop_now_ms());
     }
-    fleet_look(fleet);
-    end_if_done(ship);
+    copy_queue_look(queue);
+    end_if_done(copy);
 }
 
 /* ---- beginning ---- */
 
 /* Of the shard that comes next nothing is known yet. */
-static void begin(struct ship *ship, const struct manifest *manifest, uint32_t shard)
+static void begin(struct shard_copy *copy, const struct manifest *manifest, uint32_t shard)
 {
-    CHECK(!ship->is_under_way && ship->in_flight == 0 && ship->num_paced == 0);
-    ship->manifest = manifest;
-    ship->shard = shard;
-    ship->fault = (struct fault){0};
-    ship->is_of_source = ship->is_kept = ship->is_from_file = ship->is_ending = false;
-    ship->is_replacing = false;
-    ship->next_part = ship->num_sent = ship->num_parts = 0;
-    ship->is_under_way = true;
-    ship->identity =
+    CHECK(!copy->is_under_way && copy->in_flight == 0 && copy->num_paced == 0);
+    copy->manifest = manifest;
+    copy->shard = shard;
+    copy->fault = (struct fault){0};
+    copy->is_of_source = copy->is_kept = copy->is_from_file = copy->is_ending = false;
+    copy->is_replacing = false;
+    copy->next_part = copy->num_sent = copy->num_parts = 0;
+    copy->is_under_way = true;
+    copy->identity =
         checksum_shard_identity(manifest->summary.nonce, shard, manifest->summary.shards);
 }
 
-static int make_sums(struct ship *ship)
+static int make_sums(struct shard_copy *copy)
 {
-    uint64_t size = (uint64_t)ship->service->config->tier_part_bytes;
-    ship->num_parts = (ship->geometry.file_bytes + size - 1) / size;
-    ship->sums = calloc(ship->num_parts, sizeof *ship->sums);
-    return ship->sums ? 0 : report_error(ERR_MEMORY, NULL, "no memory for hashes of parts");
+    uint64_t size = (uint64_t)copy->service->config->tier_part_bytes;
+    copy->num_parts = (copy->geometry.file_bytes + size - 1) / size;
+    copy->sums = calloc(copy->num_parts, sizeof *copy->sums);
+    return copy->sums ? 0 : report_error(ERR_MEMORY, NULL, "no memory for hashes of parts");
 }
 
 /* What cannot even begin has failed. */
-static void go(struct ship *ship, int error, void (*work)(struct job *))
+static void go(struct shard_copy *copy, int error, void (*work)(struct job *))
 {
-    const struct config *config = ship->service->config;
-    bool is_of_nodes = tier_is_peer(ship->from) || tier_is_peer(ship->to);
-    ship->fleet->pace.options.write_rate = is_of_nodes ? config->nodes_rate : config->tier_rate;
+    const struct config *config = copy->service->config;
+    bool is_of_nodes = tier_is_peer(copy->from) || tier_is_peer(copy->to);
+    copy->queue->pace.options.write_rate = is_of_nodes ? config->nodes_rate : config->tier_rate;
     if (error != 0) {
-        fault_take(&ship->fault, error);
-        end(ship);
+        fault_take(&copy->fault, error);
+        end(copy);
     } else {
-        start_job(ship, work, prepared);
+        start_job(copy, work, prepared);
     }
 }
 
-void ship_start(struct ship *ship, struct checkpoint *checkpoint, const struct manifest *manifest,
-                uint32_t shard, struct ship *left)
+void shard_copy_start(struct shard_copy *copy, struct checkpoint *checkpoint,
+                      const struct manifest *manifest, uint32_t shard, struct shard_copy *left)
 {
-    begin(ship, manifest, shard);
-    ship->checkpoint = checkpoint;
-    ship->left = left;
+    begin(copy, manifest, shard);
+    copy->checkpoint = checkpoint;
+    copy->left = left;
     if (checkpoint->places)
-        ship->from = catalog_shard_source(checkpoint, shard);
-    int error = file_geometry(&ship->geometry, manifest, shard);
-    go(ship, error != 0 ? error : make_sums(ship), berth_prepare);
+        copy->from = catalog_shard_source(checkpoint, shard);
+    int error = file_geometry(&copy->geometry, manifest, shard);
+    go(copy, error != 0 ? error : make_sums(copy), copy_io_prepare);
 }
 
-static int begin_early(struct ship *ship, uint32_t shard, const struct shard_geometry *geometry,
-                       const struct manifest *manifest)
+static int begin_early(struct shard_copy *copy, uint32_t shard,
+                       const struct shard_geometry *geometry, const struct manifest *manifest)
 {
-    begin(ship, manifest, shard);
-    ship->is_early = true;
-    ship->geometry = *geometry;
-    ship->stamp = ship->fleet->pace.quiet_ms;
-    ship->table = calloc(1, geometry->file_bytes - geometry->table_start +
+    begin(copy, manifest, shard);
+    copy->is_early = true;
+    copy->geometry = *geometry;
+    copy->stamp = copy->queue->pace.quiet_ms;
+    copy->table = calloc(1, geometry->file_bytes - geometry->table_start +
                                 geometry->table_start % STORAGE_ALIGN);
-    return ship->table ? make_sums(ship)
+    return copy->table ? make_sums(copy)
                        : report_error(ERR_MEMORY, NULL, "no memory for a checksum table");
 }
 
-void ship_start_early(struct ship *ship, struct stage *stage, const struct manifest *manifest)
+void shard_copy_start_early(struct shard_copy *copy, struct stage *stage,
+                            const struct manifest *manifest)
 {
-    int error = begin_early(ship, stage->rank, &stage->image->geometry, manifest);
-    ship->stage = stage;
-    go(ship, error, berth_prepare_early);
+    int error = begin_early(copy, stage->rank, &stage->image->geometry, manifest);
+    copy->stage = stage;
+    go(copy, error, copy_io_prepare_early);
 }
 
-void ship_start_pulled(struct ship *ship, uint32_t rank, enum tier_index from,
-                       const struct shard_geometry *geometry, const struct manifest *manifest)
+void shard_copy_start_pulled(struct shard_copy *copy, uint32_t rank, enum tier_index from,
+                             const struct shard_geometry *geometry, const struct manifest *manifest)
 {
-    int error = begin_early(ship, rank, geometry, manifest);
-    ship->from = from;
-    if (error == 0 && ship->to == TIER_LOCAL)
-        error = room_promise(&ship->room, ship->service, geometry->file_bytes, 1);
-    go(ship, error, berth_prepare_early);
+    int error = begin_early(copy, rank, geometry, manifest);
+    copy->from = from;
+    if (error == 0 && copy->to == TIER_LOCAL)
+        error = space_promise(&copy->room, copy->service, geometry->file_bytes, 1);
+    go(copy, error, copy_io_prepare_early);
 }
 
-bool ship_is_at_rest(const struct ship *ship)
+bool shard_copy_is_at_rest(const struct shard_copy *copy)
 {
-    return !ship->is_working && ship->in_flight == 0;
+    return !copy->is_working && copy->in_flight == 0;
 }
 
-bool ship_stop(struct ship *ship)
+bool shard_copy_stop(struct shard_copy *copy)
 {
-    ship->stage = NULL;
-    ship->is_stopped = true;
-    leave_pace(ship);
-    if (!ship_is_at_rest(ship))
+    copy->stage = NULL;
+    copy->is_stopped = true;
+    leave_pace(copy);
+    if (!shard_copy_is_at_rest(copy))
         return false;
-    ship->is_under_way = false;
+    copy->is_under_way = false;
     return true;
 }
 
-void ship_open(struct ship *ship, struct fleet *fleet)
+void shard_copy_open(struct shard_copy *copy, struct copy_queue *queue)
 {
-    struct ship **at = &fleet->ships;
-    *ship = (struct ship){.fleet = fleet, .service = fleet->service, .to = fleet->to};
+    struct shard_copy **at = &queue->ships;
+    *copy = (struct shard_copy){.queue = queue, .service = queue->service, .to = queue->to};
     while (*at)
         at = &(*at)->next;
-    *at = ship;
+    *at = copy;
 }
 
-void ship_close(struct ship *ship)
+void shard_copy_close(struct shard_copy *copy)
 {
-    struct ship **at = &ship->fleet->ships;
-    while (*at != ship)
+    struct shard_copy **at = &copy->queue->ships;
+    while (*at != copy)
         at = &(*at)->next;
-    *at = ship->next;
-    berth_close(ship);
-    room_end(&ship->room, ship->service);
-    free_shard(ship);
+    *at = copy->next;
+    copy_io_close(copy);
+    space_end(&copy->room, copy->service);
+    free_shard(copy);
 }
 
-/* ---- the fleet ---- */
+/* ---- the queue ---- */
 
-static int open_buffers(struct fleet *fleet)
+static int open_buffers(struct copy_queue *queue)
 {
-    struct service *service = fleet->service;
+    struct service *service = queue->service;
     uint64_t bytes = (uint64_t)service->config->tier_part_bytes;
-    if (!tier_is_peer(fleet->to))
-        return buffers_open(&fleet->buffers, fleet->num_parts_max, bytes);
-    uint32_t each = fleet->num_parts_max, all = each * service->config->members.count;
+    if (!tier_is_peer(queue->to))
+        return buffers_open(&queue->buffers, queue->num_parts_max, bytes);
+    uint32_t each = queue->num_parts_max, all = each * service->config->members.count;
     uint32_t most = each > PEER_BUFFERS ? each : PEER_BUFFERS;
     if (!service->peer_buffers)
         ERR_TRY(buffers_open(&service->peer_buffers, all < most ? all : most, bytes));
-    fleet->buffers = service->peer_buffers;
+    queue->buffers = service->peer_buffers;
     return 0;
 }
 
-int fleet_open(struct fleet *fleet, struct service *service, enum tier_index to)
+int copy_queue_open(struct copy_queue *queue, struct service *service, enum tier_index to)
 {
     const struct config *config = service->config;
     bool is_peer = tier_is_peer(to);
     uint32_t connections =
         (uint32_t)(is_peer ? config->nodes_connections : config->tier_connections);
-    const struct pace_options options = {.write_rate =
-                                             is_peer ? config->nodes_rate : config->tier_rate,
-                                         .quiet = config->tier_quiet,
-                                         .quiet_wait_ms = config->pace_quiet_wait_ms,
-                                         .in_flight_max = connections,
-                                         .chunk_bytes = (uint32_t)config->tier_part_bytes};
-    *fleet = (struct fleet){.service = service,
-                            .to = to,
-                            .timer.run = look_again,
-                            .waiter.look = look_for_buffer,
-                            .num_parts_max = connections};
-    pace_init(&fleet->pace, &options);
-    ERR_TRY(open_buffers(fleet));
-    fleet->parts = calloc(connections, sizeof *fleet->parts);
-    return fleet->parts ? 0 : report_error(ERR_MEMORY, NULL, "no memory for parts of shards");
+    const struct throttle_options options = {.write_rate =
+                                                 is_peer ? config->nodes_rate : config->tier_rate,
+                                             .quiet = config->tier_quiet,
+                                             .quiet_wait_ms = config->pace_quiet_wait_ms,
+                                             .in_flight_max = connections,
+                                             .chunk_bytes = (uint32_t)config->tier_part_bytes};
+    *queue = (struct copy_queue){.service = service,
+                                 .to = to,
+                                 .timer.run = look_again,
+                                 .waiter.look = look_for_buffer,
+                                 .num_parts_max = connections};
+    throttle_init(&queue->pace, &options);
+    ERR_TRY(open_buffers(queue));
+    queue->parts = calloc(connections, sizeof *queue->parts);
+    return queue->parts ? 0 : report_error(ERR_MEMORY, NULL, "no memory for parts of shards");
 }
 
-void fleet_leave(struct fleet *fleet)
+void copy_queue_leave(struct copy_queue *queue)
 {
-    for (uint32_t i = 0; fleet->parts && i < fleet->num_parts_max; i++)
-        if (fleet->parts[i].image) {
-            fleet->parts[i].image->readers--;
-            fleet->parts[i].image = NULL;
+    for (uint32_t i = 0; queue->parts && i < queue->num_parts_max; i++)
+        if (queue->parts[i].image) {
+            queue->parts[i].image->readers--;
+            queue->parts[i].image = NULL;
         }
 }
 
-void fleet_close(struct fleet *fleet)
+void copy_queue_close(struct copy_queue *queue)
 {
-    if (!tier_is_peer(fleet->to))
-        buffers_close(fleet->buffers);
-    fleet->buffers = NULL;
-    free(fleet->parts);
-    fleet->parts = NULL;
+    if (!tier_is_peer(queue->to))
+        buffers_close(queue->buffers);
+    queue->buffers = NULL;
+    free(queue->parts);
+    queue->parts = NULL;
 }

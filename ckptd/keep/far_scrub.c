@@ -184,7 +184,7 @@ static void work_fetch(struct job *job)
     struct far_scrub *scrub = CONTAINER_OF(job, struct far_scrub, job);
     int error = tier_reach(scrub->service, TIER_FAR);
     if (error == 0)
-        error = proven_fetch(far_of(scrub), scrub->run, &scrub->number, &scrub->text);
+        error = scrub_log_fetch(far_of(scrub), scrub->run, &scrub->number, &scrub->text);
     if (error != 0)
         fault_take(&scrub->fault, error);
 }
@@ -194,7 +194,7 @@ static void work_keep(struct job *job)
     struct far_scrub *scrub = CONTAINER_OF(job, struct far_scrub, job);
     int error = tier_reach(scrub->service, TIER_FAR);
     if (error == 0)
-        error = proven_keep(far_of(scrub), scrub->run, scrub->number, scrub->text);
+        error = scrub_log_keep(far_of(scrub), scrub->run, scrub->number, scrub->text);
     if (error != 0)
         fault_take(&scrub->fault, error);
 }
@@ -235,7 +235,7 @@ static void fetched(struct event *event)
     if (run_find(&run, scrub->service, scrub->run, false) == 0) {
         run->proven.is_known = true;
         if (is_fetched)
-            proven_take(run, scrub->text);
+            scrub_log_take(run, scrub->text);
         if (is_fetched)
             run->proven.number = scrub->number;
     }
@@ -405,7 +405,7 @@ static bool see_to_notes(struct far_scrub *scrub)
         return true;
     }
     run->proven.must_keep = false;
-    scrub->text = proven_write(run);
+    scrub->text = scrub_log_write(run);
     if (scrub->text)
         start_job(scrub, work_keep, kept);
     return scrub->text != NULL;
@@ -452,7 +452,7 @@ static void go_on(struct timer *timer)
 
 /* ---- life ---- */
 
-int far_scrub_open(struct service *service)
+int remote_scrub_open(struct service *service)
 {
     void *buffer = NULL;
     if (!tier_has_far(service) || service->config->scrub_rate == 0)
@@ -465,26 +465,26 @@ int far_scrub_open(struct service *service)
     scrub->service = service;
     scrub->buffer = buffer;
     scrub->timer.run = go_on;
-    service->far_scrub = scrub;
+    service->remote_scrub = scrub;
     loop_timer(service->loop, &scrub->timer, service->config->scrub_start_ms);
     return 0;
 }
 
-void far_scrub_close(struct service *service)
+void remote_scrub_close(struct service *service)
 {
-    struct far_scrub *scrub = service->far_scrub;
+    struct far_scrub *scrub = service->remote_scrub;
     if (!scrub)
         return;
     close_checkpoint(scrub);
     free_text(scrub);
     free(scrub->buffer);
     free(scrub);
-    service->far_scrub = NULL;
+    service->remote_scrub = NULL;
 }
 
-json_t *far_scrub_describe(const struct service *service)
+json_t *remote_scrub_describe(const struct service *service)
 {
-    const struct far_scrub *scrub = service->far_scrub;
+    const struct far_scrub *scrub = service->remote_scrub;
     const struct checkpoint *checkpoint = scrub ? scrub->checkpoint : NULL;
     if (!scrub)
         return json_null();

@@ -5,9 +5,9 @@
 struct service;
 struct json_t;
 
-int far_scrub_open(struct service *service);   /* behind tier_open; nothing without a far tier */
-void far_scrub_close(struct service *service); /* behind tier_end, before tier_close */
+int remote_scrub_open(struct service *service);   /* behind tier_open; nothing without a far tier */
+void remote_scrub_close(struct service *service); /* behind tier_end, before tier_close */
 /* For Status; null without a far tier. */
-struct json_t *far_scrub_describe(const struct service *service);
+struct json_t *remote_scrub_describe(const struct service *service);
 
 #endif

@@ -125,7 +125,7 @@ static void answer(struct pinning *pinning)
     if (checkpoint && pinning->is_far && pinning->fault.code == 0)
         note_pin(checkpoint, TIER_FAR, &pinning->there[1]);
     if (pinning->is_far) /* a look may have seen it otherwise */
-        far_changed(pinning->service);
+        remote_store_changed(pinning->service);
     if (pinning->is_changed)
         log_change(pinning);
     int error = pinning->fault.code != 0 ? fault_raise(&pinning->fault) : check_change(pinning);

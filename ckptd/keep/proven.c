@@ -23,7 +23,7 @@
 #define HEAD "holdfast-proven 1\n"
 #define LINE_BYTES 128u
 
-char *proven_write(const struct run *run)
+char *scrub_log_write(const struct run *run)
 {
     const struct proven_place *place = &run->proven.place;
     char *text = NULL;
@@ -38,7 +38,7 @@ char *proven_write(const struct run *run)
     for (const struct checkpoint *c = run->checkpoints; c; c = c->next) {
         int64_t proven = c->copies.far.proven;
         if (!c->copies.far.is_there || proven == 0 ||
-            ftell(out) > (long)(PROVEN_BYTES_MAX - LINE_BYTES))
+            ftell(out) > (long)(SCRUB_LOG_BYTES_MAX - LINE_BYTES))
             continue;
         fprintf(out, "%" PRIu64 " %" PRIu64 " %" PRId64 "\n", c->summary.step, c->summary.attempt,
                 proven);
@@ -57,7 +57,7 @@ static void take_time(struct run *run, uint64_t step, uint64_t attempt, int64_t 
         copy->proven = proven;
 }
 
-void proven_take(struct run *run, const char *text)
+void scrub_log_take(struct run *run, const char *text)
 {
     struct proven_place place = {0};
     uint64_t step, attempt;
@@ -79,17 +79,17 @@ static int key_of(char out[STORAGE_KEY_MAX + 1], const char *run)
                                             : report_error(ERR_INVALID, NULL, "a key is too long");
 }
 
-int proven_fetch(struct storage *storage, const char *run, uint64_t *out_number, char **out_text)
+int scrub_log_fetch(struct storage *storage, const char *run, uint64_t *out_number, char **out_text)
 {
     char key[STORAGE_KEY_MAX + 1];
-    *out_text = malloc(PROVEN_BYTES_MAX + 1);
+    *out_text = malloc(SCRUB_LOG_BYTES_MAX + 1);
     if (!*out_text)
         return report_error(ERR_MEMORY, NULL, "no memory for what was proven of a run");
     ERR_TRY(key_of(key, run));
-    return storage_fetch_numbered(storage, key, out_number, *out_text, PROVEN_BYTES_MAX + 1);
+    return storage_fetch_numbered(storage, key, out_number, *out_text, SCRUB_LOG_BYTES_MAX + 1);
 }
 
-int proven_keep(struct storage *storage, const char *run, uint64_t number, const char *text)
+int scrub_log_keep(struct storage *storage, const char *run, uint64_t number, const char *text)
 {
     char key[STORAGE_KEY_MAX + 1];
     ERR_TRY(key_of(key, run));

@@ -8,15 +8,16 @@
 struct run;
 struct storage;
 
-#define PROVEN_BYTES_MAX (1u << 20) /* of the object; checkpoints beyond that are read again */
+#define SCRUB_LOG_BYTES_MAX (1u << 20) /* of the object; checkpoints beyond that are read again */
 
 /* What is to be written: to be freed; NULL: no memory. On the service thread. */
-char *proven_write(const struct run *run);
+char *scrub_log_write(const struct run *run);
 /* Of what was read: what is newer than is known counts. */
-void proven_take(struct run *run, const char *text);
+void scrub_log_take(struct run *run, const char *text);
 /* The object of that run. Both block; any thread. *out_text is to be freed. */
-int proven_fetch(struct storage *storage, const char *run, uint64_t *out_number, char **out_text);
+int scrub_log_fetch(struct storage *storage, const char *run, uint64_t *out_number,
+                    char **out_text);
 /* As the one after `number`. ERR_EXISTS: another ckptd has written that. */
-int proven_keep(struct storage *storage, const char *run, uint64_t number, const char *text);
+int scrub_log_keep(struct storage *storage, const char *run, uint64_t number, const char *text);
 
 #endif

@@ -178,7 +178,7 @@ static void removed(struct event *event)
     struct removal *removal = CONTAINER_OF(event, struct removal, job.done);
     removal->run->adopting = 0;
     if (tier_has_far(removal->service))
-        far_changed(removal->service);
+        remote_store_changed(removal->service);
     if (removal->checkpoint)
         settle_checkpoint(removal);
     else

@@ -196,7 +196,7 @@ static void removed(struct event *event)
                  (unsigned long long)candidate->summary.bytes, into[0] ? ", " : "", into);
     }
     if (count > 0 && pruning->tier == TIER_FAR)
-        far_changed(pruning->service);
+        remote_store_changed(pruning->service);
     if (count > 0 && pruning->tier == TIER_LOCAL)
         ledger_note(&pruning->service->ledger, loop_now_ms(), -(int64_t)bytes);
     if (count > 0 && pruning->trash > 0)
@@ -300,7 +300,7 @@ static void planned(struct event *event)
     if (pruning->fault.code == 0)
         note_read(pruning);
     if (pruning->reads_metrics) /* what is best is known now */
-        drain_look(pruning->service);
+        replicate_look(pruning->service);
     if (pruning->fault.code != 0 || pruning->is_dry || pruning->only_reads || !choose(pruning)) {
         finish(pruning);
         return;
@@ -342,7 +342,7 @@ static void fill_items(struct pruning *pruning)
         pruning->candidates[i].is_led = is_led_by_peer(c);
         pruning->candidates[i].is_spread = c == spread;
         pruning->candidates[i].has_read = !pruning->call && c->metric.is_known;
-        tiers_note_other(&pruning->candidates[i].other, c, pruning->tier);
+        drop_copy_note_other(&pruning->candidates[i].other, c, pruning->tier);
         pruning->items[i++] = (struct retain_item){
             .step = c->summary.step,
             .attempt = c->summary.attempt,

@@ -139,7 +139,7 @@ static void hold_back(struct pruning *pruning)
             pruning->items[i].reasons = RETAIN_DRAINS; /* as long as the node that leads has it, or
                                                           no newer one is on other nodes */
         if (pruning->items[i].reasons != 0 ||
-            tiers_check_other(pruning->service, &candidate->summary, &candidate->other) == 0)
+            drop_copy_check_other(pruning->service, &candidate->summary, &candidate->other) == 0)
             continue;
         pruning->items[i].reasons = RETAIN_DRAINS;
         log_debug("retain", "run %s, step %llu stays: %s", pruning->run->name,

@@ -26,17 +26,17 @@
 
 #define BLOCKS_AT_ONCE 8u
 
-enum tiers_need tiers_need(bool goes_far, bool is_far, int64_t age_s, int64_t verify_age_s)
+enum drop_copy_need drop_copy_need(bool goes_far, bool is_far, int64_t age_s, int64_t verify_age_s)
 {
     if (!goes_far)
-        return TIERS_NOTHING;
+        return DROP_COPY_NOTHING;
     if (!is_far)
-        return TIERS_ARRIVAL;
-    return age_s < 0 || age_s > verify_age_s ? TIERS_PROOF : TIERS_PRESENCE;
+        return DROP_COPY_ARRIVAL;
+    return age_s < 0 || age_s > verify_age_s ? DROP_COPY_PROOF : DROP_COPY_PRESENCE;
 }
 
-void tiers_note_other(struct other_copy *out, const struct checkpoint *checkpoint,
-                      enum tier_index tier)
+void drop_copy_note_other(struct other_copy *out, const struct checkpoint *checkpoint,
+                          enum tier_index tier)
 {
     const struct service *service = checkpoint->run->service;
     const struct copy *far = &checkpoint->copies.far;
@@ -47,8 +47,8 @@ void tiers_note_other(struct other_copy *out, const struct checkpoint *checkpoin
      * after a start. */
     int64_t proven = far->proven != 0 ? far->proven : retain_time(checkpoint->summary.time);
     int64_t age = (int64_t)time(NULL) - proven;
-    out->need =
-        tiers_need(checkpoint->goes_far, far->is_there, age, service->config->tier_verify_age_s);
+    out->need = drop_copy_need(checkpoint->goes_far, far->is_there, age,
+                               service->config->tier_verify_age_s);
 }
 
 /* ---- reading it back ---- */
@@ -105,15 +105,15 @@ static int prove_all(struct storage *storage, const struct manifest_summary *sum
     return error;
 }
 
-int tiers_check_other(struct service *service, const struct manifest_summary *summary,
-                      const struct other_copy *other)
+int drop_copy_check_other(struct service *service, const struct manifest_summary *summary,
+                          const struct other_copy *other)
 {
     struct storage *storage = service->tiers[other->tier].storage;
-    if (other->need == TIERS_NOTHING)
+    if (other->need == DROP_COPY_NOTHING)
         return 0;
-    if (other->need == TIERS_ARRIVAL)
+    if (other->need == DROP_COPY_ARRIVAL)
         return report_error(ERR_BUSY, NULL, "it is not in the tier %s yet",
                             tier_name(service, other->tier));
     ERR_TRY(presence_check(storage, storage_fetch, summary, other->manifest_hash));
-    return other->need == TIERS_PROOF ? prove_all(storage, summary) : 0;
+    return other->need == DROP_COPY_PROOF ? prove_all(storage, summary) : 0;
 }

@@ -12,29 +12,29 @@ struct service;
 struct checkpoint;
 
 /* What must be so before a copy in one tier goes. */
-enum tiers_need {
-    TIERS_NOTHING,  /* it may go */
-    TIERS_ARRIVAL,  /* the other is still on its way: not now */
-    TIERS_PRESENCE, /* the other is there, which is looked at now */
-    TIERS_PROOF     /* and each block of it is read back now */
+enum drop_copy_need {
+    DROP_COPY_NOTHING,  /* it may go */
+    DROP_COPY_ARRIVAL,  /* the other is still on its way: not now */
+    DROP_COPY_PRESENCE, /* the other is there, which is looked at now */
+    DROP_COPY_PROOF     /* and each block of it is read back now */
 };
 
 /* Pure. Of the local copy of a checkpoint that is to be in the far tier or not, `is_far` there as
  * far as is known, and last proven there `age_s` ago; a negative age: the clock was set back. */
-enum tiers_need tiers_need(bool goes_far, bool is_far, int64_t age_s, int64_t verify_age_s);
+enum drop_copy_need drop_copy_need(bool goes_far, bool is_far, int64_t age_s, int64_t verify_age_s);
 
 struct other_copy {
     enum tier_index tier; /* where it is, or is to be */
-    enum tiers_need need;
+    enum drop_copy_need need;
     uint64_t manifest_hash;
 };
 
 /* On the service thread, behind queue_plan(), for a copy in `tier` that the tier's rules may give
  * up. */
-void tiers_note_other(struct other_copy *out, const struct checkpoint *checkpoint,
-                      enum tier_index tier);
+void drop_copy_note_other(struct other_copy *out, const struct checkpoint *checkpoint,
+                          enum tier_index tier);
 /* 0: it may go: the other copy is present now, and proven. Blocks on that tier. */
-int tiers_check_other(struct service *service, const struct manifest_summary *summary,
-                      const struct other_copy *other);
+int drop_copy_check_other(struct service *service, const struct manifest_summary *summary,
+                          const struct other_copy *other);
 
 #endif

@@ -61,7 +61,7 @@ struct undeleting {
     enum tier_index tier; /* that a worker is at */
     int64_t until_ms;
     struct fault fault, far_fault; /* the latter: what keeps the far trash from being looked into */
-    struct look_waiter look;
+    struct refresh_waiter look;
     struct timer timer;
     struct job job;
 };
@@ -281,7 +281,7 @@ static void end(struct undeleting *undeleting)
     finish(undeleting, error == 0 ? answer(undeleting) : error);
 }
 
-static void looked(struct look_waiter *waiter)
+static void looked(struct refresh_waiter *waiter)
 {
     struct undeleting *undeleting = CONTAINER_OF(waiter, struct undeleting, look);
     undeleting->service->trash->num_waiting--;
@@ -309,7 +309,7 @@ static void undeleted(struct event *event)
     }
     service->trash->num_waiting++;
     undeleting->look.go_on = looked;
-    far_look(service, TIER_FAR, &undeleting->look, service->config->tier_wait_ms);
+    remote_store_look(service, TIER_FAR, &undeleting->look, service->config->tier_wait_ms);
 }
 
 static void undeleted_here(struct event *event)

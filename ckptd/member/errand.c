@@ -8,48 +8,48 @@
 
 #define CALL_MS 5000u
 
-static int perform(struct errand *errand)
+static int perform(struct peer_call *peer_call)
 {
     char path[96];
-    if (errand->before)
-        ERR_TRY(errand->before(errand));
-    if (!errand->method)
+    if (peer_call->before)
+        ERR_TRY(peer_call->before(peer_call));
+    if (!peer_call->method)
         return 0;
-    snprintf(path, sizeof path, "/holdfast.v1.Checkpoint/%s", errand->method);
-    ERR_TRY(rpc_client_call(errand->service->tiers[TIER_PEER + errand->peer].client, path,
-                            errand->request, errand->reply_type, &errand->reply, CALL_MS));
-    return errand->behind ? errand->behind(errand) : 0;
+    snprintf(path, sizeof path, "/holdfast.v1.Checkpoint/%s", peer_call->method);
+    ERR_TRY(rpc_client_call(peer_call->service->tiers[TIER_PEER + peer_call->peer].client, path,
+                            peer_call->request, peer_call->reply_type, &peer_call->reply, CALL_MS));
+    return peer_call->behind ? peer_call->behind(peer_call) : 0;
 }
 
 static void work(struct job *job)
 {
-    struct errand *errand = CONTAINER_OF(job, struct errand, job);
-    int error = perform(errand);
+    struct peer_call *peer_call = CONTAINER_OF(job, struct peer_call, job);
+    int error = perform(peer_call);
     if (error == 0)
         return;
-    fault_take(&errand->fault, error);
-    errand_end(errand);
+    fault_take(&peer_call->fault, error);
+    peer_call_end(peer_call);
 }
 
 static void worked(struct event *event)
 {
-    struct errand *errand = CONTAINER_OF(event, struct errand, job.done);
-    errand->done(errand);
+    struct peer_call *peer_call = CONTAINER_OF(event, struct peer_call, job.done);
+    peer_call->done(peer_call);
 }
 
-void errand_send(struct errand *errand)
+void peer_call_send(struct peer_call *peer_call)
 {
-    errand->job = (struct job){.work = work, .done.run = worked};
-    struct followers *followers = errand->service->followers;
-    if (errand->method)
-        crew_work_in(followers->crew, &followers->lanes[errand->peer], &errand->job);
+    peer_call->job = (struct job){.work = work, .done.run = worked};
+    struct followers *followers = peer_call->service->followers;
+    if (peer_call->method)
+        crew_work_in(followers->crew, &followers->lanes[peer_call->peer], &peer_call->job);
     else
-        crew_work(followers->crew, &errand->job);
+        crew_work(followers->crew, &peer_call->job);
 }
 
-void errand_end(struct errand *errand)
+void peer_call_end(struct peer_call *peer_call)
 {
-    if (errand->reply)
-        protobuf_c_message_free_unpacked(errand->reply, NULL);
-    errand->reply = NULL;
+    if (peer_call->reply)
+        protobuf_c_message_free_unpacked(peer_call->reply, NULL);
+    peer_call->reply = NULL;
 }

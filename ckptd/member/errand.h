@@ -1,8 +1,8 @@
 /* errand.h - a call to another node's ckptd, made by a crew, and what lies around it; see errand.c.
  *
- *     struct my_errand { struct errand errand; Holdfast__V1__JoinRequest request; ... };
+ *     struct my_errand { struct peer_call peer_call; Holdfast__V1__JoinRequest request; ... };
  *
- * The errand is the caller's until `done`, which frees it; the request is only read. */
+ * The peer_call is the caller's until `done`, which frees it; the request is only read. */
 #ifndef HOLDFAST_CKPTD_MEMBER_ERRAND_H
 #define HOLDFAST_CKPTD_MEMBER_ERRAND_H
 
@@ -23,7 +23,7 @@ struct followers {
     uint64_t turn;      /* likewise */
 };
 
-struct errand {
+struct peer_call {
     struct service *service;
     uint32_t peer; /* index of members.peers */
     const char *method;
@@ -31,16 +31,16 @@ struct errand {
     const ProtobufCMessageDescriptor *reply_type;
     /* On the crew, or NULL: before the call, an error leaves it out; behind it, when it went well.
      */
-    int (*before)(struct errand *errand);
-    int (*behind)(struct errand *errand);
-    void (*done)(struct errand *errand); /* on the service thread */
-    ProtobufCMessage *reply;             /* NULL after an error */
+    int (*before)(struct peer_call *peer_call);
+    int (*behind)(struct peer_call *peer_call);
+    void (*done)(struct peer_call *peer_call); /* on the service thread */
+    ProtobufCMessage *reply;                   /* NULL after an error */
     struct fault fault;
     struct job job;
 };
 
-void errand_send(struct errand *errand);
+void peer_call_send(struct peer_call *peer_call);
 /* Frees the reply. */
-void errand_end(struct errand *errand);
+void peer_call_end(struct peer_call *peer_call);
 
 #endif

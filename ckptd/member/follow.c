@@ -62,7 +62,7 @@ static void free_follow(struct run *run)
 /* ---- Join ---- */
 
 struct joining {
-    struct errand errand;
+    struct peer_call peer_call;
     char run[RUN_NAME_MAX + 1];
     struct follow *follow; /* compared, not followed: it may have gone */
     Holdfast__V1__JoinRequest request;
@@ -73,7 +73,7 @@ struct joining {
 
 static void free_joining(struct joining *joining)
 {
-    errand_end(&joining->errand);
+    peer_call_end(&joining->peer_call);
     free(joining->copies);
     free(joining->slices);
     free(joining->pointers);
@@ -203,7 +203,7 @@ static void tell_again(struct run *run)
     if (!follow)
         return;
     memset(follow->told, 0, run->coordinator->machine.world_size * sizeof *follow->told);
-    follow_join(run);
+    join_attempt(run);
 }
 
 static bool is_passing(int error)
@@ -211,14 +211,14 @@ static bool is_passing(int error)
     return error == ERR_UNAVAILABLE || error == ERR_TIMEOUT || error == ERR_BUSY;
 }
 
-static void joined(struct errand *errand)
+static void joined(struct peer_call *peer_call)
 {
-    struct joining *joining = CONTAINER_OF(errand, struct joining, errand);
+    struct joining *joining = CONTAINER_OF(peer_call, struct joining, peer_call);
     struct run *run = NULL;
-    bool is_there = run_find(&run, errand->service, joining->run, false) == 0;
+    bool is_there = run_find(&run, peer_call->service, joining->run, false) == 0;
     struct follow *follow = is_there ? run->coordinator->follow : NULL;
     struct group *group = is_there ? run->coordinator->group : NULL;
-    const Holdfast__V1__JoinReply *reply = (const Holdfast__V1__JoinReply *)errand->reply;
+    const Holdfast__V1__JoinReply *reply = (const Holdfast__V1__JoinReply *)peer_call->reply;
     if (!follow || follow != joining->follow || !group) {
         if (follow && follow == joining->follow)
             follow->is_joining = false;
@@ -232,7 +232,7 @@ static void joined(struct errand *errand)
         if (is_forgotten)
             tell_again(run);
         else
-            follow_join(run);
+            join_attempt(run);
         return;
     }
     if (reply)
@@ -242,13 +242,13 @@ static void joined(struct errand *errand)
     if (is_plan && !group->planned && !group->planning)
         error = take_plan(group, reply);
     if (error != 0)
-        fault_take(&errand->fault, error);
-    if (errand->fault.code != 0 && !is_passing(errand->fault.code))
-        fail_join(run, &errand->fault);
+        fault_take(&peer_call->fault, error);
+    if (peer_call->fault.code != 0 && !is_passing(peer_call->fault.code))
+        fail_join(run, &peer_call->fault);
     else if (!is_plan)
         loop_timer(run->service->loop, &follow->timer, JOIN_MS);
     else
-        follow_join(run); /* there may be others that it does not know */
+        join_attempt(run); /* there may be others that it does not know */
     free_joining(joining);
 }
 
@@ -278,7 +278,7 @@ static int64_t find_named(const struct follow *follow, const struct group *group
     return -1;
 }
 
-void follow_join(struct run *run)
+void join_attempt(struct run *run)
 {
     struct follow *follow = run->coordinator->follow;
     struct group *group = run->coordinator->group;
@@ -303,12 +303,12 @@ void follow_join(struct run *run)
     joining->request.attempt = group->attempt;
     joining->request.world_size = group->world_size;
     joining->request.boot_id = run->service->boot_id;
-    joining->errand = (struct errand){.service = run->service,
-                                      .peer = follow->peer,
-                                      .method = "Join",
-                                      .request = &joining->request.base,
-                                      .reply_type = &holdfast__v1__join_reply__descriptor,
-                                      .done = joined};
+    joining->peer_call = (struct peer_call){.service = run->service,
+                                            .peer = follow->peer,
+                                            .method = "Join",
+                                            .request = &joining->request.base,
+                                            .reply_type = &holdfast__v1__join_reply__descriptor,
+                                            .done = joined};
     joining->request.only_tells = only_tells;
     if ((!follow->told[rank] && fill_slices(joining, &group->ranks[rank]) != 0) ||
         fill_present(joining, group) != 0) {
@@ -318,18 +318,18 @@ void follow_join(struct run *run)
     }
     follow->is_joining = true;
     follow->named_ms = loop_now_ms();
-    errand_send(&joining->errand);
+    peer_call_send(&joining->peer_call);
 }
 
 static void join_again(struct timer *timer)
 {
-    follow_join(CONTAINER_OF(timer, struct follow, timer)->run);
+    join_attempt(CONTAINER_OF(timer, struct follow, timer)->run);
 }
 
 /* ---- BeginPart ---- */
 
 struct beginning_part {
-    struct errand errand;
+    struct peer_call peer_call;
     Holdfast__V1__BeginPartRequest request;
     char run[RUN_NAME_MAX + 1];
     char *state;
@@ -337,22 +337,23 @@ struct beginning_part {
     struct part_asking *asking;
 };
 
-static void answered(struct errand *errand)
+static void answered(struct peer_call *peer_call)
 {
-    struct beginning_part *part = CONTAINER_OF(errand, struct beginning_part, errand);
+    struct beginning_part *part = CONTAINER_OF(peer_call, struct beginning_part, peer_call);
     struct part_asking *asking = part->asking;
     struct run *run;
-    const Holdfast__V1__BeginPartReply *reply = (const Holdfast__V1__BeginPartReply *)errand->reply;
-    asking->fault = errand->fault;
+    const Holdfast__V1__BeginPartReply *reply =
+        (const Holdfast__V1__BeginPartReply *)peer_call->reply;
+    asking->fault = peer_call->fault;
     if (reply && shard_nonce_is_valid(reply->nonce))
         snprintf(asking->nonce, sizeof asking->nonce, "%s", reply->nonce);
     else if (reply)
         fault_take(&asking->fault,
                    report_error(ERR_CORRUPT, NULL, "a save has an impossible nonce"));
-    else if (errand->fault.code == ERR_UNAVAILABLE &&
-             run_find(&run, errand->service, part->run, false) == 0)
+    else if (peer_call->fault.code == ERR_UNAVAILABLE &&
+             run_find(&run, peer_call->service, part->run, false) == 0)
         tell_again(run);
-    errand_end(errand);
+    peer_call_end(peer_call);
     free(part->state);
     free(part);
     asking->go_on(asking);
@@ -374,8 +375,8 @@ static void fill_ended(struct beginning_part *part, const struct session *sessio
     }
 }
 
-int follow_ask(struct session *session, const Holdfast__V1__BeginSaveRequest *request,
-               uint64_t number, struct part_asking *asking)
+int join_ask(struct session *session, const Holdfast__V1__BeginSaveRequest *request,
+             uint64_t number, struct part_asking *asking)
 {
     struct beginning_part *part = calloc(1, sizeof *part);
     char *state = strdup(request->state_json);
@@ -395,24 +396,24 @@ int follow_ask(struct session *session, const Holdfast__V1__BeginSaveRequest *re
     part->request.asked = session->token ^ number; /* of this session and call alone */
     part->request.boot_id = session->service->boot_id;
     fill_ended(part, session);
-    part->errand = (struct errand){.service = session->service,
-                                   .peer = session->run->coordinator->follow->peer,
-                                   .method = "BeginPart",
-                                   .request = &part->request.base,
-                                   .reply_type = &holdfast__v1__begin_part_reply__descriptor,
-                                   .done = answered};
-    errand_send(&part->errand);
+    part->peer_call = (struct peer_call){.service = session->service,
+                                         .peer = session->run->coordinator->follow->peer,
+                                         .method = "BeginPart",
+                                         .request = &part->request.base,
+                                         .reply_type = &holdfast__v1__begin_part_reply__descriptor,
+                                         .done = answered};
+    peer_call_send(&part->peer_call);
     return 0;
 }
 
 /* ---- leaving ---- */
 
-void follow_part_changed(struct save *save)
+void join_part_changed(struct save *save)
 {
     part_report(save);
 }
 
-void follow_leave(struct run *run)
+void join_leave(struct run *run)
 {
     struct save *next;
     for (struct save *save = run->coordinator->saves; save; save = next) {
@@ -428,7 +429,7 @@ void follow_leave(struct run *run)
 
 /* A Describe of an attempt that this node does not know yet. */
 struct arrival {
-    struct errand errand;
+    struct peer_call peer_call;
     struct rpc_call *call;
     const Holdfast__V1__DescribeRequest *request; /* lives as long as the call */
     struct attempt *attempt;
@@ -440,7 +441,7 @@ struct arrival {
 /* At those peers that answer, or at the others. */
 static int find_at_peers(struct arrival *arrival, bool is_answering)
 {
-    const struct service *service = arrival->errand.service;
+    const struct service *service = arrival->peer_call.service;
     for (uint32_t i = 0; i < service->config->members.count; i++)
         if (node_set_has(&arrival->answering, i) == is_answering &&
             attempt_read_from(&arrival->attempt, service->tiers[TIER_PEER + i].storage,
@@ -450,11 +451,11 @@ static int find_at_peers(struct arrival *arrival, bool is_answering)
 }
 
 /* Its file: here where most of the nodes got it, else at a peer. */
-static int find_attempt(struct errand *errand)
+static int find_attempt(struct peer_call *peer_call)
 {
-    struct arrival *arrival = CONTAINER_OF(errand, struct arrival, errand);
+    struct arrival *arrival = CONTAINER_OF(peer_call, struct arrival, peer_call);
     const Holdfast__V1__DescribeRequest *request = arrival->request;
-    struct service *service = errand->service;
+    struct service *service = peer_call->service;
     int error =
         attempt_read_from(&arrival->attempt, service->storage, request->run, request->attempt);
     if (error == ERR_NOT_FOUND)
@@ -513,7 +514,7 @@ static void settle_older(struct run *run, struct arrival *arrival)
     commit_yield(&run->coordinator->machine, &actions);
     run_perform(run, &actions);
     if (loop_now_ms() - arrival->came_ms > PARTS_WAIT_MS)
-        follow_leave(run);
+        join_leave(run);
     loop_timer(run->service->loop, &arrival->timer, JOIN_MS);
 }
 
@@ -544,7 +545,7 @@ static int take_attempt(struct arrival *arrival, struct run *run)
 
 static void settle_arrival(struct arrival *arrival)
 {
-    struct service *service = arrival->errand.service;
+    struct service *service = arrival->peer_call.service;
     struct run *run = NULL;
     int error = service_check_open(service);
     if (error == 0)
@@ -562,17 +563,17 @@ static void settle_arrival(struct arrival *arrival)
     end_arrival(arrival);
 }
 
-static void found_attempt(struct errand *errand)
+static void found_attempt(struct peer_call *peer_call)
 {
-    struct arrival *arrival = CONTAINER_OF(errand, struct arrival, errand);
-    if (errand->fault.code == 0) {
+    struct arrival *arrival = CONTAINER_OF(peer_call, struct arrival, peer_call);
+    if (peer_call->fault.code == 0) {
         settle_arrival(arrival);
         return;
     }
-    if (errand->fault.code == ERR_NOT_FOUND) /* as ever: describe.c says what is wrong with it */
-        describe_rank(errand->service, arrival->call, arrival->request);
+    if (peer_call->fault.code == ERR_NOT_FOUND) /* as ever: describe.c says what is wrong with it */
+        describe_rank(peer_call->service, arrival->call, arrival->request);
     else
-        rpc_call_fail(arrival->call, fault_raise(&errand->fault));
+        rpc_call_fail(arrival->call, fault_raise(&peer_call->fault));
     end_arrival(arrival);
 }
 
@@ -590,8 +591,8 @@ static bool is_unknown(struct service *service, const Holdfast__V1__DescribeRequ
            (!attempt || request->attempt > attempt->number);
 }
 
-void follow_describe(struct service *service, struct rpc_call *call,
-                     const Holdfast__V1__DescribeRequest *request)
+void join_describe(struct service *service, struct rpc_call *call,
+                   const Holdfast__V1__DescribeRequest *request)
 {
     struct arrival *arrival = is_unknown(service, request) ? calloc(1, sizeof *arrival) : NULL;
     if (!arrival) {
@@ -599,7 +600,7 @@ void follow_describe(struct service *service, struct rpc_call *call,
         return;
     }
     *arrival = (struct arrival){
-        .errand = {.service = service, .before = find_attempt, .done = found_attempt},
+        .peer_call = {.service = service, .before = find_attempt, .done = found_attempt},
         .call = call,
         .request = request,
         .timer.run = settle_again,
@@ -607,12 +608,12 @@ void follow_describe(struct service *service, struct rpc_call *call,
     for (uint32_t i = 0; i < service->config->members.count; i++)
         if (!service->tiers[TIER_PEER + i].offline[0] && !service->tiers[TIER_PEER + i].is_unknown)
             node_set_add(&arrival->answering, i);
-    errand_send(&arrival->errand);
+    peer_call_send(&arrival->peer_call);
 }
 
 /* ---- beginning and end ---- */
 
-int follow_open(struct service *service)
+int join_open(struct service *service)
 {
     const struct config *config = service->config;
     if (config->members.count == 0)
@@ -625,11 +626,11 @@ int follow_open(struct service *service)
     ERR_TRY(crew_open(&followers->crew, service->loop, num_threads, (int)config->pace_cpu_nice));
     for (uint32_t i = 0; i < config->members.count; i++)
         crew_lane(followers->crew, &followers->lanes[i], PEER_ERRANDS);
-    returned_start(service);
+    recover_parts_start(service);
     return 0;
 }
 
-void follow_end(struct service *service)
+void join_end(struct service *service)
 {
     if (!service->followers)
         return;
@@ -637,7 +638,7 @@ void follow_end(struct service *service)
     service->followers->crew = NULL;
 }
 
-void follow_close(struct service *service)
+void join_close(struct service *service)
 {
     for (struct run *run = service->catalog ? service->catalog->runs : NULL; run; run = run->next)
         free_follow(run);

@@ -12,17 +12,17 @@ struct run;
 struct save;
 struct session;
 
-int follow_open(struct service *service);
-void follow_end(struct service *service); /* nothing of it is under way any more */
-void follow_close(struct service *service);
+int join_open(struct service *service);
+void join_end(struct service *service); /* nothing of it is under way any more */
+void join_close(struct service *service);
 /* Describe: of an attempt of this node, or of another's. */
-void follow_describe(struct service *service, struct rpc_call *call,
-                     const Holdfast__V1__DescribeRequest *request);
+void join_describe(struct service *service, struct rpc_call *call,
+                   const Holdfast__V1__DescribeRequest *request);
 /* As struct hooks has them. */
-void follow_join(struct run *run);
-void follow_leave(struct run *run);
-void follow_part_changed(struct save *save);
-int follow_ask(struct session *session, const Holdfast__V1__BeginSaveRequest *request,
-               uint64_t number, struct part_asking *asking);
+void join_attempt(struct run *run);
+void join_leave(struct run *run);
+void join_part_changed(struct save *save);
+int join_ask(struct session *session, const Holdfast__V1__BeginSaveRequest *request,
+             uint64_t number, struct part_asking *asking);
 
 #endif

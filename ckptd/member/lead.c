@@ -66,11 +66,11 @@ static int find_node(uint32_t *out, struct service *service, struct rpc_call *ca
     bool is_known = rpc_call_principal(call, &principal, who) && principal.role == ROLE_NODE;
     const char *name = is_known ? strrchr(principal.name, '/') : NULL;
     unsigned tier = name ? catalog_tier_of(service, name + 1) : NUM_TIERS;
-    if (tier == NUM_TIERS || tier == TIER_LOCAL || !service->lead)
+    if (tier == NUM_TIERS || tier == TIER_LOCAL || !service->lead_save)
         return report_error(ERR_INVALID, "name it in nodes.peers", "%s is no peer of this node",
                             is_known ? principal.name : "who asks");
     *out = tier - TIER_PEER + 1;
-    note_boot(service->lead, *out, boot_id);
+    note_boot(service->lead_save, *out, boot_id);
     return 0;
 }
 
@@ -140,8 +140,8 @@ static void note_present(struct run *run, const Holdfast__V1__JoinRequest *reque
     }
 }
 
-void lead_join(struct service *service, struct rpc_call *call,
-               const Holdfast__V1__JoinRequest *request)
+void lead_save_join(struct service *service, struct rpc_call *call,
+                    const Holdfast__V1__JoinRequest *request)
 {
     Holdfast__V1__JoinReply reply = HOLDFAST__V1__JOIN_REPLY__INIT;
     uint32_t node;
@@ -169,8 +169,8 @@ void lead_join(struct service *service, struct rpc_call *call,
 
 /* ---- BeginPart ---- */
 
-void lead_begin(struct service *service, struct rpc_call *call,
-                const Holdfast__V1__BeginPartRequest *request)
+void lead_save_begin(struct service *service, struct rpc_call *call,
+                     const Holdfast__V1__BeginPartRequest *request)
 {
     Holdfast__V1__BeginPartReply reply = HOLDFAST__V1__BEGIN_PART_REPLY__INIT;
     char nonce[33];
@@ -293,16 +293,16 @@ static void hand_out(Holdfast__V1__ReportPartReply *reply, struct save *save, ui
                      bool has_missed)
 {
     uint32_t from;
-    switch (spread_ask(&save->spread, &from, node, has_missed)) {
-    case SPREAD_HERE:
+    switch (fanout_ask(&save->spread, &from, node, has_missed)) {
+    case FANOUT_HERE:
         reply->manifest =
             (ProtobufCBinaryData){save->manifest_bytes, (uint8_t *)save->manifest_text};
         return;
-    case SPREAD_FROM:
+    case FANOUT_FROM:
         reply->manifest_at = (char *)(uintptr_t)name_of(save->service, from);
         reply->manifest_hash = save->manifest_hash;
         return;
-    case SPREAD_WAIT:
+    case FANOUT_WAIT:
         reply->verdict = HOLDFAST__V1__PART_VERDICT__VERDICT_WAIT;
     }
 }
@@ -313,8 +313,8 @@ static void reply_verdict(struct rpc_call *call, struct save *save, uint32_t nod
     Holdfast__V1__ReportPartReply reply = HOLDFAST__V1__REPORT_PART_REPLY__INIT;
     const struct commit_save *known = commit_find(&save->run->coordinator->machine, save->id);
     if (known)
-        verdict_of(&reply.verdict,
-                   &(struct verdict_facts){.says_placed = request->placed, .save = known});
+        decision_of(&reply.verdict,
+                    &(struct decision_facts){.says_placed = request->placed, .save = known});
     if (reply.verdict == HOLDFAST__V1__PART_VERDICT__VERDICT_OVER)
         reply.reason = "its coordinator has given it up";
     if (reply.verdict == HOLDFAST__V1__PART_VERDICT__VERDICT_PLACE)
@@ -380,16 +380,16 @@ static void reply_past(struct run *run, struct rpc_call *call,
     Holdfast__V1__ReportPartReply reply = HOLDFAST__V1__REPORT_PART_REPLY__INIT;
     const struct checkpoint *checkpoint = catalog_find(run, request->step, request->attempt);
     bool is_it = checkpoint && strcmp(checkpoint->summary.nonce, request->nonce) == 0;
-    const struct verdict_facts facts = {.says_placed = request->placed,
-                                        .is_here = is_it,
-                                        .was_committed = is_it && checkpoint->was_committed,
-                                        .is_unsure = request->attempt > run->newest_attempt ||
-                                                     (checkpoint && checkpoint->damaged)};
+    const struct decision_facts facts = {.says_placed = request->placed,
+                                         .is_here = is_it,
+                                         .was_committed = is_it && checkpoint->was_committed,
+                                         .is_unsure = request->attempt > run->newest_attempt ||
+                                                      (checkpoint && checkpoint->damaged)};
     const struct failure *failure =
         outcomes_find(service, run->name, request->step, request->attempt);
     reply.reason =
         failure ? (char *)(uintptr_t)failure->reason : "its coordinator knows no such save";
-    if (!verdict_of(&reply.verdict, &facts)) {
+    if (!decision_of(&reply.verdict, &facts)) {
         rpc_call_fail(call, report_error(ERR_NOT_FOUND, NULL,
                                          "this node cannot tell what became of the save"));
         return;
@@ -410,8 +410,8 @@ static void reply_past(struct run *run, struct rpc_call *call,
     loop_work(service->loop, &keeping->job);
 }
 
-void lead_report(struct service *service, struct rpc_call *call,
-                 const Holdfast__V1__ReportPartRequest *request)
+void lead_save_report(struct service *service, struct rpc_call *call,
+                      const Holdfast__V1__ReportPartRequest *request)
 {
     struct commit_actions actions = {0};
     struct run *run = NULL;
@@ -438,7 +438,7 @@ void lead_report(struct service *service, struct rpc_call *call,
         save = find_save(run, request);
     if (save && request->placed) {
         actions.count = 0;
-        spread_has(&save->spread, node);
+        fanout_has(&save->spread, node);
         commit_placed(&run->coordinator->machine, &actions, save->id, node, 0);
         run_perform(run, &actions);
         save = find_save(run, request);
@@ -466,7 +466,7 @@ static bool has_left(const struct save *save, const struct commit_save *known, u
         .is_part_gone =
             restarted ? mine->node == restarted : is_silent(save, save->remote[rank].heard_ms),
         .is_rank_gone = restarted == 0 && mine->present_ms != 0 && is_silent(save, named_ms)};
-    return mine->node != 0 && verdict_has_left(known, rank, mine->node, &facts);
+    return mine->node != 0 && decision_has_left(known, rank, mine->node, &facts);
 }
 
 /* The first rank of a node that has left for which the save waits; -1: none. `restarted`: that
@@ -557,21 +557,21 @@ static void look(struct timer *timer)
     loop_timer(lead->service->loop, timer, LOOK_MS);
 }
 
-int lead_open(struct service *service)
+int lead_save_open(struct service *service)
 {
     if (service->config->members.count == 0)
         return 0;
-    service->lead = calloc(1, sizeof *service->lead);
-    if (!service->lead)
+    service->lead_save = calloc(1, sizeof *service->lead_save);
+    if (!service->lead_save)
         return report_error(ERR_MEMORY, NULL, "no memory for other nodes");
-    service->lead->service = service;
-    service->lead->timer.run = look;
-    loop_timer(service->loop, &service->lead->timer, LOOK_MS);
+    service->lead_save->service = service;
+    service->lead_save->timer.run = look;
+    loop_timer(service->loop, &service->lead_save->timer, LOOK_MS);
     return 0;
 }
 
-void lead_close(struct service *service)
+void lead_save_close(struct service *service)
 {
-    free(service->lead);
-    service->lead = NULL;
+    free(service->lead_save);
+    service->lead_save = NULL;
 }

@@ -8,13 +8,13 @@
 
 struct service;
 
-int lead_open(struct service *service);
-void lead_close(struct service *service); /* NULL of a part is fine */
-void lead_join(struct service *service, struct rpc_call *call,
-               const Holdfast__V1__JoinRequest *request);
-void lead_begin(struct service *service, struct rpc_call *call,
-                const Holdfast__V1__BeginPartRequest *request);
-void lead_report(struct service *service, struct rpc_call *call,
-                 const Holdfast__V1__ReportPartRequest *request);
+int lead_save_open(struct service *service);
+void lead_save_close(struct service *service); /* NULL of a part is fine */
+void lead_save_join(struct service *service, struct rpc_call *call,
+                    const Holdfast__V1__JoinRequest *request);
+void lead_save_begin(struct service *service, struct rpc_call *call,
+                     const Holdfast__V1__BeginPartRequest *request);
+void lead_save_report(struct service *service, struct rpc_call *call,
+                      const Holdfast__V1__ReportPartRequest *request);
 
 #endif

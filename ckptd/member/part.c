@@ -47,7 +47,7 @@
 
 /* A report on its way; all in it is its own. */
 struct reporting {
-    struct errand errand;
+    struct peer_call peer_call;
     Holdfast__V1__ReportPartRequest request;
     Holdfast__V1__Part *parts, **pointers;
     uint64_t **digests;
@@ -60,7 +60,7 @@ struct reporting {
 
 static void free_reporting(struct reporting *reporting)
 {
-    errand_end(&reporting->errand);
+    peer_call_end(&reporting->peer_call);
     for (uint32_t i = 0; reporting->digests && i < reporting->num_parts; i++)
         free(reporting->digests[i]);
     free(reporting->digests);
@@ -169,10 +169,11 @@ static int fill(struct reporting *reporting, const struct save *save)
 }
 
 /* On the crew. M1. */
-static int sync_names(struct errand *errand)
+static int sync_names(struct peer_call *peer_call)
 {
-    struct reporting *reporting = CONTAINER_OF(errand, struct reporting, errand);
-    return reporting->must_name ? storage_sync_names(errand->service->storage, reporting->dir) : 0;
+    struct reporting *reporting = CONTAINER_OF(peer_call, struct reporting, peer_call);
+    return reporting->must_name ? storage_sync_names(peer_call->service->storage, reporting->dir)
+                                : 0;
 }
 
 /* ---- the manifest ---- */
@@ -334,7 +335,7 @@ static void heed(struct save *save, const Holdfast__V1__ReportPartReply *reply)
     save->is_accepted |= reply->accepted;
     if (save->is_accepted && !was_accepted)
         save_answer_accepted(save);
-    switch (verdict_heed(reply->verdict, save->is_placed)) {
+    switch (decision_heed(reply->verdict, save->is_placed)) {
     case PART_GOES:
         end_over(save, reply->reason[0] ? reply->reason : "its coordinator has given it up");
         return;
@@ -372,11 +373,11 @@ static void note_told(struct save *save, const struct reporting *reporting)
         save->remote[reporting->parts[i].rank].is_told |= reporting->digests[i] != NULL;
 }
 
-static void reported(struct errand *errand)
+static void reported(struct peer_call *peer_call)
 {
-    struct reporting *reporting = CONTAINER_OF(errand, struct reporting, errand);
+    struct reporting *reporting = CONTAINER_OF(peer_call, struct reporting, peer_call);
     struct run *run;
-    struct save *save = run_find(&run, errand->service, reporting->run, false) == 0
+    struct save *save = run_find(&run, peer_call->service, reporting->run, false) == 0
                             ? find_save(run, reporting)
                             : NULL;
     if (!save || save->discarding) {
@@ -384,13 +385,13 @@ static void reported(struct errand *errand)
         return;
     }
     save->is_reporting = false;
-    if (errand->fault.code != 0) {
+    if (peer_call->fault.code != 0) {
         log_debug("commit", "run %s, step %llu: no answer of its coordinator: %s", run->name,
-                  (unsigned long long)save->step, errand->fault.message);
-        loop_timer(errand->service->loop, &save->report, REPORT_MS);
+                  (unsigned long long)save->step, peer_call->fault.message);
+        loop_timer(peer_call->service->loop, &save->report, REPORT_MS);
     } else {
         note_told(save, reporting);
-        heed(save, (const Holdfast__V1__ReportPartReply *)errand->reply);
+        heed(save, (const Holdfast__V1__ReportPartReply *)peer_call->reply);
     }
     free_reporting(reporting);
 }
@@ -416,16 +417,17 @@ void part_report(struct save *save)
         loop_timer(service->loop, &save->report, REPORT_MS);
         return;
     }
-    reporting->errand = (struct errand){.service = service,
-                                        .peer = tier - TIER_PEER,
-                                        .method = "ReportPart",
-                                        .request = &reporting->request.base,
-                                        .reply_type = &holdfast__v1__report_part_reply__descriptor,
-                                        .before = sync_names,
-                                        .done = reported};
+    reporting->peer_call =
+        (struct peer_call){.service = service,
+                           .peer = tier - TIER_PEER,
+                           .method = "ReportPart",
+                           .request = &reporting->request.base,
+                           .reply_type = &holdfast__v1__report_part_reply__descriptor,
+                           .before = sync_names,
+                           .done = reported};
     save->must_report = false;
     save->is_reporting = true;
-    errand_send(&reporting->errand);
+    peer_call_send(&reporting->peer_call);
 }
 
 void part_completed(struct run *run, const struct manifest_summary *summary)
@@ -447,7 +449,7 @@ void part_leave(struct save *save)
         return; /* it ends by itself */
     for (uint32_t i = 0; i < save->world_size; i++)
         num_durable += save->stages[i].durable;
-    if (verdict_may_leave(save->num_begun, num_durable)) {
+    if (decision_may_leave(save->num_begun, num_durable)) {
         end_over(save, "another attempt came, and its coordinator does not answer");
         return;
     }

@@ -33,7 +33,7 @@
 #define LOOK_MS 1000
 
 struct asking {
-    struct errand errand;
+    struct peer_call peer_call;
     Holdfast__V1__ReportPartRequest request;
     struct run *run; /* it has a checkpoint, so it stays */
     struct shard_identity identity;
@@ -52,24 +52,24 @@ static int dir_of(char out[STORAGE_KEY_MAX], const struct asking *asking)
 /* ---- on the crew ---- */
 
 /* Whom to ask, by the mark. ERR_NOT_FOUND: it is no such part. */
-static int read_mark(struct errand *errand)
+static int read_mark(struct peer_call *peer_call)
 {
-    struct asking *asking = CONTAINER_OF(errand, struct asking, errand);
+    struct asking *asking = CONTAINER_OF(peer_call, struct asking, peer_call);
     char dir[STORAGE_KEY_MAX], coordinator[MARK_NODE_BYTES];
     ERR_TRY(dir_of(dir, asking));
-    ERR_TRY(mark_fetch_part(&asking->identity, coordinator, errand->service->storage, storage_fetch,
-                            dir));
-    unsigned tier = catalog_tier_of(errand->service, coordinator);
+    ERR_TRY(mark_fetch_part(&asking->identity, coordinator, peer_call->service->storage,
+                            storage_fetch, dir));
+    unsigned tier = catalog_tier_of(peer_call->service, coordinator);
     if (tier == NUM_TIERS || tier == TIER_LOCAL)
         return report_error(ERR_NOT_FOUND, NULL, "no peer coordinates it");
-    errand->peer = tier - TIER_PEER;
+    peer_call->peer = tier - TIER_PEER;
     asking->request.nonce = asking->identity.nonce;
     return 0;
 }
 
 static int remove_part(struct asking *asking)
 {
-    struct service *service = asking->errand.service;
+    struct service *service = asking->peer_call.service;
     char dir[STORAGE_KEY_MAX], key[STORAGE_KEY_MAX + 32], text[MARK_BYTES_MAX];
     ERR_TRY(dir_of(dir, asking));
     snprintf(key, sizeof key, "%s/" MARK_NAME, dir);
@@ -83,7 +83,7 @@ static int remove_part(struct asking *asking)
 
 static int place_part(struct asking *asking, const Holdfast__V1__ReportPartReply *reply)
 {
-    struct service *service = asking->errand.service;
+    struct service *service = asking->peer_call.service;
     struct manifest_summary summary;
     size_t head =
         reply->manifest.len < MANIFEST_SUMMARY_BYTES ? reply->manifest.len : MANIFEST_SUMMARY_BYTES;
@@ -98,12 +98,12 @@ static int place_part(struct asking *asking, const Holdfast__V1__ReportPartReply
     return 0;
 }
 
-static int heed(struct errand *errand)
+static int heed(struct peer_call *peer_call)
 {
-    struct asking *asking = CONTAINER_OF(errand, struct asking, errand);
+    struct asking *asking = CONTAINER_OF(peer_call, struct asking, peer_call);
     const Holdfast__V1__ReportPartReply *reply =
-        (const Holdfast__V1__ReportPartReply *)errand->reply;
-    switch (verdict_heed(reply->verdict, false)) {
+        (const Holdfast__V1__ReportPartReply *)peer_call->reply;
+    switch (decision_heed(reply->verdict, false)) {
     case PART_GOES:
         return remove_part(asking);
     case PART_PLACES:
@@ -137,15 +137,15 @@ static void settle(struct asking *asking)
         enter(asking);
 }
 
-static void asked(struct errand *errand)
+static void asked(struct peer_call *peer_call)
 {
-    struct asking *asking = CONTAINER_OF(errand, struct asking, errand);
-    struct service *service = errand->service;
+    struct asking *asking = CONTAINER_OF(peer_call, struct asking, peer_call);
+    struct service *service = peer_call->service;
     if (asking->is_over || asking->is_placed)
         settle(asking);
     loop_timer(service->loop, &service->followers->timer,
                asking->is_over || asking->is_placed ? 1 : LOOK_MS);
-    errand_end(errand);
+    peer_call_end(peer_call);
     places_free(&asking->places);
     free(asking);
 }
@@ -184,17 +184,18 @@ static void look(struct timer *timer)
     snprintf(asking->run_name, sizeof asking->run_name, "%s", part->run->name);
     asking->request.run = asking->run_name;
     asking->request.boot_id = service->boot_id;
-    asking->errand = (struct errand){.service = service,
-                                     .method = "ReportPart",
-                                     .request = &asking->request.base,
-                                     .reply_type = &holdfast__v1__report_part_reply__descriptor,
-                                     .before = read_mark,
-                                     .behind = heed,
-                                     .done = asked};
-    errand_send(&asking->errand);
+    asking->peer_call =
+        (struct peer_call){.service = service,
+                           .method = "ReportPart",
+                           .request = &asking->request.base,
+                           .reply_type = &holdfast__v1__report_part_reply__descriptor,
+                           .before = read_mark,
+                           .behind = heed,
+                           .done = asked};
+    peer_call_send(&asking->peer_call);
 }
 
-void returned_start(struct service *service)
+void recover_parts_start(struct service *service)
 {
     service->followers->service = service;
     service->followers->timer.run = look;

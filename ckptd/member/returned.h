@@ -6,6 +6,6 @@
 struct service;
 
 /* Looks for them now and then, and asks. On the service thread; needs service->followers. */
-void returned_start(struct service *service);
+void recover_parts_start(struct service *service);
 
 #endif

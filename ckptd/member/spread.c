@@ -1,7 +1,7 @@
 /* spread.c - see spread.h.
  *
  * Invariants (cited in the code, checked by tests/unit/ckptd_spread.c):
- *   S1  Each node, the coordinator too, gives it to at most SPREAD_EACH nodes that ask for the
+ *   S1  Each node, the coordinator too, gives it to at most FANOUT_EACH nodes that ask for the
  *       first time.
  *   S2  Who asks again, as the answer was lost, is answered at once: no slot of S1 is waited for
  *       that a lost answer has taken.
@@ -10,23 +10,23 @@
  *       waits for a node that is gone. */
 #include "ckptd/member/spread.h"
 
-enum spread_way spread_ask(struct spread *spread, uint32_t *from, uint32_t node, bool has_missed)
+enum fanout_way fanout_ask(struct fanout *spread, uint32_t *from, uint32_t node, bool has_missed)
 {
     bool asks_again = node_set_has(&spread->asked, node);
-    uint32_t giver = spread->num_given / SPREAD_EACH; /* 0: the coordinator. S1 */
+    uint32_t giver = spread->num_given / FANOUT_EACH; /* 0: the coordinator. S1 */
     if (asks_again)
         giver = spread->num_sources; /* S2 */
     if (giver > spread->num_sources)
-        return SPREAD_WAIT; /* S3 */
+        return FANOUT_WAIT; /* S3 */
     node_set_add(&spread->asked, node);
     spread->num_given += !asks_again;
     if (giver == 0 || has_missed)
-        return SPREAD_HERE; /* S4 */
+        return FANOUT_HERE; /* S4 */
     *from = spread->sources[giver - 1];
-    return SPREAD_FROM;
+    return FANOUT_FROM;
 }
 
-void spread_has(struct spread *spread, uint32_t node)
+void fanout_has(struct fanout *spread, uint32_t node)
 {
     bool has_room = spread->num_sources < sizeof spread->sources / sizeof spread->sources[0];
     for (uint32_t i = 0; i < spread->num_sources; i++)

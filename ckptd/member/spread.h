@@ -2,7 +2,7 @@
  *
  * A save is committed when every node that has a part has the manifest, whose size follows the
  * ranks. If the coordinator sent it to each, its bytes would follow ranks x nodes. So it sends it
- * to SPREAD_EACH nodes, and names for each further one a node that has it by then. Pure: the daemon
+ * to FANOUT_EACH nodes, and names for each further one a node that has it by then. Pure: the daemon
  * and the simulator of many nodes run the same code; see spread.c. */
 #ifndef HOLDFAST_CKPTD_MEMBER_SPREAD_H
 #define HOLDFAST_CKPTD_MEMBER_SPREAD_H
@@ -12,24 +12,24 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define SPREAD_EACH 8u /* nodes that get it from one */
+#define FANOUT_EACH 8u /* nodes that get it from one */
 
 /* Of one save; begins as zeros. */
-struct spread {
+struct fanout {
     struct node_set asked;
     uint32_t num_given, num_sources;
-    uint16_t sources[NODE_SET_MAX / SPREAD_EACH]; /* in the order in which they had it */
+    uint16_t sources[NODE_SET_MAX / FANOUT_EACH]; /* in the order in which they had it */
 };
 
-enum spread_way {
-    SPREAD_HERE, /* the coordinator sends it */
-    SPREAD_FROM, /* the node `from` has it */
-    SPREAD_WAIT  /* soon one will have it */
+enum fanout_way {
+    FANOUT_HERE, /* the coordinator sends it */
+    FANOUT_FROM, /* the node `from` has it */
+    FANOUT_WAIT  /* soon one will have it */
 };
 
 /* A node that has not got it asks. `has_missed`: the one that was named did not give it. */
-enum spread_way spread_ask(struct spread *spread, uint32_t *from, uint32_t node, bool has_missed);
+enum fanout_way fanout_ask(struct fanout *spread, uint32_t *from, uint32_t node, bool has_missed);
 /* That node has it, durable, and can be asked for it. */
-void spread_has(struct spread *spread, uint32_t node);
+void fanout_has(struct fanout *spread, uint32_t node);
 
 #endif

@@ -9,7 +9,7 @@
  *       one that has not while its node names it among those that are connected. */
 #include "ckptd/member/verdict.h"
 
-bool verdict_of(Holdfast__V1__PartVerdict *out, const struct verdict_facts *facts)
+bool decision_of(Holdfast__V1__PartVerdict *out, const struct decision_facts *facts)
 {
     *out = HOLDFAST__V1__PART_VERDICT__VERDICT_WAIT;
     if (facts->save) {
@@ -29,7 +29,7 @@ bool verdict_of(Holdfast__V1__PartVerdict *out, const struct verdict_facts *fact
     return true;
 }
 
-enum part_step verdict_heed(Holdfast__V1__PartVerdict verdict, bool is_placed)
+enum part_step decision_heed(Holdfast__V1__PartVerdict verdict, bool is_placed)
 {
     static const enum part_step steps[][2] = {
         [HOLDFAST__V1__PART_VERDICT__VERDICT_WAIT] = {PART_STAYS, PART_STAYS},
@@ -42,8 +42,8 @@ enum part_step verdict_heed(Holdfast__V1__PartVerdict verdict, bool is_placed)
     return is_known ? steps[verdict][is_placed] : PART_STAYS;
 }
 
-bool verdict_has_left(const struct commit_save *save, uint32_t rank, uint32_t node,
-                      const struct left_facts *facts)
+bool decision_has_left(const struct commit_save *save, uint32_t rank, uint32_t node,
+                       const struct left_facts *facts)
 {
     if (save->state == COMMIT_PLACING)
         return facts->is_part_gone && !commit_has_placed(save, node);
@@ -52,7 +52,7 @@ bool verdict_has_left(const struct commit_save *save, uint32_t rank, uint32_t no
     return save->ranks[rank] == RANK_ABSENT ? facts->is_rank_gone : facts->is_part_gone; /* L4 */
 }
 
-bool verdict_may_leave(uint32_t num_begun, uint32_t num_durable)
+bool decision_may_leave(uint32_t num_begun, uint32_t num_durable)
 {
     return num_durable < num_begun; /* M2 */
 }

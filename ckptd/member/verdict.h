@@ -9,7 +9,7 @@
 #include <stdbool.h>
 
 /* What the coordinator knows of the save that a node asks about, by attempt, step and nonce. */
-struct verdict_facts {
+struct decision_facts {
     bool says_placed;               /* the node: the manifest is durable there */
     const struct commit_save *save; /* in work; NULL: it is not */
     bool is_here;                   /* not in work: its manifest is here, */
@@ -18,7 +18,7 @@ struct verdict_facts {
 };
 
 /* False: nobody may act on what this node knows. */
-bool verdict_of(Holdfast__V1__PartVerdict *out, const struct verdict_facts *facts);
+bool decision_of(Holdfast__V1__PartVerdict *out, const struct decision_facts *facts);
 
 enum part_step {
     PART_STAYS,
@@ -29,7 +29,7 @@ enum part_step {
 };
 
 /* `is_placed`: the manifest is durable here already. */
-enum part_step verdict_heed(Holdfast__V1__PartVerdict verdict, bool is_placed);
+enum part_step decision_heed(Holdfast__V1__PartVerdict verdict, bool is_placed);
 /* What the coordinator knows of a rank at another node. */
 struct left_facts {
     bool is_part_gone; /* of its part nothing is told any more */
@@ -37,9 +37,9 @@ struct left_facts {
 };
 
 /* Has the rank, of that node, left a save that waits for it? */
-bool verdict_has_left(const struct commit_save *save, uint32_t rank, uint32_t node,
-                      const struct left_facts *facts);
+bool decision_has_left(const struct commit_save *save, uint32_t rank, uint32_t node,
+                       const struct left_facts *facts);
 /* Another attempt comes, and the coordinator has said nothing. May what is here be removed? */
-bool verdict_may_leave(uint32_t num_begun, uint32_t num_durable);
+bool decision_may_leave(uint32_t num_begun, uint32_t num_durable);
 
 #endif

@@ -31,7 +31,7 @@ static int check_shards(struct storage *storage, const struct manifest_summary *
     return error;
 }
 
-int whole_make(struct storage *storage, const struct manifest_summary *summary)
+int complete_copy(struct storage *storage, const struct manifest_summary *summary)
 {
     char key[STORAGE_KEY_MAX], dir[STORAGE_KEY_MAX];
     ERR_TRY(check_shards(storage, summary));
@@ -66,8 +66,8 @@ static bool shard_of_name(uint32_t *out, const char *name, const struct places *
     return is_known;
 }
 
-int whole_find_shard(char out[PLACES_NODE_BYTES], struct storage *storage,
-                     const struct manifest_summary *place, const char *name)
+int complete_copy_find_shard(char out[PLACES_NODE_BYTES], struct storage *storage,
+                             const struct manifest_summary *place, const char *name)
 {
     struct places places = {0};
     uint32_t shard;
@@ -79,8 +79,8 @@ int whole_find_shard(char out[PLACES_NODE_BYTES], struct storage *storage,
     return is_away ? 0 : report_error(ERR_NOT_FOUND, NULL, "no node is said to have %s", name);
 }
 
-bool whole_has_shard(struct storage *storage, const struct manifest_summary *place,
-                     const char *name)
+bool complete_copy_has_shard(struct storage *storage, const struct manifest_summary *place,
+                             const char *name)
 {
     struct places places = {0};
     uint32_t shard;

@@ -154,7 +154,7 @@ static void count_range(struct stage *stage, uint64_t start, uint64_t end)
         CHECK(chunk->index == index && chunk->unannounced >= now); /* the intervals are disjoint */
         chunk->unannounced -= now;
         if (chunk->unannounced == 0 && stage->created)
-            gate_start_chunk(image, index);
+            throttle_queue_start_chunk(image, index);
         start += now;
     }
 }

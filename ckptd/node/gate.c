@@ -34,10 +34,10 @@
 
 static void look_again(struct timer *timer);
 
-int gate_open(struct service *service)
+int throttle_queue_open(struct service *service)
 {
     const struct config *config = service->config;
-    struct pace_options options = {
+    struct throttle_options options = {
         .write_rate = config->pace_write_rate,
         .quiet = config->pace_quiet,
         .quiet_wait_ms = config->pace_quiet_wait_ms,
@@ -45,19 +45,19 @@ int gate_open(struct service *service)
                                                                  : WINDOW_CHUNKS_MIN,
         .chunk_bytes = (uint32_t)config->block_bytes,
     };
-    service->gate = calloc(1, sizeof *service->gate);
-    if (!service->gate)
+    service->throttle_queue = calloc(1, sizeof *service->throttle_queue);
+    if (!service->throttle_queue)
         return report_error(ERR_MEMORY, NULL, "no memory for the gate");
-    pace_init(&service->gate->pace, &options);
-    service->gate->service = service;
-    service->gate->timer.run = look_again;
+    throttle_init(&service->throttle_queue->pace, &options);
+    service->throttle_queue->service = service;
+    service->throttle_queue->timer.run = look_again;
     return 0;
 }
 
-void gate_close(struct service *service)
+void throttle_queue_close(struct service *service)
 {
-    free(service->gate);
-    service->gate = NULL;
+    free(service->throttle_queue);
+    service->throttle_queue = NULL;
 }
 
 /* ---- what holds, and what does not ---- */
@@ -71,7 +71,7 @@ static bool is_urgent(const struct chunk *chunk)
 /* Once a millisecond is enough: the table of sessions may be long, chunks end often. */
 static bool is_busy(struct service *service, int64_t now_ms)
 {
-    struct gate *gate = service->gate;
+    struct throttle_queue *gate = service->throttle_queue;
     if (gate->pace.options.quiet && gate->looked_ms != now_ms) {
         gate->looked_ms = now_ms;
         gate->busy = session_num_busy(service) > 0;
@@ -89,7 +89,7 @@ static uint32_t bytes_of(const struct chunk *chunk)
 /* ---- letting go ---- */
 
 /* Takes *at out of the list. */
-static struct chunk *take_out(struct gate *gate, struct chunk **at, struct chunk *before)
+static struct chunk *take_out(struct throttle_queue *gate, struct chunk **at, struct chunk *before)
 {
     struct chunk *chunk = *at;
     *at = chunk->next_held;
@@ -100,7 +100,7 @@ static struct chunk *take_out(struct gate *gate, struct chunk **at, struct chunk
     return chunk;
 }
 
-static void start(struct gate *gate, struct chunk *chunk)
+static void start(struct throttle_queue *gate, struct chunk *chunk)
 {
     chunk->is_paced = true;
     chunk->is_awaited = ++gate->num_started % REPORTS_AWAITED == 0;
@@ -111,12 +111,12 @@ static void start(struct gate *gate, struct chunk *chunk)
 /* Starts what may begin, oldest first; sees to it that the next is looked at in time. */
 static void look(struct service *service)
 {
-    struct gate *gate = service->gate;
+    struct throttle_queue *gate = service->throttle_queue;
     while (gate->first) {
         int64_t wait_ms, now_ms = loop_now_ms();
-        struct pace_moment moment = {now_ms, is_busy(service, now_ms), gate->in_flight};
-        if (pace_ask(&gate->pace, &moment, bytes_of(gate->first), gate->first->stamp, &wait_ms) !=
-            PACE_GO) {
+        struct throttle_moment moment = {now_ms, is_busy(service, now_ms), gate->in_flight};
+        if (throttle_ask(&gate->pace, &moment, bytes_of(gate->first), gate->first->stamp,
+                         &wait_ms) != THROTTLE_GO) {
             if (wait_ms >= 0)
                 loop_timer(service->loop, &gate->timer, wait_ms);
             return;
@@ -128,19 +128,19 @@ static void look(struct service *service)
 
 static void look_again(struct timer *timer)
 {
-    look(CONTAINER_OF(timer, struct gate, timer)->service);
+    look(CONTAINER_OF(timer, struct throttle_queue, timer)->service);
 }
 
-void gate_phase_changed(struct service *service)
+void throttle_queue_phase_changed(struct service *service)
 {
-    service->gate->looked_ms = -1;
+    service->throttle_queue->looked_ms = -1;
     look(service);
 }
 
 /* Takes out what waits of `image`; with NULL what is urgent, which is started. */
 static void take_out_all(struct service *service, const struct image *image)
 {
-    struct gate *gate = service->gate;
+    struct throttle_queue *gate = service->throttle_queue;
     struct chunk **at = &gate->first, *before = NULL;
     while (*at) {
         bool chosen = image ? (*at)->image == image : is_urgent(*at);
@@ -150,34 +150,34 @@ static void take_out_all(struct service *service, const struct image *image)
             continue;
         }
         struct chunk *chunk = take_out(gate, at, before);
-        pace_leave(&gate->pace, loop_now_ms());
+        throttle_leave(&gate->pace, loop_now_ms());
         if (!image)
             start(gate, chunk);
     }
 }
 
-void gate_hurry(struct service *service)
+void throttle_queue_hurry(struct service *service)
 {
     take_out_all(service, NULL);
 }
 
-void gate_drop(struct image *image)
+void throttle_queue_drop(struct image *image)
 {
     take_out_all(image->service, image);
 }
 
 /* ---- coming and going ---- */
 
-void gate_start_chunk(struct image *image, uint32_t index)
+void throttle_queue_start_chunk(struct image *image, uint32_t index)
 {
     struct service *service = image->service;
-    struct gate *gate = service->gate;
+    struct throttle_queue *gate = service->throttle_queue;
     struct chunk *chunk = image_chunk(image, index);
-    if (!pace_is_on(&gate->pace) || is_urgent(chunk)) {
+    if (!throttle_is_on(&gate->pace) || is_urgent(chunk)) {
         image_start_chunk(image, index);
         return;
     }
-    chunk->stamp = pace_enter(&gate->pace, loop_now_ms());
+    chunk->stamp = throttle_enter(&gate->pace, loop_now_ms());
     chunk->next_held = NULL;
     if (gate->first)
         gate->last->next_held = chunk;
@@ -189,12 +189,12 @@ void gate_start_chunk(struct image *image, uint32_t index)
         look(service);
 }
 
-void gate_chunk_ended(struct chunk *chunk)
+void throttle_queue_chunk_ended(struct chunk *chunk)
 {
     struct service *service = chunk->image->service;
     if (!chunk->is_paced)
         return;
     chunk->is_paced = chunk->is_awaited = false;
-    service->gate->in_flight--;
+    service->throttle_queue->in_flight--;
     look(service);
 }

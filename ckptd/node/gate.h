@@ -14,9 +14,9 @@ struct chunk;
 struct save;
 
 /* Chunks that are ready and wait for their time, oldest first. */
-struct gate {
+struct throttle_queue {
     struct service *service;
-    struct pace pace;
+    struct throttle pace;
     struct chunk *first, *last;
     uint32_t num_held, in_flight, num_started;
     bool busy; /* some rank was, at looked_ms */
@@ -24,17 +24,17 @@ struct gate {
     struct timer timer;
 };
 
-int gate_open(struct service *service);
-void gate_close(struct service *service);
+int throttle_queue_open(struct service *service);
+void throttle_queue_close(struct service *service);
 /* image_start_chunk for a stage, when it is time. */
-void gate_start_chunk(struct image *image, uint32_t index);
+void throttle_queue_start_chunk(struct image *image, uint32_t index);
 /* After the report of any chunk of a stage. */
-void gate_chunk_ended(struct chunk *chunk);
+void throttle_queue_chunk_ended(struct chunk *chunk);
 /* Forgets what waits of an image. */
-void gate_drop(struct image *image);
+void throttle_queue_drop(struct image *image);
 /* A rank woke us: it may have become quiet. */
-void gate_phase_changed(struct service *service);
+void throttle_queue_phase_changed(struct service *service);
 /* Something changed that lets saves go at once: draining, an attempt that is being opened. */
-void gate_hurry(struct service *service);
+void throttle_queue_hurry(struct service *service);
 
 #endif

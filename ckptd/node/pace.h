@@ -3,12 +3,13 @@
  * no thread and allocates nothing, so its promises are tested against simulated time. The rules are
  * at the head of pace.c; gate.c keeps the chunks that wait, and asks.
  *
- *     pace_init(&pace, &options);
- *     stamp = pace_enter(&pace, now);                  -- a chunk is ready
- *     verdict = pace_ask(&pace, &moment, bytes, stamp, &wait_ms);
- *     if (verdict == PACE_GO)  ... it is started, and waits no more ...
+ *     throttle_init(&pace, &options);
+ *     stamp = throttle_enter(&pace, now);                  -- a chunk is ready
+ *     verdict = throttle_ask(&pace, &moment, bytes, stamp, &wait_ms);
+ *     if (verdict == THROTTLE_GO)  ... it is started, and waits no more ...
  *     else                     ... ask again after wait_ms, or when something changed ...
- *     pace_leave(&pace, now);                          -- a chunk waits no more, and has not asked
+ *     throttle_leave(&pace, now);                          -- a chunk waits no more, and has not
+ * asked
  */
 #ifndef HOLDFAST_PACE_H
 #define HOLDFAST_PACE_H
@@ -16,20 +17,21 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define PACE_RATE_MIN (1ll << 20) /* bytes per second; a lower limit is refused by config.c */
-#define PACE_RATE_MAX (1ll << 40)
+#define THROTTLE_RATE_MIN (1ll << 20) /* bytes per second; a lower limit is refused by config.c */
+#define THROTTLE_RATE_MAX (1ll << 40)
 /* The rate lets go what came together in so long: each wake-up costs too. */
-#define PACE_TICK_MS 10
-#define PACE_LATE_MS 50 /* of the rate, is the most that is made up for when we are asked late */
+#define THROTTLE_TICK_MS 10
+#define THROTTLE_LATE_MS \
+    50 /* of the rate, is the most that is made up for when we are asked late */
 
-enum pace_verdict {
-    PACE_GO,
-    PACE_HOLD_RATE,  /* the rate limit has nothing left */
-    PACE_HOLD_QUIET, /* a trainer is in a busy phase */
-    PACE_HOLD_WINDOW /* enough is under way; what follows is decided when some of it ended */
+enum throttle_verdict {
+    THROTTLE_GO,
+    THROTTLE_HOLD_RATE,  /* the rate limit has nothing left */
+    THROTTLE_HOLD_QUIET, /* a trainer is in a busy phase */
+    THROTTLE_HOLD_WINDOW /* enough is under way; what follows is decided when some of it ended */
 };
 
-struct pace_options {
+struct throttle_options {
     int64_t write_rate; /* bytes per second; 0: no limit */
     bool quiet;         /* begin chunks in quiet phases only */
     int64_t quiet_wait_ms;
@@ -38,16 +40,16 @@ struct pace_options {
 };
 
 /* What the world is like when the question is asked. */
-struct pace_moment {
+struct throttle_moment {
     int64_t now_ms;
     bool busy; /* some trainer is in a busy phase */
     uint32_t in_flight;
 };
 
-struct pace {
-    struct pace_options options;
+struct throttle {
+    struct throttle_options options;
     uint32_t num_waiting;
-    enum pace_verdict verdict; /* the last: what time is spent on while chunks wait */
+    enum throttle_verdict verdict; /* the last: what time is spent on while chunks wait */
     int64_t last_ms;
     uint64_t credit;   /* may be written now, in thousandths of a byte: rate times milliseconds */
     int64_t quiet_ms;  /* how long chunks were held back by busy phases; the clock of stamps */
@@ -55,15 +57,15 @@ struct pace {
     uint64_t num_late; /* chunks written in a busy phase: quiet_wait_ms was over */
 };
 
-void pace_init(struct pace *pace, const struct pace_options *options);
+void throttle_init(struct throttle *pace, const struct throttle_options *options);
 /* Is anything held back, ever? */
-bool pace_is_on(const struct pace *pace);
+bool throttle_is_on(const struct throttle *pace);
 /* A chunk begins to wait. The stamp belongs to it. */
-int64_t pace_enter(struct pace *pace, int64_t now_ms);
+int64_t throttle_enter(struct throttle *pace, int64_t now_ms);
 /* May the chunk that waits longest, of `bytes`, begin? *out_wait_ms: when to ask again; -1: not
  * before something changes. */
-enum pace_verdict pace_ask(struct pace *pace, const struct pace_moment *moment, uint32_t bytes,
-                           int64_t stamp, int64_t *out_wait_ms);
-void pace_leave(struct pace *pace, int64_t now_ms);
+enum throttle_verdict throttle_ask(struct throttle *pace, const struct throttle_moment *moment,
+                                   uint32_t bytes, int64_t stamp, int64_t *out_wait_ms);
+void throttle_leave(struct throttle *pace, int64_t now_ms);
 
 #endif

@@ -14,33 +14,33 @@
 
 #define PLACE_LOOK_MS 1000
 
-int place_note(struct service *service, const char *where)
+int store_watch_note(struct service *service, const char *where)
 {
-    struct place *place = calloc(1, sizeof *place);
+    struct store_watch *place = calloc(1, sizeof *place);
     if (!place)
         return report_error(ERR_MEMORY, NULL, "no memory for the service");
-    service->place = place;
+    service->store_watch = place;
     place->service = service;
     directory_take(&place->directory, where);
     return 0;
 }
 
-int place_check(const struct place *place)
+int store_watch_check(const struct store_watch *place)
 {
     return place ? directory_check(&place->directory) : 0;
 }
 
 static void work_look(struct job *job)
 {
-    struct place *place = CONTAINER_OF(job, struct place, job);
-    int error = place_check(place);
+    struct store_watch *place = CONTAINER_OF(job, struct store_watch, job);
+    int error = store_watch_check(place);
     if (error != 0)
         fault_take(&place->fault, error);
 }
 
 static void looked(struct event *event)
 {
-    struct place *place = CONTAINER_OF(event, struct place, job.done);
+    struct store_watch *place = CONTAINER_OF(event, struct store_watch, job.done);
     struct service *service = place->service;
     if (place->fault.code != 0)
         service_go_away(service, place->fault.message);
@@ -52,16 +52,16 @@ static void looked(struct event *event)
 
 static void look_again(struct timer *timer)
 {
-    struct place *place = CONTAINER_OF(timer, struct place, timer);
+    struct store_watch *place = CONTAINER_OF(timer, struct store_watch, timer);
     struct service *service = place->service;
     place->fault = (struct fault){0};
     place->job = (struct job){.work = work_look, .done.run = looked};
     loop_work(service->loop, &place->job);
 }
 
-int place_watch(struct service *service)
+int store_watch_start(struct service *service)
 {
-    struct place *place = service->place;
+    struct store_watch *place = service->store_watch;
     if (!place || !place->directory.path)
         return 0;
     place->timer.run = look_again;
@@ -69,10 +69,10 @@ int place_watch(struct service *service)
     return 0;
 }
 
-void place_close(struct service *service)
+void store_watch_close(struct service *service)
 {
-    if (service->place)
-        free(service->place->directory.path);
-    free(service->place);
-    service->place = NULL;
+    if (service->store_watch)
+        free(service->store_watch->directory.path);
+    free(service->store_watch);
+    service->store_watch = NULL;
 }

@@ -7,7 +7,7 @@
 
 struct service;
 
-struct place {
+struct store_watch {
     struct service *service;
     struct directory directory;
     struct timer timer;
@@ -16,11 +16,11 @@ struct place {
 };
 
 /* Notes what was opened. */
-int place_note(struct service *service, const char *where);
+int store_watch_note(struct service *service, const char *where);
 /* From now on it is looked at every PLACE_LOOK_MS. */
-int place_watch(struct service *service);
+int store_watch_start(struct service *service);
 /* ERR_IO: the store was moved away, or another disk is mounted there. Any thread. */
-int place_check(const struct place *place);
-void place_close(struct service *service);
+int store_watch_check(const struct store_watch *place);
+void store_watch_close(struct service *service);
 
 #endif

@@ -143,7 +143,7 @@ static void created(struct event *event)
         uint64_t start, end;
         image_chunk_range(image, i, &start, &end);
         if (image_chunk(image, i)->unannounced == 0 && start < image->geometry.table_start)
-            gate_start_chunk(image, i);
+            throttle_queue_start_chunk(image, i);
     }
 }
 
@@ -348,7 +348,7 @@ void stage_stop(struct stage *stage)
     stage->stopping = true;
     announce_give_up(stage);
     atomic_store(&stage->image->stopped, true);
-    gate_drop(stage->image);
+    throttle_queue_drop(stage->image);
     advance_stage(stage);
 }
 
@@ -378,7 +378,7 @@ static void advance_stage(struct stage *stage)
 static void chunk_advanced(struct image *image, struct chunk *chunk)
 {
     struct stage *stage = image->stage;
-    gate_chunk_ended(chunk);
+    throttle_queue_chunk_ended(chunk);
     if (stage->stopping) {
         advance_stage(stage);
         return;

@@ -92,7 +92,7 @@ int stage_begin(struct stage *stage, const struct stage_options *options, struct
 void stage_entry(struct session *session, const struct arena_entry *entry);
 /* The rank has gone, or its session: its stages go on without it. */
 void stage_leave_session(struct session *session);
-/* Somebody waits for it. gate_hurry() lets go what it holds back. */
+/* Somebody waits for it. throttle_queue_hurry() lets go what it holds back. */
 void stage_hurry(struct stage *stage);
 /* Bytes from the start of its file that are there, and final: a file that is written anew after a
  * failed sync has none until it is durable. */

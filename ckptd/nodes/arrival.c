@@ -36,14 +36,14 @@ static int complete_part(const struct manifest_summary *summary, struct storage 
         error = ERR_EXISTS;
     }
     if (error == 0)
-        error = whole_make(storage, summary);
+        error = complete_copy(storage, summary);
     free(there);
     return error;
 }
 
 /* P1. */
-int arrival_publish(struct arrival *arrival, struct storage *storage, const char *key,
-                    const struct manifest_summary *place, const void *text, size_t bytes)
+int accept_copy_publish(struct accept_copy *arrival, struct storage *storage, const char *key,
+                        const struct manifest_summary *place, const void *text, size_t bytes)
 {
     struct manifest_summary *summary = &arrival->summary;
     size_t head = bytes < MANIFEST_SUMMARY_BYTES ? bytes : MANIFEST_SUMMARY_BYTES;
@@ -66,22 +66,22 @@ int arrival_publish(struct arrival *arrival, struct storage *storage, const char
 
 /* ---- the catalog ---- */
 
-static void go_on(struct look_waiter *waiter)
+static void go_on(struct refresh_waiter *waiter)
 {
-    struct arrival *arrival = CONTAINER_OF(waiter, struct arrival, look);
+    struct accept_copy *arrival = CONTAINER_OF(waiter, struct accept_copy, look);
     struct service *service = arrival->service;
     struct run *run;
     if (!service->is_closing && run_find(&run, service, arrival->summary.run, false) == 0) {
         service->hooks->apply_retention(run);
-        drain_look(service);
+        replicate_look(service);
     }
     arrival->done(arrival);
 }
 
 /* The copy is listed now, and is whole (P1). The node that sent it has one itself, or a part. */
-static void looked(struct look_waiter *waiter)
+static void looked(struct refresh_waiter *waiter)
 {
-    struct arrival *arrival = CONTAINER_OF(waiter, struct arrival, look);
+    struct accept_copy *arrival = CONTAINER_OF(waiter, struct accept_copy, look);
     struct service *service = arrival->service;
     const struct manifest_summary *summary = &arrival->summary;
     struct run *run;
@@ -96,14 +96,15 @@ static void looked(struct look_waiter *waiter)
         catalog_completed(checkpoint, TIER_LOCAL);
     else if (is_known)
         part_completed(run, summary);
-    arrival->look = (struct look_waiter){.go_on = go_on};
+    arrival->look = (struct refresh_waiter){.go_on = go_on};
     if (is_known && tier < NUM_TIERS && tier_is_peer((enum tier_index)tier))
-        far_look(service, (enum tier_index)tier, &arrival->look, service->config->tier_wait_ms);
+        remote_store_look(service, (enum tier_index)tier, &arrival->look,
+                          service->config->tier_wait_ms);
     else
         go_on(&arrival->look);
 }
 
-void arrival_announce(struct arrival *arrival)
+void accept_copy_announce(struct accept_copy *arrival)
 {
     struct service *service = arrival->service;
     const struct manifest_summary *summary = &arrival->summary;
@@ -113,7 +114,7 @@ void arrival_announce(struct arrival *arrival)
              arrival->is_in_memory ? ", in memory" : "");
     arrival->look.go_on = looked;
     if (arrival->is_in_memory)
-        far_look(service, TIER_MEMORY, &arrival->look, service->config->tier_wait_ms);
+        remote_store_look(service, TIER_MEMORY, &arrival->look, service->config->tier_wait_ms);
     else
-        look_store(service, &arrival->look);
+        refresh_store(service, &arrival->look);
 }

@@ -1,6 +1,7 @@
 /* arrival.h - a checkpoint that another node has sent becomes one of this ckptd's; see arrival.c.
  *
- *     arrival_publish(&arrival, ...) ──► is_commit: arrival_announce(&arrival) ──► done(&arrival)
+ *     accept_copy_publish(&arrival, ...) ──► is_commit: accept_copy_announce(&arrival) ──►
+ * done(&arrival)
  */
 #ifndef HOLDFAST_CKPTD_NODES_ARRIVAL_H
 #define HOLDFAST_CKPTD_NODES_ARRIVAL_H
@@ -14,22 +15,22 @@
 struct service;
 struct storage;
 
-struct arrival {
+struct accept_copy {
     struct service *service;
     const char *from;                /* identity of the node that sent it */
     bool is_commit;                  /* a checkpoint has come, or what a part of one lacked */
     bool is_in_memory;               /* that one */
     struct manifest_summary summary; /* of a commit */
-    void (*done)(struct arrival *arrival);
-    struct look_waiter look;
+    void (*done)(struct accept_copy *arrival);
+    struct refresh_waiter look;
 };
 
 /* On the crew: its manifest, to be published under `key`, which is that of `place`. P1 of serve.c:
  * ERR_STALE. */
-int arrival_publish(struct arrival *arrival, struct storage *storage, const char *key,
-                    const struct manifest_summary *place, const void *text, size_t bytes);
+int accept_copy_publish(struct accept_copy *arrival, struct storage *storage, const char *key,
+                        const struct manifest_summary *place, const void *text, size_t bytes);
 /* On the service thread, behind a commit: it is listed, loaded and retained from now on. Then
  * done(). */
-void arrival_announce(struct arrival *arrival);
+void accept_copy_announce(struct accept_copy *arrival);
 
 #endif

@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-bool key_parse(struct manifest_summary *out, const char **out_name, const char *key)
+bool store_key_parse(struct manifest_summary *out, const char **out_name, const char *key)
 {
     char run[RUN_NAME_MAX + 1], directory[64];
     int used = 0;
@@ -26,7 +26,7 @@ bool key_parse(struct manifest_summary *out, const char **out_name, const char *
     return true;
 }
 
-bool key_parse_checkpoint(struct manifest_summary *out, const char *key)
+bool store_key_parse_checkpoint(struct manifest_summary *out, const char *key)
 {
     char run[RUN_NAME_MAX + 1], directory[64];
     if (sscanf(key, "%100[^/]/leases/%63[^.]", run, directory) != 2 &&
@@ -42,7 +42,7 @@ static bool is_number(const char *text)
     return length > 0 && length <= 20 && strspn(text, "0123456789") == length;
 }
 
-bool key_parse_attempt(char run[RUN_NAME_MAX + 1], uint64_t *out, const char *key)
+bool store_key_parse_attempt(char run[RUN_NAME_MAX + 1], uint64_t *out, const char *key)
 {
     int used = 0;
     if (sscanf(key, "%100[^/]/attempts/%n", run, &used) != 1 || used == 0 || !is_number(key + used))
@@ -51,7 +51,7 @@ bool key_parse_attempt(char run[RUN_NAME_MAX + 1], uint64_t *out, const char *ke
     return run_name_valid(run);
 }
 
-bool key_is_held(const char *key)
+bool store_key_is_held(const char *key)
 {
     char run[RUN_NAME_MAX + 1], of[STORAGE_KEY_MAX];
     uint64_t number;
@@ -59,36 +59,36 @@ bool key_is_held(const char *key)
     if (length <= end || length >= sizeof of || strcmp(key + length - end, SETS_HELD) != 0)
         return false;
     snprintf(of, sizeof of, "%.*s", (int)(length - end), key);
-    return key_parse_attempt(run, &number, of);
+    return store_key_parse_attempt(run, &number, of);
 }
 
-static bool key_is(enum key_kind kind, const char *key)
+static bool key_is(enum store_key_kind kind, const char *key)
 {
     struct manifest_summary place = {0};
     const char *name = "", *slash = strchr(key, '/');
     char run[RUN_NAME_MAX + 1];
     uint64_t number;
-    bool is_in_step = key_parse(&place, &name, key) && run_name_valid(place.run);
+    bool is_in_step = store_key_parse(&place, &name, key) && run_name_valid(place.run);
     switch (kind) {
-    case KEY_ANY:
+    case STORE_KEY_ANY:
         return true; /* storage.c refuses what leaves the store */
-    case KEY_SHARD:
+    case STORE_KEY_SHARD:
         return is_in_step && shard_is_file_name(name);
-    case KEY_SMALL:
+    case STORE_KEY_SMALL:
         return (is_in_step && !shard_is_file_name(name) &&
                 (strcmp(name, MANIFEST_NAME) == 0 || strcmp(name, MARK_NAME) == 0 ||
                  (origin_is_member(name) && strcmp(name, PLACES_NAME) != 0))) ||
-               key_parse_attempt(run, &number, key) || key_is_held(key);
-    case KEY_LEASE:
+               store_key_parse_attempt(run, &number, key) || store_key_is_held(key);
+    case STORE_KEY_LEASE:
         return slash && strncmp(slash, "/leases/", 8) == 0 && !strchr(slash + 8, '/');
     default:
         return false;
     }
 }
 
-int key_check(enum key_kind kind, const char *key)
+int store_key_check(enum store_key_kind kind, const char *key)
 {
-    if (kind == KEY_NONE || (strlen(key) <= STORAGE_KEY_MAX && key_is(kind, key)))
+    if (kind == STORE_KEY_NONE || (strlen(key) <= STORAGE_KEY_MAX && key_is(kind, key)))
         return 0;
     return report_error(ERR_DENIED, NULL, "a node may not do that with \"%.200s\"", key);
 }

@@ -11,13 +11,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-struct handle *left_take_silent(struct service *service, struct handles *handles)
+struct handle *handle_expiry_take_silent(struct service *service, struct handles *handles)
 {
     int64_t lost_ms = service->config->nodes_lost_ms;
     return handles_take_silent(handles, lost_ms < HANDLES_SILENT_MS ? lost_ms : HANDLES_SILENT_MS);
 }
 
-void left_end(struct service *service, struct handle *first, bool stays)
+void handle_expiry_end(struct service *service, struct handle *first, bool stays)
 {
     while (first) {
         struct handle *handle = first;
@@ -40,7 +40,7 @@ struct sweep {
 static void work_sweep(struct job *job)
 {
     struct sweep *sweep = CONTAINER_OF(job, struct sweep, job);
-    left_end(sweep->service, sweep->silent, false);
+    handle_expiry_end(sweep->service, sweep->silent, false);
 }
 
 static void swept(struct event *event)
@@ -48,13 +48,13 @@ static void swept(struct event *event)
     free(CONTAINER_OF(event, struct sweep, job.done));
 }
 
-void left_sweep(struct service *service, struct handles *handles, struct crew *crew)
+void handle_expiry_sweep(struct service *service, struct handles *handles, struct crew *crew)
 {
     struct sweep *sweep = calloc(1, sizeof *sweep);
     if (!sweep)
         return; /* the next one does */
     *sweep = (struct sweep){.service = service,
-                            .silent = left_take_silent(service, handles),
+                            .silent = handle_expiry_take_silent(service, handles),
                             .job = {.work = work_sweep, .done.run = swept}};
     if (sweep->silent)
         crew_work(crew, &sweep->job);

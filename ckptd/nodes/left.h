@@ -9,11 +9,11 @@ struct crew;
 struct handle;
 struct handles;
 
-/* Those of silent clients, chained, for left_end(). Any thread. */
-struct handle *left_take_silent(struct service *service, struct handles *handles);
+/* Those of silent clients, chained, for handle_expiry_end(). Any thread. */
+struct handle *handle_expiry_take_silent(struct service *service, struct handles *handles);
 /* Closes and frees a chain that was taken out; what they hold is released, or stays. Blocks. */
-void left_end(struct service *service, struct handle *first, bool stays);
+void handle_expiry_end(struct service *service, struct handle *first, bool stays);
 /* Both, by the crew. On the service thread. */
-void left_sweep(struct service *service, struct handles *handles, struct crew *crew);
+void handle_expiry_sweep(struct service *service, struct handles *handles, struct crew *crew);
 
 #endif

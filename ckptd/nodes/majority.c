@@ -36,7 +36,7 @@ struct asking {
     struct majority_waiter *waiter; /* NULL: it was told */
     struct node_set looked;
     uint32_t num_waiting;
-    struct look_waiter looks[]; /* by peer */
+    struct refresh_waiter looks[]; /* by peer */
 };
 
 int majority_next(struct sets *out_sets, struct quorum *out, const struct service *service,
@@ -110,9 +110,9 @@ static void decide(struct asking *asking)
     }
 }
 
-static void looked(struct look_waiter *look)
+static void looked(struct refresh_waiter *look)
 {
-    struct look_waiter *all = look - (look->tier - TIER_PEER);
+    struct refresh_waiter *all = look - (look->tier - TIER_PEER);
     struct asking *asking = CONTAINER_OF(all, struct asking, looks);
     if (look->fault.code == 0)
         node_set_add(&asking->looked, (uint32_t)(look->tier - TIER_PEER) + 1);
@@ -139,7 +139,7 @@ void majority_look(struct service *service, const char *run, struct majority_wai
     asking->num_waiting = count;
     for (uint32_t i = 0; i < count; i++) { /* the last one may free it */
         asking->looks[i].go_on = looked;
-        far_look(service, (enum tier_index)(TIER_PEER + i), &asking->looks[i], ms);
+        remote_store_look(service, (enum tier_index)(TIER_PEER + i), &asking->looks[i], ms);
     }
     if (count == 0) {
         decide(asking);

@@ -17,7 +17,7 @@
 static json_t *describe_peer(const struct service *service, uint32_t index)
 {
     const struct member *peer = &service->config->members.peers[index];
-    json_t *text = drain_describe(service, (enum tier_index)(TIER_PEER + index));
+    json_t *text = replicate_describe(service, (enum tier_index)(TIER_PEER + index));
     const struct tier *tier = &service->tiers[TIER_PEER + index];
     json_int_t silent_ms = tier->silent_since_ms ? loop_now_ms() - tier->silent_since_ms : 0;
     json_object_set_new(text, "name", json_string(peer->name));
@@ -25,8 +25,8 @@ static json_t *describe_peer(const struct service *service, uint32_t index)
     json_object_set_new(text, "address", json_string(peer->address));
     json_object_set_new(text, "lost", json_boolean(tier->is_lost));
     json_object_set_new(text, "silent_seconds", json_integer(silent_ms / 1000));
-    json_object_set_new(text, "told", told_describe(service, index));
-    json_object_set_new(text, "links", told_links(service, index));
+    json_object_set_new(text, "told", peer_status_describe(service, index));
+    json_object_set_new(text, "links", peer_status_links(service, index));
     return text;
 }
 
@@ -71,7 +71,7 @@ static json_t *describe_run(const struct run *run)
                      "attempt_held", (int)run->sets.is_held);
 }
 
-json_t *nodes_describe_behind(const struct service *service)
+json_t *peers_describe_behind(const struct service *service)
 {
     struct behind all = {.checkpoints = 0};
     if (service->config->members.count == 0)
@@ -99,7 +99,7 @@ static json_t *describe_members(const struct config *config)
     return text;
 }
 
-json_t *nodes_describe(const struct service *service)
+json_t *peers_describe(const struct service *service)
 {
     const struct config *config = service->config;
     json_t *peers = json_array(), *runs = json_array();

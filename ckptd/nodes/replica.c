@@ -42,7 +42,7 @@ static bool find_step(struct manifest_summary *out, const char *key)
     char text[STORAGE_KEY_MAX + 2];
     const char *name;
     snprintf(text, sizeof text, "%s/", key);
-    return key_parse(out, &name, text);
+    return store_key_parse(out, &name, text);
 }
 
 struct storage *replica_place(struct service *service, const char *key)

@@ -18,17 +18,17 @@
 struct rounds {
     struct service *service;
     struct timer timer;
-    struct look_waiter looks[MEMBERS_PEERS_MAX];
+    struct refresh_waiter looks[MEMBERS_PEERS_MAX];
     bool is_looking[MEMBERS_PEERS_MAX];
 };
 
-static void looked(struct look_waiter *look)
+static void looked(struct refresh_waiter *look)
 {
     struct service *service = look->service;
     if (service->is_closing || !service->rounds)
         return;
     service->rounds->is_looking[look->tier - TIER_PEER] = false;
-    drain_look_soon(service);
+    replicate_look_soon(service);
 }
 
 static void look(struct timer *timer)
@@ -39,13 +39,13 @@ static void look(struct timer *timer)
     serve_sweep(service);
     for (uint32_t i = 0; i < service->config->members.count; i++) {
         if (!service->tiers[TIER_PEER + i].offline[0]) /* its next look says when it is back */
-            told_ask(service, i);
+            peer_status_ask(service, i);
         if (rounds->is_looking[i])
             continue;
         rounds->is_looking[i] = true;
-        rounds->looks[i] = (struct look_waiter){.go_on = looked};
-        far_look(service, (enum tier_index)(TIER_PEER + i), &rounds->looks[i],
-                 service->config->nodes_wait_ms);
+        rounds->looks[i] = (struct refresh_waiter){.go_on = looked};
+        remote_store_look(service, (enum tier_index)(TIER_PEER + i), &rounds->looks[i],
+                          service->config->nodes_wait_ms);
     }
 }
 

@@ -4,7 +4,7 @@
 
 struct service;
 
-int rounds_open(struct service *service); /* behind drain_open; ERR_MEMORY */
+int rounds_open(struct service *service); /* behind replicate_open; ERR_MEMORY */
 void rounds_close(struct service *service);
 
 #endif

@@ -71,7 +71,7 @@ struct errand {
     Holdfast__V1__PeerEntry **entries;
     uint32_t num_entries, room_entries;
     struct sets sets; /* of an attempt's number that was taken */
-    struct arrival arrival;
+    struct accept_copy arrival;
     struct fault fault;
     struct job job;
 };
@@ -109,7 +109,8 @@ static int open_elsewhere(struct errand *errand, struct storage *storage)
     const char *name = "", *key = errand->request->key;
     char node[PLACES_NODE_BYTES];
     report_keep(&kept);
-    if (!key_parse(&place, &name, key) || whole_find_shard(node, storage, &place, name) != 0)
+    if (!store_key_parse(&place, &name, key) ||
+        complete_copy_find_shard(node, storage, &place, name) != 0)
         return report_restore(&kept, ERR_NOT_FOUND);
     unsigned tier = catalog_tier_of(service, node);
     if (tier == NUM_TIERS)
@@ -148,8 +149,8 @@ static int do_close(struct errand *errand, struct storage *storage)
     struct handle *handle = errand->handle;
     errand->handle = NULL;
     (void)storage;
-    left_end(errand->service, handle,
-             errand->request->stays && errand->principal.role == ROLE_NODE);
+    handle_expiry_end(errand->service, handle,
+                      errand->request->stays && errand->principal.role == ROLE_NODE);
     return 0;
 }
 
@@ -201,15 +202,15 @@ static int do_publish(struct errand *errand, struct storage *storage)
     struct manifest_summary place = {0};
     const char *name = "";
     const Holdfast__V1__PeerRequest *request = errand->request;
-    if (key_parse(&place, &name, request->key) && strcmp(name, MANIFEST_NAME) == 0)
-        return arrival_publish(&errand->arrival, storage, request->key, &place, request->data.data,
-                               request->data.len);
+    if (store_key_parse(&place, &name, request->key) && strcmp(name, MANIFEST_NAME) == 0)
+        return accept_copy_publish(&errand->arrival, storage, request->key, &place,
+                                   request->data.data, request->data.len);
     const char *text = (const char *)request->data.data;
     char run[RUN_NAME_MAX + 1];
     uint64_t number;
-    if (key_parse_attempt(run, &number, request->key))
+    if (store_key_parse_attempt(run, &number, request->key))
         return sets_take(&errand->sets, storage, request->key, text, request->data.len);
-    if (key_is_held(request->key))
+    if (store_key_is_held(request->key))
         return sets_hold(storage, request->key, text, request->data.len);
     return storage_publish(storage, request->key, text, request->data.len);
 }
@@ -276,10 +277,10 @@ static int do_remove(struct errand *errand, struct storage *storage)
 {
     struct manifest_summary place = {0};
     const char *name = "";
-    bool is_in_step = key_parse(&place, &name, errand->request->key);
+    bool is_in_step = store_key_parse(&place, &name, errand->request->key);
     bool is_mark = is_in_step && strcmp(name, MARK_NAME) == 0;
     bool is_shard =
-        is_in_step && shard_is_file_name(name) && !whole_has_shard(storage, &place, name);
+        is_in_step && shard_is_file_name(name) && !complete_copy_has_shard(storage, &place, name);
     if (!is_mark && !is_shard)
         return report_error(ERR_DENIED, "ask an operator of that node",
                             "a node may not remove %.200s", errand->request->key);
@@ -303,24 +304,29 @@ enum handle_use { NO_HANDLE, NEW_HANDLE, USES_HANDLE, LAST_OF_HANDLE };
 static const struct operation {
     int (*perform)(struct errand *errand, struct storage *storage);
     enum handle_use use;
-    enum key_kind key;
+    enum store_key_kind key;
     enum right right;
     bool is_placed; /* where replica_place() says; the others on the disk, or as their handle is */
 } operations[] = {
-    [HOLDFAST__V1__PEER_OP__PEER_CREATE] = {do_create, NEW_HANDLE, KEY_SHARD, RIGHT_PEER, true},
-    [HOLDFAST__V1__PEER_OP__PEER_OPEN] = {do_open, NEW_HANDLE, KEY_SHARD, RIGHT_LOAD, false},
-    [HOLDFAST__V1__PEER_OP__PEER_CLOSE] = {do_close, LAST_OF_HANDLE, KEY_NONE, RIGHT_LOAD, false},
-    [HOLDFAST__V1__PEER_OP__PEER_WRITE] = {do_write, USES_HANDLE, KEY_NONE, RIGHT_PEER, false},
-    [HOLDFAST__V1__PEER_OP__PEER_READ] = {do_read, USES_HANDLE, KEY_NONE, RIGHT_LOAD, false},
-    [HOLDFAST__V1__PEER_OP__PEER_SYNC] = {do_sync, USES_HANDLE, KEY_NONE, RIGHT_PEER, false},
-    [HOLDFAST__V1__PEER_OP__PEER_SYNC_NAMES] = {do_sync_names, NO_HANDLE, KEY_ANY, RIGHT_PEER,
+    [HOLDFAST__V1__PEER_OP__PEER_CREATE] = {do_create, NEW_HANDLE, STORE_KEY_SHARD, RIGHT_PEER,
+                                            true},
+    [HOLDFAST__V1__PEER_OP__PEER_OPEN] = {do_open, NEW_HANDLE, STORE_KEY_SHARD, RIGHT_LOAD, false},
+    [HOLDFAST__V1__PEER_OP__PEER_CLOSE] = {do_close, LAST_OF_HANDLE, STORE_KEY_NONE, RIGHT_LOAD,
+                                           false},
+    [HOLDFAST__V1__PEER_OP__PEER_WRITE] = {do_write, USES_HANDLE, STORE_KEY_NONE, RIGHT_PEER,
+                                           false},
+    [HOLDFAST__V1__PEER_OP__PEER_READ] = {do_read, USES_HANDLE, STORE_KEY_NONE, RIGHT_LOAD, false},
+    [HOLDFAST__V1__PEER_OP__PEER_SYNC] = {do_sync, USES_HANDLE, STORE_KEY_NONE, RIGHT_PEER, false},
+    [HOLDFAST__V1__PEER_OP__PEER_SYNC_NAMES] = {do_sync_names, NO_HANDLE, STORE_KEY_ANY, RIGHT_PEER,
                                                 true},
-    [HOLDFAST__V1__PEER_OP__PEER_PUBLISH] = {do_publish, NO_HANDLE, KEY_SMALL, RIGHT_PEER, true},
-    [HOLDFAST__V1__PEER_OP__PEER_FETCH] = {do_fetch, NO_HANDLE, KEY_ANY, RIGHT_LOAD, false},
-    [HOLDFAST__V1__PEER_OP__PEER_LIST] = {do_list, NO_HANDLE, KEY_ANY, RIGHT_LOAD, false},
-    [HOLDFAST__V1__PEER_OP__PEER_REMOVE] = {do_remove, NO_HANDLE, KEY_ANY, RIGHT_PEER, true},
-    [HOLDFAST__V1__PEER_OP__PEER_HOLD] = {do_hold, NEW_HANDLE, KEY_LEASE, RIGHT_LOAD, false},
-    [HOLDFAST__V1__PEER_OP__PEER_RELEASE] = {do_close, LAST_OF_HANDLE, KEY_NONE, RIGHT_LOAD, false},
+    [HOLDFAST__V1__PEER_OP__PEER_PUBLISH] = {do_publish, NO_HANDLE, STORE_KEY_SMALL, RIGHT_PEER,
+                                             true},
+    [HOLDFAST__V1__PEER_OP__PEER_FETCH] = {do_fetch, NO_HANDLE, STORE_KEY_ANY, RIGHT_LOAD, false},
+    [HOLDFAST__V1__PEER_OP__PEER_LIST] = {do_list, NO_HANDLE, STORE_KEY_ANY, RIGHT_LOAD, false},
+    [HOLDFAST__V1__PEER_OP__PEER_REMOVE] = {do_remove, NO_HANDLE, STORE_KEY_ANY, RIGHT_PEER, true},
+    [HOLDFAST__V1__PEER_OP__PEER_HOLD] = {do_hold, NEW_HANDLE, STORE_KEY_LEASE, RIGHT_LOAD, false},
+    [HOLDFAST__V1__PEER_OP__PEER_RELEASE] = {do_close, LAST_OF_HANDLE, STORE_KEY_NONE, RIGHT_LOAD,
+                                             false},
 };
 
 static bool is_known(const Holdfast__V1__PeerRequest *request)
@@ -337,7 +343,7 @@ static void work_errand(struct job *job)
 {
     struct errand *errand = CONTAINER_OF(job, struct errand, job);
     struct storage *storage = errand->service->tiers[errand->tier].storage;
-    left_end(errand->service, errand->old, false);
+    handle_expiry_end(errand->service, errand->old, false);
     errand->old = NULL;
     const struct operation *operation = &operations[errand->request->op];
     if (operation->is_placed)
@@ -372,7 +378,7 @@ static void reply(struct errand *errand)
     rpc_call_reply(errand->call, &reply.base);
 }
 
-static void announced(struct arrival *arrival)
+static void announced(struct accept_copy *arrival)
 {
     free_errand(CONTAINER_OF(arrival, struct errand, arrival));
 }
@@ -421,7 +427,7 @@ static void note_attempt(struct errand *errand)
     struct run *run;
     struct service *service = errand->service;
     if (errand->request->op != HOLDFAST__V1__PEER_OP__PEER_PUBLISH ||
-        !key_parse_attempt(name, &number, errand->request->key) ||
+        !store_key_parse_attempt(name, &number, errand->request->key) ||
         run_find(&run, service, name, true) != 0)
         return;
     sets_merge(&run->sets, &errand->sets);
@@ -455,7 +461,7 @@ static void performed(struct event *event)
     note_attempt(errand);
     reply(errand);
     if (errand->arrival.is_commit)
-        arrival_announce(&errand->arrival);
+        accept_copy_announce(&errand->arrival);
     else
         free_errand(errand);
 }
@@ -466,7 +472,7 @@ static int check_reader(const struct errand *errand, const struct operation *ope
     const struct principal *principal = &errand->principal;
     const char *key = errand->request->key;
     size_t run = strcspn(key, "/");
-    if (principal->run[0] == '\0' || operation->key == KEY_NONE ||
+    if (principal->run[0] == '\0' || operation->key == STORE_KEY_NONE ||
         (strlen(principal->run) == run && strncmp(key, principal->run, run) == 0))
         return 0;
     return report_error(ERR_DENIED, "name that run", "%s may ask about the run %s alone",
@@ -479,7 +485,7 @@ static enum tier_index find_tier(const struct errand *errand)
     struct manifest_summary place;
     struct run *run;
     if (errand->principal.role == ROLE_NODE ||
-        !key_parse_checkpoint(&place, errand->request->key) ||
+        !store_key_parse_checkpoint(&place, errand->request->key) ||
         run_find(&run, errand->service, place.run, false) != 0)
         return TIER_LOCAL;
     const struct checkpoint *checkpoint = catalog_find(run, place.step, place.attempt);
@@ -496,7 +502,7 @@ static int start(struct errand *errand)
     const struct operation *operation = &operations[request->op];
     ERR_TRY(service_check_open(errand->service));
     ERR_TRY(check_reader(errand, operation));
-    ERR_TRY(key_check(operation->key, request->key));
+    ERR_TRY(store_key_check(operation->key, request->key));
     errand->tier = find_tier(errand);
     struct handles *handles = errand->service->serving->handles;
     const char *who = errand->principal.name;
@@ -516,7 +522,7 @@ static int start(struct errand *errand)
 void serve_sweep(struct service *service)
 {
     if (service->serving->handles)
-        left_sweep(service, service->serving->handles, service->serving->crew);
+        handle_expiry_sweep(service, service->serving->handles, service->serving->crew);
 }
 
 void serve_peer(struct service *service, struct rpc_call *call,
@@ -538,8 +544,8 @@ void serve_peer(struct service *service, struct rpc_call *call,
         return;
     }
     errand->arrival =
-        (struct arrival){.service = service, .from = errand->principal.name, .done = announced};
-    errand->old = left_take_silent(service, service->serving->handles);
+        (struct accept_copy){.service = service, .from = errand->principal.name, .done = announced};
+    errand->old = handle_expiry_take_silent(service, service->serving->handles);
     errand->job = (struct job){.work = work_errand, .done.run = performed};
     crew_work(service->serving->crew, &errand->job);
 }

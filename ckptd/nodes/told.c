@@ -45,15 +45,15 @@ struct told {
 
 /* ---- on the crew ---- */
 
-int told_read(json_t **out, const char *text)
+int peer_status_read(json_t **out, const char *text)
 {
     static const char *const names[] = {"version", "draining", "alarms", "pool",  "disk",
                                         "tier",    "bulk",     "saves",  "behind"};
     json_t *root;
     *out = NULL;
-    if (strlen(text) > TOLD_BYTES_MAX)
+    if (strlen(text) > PEER_STATUS_BYTES_MAX)
         return report_error(ERR_INVALID, NULL, "a node's status has more than %u bytes",
-                            TOLD_BYTES_MAX);
+                            PEER_STATUS_BYTES_MAX);
     ERR_TRY(json_read_object(&root, text, "a node's status"));
     json_begin();
     json_t *told = json_object();
@@ -100,7 +100,8 @@ static void work_ask(struct job *job)
     if (rpc_client_call(client, "/holdfast.v1.Checkpoint/Status", &request.base,
                         &holdfast__v1__status_reply__descriptor, &reply, ASK_MS) != 0)
         return;
-    int error = told_read(&telling->answer, ((const Holdfast__V1__StatusReply *)reply)->json);
+    int error =
+        peer_status_read(&telling->answer, ((const Holdfast__V1__StatusReply *)reply)->json);
     if (error != 0 && !telling->is_refused)
         log_warn("nodes", "the status of node %s is not shown: %s",
                  telling->service->config->members.peers[telling->peer].name, report_line());
@@ -125,9 +126,9 @@ static void asked(struct event *event)
     telling->answer = NULL;
 }
 
-void told_ask(struct service *service, uint32_t peer)
+void peer_status_ask(struct service *service, uint32_t peer)
 {
-    struct telling *telling = &service->told->peers[peer];
+    struct telling *telling = &service->peer_status->peers[peer];
     if (telling->is_asking)
         return;
     telling->is_asking = true;
@@ -135,16 +136,16 @@ void told_ask(struct service *service, uint32_t peer)
     tier_work(service, (enum tier_index)(TIER_PEER + peer), &telling->job);
 }
 
-void told_refresh(struct service *service)
+void peer_status_refresh(struct service *service)
 {
-    for (uint32_t i = 0; service->told && i < service->config->members.count; i++)
-        if (loop_now_ms() - service->told->peers[i].said_ms >= FRESH_MS)
-            told_ask(service, i);
+    for (uint32_t i = 0; service->peer_status && i < service->config->members.count; i++)
+        if (loop_now_ms() - service->peer_status->peers[i].said_ms >= FRESH_MS)
+            peer_status_ask(service, i);
 }
 
-json_t *told_describe(const struct service *service, uint32_t peer)
+json_t *peer_status_describe(const struct service *service, uint32_t peer)
 {
-    const struct telling *telling = &service->told->peers[peer];
+    const struct telling *telling = &service->peer_status->peers[peer];
     if (!telling->said)
         return json_null();
     json_t *text = json_copy(telling->said);
@@ -167,36 +168,37 @@ static json_t *describe_plane(const struct storage_link *link, enum storage_plan
                      "bytes_per_second_out", rate_of(out));
 }
 
-json_t *told_links(const struct service *service, uint32_t peer)
+json_t *peer_status_links(const struct service *service, uint32_t peer)
 {
     struct storage_link link;
     storage_link(service->tiers[TIER_PEER + peer].storage, &link);
-    return json_pack("{s:o, s:o}", "control",
-                     describe_plane(&link, STORAGE_CALLS, service->told->peers[peer].rtt_seconds),
-                     "bulk", describe_plane(&link, STORAGE_BULK, link.rtt_seconds));
+    return json_pack(
+        "{s:o, s:o}", "control",
+        describe_plane(&link, STORAGE_CALLS, service->peer_status->peers[peer].rtt_seconds), "bulk",
+        describe_plane(&link, STORAGE_BULK, link.rtt_seconds));
 }
 
-int told_open(struct service *service)
+int peer_status_open(struct service *service)
 {
     if (service->config->members.count == 0)
         return 0;
-    service->told = calloc(1, sizeof *service->told);
-    if (!service->told)
+    service->peer_status = calloc(1, sizeof *service->peer_status);
+    if (!service->peer_status)
         return report_error(ERR_MEMORY, NULL, "no memory for what the nodes tell");
     for (uint32_t i = 0; i < service->config->members.count; i++) {
-        service->told->peers[i].service = service;
-        service->told->peers[i].peer = i;
-        told_ask(service, i);
+        service->peer_status->peers[i].service = service;
+        service->peer_status->peers[i].peer = i;
+        peer_status_ask(service, i);
     }
     return 0;
 }
 
-void told_close(struct service *service)
+void peer_status_close(struct service *service)
 {
-    for (uint32_t i = 0; service->told && i < MEMBERS_PEERS_MAX; i++) {
-        json_decref(service->told->peers[i].said);
-        json_decref(service->told->peers[i].answer);
+    for (uint32_t i = 0; service->peer_status && i < MEMBERS_PEERS_MAX; i++) {
+        json_decref(service->peer_status->peers[i].said);
+        json_decref(service->peer_status->peers[i].answer);
     }
-    free(service->told);
-    service->told = NULL;
+    free(service->peer_status);
+    service->peer_status = NULL;
 }

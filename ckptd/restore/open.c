@@ -447,7 +447,7 @@ void restore_open_load(struct service *service, struct rpc_call *call,
                        const Holdfast__V1__OpenLoadRequest *request)
 {
     if (request->step >= 0 && !is_known(service, request))
-        look_first(service, -1, call, &request->base, open_known);
+        refresh_first(service, -1, call, &request->base, open_known);
     else
         open_load(service, call, request);
 }

@@ -20,7 +20,7 @@ struct service;
 struct group;
 struct attempt;
 struct follow;
-struct far_lease;
+struct remote_lease;
 
 struct parked { /* a call that waits; its message lives as long as the call */
     struct parked *next;
@@ -64,7 +64,7 @@ struct coordinator {
     struct attempt_work take, resume, parent;
     struct save *saves;
     struct follow *follow; /* member/follow.c: another node coordinates the attempt; else NULL */
-    struct far_lease *far_lease; /* run/far_lease.c; NULL: none was needed yet */
+    struct remote_lease *far_lease; /* run/far_lease.c; NULL: none was needed yet */
 };
 
 /* Who performs what the machine of a run decides. */

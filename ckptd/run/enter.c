@@ -138,7 +138,7 @@ int enter_check(struct run *run, const struct beginner *rank, int64_t *until_ms)
     if (error == 0)
         error = service_check_online(service);
     if (error == 0)
-        error = far_lease_check(run, rank->attempt);
+        error = remote_lease_check(run, rank->attempt);
     if (error == 0)
         error = commit_may_begin(&run->coordinator->machine, rank->attempt, rank->rank, rank->step);
     if (error == 0 && is_first)

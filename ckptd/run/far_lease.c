@@ -42,19 +42,19 @@
 #define GATHER_MS 10000 /* for the ranks of an attempt to come */
 #define EVERY_MS_MAX 3600000
 
-bool far_lease_is_used(const struct service *service)
+bool remote_lease_is_used(const struct service *service)
 {
     return tier_has_far(service) && service->config->tier_lease_ms > 0;
 }
 
-bool far_lease_is_busy(const struct run *run)
+bool remote_lease_is_busy(const struct run *run)
 {
     return run->coordinator->far_lease && run->coordinator->far_lease->busy;
 }
 
 /* ---- on the crew ---- */
 
-static int hash_names(char out[IDENTITY_BYTES], const struct config *config)
+static int hash_names(char out[STORE_IDENTITY_BYTES], const struct config *config)
 {
     const struct members *members = &config->members;
     char all[(MEMBERS_PEERS_MAX + 1) * (MEMBER_NAME_MAX + 1)], sha256[CHECKSUM_SHA256_HEX];
@@ -70,15 +70,15 @@ static int hash_names(char out[IDENTITY_BYTES], const struct config *config)
         i += !is_own;
     }
     ERR_TRY(checksum_sha256_hex(sha256, all, length));
-    memcpy(out, sha256, IDENTITY_BYTES - 1);
-    out[IDENTITY_BYTES - 1] = '\0';
+    memcpy(out, sha256, STORE_IDENTITY_BYTES - 1);
+    out[STORE_IDENTITY_BYTES - 1] = '\0';
     return 0;
 }
 
-static int identify(char out[IDENTITY_BYTES], const struct service *service)
+static int identify(char out[STORE_IDENTITY_BYTES], const struct service *service)
 {
     return service->config->members.count > 0 ? hash_names(out, service->config)
-                                              : identity_of(out, service->storage);
+                                              : store_identity_of(out, service->storage);
 }
 
 static void copy_text(char *out, size_t size, const json_t *root, const char *name)
@@ -87,7 +87,7 @@ static void copy_text(char *out, size_t size, const json_t *root, const char *na
     snprintf(out, size, "%s", text ? text : "");
 }
 
-static int parse(struct far_lease_text *out, const char *text, const char *folder)
+static int parse(struct remote_lease_text *out, const char *text, const char *folder)
 {
     json_t *root;
     json_error_t reason;
@@ -110,12 +110,12 @@ static int parse(struct far_lease_text *out, const char *text, const char *folde
                                  "%s in the far tier is no lease that this ckptd knows", folder);
 }
 
-static int read_lease(struct far_lease_text *out, struct service *service, const char *folder,
+static int read_lease(struct remote_lease_text *out, struct service *service, const char *folder,
                       const char *own)
 {
     char text[TEXT_BYTES];
     uint64_t number = 0;
-    *out = (struct far_lease_text){.step = -1};
+    *out = (struct remote_lease_text){.step = -1};
     ERR_TRY(tier_reach(service, TIER_FAR));
     ERR_TRY(storage_fetch_numbered(service->tiers[TIER_FAR].storage, folder, &number, text,
                                    sizeof text));
@@ -134,7 +134,7 @@ static void format_time(char out[32], time_t at)
 }
 
 static int publish(const struct service *service, const char *folder, uint64_t number,
-                   const struct far_lease_text *lease, bool is_ended)
+                   const struct remote_lease_text *lease, bool is_ended)
 {
     char now[32], boot[17];
     format_time(now, time(NULL));
@@ -161,8 +161,8 @@ static int folder_of(char out[STORAGE_KEY_MAX + 1], const char *run)
 
 static void work_read(struct job *job)
 {
-    struct far_lease_look *look = CONTAINER_OF(job, struct far_lease_look, job);
-    char folder[STORAGE_KEY_MAX + 1], own[IDENTITY_BYTES];
+    struct remote_lease_look *look = CONTAINER_OF(job, struct remote_lease_look, job);
+    char folder[STORAGE_KEY_MAX + 1], own[STORE_IDENTITY_BYTES];
     int error = identify(own, look->service);
     if (error == 0)
         error = folder_of(folder, look->run);
@@ -172,10 +172,10 @@ static void work_read(struct job *job)
         fault_take(&look->fault, error);
 }
 
-static int renew(struct far_lease *lease, struct run *run)
+static int renew(struct remote_lease *lease, struct run *run)
 {
     char folder[STORAGE_KEY_MAX + 1];
-    struct far_lease_text found;
+    struct remote_lease_text found;
     if (lease->own[0] == '\0') {
         ERR_TRY(identify(found.store, run->service));
         memcpy(lease->own, found.store, sizeof lease->own);
@@ -194,7 +194,7 @@ static int renew(struct far_lease *lease, struct run *run)
 
 static void work_renew(struct job *job)
 {
-    struct far_lease *lease = CONTAINER_OF(job, struct far_lease, job);
+    struct remote_lease *lease = CONTAINER_OF(job, struct remote_lease, job);
     int error = renew(lease, lease->run);
     if (error != 0)
         fault_take(&lease->fault, error);
@@ -204,18 +204,18 @@ static void work_renew(struct job *job)
 
 static void was_read(struct event *event)
 {
-    struct far_lease_look *look = CONTAINER_OF(event, struct far_lease_look, job.done);
+    struct remote_lease_look *look = CONTAINER_OF(event, struct remote_lease_look, job.done);
     look->go_on(look);
 }
 
-void far_lease_read(struct far_lease_look *look)
+void remote_lease_read(struct remote_lease_look *look)
 {
     look->fault = (struct fault){0};
     look->job = (struct job){.work = work_read, .done.run = was_read};
     tier_work(look->service, TIER_FAR, &look->job);
 }
 
-int far_lease_report(const char *run, const struct far_lease_text *text, int code)
+int remote_lease_report(const char *run, const struct remote_lease_text *text, int code)
 {
     char step[64] = "nothing saved yet";
     if (text->step >= 0)
@@ -226,7 +226,7 @@ int far_lease_report(const char *run, const struct far_lease_text *text, int cod
                         run, (unsigned long long)text->seen.attempt, text->host, text->since, step);
 }
 
-int far_lease_check(const struct run *run, uint64_t attempt)
+int remote_lease_check(const struct run *run, uint64_t attempt)
 {
     if (run->fenced_attempt == 0 || run->fenced_attempt != attempt)
         return 0;
@@ -235,7 +235,7 @@ int far_lease_check(const struct run *run, uint64_t attempt)
                         run->fenced);
 }
 
-static void fence(struct run *run, const struct far_lease *lease)
+static void fence(struct run *run, const struct remote_lease *lease)
 {
     run->fenced_attempt = lease->renewal.attempt;
     snprintf(run->fenced, sizeof run->fenced,
@@ -243,12 +243,12 @@ static void fence(struct run *run, const struct far_lease *lease)
              (unsigned long long)run->fenced_attempt, (unsigned long long)lease->text.seen.attempt,
              lease->text.host, lease->text.since);
     log_error("session", "run %s: %s", run->name, run->fenced);
-    level_look(run->service);
+    durability_look(run->service);
 }
 
 static void renewed(struct event *event)
 {
-    struct far_lease *lease = CONTAINER_OF(event, struct far_lease, job.done);
+    struct remote_lease *lease = CONTAINER_OF(event, struct remote_lease, job.done);
     struct run *run = lease->run;
     const struct attempt *attempt = run->coordinator->attempt;
     bool is_current = attempt && attempt->number == lease->renewal.attempt;
@@ -267,7 +267,7 @@ static void renewed(struct event *event)
     if (is_current && fault->code == 0 && lease->step == TENURE_LOST)
         fence(run, lease);
     if (!is_current && attempt)
-        far_lease_opened(run);
+        remote_lease_opened(run);
 }
 
 static bool is_training(const struct run *run)
@@ -285,10 +285,10 @@ static bool is_training(const struct run *run)
 }
 
 /* NULL: no memory, or there is nothing that would need one. */
-static struct far_lease *lease_of(struct run *run)
+static struct remote_lease *lease_of(struct run *run)
 {
     struct coordinator *coordinator = run->coordinator;
-    if (!coordinator->far_lease && far_lease_is_used(run->service)) {
+    if (!coordinator->far_lease && remote_lease_is_used(run->service)) {
         coordinator->far_lease = calloc(1, sizeof *coordinator->far_lease);
         if (coordinator->far_lease)
             coordinator->far_lease->run = run;
@@ -299,7 +299,7 @@ static struct far_lease *lease_of(struct run *run)
 static void start(struct run *run)
 {
     const struct coordinator *coordinator = run->coordinator;
-    struct far_lease *lease = run->coordinator->far_lease;
+    struct remote_lease *lease = run->coordinator->far_lease;
     bool trains = is_training(run);
     uint64_t number = coordinator->attempt ? coordinator->attempt->number : 0;
     if (!lease && trains)
@@ -311,9 +311,9 @@ static void start(struct run *run)
                                              .passed = lease->passed,
                                              .is_forced = lease->is_forced,
                                              .is_training = trains};
-    lease->text = (struct far_lease_text){.seen.attempt = lease->renewal.attempt,
-                                          .every_ms = run->service->config->tier_lease_ms,
-                                          .step = (int64_t)coordinator->machine.latest_max - 1};
+    lease->text = (struct remote_lease_text){.seen.attempt = lease->renewal.attempt,
+                                             .every_ms = run->service->config->tier_lease_ms,
+                                             .step = (int64_t)coordinator->machine.latest_max - 1};
     snprintf(lease->text.host, sizeof lease->text.host, "%s", coordinator->holder.host);
     if (lease->text.host[0] == '\0')
         gethostname(lease->text.host, sizeof lease->text.host - 1);
@@ -326,10 +326,10 @@ static void start(struct run *run)
     tier_work(run->service, TIER_FAR, &lease->job);
 }
 
-int far_lease_pass(struct run *run, uint64_t passed, bool is_forced)
+int remote_lease_pass(struct run *run, uint64_t passed, bool is_forced)
 {
-    struct far_lease *lease = lease_of(run);
-    if (!far_lease_is_used(run->service))
+    struct remote_lease *lease = lease_of(run);
+    if (!remote_lease_is_used(run->service))
         return 0;
     if (!lease)
         return report_error(ERR_MEMORY, NULL, "no memory for a lease");
@@ -338,34 +338,34 @@ int far_lease_pass(struct run *run, uint64_t passed, bool is_forced)
     return 0;
 }
 
-void far_lease_opened(struct run *run)
+void remote_lease_opened(struct run *run)
 {
     run->fenced_attempt = 0;
-    if (far_lease_is_used(run->service))
+    if (remote_lease_is_used(run->service))
         start(run);
 }
 
 static void look_at_all(struct timer *timer)
 {
-    struct service *service = CONTAINER_OF(timer, struct service, far_leases);
+    struct service *service = CONTAINER_OF(timer, struct service, remote_leases);
     for (struct run *run = service->catalog->runs; run; run = run->next)
         start(run);
-    loop_timer(service->loop, &service->far_leases, service->config->tier_lease_ms);
+    loop_timer(service->loop, &service->remote_leases, service->config->tier_lease_ms);
 }
 
-void far_lease_open(struct service *service)
+void remote_lease_open(struct service *service)
 {
-    service->far_leases.run = look_at_all;
-    if (far_lease_is_used(service))
-        loop_timer(service->loop, &service->far_leases, service->config->tier_lease_ms);
+    service->remote_leases.run = look_at_all;
+    if (remote_lease_is_used(service))
+        loop_timer(service->loop, &service->remote_leases, service->config->tier_lease_ms);
 }
 
-bool far_lease_end(struct service *service)
+bool remote_lease_end(struct service *service)
 {
     bool is_over = true;
     for (struct run *run = service->catalog->runs; run; run = run->next) {
         start(run);
-        const struct far_lease *lease = run->coordinator->far_lease;
+        const struct remote_lease *lease = run->coordinator->far_lease;
         is_over &= !lease || (!lease->busy && !lease->is_held);
     }
     return is_over;

@@ -59,7 +59,7 @@ int mark_make(struct save *save)
     int error = 0;
     pthread_mutex_lock(&save->mark_lock);
     if (!save->is_marked) {
-        error = save->service->place ? place_check(save->service->place) : 0;
+        error = save->service->store_watch ? store_watch_check(save->service->store_watch) : 0;
         if (error == 0)
             error = publish_mark(save);
         save->is_marked = error == 0;

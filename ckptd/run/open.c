@@ -205,7 +205,7 @@ void open_done(struct run *run, const struct commit_action *action)
     log_info("session", "run %s: attempt %llu of %u ranks is open; newest checkpoint: %s",
              run->name, (unsigned long long)number, attempt->world_size, step);
     run->coordinator->holder.opened_ms = loop_now_ms();
-    far_lease_opened(run);
+    remote_lease_opened(run);
     reply_opened(run, number);
     run->coordinator->opening.call = NULL;
 }
@@ -248,10 +248,10 @@ struct newcomer {
     struct timer timer;
     int64_t came_ms;
     bool is_alone; /* most of the nodes did not answer, and it goes on */
-    struct far_lease_look lease;
+    struct remote_lease_look lease;
     struct tenure_start tenure; /* what its looks at the lease have found */
     int64_t watched_since_ms;
-    struct look_waiter looked;
+    struct refresh_waiter looked;
     struct majority_waiter asked;
 };
 
@@ -402,7 +402,7 @@ static void look(struct newcomer *newcomer)
         log_warn("audit", "OpenAttempt refused to %s, run %s: %s", who, run->name, report_line());
     }
     if (error == 0)
-        error = far_lease_pass(run, newcomer->tenure.seen.number, request->take_over);
+        error = remote_lease_pass(run, newcomer->tenure.seen.number, request->take_over);
     if (error != 0)
         rpc_call_fail(newcomer->call, error);
     else
@@ -478,15 +478,15 @@ static void look_at_lease(struct timer *timer)
 {
     struct newcomer *newcomer = CONTAINER_OF(timer, struct newcomer, timer);
     unpark(newcomer);
-    far_lease_read(&newcomer->lease);
+    remote_lease_read(&newcomer->lease);
 }
 
 static void refuse_stranger(struct newcomer *newcomer)
 {
     char who[RPC_WHO_MAX] = "";
     struct principal principal;
-    int error = far_lease_report(newcomer->request->run, &newcomer->lease.found,
-                                 newcomer->request->knows_holder ? ERR_EXISTS : ERR_BUSY);
+    int error = remote_lease_report(newcomer->request->run, &newcomer->lease.found,
+                                    newcomer->request->knows_holder ? ERR_EXISTS : ERR_BUSY);
     rpc_call_principal(newcomer->call, &principal, who);
     log_warn("audit", "OpenAttempt refused to %s, run %s: %s", who, newcomer->request->run,
              report_line());
@@ -495,7 +495,7 @@ static void refuse_stranger(struct newcomer *newcomer)
 }
 
 /* T1 to T3 of tenure.h. */
-static void looked_at_lease(struct far_lease_look *look)
+static void looked_at_lease(struct remote_lease_look *look)
 {
     struct newcomer *newcomer = CONTAINER_OF(look, struct newcomer, lease);
     struct tenure_start *tenure = &newcomer->tenure;
@@ -526,11 +526,11 @@ static void ask_lease(struct newcomer *newcomer)
 {
     struct service *service = newcomer->service;
     newcomer->tenure.is_forced = newcomer->request->take_over;
-    newcomer->lease = (struct far_lease_look){
+    newcomer->lease = (struct remote_lease_look){
         .service = service, .run = newcomer->request->run, .go_on = looked_at_lease};
-    if (newcomer->looked.fault.code == 0 && far_lease_is_used(service) &&
+    if (newcomer->looked.fault.code == 0 && remote_lease_is_used(service) &&
         run_name_valid(newcomer->request->run)) {
-        far_lease_read(&newcomer->lease);
+        remote_lease_read(&newcomer->lease);
         return;
     }
     newcomer->came_ms = loop_now_ms();
@@ -541,12 +541,12 @@ static void look_far_again(struct timer *timer)
 {
     struct newcomer *newcomer = CONTAINER_OF(timer, struct newcomer, timer);
     unpark(newcomer);
-    far_look(newcomer->service, TIER_FAR, &newcomer->looked, time_left(newcomer));
+    remote_store_look(newcomer->service, TIER_FAR, &newcomer->looked, time_left(newcomer));
 }
 
 /* What others have committed and opened is known now. Without that a start would train on from an
  * older checkpoint than there is: it waits for the far tier, then ends. */
-static void looked_far(struct look_waiter *waiter)
+static void looked_far(struct refresh_waiter *waiter)
 {
     struct newcomer *newcomer = CONTAINER_OF(waiter, struct newcomer, looked);
     struct service *service = newcomer->service;
@@ -582,7 +582,7 @@ void attempt_open(struct service *service, struct rpc_call *call,
         .service = service, .call = call, .request = request, .came_ms = loop_now_ms()};
     newcomer->looked.go_on = looked_far;
     if (tier_has_far(service))
-        far_look(service, TIER_FAR, &newcomer->looked, time_left(newcomer));
+        remote_store_look(service, TIER_FAR, &newcomer->looked, time_left(newcomer));
     else
         ask_nodes(newcomer);
 }

@@ -53,7 +53,7 @@ static bool is_idle(const struct run *run)
 {
     const struct coordinator *coordinator = run->coordinator;
     return !coordinator->saves && !coordinator->attempt && !coordinator->opening.call &&
-           !coordinator->take.busy && !coordinator->describing && !far_lease_is_busy(run);
+           !coordinator->take.busy && !coordinator->describing && !remote_lease_is_busy(run);
 }
 
 /* Another ckptd has opened attempts meanwhile. One that is open here goes on: what it saves has a
@@ -78,7 +78,7 @@ const struct catalog_events coordinator_events = {.made = made,
                                                   .freed = freed,
                                                   .saw = saw,
                                                   .is_idle = is_idle,
-                                                  .changed = drain_look};
+                                                  .changed = replicate_look};
 
 /* ---- what is decided, and by whom it is done ---- */
 

@@ -141,7 +141,7 @@ void save_free(struct save *save)
         at = &(*at)->next;
     *at = save->next;
     CHECK(!save->waiters);
-    drain_save_over(run->service, save->stages, false);
+    replicate_save_over(run->service, save->stages, false);
     ledger_end(&run->service->ledger, &save->promise);
     for (uint32_t i = 0; i < save->world_size; i++) {
         release_image(&save->stages[i]);
@@ -362,14 +362,14 @@ void save_committed(struct run *run, const struct commit_action *action)
     compare_content(save);
     report_replicas(save);
     save->checkpoint->was_committed = true;
-    drain_save_over(run->service, save->stages, true);
+    replicate_save_over(run->service, save->stages, true);
     const struct checkpoint *checkpoint = enter_catalog(save);
     save_answer_waiters(save, HOLDFAST__V1__SAVE_STATE__SAVE_COMMITTED,
                         save_warning_text(text, checkpoint));
     save_free(save);
     outcomes_committed(run);
     run->service->hooks->apply_retention(run);
-    drain_look(run->service);
+    replicate_look(run->service);
 }
 
 /* ---- failed ---- */
@@ -401,7 +401,7 @@ static void early_left(void *user)
 static void check_stopped(struct save *save)
 {
     if (save->num_stopped < save->num_begun ||
-        !drain_save_left(save->service, save->stages, early_left, save))
+        !replicate_save_left(save->service, save->stages, early_left, save))
         return;
     save->job = (struct job){.work = work_remove_dir, .done.run = dir_removed};
     loop_work(save->service->loop, &save->job);
@@ -412,7 +412,7 @@ void save_discard(struct run *run, const struct commit_action *action)
     struct save *save = save_find(run, action->save);
     char reason[512];
     save->discarding = true;
-    drain_save_over(run->service, save->stages, false);
+    replicate_save_over(run->service, save->stages, false);
     failure_text(reason, sizeof reason, save, action);
     if (save->replicas)
         report_replicas(save);
@@ -460,7 +460,7 @@ static bool tell_coordinator(struct save *save)
 static void stage_advanced(struct stage *stage)
 {
     const struct save *save = stage->options.save;
-    drain_save_advanced(save->service, save->stages);
+    replicate_save_advanced(save->service, save->stages);
 }
 
 static void stage_ended(struct stage *stage)
@@ -542,14 +542,14 @@ int save_begin_stage(struct save *save, struct session *session, uint32_t slot)
 
 static void offer(const struct save *save)
 {
-    const struct early_save early = {.run = save->run->name,
-                                     .step = save->step,
-                                     .attempt = save->attempt,
-                                     .nonce = save->nonce,
-                                     .stages = save->stages,
-                                     .world_size = save->world_size,
-                                     .places = &save->places};
-    drain_save_begun(save->service, save->checkpoint, &early);
+    const struct precommit_save early = {.run = save->run->name,
+                                         .step = save->step,
+                                         .attempt = save->attempt,
+                                         .nonce = save->nonce,
+                                         .stages = save->stages,
+                                         .world_size = save->world_size,
+                                         .places = &save->places};
+    replicate_save_begun(save->service, save->checkpoint, &early);
 }
 
 /* Of a part here, or with ranks elsewhere, this node has not all shards. */
@@ -571,12 +571,12 @@ void save_part_written(struct save *save, uint32_t rank, uint64_t bytes)
     if (!save->is_offered)
         offer(save);
     save->is_offered = true;
-    const struct early_told told = {
+    const struct precommit_told told = {
         .rank = rank,
         .from = (enum tier_index)(TIER_PEER + of->node - 1),
         .geometry = &of->geometry,
         .written = bytes < of->geometry.file_bytes ? bytes : of->geometry.file_bytes};
-    drain_save_told(save->service, save->stages, &told);
+    replicate_save_told(save->service, save->stages, &told);
 }
 
 /* ---- given up ---- */

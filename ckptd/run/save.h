@@ -68,7 +68,7 @@ struct save {
     bool is_offered;      /* the other nodes' shards may come here before the commit */
     char *manifest_text;  /* owned, once it was published, where other nodes need it */
     size_t manifest_bytes;
-    struct spread spread;   /* who has it */
+    struct fanout spread;   /* who has it */
     unsigned manifest_tier; /* of a part: the node to fetch it from; TIER_LOCAL: it came */
     uint32_t world_size;
     uint32_t num_begun, num_stopped; /* stages */

@@ -67,9 +67,9 @@ void save_answer_waiters(struct save *save, Holdfast__V1__SaveState state, const
         loop_timer_cancel(save->service->loop, &waiter->timer);
         /* A commit is only half of the way to a better level than local. */
         if (state == HOLDFAST__V1__SAVE_STATE__SAVE_COMMITTED && waiter->level > DURABLE_LOCAL)
-            level_wait(save->service, waiter->call,
-                       catalog_find(save->run, save->step, save->attempt), waiter->level,
-                       waiter->timeout_ms);
+            wait_durability(save->service, waiter->call,
+                            catalog_find(save->run, save->step, save->attempt), waiter->level,
+                            waiter->timeout_ms);
         else
             answer_wait(waiter->call, save, state, reason);
         free(waiter);
@@ -107,14 +107,14 @@ static void hurry_until(const struct save *save)
     for (struct save *older = save->run->coordinator->saves; older; older = older->next)
         if (older->step <= save->step && !older->urgent)
             hurry(older);
-    gate_hurry(save->service);
+    throttle_queue_hurry(save->service);
 }
 
 void save_hurry_run(struct run *run)
 {
     for (struct save *save = run->coordinator->saves; save; save = save->next)
         hurry(save);
-    gate_hurry(run->service);
+    throttle_queue_hurry(run->service);
 }
 
 void save_hurry_all(struct service *service)
@@ -208,7 +208,7 @@ void save_wait(struct service *service, struct rpc_call *call,
         char text[SAVE_WARNING_BYTES];
         bool is_fenced = level == DURABLE_BUCKET && run->fenced_attempt == attempt;
         if (level > DURABLE_LOCAL && (catalog_durability(checkpoint) < level || is_fenced))
-            level_wait(service, call, checkpoint, level, request->timeout_ms);
+            wait_durability(service, call, checkpoint, level, request->timeout_ms);
         else
             answer_committed(call, checkpoint, save_warning_text(text, checkpoint));
         return;

@@ -169,7 +169,7 @@ static void write_alarms(FILE *out, const json_t *alarms)
     fputs("</ul>\n", out);
 }
 
-void page_write(FILE *out, const json_t *status)
+void http_page_write(FILE *out, const json_t *status)
 {
     fprintf(out,
             "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"

@@ -7,6 +7,6 @@
 struct json_t;
 
 /* `status`: what Status answers. Any thread. */
-void page_write(FILE *out, const struct json_t *status);
+void http_page_write(FILE *out, const struct json_t *status);
 
 #endif

@@ -48,7 +48,7 @@
 #define STACK_BYTES ((size_t)256 << 10)
 #define IDLE_S 10u
 
-struct web {
+struct http_server {
     struct service *service;
     struct MHD_Daemon *daemon;
     struct event ask;      /* on the service thread: make a status */
@@ -72,8 +72,8 @@ struct web {
 
 static void make_status(struct event *event)
 {
-    struct web *web = CONTAINER_OF(event, struct web, ask);
-    told_refresh(web->service);
+    struct http_server *web = CONTAINER_OF(event, struct http_server, ask);
+    peer_status_refresh(web->service);
     char *text = service_status(web->service, false, 0), *before = text;
     pthread_mutex_lock(&web->mutex);
     web->is_asking = false;
@@ -92,13 +92,13 @@ static struct timespec timespec_of(int64_t ms)
     return (struct timespec){ms / 1000, ms % 1000 * 1000000};
 }
 
-static bool is_fresh(const struct web *web, int64_t now_ms)
+static bool is_fresh(const struct http_server *web, int64_t now_ms)
 {
     return web->status && now_ms - web->made_ms <= FRESH_MS;
 }
 
 /* A copy of the status as it is now, to be freed; NULL: the service thread did not make one. */
-static char *wait_for_status(struct web *web)
+static char *wait_for_status(struct http_server *web)
 {
     const int64_t asked_ms = loop_now_ms();
     const struct timespec until = timespec_of(asked_ms + ANSWER_MS);
@@ -134,7 +134,7 @@ static unsigned tell_status(FILE *out, const json_t *status)
 
 static unsigned tell_page(FILE *out, const json_t *status)
 {
-    page_write(out, status);
+    http_page_write(out, status);
     return MHD_HTTP_OK;
 }
 
@@ -230,7 +230,7 @@ static enum MHD_Result answer(void *user, struct MHD_Connection *connection, con
                               const char *method, const char *version, const char *upload,
                               size_t *upload_bytes, void **state)
 {
-    struct web *web = user;
+    struct http_server *web = user;
     const struct route *route = find_route(url);
     (void)version, (void)upload, (void)upload_bytes, (void)state;
     if (strcmp(method, MHD_HTTP_METHOD_GET) != 0 && strcmp(method, MHD_HTTP_METHOD_HEAD) != 0)
@@ -255,7 +255,7 @@ static enum MHD_Result answer(void *user, struct MHD_Connection *connection, con
 static void note_guest(void *user, struct MHD_Connection *connection, void **context,
                        enum MHD_ConnectionNotificationCode code)
 {
-    struct web *web = user;
+    struct http_server *web = user;
     int fd = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD)->connect_fd;
     uint32_t i = 0;
     (void)context;
@@ -274,7 +274,7 @@ static void note_guest(void *user, struct MHD_Connection *connection, void **con
 }
 
 /* Hangs up on those whose time is over; when the next one's is. The mutex is held. */
-static int64_t hang_up(struct web *web)
+static int64_t hang_up(struct http_server *web)
 {
     int64_t now_ms = loop_now_ms(), next_ms = INT64_MAX;
     for (uint32_t i = 0; i < web->num_guests; i++) {
@@ -290,7 +290,7 @@ static int64_t hang_up(struct web *web)
 
 static void *watch_guests(void *argument)
 {
-    struct web *web = argument;
+    struct http_server *web = argument;
     pthread_mutex_lock(&web->mutex);
     while (!web->is_ending) {
         int64_t next_ms = hang_up(web);
@@ -304,7 +304,7 @@ static void *watch_guests(void *argument)
     return NULL;
 }
 
-static void end_watch(struct web *web)
+static void end_watch(struct http_server *web)
 {
     pthread_mutex_lock(&web->mutex);
     web->is_ending = true;
@@ -316,7 +316,7 @@ static void end_watch(struct web *web)
 
 /* ---- as a whole ---- */
 
-static int start_daemon(struct web *web, int fd)
+static int start_daemon(struct http_server *web, int fd)
 {
     if (pthread_create(&web->watcher, NULL, watch_guests, web) != 0) {
         close(fd);
@@ -338,14 +338,14 @@ static int start_daemon(struct web *web, int fd)
                         web->service->config->http_listen);
 }
 
-int web_open(struct service *service)
+int http_server_open(struct service *service)
 {
     const struct config *config = service->config;
     pthread_condattr_t monotonic;
     int fd;
     if (config->http_listen[0] == '\0')
         return 0;
-    struct web *web = calloc(1, sizeof *web);
+    struct http_server *web = calloc(1, sizeof *web);
     if (!web)
         return report_error(ERR_MEMORY, NULL, "no memory for the HTTP listener");
     web->service = service;
@@ -357,7 +357,7 @@ int web_open(struct service *service)
     pthread_cond_init(&web->answered, &monotonic);
     pthread_cond_init(&web->came, &monotonic);
     pthread_condattr_destroy(&monotonic);
-    service->web = web;
+    service->http_server = web;
     ERR_TRY(address_listen(&fd, config->http_listen, "http.listen"));
     ERR_TRY(start_daemon(web, fd));
     log_info("http", "status and metrics on http://%s, in plain text%s", config->http_listen,
@@ -365,9 +365,9 @@ int web_open(struct service *service)
     return 0;
 }
 
-void web_end(struct service *service)
+void http_server_end(struct service *service)
 {
-    struct web *web = service->web;
+    struct http_server *web = service->http_server;
     if (!web || !web->daemon)
         return;
     end_watch(web);
@@ -375,9 +375,9 @@ void web_end(struct service *service)
     web->daemon = NULL;
 }
 
-void web_close(struct service *service)
+void http_server_close(struct service *service)
 {
-    struct web *web = service->web;
+    struct http_server *web = service->http_server;
     if (!web)
         return;
     pthread_cond_destroy(&web->answered);
@@ -386,5 +386,5 @@ void web_close(struct service *service)
     pthread_mutex_destroy(&web->writing);
     free(web->status);
     free(web);
-    service->web = NULL;
+    service->http_server = NULL;
 }

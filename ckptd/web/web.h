@@ -4,10 +4,10 @@
 
 struct service;
 
-struct web;
+struct http_server;
 /* Nothing when http.listen is not set. The last part: from then on ckptd is alive. */
-int web_open(struct service *service);
-void web_end(struct service *service);   /* no more requests; before loop_close */
-void web_close(struct service *service); /* behind it */
+int http_server_open(struct service *service);
+void http_server_end(struct service *service);   /* no more requests; before loop_close */
+void http_server_close(struct service *service); /* behind it */
 
 #endif

@@ -35,14 +35,14 @@ static int enter(void *user, struct bulk_entered **out, const uint8_t *ticket,
     (void)peer;
     *out = calloc(1, sizeof **out);
     CHECK(*out != NULL);
-    (*out)->opened = (struct opened){.storage = bed.storage, .handles = bed.handles};
+    (*out)->opened = (struct bulk_handle){.storage = bed.storage, .handles = bed.handles};
     memcpy((*out)->opened.who, who, sizeof who);
     return 0;
 }
 
 static void leave(struct bulk_entered *entered)
 {
-    opened_close(&entered->opened);
+    bulk_handle_close(&entered->opened);
     free(entered);
 }
 

@@ -120,16 +120,16 @@ static void take_key(const char *key)
     const char *name;
     char run[RUN_NAME_MAX + 1];
     uint64_t number;
-    for (int kind = KEY_NONE; kind <= KEY_LEASE; kind++)
-        key_check((enum key_kind)kind, key);
-    key_parse(&place, &name, key);
-    key_parse_attempt(run, &number, key);
+    for (int kind = STORE_KEY_NONE; kind <= STORE_KEY_LEASE; kind++)
+        store_key_check((enum store_key_kind)kind, key);
+    store_key_parse(&place, &name, key);
+    store_key_parse_attempt(run, &number, key);
 }
 
 static void take_status(const char *text)
 {
     json_t *told;
-    if (told_read(&told, text) == 0)
+    if (peer_status_read(&told, text) == 0)
         json_decref(told);
 }
 

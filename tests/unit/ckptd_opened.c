@@ -18,7 +18,7 @@ struct bed {
     struct storage *storage;
     struct handles *handles;
     struct handle *handle;
-    struct opened of_n1, of_n2;
+    struct bulk_handle of_n1, of_n2;
 };
 
 static int try_one(struct handle **out, struct handles *handles, const char *who, uint64_t client)
@@ -45,14 +45,14 @@ static void open_bed(struct bed *bed)
     bed->handle->is_writer = true;
     assert_int_equal(storage_object_create(bed->storage, &bed->handle->object, KEY, SIZE), 0);
     handles_used(bed->handles, bed->handle);
-    bed->of_n1 = (struct opened){bed->storage, bed->handles, "holdfast://node/n1", NULL, NULL};
-    bed->of_n2 = (struct opened){bed->storage, bed->handles, "holdfast://node/n2", NULL, NULL};
+    bed->of_n1 = (struct bulk_handle){bed->storage, bed->handles, "holdfast://node/n1", NULL, NULL};
+    bed->of_n2 = (struct bulk_handle){bed->storage, bed->handles, "holdfast://node/n2", NULL, NULL};
 }
 
 static void close_bed(struct bed *bed)
 {
-    opened_close(&bed->of_n1);
-    opened_close(&bed->of_n2);
+    bulk_handle_close(&bed->of_n1);
+    bulk_handle_close(&bed->of_n2);
     handles_close(bed->handles, bed->storage);
     storage_close(bed->storage);
     bed_remove_directory(bed->path);
@@ -63,19 +63,19 @@ static struct bulk_request request_of(const struct bed *bed, uint64_t offset, ui
     return (struct bulk_request){.save = bed->handle->token, .offset = offset, .bytes = bytes};
 }
 
-static int put(struct opened *opened, const struct bulk_request *request, int fill)
+static int put(struct bulk_handle *opened, const struct bulk_request *request, int fill)
 {
     void *to = NULL;
-    ERR_TRY(opened_put_begin(opened, request, &to));
+    ERR_TRY(bulk_handle_put_begin(opened, request, &to));
     memset(to, fill, request->bytes);
-    return opened_put_end(opened, request, 0);
+    return bulk_handle_put_end(opened, request, 0);
 }
 
-static int get(struct opened *opened, const struct bulk_request *request, unsigned char *room)
+static int get(struct bulk_handle *opened, const struct bulk_request *request, unsigned char *room)
 {
-    ERR_TRY(opened_get_begin(opened, request));
-    int error = opened_get_block(opened, request->offset, request->bytes, room);
-    opened_get_end(opened);
+    ERR_TRY(bulk_handle_get_begin(opened, request));
+    int error = bulk_handle_get_block(opened, request->offset, request->bytes, room);
+    bulk_handle_get_end(opened);
     return error;
 }
 
@@ -168,13 +168,13 @@ static void test_opened__a_write_that_failed_is_told(void **state)
     void *to = NULL;
     open_bed(&bed);
     const struct bulk_request request = request_of(&bed, 0, BLOCK);
-    assert_int_equal(opened_put_begin(&bed.of_n1, &request, &to), 0);
-    assert_int_equal(opened_put_end(&bed.of_n1, &request, ERR_CORRUPT), ERR_CORRUPT);
-    assert_int_equal(opened_put_begin(&bed.of_n1, &request, &to), 0);
+    assert_int_equal(bulk_handle_put_begin(&bed.of_n1, &request, &to), 0);
+    assert_int_equal(bulk_handle_put_end(&bed.of_n1, &request, ERR_CORRUPT), ERR_CORRUPT);
+    assert_int_equal(bulk_handle_put_begin(&bed.of_n1, &request, &to), 0);
     struct storage_object *object = bed.handle->object;
     storage_object_close(bed.storage, object);
     assert_int_equal(storage_object_open(bed.storage, &bed.handle->object, KEY, &(uint64_t){0}), 0);
-    assert_true(opened_put_end(&bed.of_n1, &request, 0) != 0); /* it is open for reading now */
+    assert_true(bulk_handle_put_end(&bed.of_n1, &request, 0) != 0); /* it is open for reading now */
     close_bed(&bed);
 }
 
@@ -187,10 +187,10 @@ static void test_opened__what_is_in_use_stays(void **state)
     open_bed(&bed);
     const struct bulk_request request = request_of(&bed, 0, BLOCK);
     bed.handle->used_ms -= 2 * HANDLES_SILENT_MS;
-    assert_int_equal(opened_put_begin(&bed.of_n1, &request, &to), 0);
+    assert_int_equal(bulk_handle_put_begin(&bed.of_n1, &request, &to), 0);
     assert_null(handles_take_silent(bed.handles, HANDLES_SILENT_MS));
     assert_int_equal(handles_take(bed.handles, &taken, bed.of_n1.who, request.save), ERR_BUSY);
-    assert_int_equal(opened_put_end(&bed.of_n1, &request, 0), 0);
+    assert_int_equal(bulk_handle_put_end(&bed.of_n1, &request, 0), 0);
     assert_null(handles_take_silent(bed.handles, HANDLES_SILENT_MS)); /* it was used just now */
     bed.handle->used_ms -= 2 * HANDLES_SILENT_MS;
     taken = handles_take_silent(bed.handles, HANDLES_SILENT_MS);

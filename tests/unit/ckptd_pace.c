@@ -23,7 +23,7 @@
 #define WINDOW 8u
 
 struct world {
-    struct pace pace;
+    struct throttle pace;
     int64_t now_ms;
     uint32_t late_ms;           /* a timer comes so much late, at most */
     uint32_t disk_ms;           /* a chunk is under way for so long */
@@ -36,16 +36,16 @@ struct world {
 
 static struct world world;
 
-static struct pace_options options_of(int64_t rate, bool quiet, int64_t quiet_wait_ms)
+static struct throttle_options options_of(int64_t rate, bool quiet, int64_t quiet_wait_ms)
 {
-    return (struct pace_options){.write_rate = rate,
-                                 .quiet = quiet,
-                                 .quiet_wait_ms = quiet_wait_ms,
-                                 .in_flight_max = WINDOW,
-                                 .chunk_bytes = MIB};
+    return (struct throttle_options){.write_rate = rate,
+                                     .quiet = quiet,
+                                     .quiet_wait_ms = quiet_wait_ms,
+                                     .in_flight_max = WINDOW,
+                                     .chunk_bytes = MIB};
 }
 
-static struct world *new_world(const struct pace_options *options)
+static struct world *new_world(const struct throttle_options *options)
 {
     struct world *w = &world;
     memset(w, 0, sizeof *w);
@@ -53,7 +53,7 @@ static struct world *new_world(const struct pace_options *options)
     w->now_ms = 1000;
     w->random = 88172645463325252ull;
     w->period_ms = 1000; /* and never busy */
-    pace_init(&w->pace, options);
+    throttle_init(&w->pace, options);
     return w;
 }
 
@@ -72,7 +72,7 @@ static void add_chunks(struct world *w, uint32_t count)
     for (uint32_t i = 0; i < count; i++, w->num_chunks++) {
         assert_true(w->num_chunks < CHUNKS_MAX);
         w->ready_ms[w->num_chunks] = w->now_ms;
-        w->stamps[w->num_chunks] = pace_enter(&w->pace, w->now_ms);
+        w->stamps[w->num_chunks] = throttle_enter(&w->pace, w->now_ms);
     }
 }
 
@@ -83,9 +83,10 @@ static int64_t look(struct world *w)
     while (w->num_ended < w->num_begun && w->begun_ms[w->num_ended] + w->disk_ms <= w->now_ms)
         w->num_ended++;
     while (w->num_begun < w->num_chunks) {
-        struct pace_moment moment = {w->now_ms, is_busy(w, w->now_ms),
-                                     w->disk_ms ? w->num_begun - w->num_ended : 0};
-        if (pace_ask(&w->pace, &moment, w->bytes, w->stamps[w->num_begun], &wait_ms) != PACE_GO)
+        struct throttle_moment moment = {w->now_ms, is_busy(w, w->now_ms),
+                                         w->disk_ms ? w->num_begun - w->num_ended : 0};
+        if (throttle_ask(&w->pace, &moment, w->bytes, w->stamps[w->num_begun], &wait_ms) !=
+            THROTTLE_GO)
             break;
         w->begun_ms[w->num_begun++] = w->now_ms;
     }
@@ -126,12 +127,12 @@ static double rate_of(const struct world *w)
 
 static void test_pace__a_rate_is_held_within_one_percent_though_timers_come_late(void **state)
 {
-    static const int64_t rates[] = {PACE_RATE_MIN, 7777777, 100 * MIB, 1000000000, 3000000000};
+    static const int64_t rates[] = {THROTTLE_RATE_MIN, 7777777, 100 * MIB, 1000000000, 3000000000};
     (void)state;
     for (size_t i = 0; i < sizeof rates / sizeof rates[0]; i++) {
-        struct pace_options options = options_of(rates[i], false, 0);
+        struct throttle_options options = options_of(rates[i], false, 0);
         struct world *w = new_world(&options);
-        w->late_ms = PACE_LATE_MS / 2;
+        w->late_ms = THROTTLE_LATE_MS / 2;
         add_chunks(w, CHUNKS_MAX); /* so many that the last timer's lateness is nothing */
         run(w);
         double ratio = rate_of(w) / (double)rates[i];
@@ -144,7 +145,7 @@ static void test_pace__n_bytes_take_at_least_n_over_the_rate(void **state)
 {
     (void)state;
     for (uint32_t count = 1; count < 50; count++) {
-        struct pace_options options = options_of(10 * MIB, false, 0);
+        struct throttle_options options = options_of(10 * MIB, false, 0);
         struct world *w = new_world(&options);
         add_chunks(w, count);
         run(w);
@@ -155,7 +156,7 @@ static void test_pace__n_bytes_take_at_least_n_over_the_rate(void **state)
 /* In no stretch of time more than its share and what one late timer makes up for. */
 static void test_pace__no_stretch_of_a_burst_exceeds_the_rate(void **state)
 {
-    struct pace_options options = options_of(200 * MIB, false, 0);
+    struct throttle_options options = options_of(200 * MIB, false, 0);
     struct world *w = new_world(&options);
     (void)state;
     w->late_ms = 400;
@@ -163,14 +164,15 @@ static void test_pace__no_stretch_of_a_burst_exceeds_the_rate(void **state)
     run(w);
     for (uint32_t i = 0; i < w->num_begun; i++)
         for (uint32_t j = i; j < w->num_begun && j < i + 200; j++) {
-            double share = 200.0 * (double)(w->begun_ms[j] - w->begun_ms[i] + PACE_LATE_MS) / 1000;
+            double share =
+                200.0 * (double)(w->begun_ms[j] - w->begun_ms[i] + THROTTLE_LATE_MS) / 1000;
             assert_true((double)(j - i + 1) <= share + 1);
         }
 }
 
 static void test_pace__time_in_which_nobody_waits_is_not_saved_up(void **state)
 {
-    struct pace_options options = options_of(10 * MIB, false, 0);
+    struct throttle_options options = options_of(10 * MIB, false, 0);
     struct world *w = new_world(&options);
     (void)state;
     add_chunks(w, 20);
@@ -186,7 +188,7 @@ static void test_pace__time_in_which_nobody_waits_is_not_saved_up(void **state)
 static void
 test_pace__a_chunk_larger_than_the_credit_of_a_late_timer_begins_in_its_time(void **state)
 {
-    struct pace_options options = options_of(PACE_RATE_MIN, false, 0);
+    struct throttle_options options = options_of(THROTTLE_RATE_MIN, false, 0);
     options.chunk_bytes = 64 * MIB;
     struct world *w = new_world(&options);
     (void)state;
@@ -198,10 +200,10 @@ test_pace__a_chunk_larger_than_the_credit_of_a_late_timer_begins_in_its_time(voi
 
 static void test_pace__without_a_rate_nothing_waits(void **state)
 {
-    struct pace_options options = options_of(0, false, 0);
+    struct throttle_options options = options_of(0, false, 0);
     struct world *w = new_world(&options);
     (void)state;
-    assert_false(pace_is_on(&w->pace));
+    assert_false(throttle_is_on(&w->pace));
     add_chunks(w, 1000);
     look(w);
     assert_int_equal(w->num_begun, 1000);
@@ -212,7 +214,7 @@ static void test_pace__without_a_rate_nothing_waits(void **state)
 
 static void test_pace__chunks_begin_in_quiet_phases_only(void **state)
 {
-    struct pace_options options = options_of(0, true, 1000000);
+    struct throttle_options options = options_of(0, true, 1000000);
     struct world *w = new_world(&options);
     (void)state;
     w->busy_ms = 300;
@@ -229,7 +231,7 @@ static void test_pace__chunks_begin_in_quiet_phases_only(void **state)
 
 static void test_pace__a_trainer_that_is_busy_for_ever_holds_a_save_up_by_the_bound(void **state)
 {
-    struct pace_options options = options_of(0, true, 2000);
+    struct throttle_options options = options_of(0, true, 2000);
     struct world *w = new_world(&options);
     (void)state;
     w->period_ms = 0;
@@ -244,7 +246,7 @@ static void test_pace__a_trainer_that_is_busy_for_ever_holds_a_save_up_by_the_bo
 
 static void test_pace__waiting_for_the_rate_does_not_use_the_patience_up(void **state)
 {
-    struct pace_options options = options_of(10 * MIB, true, 5000);
+    struct throttle_options options = options_of(10 * MIB, true, 5000);
     struct world *w = new_world(&options);
     (void)state;
     w->busy_ms = 100;
@@ -263,7 +265,8 @@ static void test_pace__no_chunk_is_held_back_by_phases_longer_than_the_bound(voi
     seed_random();
     uint64_t seed = random_state;
     for (uint32_t round = 0; round < 200; round++) {
-        struct pace_options options = options_of(0, true, 50 + (int64_t)(seed + round * 37) % 3000);
+        struct throttle_options options =
+            options_of(0, true, 50 + (int64_t)(seed + round * 37) % 3000);
         struct world *w = new_world(&options);
         w->random ^= seed + round;
         w->period_ms = 1 + random_below(w, 2000);
@@ -283,7 +286,7 @@ static void test_pace__no_chunk_is_held_back_by_phases_longer_than_the_bound(voi
 
 static void test_pace__no_more_is_under_way_than_the_window(void **state)
 {
-    struct pace_options options = options_of(0, true, 1000);
+    struct throttle_options options = options_of(0, true, 1000);
     struct world *w = new_world(&options);
     (void)state;
     w->disk_ms = 10;
@@ -299,55 +302,58 @@ static void test_pace__no_more_is_under_way_than_the_window(void **state)
 
 static void test_pace__the_largest_numbers_do_not_overflow(void **state)
 {
-    struct pace_options options = options_of(PACE_RATE_MAX, true, INT64_MAX / 4);
+    struct throttle_options options = options_of(THROTTLE_RATE_MAX, true, INT64_MAX / 4);
     int64_t wait_ms;
     (void)state;
     options.chunk_bytes = UINT32_MAX;
-    struct pace pace;
-    pace_init(&pace, &options);
-    int64_t stamp = pace_enter(&pace, 0);
-    pace_enter(&pace, INT64_MAX / 4);
+    struct throttle pace;
+    throttle_init(&pace, &options);
+    int64_t stamp = throttle_enter(&pace, 0);
+    throttle_enter(&pace, INT64_MAX / 4);
     /* A quarter of all time passes at once, under the highest rate. */
-    struct pace_moment moment = {INT64_MAX / 4 + 1, true, 0};
-    assert_int_equal(pace_ask(&pace, &moment, UINT32_MAX, stamp, &wait_ms), PACE_HOLD_QUIET);
+    struct throttle_moment moment = {INT64_MAX / 4 + 1, true, 0};
+    assert_int_equal(throttle_ask(&pace, &moment, UINT32_MAX, stamp, &wait_ms),
+                     THROTTLE_HOLD_QUIET);
     assert_true(wait_ms > 0);
     moment.now_ms = INT64_MAX / 2 - 10;
-    assert_int_equal(pace_ask(&pace, &moment, UINT32_MAX, stamp, &wait_ms), PACE_HOLD_QUIET);
+    assert_int_equal(throttle_ask(&pace, &moment, UINT32_MAX, stamp, &wait_ms),
+                     THROTTLE_HOLD_QUIET);
     moment.now_ms = INT64_MAX;
-    assert_int_equal(pace_ask(&pace, &moment, UINT32_MAX, stamp, &wait_ms), PACE_GO);
-    assert_true(pace.credit <= (uint64_t)PACE_RATE_MAX * PACE_LATE_MS + UINT32_MAX * 1000ull);
+    assert_int_equal(throttle_ask(&pace, &moment, UINT32_MAX, stamp, &wait_ms), THROTTLE_GO);
+    assert_true(pace.credit <=
+                (uint64_t)THROTTLE_RATE_MAX * THROTTLE_LATE_MS + UINT32_MAX * 1000ull);
     moment.busy = false;
-    assert_int_equal(pace_ask(&pace, &moment, UINT32_MAX, stamp, &wait_ms), PACE_GO);
+    assert_int_equal(throttle_ask(&pace, &moment, UINT32_MAX, stamp, &wait_ms), THROTTLE_GO);
     assert_int_equal(pace.num_waiting, 0);
 }
 
 static void test_pace__a_clock_that_goes_back_stands_still(void **state)
 {
-    struct pace_options options = options_of(10 * MIB, false, 0);
-    struct pace pace;
+    struct throttle_options options = options_of(10 * MIB, false, 0);
+    struct throttle pace;
     int64_t wait_ms;
     (void)state;
-    pace_init(&pace, &options);
-    int64_t stamp = pace_enter(&pace, 5000);
-    struct pace_moment moment = {4000, false, 0};
-    assert_int_equal(pace_ask(&pace, &moment, MIB, stamp, &wait_ms), PACE_HOLD_RATE);
+    throttle_init(&pace, &options);
+    int64_t stamp = throttle_enter(&pace, 5000);
+    struct throttle_moment moment = {4000, false, 0};
+    assert_int_equal(throttle_ask(&pace, &moment, MIB, stamp, &wait_ms), THROTTLE_HOLD_RATE);
     assert_int_equal(wait_ms, 100);
     moment.now_ms = 5100;
-    assert_int_equal(pace_ask(&pace, &moment, MIB, stamp, &wait_ms), PACE_GO);
+    assert_int_equal(throttle_ask(&pace, &moment, MIB, stamp, &wait_ms), THROTTLE_GO);
 }
 
 static void test_pace__a_chunk_may_leave_without_having_begun(void **state)
 {
-    struct pace_options options = options_of(10 * MIB, false, 0);
-    struct pace pace;
+    struct throttle_options options = options_of(10 * MIB, false, 0);
+    struct throttle pace;
     int64_t wait_ms;
     (void)state;
-    pace_init(&pace, &options);
-    pace_enter(&pace, 0);
-    int64_t stamp = pace_enter(&pace, 0);
-    pace_leave(&pace, 50);
-    struct pace_moment moment = {100, false, 0};
-    assert_int_equal(pace_ask(&pace, &moment, MIB, stamp, &wait_ms), PACE_GO);
+    throttle_init(&pace, &options);
+    throttle_enter(&pace, 0);
+    int64_t stamp = throttle_enter(&pace, 0);
+    throttle_leave(&pace, 50);
+    struct throttle_moment moment = {100, false, 0};
+    assert_int_equal(throttle_ask(&pace, &moment, MIB, stamp, &wait_ms), THROTTLE_GO);
     assert_int_equal(pace.num_waiting, 0);
 }
 

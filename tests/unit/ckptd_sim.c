@@ -248,9 +248,10 @@ static void remove_local(struct world *world, struct node *node, struct saved *s
     const struct object *object = &world->bucket.objects[object_of(world, saved)];
     bool is_there = is_whole(object) && !object->is_removed;
     int64_t age = node->clock - saved->sent;
-    enum tiers_need need = tiers_need(saved->goes_far, saved->is_far, age, VERIFY_AGE_S);
-    bool is_proven = need == TIERS_PROOF || (age >= 0 && age <= VERIFY_AGE_S);
-    if (need == TIERS_ARRIVAL || (need != TIERS_NOTHING && (fault(&world->sim) || !is_there)))
+    enum drop_copy_need need = drop_copy_need(saved->goes_far, saved->is_far, age, VERIFY_AGE_S);
+    bool is_proven = need == DROP_COPY_PROOF || (age >= 0 && age <= VERIFY_AGE_S);
+    if (need == DROP_COPY_ARRIVAL ||
+        (need != DROP_COPY_NOTHING && (fault(&world->sim) || !is_there)))
         return;
     note(&world->sim, "remove local", saved->attempt, saved->step);
     require(&world->sim, !saved->goes_far || is_there, "S5: the bucket has what a disk gives up");

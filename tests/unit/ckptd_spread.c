@@ -17,7 +17,7 @@
 #define GONE 16u /* one node in so many, or one answer, is lost */
 
 struct world {
-    struct spread spread;
+    struct fanout spread;
     bool has[NODES], is_gone[NODES], has_lost[NODES], has_missed[NODES];
     uint32_t given[NODES], by_coordinator, rounds;
     uint64_t random;
@@ -27,18 +27,18 @@ struct world {
 static bool ask(struct world *world, uint32_t node, bool loses)
 {
     uint32_t from = UINT32_MAX;
-    switch (spread_ask(&world->spread, &from, node, world->has_missed[node])) {
-    case SPREAD_HERE:
+    switch (fanout_ask(&world->spread, &from, node, world->has_missed[node])) {
+    case FANOUT_HERE:
         world->by_coordinator++;
         break;
-    case SPREAD_FROM:
+    case FANOUT_FROM:
         assert_true(from < NODES && from != node && world->has[from]); /* S3 */
         assert_false(world->has_missed[node]);                         /* S4 */
         world->given[from] += !world->has_lost[node];
-        assert_true(world->given[from] <= SPREAD_EACH); /* S1 */
+        assert_true(world->given[from] <= FANOUT_EACH); /* S1 */
         world->has_missed[node] = world->is_gone[from];
         break;
-    case SPREAD_WAIT:
+    case FANOUT_WAIT:
         assert_false(world->has_lost[node]); /* S2 */
         return false;
     }
@@ -61,7 +61,7 @@ static void run(struct world *world, uint64_t seed, bool loses)
         for (uint32_t i = 0; i < NODES; i++) {
             uint32_t node = (first + i * 1031) % NODES;
             if (world->has[node]) {
-                spread_has(&world->spread, node);
+                fanout_has(&world->spread, node);
             } else if (ask(world, node, loses)) {
                 world->has[node] = true; /* it says so in the next round */
                 left--;
@@ -76,7 +76,7 @@ static void test_spread__each_node_gives_it_to_few_and_all_get_it(void **state)
     (void)state;
     for (uint64_t seed = 1; seed <= 20; seed++) {
         run(&world, seed, false);
-        assert_int_equal(world.by_coordinator, SPREAD_EACH);
+        assert_int_equal(world.by_coordinator, FANOUT_EACH);
         assert_true(world.rounds <= 12);
     }
 }
@@ -93,29 +93,29 @@ static void test_spread__nobody_waits_for_a_lost_answer_or_for_a_node_that_is_go
             lost += world.has_lost[i];
         }
         assert_true(missed > 0 && lost > 0);
-        assert_true(world.by_coordinator <= 2 * (SPREAD_EACH + missed));
+        assert_true(world.by_coordinator <= 2 * (FANOUT_EACH + missed));
     }
 }
 
 static void test_spread__nobody_is_named_who_has_not_said_it(void **state)
 {
-    struct spread spread = {0};
+    struct fanout spread = {0};
     uint32_t from = 0;
     (void)state;
-    for (uint32_t node = 0; node < SPREAD_EACH; node++)
-        assert_int_equal(spread_ask(&spread, &from, node, false), SPREAD_HERE);
-    assert_int_equal(spread_ask(&spread, &from, 100, false), SPREAD_WAIT);
-    assert_int_equal(spread_ask(&spread, &from, 100, false), SPREAD_WAIT); /* it got nothing */
-    assert_int_equal(spread_ask(&spread, &from, 5, false), SPREAD_HERE);   /* S2: all were lost */
-    spread_has(&spread, 3);
-    spread_has(&spread, 3);
-    for (uint32_t node = 100; node < 100 + SPREAD_EACH; node++) {
-        assert_int_equal(spread_ask(&spread, &from, node, false), SPREAD_FROM);
+    for (uint32_t node = 0; node < FANOUT_EACH; node++)
+        assert_int_equal(fanout_ask(&spread, &from, node, false), FANOUT_HERE);
+    assert_int_equal(fanout_ask(&spread, &from, 100, false), FANOUT_WAIT);
+    assert_int_equal(fanout_ask(&spread, &from, 100, false), FANOUT_WAIT); /* it got nothing */
+    assert_int_equal(fanout_ask(&spread, &from, 5, false), FANOUT_HERE);   /* S2: all were lost */
+    fanout_has(&spread, 3);
+    fanout_has(&spread, 3);
+    for (uint32_t node = 100; node < 100 + FANOUT_EACH; node++) {
+        assert_int_equal(fanout_ask(&spread, &from, node, false), FANOUT_FROM);
         assert_int_equal(from, 3);
     }
-    assert_int_equal(spread_ask(&spread, &from, 200, false), SPREAD_WAIT);
-    assert_int_equal(spread_ask(&spread, &from, 100, false), SPREAD_FROM);
-    assert_int_equal(spread_ask(&spread, &from, 100, true), SPREAD_HERE); /* S4 */
+    assert_int_equal(fanout_ask(&spread, &from, 200, false), FANOUT_WAIT);
+    assert_int_equal(fanout_ask(&spread, &from, 100, false), FANOUT_FROM);
+    assert_int_equal(fanout_ask(&spread, &from, 100, true), FANOUT_HERE); /* S4 */
 }
 
 int main(void)

@@ -19,9 +19,9 @@ enum { SESSION = 7 };
 struct bed {
     char folder[128], path[160];
     int listener;
-    struct standins *standins;
-    struct standin *standin;
-    int error; /* of standin_enter() */
+    struct proxy_ranks *standins;
+    struct proxy_rank *proxy;
+    int error; /* of proxy_rank_enter() */
 };
 
 static void open_bed(struct bed *bed)
@@ -36,12 +36,12 @@ static void open_bed(struct bed *bed)
     bed->listener = socket(AF_UNIX, SOCK_STREAM, 0);
     assert_int_equal(bind(bed->listener, (struct sockaddr *)&address, sizeof address), 0);
     assert_int_equal(listen(bed->listener, 8), 0);
-    assert_int_equal(standins_open(&bed->standins, bed->path), 0);
+    assert_int_equal(proxy_ranks_open(&bed->standins, bed->path), 0);
 }
 
 static void close_bed(struct bed *bed)
 {
-    standins_close(bed->standins);
+    proxy_ranks_close(bed->standins);
     close(bed->listener);
     shell("rm -r '%s'", bed->folder);
 }
@@ -49,7 +49,7 @@ static void close_bed(struct bed *bed)
 static void *enter(void *argument)
 {
     struct bed *bed = argument;
-    bed->error = standin_enter(&bed->standin, bed->standins, SESSION);
+    bed->error = proxy_rank_enter(&bed->proxy, bed->standins, SESSION);
     return NULL;
 }
 
@@ -59,7 +59,7 @@ static void answer_after_a_sweep(struct bed *bed, int fd, uint32_t kind, int err
     struct arena_reply reply = {.magic = ARENA_MAGIC, .version = ARENA_VERSION, .error = error};
     assert_int_equal(recv(fd, &request, sizeof request, MSG_WAITALL), sizeof request);
     assert_int_equal(request.kind, kind);
-    standins_sweep(bed->standins, 0);
+    proxy_ranks_sweep(bed->standins, 0);
     arena_send_reply(fd, &reply, NULL);
 }
 

@@ -25,7 +25,7 @@ static json_t *ask(struct bed *bed)
     assert_int_equal(
         call(bed, "Status", &request.base, &holdfast__v1__status_reply__descriptor, &reply), 0);
     assert_null(strstr(reply->json, "\"runs\""));
-    assert_int_equal(told_read(&told, reply->json), 0);
+    assert_int_equal(peer_status_read(&told, reply->json), 0);
     FREE_REPLY(reply);
     return told;
 }
@@ -79,10 +79,10 @@ static void test_told__what_grows_with_the_runs_is_bounded(void **state)
         memset(run->health.reason, 'x', sizeof run->health.reason - 1);
     }
     char *text = service_status(bed->service, true, 0);
-    assert_true(strlen(text) < TOLD_BYTES_MAX);
-    assert_int_equal(told_read(&told, text), 0);
+    assert_true(strlen(text) < PEER_STATUS_BYTES_MAX);
+    assert_int_equal(peer_status_read(&told, text), 0);
     list = json_object_get(told, "alarms");
-    assert_int_equal(json_array_size(list), TOLD_ALARMS_MAX);
+    assert_int_equal(json_array_size(list), PEER_STATUS_ALARMS_MAX);
     json_decref(told);
     free(text);
 }
@@ -91,23 +91,24 @@ static void test_told__only_what_is_of_a_node_itself_is_taken(void **state)
 {
     json_t *told;
     (void)state;
-    assert_int_equal(told_read(&told, "{\"disk\":{\"bytes_left\":5},\"nodes\":{\"peers\":[1]},"
+    assert_int_equal(peer_status_read(&told,
+                                      "{\"disk\":{\"bytes_left\":5},\"nodes\":{\"peers\":[1]},"
                                       "\"runs\":[]}"),
                      0);
     assert_true(number(told, "disk", "bytes_left") == 5);
     assert_int_equal(json_object_size(told), 1);
     json_decref(told);
-    assert_int_equal(told_read(&told, "[]"), ERR_INVALID);
-    assert_int_equal(told_read(&told, "{\"disk\":"), ERR_INVALID);
-    char *text = malloc(TOLD_BYTES_MAX + 3);
-    memset(text, ' ', TOLD_BYTES_MAX + 1);
+    assert_int_equal(peer_status_read(&told, "[]"), ERR_INVALID);
+    assert_int_equal(peer_status_read(&told, "{\"disk\":"), ERR_INVALID);
+    char *text = malloc(PEER_STATUS_BYTES_MAX + 3);
+    memset(text, ' ', PEER_STATUS_BYTES_MAX + 1);
     text[0] = '{';
-    text[TOLD_BYTES_MAX - 1] = '}';
-    text[TOLD_BYTES_MAX] = '\0';
-    assert_int_equal(told_read(&told, text), 0);
+    text[PEER_STATUS_BYTES_MAX - 1] = '}';
+    text[PEER_STATUS_BYTES_MAX] = '\0';
+    assert_int_equal(peer_status_read(&told, text), 0);
     json_decref(told);
-    memcpy(text + TOLD_BYTES_MAX, " ", 2);
-    assert_int_equal(told_read(&told, text), ERR_INVALID);
+    memcpy(text + PEER_STATUS_BYTES_MAX, " ", 2);
+    assert_int_equal(peer_status_read(&told, text), ERR_INVALID);
     assert_null(told);
     free(text);
 }

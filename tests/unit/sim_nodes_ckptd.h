@@ -280,7 +280,7 @@ static void drop_part(struct node *node, uint32_t save, bool is_removed)
         node->held[save] = (struct held){0};
 }
 
-/* As follow_leave: another attempt comes. */
+/* As join_leave: another attempt comes. */
 static void leave_parts(struct node *node)
 {
     for (uint32_t s = 0; s < SAVES_MAX; s++) {
@@ -288,8 +288,8 @@ static void leave_parts(struct node *node)
         if (part->is_live)
             drop_part(node, s,
                       !node->held[s].manifest &&
-                          verdict_may_leave((uint32_t)__builtin_popcount(part->begun),
-                                            (uint32_t)__builtin_popcount(part->durable)));
+                          decision_may_leave((uint32_t)__builtin_popcount(part->begun),
+                                             (uint32_t)__builtin_popcount(part->durable)));
     }
 }
 
@@ -315,7 +315,7 @@ static void heed(struct world *world, struct node *node, const struct message *m
     struct part *part = &node->parts[save];
     if (!part->is_live && (!held->mark || held->manifest))
         return; /* it is no part any more */
-    enum part_step step = verdict_heed(message->verdict, part->is_live && part->is_placed);
+    enum part_step step = decision_heed(message->verdict, part->is_live && part->is_placed);
     note(&world->sim, "heed", save, step);
     switch (step) {
     case PART_PLACES:
@@ -350,7 +350,7 @@ static void give_up_ranks(struct world *world, struct node *node, struct made *m
     struct commit_actions list = {0};
     const struct commit_save *save = commit_find(node->commit, made->id);
     uint32_t number = number_at(node->index, peer);
-    if (save && verdict_has_left(save, rank, number, facts)) {
+    if (save && decision_has_left(save, rank, number, facts)) {
         if (save->state == COMMIT_PLACING)
             commit_placed(node->commit, &list, made->id, number, ERR_UNAVAILABLE);
         else
@@ -448,15 +448,15 @@ static void hear_report(struct world *world, struct node *node, const struct mes
         take_parts(world, node, made, message);
         save = commit_find(node->commit, made->id);
     }
-    const struct verdict_facts facts = {.says_placed = message->part.is_placed,
-                                        .save = save,
-                                        .is_here = is_own && node->held[message->save].manifest,
-                                        .was_committed =
-                                            is_own && node->was_committed[message->save],
-                                        .is_unsure = made->attempt > node->newest};
+    const struct decision_facts facts = {.says_placed = message->part.is_placed,
+                                         .save = save,
+                                         .is_here = is_own && node->held[message->save].manifest,
+                                         .was_committed =
+                                             is_own && node->was_committed[message->save],
+                                         .is_unsure = made->attempt > node->newest};
     struct message answer = {
         .kind = MESSAGE_VERDICT, .from = node->index, .to = message->from, .save = message->save};
-    bool is_told = verdict_of(&answer.verdict, &facts);
+    bool is_told = decision_of(&answer.verdict, &facts);
     require(&world->sim,
             !is_told || answer.verdict != HOLDFAST__V1__PART_VERDICT__VERDICT_OVER || save ||
                 (is_own ? !made->acked : made->attempt <= node->newest),

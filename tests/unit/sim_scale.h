@@ -48,7 +48,7 @@ struct scale {
     char *text;                /* of the manifest */
     size_t text_bytes;
     bool is_published, is_committed;
-    struct spread spread;
+    struct fanout spread;
     /* Of the last save. */
     uint64_t messages, bytes_in, bytes_out, bytes_manifests, bytes_between;
     uint32_t rounds; /* of reports until every node had the manifest */
@@ -222,18 +222,18 @@ static inline void scale_hand_out(struct scale *scale, Holdfast__V1__ReportPartR
 {
     static char name[16];
     uint32_t from = 0;
-    switch (spread_ask(&scale->spread, &from, node, false)) {
-    case SPREAD_HERE:
+    switch (fanout_ask(&scale->spread, &from, node, false)) {
+    case FANOUT_HERE:
         scale->bytes_manifests += scale->text_bytes;
         return;
-    case SPREAD_FROM:
+    case FANOUT_FROM:
         scale_check(!scale->is_placed[from], "the node that is named has no manifest");
         scale->bytes_between += scale->text_bytes;
         snprintf(name, sizeof name, "node-%05u", from);
         reply->manifest_at = name;
         reply->manifest_hash = splitmix64(&scale->random);
         return;
-    case SPREAD_WAIT:
+    case FANOUT_WAIT:
         reply->verdict = HOLDFAST__V1__PART_VERDICT__VERDICT_WAIT;
     }
 }
@@ -248,15 +248,15 @@ static inline Holdfast__V1__PartVerdict scale_hear(struct scale *scale, uint32_t
     for (size_t i = 0; save && i < request->n_parts; i++)
         scale_take(scale, id, request->parts[i], node);
     if (request->placed && save) {
-        spread_has(&scale->spread, node);
+        fanout_has(&scale->spread, node);
         commit_placed(scale->machine, &actions, id, node, 0);
     }
     scale_perform(scale, &actions);
-    const struct verdict_facts facts = {.says_placed = request->placed,
-                                        .save = commit_find(scale->machine, id),
-                                        .is_here = scale->is_published,
-                                        .was_committed = scale->is_committed};
-    scale_check(!verdict_of(&reply.verdict, &facts), "verdict");
+    const struct decision_facts facts = {.says_placed = request->placed,
+                                         .save = commit_find(scale->machine, id),
+                                         .is_here = scale->is_published,
+                                         .was_committed = scale->is_committed};
+    scale_check(!decision_of(&reply.verdict, &facts), "verdict");
     if (reply.verdict == HOLDFAST__V1__PART_VERDICT__VERDICT_PLACE)
         scale_hand_out(scale, &reply, node);
     Holdfast__V1__ReportPartReply *there =
@@ -380,7 +380,7 @@ static inline bool scale_save(struct scale *scale)
     scale->step++;
     scale->messages = scale->bytes_in = scale->bytes_out = 0;
     scale->bytes_manifests = scale->bytes_between = 0;
-    scale->spread = (struct spread){0};
+    scale->spread = (struct fanout){0};
     scale->is_published = scale->is_committed = false;
     free(scale->text);
     scale->text = NULL;

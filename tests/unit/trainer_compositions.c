@@ -13,7 +13,7 @@
 #define STEPS 2
 
 /* What two modes cannot both set. */
-enum key { KEY_SHARD, KEY_REPLICATE, KEY_TP, KEY_CP, KEY_PP, KEY_AC, KEY_RESHARD, KEY_OWN };
+enum key { STORE_KEY_SHARD, KEY_REPLICATE, KEY_TP, KEY_CP, KEY_PP, KEY_AC, KEY_RESHARD, KEY_OWN };
 
 /* `run` belongs to the run, on one rank as well; `mesh` to the mesh. Ends with NULL. */
 static const struct mode {
@@ -22,7 +22,7 @@ static const struct mode {
     uint32_t ranks;
     const char *run[5], *mesh[7];
 } modes[] = {
-    {"FSDP", KEY_SHARD, 2, {0}, {"--parallelism.data_parallel_shard_degree", "2"}},
+    {"FSDP", STORE_KEY_SHARD, 2, {0}, {"--parallelism.data_parallel_shard_degree", "2"}},
     {"DDP (with FSDP: HSDP)",
      KEY_REPLICATE,
      2,
@@ -110,7 +110,7 @@ static const struct mode {
     {"bfloat16", KEY_OWN, 1, {"--training.mixed_precision_param", "bfloat16"}, {0}},
     {"float8 products", KEY_OWN, 1, {"--model.converters", "quantize.linear.float8"}, {0}},
     {"float8 products, FSDP of codes",
-     KEY_SHARD,
+     STORE_KEY_SHARD,
      2,
      {"--model.converters", "quantize.linear.float8"},
      {"--parallelism.data_parallel_shard_degree", "2",

@@ -219,8 +219,8 @@ static void test_memory__a_plan_above_the_available_is_refused_with_its_largest_
     }
     assert_int_equal(memory_place(memory), 0);
     uint64_t all = memory_kept_bytes(memory) + memory_shared_bytes(memory);
-    assert_int_equal(room_check(memory, ROOM_MACHINE, 2, 2 * all), 0);
-    assert_int_equal(room_check(memory, ROOM_MACHINE, 2, 2 * all - 1), ERR_INVALID);
+    assert_int_equal(memory_check(memory, MEMORY_MACHINE, 2, 2 * all), 0);
+    assert_int_equal(memory_check(memory, MEMORY_MACHINE, 2, 2 * all - 1), ERR_INVALID);
     assert_non_null(strstr(report_message(), "2 ranks on this machine need 12.50 GiB of memory"));
     assert_non_null(strstr(report_message(),
                            "layers 3.00 GiB, large 2.00 GiB, turns 0.75 GiB, middle 0.50 GiB"));
@@ -232,23 +232,23 @@ static void test_memory__the_tightest_control_group_bounds_what_is_available(voi
     (void)state;
     char root[] = "/tmp/room-XXXXXX";
     assert_non_null(mkdtemp(root));
-    assert_true(room_available(root) == UINT64_MAX);
+    assert_true(memory_check_available(root) == UINT64_MAX);
     shell("cd %s && mkdir -p proc/self sys/fs/cgroup/a/b sys/fs/cgroup/memory/c &&"
           " printf 'MemTotal: 9000 kB\nMemAvailable:   4000 kB\nSwapFree: 96 kB\n' >proc/meminfo",
           root);
-    assert_int_equal(room_available(root), 4096 << 10);
-    assert_int_equal(room_capacity(root), 9000 << 10);
+    assert_int_equal(memory_check_available(root), 4096 << 10);
+    assert_int_equal(memory_check_capacity(root), 9000 << 10);
     shell("cd %s && printf '4:memory:/c\n0::/a/b\n' >proc/self/cgroup && cd sys/fs/cgroup &&"
           " echo max >a/b/memory.max && echo 3000000 >a/memory.max &&"
           " echo 1000000 >a/memory.current && printf 'anon 5\ninactive_file 400000\n' "
           ">a/memory.stat",
           root);
-    assert_int_equal(room_available(root), 2400000);
-    assert_int_equal(room_capacity(root), 3000000);
+    assert_int_equal(memory_check_available(root), 2400000);
+    assert_int_equal(memory_check_capacity(root), 3000000);
     shell("cd %s/sys/fs/cgroup/memory/c && echo 900000 >memory.limit_in_bytes &&"
           " echo 950000 >memory.usage_in_bytes",
           root);
-    assert_int_equal(room_available(root), 0);
+    assert_int_equal(memory_check_available(root), 0);
     shell("rm -r %s", root);
 }
 
@@ -259,7 +259,7 @@ static void test_memory__a_peak_is_forgotten_and_a_file_is_not_the_process_s_own
     (void)state;
     if (IS_SANITIZED)
         skip(); /* a shadow of the memory is the process's own, too */
-    uint64_t before = room_taken("").own;
+    uint64_t before = memory_check_taken("").own;
     char path[] = "/tmp/room-XXXXXX";
     int fd = mkstemp(path);
     assert_true(fd >= 0 && ftruncate(fd, (off_t)LARGE) == 0 && unlink(path) == 0);
@@ -268,15 +268,15 @@ static void test_memory__a_peak_is_forgotten_and_a_file_is_not_the_process_s_own
     assert_true(file != MAP_FAILED && own != MAP_FAILED);
     memset(file, 1, LARGE);
     memset(own, 1, LARGE);
-    struct room_taken full = room_taken("");
+    struct memory_check_taken full = memory_check_taken("");
     assert_in_range(full.own, before + LARGE, before + LARGE + LARGE / 2);
     assert_true(full.peak >= before + 2 * LARGE);
     munmap(file, LARGE);
     munmap(own, LARGE);
     close(fd);
-    assert_true(room_taken("").peak >= before + 2 * LARGE);
-    room_forget_peak("");
-    assert_true(room_taken("").peak < full.peak - LARGE);
+    assert_true(memory_check_taken("").peak >= before + 2 * LARGE);
+    memory_check_forget_peak("");
+    assert_true(memory_check_taken("").peak < full.peak - LARGE);
 }
 
 /* More than the plan has room for at first: each is found again, and has its own address. */

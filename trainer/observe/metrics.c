@@ -86,9 +86,9 @@ static struct memory_use memory_of(const struct metrics *m)
         all = room.all;
         taken = room.all - room.free;
     } else {
-        all = room_capacity("");
-        taken = room_taken("").peak;
-        room_forget_peak("");
+        all = memory_check_capacity("");
+        taken = memory_check_taken("").peak;
+        memory_check_forget_peak("");
     }
     return (struct memory_use){(double)taken / (double)(1 << 30),
                                all > 0 ? 100 * (double)taken / (double)all : 0};

@@ -270,8 +270,8 @@ static uint32_t ranks_on_machine(const struct parallel *p)
 
 int parallel_check_room(const struct parallel *p)
 {
-    return room_check(p->memory, config_has_gpu(p->config) ? ROOM_HOST_OF_GPU : ROOM_MACHINE,
-                      ranks_on_machine(p), room_available(""));
+    return memory_check(p->memory, config_has_gpu(p->config) ? MEMORY_HOST_OF_GPU : MEMORY_MACHINE,
+                        ranks_on_machine(p), memory_check_available(""));
 }
 
 /* What is not there for memory that the host cannot read. */
@@ -302,7 +302,7 @@ static int check_room(const struct parallel *p)
     ERR_TRY(parallel_check_room(p));
     return p->own_device != NULL
                ? 0
-               : room_check_device(p->memory, p->device, are_threads ? p->mesh.world->size : 1);
+               : memory_check_device(p->memory, p->device, are_threads ? p->mesh.world->size : 1);
 }
 
 /* Steps 1 to 5: no communication. `keep`: as of parallel_try. */

@@ -123,8 +123,8 @@ bool switches_memory_is_short(struct switches *switches)
     if ((most <= 0 && least <= 0) || now - switches->memory_at < MEMORY_SECONDS)
         return false;
     switches->memory_at = now;
-    double own = (double)room_taken(switches->root).own / gib;
-    double available = (double)room_available(switches->root) / gib;
+    double own = (double)memory_check_taken(switches->root).own / gib;
+    double available = (double)memory_check_available(switches->root) / gib;
     if (most > 0 && own >= most)
         log_warn("train",
                  "%.2f GiB of memory are this process's own: training.exit_memory_gib = %g", own,
